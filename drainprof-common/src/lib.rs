@@ -1,0 +1,22 @@
+//! What drainprof's kernel side and its user space agree on.
+//!
+//! Everything that crosses the border is declared here once: probe specs and the byte code of their
+//! expressions, map keys and values, ring-buffer events, and the list of losses. The decisions that the
+//! kernel programs take (the interpreter, the granule's state word, histogram buckets) are plain
+//! functions here too, so that they are tested on the host.
+//!
+//! The crate is `no_std`, has no padding in any shared type (checked by `bytemuck`'s derive), and reads
+//! no clock, map or memory of its own.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod event;
+pub mod hist;
+pub mod interp;
+pub mod loss;
+pub mod maps;
+pub mod spec;
+pub mod state;

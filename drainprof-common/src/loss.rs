@@ -1,0 +1,144 @@
+//! The one list of everything that can be lost or not be matched.
+//!
+//! Kernel side, logs, JSON, `doctor` and documentation read this table; a new loss is one row and one
+//! variant.
+
+/// How a line of the list bears on the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Something that the counts need was not seen: the report is `complete: false`.
+    Incomplete,
+    /// A fact about the target or the moment of attaching; counts are still exact.
+    Notice,
+}
+
+/// One line of the list.
+#[derive(Clone, Copy, Debug)]
+pub struct LossInfo {
+    /// The loss.
+    pub loss: Loss,
+    /// Its name in JSON, metrics and text.
+    pub name: &'static str,
+    /// How it bears on the result.
+    pub severity: Severity,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What the user can do about it.
+    pub remedy: &'static str,
+}
+
+macro_rules! losses {
+    ($($variant:ident, $name:literal, $severity:ident, $meaning:literal, $remedy:literal;)*) => {
+        /// What was lost; the discriminant is the index of its counter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Loss {
+            $(#[doc = $meaning] $variant,)*
+        }
+
+        /// The list, in the order of the counters.
+        pub const LOSSES: &[LossInfo] = &[
+            $(LossInfo {
+                loss: Loss::$variant,
+                name: $name,
+                severity: Severity::$severity,
+                meaning: $meaning,
+                remedy: $remedy,
+            },)*
+        ];
+    };
+}
+
+losses! {
+    GranuleMapFull, "granule_map_full", Incomplete,
+        "Granules that could not be followed because all granule slots were taken; their closes are unknown.",
+        "raise --max-granules";
+    GranuleIndexFull, "granule_index_full", Incomplete,
+        "Events whose granule id could not be entered into the index of ids.",
+        "raise --max-granules";
+    ObjectMapFull, "object_map_full", Incomplete,
+        "Objects that could not be followed because the object map was full; the closes of their granules are unknown.",
+        "raise --max-objects";
+    InstanceMapFull, "instance_map_full", Incomplete,
+        "Events of allocator instances beyond the number that can be followed.",
+        "raise --max-instances";
+    ThreadMapFull, "thread_map_full", Incomplete,
+        "Calls that could not be followed from entry to return because too many threads are in calls.",
+        "raise --max-threads";
+    HistogramMapFull, "histogram_map_full", Incomplete,
+        "Values that found no histogram: more places of opening than can be followed.",
+        "raise --max-places";
+    NestingTooDeep, "nesting_too_deep", Incomplete,
+        "Calls nested deeper inside probed calls of one thread than can be followed.",
+        "probe fewer wrappers: name only the innermost function of a recursion in the profile";
+    ReturnLost, "return_lost", Incomplete,
+        "Returns whose entry was not followed, other than calls entered before the attach.",
+        "report it: it should only follow another loss";
+    CallAbandoned, "call_abandoned", Incomplete,
+        "Calls that never returned: their thread ended, or longjmp or an exception left them.",
+        "prefer probes at entry in the profile where the function can be left without returning";
+    ReadFault, "read_fault", Incomplete,
+        "Hits whose expressions could not be computed: target memory was not readable, or a division by zero.",
+        "check the profile's offsets against the binary: drainprof profile check -p PID";
+    AllocRaced, "alloc_raced", Incomplete,
+        "Allocations whose granule was replaced between look-up and count, more often than was retried.",
+        "report it with the profile: it needs a close and reopen within nanoseconds";
+    RingFull, "ring_full", Incomplete,
+        "Events for user space (lifecycle, --events) that found the ring buffer full.",
+        "raise --ring-bytes, or drop --events";
+    EventUnknown, "event_unknown", Incomplete,
+        "Ring-buffer records that could not be decoded and were skipped.",
+        "report it: kernel side and user space are of different versions";
+    IndexRaced, "index_raced", Incomplete,
+        "Granule ids that were reused in the instant in which the sweep removed them from the index.",
+        "raise --max-granules, so that no sweep is needed";
+    AttachedLate, "attached_late", Incomplete,
+        "Processes that were found (after fork or exec) only after they had begun to run.",
+        "start them under drainprof run, or attach to their parent with --follow-forks";
+    UnmatchedFree, "unmatched_frees", Notice,
+        "Frees of objects whose allocation was not seen: allocated before the attach, freed twice, or allocated by a function that the profile does not name.",
+        "attach earlier (drainprof run); if it keeps growing, the profile misses an alloc function";
+    UnmatchedClose, "unmatched_closes", Notice,
+        "Closes of granules that were closed already.",
+        "a double close in the target, or a profile that misses an open function";
+    ObjectReplaced, "objects_replaced", Notice,
+        "Objects that were allocated again without a free in between; the earlier one is taken as freed.",
+        "the profile misses a free function";
+    AllocAfterClose, "allocs_after_close", Notice,
+        "Allocations in a granule after its close and before its next open; they count as live in the closed granule.",
+        "a straggling thread in the target, or a profile that misses an open function";
+    CallRejectedByExec, "calls_cut_by_exec", Notice,
+        "Calls that were cut off because their process called exec.",
+        "nothing: the old image is gone";
+    CallEnteredBefore, "calls_entered_before", Notice,
+        "Returns of calls that had been entered before the attach.",
+        "nothing: they belong to the time before the attach";
+}
+
+/// Number of counters.
+pub const LOSS_COUNT: usize = LOSSES.len();
+
+/// All counters of one CPU, or their sum.
+pub type LossCounts = [u64; LOSS_COUNT];
+
+impl Loss {
+    /// The line of the list.
+    #[must_use]
+    pub fn info(self) -> &'static LossInfo {
+        &LOSSES[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The list is in the order of the discriminants, and names are unique.
+    #[test]
+    fn list_and_enum_agree() {
+        for (index, info) in LOSSES.iter().enumerate() {
+            assert_eq!(info.loss as usize, index, "{}", info.name);
+            assert!(LOSSES[..index].iter().all(|earlier| earlier.name != info.name));
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Keys and values of the maps. `drainprof-ebpf/src/maps.rs` declares the maps themselves.
+//!
+//! Arrays are memory-mapped by user space and read there without system calls; they are indexed
+//! `cpu × n + i` where they are per CPU.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::spec::LABEL_BYTES;
+
+/// The series index that stands for "none".
+pub const NO_SERIES: u32 = u32::MAX;
+/// The slot index that stands for "none": a granule that is known but could not be followed.
+pub const NO_SLOT: u32 = u32::MAX;
+/// How deep calls into probed functions can be nested in one thread.
+pub const MAX_FRAMES: usize = 8;
+
+/// Value of `TARGETS`, keyed by thread-group id (`u32`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct TargetValue {
+    /// The target's index: one process incarnation, never reused in a session.
+    pub target: u32,
+    /// Bits of [`target_flags`].
+    pub flags: u32,
+}
+
+/// Bits of [`TargetValue::flags`].
+pub mod target_flags {
+    /// Observed since before its first instruction: what was never opened in our sight was never opened.
+    pub const FROM_START: u32 = 1;
+    /// Children are followed.
+    pub const FOLLOW: u32 = 1 << 1;
+    /// A `CLONE_VM` child (vfork) that borrows its parent's memory until it calls exec.
+    pub const BORROWED: u32 = 1 << 2;
+}
+
+/// Key of `SERIES`: one allocator instance of one target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+pub struct SeriesKey {
+    /// The target's index.
+    pub target: u32,
+    /// [`crate::spec::ProbeSpec::allocator`].
+    pub allocator: u32,
+    /// The instance, 0 where the profile names none.
+    pub instance: u64,
+}
+
+/// What is known of a series; one slot of `SERIES_STATE`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct SeriesState {
+    /// Whose series it is.
+    pub key: SeriesKey,
+    /// When it was first seen (`CLOCK_MONOTONIC` ns); written last, 0 while the slot is not ready.
+    pub created_ns: u64,
+    /// When its instance was destroyed; 0: it was not.
+    pub destroyed_ns: u64,
+    /// Granules open now.
+    pub open_now: u64,
+    /// The most that were open at once.
+    pub open_peak: u64,
+    /// Granules that are closed, pinned and not yet drained.
+    pub retained_granules: u64,
+    /// Their bytes, as far as bytes per granule are known.
+    pub retained_bytes: u64,
+    /// Granules that were open when the instance was destroyed.
+    pub destroyed_open: u64,
+}
+
+/// Key of `INDEX`: which granule an id means now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+pub struct IndexKey {
+    /// The series.
+    pub series: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The granule's id as the target has it.
+    pub id: u64,
+}
+
+/// One granule: a slot of `GRANULES`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Slot {
+    /// Live count, flags and generation: see [`crate::state`].
+    pub state: u64,
+    /// The series that it belongs to.
+    pub series: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Its id as the target has it.
+    pub id: u64,
+    /// When it was opened or last reset; 0 where its open was not seen.
+    pub opened_ns: u64,
+    /// When it was closed; 0 while open.
+    pub closed_ns: u64,
+    /// Return address of the call that opened it; 0 where unknown.
+    pub place: u64,
+    /// Bytes that it retains; 0 where unknown.
+    pub bytes: u64,
+    /// Bytes of its live objects, where sizes are known.
+    pub live_bytes: u64,
+    /// Objects that were ever allocated in it.
+    pub allocated: u64,
+    /// The parent's id; 0 where the profile names none.
+    pub parent: u64,
+    /// Objects live at its close.
+    pub pinned_objects: u64,
+    /// Its label, NUL-terminated; all zero where the profile names none.
+    pub label: [u8; LABEL_BYTES],
+}
+
+/// Key of `OBJECTS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+pub struct ObjectKey {
+    /// The target's index.
+    pub target: u32,
+    /// The allocator; with the top bit set the series, where ids are unique per instance only.
+    pub scope: u32,
+    /// The object's id as the target has it.
+    pub id: u64,
+}
+
+/// Value of `OBJECTS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct ObjectValue {
+    /// The granule's slot, or [`NO_SLOT`].
+    pub slot: u32,
+    /// The granule's generation, so that a stale entry is recognised.
+    pub generation: u32,
+    /// The object's size in bytes; 0 where unknown.
+    pub size: u64,
+    /// The series that counts it.
+    pub series: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Counters of one series on one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Totals {
+    /// Opens seen.
+    pub opened: u64,
+    /// Granules first seen by an alloc or a close: their open was before the attach, or never.
+    pub opened_before: u64,
+    /// Closes with no live object (kind `drain`).
+    pub drainable: u64,
+    /// Closes with at least one live object (kind `drain`).
+    pub pinned: u64,
+    /// Closes that could not be decided.
+    pub unknown: u64,
+    /// Closes of the kinds that have no verdict (`bulk`, `slab`).
+    pub closed_plain: u64,
+    /// Resets.
+    pub resets: u64,
+    /// Granules that were opened again without a close in between; the earlier one is gone.
+    pub reopened: u64,
+    /// Objects allocated.
+    pub allocated: u64,
+    /// Objects freed one by one.
+    pub freed: u64,
+    /// Objects freed by the close or reset of their granule (kind `bulk`).
+    pub freed_in_bulk: u64,
+    /// Bytes allocated, where sizes are known.
+    pub allocated_bytes: u64,
+    /// Bytes freed, one by one or in bulk.
+    pub freed_bytes: u64,
+    /// Reallocs that succeeded.
+    pub reallocs: u64,
+    /// Pinned granules whose last pin was freed.
+    pub late_drained: u64,
+    /// Objects that were live at pinned closes, added up.
+    pub pinned_objects: u64,
+    /// Bytes of the granules of pinned closes, where known, added up.
+    pub pinned_bytes: u64,
+    /// Bytes of granules that were closed, where known, added up.
+    pub closed_bytes: u64,
+    /// Frees that the granule's count could not cover, or of unknown objects.
+    pub unmatched_frees: u64,
+    /// Closes of granules that were closed already.
+    pub unmatched_closes: u64,
+    /// Allocs in closed granules.
+    pub allocs_after_close: u64,
+    /// Objects that were replaced without a free; they count as freed too.
+    pub replaced: u64,
+    /// Granules that could not be followed for want of a slot; they are in `opened`.
+    pub unfollowed: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// Counters of one probe on one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct ProbeCounts {
+    /// Hits in traced processes, entries and returns counted apart.
+    pub entries: u64,
+    /// Returns.
+    pub returns: u64,
+    /// Hits whose `when` did not hold.
+    pub rejected: u64,
+    /// Hits whose expressions could not be computed.
+    pub faults: u64,
+}
+
+/// A call on its way from entry to return.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Frame {
+    /// Index of the probe's spec.
+    pub spec: u32,
+    /// 1: an object was taken out at entry.
+    pub taken: u32,
+    /// Stack pointer at entry, with which the return is matched.
+    pub rsp: u64,
+    /// The arguments at entry.
+    pub args: [u64; 6],
+    /// Return address; 0 where it could not be read.
+    pub caller: u64,
+    /// The object that was taken out.
+    pub taken_key: ObjectKey,
+    /// Its entry.
+    pub taken_value: ObjectValue,
+    /// Allocs that were counted inside this call.
+    pub nested_allocs: u64,
+}
+
+/// Value of `THREADS`, keyed by `pid_tgid`: the calls of one thread that have not returned.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct ThreadState {
+    /// How many frames are in use.
+    pub depth: u32,
+    /// The target that the frames belong to; another one means they are stale.
+    pub target: u32,
+    /// The frames, outermost first.
+    pub frames: [Frame; MAX_FRAMES],
+}
+
+/// Key of `HISTOGRAMS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+pub struct HistKey {
+    /// The series.
+    pub series: u32,
+    /// A [`crate::hist::Of`].
+    pub of: u32,
+    /// For lifetimes the place of opening, else 0.
+    pub place: u64,
+}
+
+/// Cursors that the kernel side advances: indices into `CURSORS`.
+pub mod cursor {
+    /// Next slot of `GRANULES` that was never used.
+    pub const SLOT: u32 = 0;
+    /// Next series.
+    pub const SERIES: u32 = 1;
+    /// Next target index.
+    pub const TARGET: u32 = 2;
+    /// Entries in `INDEX`.
+    pub const INDEX: u32 = 3;
+    /// Entries in `OBJECTS`.
+    pub const OBJECTS: u32 = 4;
+    /// Slots waiting in `FREE_SLOTS`.
+    pub const FREE_SLOTS: u32 = 5;
+    /// How many cursors there are.
+    pub const COUNT: u32 = 6;
+}

@@ -1,0 +1,247 @@
+//! Probe specs: what a probe means, as data for the generic eBPF programs.
+//!
+//! A spec is one entry of the `PROBES` map; the attach cookie of a probe is its index.
+
+use bytemuck::{Pod, Zeroable};
+
+/// Instructions that one spec can hold, both phases together.
+pub const MAX_CODE: usize = 96;
+/// Constants that one spec can hold.
+pub const MAX_CONSTS: usize = 24;
+/// Depth of the interpreter's stack; the compiler refuses what needs more.
+pub const MAX_STACK: usize = 16;
+/// Bytes kept of a granule's label, the terminating NUL included.
+pub const LABEL_BYTES: usize = 32;
+
+/// What a probe's hit means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Role {
+    /// A granule comes to life.
+    Open = 1,
+    /// A granule should now be reclaimable.
+    Close = 2,
+    /// A granule's members are freed and the granule lives on (`bulk`), or it closes and opens at once (`drain`).
+    Reset = 3,
+    /// An object is allocated in a granule.
+    Alloc = 4,
+    /// An object is freed.
+    Free = 5,
+    /// An object changes size and perhaps place.
+    Realloc = 6,
+    /// An allocator instance is created.
+    Init = 7,
+    /// An allocator instance is torn down; its open granules end with it.
+    Destroy = 8,
+}
+
+impl Role {
+    /// All roles, in the order in which documentation lists them.
+    pub const ALL: [Self; 8] = [
+        Self::Open,
+        Self::Close,
+        Self::Reset,
+        Self::Alloc,
+        Self::Free,
+        Self::Realloc,
+        Self::Init,
+        Self::Destroy,
+    ];
+
+    /// The role's name in profiles and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Close => "close",
+            Self::Reset => "reset",
+            Self::Alloc => "alloc",
+            Self::Free => "free",
+            Self::Realloc => "realloc",
+            Self::Init => "init",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
+/// The kind of an allocator, without which one DSR number would mislead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Kind {
+    /// A close does not free the members: pins are possible, DSR is the measure.
+    Drain = 1,
+    /// A close frees every member: the leak is a granule that outlives its peers.
+    Bulk = 2,
+    /// A granule is closed only once it is empty: the leak is granules held open by few objects.
+    Slab = 3,
+}
+
+impl Kind {
+    /// The kind's name in profiles and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drain => "drain",
+            Self::Bulk => "bulk",
+            Self::Slab => "slab",
+        }
+    }
+}
+
+/// Bits of [`ProbeSpec::flags`].
+pub mod flags {
+    /// The allocator's objects are followed by id through the `OBJECTS` map; without it, allocs and
+    /// frees only move the granule's live count.
+    pub const BY_OBJECT: u32 = 1;
+    /// Object ids are unique per instance only, so the instance is part of the object's key.
+    pub const OBJECT_PER_INSTANCE: u32 = 1 << 1;
+    /// The profile has an `open` probe: an id that was closed stays closed until it is opened again.
+    pub const HAS_OPEN: u32 = 1 << 2;
+    /// The close is decided by the live count read from the target's memory (level `boundary`).
+    pub const BOUNDARY: u32 = 1 << 3;
+    /// The spec computes the bytes that the granule retains ([`super::value::BYTES`]).
+    pub const HAS_BYTES: u32 = 1 << 4;
+    /// The spec computes the object's size ([`super::value::SIZE`]).
+    pub const HAS_SIZE: u32 = 1 << 5;
+    /// The spec computes a granule ([`super::value::GRANULE`]); a free without one finds it through the object.
+    pub const HAS_GRANULE: u32 = 1 << 6;
+    /// The spec computes the address of a label string ([`super::value::LABEL`]).
+    pub const HAS_LABEL: u32 = 1 << 7;
+    /// The spec is evaluated when the function returns.
+    pub const AT_RETURN: u32 = 1 << 8;
+    /// A free or realloc evaluated at return takes its object out of `OBJECTS` at entry already and puts
+    /// it back if the call turns out to have failed, so that another thread that is handed the same id
+    /// in between is never mistaken for this one.
+    pub const TAKE_AT_ENTRY: u32 = 1 << 9;
+    /// The spec computes an object id ([`super::value::OBJECT`]).
+    pub const HAS_OBJECT: u32 = 1 << 10;
+    /// The spec computes a live count ([`super::value::LIVE`]).
+    pub const HAS_LIVE: u32 = 1 << 11;
+    /// The spec computes a parent ([`super::value::PARENT`]).
+    pub const HAS_PARENT: u32 = 1 << 12;
+}
+
+/// Indices into [`crate::interp::Values`]: what expressions compute.
+pub mod value {
+    /// The allocator instance; 0 where the profile names none.
+    pub const INSTANCE: u8 = 0;
+    /// The granule's id.
+    pub const GRANULE: u8 = 1;
+    /// The object's id; for a realloc the old one.
+    pub const OBJECT: u8 = 2;
+    /// The object's size in bytes.
+    pub const SIZE: u8 = 3;
+    /// The bytes that the granule retains.
+    pub const BYTES: u8 = 4;
+    /// Objects live in the granule now, as the allocator's own memory says.
+    pub const LIVE: u8 = 5;
+    /// The parent granule's id.
+    pub const PARENT: u8 = 6;
+    /// Address of the NUL-terminated label in the target's memory.
+    pub const LABEL: u8 = 7;
+    /// For a realloc, the object's new id.
+    pub const NEW_OBJECT: u8 = 8;
+    /// How many values there are.
+    pub const COUNT: usize = 9;
+}
+
+/// Operation codes of the byte code. The machine is a stack of unsigned 64-bit words.
+///
+/// "pops a, b" means that `b` was on top. All arithmetic wraps; shifts take their count modulo 64;
+/// comparisons are unsigned and push 0 or 1.
+pub mod op {
+    /// Ends the phase; the hit is accepted.
+    pub const END: u8 = 0;
+    /// Pushes constant `arg`.
+    pub const CONST: u8 = 1;
+    /// Pushes argument `arg` (0–5) as it was at entry.
+    pub const ARG: u8 = 2;
+    /// Pushes the return value.
+    pub const RET: u8 = 3;
+    /// Pushes the return address of the probed call; a read fault where it could not be read.
+    pub const CALLER: u8 = 4;
+    /// Pops an address, pushes the `arg & 15` bytes there, little-endian; bit 4 of `arg`: sign-extended.
+    pub const READ: u8 = 5;
+    /// Pops a, b, pushes a + b.
+    pub const ADD: u8 = 6;
+    /// Pops a, b, pushes a − b.
+    pub const SUB: u8 = 7;
+    /// Pops a, b, pushes a × b.
+    pub const MUL: u8 = 8;
+    /// Pops a, b, pushes a & b.
+    pub const AND: u8 = 9;
+    /// Pops a, b, pushes a | b.
+    pub const OR: u8 = 10;
+    /// Pops a, b, pushes a ^ b.
+    pub const XOR: u8 = 11;
+    /// Pops a, b, pushes a << (b mod 64).
+    pub const SHL: u8 = 12;
+    /// Pops a, b, pushes a >> (b mod 64).
+    pub const SHR: u8 = 13;
+    /// Pops a, b, pushes a % b; a fault where b is 0.
+    pub const MOD: u8 = 14;
+    /// Pops a, b, pushes a == b.
+    pub const EQ: u8 = 15;
+    /// Pops a, b, pushes a != b.
+    pub const NE: u8 = 16;
+    /// Pops a, b, pushes a < b.
+    pub const LT: u8 = 17;
+    /// Pops a, b, pushes a <= b.
+    pub const LE: u8 = 18;
+    /// Pops a, pushes a == 0.
+    pub const NOT: u8 = 19;
+    /// Pops a, pushes a != 0.
+    pub const BOOL: u8 = 20;
+    /// Pops a, pushes the number of its bits that are set.
+    pub const POPCOUNT: u8 = 21;
+    /// Drops the top.
+    pub const POP: u8 = 22;
+    /// Jumps forward to `target` if the top is 0, without popping it.
+    pub const JUMP_IF_ZERO: u8 = 23;
+    /// Jumps forward to `target` if the top is not 0, without popping it.
+    pub const JUMP_IF_NONZERO: u8 = 24;
+    /// Pops into value `arg`.
+    pub const STORE: u8 = 25;
+    /// Pops; if it is 0 the hit is rejected (`when`).
+    pub const GUARD: u8 = 26;
+}
+
+/// One instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Insn {
+    /// One of [`op`].
+    pub op: u8,
+    /// Operand, by operation.
+    pub arg: u8,
+    /// Jump target: an index into the code, always forward.
+    pub target: u16,
+}
+
+/// One probe, as the kernel programs see it.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct ProbeSpec {
+    /// A [`Role`].
+    pub role: u32,
+    /// A [`Kind`].
+    pub kind: u32,
+    /// Bits of [`flags`].
+    pub flags: u32,
+    /// Which allocator (profile on one set of mapped objects) this belongs to; unique per session.
+    pub allocator: u32,
+    /// Where the code that runs at entry starts.
+    pub entry_start: u16,
+    /// Instructions that run at entry; 0: none.
+    pub entry_len: u16,
+    /// Where the code that runs at return starts.
+    pub return_start: u16,
+    /// Instructions that run at return; 0: none.
+    pub return_len: u16,
+    /// Bytes per granule where they are a constant of the profile; 0: unknown.
+    pub granule_bytes: u64,
+    /// The code, both phases.
+    pub code: [Insn; MAX_CODE],
+    /// The constants.
+    pub consts: [u64; MAX_CONSTS],
+}

@@ -1,0 +1,123 @@
+//! The granule's state word: live count, flags and generation in one 64-bit word, so that one atomic
+//! operation decides a close (fetch-or of [`CLOSED`]) or a late drain (fetch-sub that reaches zero with
+//! [`CLOSED`] set).
+//!
+//! ```text
+//! 63          40 39      32 31           0
+//! │ generation  │  flags   │  live count  │
+//! ```
+
+/// The granule's boundary was reached.
+pub const CLOSED: u64 = 1 << 32;
+/// Something that the verdict needs was lost: the close is `unknown`.
+pub const TAINTED: u64 = 1 << 33;
+/// The granule's open was not seen, and it may have had objects before that: the close is `unknown`.
+pub const BEFORE: u64 = 1 << 34;
+/// Made by an alloc while the same thread's open was still in flight; that open adopts it.
+pub const IN_FLIGHT: u64 = 1 << 35;
+/// Objects were live at the close.
+pub const PINNED: u64 = 1 << 36;
+/// No longer in the index: another generation has taken the id. The last free retires the slot.
+pub const DETACHED: u64 = 1 << 37;
+/// The slot holds a granule (else it is unused).
+pub const USED: u64 = 1 << 38;
+/// User space is about to retire the slot.
+pub const RETIRING: u64 = 1 << 39;
+
+/// The mask of the live count.
+pub const LIVE: u64 = 0xffff_ffff;
+/// The generation's first bit.
+pub const GENERATION_SHIFT: u32 = 40;
+/// The mask of a generation once shifted down.
+pub const GENERATION_MASK: u64 = 0xff_ffff;
+
+/// Objects live in the granule.
+#[inline(always)]
+#[must_use]
+pub const fn live(word: u64) -> u64 {
+    word & LIVE
+}
+
+/// The granule's generation, modulo 2²⁴.
+#[inline(always)]
+#[must_use]
+pub const fn generation(word: u64) -> u32 {
+    (word >> GENERATION_SHIFT) as u32
+}
+
+/// The word of a fresh granule.
+#[inline(always)]
+#[must_use]
+pub const fn fresh(generation: u32, flags: u64) -> u64 {
+    ((generation as u64 & GENERATION_MASK) << GENERATION_SHIFT) | flags | USED
+}
+
+/// The verdict of a close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Verdict {
+    /// No object was live.
+    Drainable = 1,
+    /// At least one object was live.
+    Pinned = 2,
+    /// Cannot be said.
+    Unknown = 3,
+}
+
+/// The verdict on a granule whose state word was `before` when CLOSED was set.
+///
+/// `None`: it had been closed already, so this was an unmatched close.
+#[inline(always)]
+#[must_use]
+pub const fn decide(before: u64) -> Option<Verdict> {
+    if before & CLOSED != 0 {
+        None
+    } else if before & (TAINTED | BEFORE) != 0 {
+        Some(Verdict::Unknown)
+    } else if live(before) == 0 {
+        Some(Verdict::Drainable)
+    } else {
+        Some(Verdict::Pinned)
+    }
+}
+
+/// Whether a free that found `before` was the late drain: the last pin of a closed, pinned granule.
+#[inline(always)]
+#[must_use]
+pub const fn is_late_drain(before: u64) -> bool {
+    live(before) == 1 && before & CLOSED != 0 && before & PINNED != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The three fields of the word do not overlap.
+    #[test]
+    fn fields_are_apart() {
+        let word = fresh(0xab_cdef, CLOSED | PINNED) + 7;
+        assert_eq!(live(word), 7);
+        assert_eq!(generation(word), 0xab_cdef);
+        assert_eq!(word & (CLOSED | PINNED | USED), CLOSED | PINNED | USED);
+        assert_eq!(word & (TAINTED | BEFORE), 0);
+    }
+
+    /// A close is decided by what was live before it, and only once.
+    #[test]
+    fn one_close_decides() {
+        assert_eq!(decide(fresh(1, 0)), Some(Verdict::Drainable));
+        assert_eq!(decide(fresh(1, 0) + 1), Some(Verdict::Pinned));
+        assert_eq!(decide(fresh(1, TAINTED) + 1), Some(Verdict::Unknown));
+        assert_eq!(decide(fresh(1, BEFORE)), Some(Verdict::Unknown));
+        assert_eq!(decide(fresh(1, CLOSED)), None);
+    }
+
+    /// Only the last free of a pinned, closed granule is a late drain.
+    #[test]
+    fn late_drain_is_the_last_free() {
+        assert!(is_late_drain(fresh(1, CLOSED | PINNED) + 1));
+        assert!(!is_late_drain(fresh(1, CLOSED | PINNED) + 2));
+        assert!(!is_late_drain(fresh(1, 0) + 1));
+        assert!(!is_late_drain(fresh(1, CLOSED) + 1));
+    }
+}

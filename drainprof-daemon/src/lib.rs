@@ -1,0 +1,9 @@
+//! `drainprof`: shows which granules of arenas, pools and slabs are pinned in unmodified, running programs.
+//!
+//! The modules stand in running order: data flows from the kernel (`bpf`) through the ledger (`account`)
+//! to the report and its formats (`report`, `export`), never back. See ARCHITECTURE.md for the map.
+
+pub mod account;
+pub mod plan;
+pub mod profile;
+pub mod report;

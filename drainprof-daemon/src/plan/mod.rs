@@ -1,0 +1,5 @@
+//! From profiles and ELF objects to an attach plan: pure.
+
+mod model;
+
+pub use model::{AttachPlan, Finding, PlannedProbe, Site};

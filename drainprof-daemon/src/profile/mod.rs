@@ -1,0 +1,8 @@
+//! Allocator profiles: data, not code.
+
+mod model;
+
+pub use drainprof_common::spec::{Kind, Role};
+pub use model::{
+    Address, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span, UnaryOp, BinaryOp,
+};
