@@ -1,15 +1,13 @@
 //! The interpreter that runs a profile's expressions: in the kernel programs, and on the host in tests.
 //!
 //! Time is bounded twice: jumps only go forward (the compiler emits no others), and no run takes more
-//! than [`MAX_CODE`] steps. Indices are masked instead of checked, because the BPF verifier must see at
+//! than [`MAX_STEPS`] steps. Indices are masked instead of checked, because the BPF verifier must see at
 //! every access that it is in bounds; code that the compiler emits never needs the mask.
 
-use crate::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, op, value};
+use crate::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, MAX_STEPS, op, value};
 
 /// What a spec's expressions computed; indices are [`value`]'s.
-///
-/// Sixteen, not [`value::COUNT`], so that an index can be masked.
-pub type Values = [u64; 16];
+pub type Values = [u64; value::COUNT];
 
 /// Where the expressions get their operands from.
 pub trait Machine {
@@ -21,6 +19,16 @@ pub trait Machine {
     fn caller(&self) -> Option<u64>;
     /// `size` (1, 2, 4 or 8) bytes of the target's memory, little-endian, zero-extended; `None` on a fault.
     fn read(&self, address: u64, size: u8) -> Option<u64>;
+
+    /// All inputs under one number: arguments, [`op::INPUT_RET`] and [`op::INPUT_CALLER`] (0: unknown).
+    #[inline(always)]
+    fn input(&self, index: u8) -> u64 {
+        match index & 7 {
+            op::INPUT_RET => self.ret(),
+            op::INPUT_CALLER => self.caller().unwrap_or(0),
+            index => self.arg(index),
+        }
+    }
 }
 
 /// How a run ended.
@@ -39,8 +47,6 @@ const CODE_MASK: usize = 127;
 const STACK_MASK: usize = MAX_STACK - 1;
 
 /// Runs the code from `start`, storing into `values`.
-///
-/// `MAX_CODE` is not a power of two; code indices at or beyond it end the run as a fault.
 #[inline(always)]
 pub fn run<M: Machine>(
     code: &[Insn; MAX_CODE],
@@ -49,126 +55,150 @@ pub fn run<M: Machine>(
     machine: &M,
     values: &mut Values,
 ) -> Outcome {
-    let mut stack = [0u64; MAX_STACK];
-    let mut sp = 0usize;
-    let mut pc = start as usize & CODE_MASK;
-    let mut steps = 0;
-    while steps < MAX_CODE {
-        steps += 1;
-        if pc >= MAX_CODE {
-            return Outcome::Fault;
+    let mut state = State { pc: u64::from(start), sp: 0, stack: [0; MAX_STACK] };
+    for _ in 0..MAX_STEPS {
+        if let Some(outcome) = step(&mut state, code, consts, machine, values) {
+            return outcome;
         }
-        let insn = code[pc];
-        pc = (pc + 1) & CODE_MASK;
-        // Operations without operands on the stack.
-        let pushed = match insn.op {
-            op::END => return Outcome::Accepted,
-            op::CONST => {
-                let index = insn.arg as usize;
-                if index >= MAX_CONSTS {
-                    return Outcome::Fault;
-                }
-                Some(consts[index])
-            }
-            op::ARG => Some(machine.arg(insn.arg)),
-            op::RET => Some(machine.ret()),
-            op::CALLER => match machine.caller() {
-                Some(address) => Some(address),
-                None => return Outcome::Fault,
-            },
-            _ => None,
-        };
-        if let Some(word) = pushed {
-            stack[sp & STACK_MASK] = word;
-            sp = (sp + 1) & STACK_MASK;
-            continue;
-        }
-        // Operations on the top.
-        let top_index = sp.wrapping_sub(1) & STACK_MASK;
-        let top = stack[top_index];
-        let replaced = match insn.op {
-            op::READ => {
-                let Some(word) = machine.read(top, insn.arg & 15) else { return Outcome::Fault };
-                Some(if insn.arg == 4 | 16 { sign_extend_32(word) } else { word })
-            }
-            op::NOT => Some(u64::from(top == 0)),
-            op::BOOL => Some(u64::from(top != 0)),
-            op::POPCOUNT => Some(popcount(top)),
-            _ => None,
-        };
-        if let Some(word) = replaced {
-            stack[top_index] = word;
-            continue;
-        }
-        match insn.op {
-            op::JUMP_IF_ZERO => {
-                if top == 0 {
-                    pc = insn.target as usize & CODE_MASK;
-                }
-                continue;
-            }
-            op::JUMP_IF_NONZERO => {
-                if top != 0 {
-                    pc = insn.target as usize & CODE_MASK;
-                }
-                continue;
-            }
-            _ => {}
-        }
-        // Everything else pops the top.
-        sp = top_index;
-        match insn.op {
-            op::POP => continue,
-            op::STORE => {
-                values[insn.arg as usize & 15] = top;
-                continue;
-            }
-            op::GUARD => {
-                if top == 0 {
-                    return Outcome::Rejected;
-                }
-                continue;
-            }
-            _ => {}
-        }
-        let left_index = sp.wrapping_sub(1) & STACK_MASK;
-        let left = stack[left_index];
-        let Some(word) = binary(insn.op, left, top) else { return Outcome::Fault };
-        stack[left_index] = word;
     }
     Outcome::Fault
 }
 
-/// The result of a binary operation; `None` for a division by zero or an unknown operation.
-#[inline(always)]
-#[must_use]
-pub fn binary(operation: u8, left: u64, right: u64) -> Option<u64> {
-    Some(match operation {
-        op::ADD => left.wrapping_add(right),
-        op::SUB => left.wrapping_sub(right),
-        op::MUL => left.wrapping_mul(right),
-        op::AND => left & right,
-        op::OR => left | right,
-        op::XOR => left ^ right,
-        op::SHL => left << (right & 63),
-        op::SHR => left >> (right & 63),
-        op::MOD => {
-            if right == 0 {
-                return None;
-            }
-            left % right
-        }
-        op::EQ => u64::from(left == right),
-        op::NE => u64::from(left != right),
-        op::LT => u64::from(left < right),
-        op::LE => u64::from(left <= right),
-        _ => return None,
-    })
+/// Where a run is.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct State {
+    /// The next instruction's index.
+    pub pc: u64,
+    /// The stack's depth. The kernel side starts with a zero that the verifier does not know as one: else
+    /// it would follow every depth, and every content of the stack, apart.
+    pub sp: u64,
+    /// The stack.
+    pub stack: [u64; MAX_STACK],
 }
 
+/// One step; `Some` once the run has ended.
+///
+/// It is written for the BPF verifier, which follows every path through every step: operations are
+/// grouped so that a step has few paths, and results are picked from a table instead of by branches.
 #[inline(always)]
-const fn sign_extend_32(word: u64) -> u64 {
-    ((word << 32) as i64 >> 32) as u64
+pub fn step<M: Machine>(
+    state: &mut State,
+    code: &[Insn; MAX_CODE],
+    consts: &[u64; MAX_CONSTS],
+    machine: &M,
+    values: &mut Values,
+) -> Option<Outcome> {
+    let pc = state.pc as usize & CODE_MASK;
+    if pc >= MAX_CODE {
+        return Some(Outcome::Fault);
+    }
+    let insn = code[pc];
+    state.pc = pc as u64 + 1;
+    let sp = state.sp as usize;
+    if insn.op <= op::CALLER {
+        if insn.op == op::END {
+            return Some(Outcome::Accepted);
+        }
+        let word = if insn.op == op::CONST {
+            let index = insn.arg as usize;
+            if index >= MAX_CONSTS {
+                return Some(Outcome::Fault);
+            }
+            consts[index]
+        } else {
+            machine.input(insn.arg)
+        };
+        if word == 0 && insn.op == op::CALLER {
+            return Some(Outcome::Fault);
+        }
+        state.stack[sp & STACK_MASK] = word;
+        state.sp = ((sp & STACK_MASK) + 1) as u64;
+        return None;
+    }
+    let top_index = sp.wrapping_sub(1) & STACK_MASK;
+    let top = state.stack[top_index];
+    if insn.op >= op::POP {
+        if insn.op == op::JUMP_IF_ZERO || insn.op == op::JUMP_IF_NONZERO {
+            if (top == 0) == (insn.op == op::JUMP_IF_ZERO) {
+                state.pc = u64::from(insn.target);
+            }
+            return None;
+        }
+        if insn.op == op::GUARD && top == 0 {
+            return Some(Outcome::Rejected);
+        }
+        if insn.op == op::STORE {
+            let Some(value) = values.get_mut(insn.arg as usize) else {
+                return Some(Outcome::Fault);
+            };
+            *value = top;
+        }
+        state.sp = top_index as u64;
+        return None;
+    }
+    if insn.op == op::READ {
+        let Some(word) = machine.read(top, insn.arg & 15) else { return Some(Outcome::Fault) };
+        // Sign extension without a branch: bit 4 of `arg` shifts the sign down from bit 31.
+        let shift = u32::from(insn.arg & 16) << 1;
+        state.stack[top_index] = ((word << shift) as i64 >> shift) as u64;
+        return None;
+    }
+    // Unary operations leave the stack as deep as it was, and only look at the top.
+    let is_binary = insn.op < op::NOT;
+    let left_index = top_index.wrapping_sub(usize::from(is_binary)) & STACK_MASK;
+    let left = state.stack[left_index];
+    state.stack[left_index] = if insn.op == op::MOD {
+        match left.checked_rem(top) {
+            Some(remainder) => remainder,
+            None => return Some(Outcome::Fault),
+        }
+    } else {
+        let table = if insn.op < op::MOD { arithmetic(left, top) } else { relations(left, top) };
+        table[insn.op.wrapping_sub(op::ADD) as usize & 7]
+    };
+    state.sp = (left_index + 1) as u64;
+    None
+}
+
+/// The results of [`op::ADD`] to [`op::SHR`], in the order of their codes.
+#[inline(always)]
+fn arithmetic(left: u64, right: u64) -> [u64; 8] {
+    [
+        left.wrapping_add(right),
+        left.wrapping_sub(right),
+        left.wrapping_mul(right),
+        left & right,
+        left | right,
+        left ^ right,
+        left << (right & 63),
+        left >> (right & 63),
+    ]
+}
+
+/// The results of [`op::MOD`] (which is not computed here) to [`op::POPCOUNT`], in the order of their
+/// codes; without branches.
+#[inline(always)]
+fn relations(left: u64, right: u64) -> [u64; 8] {
+    let equal = is_zero(left ^ right);
+    let less = less_than(left, right);
+    let zero = is_zero(right);
+    [0, equal, equal ^ 1, less, less | equal, zero, zero ^ 1, popcount(right)]
+}
+
+const _: () = assert!(op::SHR - op::ADD == 7 && op::MOD - op::ADD == 8, "the first table's order");
+const _: () = assert!(op::LE - op::MOD == 4 && op::POPCOUNT - op::MOD == 7, "the second's");
+
+/// 1 for 0, else 0.
+#[inline(always)]
+const fn is_zero(word: u64) -> u64 {
+    ((word | word.wrapping_neg()) >> 63) ^ 1
+}
+
+/// 1 where `left < right`, else 0: the borrow of the subtraction.
+#[inline(always)]
+const fn less_than(left: u64, right: u64) -> u64 {
+    ((!left & right) | ((!left | right) & left.wrapping_sub(right))) >> 63
 }
 
 /// Counts set bits by parallel sums; BPF has no instruction for it.
@@ -181,6 +211,5 @@ pub const fn popcount(word: u64) -> u64 {
     bytes.wrapping_mul(0x0101_0101_0101_0101) >> 56
 }
 
-const _: () = assert!(value::COUNT <= 16, "Values holds sixteen");
 const _: () = assert!(MAX_CODE <= CODE_MASK + 1, "code indices are masked");
 const _: () = assert!(MAX_STACK.is_power_of_two(), "the stack pointer is masked");

@@ -71,9 +71,6 @@ losses! {
     NestingTooDeep, "nesting_too_deep", Incomplete,
         "Calls nested deeper inside probed calls of one thread than can be followed.",
         "probe fewer wrappers: name only the innermost function of a recursion in the profile";
-    ReturnLost, "return_lost", Incomplete,
-        "Returns whose entry was not followed, other than calls entered before the attach.",
-        "report it: it should only follow another loss";
     CallAbandoned, "call_abandoned", Incomplete,
         "Calls that never returned: their thread ended, or longjmp or an exception left them.",
         "prefer probes at entry in the profile where the function can be left without returning";
@@ -107,12 +104,15 @@ losses! {
     AllocAfterClose, "allocs_after_close", Notice,
         "Allocations in a granule after its close and before its next open; they count as live in the closed granule.",
         "a straggling thread in the target, or a profile that misses an open function";
-    CallRejectedByExec, "calls_cut_by_exec", Notice,
+    CallCutByExec, "calls_cut_by_exec", Notice,
         "Calls that were cut off because their process called exec.",
         "nothing: the old image is gone";
-    CallEnteredBefore, "calls_entered_before", Notice,
-        "Returns of calls that had been entered before the attach.",
-        "nothing: they belong to the time before the attach";
+    CallCutByExit, "calls_cut_by_exit", Notice,
+        "Calls that were cut off because their process ended.",
+        "nothing: the process is gone";
+    ReturnUnmatched, "returns_unmatched", Notice,
+        "Returns of calls whose entry was not followed: entered before the attach, or lost as another line says.",
+        "nothing: before the attach they are not ours";
 }
 
 /// Number of counters.

@@ -11,6 +11,39 @@ use crate::spec::LABEL_BYTES;
 pub const NO_SERIES: u32 = u32::MAX;
 /// The slot index that stands for "none": a granule that is known but could not be followed.
 pub const NO_SLOT: u32 = u32::MAX;
+
+/// A value of `INDEX`: slot, generation, and whether a granule without a slot is closed, in one word
+/// that is read and written at once.
+pub mod place_of {
+    use super::NO_SLOT;
+
+    /// Set on a granule without a slot once it is closed.
+    pub const CLOSED: u64 = 1 << 63;
+
+    /// The word for `generation` in `slot`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slot_word(slot: u32, generation: u32) -> u64 {
+        (slot as u64) | ((generation as u64 & crate::state::GENERATION_MASK) << 32)
+    }
+
+    /// The word for a granule that has no slot.
+    pub const UNFOLLOWED: u64 = NO_SLOT as u64;
+
+    /// The slot; [`NO_SLOT`] for a granule without one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slot(word: u64) -> u32 {
+        word as u32
+    }
+
+    /// The generation.
+    #[inline(always)]
+    #[must_use]
+    pub const fn generation(word: u64) -> u32 {
+        ((word >> 32) & crate::state::GENERATION_MASK) as u32
+    }
+}
 /// How deep calls into probed functions can be nested in one thread.
 pub const MAX_FRAMES: usize = 8;
 
@@ -216,6 +249,10 @@ pub struct Frame {
     pub spec: u32,
     /// 1: an object was taken out at entry.
     pub taken: u32,
+    /// The spec's [`crate::spec::Role`].
+    pub role: u32,
+    /// The spec's allocator.
+    pub allocator: u32,
     /// Stack pointer at entry, with which the return is matched.
     pub rsp: u64,
     /// The arguments at entry.

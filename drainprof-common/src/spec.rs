@@ -6,10 +6,12 @@ use bytemuck::{Pod, Zeroable};
 
 /// Instructions that one spec can hold, both phases together.
 pub const MAX_CODE: usize = 96;
+/// Steps that one phase can take; the compiler refuses longer code.
+pub const MAX_STEPS: usize = 64;
 /// Constants that one spec can hold.
 pub const MAX_CONSTS: usize = 24;
 /// Depth of the interpreter's stack; the compiler refuses what needs more.
-pub const MAX_STACK: usize = 16;
+pub const MAX_STACK: usize = 8;
 /// Bytes kept of a granule's label, the terminating NUL included.
 pub const LABEL_BYTES: usize = 32;
 
@@ -119,6 +121,8 @@ pub mod flags {
     pub const HAS_LIVE: u32 = 1 << 11;
     /// The spec computes a parent ([`super::value::PARENT`]).
     pub const HAS_PARENT: u32 = 1 << 12;
+    /// The allocator has more than one probe that allocates, so that one may be called inside another.
+    pub const MAY_NEST: u32 = 1 << 13;
 }
 
 /// Indices into [`crate::interp::Values`]: what expressions compute.
@@ -156,10 +160,15 @@ pub mod op {
     pub const CONST: u8 = 1;
     /// Pushes argument `arg` (0–5) as it was at entry.
     pub const ARG: u8 = 2;
-    /// Pushes the return value.
+    /// Pushes the return value; `arg` is [`INPUT_RET`].
     pub const RET: u8 = 3;
-    /// Pushes the return address of the probed call; a read fault where it could not be read.
+    /// Pushes the return address of the probed call, a fault where it could not be read; `arg` is
+    /// [`INPUT_CALLER`].
     pub const CALLER: u8 = 4;
+    /// The return value's number among the inputs; arguments have 0 to 5.
+    pub const INPUT_RET: u8 = 6;
+    /// The return address's number among the inputs.
+    pub const INPUT_CALLER: u8 = 7;
     /// Pops an address, pushes the `arg & 15` bytes there, little-endian; bit 4 of `arg`: sign-extended.
     pub const READ: u8 = 5;
     /// Pops a, b, pushes a + b.
@@ -238,6 +247,8 @@ pub struct ProbeSpec {
     pub return_start: u16,
     /// Instructions that run at return; 0: none.
     pub return_len: u16,
+    /// Zero: see [`crate::interp::State::sp`].
+    pub stack_base: u64,
     /// Bytes per granule where they are a constant of the profile; 0: unknown.
     pub granule_bytes: u64,
     /// The code, both phases.

@@ -1,3 +1,48 @@
+//! drainprof's kernel side: see, count, send.
+//!
+//! The programs are generic: which function a uprobe sits on, and what its arguments mean, is data in
+//! the `PROBES` map, found through the attach cookie. Nothing here reads a kernel structure: only
+//! `pt_regs`, tracepoint arguments and the target's own memory.
+//!
+//! Uprobe programs are preemptible, so everything that two hits could touch at once is changed by one
+//! atomic operation. Values of hash maps are recycled the moment they are deleted, so granules live in
+//! an array of slots with a generation, and objects hold references to them.
 #![no_std]
 #![no_main]
-#[panic_handler] fn p(_: &core::panic::PanicInfo) -> ! { loop {} }
+#![feature(core_intrinsics)]
+#![allow(
+    internal_features,
+    reason = "BPF has no atomic read-modify-write in core::sync on this target"
+)]
+#![allow(
+    missing_docs,
+    reason = "the map and program items are documented where they stand; macros add more"
+)]
+#![allow(
+    unreachable_pub,
+    reason = "programs and maps are exported by name, through the object file"
+)]
+
+mod atomic;
+mod calls;
+mod config;
+mod emit;
+mod granule;
+mod hit;
+mod losses;
+mod maps;
+mod object;
+mod probes;
+mod series;
+
+/// A panic could only be a bug; the verifier refuses any program that can reach this endless loop.
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
+
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 4] = *b"GPL\0";

@@ -4,5 +4,6 @@ mod model;
 
 pub use drainprof_common::spec::{Kind, Role};
 pub use model::{
-    Address, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span, UnaryOp, BinaryOp,
+    Address, BinaryOp, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span,
+    UnaryOp,
 };

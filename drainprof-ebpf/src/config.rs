@@ -1,0 +1,34 @@
+//! Numbers that user space sets before the load.
+
+macro_rules! globals {
+    ($($(#[$doc:meta])* $getter:ident, $name:ident: $default:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        static $name: u32 = $default;
+
+        $(#[$doc])*
+        #[inline(always)]
+        pub(crate) fn $getter() -> u32 {
+            // SAFETY: a static is valid; volatile, because the loader changes what the compiler sees.
+            unsafe { core::ptr::read_volatile(&raw const $name) }
+        }
+    )*};
+}
+
+globals! {
+    /// Slots in `GRANULES`.
+    max_granules, MAX_GRANULES: 1;
+    /// Slots in `SERIES_STATE`.
+    max_series, MAX_SERIES: 1;
+    /// Slots in `PROBES`.
+    max_probes, MAX_PROBES: 1;
+    /// 1: send every close and late drain.
+    events_wanted, EVENTS_WANTED: 0;
+    /// 1: the kernel has the `bpf_loop` helper.
+    has_bpf_loop, HAS_BPF_LOOP: 1;
+    /// Offset of `pid` in `task:task_newtask`.
+    newtask_pid_offset, NEWTASK_PID_OFFSET: 8;
+    /// Offset of `clone_flags` in `task:task_newtask`.
+    newtask_flags_offset, NEWTASK_FLAGS_OFFSET: 32;
+    /// Offset of `old_pid` in `sched:sched_process_exec`.
+    exec_old_pid_offset, EXEC_OLD_PID_OFFSET: 16;
+}

@@ -1,0 +1,53 @@
+//! The one way into the ring buffer: reserve, fill, submit, or count the loss.
+
+use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use drainprof_common::{
+    event::{EVENT_BYTES, Event, EventKind},
+    loss::Loss,
+};
+
+use crate::{losses, maps};
+
+/// Sends one record: zeroed, then filled.
+#[inline(always)]
+pub(crate) fn send(kind: EventKind, target: u32, ns: u64, fill: impl FnOnce(*mut Event)) {
+    let Some(mut entry) = maps::EVENTS.reserve::<Event>(0) else {
+        losses::count(Loss::RingFull);
+        return;
+    };
+    let event = entry.as_mut_ptr();
+    let who = bpf_get_current_pid_tgid();
+    // SAFETY: the record is reserved for us and as large as `Event`, a multiple of eight bytes.
+    unsafe {
+        for word in 0..EVENT_BYTES / 8 {
+            event.cast::<u64>().add(word).write_volatile(0);
+        }
+        (*event).kind = kind as u32;
+        (*event).target = target;
+        (*event).ns = ns;
+        (*event).tgid = (who >> 32) as u32;
+        (*event).tid = who as u32;
+    }
+    fill(event);
+    entry.submit(0);
+}
+
+/// Sends a record about a granule.
+#[inline(always)]
+pub(crate) fn granule(
+    kind: EventKind,
+    target: u32,
+    series: u32,
+    id: u64,
+    ns: u64,
+    fill: impl FnOnce(*mut Event),
+) {
+    send(kind, target, ns, |event| {
+        // SAFETY: the record that `send` has reserved.
+        unsafe {
+            (*event).series = series;
+            (*event).granule = id;
+        }
+        fill(event);
+    });
+}

@@ -1,0 +1,303 @@
+//! One hit of a probe: whose it is, what its spec says, and what its expressions yield.
+
+use core::{ffi::c_void, mem::MaybeUninit};
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::pt_regs,
+    helpers::{
+        bpf_get_attach_cookie, bpf_get_current_pid_tgid, bpf_ktime_get_ns,
+        generated::{bpf_loop, bpf_probe_read_user},
+    },
+};
+use drainprof_common::{
+    interp::{self, Machine, Outcome, Values},
+    loss::Loss,
+    maps::{TargetValue, target_flags},
+    spec::{Kind, MAX_STACK, MAX_STEPS, ProbeSpec, flags, op, value},
+};
+
+use crate::{atomic, config, losses, maps};
+
+/// A hit in a traced process.
+pub(crate) struct Hit {
+    /// Index of the spec.
+    pub(crate) index: u32,
+    /// The spec, in map memory that nobody writes while probes are attached.
+    pub(crate) spec: *const ProbeSpec,
+    /// The target's index.
+    pub(crate) target: u32,
+    /// Its flags.
+    pub(crate) target_flags: u32,
+    /// What the expressions yielded; in the program's own stack frame.
+    pub(crate) values: *mut Values,
+    /// Return address of the call; 0 where unknown.
+    pub(crate) caller: u64,
+    /// Stack pointer at entry.
+    pub(crate) rsp: u64,
+    /// Allocs that were counted inside this call.
+    pub(crate) nested: u64,
+}
+
+impl Hit {
+    /// Bits of [`flags`].
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> u32 {
+        // SAFETY: the spec is a live value of the array map.
+        unsafe { (*self.spec).flags }
+    }
+
+    /// Whether the spec has the flag.
+    #[inline(always)]
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags() & flag != 0
+    }
+
+    /// Which allocator.
+    #[inline(always)]
+    pub(crate) fn allocator(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.spec).allocator }
+    }
+
+    /// Whether the allocator is of this kind.
+    #[inline(always)]
+    pub(crate) fn is(&self, kind: Kind) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.spec).kind == kind as u32 }
+    }
+
+    /// One value.
+    #[inline(always)]
+    pub(crate) fn value(&self, index: u8) -> u64 {
+        // SAFETY: `begin`'s caller keeps the values for as long as the hit.
+        unsafe { (&*self.values)[index as usize] }
+    }
+
+    /// Whether the target is observed since its first instruction.
+    #[inline(always)]
+    pub(crate) fn from_start(&self) -> bool {
+        self.target_flags & target_flags::FROM_START != 0
+    }
+
+    /// Bytes that the granule retains: by expression or constant; 0 where unknown.
+    #[inline(always)]
+    pub(crate) fn granule_bytes(&self) -> u64 {
+        if self.has(flags::HAS_BYTES) {
+            self.value(value::BYTES)
+        } else {
+            // SAFETY: as above.
+            unsafe { (*self.spec).granule_bytes }
+        }
+    }
+}
+
+/// `CLOCK_MONOTONIC` nanoseconds.
+#[inline(always)]
+pub(crate) fn now() -> u64 {
+    // SAFETY: the helper takes no argument.
+    unsafe { bpf_ktime_get_ns() }
+}
+
+/// What the interpreter works on: arguments 0 to 5 at entry, return value, return address (0: unknown).
+pub(crate) struct Operands(pub(crate) [u64; 8]);
+
+impl Machine for Operands {
+    #[inline(always)]
+    fn arg(&self, index: u8) -> u64 {
+        self.input(index)
+    }
+
+    #[inline(always)]
+    fn ret(&self) -> u64 {
+        self.input(op::INPUT_RET)
+    }
+
+    #[inline(always)]
+    fn caller(&self) -> Option<u64> {
+        Some(self.input(op::INPUT_CALLER))
+    }
+
+    #[inline(always)]
+    fn read(&self, address: u64, size: u8) -> Option<u64> {
+        read_user(address, u32::from(size))
+    }
+
+    #[inline(always)]
+    fn input(&self, index: u8) -> u64 {
+        self.0[index as usize & 7]
+    }
+}
+
+/// Reads 1 to 8 bytes of the target's memory, zero-extended.
+#[inline(always)]
+pub(crate) fn read_user(address: u64, size: u32) -> Option<u64> {
+    if size == 0 || size > 8 {
+        return None;
+    }
+    let mut word = 0u64;
+    // SAFETY: `word` has room for the at most eight bytes; the helper checks the user address.
+    let result =
+        unsafe { bpf_probe_read_user((&raw mut word).cast(), size, address as *const c_void) };
+    if result == 0 { Some(word) } else { None }
+}
+
+/// The target that runs now, if it is traced.
+#[inline(always)]
+pub(crate) fn current_target() -> Option<TargetValue> {
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    // SAFETY: copied out at once; user space removes a target only after it has ended.
+    unsafe { maps::TARGETS.get(tgid).copied() }
+}
+
+/// Begins a hit: `None` where the process is not traced or the cookie unknown.
+#[inline(always)]
+pub(crate) fn begin<C: EbpfContext>(
+    ctx: &C,
+    values: &mut MaybeUninit<Values>,
+    at_return: bool,
+) -> Option<Hit> {
+    let target = current_target()?;
+    // SAFETY: the context is the program's own.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let index = cookie as u32;
+    let spec = maps::PROBES.get_ptr(index)?;
+    let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + index);
+    if let Some(counts) = counts {
+        // SAFETY: map memory.
+        unsafe {
+            if at_return {
+                atomic::add(&raw mut (*counts).returns, 1);
+            } else {
+                atomic::add(&raw mut (*counts).entries, 1);
+            }
+        }
+    }
+    Some(Hit {
+        index,
+        spec,
+        target: target.target,
+        target_flags: target.flags,
+        values: clear(values),
+        caller: 0,
+        rsp: 0,
+        nested: 0,
+    })
+}
+
+/// The operands at a function's entry.
+#[inline(always)]
+pub(crate) fn entry_operands<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Operands {
+    let regs: *const pt_regs = ctx.as_ptr().cast();
+    // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load.
+    let (mut inputs, rsp) = unsafe {
+        (
+            [(*regs).rdi, (*regs).rsi, (*regs).rdx, (*regs).rcx, (*regs).r8, (*regs).r9, 0, 0],
+            (*regs).rsp,
+        )
+    };
+    hit.rsp = rsp;
+    // The frame is not set up yet: the return address is on top of the stack.
+    hit.caller = read_user(rsp, 8).unwrap_or(0);
+    inputs[op::INPUT_CALLER as usize] = hit.caller;
+    Operands(inputs)
+}
+
+/// Runs one phase of the spec's code; counts and returns `false` where the hit is not to be counted.
+#[inline(always)]
+pub(crate) fn evaluate(hit: &mut Hit, operands: &Operands, at_return: bool) -> bool {
+    // SAFETY: the spec is a live value of the array map.
+    let start =
+        unsafe { if at_return { (*hit.spec).return_start } else { (*hit.spec).entry_start } };
+    let outcome = run(hit.spec, start, operands, hit.values);
+    if outcome == Outcome::Accepted as u32 {
+        return true;
+    }
+    let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + hit.index);
+    if let Some(counts) = counts {
+        // SAFETY: map memory.
+        unsafe {
+            if outcome == Outcome::Rejected as u32 {
+                atomic::add(&raw mut (*counts).rejected, 1);
+            } else {
+                atomic::add(&raw mut (*counts).faults, 1);
+            }
+        }
+    }
+    if outcome == Outcome::Fault as u32 {
+        losses::count(Loss::ReadFault);
+    }
+    false
+}
+
+/// Clears an array word by word: a plain zeroed array becomes a call of a byte-wise `memset`.
+#[inline(always)]
+pub(crate) fn clear<const N: usize>(array: &mut MaybeUninit<[u64; N]>) -> *mut [u64; N] {
+    // SAFETY: the array's own words.
+    unsafe { clear_words::<N>(array.as_mut_ptr().cast()) };
+    array.as_mut_ptr()
+}
+
+#[inline(always)]
+unsafe fn clear_words<const N: usize>(words: *mut u64) {
+    for index in 0..N {
+        // SAFETY: the caller's promise.
+        unsafe { words.add(index).write_volatile(0) };
+    }
+}
+
+/// A run of the interpreter, handed from step to step.
+#[repr(C)]
+struct Run {
+    spec: *const ProbeSpec,
+    operands: *const Operands,
+    values: *mut Values,
+    outcome: u32,
+    state: interp::State,
+}
+
+/// Runs one phase's code. A function of its own, so that its stack is not added to its caller's frame.
+#[inline(never)]
+fn run(spec: *const ProbeSpec, start: u16, operands: &Operands, values: *mut Values) -> u32 {
+    let mut run = MaybeUninit::<Run>::uninit();
+    let run = run.as_mut_ptr();
+    // SAFETY: every field is written before it is read; the spec is a live value of the array map.
+    unsafe {
+        (*run).spec = spec;
+        (*run).operands = operands;
+        (*run).values = values;
+        (*run).outcome = Outcome::Fault as u32;
+        (*run).state.pc = u64::from(start);
+        (*run).state.sp = (*spec).stack_base;
+        clear_words::<MAX_STACK>((&raw mut (*run).state.stack).cast());
+        if config::has_bpf_loop() != 0 {
+            bpf_loop(MAX_STEPS as u32, step as *mut c_void, run.cast(), 0);
+        } else {
+            for index in 0..MAX_STEPS as u64 {
+                if step(index, run) != 0 {
+                    break;
+                }
+            }
+        }
+        (*run).outcome
+    }
+}
+
+/// One step: the callback of `bpf_loop` (Linux 5.17), with which the verifier follows one step instead of
+/// all of them. 1 ends the loop.
+#[inline(never)]
+extern "C" fn step(_index: u64, run: *mut Run) -> i64 {
+    // SAFETY: `run` passes its own; the spec is a live value of the array map.
+    unsafe {
+        let spec = &*(*run).spec;
+        let operands = &*(*run).operands;
+        let values = &mut *(*run).values;
+        match interp::step(&mut (*run).state, &spec.code, &spec.consts, operands, values) {
+            Some(outcome) => {
+                (*run).outcome = outcome as u32;
+                1
+            }
+            None => 0,
+        }
+    }
+}

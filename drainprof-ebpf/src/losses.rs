@@ -1,0 +1,30 @@
+//! Counting what was lost.
+
+use aya_ebpf::helpers::bpf_get_smp_processor_id;
+use drainprof_common::loss::{LOSS_COUNT, Loss};
+
+use crate::{atomic, maps};
+
+const _: () = assert!(LOSS_COUNT <= 32, "LossSlots holds 32");
+
+/// Adds one to a loss.
+#[inline(always)]
+pub(crate) fn count(loss: Loss) {
+    count_many(loss, 1);
+}
+
+/// Adds to a loss.
+#[inline(always)]
+pub(crate) fn count_many(loss: Loss, number: u64) {
+    if let Some(slots) = maps::LOSSES.get_ptr_mut(cpu()) {
+        // SAFETY: `slots` is map memory; the index is a constant below 32.
+        unsafe { atomic::add(&raw mut (*slots)[loss as usize & 31], number) };
+    }
+}
+
+/// The CPU that this runs on. Migration is off while a program runs, preemption is not.
+#[inline(always)]
+pub(crate) fn cpu() -> u32 {
+    // SAFETY: the helper takes no argument.
+    unsafe { bpf_get_smp_processor_id() }
+}

@@ -1,0 +1,90 @@
+//! All maps: the ABI between kernel and user space. Sizes here are placeholders; user space sets them
+//! at load. Keys, values and the meaning of indices are in `drainprof_common::maps`.
+
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, HashMap, Queue, RingBuf},
+};
+use drainprof_common::{
+    hist::Hist,
+    maps::{
+        HistKey, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey, SeriesState, Slot,
+        TargetValue, ThreadState, Totals, cursor,
+    },
+    spec::ProbeSpec,
+};
+
+/// User space maps the array into its memory and reads it there.
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+/// Losses of one CPU, padded so that CPUs do not share cache lines.
+pub(crate) type LossSlots = [u64; 32];
+
+/// Which processes are traced; by thread-group id.
+#[map]
+pub(crate) static TARGETS: HashMap<u32, TargetValue> = HashMap::with_max_entries(1, 0);
+
+/// What each probe means; the attach cookie is the index.
+#[map]
+pub(crate) static PROBES: Array<ProbeSpec> = Array::with_max_entries(1, 0);
+
+/// Hits per CPU and probe.
+#[map]
+pub(crate) static PROBE_COUNTS: Array<ProbeCounts> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Series by target, allocator and instance.
+#[map]
+pub(crate) static SERIES: HashMap<SeriesKey, u64> = HashMap::with_max_entries(1, 0);
+
+/// What is known of each series.
+#[map]
+pub(crate) static SERIES_STATE: Array<SeriesState> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Counters per CPU and series.
+#[map]
+pub(crate) static TOTALS: Array<Totals> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Granule id → slot and generation.
+#[map]
+pub(crate) static INDEX: HashMap<IndexKey, u64> = HashMap::with_max_entries(1, 0);
+
+/// The granules.
+#[map]
+pub(crate) static GRANULES: Array<Slot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Slots that can be used again.
+#[map]
+pub(crate) static FREE_SLOTS: Queue<u32> = Queue::with_max_entries(1, 0);
+
+/// Live objects, where they are followed by id.
+#[map]
+pub(crate) static OBJECTS: HashMap<ObjectKey, ObjectValue> = HashMap::with_max_entries(1, 0);
+
+/// Calls on their way from entry to return; by `pid_tgid`. Allocated on demand: most threads are never
+/// inside a call that is followed to its return.
+#[map]
+pub(crate) static THREADS: HashMap<u64, ThreadState> = HashMap::with_max_entries(1, 1);
+
+/// A zeroed thread state: too large for the BPF stack.
+#[map]
+pub(crate) static ZERO_THREAD: Array<ThreadState> = Array::with_max_entries(1, 0);
+
+/// Pin delays and lifetimes. Allocated on demand.
+#[map]
+pub(crate) static HISTOGRAMS: HashMap<HistKey, Hist> = HashMap::with_max_entries(1, 1);
+
+/// A zeroed histogram: too large for the BPF stack.
+#[map]
+pub(crate) static ZERO_HIST: Array<Hist> = Array::with_max_entries(1, 0);
+
+/// Losses per CPU.
+#[map]
+pub(crate) static LOSSES: Array<LossSlots> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Next free indices and fill levels.
+#[map]
+pub(crate) static CURSORS: Array<u64> = Array::with_max_entries(cursor::COUNT, BPF_F_MMAPABLE);
+
+/// What user space must act on, or asked for.
+#[map]
+pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);

@@ -1,0 +1,61 @@
+//! Objects come and go; and the entry side of every call that is followed to its return.
+
+use core::mem::MaybeUninit;
+
+use aya_ebpf::{
+    macros::{uprobe, uretprobe},
+    programs::{ProbeContext, RetProbeContext},
+};
+use drainprof_common::spec::flags;
+
+use super::{at_entry, at_return};
+use crate::{calls, hit, object};
+
+#[uprobe]
+pub fn alloc_entry(ctx: ProbeContext) -> u32 {
+    at_entry(&ctx, object::alloc);
+    0
+}
+
+#[uretprobe]
+pub fn alloc_return(ctx: RetProbeContext) -> u32 {
+    at_return(&ctx, |hit, _| object::alloc(hit), |_| {});
+    0
+}
+
+#[uprobe]
+pub fn free_entry(ctx: ProbeContext) -> u32 {
+    at_entry(&ctx, object::free);
+    0
+}
+
+#[uretprobe]
+pub fn free_return(ctx: RetProbeContext) -> u32 {
+    at_return(&ctx, object::free_at_return, object::put_back);
+    0
+}
+
+#[uretprobe]
+pub fn realloc_return(ctx: RetProbeContext) -> u32 {
+    at_return(&ctx, object::realloc_at_return, object::put_back);
+    0
+}
+
+/// The entry of any probe that is judged at return.
+#[uprobe]
+pub fn call_entry(ctx: ProbeContext) -> u32 {
+    try_call_entry(&ctx);
+    0
+}
+
+#[inline(always)]
+fn try_call_entry(ctx: &ProbeContext) -> Option<()> {
+    let mut values = MaybeUninit::uninit();
+    let mut hit = hit::begin(ctx, &mut values, false)?;
+    let operands = hit::entry_operands(ctx, &mut hit);
+    let frame = calls::enter(&hit, &operands)?;
+    if hit.has(flags::TAKE_AT_ENTRY) && hit::evaluate(&mut hit, &operands, false) {
+        object::take_at_entry(&hit, frame);
+    }
+    Some(())
+}

@@ -1,0 +1,33 @@
+//! Granules reach their boundary, or are reset.
+
+use aya_ebpf::{
+    macros::{uprobe, uretprobe},
+    programs::{ProbeContext, RetProbeContext},
+};
+
+use super::{at_entry, at_return};
+use crate::granule;
+
+#[uprobe]
+pub fn close_entry(ctx: ProbeContext) -> u32 {
+    at_entry(&ctx, granule::close);
+    0
+}
+
+#[uretprobe]
+pub fn close_return(ctx: RetProbeContext) -> u32 {
+    at_return(&ctx, |hit, _| granule::close(hit), |_| {});
+    0
+}
+
+#[uprobe]
+pub fn reset_entry(ctx: ProbeContext) -> u32 {
+    at_entry(&ctx, granule::reset);
+    0
+}
+
+#[uretprobe]
+pub fn reset_return(ctx: RetProbeContext) -> u32 {
+    at_return(&ctx, |hit, _| granule::reset(hit), |_| {});
+    0
+}

@@ -1,0 +1,136 @@
+//! Processes fork, exec and exit.
+//!
+//! Hooked tracepoints: `task:task_newtask`, `sched:sched_process_exec`, `sched:sched_process_exit`. Their
+//! fields' offsets differ between kernels; user space reads them from tracefs and sets them at load.
+
+use aya_ebpf::{
+    helpers::bpf_get_current_pid_tgid, macros::tracepoint, programs::TracePointContext,
+};
+use drainprof_common::{
+    event::EventKind,
+    loss::Loss,
+    maps::{TargetValue, cursor, target_flags},
+};
+
+use crate::{
+    calls, config, emit,
+    hit::{current_target, now},
+    losses, maps, series,
+};
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_THREAD: u64 = 0x1_0000;
+const ANY: u64 = 0;
+
+#[tracepoint]
+pub fn newtask(ctx: TracePointContext) -> u32 {
+    try_newtask(&ctx);
+    0
+}
+
+#[inline(always)]
+fn try_newtask(ctx: &TracePointContext) -> Option<()> {
+    let parent = current_target()?;
+    // SAFETY: the offsets are those of the running kernel, read from tracefs.
+    let (pid, clone_flags) = unsafe {
+        (
+            ctx.read_at::<u32>(config::newtask_pid_offset() as usize).ok()?,
+            ctx.read_at::<u64>(config::newtask_flags_offset() as usize).ok()?,
+        )
+    };
+    if clone_flags & CLONE_THREAD != 0 {
+        return Some(());
+    }
+    if clone_flags & CLONE_VM != 0 {
+        // vfork: until it calls exec the child works on its parent's memory, so its hits are the parent's.
+        let value =
+            TargetValue { target: parent.target, flags: parent.flags | target_flags::BORROWED };
+        let _ = maps::TARGETS.insert(pid, value, ANY);
+        return Some(());
+    }
+    if parent.flags & target_flags::FOLLOW == 0 {
+        return Some(());
+    }
+    // The child does not run yet: nothing of it is missed. What it inherited was opened before.
+    let target = next_target()?;
+    let value = TargetValue { target, flags: target_flags::FOLLOW };
+    let _ = maps::TARGETS.insert(pid, value, ANY);
+    announce(EventKind::Fork, parent.target, target, pid, pid);
+    Some(())
+}
+
+#[inline(always)]
+fn next_target() -> Option<u32> {
+    series::take_cursor(cursor::TARGET, u32::MAX - 1)
+}
+
+#[inline(always)]
+fn announce(kind: EventKind, target: u32, target_b: u32, tgid: u32, tid: u32) {
+    emit::send(kind, target, now(), |event| {
+        // SAFETY: the record that `send` has reserved.
+        unsafe {
+            (*event).tgid = tgid;
+            (*event).tid = tid;
+            (*event).target_b = target_b;
+        }
+    });
+}
+
+#[tracepoint]
+pub fn exec(ctx: TracePointContext) -> u32 {
+    try_exec(&ctx);
+    0
+}
+
+#[inline(always)]
+fn try_exec(ctx: &TracePointContext) -> Option<()> {
+    let old = current_target()?;
+    let pid_tgid = bpf_get_current_pid_tgid();
+    let tgid = (pid_tgid >> 32) as u32;
+    // The thread that called exec has the leader's id by now; its calls were filed under its own.
+    // SAFETY: the offset is that of the running kernel, read from tracefs.
+    let old_tid = unsafe { ctx.read_at::<u32>(config::exec_old_pid_offset() as usize) }.ok()?;
+    let cut = calls::forget((u64::from(tgid) << 32) | u64::from(old_tid));
+    if cut != 0 {
+        losses::count_many(Loss::CallCutByExec, u64::from(cut));
+    }
+    if old.flags & target_flags::BORROWED != 0 && old.flags & target_flags::FOLLOW == 0 {
+        let _ = maps::TARGETS.remove(tgid);
+        return Some(());
+    }
+    // The new image has not run yet, so it is observed from its start, as far as its probes are in place.
+    let target = next_target()?;
+    let flags = (old.flags & target_flags::FOLLOW) | target_flags::FROM_START;
+    let _ = maps::TARGETS.insert(tgid, TargetValue { target, flags }, ANY);
+    if old.flags & target_flags::BORROWED != 0 {
+        announce(EventKind::Fork, old.target, target, tgid, tgid);
+    } else {
+        announce(EventKind::Exec, old.target, target, tgid, tgid);
+    }
+    Some(())
+}
+
+#[tracepoint]
+pub fn exit(_ctx: TracePointContext) -> u32 {
+    try_exit();
+    0
+}
+
+#[inline(always)]
+fn try_exit() -> Option<()> {
+    let target = current_target()?;
+    let pid_tgid = bpf_get_current_pid_tgid();
+    let (tgid, tid) = ((pid_tgid >> 32) as u32, pid_tgid as u32);
+    let cut = calls::forget(pid_tgid);
+    if target.flags & target_flags::BORROWED != 0 && tgid == tid {
+        let _ = maps::TARGETS.remove(tgid);
+    }
+    // User space knows from the process's end whether the calls were cut off by it, or abandoned.
+    if cut != 0 || tgid == tid {
+        emit::send(EventKind::Exit, target.target, now(), |event| {
+            // SAFETY: the record that `send` has reserved.
+            unsafe { (*event).live = u64::from(cut) };
+        });
+    }
+    Some(())
+}

@@ -1,0 +1,150 @@
+//! Series: one allocator instance of one target, and its counters.
+
+use drainprof_common::{
+    loss::Loss,
+    maps::{SeriesKey, SeriesState, Totals, cursor},
+};
+
+use crate::{atomic, config, hit::now, losses, maps};
+
+const BPF_NOEXIST: u64 = 1;
+
+/// The index of a series, made if it is new. `None`: a counted loss.
+#[inline(always)]
+pub(crate) fn get_or_make(target: u32, allocator: u32, instance: u64) -> Option<u32> {
+    let key = SeriesKey { target, allocator, instance };
+    if let Some(index) = find(&key) {
+        return Some(index);
+    }
+    make(&key)
+}
+
+/// The index of a series that is there.
+#[inline(always)]
+pub(crate) fn find(key: &SeriesKey) -> Option<u32> {
+    // SAFETY: the value is one word, read at once; series are removed only by `destroy` of the target.
+    maps::SERIES.get_ptr(key).map(|index| unsafe { atomic::load(index) } as u32)
+}
+
+#[inline(never)]
+fn make(key: &SeriesKey) -> Option<u32> {
+    let index = take_cursor(cursor::SERIES, config::max_series());
+    let Some(index) = index else {
+        losses::count(Loss::InstanceMapFull);
+        return None;
+    };
+    if maps::SERIES.insert(key, u64::from(index), BPF_NOEXIST).is_err() {
+        // Another CPU made it first (our index stays unused), or the map is full.
+        let found = find(key);
+        if found.is_none() {
+            losses::count(Loss::InstanceMapFull);
+        }
+        return found;
+    }
+    let state = state(index)?;
+    // SAFETY: map memory; this CPU alone made the entry. `created_ns` is written last: the reader
+    // takes the slot as ready once it is set.
+    unsafe {
+        (*state).key = *key;
+        atomic::store(&raw mut (*state).created_ns, now());
+    }
+    Some(index)
+}
+
+/// Ends the series of an instance that is torn down.
+#[inline(always)]
+pub(crate) fn end(key: &SeriesKey) {
+    let Some(index) = find(key) else { return };
+    if maps::SERIES.remove(key).is_err() {
+        return;
+    }
+    if let Some(state) = state(index) {
+        // SAFETY: map memory; the removal above made this CPU the only one to end the series.
+        unsafe {
+            let open = atomic::swap(&raw mut (*state).open_now, 0);
+            atomic::store(&raw mut (*state).destroyed_open, open);
+            atomic::store(&raw mut (*state).destroyed_ns, now());
+        }
+    }
+}
+
+/// The next index of a cursor, or `None` when all `limit` are taken; it never runs far beyond.
+#[inline(always)]
+pub(crate) fn take_cursor(which: u32, limit: u32) -> Option<u32> {
+    let cursor = maps::CURSORS.get_ptr_mut(which)?;
+    // SAFETY: map memory, one word.
+    let seen = unsafe { atomic::load(cursor) };
+    if seen >= u64::from(limit) {
+        return None;
+    }
+    // SAFETY: as above.
+    let taken = unsafe { atomic::add(cursor, 1) };
+    if taken < u64::from(limit) { Some(taken as u32) } else { None }
+}
+
+/// Moves a fill level.
+#[inline(always)]
+pub(crate) fn level(which: u32, up: bool) {
+    if let Some(cursor) = maps::CURSORS.get_ptr_mut(which) {
+        // SAFETY: map memory, one word.
+        unsafe { if up { atomic::add(cursor, 1) } else { atomic::sub(cursor, 1) } };
+    }
+}
+
+/// What is known of the series.
+#[inline(always)]
+pub(crate) fn state(series: u32) -> Option<*mut SeriesState> {
+    maps::SERIES_STATE.get_ptr_mut(series)
+}
+
+/// This CPU's counters of the series.
+#[inline(always)]
+pub(crate) fn totals(series: u32) -> Option<*mut Totals> {
+    maps::TOTALS.get_ptr_mut(losses::cpu() * config::max_series() + series)
+}
+
+/// Adds to the counter that stands `offset` bytes into the series' totals; for [`bump`].
+#[inline(always)]
+pub(crate) fn add(series: u32, offset: usize, value: u64) {
+    if let Some(totals) = totals(series) {
+        // SAFETY: map memory; `bump` passes the offset of a `u64` field. The slot is this CPU's, the add
+        // is atomic against preemption.
+        unsafe { atomic::add(totals.cast::<u8>().add(offset).cast::<u64>(), value) };
+    }
+}
+
+/// Adds to one counter of a series: `bump!(series, opened)` or `bump!(series, closed_bytes, n)`.
+macro_rules! bump {
+    ($series:expr, $field:ident) => {
+        bump!($series, $field, 1)
+    };
+    ($series:expr, $field:ident, $value:expr) => {
+        crate::series::add(
+            $series,
+            core::mem::offset_of!(drainprof_common::maps::Totals, $field),
+            $value,
+        )
+    };
+}
+pub(crate) use bump;
+
+/// One more granule is open.
+#[inline(always)]
+pub(crate) fn opened(series: u32) {
+    if let Some(state) = state(series) {
+        // SAFETY: map memory.
+        unsafe {
+            let open = atomic::add(&raw mut (*state).open_now, 1) + 1;
+            atomic::raise(&raw mut (*state).open_peak, open);
+        }
+    }
+}
+
+/// One granule less is open.
+#[inline(always)]
+pub(crate) fn closed(series: u32) {
+    if let Some(state) = state(series) {
+        // SAFETY: map memory.
+        unsafe { atomic::sub(&raw mut (*state).open_now, 1) };
+    }
+}
