@@ -221,8 +221,9 @@ fn open_granules(
             id: format!("{:#x}", granule.id),
             generation: granule.generation,
             age_seconds: since(granule.opened_ns, now_ns),
-            live: known.objects.then_some(granule.live),
-            live_bytes: known.sizes.then_some(granule.live_bytes),
+            // What was put in before the attach was not counted.
+            live: (known.objects && !granule.before).then_some(granule.live),
+            live_bytes: (known.sizes && !granule.before).then_some(granule.live_bytes),
             bytes: non_zero(granule.bytes),
             label: label(granule),
             parent: hex(granule.parent),

@@ -1,6 +1,6 @@
 //! How long granules live, per place of opening, and which of the open ones outlive their peers.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use drainprof_common::hist::{BUCKETS, Hist, lower_bound};
 
@@ -72,8 +72,7 @@ fn lifetimes(facts: &AllocatorFacts, open: &BTreeMap<u64, (u64, u64)>) -> Lifeti
     }
     let mut places: Vec<Place> =
         places.into_iter().map(|(address, place)| Place { place: hex(address), ..place }).collect();
-    places
-        .sort_by(|a, b| (b.overdue, b.closed, b.open_now).cmp(&(a.overdue, a.closed, a.open_now)));
+    places.sort_by_key(|place| Reverse((place.overdue, place.closed, place.open_now)));
     let totals = &facts.totals;
     let closed = totals.drainable + totals.pinned + totals.unknown + totals.closed_plain;
     Lifetimes {

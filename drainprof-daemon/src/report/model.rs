@@ -351,7 +351,7 @@ pub struct OpenGranule {
     pub generation: u32,
     /// Since its open or last reset; null where that was before the attach.
     pub age_seconds: Option<f64>,
-    /// Objects live in it; null at level `boundary`.
+    /// Objects live in it; null at level `boundary`, and where its open was not seen.
     pub live: Option<u64>,
     /// Their bytes; null where the profile knows no sizes.
     pub live_bytes: Option<u64>,

@@ -17,38 +17,34 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
     let pinned = subject.shown.granules.pinned;
     let dsr = subject.shown.dsr.filter(|&dsr| dsr < 1.0)?;
     let pins = subject.shown.pins;
-    let mut message = format!(
+    let mut parts = vec![format!(
         "{pinned} of {} decided closes were pinned ({}), by {} objects",
         subject.shown.granules.drainable + pinned,
         units::percent(1.0 - dsr),
         pins.objects
-    );
+    )];
     let retention = subject.shown.retention;
     if let (Some(granules), Some(drained)) = (retention.granules, retention.late_drained) {
         let held =
             retention.bytes.map(|bytes| format!(" ({})", units::bytes(bytes))).unwrap_or_default();
-        message += &format!("; {granules} granules{held} are retained now, {drained} drained late");
+        parts.push(format!("; {granules} granules{held} are retained now, {drained} drained late"));
     } else {
-        message += "; what drains later is not seen at level boundary";
+        parts.push("; what drains later is not seen at level boundary".to_owned());
     }
     if let Some(rate) = case.per_second(pinned) {
-        message += &format!("; pinned closes come at {}", units::rate(rate));
+        parts.push(format!("; pinned closes come at {}", units::rate(rate)));
         // Granules of one allocator differ in size, so the mean of the pinned ones stands for them.
-        if let Some(bytes) = pins.bytes.filter(|&bytes| bytes > 0) {
-            let each = bytes / pinned.max(1);
-            let growth = rate * bytes as f64 / pinned.max(1) as f64;
-            message += &format!(
-                " × {} = {} unless they drain",
-                units::bytes(each),
-                units::byte_rate(growth)
-            );
+        if let Some(bytes) = pins.bytes.filter(|&bytes| bytes > 0 && pinned > 0) {
+            let each = units::bytes(bytes / pinned);
+            let growth = units::byte_rate(rate * bytes as f64 / pinned as f64);
+            parts.push(format!(" × {each} = {growth} unless they drain"));
         }
-        if let Some(drained) = retention.late_drained.filter(|&drained| drained > 0) {
-            let drain_rate = case.per_second(drained).unwrap_or_default();
-            message += &format!(", late drains at {}", units::rate(drain_rate));
+        let drain_rate = retention.late_drained.and_then(|drained| case.per_second(drained));
+        if let Some(drain_rate) = drain_rate.filter(|&rate| rate > 0.0) {
+            parts.push(format!(", late drains at {}", units::rate(drain_rate)));
         }
     }
-    Some(subject.found(RULE.code, Weight::Warning, message))
+    Some(subject.found(RULE.code, Weight::Warning, parts.concat()))
 }
 
 #[cfg(test)]
