@@ -27,7 +27,13 @@ pub fn lines(interval: &Interval<'_>, out: &mut dyn io::Write) -> Result<(), Err
     for change in rate::changes(interval) {
         let Change { target, now, delta, .. } = change;
         let rate = |count| units::rate(change.per_second(count));
-        write!(out, "{clock} {}[{}] {}", name(&target.comm), target.pid, allocator(&change))?;
+        write!(
+            out,
+            "{clock} {}[{}] {}",
+            name(&target.comm),
+            target.pid,
+            allocator(&change, false)
+        )?;
         match now.kind {
             Kind::Drain => {
                 let (closes, pinned) = (rate(delta.closed), rate(delta.pinned));
@@ -131,7 +137,7 @@ fn row(change: &Change<'_>) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
         format!("{}[{}]", cut(&name(&change.target.comm), NAME), change.target.pid),
-        cut(&allocator(change), ALLOCATOR),
+        cut(&allocator(change, true), ALLOCATOR),
         now.kind.name().to_owned(),
         dsr(change.dsr()),
         dsr(now.dsr),
@@ -153,14 +159,19 @@ fn name(comm: &str) -> String {
     escape::shown(comm, NAME)
 }
 
-/// The profile, and the instance where the process has several.
-fn allocator(change: &Change<'_>) -> String {
+/// The profile, and the instance where the process has several; in a table the end of its address, in
+/// which instances differ.
+fn allocator(change: &Change<'_>, short: bool) -> String {
     let profile = &change.now.profile;
     let twins = change.target.allocators.iter().filter(|other| other.profile == *profile).count();
     let profile = escape::shown(profile, 40);
-    match &change.now.instance {
-        Some(instance) if twins > 1 => format!("{profile}@{}", escape::shown(instance, 18)),
-        _ => profile,
+    let Some(instance) = change.now.instance.as_deref().filter(|_| twins > 1) else {
+        return profile;
+    };
+    let instance = escape::shown(instance, 18);
+    match instance.char_indices().rev().nth(5) {
+        Some((start, _)) if short && start > 2 => format!("{profile}@…{}", &instance[start..]),
+        _ => format!("{profile}@{instance}"),
     }
 }
 
@@ -224,7 +235,7 @@ mod tests {
         let mut text = String::new();
         for (name, snapshot) in samples::all() {
             for as_screen in [false, true] {
-                text += &format!("-- {name}\n{}", write(&snapshot, as_screen));
+                text.extend(["-- ", name, "\n", &write(&snapshot, as_screen)]);
             }
         }
         insta::assert_snapshot!(text);

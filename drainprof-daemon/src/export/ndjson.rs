@@ -159,7 +159,8 @@ impl Who {
 struct Granule<'a> {
     profile: Option<&'a str>,
     instance: Option<String>,
-    granule: String,
+    #[serde(rename = "granule")]
+    id: String,
     generation: u32,
 }
 
@@ -169,7 +170,7 @@ impl<'a> Granule<'a> {
         Self {
             profile,
             instance: hex(instance.unwrap_or_default()),
-            granule: format!("{:#x}", event.granule),
+            id: format!("{:#x}", event.granule),
             generation: event.generation,
         }
     }
@@ -285,8 +286,9 @@ mod tests {
     fn text(kind: EventKind, event: &Event) -> String {
         let mut out = Vec::new();
         Ndjson.event(kind, event, &Known, &mut out).unwrap();
-        assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 1);
-        String::from_utf8(out).unwrap()
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches('\n').count(), 1);
+        text
     }
 
     fn line(kind: EventKind, event: &Event) -> serde_json::Value {
@@ -342,11 +344,12 @@ mod tests {
             let mut out = Vec::new();
             let interval = Interval { before: None, now: &report, clock: "2024-05-01T12:00:05Z" };
             Ndjson.interval(&interval, &Style::default(), &mut out).unwrap();
-            text += &format!("-- {name}\n{}", String::from_utf8(out).unwrap());
+            text.extend(["-- ", name, "\n", &String::from_utf8(out).unwrap()]);
             let mut out = Vec::new();
             Ndjson.report(&report, &Style::default(), &mut out).unwrap();
-            let record: serde_json::Value = serde_json::from_slice(&out).unwrap();
-            assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 1);
+            let line = String::from_utf8(out).unwrap();
+            let record: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(line.matches('\n').count(), 1);
             assert_eq!(record["record"], "report");
             assert_eq!(record["report"]["schema"], "drainprof.report/1");
         }

@@ -12,6 +12,8 @@ mod lifetimes;
 mod model;
 #[cfg(test)]
 pub(crate) mod samples;
+#[cfg(test)]
+mod schema;
 pub mod units;
 mod verdict;
 
