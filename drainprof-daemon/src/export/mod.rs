@@ -186,6 +186,48 @@ mod tests {
         }
     }
 
+    /// A stored report is a file like any other: whatever its texts and numbers are, every format writes
+    /// it without failing and without passing on a hostile character.
+    #[test]
+    fn stored_reports_are_not_trusted() {
+        fn spoil(node: &mut serde_json::Value) {
+            match node {
+                serde_json::Value::String(text) => "\u{1b}[2J\u{9b}31m\u{202e}\n".clone_into(text),
+                serde_json::Value::Number(number) if number.is_u64() => *node = u64::MAX.into(),
+                serde_json::Value::Array(items) => items.iter_mut().for_each(spoil),
+                serde_json::Value::Object(fields) => {
+                    let names = ["how", "kind", "level", "weight", "pid", "target", "generation"];
+                    let more = ["code", "signal", "from_target"];
+                    let kept = |name: &str| names.contains(&name) || more.contains(&name);
+                    fields.iter_mut().filter(|(name, _)| !kept(name)).for_each(|(_, v)| spoil(v));
+                }
+                _ => {}
+            }
+        }
+        for (name, snapshot) in samples::all() {
+            let report = Report::build(&snapshot, &Options::default());
+            let mut value = serde_json::to_value(&report).unwrap();
+            spoil(&mut value);
+            let spoilt: Report = serde_json::from_value(value).unwrap();
+            let _ = crate::report::invariants(&spoilt);
+            let _ = crate::report::verdict(&spoilt, Some(0.5));
+            for format in FORMATS {
+                let mut out = Vec::new();
+                for (before, now) in
+                    [(None, &spoilt), (Some(&report), &spoilt), (Some(&spoilt), &report)]
+                {
+                    let interval = Interval { before, now, clock: "\u{1b}" };
+                    format.exporter.interval(&interval, &Style::default(), &mut out).unwrap();
+                    live::screen(&interval, &Style::default(), &mut out).unwrap();
+                }
+                format.exporter.report(&spoilt, &Style::default(), &mut out).unwrap();
+                let text = String::from_utf8(out).unwrap();
+                let bad = text.chars().find(|&c| c != '\n' && escape::is_hostile(c));
+                assert_eq!(bad, None, "{name} as {}", format.name);
+            }
+        }
+    }
+
     /// A closed pipe is told apart from other failures, by every format.
     #[test]
     fn broken_pipe_is_recognised() {

@@ -36,8 +36,8 @@ impl Exporter for Ndjson {
         _style: &Style,
         out: &mut dyn io::Write,
     ) -> Result<(), Error> {
-        let lost =
-            Health::from_names(&interval.now.losses).incomplete().map(|line| line.count).sum();
+        let health = Health::from_names(&interval.now.losses);
+        let lost = health.incomplete().fold(0u64, |sum, line| sum.saturating_add(line.count));
         write(
             &Record::Interval {
                 time: interval.clock,

@@ -67,7 +67,7 @@ impl Counts {
 impl Change<'_> {
     /// The DSR of the interval's closes alone.
     pub(super) fn dsr(&self) -> Option<f64> {
-        let decided = self.delta.drainable + self.delta.pinned;
+        let decided = self.delta.drainable.saturating_add(self.delta.pinned);
         (self.now.kind == Kind::Drain && decided > 0)
             .then(|| self.delta.drainable as f64 / decided as f64)
     }

@@ -38,6 +38,11 @@ pub fn invariants_within(report: &Report, slack: u64) -> Vec<String> {
     broken
 }
 
+/// A stored report may hold any number, so sums must not overflow.
+fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
 struct Check<'a> {
     slack: u64,
     report: &'a Report,
@@ -60,13 +65,13 @@ impl Check<'_> {
 
     fn granules(&mut self) {
         let granules = self.allocator.granules;
-        let decided = granules.drainable + granules.pinned + granules.unknown;
+        let decided = sum([granules.drainable, granules.pinned, granules.unknown]);
         if self.allocator.kind == Kind::Drain {
             let what = "closed = drainable + pinned + unknown";
             self.equal(0, what, granules.closed, decided);
         } else {
             let what = "a kind without verdicts has no drainable or pinned close";
-            self.equal(0, what, granules.drainable + granules.pinned, 0);
+            self.equal(0, what, sum([granules.drainable, granules.pinned]), 0);
             self.at_most(0, "unknown ≤ closed", granules.unknown, granules.closed);
         }
         self.at_most(self.slack, "open_now ≤ open_peak", granules.open_now, granules.open_peak);
@@ -75,15 +80,15 @@ impl Check<'_> {
             self.equal(
                 self.slack,
                 "opened + opened_before = closed + open_now + reopened + destroyed",
-                granules.opened + granules.opened_before,
-                granules.closed + granules.open_now + granules.reopened + granules.destroyed,
+                sum([granules.opened, granules.opened_before]),
+                sum([granules.closed, granules.open_now, granules.reopened, granules.destroyed]),
             );
         }
     }
 
     fn dsr(&mut self) {
         let granules = self.allocator.granules;
-        let decided = granules.drainable + granules.pinned;
+        let decided = sum([granules.drainable, granules.pinned]);
         let expected = (self.allocator.kind == Kind::Drain && decided > 0)
             .then(|| granules.drainable as f64 / decided as f64);
         let same = match (self.allocator.dsr, expected) {
@@ -123,10 +128,10 @@ impl Check<'_> {
             return;
         }
         let what = "retained + late_drained ≤ pinned";
-        self.at_most(self.slack.saturating_add(again), what, granules + drained, pinned);
+        self.at_most(self.slack.saturating_add(again), what, sum([granules, drained]), pinned);
         if !allocator.destroyed {
             let what = "pinned ≤ retained + late_drained";
-            self.at_most(self.slack, what, pinned, granules + drained);
+            self.at_most(self.slack, what, pinned, sum([granules, drained]));
         }
     }
 
@@ -139,11 +144,11 @@ impl Check<'_> {
         let allocator = self.allocator;
         let lifetimes = &allocator.lifetimes;
         let granules = allocator.granules;
-        let ends = granules.closed + granules.resets + granules.reopened + granules.destroyed;
+        let ends = sum([granules.closed, granules.resets, granules.reopened, granules.destroyed]);
         self.at_most(self.slack, "lifetimes ≤ ends of granules", lifetimes.count, ends);
-        let per_place = lifetimes.places.iter().map(|place| place.closed).sum();
+        let per_place = sum(lifetimes.places.iter().map(|place| place.closed));
         self.equal(0, "lifetimes = their sum over places", lifetimes.count, per_place);
-        let overdue = lifetimes.places.iter().map(|place| place.overdue).sum();
+        let overdue = sum(lifetimes.places.iter().map(|place| place.overdue));
         self.equal(0, "overdue = its sum over places", allocator.overdue.granules, overdue);
         if self.report.complete {
             let listed = allocator.open_granules.len() as u64;
@@ -155,8 +160,8 @@ impl Check<'_> {
             self.at_most(slack, "listed pinned granules ≤ retained", listed, retained);
         }
         if let Some(census) = &allocator.census {
-            let classes: u64 = census.occupancy.iter().map(|class| class.granules).sum();
-            let seen = classes + census.unknown;
+            let classes = census.occupancy.iter().map(|class| class.granules);
+            let seen = sum(classes.chain([census.unknown]));
             self.equal(0, "census = its classes + unknown", census.granules_open, seen);
             self.at_most(0, "empty ≤ open", census.drainable_now, census.granules_open);
         }

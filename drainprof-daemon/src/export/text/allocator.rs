@@ -7,10 +7,12 @@ use crate::report::{Allocator, Census, Kind, OpenGranule, PinnedGranule, Spread,
 const NAMES: usize = 14;
 /// Characters shown of a granule's label.
 const LABEL: usize = 24;
+/// Characters shown of an id or address; 18 are needed.
+const ADDRESS: usize = 20;
 
 impl Page<'_> {
     pub(super) fn allocator(&mut self, allocator: &Allocator) -> Result<(), Error> {
-        let instance = allocator.instance.as_deref().unwrap_or_default();
+        let instance = escape::shown(allocator.instance.as_deref().unwrap_or_default(), ADDRESS);
         let destroyed = if allocator.destroyed { ", destroyed" } else { "" };
         let head = format!("{} {instance}", escape::shown(&allocator.profile, SYMBOL));
         let head = self.paint(BOLD, head.trim_end());
@@ -140,7 +142,10 @@ impl Page<'_> {
         let mut rows = Rows::new(&header, 1, self.style.width.saturating_sub(4));
         for place in lifetimes.places.iter().take(self.style.top) {
             rows.push(vec![
-                place.place.clone().unwrap_or_else(|| "unknown".to_owned()),
+                place
+                    .place
+                    .as_deref()
+                    .map_or_else(|| "unknown".to_owned(), |place| escape::shown(place, ADDRESS)),
                 place.closed.to_string(),
                 time(place.p50),
                 time(place.p99),
@@ -185,7 +190,7 @@ impl Page<'_> {
             let OpenGranule { id, generation, label, place, parent, .. } = granule;
             let mut row = identity(id, *generation, label.as_ref(), place.as_ref());
             row.extend([
-                parent.clone().unwrap_or_else(dash),
+                parent.as_deref().map_or_else(dash, |parent| escape::shown(parent, ADDRESS)),
                 granule.age_seconds.map_or_else(|| "before attach".to_owned(), units::duration),
                 count(granule.live),
                 granule.bytes.map_or_else(dash, units::bytes),
@@ -236,10 +241,10 @@ fn identity(
     place: Option<&String>,
 ) -> Vec<String> {
     vec![
-        escape::shown(id, 20),
+        escape::shown(id, ADDRESS),
         generation.to_string(),
         label.map_or_else(dash, |label| escape::shown(label, LABEL)),
-        place.map_or_else(dash, |place| escape::shown(place, 20)),
+        place.map_or_else(dash, |place| escape::shown(place, ADDRESS)),
     ]
 }
 
