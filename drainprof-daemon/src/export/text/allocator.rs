@@ -1,0 +1,275 @@
+//! One allocator's part of the page.
+
+use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SYMBOL, escape};
+use crate::report::{Allocator, Census, Kind, OpenGranule, PinnedGranule, Spread, units};
+
+/// Columns before a fact's text: four of indent, ten for its name.
+const NAMES: usize = 14;
+/// Characters shown of a granule's label.
+const LABEL: usize = 24;
+/// Characters shown of an id or address; 18 are needed.
+const ADDRESS: usize = 20;
+
+impl Page<'_> {
+    pub(super) fn allocator(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let instance = escape::shown(allocator.instance.as_deref().unwrap_or_default(), ADDRESS);
+        let destroyed = if allocator.destroyed { ", destroyed" } else { "" };
+        let head = format!("{} {instance}", escape::shown(&allocator.profile, SYMBOL));
+        let head = self.paint(BOLD, head.trim_end());
+        let kind = allocator.kind.name();
+        let level = if allocator.objects.is_some() { "objects" } else { "boundary" };
+        self.line(&format!("\n  {head}  (kind {kind}, level {level}{destroyed})"))?;
+        self.dsr(allocator)?;
+        self.counts(allocator)?;
+        self.lifetimes(allocator)?;
+        if let Some(census) = &allocator.census {
+            self.census(census)?;
+        }
+        self.open_granules(allocator)?;
+        self.pinned_granules(allocator)
+    }
+
+    /// A named fact, on more lines if it does not fit one.
+    fn fact(&mut self, name: &str, text: &str) -> Result<(), Error> {
+        let indent = " ".repeat(NAMES);
+        // Colour has no width, but the wrapping would not know; what is coloured is short.
+        let lines = if text.contains('\u{1b}') {
+            vec![format!("{indent}{text}")]
+        } else {
+            let mut rows = Rows::bare(self.style.width.saturating_sub(NAMES as u16));
+            rows.push(vec![text.to_owned()]);
+            rows.lines(&indent)
+        };
+        for (index, line) in lines.iter().enumerate() {
+            match line.strip_prefix(&indent) {
+                Some(rest) if index == 0 => self.line(&format!("    {name:<10}{rest}"))?,
+                _ => self.line(line)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn dsr(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let granules = allocator.granules;
+        if allocator.kind != Kind::Drain {
+            return Ok(());
+        }
+        let value = units::dsr(allocator.dsr);
+        let value = match allocator.dsr {
+            Some(dsr) if dsr < 0.95 => self.paint(DOUBTFUL, &value),
+            Some(_) => self.paint(GOOD, &value),
+            None => value,
+        };
+        self.fact(
+            "DSR",
+            &format!(
+                "{value}  {} drainable, {} pinned, {} unknown",
+                granules.drainable, granules.pinned, granules.unknown
+            ),
+        )
+    }
+
+    fn counts(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let granules = allocator.granules;
+        let mut parts = vec![format!("{} opened", granules.opened)];
+        let rarely = [
+            (granules.opened_before, "open before"),
+            (granules.resets, "resets"),
+            (granules.reopened, "reopened"),
+            (granules.destroyed, "destroyed open"),
+        ];
+        parts.push(format!("{} closed", granules.closed));
+        parts.extend(rarely.iter().filter(|&&(n, _)| n > 0).map(|(n, what)| format!("{n} {what}")));
+        parts.push(format!("{} open now (peak {})", granules.open_now, granules.open_peak));
+        if allocator.kind != Kind::Drain && granules.unknown > 0 {
+            parts.push(format!("{} unknown", granules.unknown));
+        }
+        self.fact("granules", &parts.join(", "))?;
+        if let Some(objects) = allocator.objects {
+            let bytes = match (objects.live_bytes, objects.allocated_bytes) {
+                (Some(live), Some(all)) => {
+                    format!(" ({} of {})", units::bytes(live), units::bytes(all))
+                }
+                _ => String::new(),
+            };
+            self.fact(
+                "objects",
+                &format!(
+                    "{} allocated, {} freed, {} live{bytes}",
+                    objects.allocated, objects.freed, objects.live
+                ),
+            )?;
+        }
+        if allocator.kind == Kind::Drain {
+            self.retention(allocator)?;
+        }
+        if allocator.overdue.granules > 0 {
+            let bytes = held(allocator.overdue.bytes);
+            let text = format!("{} granules{bytes}", allocator.overdue.granules);
+            let text = self.paint(DOUBTFUL, &text);
+            self.fact("overdue", &text)?;
+        }
+        Ok(())
+    }
+
+    fn retention(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let retention = &allocator.retention;
+        let (Some(granules), Some(drained)) = (retention.granules, retention.late_drained) else {
+            let pins = allocator.pins;
+            let bytes = held(pins.bytes);
+            self.fact("pins", &format!("{} objects at pinned closes{bytes}", pins.objects))?;
+            return self.fact("retained", "not measurable at level boundary");
+        };
+        let bytes = held(retention.bytes);
+        self.fact("retained", &format!("{granules} granules{bytes}, {drained} drained late"))?;
+        if let Some(delay) = spread(&retention.pin_delay_seconds) {
+            self.fact("pin delay", &delay)?;
+        }
+        Ok(())
+    }
+
+    fn lifetimes(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let lifetimes = &allocator.lifetimes;
+        let Some(text) = spread(&lifetimes.seconds) else { return Ok(()) };
+        #[allow(clippy::cast_sign_loss, reason = "a mean of unsigned numbers")]
+        let mean = lifetimes.bytes_per_granule.map(|mean| units::bytes(mean.round() as u64));
+        let mean = mean.map(|mean| format!(", {mean} per granule")).unwrap_or_default();
+        self.fact("lifetime", &format!("{text} over {} closes{mean}", lifetimes.count))?;
+        if lifetimes.places.len() < 2 {
+            return Ok(());
+        }
+        let header = ["opened at", "closed", "p50", "p99", "open now", "overdue"];
+        let mut rows = Rows::new(&header, 1, self.style.width.saturating_sub(4));
+        for place in lifetimes.places.iter().take(self.style.top) {
+            rows.push(vec![
+                place
+                    .place
+                    .as_deref()
+                    .map_or_else(|| "unknown".to_owned(), |place| escape::shown(place, ADDRESS)),
+                place.closed.to_string(),
+                time(place.p50),
+                time(place.p99),
+                place.open_now.to_string(),
+                place.overdue.to_string(),
+            ]);
+        }
+        self.rows(rows, "    ")?;
+        self.left_out(lifetimes.places.len())
+    }
+
+    fn census(&mut self, census: &Census) -> Result<(), Error> {
+        let bytes = held(census.bytes_open);
+        self.fact(
+            "census",
+            &format!(
+                "{} granules open{bytes}: {} empty, {} unknown, {} live objects in the others",
+                census.granules_open, census.drainable_now, census.unknown, census.live_objects
+            ),
+        )?;
+        let mut rows = Rows::new(&["live objects", "granules"], 1, 60);
+        for class in &census.occupancy {
+            let range = if class.live_from == class.live_to {
+                class.live_from.to_string()
+            } else {
+                format!("{}–{}", class.live_from, class.live_to)
+            };
+            rows.push(vec![range, class.granules.to_string()]);
+        }
+        if rows.is_empty() { Ok(()) } else { self.rows(rows, "    ") }
+    }
+
+    fn open_granules(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let granules = &allocator.open_granules;
+        if granules.is_empty() {
+            return Ok(());
+        }
+        let header =
+            ["open granule", "gen", "label", "opened at", "parent", "age", "live", "bytes", ""];
+        let mut rows = Rows::new(&header, 5, self.style.width.saturating_sub(4));
+        for granule in granules.iter().take(self.style.top) {
+            let OpenGranule { id, generation, label, place, parent, .. } = granule;
+            let mut row = identity(id, *generation, label.as_ref(), place.as_ref());
+            row.extend([
+                parent.as_deref().map_or_else(dash, |parent| escape::shown(parent, ADDRESS)),
+                granule.age_seconds.map_or_else(|| "before attach".to_owned(), units::duration),
+                count(granule.live),
+                granule.bytes.map_or_else(dash, units::bytes),
+                if granule.overdue { "overdue" } else { "" }.to_owned(),
+            ]);
+            rows.push(row);
+        }
+        self.rows(rows, "    ")?;
+        self.left_out(granules.len().max(count_of(allocator.granules.open_now)))
+    }
+
+    fn pinned_granules(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let granules = &allocator.pinned_granules;
+        if granules.is_empty() {
+            return Ok(());
+        }
+        let header = ["pinned granule", "gen", "label", "opened at", "closed for", "pins", "bytes"];
+        let mut rows = Rows::new(&header, 4, self.style.width.saturating_sub(4));
+        for granule in granules.iter().take(self.style.top) {
+            let PinnedGranule { id, generation, label, place, .. } = granule;
+            let mut row = identity(id, *generation, label.as_ref(), place.as_ref());
+            row.extend([
+                time(granule.closed_for_seconds),
+                granule.live.to_string(),
+                granule.bytes.map_or_else(dash, units::bytes),
+            ]);
+            rows.push(row);
+        }
+        self.rows(rows, "    ")?;
+        let all = allocator.retention.granules.map_or(0, count_of);
+        self.left_out(granules.len().max(all))
+    }
+
+    /// Says how many rows of a list are not shown.
+    fn left_out(&mut self, all: usize) -> Result<(), Error> {
+        if all > self.style.top {
+            let more = all - self.style.top;
+            self.line(&format!("    and {more} more"))?;
+        }
+        Ok(())
+    }
+}
+
+fn identity(
+    id: &str,
+    generation: u32,
+    label: Option<&String>,
+    place: Option<&String>,
+) -> Vec<String> {
+    vec![
+        escape::shown(id, ADDRESS),
+        generation.to_string(),
+        label.map_or_else(dash, |label| escape::shown(label, LABEL)),
+        place.map_or_else(dash, |place| escape::shown(place, ADDRESS)),
+    ]
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn count(value: Option<u64>) -> String {
+    value.map_or_else(dash, |value| value.to_string())
+}
+
+fn time(seconds: Option<f64>) -> String {
+    seconds.map_or_else(dash, units::duration)
+}
+
+fn count_of(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+fn held(bytes: Option<u64>) -> String {
+    bytes.map(|bytes| format!(" ({})", units::bytes(bytes))).unwrap_or_default()
+}
+
+fn spread(spread: &Spread) -> Option<String> {
+    let Spread { p50: Some(p50), p99: Some(p99), max: Some(max) } = *spread else { return None };
+    let [p50, p99, max] = [p50, p99, max].map(units::duration);
+    Some(format!("p50 {p50}, p99 {p99}, max {max}"))
+}

@@ -1,0 +1,148 @@
+//! Findings: rules over the facts and the report, each of which explains its case in one sentence.
+//!
+//! A new rule is one file here and one row in [`RULES`].
+
+mod allocs_without_frees;
+mod lost;
+mod low_dsr;
+mod never_fired;
+mod no_data;
+mod overdue;
+mod pinned;
+mod unmatched_frees_high;
+
+use super::{Allocator, Finding, Options, Report, Weight, invariants_within};
+use crate::account::{AllocatorFacts, Snapshot, TargetFacts};
+
+/// One rule.
+#[derive(Debug)]
+pub struct Rule {
+    /// The findings' code.
+    pub code: &'static str,
+    /// What it looks for, for the documentation.
+    pub what: &'static str,
+    check: fn(&Case<'_>) -> Vec<Found>,
+}
+
+/// The rules, in the order in which findings are told.
+pub const RULES: &[Rule] = &[
+    lost::RULE,
+    never_fired::RULE,
+    no_data::RULE,
+    unmatched_frees_high::RULE,
+    allocs_without_frees::RULE,
+    low_dsr::RULE,
+    pinned::RULE,
+    overdue::RULE,
+    INVARIANT,
+];
+
+/// Comes last: it looks at the finished report.
+const INVARIANT: Rule = Rule {
+    code: "invariant",
+    what: "counts that do not add up: a bug of drainprof or of the profile",
+    check: |case| {
+        invariants_within(case.report, case.options.slack)
+            .into_iter()
+            .map(|message| {
+                let message = format!("counts do not add up: {message}; please report it");
+                Found { target: None, finding: finding("invariant", Weight::Error, message) }
+            })
+            .collect()
+    },
+};
+
+/// What a rule looks at.
+struct Case<'a> {
+    snapshot: &'a Snapshot,
+    options: &'a Options,
+    report: &'a Report,
+}
+
+/// A finding and where it belongs.
+struct Found {
+    /// Index of the target in the report; `None`: the report as a whole.
+    target: Option<usize>,
+    finding: Finding,
+}
+
+/// One allocator of a case.
+struct Subject<'a> {
+    index: usize,
+    target: &'a TargetFacts,
+    facts: &'a AllocatorFacts,
+    shown: &'a Allocator,
+}
+
+impl<'a> Case<'a> {
+    /// All allocators of all targets.
+    fn subjects(&self) -> impl Iterator<Item = Subject<'a>> {
+        let pairs = self.snapshot.targets.iter().zip(&self.report.targets).enumerate();
+        pairs.flat_map(|(index, (target, shown))| {
+            target.allocators.iter().zip(&shown.allocators).map(move |(facts, shown)| Subject {
+                index,
+                target,
+                facts,
+                shown,
+            })
+        })
+    }
+
+    /// `count` per second of the window; `None` where the window is empty.
+    fn per_second(&self, count: u64) -> Option<f64> {
+        let seconds = self.report.window.seconds;
+        (seconds > 0.0).then(|| count as f64 / seconds)
+    }
+}
+
+impl Subject<'_> {
+    fn found(&self, code: &str, weight: Weight, message: String) -> Found {
+        let finding = Finding {
+            profile: Some(self.shown.profile.clone()),
+            instance: self.shown.instance.clone(),
+            ..finding(code, weight, message)
+        };
+        Found { target: Some(self.index), finding }
+    }
+}
+
+fn finding(code: &str, weight: Weight, message: String) -> Finding {
+    Finding { code: code.to_owned(), weight, profile: None, instance: None, message }
+}
+
+/// Runs every rule and adds what it finds to the report.
+pub(super) fn add_all(report: &mut Report, snapshot: &Snapshot, options: &Options) {
+    for rule in RULES {
+        let found = (rule.check)(&Case { snapshot, options, report });
+        for Found { target, finding } in found {
+            let list = match target.and_then(|index| report.targets.get_mut(index)) {
+                Some(target) => &mut target.findings,
+                None => &mut report.findings,
+            };
+            list.push(finding);
+        }
+    }
+}
+
+/// For the rules' tests: what one rule says about a snapshot.
+#[cfg(test)]
+fn told(rule: &Rule, snapshot: &Snapshot) -> Vec<Finding> {
+    let options = Options::default();
+    let report = Report::build(snapshot, &options);
+    let case = Case { snapshot, options: &options, report: &report };
+    (rule.check)(&case).into_iter().map(|found| found.finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes are unique, and every rule has a file's worth of explanation.
+    #[test]
+    fn codes_are_unique() {
+        for (index, rule) in RULES.iter().enumerate() {
+            assert!(RULES[..index].iter().all(|earlier| earlier.code != rule.code));
+            assert!(!rule.what.is_empty());
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Synthetic snapshots of every kind, level and corner, for the tests of `report` and `export`.
+
+mod history;
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use drainprof_common::{
+    hist::Hist,
+    loss::{LOSS_COUNT, Loss},
+    maps::Totals,
+};
+
+use crate::{
+    account::{
+        AllocatorFacts, Began, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
+    },
+    plan,
+    profile::{Address, Expr, Kind, Level, MatchRule, Phase, Probe, Profile, Role, Source},
+};
+
+pub(crate) use history::history;
+
+/// When all samples are taken.
+pub(crate) const NOW_NS: u64 = 100_000_000_000;
+const MS: u64 = 1_000_000;
+
+/// All samples, by name.
+pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
+    vec![
+        ("drain", drain_snapshot()),
+        ("boundary", boundary_snapshot()),
+        ("undecided", undecided_snapshot()),
+        ("bulk", bulk_snapshot()),
+        ("slab", slab_snapshot()),
+        ("lifecycle", lifecycle_snapshot()),
+        ("incomplete", incomplete_snapshot()),
+        ("empty", Snapshot { targets: Vec::new(), window: Duration::ZERO, ..drain_snapshot() }),
+    ]
+}
+
+/// The example of the documentation: 2474 of 10 000 closes pinned.
+pub(crate) fn drain_snapshot() -> Snapshot {
+    snapshot(vec![drain()])
+}
+
+/// The level that counts no objects.
+pub(crate) fn boundary_snapshot() -> Snapshot {
+    let mut facts = drain();
+    facts.level = Level::Boundary;
+    facts.totals = Totals {
+        opened: 100,
+        opened_before: 2,
+        drainable: 90,
+        pinned: 10,
+        pinned_objects: 25,
+        pinned_bytes: 40_960,
+        closed_bytes: 409_600,
+        ..Totals::default()
+    };
+    (facts.open_now, facts.open_peak) = (2, 3);
+    (facts.retained_granules, facts.retained_bytes) = (0, 0);
+    facts.lifetimes = BTreeMap::from([(0x40_1234, hist(98, 10 * MS))]);
+    facts.granules = vec![
+        GranuleFacts { opened_ns: 0, before: true, ..granule(0) },
+        GranuleFacts { opened_ns: NOW_NS - 3 * MS, place: 0x40_1234, ..granule(7) },
+    ];
+    snapshot(vec![facts])
+}
+
+/// No close was decided, and the profile knows neither bytes nor sizes.
+pub(crate) fn undecided_snapshot() -> Snapshot {
+    let mut facts = drain();
+    let mut profile = profile("bare", Kind::Drain);
+    profile.granule_bytes = None;
+    for probe in &mut profile.probes {
+        probe.size = None;
+    }
+    facts.profile = Arc::new(profile);
+    facts.instance = 0;
+    facts.totals = Totals {
+        opened: 1,
+        opened_before: 3,
+        unknown: 3,
+        allocated: 4,
+        freed: 1,
+        ..Totals::default()
+    };
+    (facts.open_now, facts.open_peak) = (1, 1);
+    (facts.retained_granules, facts.retained_bytes) = (0, 0);
+    facts.lifetimes = BTreeMap::new();
+    facts.granules = vec![GranuleFacts { bytes: 0, live_bytes: 0, live: 3, ..granule(9) }];
+    snapshot(vec![facts])
+}
+
+/// Pools that are closed with all their members; one is forgotten.
+pub(crate) fn bulk_snapshot() -> Snapshot {
+    snapshot(vec![bulk()])
+}
+
+/// Spans that close when they are empty.
+pub(crate) fn slab_snapshot() -> Snapshot {
+    snapshot(vec![slab()])
+}
+
+/// Fork, exec, exit by code and by signal, a destroyed instance, names that a terminal must not see.
+pub(crate) fn lifecycle_snapshot() -> Snapshot {
+    let mut destroyed = drain();
+    destroyed.destroyed = true;
+    destroyed.instance = 0x7f00_0000_2000;
+    destroyed.destroyed_open = 2;
+    destroyed.totals.opened += 2;
+    destroyed.totals.reopened = 1;
+    destroyed.totals.opened_before = 1;
+    let mut snapshot = snapshot(vec![drain(), destroyed]);
+    let parent = snapshot.targets[0].clone();
+    let bulk = bulk();
+    let child = |index: u32, began, ended| TargetFacts {
+        target: index,
+        pid: 4242 + index,
+        comm: "wor\u{1b}[31mker\u{202e}\n".to_owned(),
+        began,
+        ended: Some(ended),
+        rss_bytes: None,
+        allocators: vec![bulk.clone()],
+        ..parent.clone()
+    };
+    snapshot.targets[0].began = Began::FromStart;
+    snapshot.targets[0].findings = vec![plan::Finding {
+        code: "clone_only".to_owned(),
+        message: "free_obj exists only as free_obj.part.0".to_owned(),
+    }];
+    snapshot.targets.push(child(1, Began::Forked(0), Ended::Exit(Some(Ok(3)))));
+    snapshot.targets.push(child(2, Began::Forked(0), Ended::Exit(Some(Err(9)))));
+    snapshot.targets.push(child(3, Began::Forked(0), Ended::Exec));
+    snapshot.targets.push(child(4, Began::Exec(3), Ended::Exit(None)));
+    snapshot
+}
+
+/// Slots ran out.
+pub(crate) fn incomplete_snapshot() -> Snapshot {
+    let mut snapshot = drain_snapshot();
+    snapshot.losses[Loss::GranuleMapFull as usize] = 12;
+    snapshot.losses[Loss::UnmatchedFree as usize] = 1;
+    snapshot.targets[0].allocators[0].totals.opened += 12;
+    snapshot
+}
+
+/// A snapshot of one process with these allocators.
+pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
+    let mut losses = [0; LOSS_COUNT];
+    for facts in &allocators {
+        losses[Loss::UnmatchedFree as usize] += facts.totals.unmatched_frees;
+        losses[Loss::UnmatchedClose as usize] += facts.totals.unmatched_closes;
+        losses[Loss::AllocAfterClose as usize] += facts.totals.allocs_after_close;
+    }
+    let profile = allocators.first().map_or("epoch-demo", |facts| facts.profile.name.as_str());
+    let probes = [("open", true), ("close", false), ("alloc", true), ("free", false)]
+        .map(|(role, at_return)| probe(profile, role, at_return));
+    Snapshot {
+        now_ns: NOW_NS,
+        window: Duration::from_secs(10),
+        losses,
+        self_use: SelfUse {
+            cpu: Duration::from_millis(125),
+            rss_bytes: 12 << 20,
+            peak_rss_bytes: 13 << 20,
+            map_bytes: 34 << 20,
+        },
+        targets: vec![TargetFacts {
+            target: 0,
+            pid: 4242,
+            start_time: 123_456,
+            comm: "svc".to_owned(),
+            exe: "/usr/bin/svc".to_owned(),
+            began: Began::Attached,
+            ended: None,
+            rss_bytes: Some(48 << 20),
+            allocators,
+            probes: probes.to_vec(),
+            findings: Vec::new(),
+        }],
+    }
+}
+
+fn probe(profile: &str, role: &'static str, at_return: bool) -> ProbeFacts {
+    ProbeFacts {
+        profile: profile.to_owned(),
+        role,
+        symbol: format!("{role}_it"),
+        object: "/usr/bin/svc".to_owned(),
+        at_return,
+        entries: 20_000,
+        returns: if at_return { 20_000 } else { 0 },
+        rejected: 0,
+        faults: 0,
+    }
+}
+
+/// An open granule of 4 KiB with one object in it.
+pub(crate) fn granule(id: u64) -> GranuleFacts {
+    GranuleFacts {
+        id,
+        generation: 0,
+        closed: false,
+        before: false,
+        live: 1,
+        live_bytes: 256,
+        bytes: 4096,
+        opened_ns: NOW_NS - MS,
+        closed_ns: 0,
+        place: 0,
+        parent: 0,
+        label: String::new(),
+    }
+}
+
+fn hist(count: u64, value: u64) -> Hist {
+    let mut hist = Hist::new();
+    (0..count).for_each(|_| hist.record(value));
+    hist
+}
+
+fn profile(name: &str, kind: Kind) -> Profile {
+    let probe = |role| Probe {
+        role,
+        at: Address::Symbol(format!("{role:?}")),
+        phase: Phase::Entry,
+        instance: None,
+        granule: Some(Expr::Arg(0)),
+        object: None,
+        new_object: None,
+        size: (role == Role::Alloc).then_some(Expr::Arg(1)),
+        bytes: None,
+        live: None,
+        parent: None,
+        label: None,
+        when: None,
+        span: 0..0,
+    };
+    Profile {
+        name: name.to_owned(),
+        kind,
+        summary: String::new(),
+        rule: MatchRule::default(),
+        granule_bytes: Some(4096),
+        probes: [Role::Open, Role::Close, Role::Alloc, Role::Free].map(probe).to_vec(),
+        source: Source::File(PathBuf::from("test.toml")),
+    }
+}
+
+fn drain() -> AllocatorFacts {
+    let retained = |id: u64, generation| GranuleFacts {
+        generation,
+        closed: true,
+        opened_ns: NOW_NS - 9_016 * MS,
+        closed_ns: NOW_NS - 9_000 * MS + id * MS,
+        place: 0x40_1234,
+        ..granule(id)
+    };
+    AllocatorFacts {
+        profile: Arc::new(profile("epoch-demo", Kind::Drain)),
+        level: Level::Objects,
+        instance: 0x7f00_0000_1000,
+        destroyed: false,
+        totals: Totals {
+            opened: 10_000,
+            drainable: 7_526,
+            pinned: 2_474,
+            allocated: 20_000,
+            freed: 17_526,
+            allocated_bytes: 5_120_000,
+            freed_bytes: 4_486_656,
+            pinned_objects: 2_474,
+            pinned_bytes: 10_133_504,
+            closed_bytes: 40_960_000,
+            ..Totals::default()
+        },
+        open_now: 0,
+        open_peak: 16,
+        destroyed_open: 0,
+        retained_granules: 2_474,
+        retained_bytes: 10_133_504,
+        pin_delays: Hist::new(),
+        lifetimes: BTreeMap::from([(0x40_1234, hist(10_000, 16 * MS))]),
+        granules: vec![retained(3, 1), retained(11, 0), retained(3, 0)],
+    }
+}
+
+/// Two granules are open, one of them overdue.
+pub(crate) fn bulk() -> AllocatorFacts {
+    AllocatorFacts {
+        profile: Arc::new(profile("request-pool", Kind::Bulk)),
+        totals: Totals {
+            opened: 32,
+            closed_plain: 30,
+            resets: 5,
+            allocated: 3_200,
+            freed: 190,
+            replaced: 10,
+            freed_in_bulk: 2_800,
+            allocated_bytes: 320_000,
+            freed_bytes: 300_000,
+            closed_bytes: 30 * 8192,
+            ..Totals::default()
+        },
+        open_now: 2,
+        open_peak: 4,
+        retained_granules: 0,
+        retained_bytes: 0,
+        lifetimes: BTreeMap::from([(0xa0, hist(25, 2 * MS)), (0xb0, hist(5, 700 * MS))]),
+        granules: vec![
+            GranuleFacts { bytes: 8192, place: 0xa0, live: 3, ..granule(0x5000) },
+            GranuleFacts {
+                bytes: 8192,
+                place: 0xa0,
+                live: 197,
+                live_bytes: 19_700,
+                opened_ns: NOW_NS - 9_000 * MS,
+                parent: 0x5000,
+                label: "request\u{7}".to_owned(),
+                ..granule(0x6000)
+            },
+        ],
+        ..drain()
+    }
+}
+
+/// Four granules are open: empty, nearly empty, fuller, and older than the attach.
+pub(crate) fn slab() -> AllocatorFacts {
+    AllocatorFacts {
+        profile: Arc::new(profile("span", Kind::Slab)),
+        instance: 0,
+        totals: Totals {
+            opened: 6,
+            opened_before: 1,
+            closed_plain: 3,
+            allocated: 20,
+            freed: 14,
+            allocated_bytes: 2_000,
+            freed_bytes: 1_400,
+            closed_bytes: 3 * 4096,
+            ..Totals::default()
+        },
+        open_now: 4,
+        open_peak: 5,
+        retained_granules: 0,
+        retained_bytes: 0,
+        lifetimes: BTreeMap::from([(0, hist(3, 50 * MS))]),
+        granules: vec![
+            GranuleFacts { live: 0, live_bytes: 0, ..granule(0x10) },
+            GranuleFacts { live: 1, ..granule(0x20) },
+            GranuleFacts { live: 5, ..granule(0x30) },
+            GranuleFacts { live: 0, before: true, opened_ns: 0, ..granule(0x40) },
+        ],
+        ..drain()
+    }
+}
