@@ -23,7 +23,10 @@ impl Display for Address {
 /// Parses an address; the error is the message, without a place.
 pub(super) fn parse(text: &str) -> Result<Address, String> {
     if text.len() > MAX_ADDRESS_BYTES {
-        return Err(format!("a symbol of {} bytes; at most {MAX_ADDRESS_BYTES} are taken", text.len()));
+        return Err(format!(
+            "a symbol of {} bytes; at most {MAX_ADDRESS_BYTES} are taken",
+            text.len()
+        ));
     }
     if text.chars().any(char::is_control) {
         return Err("a symbol has no control characters".to_owned());
@@ -44,7 +47,9 @@ pub(super) fn parse(text: &str) -> Result<Address, String> {
     if let Some(offset) = text.strip_prefix("offset:") {
         return match expr::parse(offset) {
             Ok(Expr::Const(offset)) => Ok(Address::Offset(offset)),
-            _ => Err(format!("expected a number after `offset:`, as in `offset:0x1234`, found `{text}`")),
+            _ => Err(format!(
+                "expected a number after `offset:`, as in `offset:0x1234`, found `{text}`"
+            )),
         };
     }
     if text.contains("::") {

@@ -66,7 +66,8 @@ impl Checked<'_> {
         };
         for (key, text) in raw.expressions() {
             if !takes(key) {
-                let known: Vec<_> = VALUES.iter().map(|row| row.key).filter(|key| takes(key)).collect();
+                let known: Vec<_> =
+                    VALUES.iter().map(|row| row.key).filter(|key| takes(key)).collect();
                 let message = format!("`{key}` means nothing on the role `{}`", role.name());
                 return Err(self
                     .place
@@ -101,7 +102,8 @@ impl Checked<'_> {
             }
             Address::Usdt { .. } if probe.phase == Phase::Return => {
                 let error = self.place.fail(at, "a USDT probe has no return");
-                Err(error.with_hint("do without `ret`, `phase = \"return\"` and the role `realloc`"))
+                Err(error
+                    .with_hint("do without `ret`, `phase = \"return\"` and the role `realloc`"))
             }
             Address::Usdt { .. } if probe.expressions().any(|(_, expr)| expr.names_caller()) => {
                 let error = self.place.fail(at, "a USDT probe has no return address");
@@ -116,8 +118,7 @@ impl Checked<'_> {
         for (index, (probe, raw)) in self.probes().enumerate() {
             let same = |earlier: &&Probe| earlier.role == probe.role && earlier.at == probe.at;
             if self.profile.probes[..index].iter().any(|earlier| same(&earlier)) {
-                let message =
-                    format!("a second `{}` probe at `{}`", probe.role.name(), probe.at);
+                let message = format!("a second `{}` probe at `{}`", probe.role.name(), probe.at);
                 let error = self.place.fail(raw.at.span().start, message);
                 return Err(error.with_hint("join the two with `||` in one `when`"));
             }
@@ -158,17 +159,17 @@ impl Checked<'_> {
             let hint = "give `live` on every close and reset, or `alloc` and `free` probes";
             return Err(at_kind("nothing says whether a close is drainable").with_hint(hint));
         }
-        if kind != Kind::Bulk && !decided_at_close && lacks(Role::Free) {
-            if let Some((_, raw)) = self.having(Role::Alloc).next() {
-                let message = "there are `alloc` probes but no `free`: live counts could only grow";
-                return Err(self.at_role(raw, message).with_hint("add the `free` probes"));
-            }
+        let counts_only_grow = kind != Kind::Bulk && !decided_at_close && lacks(Role::Free);
+        if counts_only_grow && let Some((_, raw)) = self.having(Role::Alloc).next() {
+            let message = "there are `alloc` probes but no `free`: live counts could only grow";
+            return Err(self.at_role(raw, message).with_hint("add the `free` probes"));
         }
         // A free without a granule finds it through its object, which an alloc must have brought.
         let brought = self.having(Role::Alloc).any(|(probe, _)| probe.object.is_some());
         match self.having(Role::Free).find(|(probe, _)| probe.granule.is_none()) {
             Some((_, raw)) if !brought => {
-                let message = "this free names no `granule`, and no `alloc` probe names an `object`";
+                let message =
+                    "this free names no `granule`, and no `alloc` probe names an `object`";
                 let hint = "give `object` on the allocs, or `granule` here";
                 Err(self.at_role(raw, message).with_hint(hint))
             }

@@ -76,7 +76,10 @@ impl Text<'_> {
         let body = raw.get(quotes..).unwrap_or("");
         // A newline right after three quotes belongs to the quotes.
         let skipped = match quotes {
-            3 => body.len() - body.strip_prefix("\r\n").or(body.strip_prefix('\n')).unwrap_or(body).len(),
+            3 => {
+                body.len()
+                    - body.strip_prefix("\r\n").or(body.strip_prefix('\n')).unwrap_or(body).len()
+            }
             _ => 0,
         };
         let (mut from, mut value) = (skipped, 0);

@@ -42,7 +42,7 @@ pub fn eval<M: Machine>(
                 ReadType::U16 => word(2)?,
                 ReadType::U32 => word(4)?,
                 ReadType::U64 | ReadType::I64 => word(8)?,
-                ReadType::I32 => i64::from(word(4)? as u32 as i32).cast_unsigned(),
+                ReadType::I32 => i64::from((word(4)? as u32).cast_signed()).cast_unsigned(),
             }
         }
         Expr::Unary(UnaryOp::Not, operand) => u64::from(value(operand)? == 0),

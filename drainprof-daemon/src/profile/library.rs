@@ -82,7 +82,7 @@ impl Library {
         let mut library = Self { profiles: BTreeMap::new() };
         let mut layer = Layer::default();
         for (name, text) in BUILT_IN {
-            layer.add(parse(text, Source::BuiltIn(name))?)?;
+            layer.add(parse(text, &Source::BuiltIn(name))?)?;
         }
         library.put(layer);
         for dir in dirs {
@@ -165,7 +165,7 @@ fn read_profile(path: &Path) -> Result<Profile, LibraryError> {
     file.take(MAX_PROFILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     let source = Source::File(path.to_owned());
     match std::str::from_utf8(&bytes) {
-        Ok(text) => Ok(parse(text, source)?),
+        Ok(text) => Ok(parse(text, &source)?),
         Err(error) => {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
             let (line, column) = line_and_column(&before, before.len());

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use drainprof_common::spec::{Kind, Role};
 
 /// How deep to look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Opens and closes only; the live count is read from the target's memory at the close.

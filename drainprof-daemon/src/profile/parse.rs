@@ -140,11 +140,13 @@ impl<'de> de::Visitor<'de> for OneOrManyVisitor {
 }
 
 /// Parses and checks a profile.
-pub fn parse(text: &str, source: Source) -> Result<Profile, ProfileError> {
-    let place = Text { text, source: &source };
+pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
+    let place = Text { text, source };
     if text.len() > MAX_PROFILE_BYTES {
         let message = format!("the file has {} bytes", text.len());
-        return Err(place.fail(0, message).with_hint(format!("at most {MAX_PROFILE_BYTES} are taken")));
+        return Err(place
+            .fail(0, message)
+            .with_hint(format!("at most {MAX_PROFILE_BYTES} are taken")));
     }
     check_schema(place)?;
     let raw: RawProfile = toml::from_str(text).map_err(|error| shape_error(place, &error))?;
@@ -160,7 +162,8 @@ pub fn parse(text: &str, source: Source) -> Result<Profile, ProfileError> {
         }
         granule => granule.as_ref().map(|granule| *granule.bytes.get_ref()),
     };
-    let probes = raw.probes.iter().map(|probe| parse_probe(place, probe)).collect::<Result<_, _>>()?;
+    let probes =
+        raw.probes.iter().map(|probe| parse_probe(place, probe)).collect::<Result<_, _>>()?;
     let profile = Profile {
         name: name(place, &raw.name)?,
         kind: kind(place, &raw.kind)?,
@@ -181,7 +184,8 @@ fn check_schema(place: Text<'_>) -> Result<(), ProfileError> {
     struct OnlySchema {
         schema: Spanned<i64>,
     }
-    let head: OnlySchema = toml::from_str(place.text).map_err(|error| shape_error(place, &error))?;
+    let head: OnlySchema =
+        toml::from_str(place.text).map_err(|error| shape_error(place, &error))?;
     if *head.schema.get_ref() == SCHEMA {
         return Ok(());
     }
@@ -271,7 +275,8 @@ fn match_rule(place: Text<'_>, raw: &Spanned<RawMatch>) -> Result<MatchRule, Pro
         && rule.exe.is_empty()
         && rule.build_id.is_empty();
     if is_empty {
-        let error = place.fail(raw.span().start, "`match` says nothing: it would hold for every object");
+        let error =
+            place.fail(raw.span().start, "`match` says nothing: it would hold for every object");
         return Err(error.with_hint("give at least one of `symbols`, `soname`, `exe`, `build_id`"));
     }
     Ok(rule)
@@ -289,9 +294,8 @@ fn line<T>(
     read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<Vec<T>, ProfileError> {
     let Some(raw) = raw else { return Ok(Vec::new()) };
-    let read_at = |text: &str, span: Span| {
-        read(text).map_err(|message| place.fail(span.start, message))
-    };
+    let read_at =
+        |text: &str, span: Span| read(text).map_err(|message| place.fail(span.start, message));
     match raw.get_ref() {
         OneOrMany::One(text) => Ok(vec![read_at(text, raw.span())?]),
         OneOrMany::Many(all) if all.is_empty() || all.len() > MAX_MATCHES => {
@@ -312,9 +316,10 @@ fn parse_probe(place: Text<'_>, raw: &Spanned<RawProbe>) -> Result<Probe, Profil
     let role = role(place, &raw.role)?;
     let at = address::parse(raw.at.get_ref())
         .map_err(|message| place.fail(raw.at.span().start, message))?;
-    let read = |text: &Option<Spanned<String>>, read: Reader| -> Result<Option<Expr>, ProfileError> {
-        text.as_ref().map(|text| expression(place, text, read)).transpose()
-    };
+    let read =
+        |text: &Option<Spanned<String>>, read: Reader| -> Result<Option<Expr>, ProfileError> {
+            text.as_ref().map(|text| expression(place, text, read)).transpose()
+        };
     let mut probe = Probe {
         role,
         at,
@@ -358,7 +363,8 @@ fn phase(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<Phase, Profil
         ("return", _) => Ok(Phase::Return),
         ("entry", Some(key)) => {
             let at = raw.place(key).map_or(at, |span| span.start);
-            let error = place.fail(at, format!("`{key}` names `ret`, but the probe says `phase = \"entry\"`"));
+            let error = place
+                .fail(at, format!("`{key}` names `ret`, but the probe says `phase = \"entry\"`"));
             Err(error.with_hint("leave `phase` out, or do without `ret`"))
         }
         ("entry", None) if probe.role == Role::Realloc => {
@@ -372,3 +378,6 @@ fn phase(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<Phase, Profil
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -124,12 +124,8 @@ impl Emitter {
                 self.put(op::READ, read_arg(*read))
             }
             Expr::Unary(operator, operand) => self.unary(*operator, operand),
-            Expr::Binary(BinaryOp::And, left, right) => {
-                self.lazy(op::JUMP_IF_ZERO, left, right)
-            }
-            Expr::Binary(BinaryOp::Or, left, right) => {
-                self.lazy(op::JUMP_IF_NONZERO, left, right)
-            }
+            Expr::Binary(BinaryOp::And, left, right) => self.lazy(op::JUMP_IF_ZERO, left, right),
+            Expr::Binary(BinaryOp::Or, left, right) => self.lazy(op::JUMP_IF_NONZERO, left, right),
             Expr::Binary(operator, left, right) => {
                 self.expr(left)?;
                 self.expr(right)?;

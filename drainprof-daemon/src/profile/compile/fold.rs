@@ -73,9 +73,7 @@ fn truth(expr: Expr) -> Expr {
     match expr {
         Expr::Const(value) => Expr::Const(u64::from(value != 0)),
         expr if is_truth(&expr) => expr,
-        expr => {
-            Expr::Unary(UnaryOp::Not, Box::new(Expr::Unary(UnaryOp::Not, Box::new(expr))))
-        }
+        expr => Expr::Unary(UnaryOp::Not, Box::new(Expr::Unary(UnaryOp::Not, Box::new(expr)))),
     }
 }
 

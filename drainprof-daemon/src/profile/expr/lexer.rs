@@ -120,7 +120,9 @@ fn stray(letter: char) -> String {
     match letter {
         '=' => "found a single `=`; comparing is written `==`".to_owned(),
         '/' => "there is no division; shift right with `>>`, or take the rest with `%`".to_owned(),
-        '[' | ']' => "there are no subscripts; add the offset: `*(u64)(arg0 + 8 * arg1)`".to_owned(),
+        '[' | ']' => {
+            "there are no subscripts; add the offset: `*(u64)(arg0 + 8 * arg1)`".to_owned()
+        }
         '?' | ':' => "there is no `?:`; use `&&` and `||`".to_owned(),
         '.' => "there are no fields; write `*(u32)(arg0 + offsetof(type, field))`".to_owned(),
         ',' => "found `,` where none belongs; functions here take one argument".to_owned(),

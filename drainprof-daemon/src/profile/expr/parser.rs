@@ -229,7 +229,8 @@ impl<'a> Parser<'a> {
         }
         let field = field.trim();
         let is_member = |member: &str| {
-            member.bytes().all(is_word) && member.bytes().next().is_some_and(|b| !b.is_ascii_digit())
+            member.bytes().all(is_word)
+                && member.bytes().next().is_some_and(|b| !b.is_ascii_digit())
         };
         if !field.split('.').all(is_member) {
             return fail(field_at, "expected a field's name, or a path such as `d.last`");
