@@ -21,17 +21,15 @@ fn profile_of(kind: &str, probes: &str) -> Profile {
 
 /// `role at key=expr …` lines to a profile; values have no spaces.
 fn profile(kind: &str, lines: &str) -> Profile {
-    let mut probes = String::new();
-    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    let probe = |line: &str| {
         let mut words = line.split(' ');
         let (role, at) = (words.next().unwrap(), words.next().unwrap());
-        probes += &format!("[[probe]]\nrole = \"{role}\"\nat = \"{at}\"\n");
-        for word in words {
-            let (key, value) = word.split_once('=').unwrap();
-            probes += &format!("{key} = '{value}'\n");
-        }
-    }
-    profile_of(kind, &probes)
+        let keys = words.map(|word| word.split_once('=').unwrap());
+        let keys: Vec<_> = keys.map(|(key, value)| format!("{key} = '{value}'")).collect();
+        format!("[[probe]]\nrole = '{role}'\nat = '{at}'\n{}\n", keys.join("\n"))
+    };
+    let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
+    profile_of(kind, &lines.map(probe).collect::<String>())
 }
 
 fn spec(profile: &Profile, index: usize, level: Level) -> ProbeSpec {
@@ -65,7 +63,7 @@ fn entry_probes_run_at_entry() {
     assert_eq!((spec.entry_start, spec.return_len), (0, 0));
     let code = operations(&spec, 0, spec.entry_len);
     assert_eq!(code[..4], [op::ARG, op::CONST, op::NE, op::GUARD], "`when` comes first");
-    assert_eq!(code.iter().filter(|op| **op == op::STORE).count(), 4);
+    assert_eq!(code.iter().filter(|op| [op::STORE].contains(op)).count(), 4);
     assert_eq!(code.last(), Some(&op::END));
 }
 
