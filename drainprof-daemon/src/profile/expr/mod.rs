@@ -4,7 +4,7 @@
 //! precedences, `print` writes a tree so that it parses to itself again. Nothing here computes a value:
 //! see `compile` (byte code for the kernel side) and `eval` (the plain meaning). `parse` calls this for
 //! every expression of a profile; positions are bytes of the expression's own text, which
-//! [`Expr::relocate`] turns into positions of the file.
+//! `Expr::relocate` turns into positions of the file.
 
 mod lexer;
 mod parser;
