@@ -120,6 +120,26 @@ pub struct Probe {
     pub span: Span,
 }
 
+impl Probe {
+    /// All expressions of the probe, with their keys; a label's is the address inside `str(…)`.
+    pub fn expressions(&self) -> impl Iterator<Item = (&'static str, &Expr)> {
+        [
+            ("instance", &self.instance),
+            ("granule", &self.granule),
+            ("object", &self.object),
+            ("new_object", &self.new_object),
+            ("size", &self.size),
+            ("bytes", &self.bytes),
+            ("live", &self.live),
+            ("parent", &self.parent),
+            ("label", &self.label),
+            ("when", &self.when),
+        ]
+        .into_iter()
+        .filter_map(|(key, expr)| Some((key, expr.as_ref()?)))
+    }
+}
+
 /// An expression; every node knows where it stands in the profile's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {

@@ -1,0 +1,216 @@
+//! What a profile must be as a whole, beyond the shape of its parts.
+//!
+//! A list of rules, each of which looks at the finished [`Profile`] and, for its places, at the tables as
+//! they were written. The last one compiles every probe once, so that what can never fit into a spec is
+//! refused here, with its line, and not only when a process is attached to. Called by `parse`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use drainprof_common::spec::{Kind, Role};
+use toml::Spanned;
+
+use super::{
+    compile::{self, Resolver, VALUES},
+    error::{ProfileError, Text},
+    model::{Address, Level, Phase, Probe, Profile},
+    parse::RawProbe,
+};
+
+type Verdict = Result<(), ProfileError>;
+
+/// A profile with the places of what was written.
+struct Checked<'a> {
+    place: Text<'a>,
+    profile: &'a Profile,
+    kind: &'a Spanned<String>,
+    raw: &'a [Spanned<RawProbe>],
+}
+
+/// Checks a profile; the first rule that it breaks is the error.
+pub(super) fn check(
+    place: Text<'_>,
+    profile: &Profile,
+    kind: &Spanned<String>,
+    raw: &[Spanned<RawProbe>],
+) -> Verdict {
+    let checked = Checked { place, profile, kind, raw };
+    for (probe, raw) in checked.probes() {
+        checked.keys_fit_role(probe, raw)?;
+        checked.role_has_its_keys(probe, raw)?;
+        checked.place_fits(probe, raw)?;
+    }
+    checked.no_duplicates()?;
+    checked.instances_agree()?;
+    checked.kind_has_its_probes()?;
+    checked.compiles()
+}
+
+impl Checked<'_> {
+    fn probes(&self) -> impl Iterator<Item = (&Probe, &RawProbe)> {
+        self.profile.probes.iter().zip(self.raw.iter().map(Spanned::get_ref))
+    }
+
+    fn having(&self, role: Role) -> impl Iterator<Item = (&Probe, &RawProbe)> {
+        self.probes().filter(move |(probe, _)| probe.role == role)
+    }
+
+    fn at_role(&self, raw: &RawProbe, message: impl Into<String>) -> ProfileError {
+        self.place.fail(raw.role.span().start, message)
+    }
+
+    /// An expression that its role has no use for is a mistake in one of the two.
+    fn keys_fit_role(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
+        let role = probe.role;
+        let takes = |key: &str| {
+            key == "when" || VALUES.iter().any(|row| row.key == key && row.roles.contains(&role))
+        };
+        for (key, text) in raw.expressions() {
+            if !takes(key) {
+                let known: Vec<_> =
+                    VALUES.iter().map(|row| row.key).filter(|key| takes(key)).collect();
+                let message = format!("`{key}` means nothing on the role `{}`", role.name());
+                return Err(self
+                    .place
+                    .fail(text.span().start, message)
+                    .with_hint(format!("this role takes {}, when", known.join(", "))));
+            }
+        }
+        Ok(())
+    }
+
+    fn role_has_its_keys(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
+        let missing = match probe.role {
+            Role::Open | Role::Close | Role::Reset if probe.granule.is_none() => "`granule`",
+            Role::Alloc if probe.granule.is_none() && probe.object.is_none() => {
+                "`granule` (or `object`)"
+            }
+            Role::Free if probe.granule.is_none() && probe.object.is_none() => {
+                "`object` or `granule`"
+            }
+            Role::Realloc if probe.object.is_none() => "`object`, the old id",
+            _ => return Ok(()),
+        };
+        Err(self.at_role(raw, format!("the role `{}` needs {missing}", probe.role.name())))
+    }
+
+    fn place_fits(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
+        let at = raw.at.span().start;
+        match &probe.at {
+            Address::Offset(_) if self.profile.rule.build_id.is_empty() => {
+                let error = self.place.fail(at, "an offset holds for one build only");
+                Err(error.with_hint("name the build in `match.build_id`"))
+            }
+            Address::Usdt { .. } if probe.phase == Phase::Return => {
+                let error = self.place.fail(at, "a USDT probe has no return");
+                Err(error
+                    .with_hint("do without `ret`, `phase = \"return\"` and the role `realloc`"))
+            }
+            Address::Usdt { .. } if probe.expressions().any(|(_, expr)| expr.names_caller()) => {
+                let error = self.place.fail(at, "a USDT probe has no return address");
+                Err(error.with_hint("do without `caller`"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same hit must not be counted twice.
+    fn no_duplicates(&self) -> Verdict {
+        for (index, (probe, raw)) in self.probes().enumerate() {
+            let same = |earlier: &&Probe| earlier.role == probe.role && earlier.at == probe.at;
+            if self.profile.probes[..index].iter().any(|earlier| same(&earlier)) {
+                let message = format!("a second `{}` probe at `{}`", probe.role.name(), probe.at);
+                let error = self.place.fail(raw.at.span().start, message);
+                return Err(error.with_hint("join the two with `||` in one `when`"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A granule is known by its instance and its id: where only some probes name the instance, the same
+    /// granule would be two.
+    fn instances_agree(&self) -> Verdict {
+        let mut of_granules = self.probes().filter(|(probe, _)| probe.granule.is_some());
+        let Some((first, _)) = of_granules.next() else { return Ok(()) };
+        let named = first.instance.is_some();
+        match of_granules.find(|(probe, _)| probe.instance.is_some() != named) {
+            None => Ok(()),
+            Some((_, raw)) => {
+                let message = "some probes with a `granule` name an `instance` and some do not";
+                let hint = "the same granule would be two: name it on all of them, or on none";
+                Err(self.at_role(raw, message).with_hint(hint))
+            }
+        }
+    }
+
+    fn kind_has_its_probes(&self) -> Verdict {
+        let kind = self.profile.kind;
+        let at_kind = |message: &str| self.place.fail(self.kind.span().start, message);
+        let lacks = |role| self.having(role).next().is_none();
+        if self.profile.probes.is_empty() {
+            let error = self.place.fail(self.place.text.len(), "the profile has no probe");
+            return Err(error.with_hint("expected at least one `[[probe]]`"));
+        }
+        if kind == Kind::Drain && lacks(Role::Close) {
+            let hint = "the close is the boundary that it is judged by; is it `slab` or `bulk`?";
+            return Err(at_kind("a `drain` profile needs a `close` probe").with_hint(hint));
+        }
+        let decided_at_close = compile::closes_have_live(self.profile);
+        if kind == Kind::Drain && !decided_at_close && lacks(Role::Alloc) {
+            let hint = "give `live` on every close and reset, or `alloc` and `free` probes";
+            return Err(at_kind("nothing says whether a close is drainable").with_hint(hint));
+        }
+        let counts_only_grow = kind != Kind::Bulk && !decided_at_close && lacks(Role::Free);
+        if counts_only_grow && let Some((_, raw)) = self.having(Role::Alloc).next() {
+            let message = "there are `alloc` probes but no `free`: live counts could only grow";
+            return Err(self.at_role(raw, message).with_hint("add the `free` probes"));
+        }
+        // A free without a granule finds it through its object, which an alloc must have brought.
+        let brought = self.having(Role::Alloc).any(|(probe, _)| probe.object.is_some());
+        match self.having(Role::Free).find(|(probe, _)| probe.granule.is_none()) {
+            Some((_, raw)) if !brought => {
+                let message =
+                    "this free names no `granule`, and no `alloc` probe names an `object`";
+                let hint = "give `object` on the allocs, or `granule` here";
+                Err(self.at_role(raw, message).with_hint(hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn compiles(&self) -> Verdict {
+        for level in compile::levels(self.profile) {
+            self.compiles_at(level)?;
+        }
+        Ok(())
+    }
+
+    fn compiles_at(&self, level: Level) -> Verdict {
+        for (probe, raw) in self.probes().filter(|(probe, _)| compile::wanted(probe, level)) {
+            compile::compile(self.profile, probe, level, 0, &Anything).map_err(|error| {
+                let at = error.key.and_then(|key| raw.place(key)).unwrap_or(raw.role.span());
+                self.place.fail(at.start, error.message)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Answers for a binary that is not there yet, with numbers that nothing else is equal to: the most
+/// constants that the profile can need.
+struct Anything;
+
+impl Resolver for Anything {
+    fn var(&self, symbol: &str) -> Option<u64> {
+        Some(number_for(symbol))
+    }
+
+    fn offset_of(&self, type_name: &str, field: &str) -> Result<u64, String> {
+        Ok(number_for((type_name, field)))
+    }
+}
+
+fn number_for(name: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish() | 1 << 63
+}

@@ -1,0 +1,300 @@
+//! From a checked probe to the spec that the kernel side runs.
+//!
+//! `fold` puts in what is known of the binary (addresses of globals, offsets of fields) and computes what
+//! is constant; `emit` writes the byte code; this module decides which values a role needs, in which
+//! phase, and the spec's flags. It reads no file and no process: a [`Resolver`] answers for the binary.
+//! Called by `plan` for every probe that it places, and by `parse` once with an answer for everything, so
+//! that what can never fit is refused with its place in the file.
+
+mod emit;
+mod fold;
+
+use bytemuck::Zeroable;
+use drainprof_common::spec::{Kind, ProbeSpec, Role, flags, value};
+
+use self::emit::Emitter;
+use super::model::{Expr, Level, Phase, Probe, Profile, Span};
+
+/// What only the matched binary and process can answer.
+pub trait Resolver {
+    /// The address of a global symbol of the matched object in this process.
+    fn var(&self, symbol: &str) -> Option<u64>;
+    /// The offset of a field, from the object's debug information; the error says what was missing.
+    fn offset_of(&self, type_name: &str, field: &str) -> Result<u64, String>;
+}
+
+/// Why a probe cannot be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot compile the {role} probe at {at}{}: {message}", named(*.key))]
+pub struct CompileError {
+    /// The probe's role.
+    pub role: &'static str,
+    /// Where the probe goes.
+    pub at: String,
+    /// The key whose expression it is; `None` where all of them together are too much.
+    pub key: Option<&'static str>,
+    /// What went wrong and what to do.
+    pub message: String,
+    /// The place in the profile's text, where one name is to blame.
+    pub span: Option<Span>,
+}
+
+fn named(key: Option<&'static str>) -> String {
+    key.map_or_else(String::new, |key| format!(", `{key}`"))
+}
+
+/// An error before it is known whose it is.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    message: String,
+    span: Option<Span>,
+}
+
+impl From<String> for Refusal {
+    fn from(message: String) -> Self {
+        Self { message, span: None }
+    }
+}
+
+/// One value that a spec can compute.
+pub(super) struct ValueRow {
+    /// Its key in profiles.
+    pub(super) key: &'static str,
+    index: u8,
+    /// The flag that says that it is computed; 0: none.
+    flag: u32,
+    expr: fn(&Probe) -> Option<&Expr>,
+    /// The roles that have a use for it.
+    pub(super) roles: &'static [Role],
+}
+
+/// `new_object` where the profile says nothing.
+const RETURNED: Expr = Expr::Ret;
+
+/// All values, in the order in which they are computed. `when` is no value: it guards them all.
+pub(super) const VALUES: [ValueRow; value::COUNT] = [
+    ValueRow {
+        key: "instance",
+        index: value::INSTANCE,
+        flag: 0,
+        expr: |probe| probe.instance.as_ref(),
+        roles: &Role::ALL,
+    },
+    ValueRow {
+        key: "granule",
+        index: value::GRANULE,
+        flag: flags::HAS_GRANULE,
+        expr: |probe| probe.granule.as_ref(),
+        roles: &[Role::Open, Role::Close, Role::Reset, Role::Alloc, Role::Free, Role::Realloc],
+    },
+    ValueRow {
+        key: "object",
+        index: value::OBJECT,
+        flag: flags::HAS_OBJECT,
+        expr: |probe| probe.object.as_ref(),
+        roles: &[Role::Alloc, Role::Free, Role::Realloc],
+    },
+    ValueRow {
+        key: "new_object",
+        index: value::NEW_OBJECT,
+        flag: 0,
+        expr: |probe| match probe.role {
+            Role::Realloc => Some(probe.new_object.as_ref().unwrap_or(&RETURNED)),
+            _ => None,
+        },
+        roles: &[Role::Realloc],
+    },
+    ValueRow {
+        key: "size",
+        index: value::SIZE,
+        flag: flags::HAS_SIZE,
+        expr: |probe| probe.size.as_ref(),
+        roles: &[Role::Alloc, Role::Free, Role::Realloc],
+    },
+    ValueRow {
+        key: "bytes",
+        index: value::BYTES,
+        flag: flags::HAS_BYTES,
+        expr: |probe| probe.bytes.as_ref(),
+        roles: &[Role::Open, Role::Close, Role::Reset],
+    },
+    ValueRow {
+        key: "live",
+        index: value::LIVE,
+        flag: flags::HAS_LIVE,
+        expr: |probe| probe.live.as_ref(),
+        roles: &[Role::Close, Role::Reset],
+    },
+    ValueRow {
+        key: "parent",
+        index: value::PARENT,
+        flag: flags::HAS_PARENT,
+        expr: |probe| probe.parent.as_ref(),
+        roles: &[Role::Open],
+    },
+    ValueRow {
+        key: "label",
+        index: value::LABEL,
+        flag: flags::HAS_LABEL,
+        expr: |probe| probe.label.as_ref(),
+        roles: &[Role::Open],
+    },
+];
+
+/// Whether a level has a use for a probe.
+#[must_use]
+pub fn wanted(probe: &Probe, level: Level) -> bool {
+    match level {
+        Level::Boundary => !matches!(probe.role, Role::Alloc | Role::Free | Role::Realloc),
+        Level::Objects => true,
+    }
+}
+
+/// The levels at which a profile can look, cheapest first; never empty.
+#[must_use]
+pub fn levels(profile: &Profile) -> Vec<Level> {
+    let mut levels = Vec::new();
+    let boundary = match profile.kind {
+        // Without the live count of every close there would be closes without a verdict.
+        Kind::Drain => closes_have_live(profile),
+        Kind::Bulk | Kind::Slab => true,
+    };
+    if boundary {
+        levels.push(Level::Boundary);
+    }
+    if has(profile, Role::Alloc) {
+        levels.push(Level::Objects);
+    }
+    if levels.is_empty() {
+        // The parser refuses such profiles; opens and closes can be counted even so.
+        levels.push(Level::Boundary);
+    }
+    levels
+}
+
+/// The level at which a profile looks unless told otherwise.
+#[must_use]
+pub fn default_level(profile: &Profile) -> Level {
+    let exact_at_boundary = profile.kind == Kind::Drain && closes_have_live(profile);
+    if has(profile, Role::Alloc) && !exact_at_boundary { Level::Objects } else { Level::Boundary }
+}
+
+fn has(profile: &Profile, role: Role) -> bool {
+    profile.probes.iter().any(|probe| probe.role == role)
+}
+
+/// Whether every close and reset supplies the live count.
+pub(super) fn closes_have_live(profile: &Profile) -> bool {
+    let is_close = |probe: &&Probe| matches!(probe.role, Role::Close | Role::Reset);
+    has(profile, Role::Close)
+        && profile.probes.iter().filter(is_close).all(|probe| probe.live.is_some())
+}
+
+/// Compiles one probe for a level.
+///
+/// `allocator` is the number that events and map keys carry; `resolver` answers for the binary.
+pub fn compile(
+    profile: &Profile,
+    probe: &Probe,
+    level: Level,
+    allocator: u32,
+    resolver: &dyn Resolver,
+) -> Result<ProbeSpec, CompileError> {
+    let at_return = probe.phase == Phase::Return;
+    let rows = || VALUES.iter().filter(|row| row.roles.contains(&probe.role));
+    let mut flags = flags_of(profile, level);
+    if at_return {
+        flags |= flags::AT_RETURN;
+    }
+    for row in rows().filter(|row| (row.expr)(probe).is_some()) {
+        flags |= row.flag;
+    }
+
+    let mut emitter = Emitter::default();
+    let phase = |emitter: &mut Emitter, wanted: &dyn Fn(&ValueRow) -> bool, guard: bool| {
+        let blame = |key| move |refusal: Refusal| refused(probe, key, refusal);
+        if guard && let Some(when) = &probe.when {
+            emitter.guard(when, resolver).map_err(blame(Some("when")))?;
+        }
+        for row in rows().filter(|row| wanted(row)) {
+            if let Some(expr) = (row.expr)(probe) {
+                emitter.store(expr, row.index, resolver).map_err(blame(Some(row.key)))?;
+            }
+        }
+        emitter.end().map_err(blame(None))
+    };
+    let mut spec = ProbeSpec::zeroed();
+    if takes_at_entry(probe, flags) {
+        flags |= flags::TAKE_AT_ENTRY;
+        let identifies = |row: &ValueRow| matches!(row.index, value::INSTANCE | value::OBJECT);
+        phase(&mut emitter, &identifies, false)?;
+        spec.entry_len = emitter.len();
+    }
+    phase(&mut emitter, &|_| true, true)?;
+    if at_return {
+        spec.return_start = spec.entry_len;
+        spec.return_len = emitter.len() - spec.entry_len;
+    } else {
+        spec.entry_len = emitter.len();
+    }
+    spec.role = probe.role as u32;
+    spec.kind = profile.kind as u32;
+    spec.flags = flags;
+    spec.allocator = allocator;
+    spec.granule_bytes = profile.granule_bytes.unwrap_or(0);
+    spec.code = emitter.code();
+    spec.consts = emitter.consts();
+    Ok(spec)
+}
+
+fn refused(probe: &Probe, key: Option<&'static str>, refusal: Refusal) -> CompileError {
+    CompileError {
+        role: probe.role.name(),
+        at: probe.at.to_string(),
+        key,
+        message: refusal.message,
+        span: refusal.span,
+    }
+}
+
+/// The flags that are the same for all probes of a profile at a level.
+fn flags_of(profile: &Profile, level: Level) -> u32 {
+    let mut flags = 0;
+    if has(profile, Role::Open) {
+        flags |= flags::HAS_OPEN;
+    }
+    if level == Level::Boundary {
+        return flags | flags::BOUNDARY;
+    }
+    let allocs = |probe: &&Probe| probe.role == Role::Alloc;
+    let frees = |probe: &&Probe| matches!(probe.role, Role::Free | Role::Realloc);
+    let probes = || profile.probes.iter();
+    let by_object = probes().filter(allocs).any(|probe| probe.object.is_some())
+        && probes().filter(frees).any(|probe| probe.object.is_some())
+        // A bulk close needs no object's identity, unless a free cannot name its granule otherwise.
+        && (profile.kind != Kind::Bulk || probes().filter(frees).any(|probe| probe.granule.is_none()));
+    if by_object {
+        flags |= flags::BY_OBJECT;
+        let of_objects = |probe: &&Probe| allocs(probe) || frees(probe);
+        if probes().filter(of_objects).all(|probe| probe.instance.is_some()) {
+            flags |= flags::OBJECT_PER_INSTANCE;
+        }
+    }
+    flags
+}
+
+/// Whether the object leaves the map at entry although the probe is evaluated at return: then no other
+/// thread that is handed the same id in between is mistaken for this one. It needs an object that is
+/// known at entry.
+fn takes_at_entry(probe: &Probe, flags: u32) -> bool {
+    let known = |expr: &Option<Expr>| expr.as_ref().is_none_or(|expr| !expr.names_ret());
+    probe.phase == Phase::Return
+        && matches!(probe.role, Role::Free | Role::Realloc)
+        && flags & flags::BY_OBJECT != 0
+        && probe.object.is_some()
+        && known(&probe.object)
+        && known(&probe.instance)
+}
+
+#[cfg(test)]
+mod tests;

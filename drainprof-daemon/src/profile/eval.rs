@@ -1,0 +1,93 @@
+//! What expressions mean, said in the plainest way: a recursive evaluator.
+//!
+//! The kernel side never runs this; it runs the byte code that `compile` makes. Property tests hold the
+//! two against each other, and this one is short enough to be read as the definition.
+
+use drainprof_common::interp::{Machine, binary};
+use drainprof_common::spec::op;
+
+use super::{
+    compile::Resolver,
+    model::{BinaryOp, Expr, ReadType, UnaryOp},
+};
+
+/// Why an expression has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EvalError {
+    /// A read of target memory failed, or a division by zero.
+    #[error("target memory is not readable, or a division by zero")]
+    Fault,
+    /// A name of the binary is not known.
+    #[error("{0}")]
+    Unresolved(String),
+}
+
+/// The value of an expression on a machine.
+pub fn eval<M: Machine>(
+    expr: &Expr,
+    machine: &M,
+    resolver: &dyn Resolver,
+) -> Result<u64, EvalError> {
+    let value = |expr: &Expr| eval(expr, machine, resolver);
+    Ok(match expr {
+        Expr::Const(value) => *value,
+        Expr::Arg(index) => machine.arg(*index),
+        Expr::Ret => machine.ret(),
+        Expr::Caller => machine.caller().ok_or(EvalError::Fault)?,
+        Expr::Read(read, address) => {
+            let address = value(address)?;
+            let word = |size| machine.read(address, size).ok_or(EvalError::Fault);
+            match read {
+                ReadType::U8 => word(1)?,
+                ReadType::U16 => word(2)?,
+                ReadType::U32 => word(4)?,
+                ReadType::U64 | ReadType::I64 => word(8)?,
+                ReadType::I32 => i64::from((word(4)? as u32).cast_signed()).cast_unsigned(),
+            }
+        }
+        Expr::Unary(UnaryOp::Not, operand) => u64::from(value(operand)? == 0),
+        Expr::Unary(UnaryOp::Neg, operand) => value(operand)?.wrapping_neg(),
+        Expr::Unary(UnaryOp::BitNot, operand) => !value(operand)?,
+        Expr::Unary(UnaryOp::Popcount, operand) => u64::from(value(operand)?.count_ones()),
+        Expr::Binary(BinaryOp::And, left, right) => {
+            u64::from(value(left)? != 0 && value(right)? != 0)
+        }
+        Expr::Binary(BinaryOp::Or, left, right) => {
+            u64::from(value(left)? != 0 || value(right)? != 0)
+        }
+        Expr::Binary(operator, left, right) => {
+            let (left, right) = (value(left)?, value(right)?);
+            apply(*operator, left, right).ok_or(EvalError::Fault)?
+        }
+        Expr::Var(symbol, _) => resolver
+            .var(symbol)
+            .ok_or_else(|| EvalError::Unresolved(format!("no global symbol `{symbol}`")))?,
+        Expr::OffsetOf { type_name, field, .. } => {
+            resolver.offset_of(type_name, field).map_err(EvalError::Unresolved)?
+        }
+    })
+}
+
+/// A binary operation on two values, both of which were needed; `None` for a division by zero.
+pub(super) fn apply(operator: BinaryOp, left: u64, right: u64) -> Option<u64> {
+    let operation = match operator {
+        BinaryOp::Add => op::ADD,
+        BinaryOp::Sub => op::SUB,
+        BinaryOp::Mul => op::MUL,
+        BinaryOp::Mod => op::MOD,
+        BinaryOp::BitAnd => op::AND,
+        BinaryOp::BitOr => op::OR,
+        BinaryOp::BitXor => op::XOR,
+        BinaryOp::Shl => op::SHL,
+        BinaryOp::Shr => op::SHR,
+        BinaryOp::Eq => op::EQ,
+        BinaryOp::Ne => op::NE,
+        BinaryOp::Lt => op::LT,
+        BinaryOp::Le => op::LE,
+        BinaryOp::Gt => return Some(u64::from(left > right)),
+        BinaryOp::Ge => return Some(u64::from(left >= right)),
+        BinaryOp::And => return Some(u64::from(left != 0 && right != 0)),
+        BinaryOp::Or => return Some(u64::from(left != 0 || right != 0)),
+    };
+    binary(operation, left, right)
+}

@@ -1,0 +1,383 @@
+//! From a profile's text to a checked [`Profile`].
+//!
+//! serde and the `toml` crate read the file's shape (keys and types); this module turns the strings into
+//! roles, places and expressions; `check` then looks at the whole. Every refusal names file, line and
+//! column. Called by `library`; reads no file itself.
+
+use std::fmt::{self, Formatter};
+
+use drainprof_common::spec::{Kind, Role};
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
+
+use super::{
+    address, check,
+    error::{ProfileError, Text},
+    expr,
+    model::{Address, Expr, MatchRule, Phase, Probe, Profile, Source, Span},
+};
+
+/// Bytes that a profile's file can have.
+pub const MAX_PROFILE_BYTES: usize = 256 * 1024;
+/// Probes that a profile can have.
+pub const MAX_PROBES: usize = 64;
+/// Entries that a line of `[match]` can have.
+pub const MAX_MATCHES: usize = 64;
+/// Bytes that a profile's name can have.
+pub const MAX_NAME_BYTES: usize = 64;
+/// The version of the profile language that this version of the program speaks.
+pub const SCHEMA: i64 = 1;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawProfile {
+    /// Read already by [`check_schema`]; listed here so that it is a known key.
+    #[serde(rename = "schema")]
+    _schema: Spanned<i64>,
+    name: Spanned<String>,
+    kind: Spanned<String>,
+    #[serde(default)]
+    summary: String,
+    #[serde(rename = "match")]
+    rule: Spanned<RawMatch>,
+    granule: Option<RawGranule>,
+    #[serde(default, rename = "probe")]
+    probes: Vec<Spanned<RawProbe>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMatch {
+    symbols: Option<Spanned<OneOrMany>>,
+    soname: Option<Spanned<OneOrMany>>,
+    exe: Option<Spanned<OneOrMany>>,
+    build_id: Option<Spanned<OneOrMany>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGranule {
+    bytes: Spanned<u64>,
+}
+
+/// A probe's table as it is written; `check` looks at its places again.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawProbe {
+    pub(super) role: Spanned<String>,
+    pub(super) at: Spanned<String>,
+    pub(super) phase: Option<Spanned<String>>,
+    instance: Option<Spanned<String>>,
+    granule: Option<Spanned<String>>,
+    object: Option<Spanned<String>>,
+    new_object: Option<Spanned<String>>,
+    size: Option<Spanned<String>>,
+    bytes: Option<Spanned<String>>,
+    live: Option<Spanned<String>>,
+    parent: Option<Spanned<String>>,
+    label: Option<Spanned<String>>,
+    when: Option<Spanned<String>>,
+}
+
+impl RawProbe {
+    /// All expressions that are written, with their keys.
+    pub(super) fn expressions(&self) -> impl Iterator<Item = (&'static str, &Spanned<String>)> {
+        [
+            ("instance", &self.instance),
+            ("granule", &self.granule),
+            ("object", &self.object),
+            ("new_object", &self.new_object),
+            ("size", &self.size),
+            ("bytes", &self.bytes),
+            ("live", &self.live),
+            ("parent", &self.parent),
+            ("label", &self.label),
+            ("when", &self.when),
+        ]
+        .into_iter()
+        .filter_map(|(key, text)| Some((key, text.as_ref()?)))
+    }
+
+    /// Where the key's value stands.
+    pub(super) fn place(&self, wanted: &str) -> Option<Span> {
+        self.expressions().find(|(key, _)| *key == wanted).map(|(_, text)| text.span())
+    }
+}
+
+/// A string, or an array of strings.
+enum OneOrMany {
+    One(String),
+    Many(Vec<Spanned<String>>),
+}
+
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OneOrManyVisitor)
+    }
+}
+
+/// serde's own `untagged` would forget places and expectations.
+struct OneOrManyVisitor;
+
+impl<'de> de::Visitor<'de> for OneOrManyVisitor {
+    type Value = OneOrMany;
+
+    fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str("a string or an array of strings")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(OneOrMany::One(text.to_owned()))
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(text) = seq.next_element()? {
+            all.push(text);
+        }
+        Ok(OneOrMany::Many(all))
+    }
+}
+
+/// Parses and checks a profile.
+pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
+    let place = Text { text, source };
+    if text.len() > MAX_PROFILE_BYTES {
+        let message = format!("the file has {} bytes", text.len());
+        return Err(place
+            .fail(0, message)
+            .with_hint(format!("at most {MAX_PROFILE_BYTES} are taken")));
+    }
+    check_schema(place)?;
+    let raw: RawProfile = toml::from_str(text).map_err(|error| shape_error(place, &error))?;
+    if let Some(extra) = raw.probes.get(MAX_PROBES) {
+        let message = format!("{} probes; at most {MAX_PROBES} are taken", raw.probes.len());
+        return Err(place.fail(extra.span().start, message));
+    }
+    let rule = match_rule(place, &raw.rule)?;
+    let granule_bytes = match &raw.granule {
+        Some(granule) if *granule.bytes.get_ref() == 0 => {
+            let error = place.fail(granule.bytes.span().start, "a granule of 0 bytes");
+            return Err(error.with_hint("leave `bytes` out where the size is not known"));
+        }
+        granule => granule.as_ref().map(|granule| *granule.bytes.get_ref()),
+    };
+    let probes =
+        raw.probes.iter().map(|probe| parse_probe(place, probe)).collect::<Result<_, _>>()?;
+    let profile = Profile {
+        name: name(place, &raw.name)?,
+        kind: kind(place, &raw.kind)?,
+        summary: raw.summary,
+        rule,
+        granule_bytes,
+        probes,
+        source: source.clone(),
+    };
+    check::check(place, &profile, &raw.kind, &raw.probes)?;
+    Ok(profile)
+}
+
+/// Looks at `schema` before anything else: another version's file has other keys, and the version is
+/// what is to be said about it.
+fn check_schema(place: Text<'_>) -> Result<(), ProfileError> {
+    #[derive(Deserialize)]
+    struct OnlySchema {
+        schema: Spanned<i64>,
+    }
+    let head: OnlySchema =
+        toml::from_str(place.text).map_err(|error| shape_error(place, &error))?;
+    if *head.schema.get_ref() == SCHEMA {
+        return Ok(());
+    }
+    let message = format!("schema {} is not known to this version", head.schema.get_ref());
+    Err(place.fail(head.schema.span().start, message).with_hint(format!("expected {SCHEMA}")))
+}
+
+/// An error of the `toml` crate in our words.
+fn shape_error(place: Text<'_>, error: &toml::de::Error) -> ProfileError {
+    let at = error.span().map_or(0, |span| span.start);
+    let message = error.message().replace('\n', ", ");
+    let message =
+        message.replace("unknown field", "unknown key").replace("missing field", "missing key");
+    match message.split_once(", expected ") {
+        Some((message, expected)) => {
+            let quotes = if message.starts_with("invalid type") && expected == "a string" {
+                " in quotes"
+            } else {
+                ""
+            };
+            place.fail(at, message).with_hint(format!("expected {expected}{quotes}"))
+        }
+        None => place.fail(at, message),
+    }
+}
+
+fn name(place: Text<'_>, raw: &Spanned<String>) -> Result<String, ProfileError> {
+    let name = raw.get_ref();
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let fits = name.len() <= MAX_NAME_BYTES
+        && name.bytes().next().is_some_and(is_word)
+        && name.bytes().all(|byte| is_word(byte) || byte == b'-' || byte == b'_');
+    if fits {
+        return Ok(name.clone());
+    }
+    Err(place.fail(raw.span().start, format!("`{name}` cannot be a profile's name")).with_hint(
+        format!("expected a-z, 0-9, `-` and `_`, beginning with a letter or digit, at most {MAX_NAME_BYTES} bytes"),
+    ))
+}
+
+fn kind(place: Text<'_>, raw: &Spanned<String>) -> Result<Kind, ProfileError> {
+    const KINDS: [Kind; 3] = [Kind::Drain, Kind::Bulk, Kind::Slab];
+    KINDS.into_iter().find(|kind| kind.name() == raw.get_ref()).ok_or_else(|| {
+        place
+            .fail(raw.span().start, format!("unknown kind `{}`", raw.get_ref()))
+            .with_hint(format!("expected {}", one_of(KINDS.map(Kind::name))))
+    })
+}
+
+fn role(place: Text<'_>, raw: &Spanned<String>) -> Result<Role, ProfileError> {
+    let (name, at) = (raw.get_ref().as_str(), raw.span().start);
+    if let Some(role) = Role::ALL.into_iter().find(|role| role.name() == name) {
+        return Ok(role);
+    }
+    if matches!(name, "reparent" | "migrate") {
+        let error = place.fail(at, format!("the role `{name}` is not supported by this version"));
+        return Err(error.with_hint("leave the probe out"));
+    }
+    let error = place.fail(at, format!("unknown role `{name}`"));
+    Err(error.with_hint(format!("expected {}", one_of(Role::ALL.map(Role::name)))))
+}
+
+fn one_of<const N: usize>(names: [&str; N]) -> String {
+    format!("one of {}", names.map(|name| format!("`{name}`")).join(", "))
+}
+
+fn match_rule(place: Text<'_>, raw: &Spanned<RawMatch>) -> Result<MatchRule, ProfileError> {
+    let RawMatch { symbols, soname, exe, build_id } = raw.get_ref();
+    let rule = MatchRule {
+        symbols: line(place, symbols.as_ref(), |text| match address::parse(text)? {
+            Address::Offset(_) => Err("an offset is not a symbol; use `build_id`".to_owned()),
+            found => Ok(found),
+        })?,
+        soname: line(place, soname.as_ref(), glob)?,
+        exe: line(place, exe.as_ref(), glob)?,
+        build_id: line(place, build_id.as_ref(), |text| {
+            let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            if hex && text.len() % 2 == 0 && (2..=128).contains(&text.len()) {
+                Ok(text.to_ascii_lowercase())
+            } else {
+                Err(format!("expected a build id in hexadecimal, found `{text}`"))
+            }
+        })?,
+    };
+    let is_empty = rule.symbols.is_empty()
+        && rule.soname.is_empty()
+        && rule.exe.is_empty()
+        && rule.build_id.is_empty();
+    if is_empty {
+        let error =
+            place.fail(raw.span().start, "`match` says nothing: it would hold for every object");
+        return Err(error.with_hint("give at least one of `symbols`, `soname`, `exe`, `build_id`"));
+    }
+    Ok(rule)
+}
+
+fn glob(text: &str) -> Result<String, String> {
+    address::check_glob(text)?;
+    Ok(text.to_owned())
+}
+
+/// One line of `[match]`, every entry read by `read`.
+fn line<T>(
+    place: Text<'_>,
+    raw: Option<&Spanned<OneOrMany>>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, ProfileError> {
+    let Some(raw) = raw else { return Ok(Vec::new()) };
+    let read_at =
+        |text: &str, span: Span| read(text).map_err(|message| place.fail(span.start, message));
+    match raw.get_ref() {
+        OneOrMany::One(text) => Ok(vec![read_at(text, raw.span())?]),
+        OneOrMany::Many(all) if all.is_empty() || all.len() > MAX_MATCHES => {
+            let message = format!("{} entries", all.len());
+            let error = place.fail(raw.span().start, message);
+            Err(error.with_hint(format!("expected 1 to {MAX_MATCHES}")))
+        }
+        OneOrMany::Many(all) => {
+            all.iter().map(|text| read_at(text.get_ref(), text.span())).collect()
+        }
+    }
+}
+
+/// One probe by itself; what only makes sense beside others is left to `check`.
+fn parse_probe(place: Text<'_>, raw: &Spanned<RawProbe>) -> Result<Probe, ProfileError> {
+    let span = raw.span();
+    let raw = raw.get_ref();
+    let role = role(place, &raw.role)?;
+    let at = address::parse(raw.at.get_ref())
+        .map_err(|message| place.fail(raw.at.span().start, message))?;
+    let read =
+        |text: &Option<Spanned<String>>, read: Reader| -> Result<Option<Expr>, ProfileError> {
+            text.as_ref().map(|text| expression(place, text, read)).transpose()
+        };
+    let mut probe = Probe {
+        role,
+        at,
+        phase: Phase::Entry,
+        instance: read(&raw.instance, expr::parse)?,
+        granule: read(&raw.granule, expr::parse)?,
+        object: read(&raw.object, expr::parse)?,
+        new_object: read(&raw.new_object, expr::parse)?,
+        size: read(&raw.size, expr::parse)?,
+        bytes: read(&raw.bytes, expr::parse)?,
+        live: read(&raw.live, expr::parse)?,
+        parent: read(&raw.parent, expr::parse)?,
+        label: read(&raw.label, expr::parse_label)?,
+        when: read(&raw.when, expr::parse)?,
+        span,
+    };
+    probe.phase = phase(place, raw, &probe)?;
+    Ok(probe)
+}
+
+type Reader = fn(&str) -> Result<Expr, expr::ExprError>;
+
+/// An expression, with its places turned into places of the file.
+fn expression(place: Text<'_>, raw: &Spanned<String>, read: Reader) -> Result<Expr, ProfileError> {
+    let file_at = |at| place.inside(&raw.span(), at);
+    let mut expr =
+        read(raw.get_ref()).map_err(|error| place.fail(file_at(error.at), error.message))?;
+    expr.relocate(&file_at);
+    Ok(expr)
+}
+
+/// When a probe is evaluated: at return where it must be or is told to, else at entry.
+fn phase(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<Phase, ProfileError> {
+    let names_ret = probe.expressions().find(|(_, expr)| expr.names_ret()).map(|(key, _)| key);
+    let Some(written) = &raw.phase else {
+        let at_return = names_ret.is_some() || probe.role == Role::Realloc;
+        return Ok(if at_return { Phase::Return } else { Phase::Entry });
+    };
+    let at = written.span().start;
+    match (written.get_ref().as_str(), names_ret) {
+        ("return", _) => Ok(Phase::Return),
+        ("entry", Some(key)) => {
+            let at = raw.place(key).map_or(at, |span| span.start);
+            let error = place
+                .fail(at, format!("`{key}` names `ret`, but the probe says `phase = \"entry\"`"));
+            Err(error.with_hint("leave `phase` out, or do without `ret`"))
+        }
+        ("entry", None) if probe.role == Role::Realloc => {
+            let error = place.fail(at, "a realloc is evaluated at its return: it may fail or move");
+            Err(error.with_hint("leave `phase` out"))
+        }
+        ("entry", None) => Ok(Phase::Entry),
+        (other, _) => {
+            let error = place.fail(at, format!("unknown phase `{other}`"));
+            Err(error.with_hint("expected `entry` or `return`"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
