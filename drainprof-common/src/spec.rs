@@ -6,8 +6,8 @@ use bytemuck::{Pod, Zeroable};
 
 /// Instructions that one spec can hold, both phases together.
 pub const MAX_CODE: usize = 96;
-/// Steps that one phase can take; the compiler refuses longer code.
-pub const MAX_STEPS: usize = 64;
+/// Steps that one phase can take: jumps only go forward, so each instruction runs at most once.
+pub const MAX_STEPS: usize = MAX_CODE;
 /// Constants that one spec can hold.
 pub const MAX_CONSTS: usize = 24;
 /// Depth of the interpreter's stack; the compiler refuses what needs more.

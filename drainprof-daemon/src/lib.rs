@@ -4,6 +4,7 @@
 //! to the report and its formats (`report`, `export`), never back. See ARCHITECTURE.md for the map.
 
 pub mod account;
+pub mod bpf;
 pub mod export;
 pub mod health;
 pub mod plan;

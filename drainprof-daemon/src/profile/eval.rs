@@ -3,8 +3,7 @@
 //! The kernel side never runs this; it runs the byte code that `compile` makes. Property tests hold the
 //! two against each other, and this one is short enough to be read as the definition.
 
-use drainprof_common::interp::{Machine, binary};
-use drainprof_common::spec::op;
+use drainprof_common::interp::Machine;
 
 use super::{
     compile::Resolver,
@@ -70,24 +69,23 @@ pub fn eval<M: Machine>(
 
 /// A binary operation on two values, both of which were needed; `None` for a division by zero.
 pub(super) fn apply(operator: BinaryOp, left: u64, right: u64) -> Option<u64> {
-    let operation = match operator {
-        BinaryOp::Add => op::ADD,
-        BinaryOp::Sub => op::SUB,
-        BinaryOp::Mul => op::MUL,
-        BinaryOp::Mod => op::MOD,
-        BinaryOp::BitAnd => op::AND,
-        BinaryOp::BitOr => op::OR,
-        BinaryOp::BitXor => op::XOR,
-        BinaryOp::Shl => op::SHL,
-        BinaryOp::Shr => op::SHR,
-        BinaryOp::Eq => op::EQ,
-        BinaryOp::Ne => op::NE,
-        BinaryOp::Lt => op::LT,
-        BinaryOp::Le => op::LE,
-        BinaryOp::Gt => return Some(u64::from(left > right)),
-        BinaryOp::Ge => return Some(u64::from(left >= right)),
-        BinaryOp::And => return Some(u64::from(left != 0 && right != 0)),
-        BinaryOp::Or => return Some(u64::from(left != 0 || right != 0)),
-    };
-    binary(operation, left, right)
+    Some(match operator {
+        BinaryOp::Add => left.wrapping_add(right),
+        BinaryOp::Sub => left.wrapping_sub(right),
+        BinaryOp::Mul => left.wrapping_mul(right),
+        BinaryOp::Mod => return left.checked_rem(right),
+        BinaryOp::BitAnd => left & right,
+        BinaryOp::BitOr => left | right,
+        BinaryOp::BitXor => left ^ right,
+        BinaryOp::Shl => left << (right % 64),
+        BinaryOp::Shr => left >> (right % 64),
+        BinaryOp::Eq => u64::from(left == right),
+        BinaryOp::Ne => u64::from(left != right),
+        BinaryOp::Lt => u64::from(left < right),
+        BinaryOp::Le => u64::from(left <= right),
+        BinaryOp::Gt => u64::from(left > right),
+        BinaryOp::Ge => u64::from(left >= right),
+        BinaryOp::And => u64::from(left != 0 && right != 0),
+        BinaryOp::Or => u64::from(left != 0 || right != 0),
+    })
 }

@@ -117,8 +117,8 @@ impl Emitter {
         match expr {
             Expr::Const(value) => self.constant(*value),
             Expr::Arg(index) => self.push(op::ARG, *index),
-            Expr::Ret => self.push(op::RET, 0),
-            Expr::Caller => self.push(op::CALLER, 0),
+            Expr::Ret => self.push(op::RET, op::INPUT_RET),
+            Expr::Caller => self.push(op::CALLER, op::INPUT_CALLER),
             Expr::Read(read, address) => {
                 self.expr(address)?;
                 self.put(op::READ, read_arg(*read))

@@ -201,7 +201,10 @@ pub fn compile(
     resolver: &dyn Resolver,
 ) -> Result<ProbeSpec, CompileError> {
     let at_return = probe.phase == Phase::Return;
-    let rows = || VALUES.iter().filter(|row| row.roles.contains(&probe.role));
+    // The live count in memory is the measure of `boundary`; elsewhere it would only cost a read.
+    let needed = |row: &ValueRow| level == Level::Boundary || row.index != value::LIVE;
+    let rows =
+        || VALUES.iter().filter(|row| row.roles.contains(&probe.role)).filter(|row| needed(row));
     let mut flags = flags_of(profile, level);
     if at_return {
         flags |= flags::AT_RETURN;
@@ -273,6 +276,10 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
         && probes().filter(frees).any(|probe| probe.object.is_some())
         // A bulk close needs no object's identity, unless a free cannot name its granule otherwise.
         && (profile.kind != Kind::Bulk || probes().filter(frees).any(|probe| probe.granule.is_none()));
+    let allocating = |probe: &&Probe| matches!(probe.role, Role::Alloc | Role::Realloc);
+    if probes().filter(allocating).count() > 1 {
+        flags |= flags::MAY_NEST;
+    }
     if by_object {
         flags |= flags::BY_OBJECT;
         let of_objects = |probe: &&Probe| allocs(probe) || frees(probe);

@@ -336,7 +336,7 @@ proptest! {
         };
         let plain_machine = machine.clone();
         let (outcome, value) = plain_outcome(probe, &plain_machine);
-        let mut values: Values = [0; 16];
+        let mut values: Values = [0; value::COUNT];
         let ran = run(&spec.code, &spec.consts, spec.entry_start, &machine, &mut values);
         prop_assert_eq!(ran, outcome);
         prop_assert_eq!(machine.reads(), plain_machine.reads());

@@ -1,0 +1,141 @@
+//! What can go wrong between user space and the kernel.
+
+use std::io;
+
+/// An error of loading, attaching or reading; names the step, the object and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BpfError {
+    /// The kernel refused for want of privileges.
+    #[error(
+        "loading eBPF {what} was not permitted; run as root, or with CAP_BPF, CAP_PERFMON and \
+         CAP_SYS_PTRACE (see `drainprof doctor`)"
+    )]
+    Privilege {
+        /// The program or map.
+        what: String,
+        /// What the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The kernel lacks something.
+    #[error("this kernel cannot {what}; `drainprof doctor` says what is missing")]
+    Unsupported {
+        /// What it cannot do.
+        what: String,
+        /// What the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A map could not be made as large as asked.
+    #[error("no memory for the eBPF maps ({bytes} bytes); lower --max-granules or --max-objects")]
+    Memory {
+        /// What was asked for.
+        bytes: u64,
+        /// What the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A probe could not be attached.
+    #[error("attaching to {symbol} in {object} at offset {offset:#x} failed")]
+    Attach {
+        /// The symbol.
+        symbol: String,
+        /// The object as the process sees it.
+        object: String,
+        /// The file offset.
+        offset: u64,
+        /// What the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A tracepoint could not be attached.
+    #[error("attaching to the tracepoint {name} failed")]
+    Tracepoint {
+        /// Its name.
+        name: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A map could not be read or written.
+    #[error("{step} the eBPF map {map} failed")]
+    Map {
+        /// What was being done.
+        step: &'static str,
+        /// The map.
+        map: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// All specs are taken.
+    #[error("more than {0} probes in one session; raise --max-probes or use fewer profiles")]
+    TooManyProbes(u32),
+    /// The object file in this binary is not what this code expects.
+    #[error("the built-in eBPF object lacks {0}; the binary was built from mismatched sources")]
+    Mismatch(String),
+}
+
+impl BpfError {
+    /// Whether the kernel refused for want of privileges.
+    #[must_use]
+    pub const fn is_privilege(&self) -> bool {
+        matches!(self, Self::Privilege { .. })
+    }
+
+    /// Whether the kernel lacks something that is needed.
+    #[must_use]
+    pub const fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Unsupported { .. })
+    }
+
+    pub(super) fn map(
+        step: &'static str,
+        map: &'static str,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Self::Map { step, map, source: Box::new(source) }
+    }
+
+    /// Sorts a failure to load by what the kernel said.
+    pub(super) fn load(
+        what: String,
+        bytes: u64,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        match os_error(&source) {
+            Some(nix::libc::EPERM | nix::libc::EACCES) if !is_verifier_refusal(&source) => {
+                Self::Privilege { what, source: Box::new(source) }
+            }
+            Some(nix::libc::ENOMEM | nix::libc::E2BIG) if !is_verifier_refusal(&source) => {
+                Self::Memory { bytes, source: Box::new(source) }
+            }
+            _ => Self::Unsupported { what: format!("load eBPF {what}"), source: Box::new(source) },
+        }
+    }
+}
+
+/// The first OS error in a chain of causes.
+fn os_error(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return io.raw_os_error();
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// The verifier says EACCES and E2BIG too, but it also says why.
+fn is_verifier_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.to_string().contains("processed ") {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,74 @@
+//! Array maps mapped into our memory: read there without system calls, word by word.
+
+use std::{
+    marker::PhantomData,
+    os::fd::{AsFd, AsRawFd},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use bytemuck::Pod;
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::BpfError;
+
+/// One array map.
+pub(super) struct Mapped<T> {
+    memory: MmapRaw,
+    entries: usize,
+    of: PhantomData<T>,
+}
+
+impl<T: Pod> Mapped<T> {
+    const WORDS: usize = size_of::<T>() / 8;
+
+    /// Maps `entries` values of an array map that was made with `BPF_F_MMAPABLE`.
+    pub(super) fn new(
+        map: &'static str,
+        fd: &impl AsFd,
+        entries: usize,
+    ) -> Result<Self, BpfError> {
+        const { assert!(size_of::<T>().is_multiple_of(8), "map values are whole words") };
+        let memory = MmapOptions::new()
+            .len(entries * size_of::<T>())
+            .map_raw(fd.as_fd().as_raw_fd())
+            .map_err(|source| BpfError::map("mapping", map, source))?;
+        Ok(Self { memory, entries, of: PhantomData })
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, lives as long as `self`, has `entries * size_of::<T>()`
+        // bytes, and is shared with the kernel, which is what atomics are for.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.memory.as_ptr().cast::<AtomicU64>(),
+                self.entries * Self::WORDS,
+            )
+        }
+    }
+
+    /// How many values there are.
+    pub(super) const fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// The value at `index`, each of its words read at once; zeroed beyond the end.
+    pub(super) fn get(&self, index: usize) -> T {
+        let mut value = T::zeroed();
+        let Some(words) = self.words().get(index * Self::WORDS..(index + 1) * Self::WORDS) else {
+            return value;
+        };
+        let bytes = bytemuck::bytes_of_mut(&mut value);
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.load(Ordering::Acquire).to_ne_bytes());
+        }
+        value
+    }
+
+    /// One word of the value at `index`, for atomic changes.
+    pub(super) fn word(&self, index: usize, word: usize) -> Option<&AtomicU64> {
+        if word >= Self::WORDS {
+            return None;
+        }
+        self.words().get(index * Self::WORDS + word)
+    }
+}

@@ -1,0 +1,20 @@
+//! The only place that knows aya: loading the kernel side, attaching, reading.
+//!
+//! `Session` owns the loaded object. Probes do nothing until their process is entered in `TARGETS`
+//! ([`Session::arm`]), so a process is observed by all of its probes from one instant on, and is never
+//! half attached. When the session is dropped, or its process dies in any way, the kernel removes all.
+
+mod attach;
+mod error;
+mod features;
+mod memory;
+mod names;
+mod read;
+mod session;
+mod sizes;
+
+pub use error::BpfError;
+pub use features::self_test;
+pub use read::{GranuleRecord, SeriesRecord};
+pub use session::{Arming, Offsets, Session, SessionConfig};
+pub use sizes::Sizes;

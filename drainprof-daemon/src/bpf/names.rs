@@ -1,0 +1,60 @@
+//! Names shared with the object file: maps, programs, globals. A test compares them with the object.
+
+use drainprof_common::spec::Role;
+
+use crate::profile::Phase;
+
+/// Maps that user space uses.
+pub(super) const MAPS: [&str; 17] = [
+    TARGETS, PROBES, PROBE_COUNTS, SERIES, SERIES_STATE, TOTALS, INDEX, GRANULES, FREE_SLOTS, OBJECTS,
+    THREADS, ZERO_THREAD, HISTOGRAMS, ZERO_HIST, LOSSES, CURSORS, EVENTS,
+];
+pub(super) const TARGETS: &str = "TARGETS";
+pub(super) const PROBES: &str = "PROBES";
+pub(super) const PROBE_COUNTS: &str = "PROBE_COUNTS";
+pub(super) const SERIES: &str = "SERIES";
+pub(super) const SERIES_STATE: &str = "SERIES_STATE";
+pub(super) const TOTALS: &str = "TOTALS";
+pub(super) const INDEX: &str = "INDEX";
+pub(super) const GRANULES: &str = "GRANULES";
+pub(super) const FREE_SLOTS: &str = "FREE_SLOTS";
+pub(super) const OBJECTS: &str = "OBJECTS";
+pub(super) const THREADS: &str = "THREADS";
+pub(super) const ZERO_THREAD: &str = "ZERO_THREAD";
+pub(super) const HISTOGRAMS: &str = "HISTOGRAMS";
+pub(super) const ZERO_HIST: &str = "ZERO_HIST";
+pub(super) const LOSSES: &str = "LOSSES";
+pub(super) const CURSORS: &str = "CURSORS";
+pub(super) const EVENTS: &str = "EVENTS";
+
+/// The lifecycle programs and their tracepoints.
+pub(super) const TRACEPOINTS: [(&str, &str, &str); 3] = [
+    ("newtask", "task", "task_newtask"),
+    ("exec", "sched", "sched_process_exec"),
+    ("exit", "sched", "sched_process_exit"),
+];
+
+/// The program at the entry of every call that is judged at its return.
+pub(super) const CALL_ENTRY: &str = "call_entry";
+
+/// The program that judges a role's hits in a phase. `None`: a realloc is judged at return only.
+pub(super) const fn program(role: Role, phase: Phase) -> Option<&'static str> {
+    Some(match (role, phase) {
+        (Role::Open, Phase::Entry) => "open_entry",
+        (Role::Open, Phase::Return) => "open_return",
+        (Role::Close, Phase::Entry) => "close_entry",
+        (Role::Close, Phase::Return) => "close_return",
+        (Role::Reset, Phase::Entry) => "reset_entry",
+        (Role::Reset, Phase::Return) => "reset_return",
+        (Role::Alloc, Phase::Entry) => "alloc_entry",
+        (Role::Alloc, Phase::Return) => "alloc_return",
+        (Role::Free, Phase::Entry) => "free_entry",
+        (Role::Free, Phase::Return) => "free_return",
+        (Role::Realloc, Phase::Entry) => return None,
+        (Role::Realloc, Phase::Return) => "realloc_return",
+        (Role::Init, Phase::Entry) => "init_entry",
+        (Role::Init, Phase::Return) => "init_return",
+        (Role::Destroy, Phase::Entry) => "destroy_entry",
+        (Role::Destroy, Phase::Return) => "destroy_return",
+    })
+}

@@ -1,0 +1,323 @@
+//! A loaded kernel side.
+
+use std::{
+    fmt::Write as _,
+    os::fd::{AsRawFd, RawFd},
+    sync::atomic::Ordering,
+};
+
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
+    programs::{ProgramError, ProgramType, TracePoint, uprobe::UProbeLinkId},
+    sys::{BpfHelper, is_helper_supported},
+};
+use bytemuck::{Pod, Zeroable};
+use drainprof_common::{
+    event::{Event, EventKind},
+    hist::Hist,
+    loss::{LOSS_COUNT, Loss, LossCounts},
+    maps::{
+        HistKey, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesState, Slot, TargetValue,
+        Totals, cursor, target_flags,
+    },
+    spec::ProbeSpec,
+};
+
+use super::{BpfError, Sizes, memory::Mapped, names};
+
+/// The kernel side, built by `cargo xtask build-ebpf`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/ebpf/drainprof.bpf.o"
+));
+
+/// Records taken from the ring in one go, so that a flood of them cannot keep the reader from its other
+/// duties.
+const EVENTS_AT_ONCE: usize = 65_536;
+
+/// What a session needs to know before it is loaded.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Sizes of the maps.
+    pub sizes: Sizes,
+    /// Whether every close and late drain is to be sent.
+    pub events: bool,
+    /// Where tracepoint fields stand on this kernel.
+    pub offsets: Offsets,
+}
+
+/// Offsets of tracepoint fields, as tracefs gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offsets {
+    /// `pid` of `task:task_newtask`.
+    pub newtask_pid: u32,
+    /// `clone_flags` of `task:task_newtask`.
+    pub newtask_flags: u32,
+    /// `old_pid` of `sched:sched_process_exec`.
+    pub exec_old_pid: u32,
+}
+
+/// How a process is entered as a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arming {
+    /// It has not run a single instruction of its own yet.
+    pub from_start: bool,
+    /// Its children are followed.
+    pub follow: bool,
+}
+
+/// A type that may be copied between user space and maps byte by byte.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Plain<T>(pub(super) T);
+
+// SAFETY: `bytemuck::Pod` promises what `aya::Pod` asks for.
+unsafe impl<T: Pod> aya::Pod for Plain<T> {}
+
+/// A loaded kernel side with its maps and probes.
+pub struct Session {
+    pub(super) ebpf: Ebpf,
+    pub(super) sizes: Sizes,
+    pub(super) cpus: u32,
+    pub(super) totals: Mapped<Totals>,
+    pub(super) series_state: Mapped<SeriesState>,
+    pub(super) slots: Mapped<Slot>,
+    pub(super) probe_counts: Mapped<ProbeCounts>,
+    pub(super) losses: Mapped<[u64; 32]>,
+    pub(super) cursors: Mapped<u64>,
+    pub(super) index: HashMap<MapData, Plain<IndexKey>, u64>,
+    pub(super) objects: HashMap<MapData, Plain<ObjectKey>, Plain<ObjectValue>>,
+    pub(super) histograms: HashMap<MapData, Plain<HistKey>, Plain<Hist>>,
+    pub(super) free_slots: Queue<MapData, u32>,
+    pub(super) probes: Array<MapData, Plain<ProbeSpec>>,
+    pub(super) links: Vec<(&'static str, UProbeLinkId)>,
+    pub(super) specs: u32,
+    targets: HashMap<MapData, u32, Plain<TargetValue>>,
+    ring: RingBuf<MapData>,
+    /// Losses that user space itself has found.
+    own_losses: LossCounts,
+}
+
+impl Session {
+    /// Loads the kernel side: maps and the lifecycle programs. Probe programs are loaded when they are
+    /// first needed.
+    pub fn load(config: &SessionConfig) -> Result<Self, BpfError> {
+        let cpus = aya::util::nr_cpus()
+            .map_err(|(path, source)| BpfError::Unsupported {
+                what: format!("tell its number of CPUs ({path})"),
+                source: Box::new(source),
+            })?
+            .try_into()
+            .unwrap_or(1);
+        let sizes = config.sizes;
+        let mut ebpf = load_object(config, cpus)?;
+        check_maps(&ebpf)?;
+        let offsets_in_use = attach_lifecycle(&mut ebpf);
+        offsets_in_use?;
+
+        let series = sizes.instances as usize;
+        let probes_per_cpu = sizes.probes as usize;
+        let n = cpus as usize;
+        let mut session = Self {
+            totals: mapped(&ebpf, names::TOTALS, series * n)?,
+            series_state: mapped(&ebpf, names::SERIES_STATE, series)?,
+            slots: mapped(&ebpf, names::GRANULES, sizes.granules as usize)?,
+            probe_counts: mapped(&ebpf, names::PROBE_COUNTS, probes_per_cpu * n)?,
+            losses: mapped(&ebpf, names::LOSSES, n)?,
+            cursors: mapped(&ebpf, names::CURSORS, cursor::COUNT as usize)?,
+            index: take(&mut ebpf, names::INDEX)?,
+            objects: take(&mut ebpf, names::OBJECTS)?,
+            histograms: take(&mut ebpf, names::HISTOGRAMS)?,
+            free_slots: take(&mut ebpf, names::FREE_SLOTS)?,
+            probes: take(&mut ebpf, names::PROBES)?,
+            targets: take(&mut ebpf, names::TARGETS)?,
+            ring: take(&mut ebpf, names::EVENTS)?,
+            ebpf,
+            sizes,
+            cpus,
+            links: Vec::new(),
+            specs: 0,
+            own_losses: [0; LOSS_COUNT],
+        };
+        // Target 0 is none: zeroed memory never looks like a target.
+        session.next_target();
+        Ok(session)
+    }
+
+    /// A target index that was never used before in this session. The kernel side draws from the same
+    /// counter for forked children.
+    pub fn next_target(&mut self) -> u32 {
+        self.cursors
+            .word(cursor::TARGET as usize, 0)
+            .map_or(0, |word| word.fetch_add(1, Ordering::SeqCst) as u32)
+    }
+
+    /// Enters a process as a target: from now on its probes count.
+    pub fn arm(&mut self, tgid: u32, target: u32, arming: Arming) -> Result<(), BpfError> {
+        let mut flags = 0;
+        if arming.from_start {
+            flags |= target_flags::FROM_START;
+        }
+        if arming.follow {
+            flags |= target_flags::FOLLOW;
+        }
+        let value = TargetValue { target, flags };
+        self.targets
+            .insert(tgid, Plain(value), 0)
+            .map_err(|source| BpfError::map("entering a process in", names::TARGETS, source))
+    }
+
+    /// Takes a process out: its probes do nothing any more.
+    pub fn disarm(&mut self, tgid: u32) {
+        // It may have been taken out by the kernel side already.
+        let _ = self.targets.remove(&tgid);
+    }
+
+    /// Which target a process is, as the kernel side has it now.
+    #[must_use]
+    pub fn target_of(&self, tgid: u32) -> Option<u32> {
+        self.targets.get(&tgid, 0).ok().map(|value| value.0.target)
+    }
+
+    /// The descriptor that becomes readable when there are events.
+    #[must_use]
+    pub fn events_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
+    /// The events that have come, at most some tens of thousands at once. Records that cannot be
+    /// decoded are counted as lost.
+    pub fn drain_events(&mut self) -> Vec<(EventKind, Event)> {
+        let mut events = Vec::new();
+        while events.len() < EVENTS_AT_ONCE {
+            let Some(record) = self.ring.next() else { break };
+            match Event::decode(&record) {
+                Some(event) => events.push(event),
+                None => self.own_losses[Loss::EventUnknown as usize] += 1,
+            }
+        }
+        events
+    }
+
+    /// Counts losses that user space has found.
+    pub fn count_loss(&mut self, loss: Loss, number: u64) {
+        self.own_losses[loss as usize] += number;
+    }
+
+    pub(super) const fn own_losses(&self) -> &LossCounts {
+        &self.own_losses
+    }
+
+    /// Kernel memory of the maps, about, in bytes.
+    #[must_use]
+    pub fn map_bytes(&self) -> u64 {
+        self.sizes.bytes(self.cpus)
+    }
+}
+
+fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
+    let sizes = &config.sizes;
+    let has_loop =
+        is_helper_supported(ProgramType::KProbe, BpfHelper::BPF_FUNC_loop).unwrap_or(false);
+    let globals = [
+        ("MAX_GRANULES", sizes.granules),
+        ("MAX_SERIES", sizes.instances),
+        ("MAX_PROBES", sizes.probes),
+        ("EVENTS_WANTED", u32::from(config.events)),
+        ("HAS_BPF_LOOP", u32::from(has_loop)),
+        ("NEWTASK_PID_OFFSET", config.offsets.newtask_pid),
+        ("NEWTASK_FLAGS_OFFSET", config.offsets.newtask_flags),
+        ("EXEC_OLD_PID_OFFSET", config.offsets.exec_old_pid),
+    ];
+    let entries = [
+        (names::TARGETS, sizes.targets),
+        (names::PROBES, sizes.probes),
+        (names::PROBE_COUNTS, sizes.probes * cpus),
+        (names::SERIES, sizes.instances),
+        (names::SERIES_STATE, sizes.instances),
+        (names::TOTALS, sizes.instances * cpus),
+        (names::INDEX, sizes.index()),
+        (names::GRANULES, sizes.granules),
+        (names::FREE_SLOTS, sizes.granules),
+        (names::OBJECTS, sizes.objects),
+        (names::THREADS, sizes.threads),
+        (names::HISTOGRAMS, sizes.places),
+        (names::LOSSES, cpus),
+        (names::EVENTS, sizes.ring()),
+    ];
+    let mut loader = EbpfLoader::new();
+    for (name, value) in &globals {
+        loader.override_global(name, value, true);
+    }
+    for (name, value) in entries {
+        loader.map_max_entries(name, value);
+    }
+    loader
+        .load(OBJECT)
+        .map_err(|source| BpfError::load("maps".to_owned(), sizes.bytes(cpus), source))
+}
+
+fn check_maps(ebpf: &Ebpf) -> Result<(), BpfError> {
+    match names::MAPS.into_iter().find(|name| ebpf.map(name).is_none()) {
+        Some(name) => Err(BpfError::Mismatch(format!("the map {name}"))),
+        None => Ok(()),
+    }
+}
+
+fn attach_lifecycle(ebpf: &mut Ebpf) -> Result<(), BpfError> {
+    for (name, category, event) in names::TRACEPOINTS {
+        let program: &mut TracePoint = ebpf
+            .program_mut(name)
+            .and_then(|program| program.try_into().ok())
+            .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))?;
+        program.load().map_err(|source| load_error(name, source))?;
+        program
+            .attach(category, event)
+            .map_err(|source| BpfError::Tracepoint { name: event, source: Box::new(source) })?;
+    }
+    Ok(())
+}
+
+/// Names the program, and keeps of the verifier's log what can be read.
+pub(super) fn load_error(name: &str, source: ProgramError) -> BpfError {
+    if let ProgramError::LoadError { verifier_log, .. } = &source {
+        let mut tail = String::new();
+        let _ = write!(tail, "{verifier_log}");
+        tracing::debug!(program = name, log = %tail, "the verifier refused");
+    }
+    BpfError::load(format!("program {name}"), 0, source)
+}
+
+fn mapped<T: Pod + Zeroable>(
+    ebpf: &Ebpf,
+    name: &'static str,
+    entries: usize,
+) -> Result<Mapped<T>, BpfError> {
+    match ebpf.map(name) {
+        Some(Map::Array(data)) => Mapped::new(name, data.fd(), entries),
+        _ => Err(BpfError::Mismatch(format!("the array map {name}"))),
+    }
+}
+
+fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &'static str) -> Result<M, BpfError> {
+    ebpf.take_map(name)
+        .and_then(|map| M::try_from(map).ok())
+        .ok_or_else(|| BpfError::Mismatch(format!("the map {name} in the expected form")))
+}
+
+impl Session {
+    /// Loads every program that is not loaded yet; returns how many there are.
+    pub(super) fn load_all(&mut self) -> Result<usize, BpfError> {
+        let mut loaded = 0;
+        for (name, program) in self.ebpf.programs_mut() {
+            if let aya::programs::Program::UProbe(program) = program
+                && program.fd().is_err()
+            {
+                program.load().map_err(|source| load_error(name, source))?;
+            }
+            loaded += 1;
+        }
+        Ok(loaded)
+    }
+}

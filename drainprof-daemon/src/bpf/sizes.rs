@@ -1,0 +1,115 @@
+//! How large the maps are: set at load, from the configuration and from the memory that there is.
+
+use drainprof_common::{
+    hist::Hist,
+    maps::{ObjectKey, ObjectValue, ProbeCounts, SeriesState, Slot, ThreadState, Totals},
+    spec::ProbeSpec,
+};
+
+/// Bytes that the kernel adds to each hash element, and its share of the bucket array.
+const HASH_OVERHEAD: u64 = 48 + 16;
+
+/// Sizes of the maps, in entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Granules that are open, or closed and pinned, at once.
+    pub granules: u32,
+    /// Objects that are live at once, where they are followed by id.
+    pub objects: u32,
+    /// Allocator instances.
+    pub instances: u32,
+    /// Threads inside a followed call at once.
+    pub threads: u32,
+    /// Histograms: one per place of opening and one per instance that late-drains.
+    pub places: u32,
+    /// Probes.
+    pub probes: u32,
+    /// Processes.
+    pub targets: u32,
+    /// Bytes of the ring buffer; a power of two of at least a page.
+    pub ring_bytes: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            granules: 131_072,
+            objects: 262_144,
+            instances: 1_024,
+            threads: 4_096,
+            places: 1_024,
+            probes: 512,
+            targets: 4_096,
+            ring_bytes: 1 << 20,
+        }
+    }
+}
+
+impl Sizes {
+    /// The defaults, lowered until the maps take at most an eighth of `available` bytes.
+    #[must_use]
+    pub fn for_memory(available: u64, cpus: u32) -> Self {
+        let mut sizes = Self::default();
+        while sizes.bytes(cpus) > available / 8 && sizes.granules > 4_096 {
+            sizes.granules /= 2;
+            sizes.objects /= 2;
+        }
+        sizes
+    }
+
+    /// Entries of the index of granule ids: closed ids are remembered for a while, so that a second
+    /// close is recognised.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        self.granules.saturating_mul(2).saturating_add(4_096)
+    }
+
+    /// About how much kernel memory the maps take; those that grow on demand are counted in full.
+    #[must_use]
+    pub fn bytes(&self, cpus: u32) -> u64 {
+        let of = |entries: u32, size: usize| u64::from(entries) * size as u64;
+        let hash = |entries: u32, size: usize| u64::from(entries) * (size as u64 + HASH_OVERHEAD);
+        of(self.granules, size_of::<Slot>())
+            + hash(self.index(), 24)
+            + hash(self.objects, size_of::<ObjectKey>() + size_of::<ObjectValue>())
+            + of(self.instances * cpus, size_of::<Totals>())
+            + of(self.instances, size_of::<SeriesState>())
+            + hash(self.instances, 24)
+            + hash(self.threads, size_of::<ThreadState>() + 8)
+            + hash(self.places, size_of::<Hist>() + 16)
+            + of(self.probes, size_of::<ProbeSpec>())
+            + of(self.probes * cpus, size_of::<ProbeCounts>())
+            + of(self.granules, 4)
+            + hash(self.targets, 12)
+            + u64::from(self.ring_bytes)
+    }
+
+    /// The nearest size of a ring buffer that the kernel accepts.
+    #[must_use]
+    pub fn ring(&self) -> u32 {
+        self.ring_bytes.clamp(4_096, 1 << 30).next_power_of_two()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The defaults fit an ordinary machine, and shrink on a small one.
+    #[test]
+    fn sizes_follow_memory() {
+        let roomy = Sizes::for_memory(8 << 30, 4);
+        assert_eq!(roomy, Sizes::default());
+        let small = Sizes::for_memory(256 << 20, 4);
+        assert!(small.granules < roomy.granules && small.granules >= 4_096);
+        assert!(small.bytes(4) <= 32 << 20 || small.granules == 4_096);
+    }
+
+    /// Any number becomes a ring size that the kernel accepts.
+    #[test]
+    fn ring_sizes_are_powers_of_two() {
+        for (asked, given) in [(0, 4_096), (5_000, 8_192), (4_096, 4_096), (u32::MAX, 1 << 30)] {
+            assert_eq!(Sizes { ring_bytes: asked, ..Sizes::default() }.ring(), given);
+        }
+    }
+}
