@@ -83,6 +83,7 @@ int main(int argc, char **argv) {
             u64 size = 1 + random_below(768);
             if (!alloc_obj(&ring, size, ring.current, &handle)) abort();
             if (!now) now = truth_lazy(&t, bytes);
+            if (t.omit) now->before = false; /* boundary: what stands in memory decides */
             mine[i] = handle;
             sizes[i] = size;
             truth_alloc(&t, now, size);
@@ -102,6 +103,7 @@ int main(int argc, char **argv) {
             held[held_count++].due = n + late;
         }
         if (!now) now = truth_lazy(&t, bytes);
+        if (t.omit) now->before = false;
         epoch_close(&ring, ring.current);
         truth_close(&t, now);
         for (size_t i = 0; late && i < held_count;) {

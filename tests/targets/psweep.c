@@ -4,6 +4,7 @@
  * a ring of `ring` that is reused while pinned. `failed`: failed allocs; `nulls`: frees of NULL.
  */
 #include "arena.h"
+#include <signal.h>
 
 static struct arena arena;
 
@@ -35,5 +36,6 @@ int main(int argc, char **argv) {
     }
     stop_at("end");
     truth_print_single(&t);
+    if (option("signal", 0)) raise((int)option("signal", 0));
     return (int)option("status", 0);
 }
