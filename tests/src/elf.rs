@@ -1,6 +1,7 @@
 //! What a target's file says: symbols, build id, and whether a process's text is still the file's.
 
 use std::{
+    fmt::Write as _,
     fs::{self, File},
     os::unix::fs::FileExt as _,
     path::Path,
@@ -30,7 +31,11 @@ pub fn build_id(path: &Path) -> Result<String> {
     let data = fs::read(path)?;
     let file = object::File::parse(&*data)?;
     let id = file.build_id()?.with_context(|| format!("{} has no build id", path.display()))?;
-    Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
+    let mut text = String::new();
+    for byte in id {
+        write!(text, "{byte:02x}")?;
+    }
+    Ok(text)
 }
 
 /// How many bytes of the process's executable mappings of `path` differ from the file.

@@ -107,12 +107,17 @@ impl Process {
     /// Waits for a line on stdout that begins with `prefix`, and returns the line.
     pub fn expect_out(&mut self, prefix: &str) -> Result<String> {
         let lines = self.out.as_mut().context("the child's stdout is not read")?;
-        expect(&self.name, "stdout", lines, prefix)
+        expect(&self.name, "stdout", lines, &|line| line.starts_with(prefix), prefix)
     }
 
     /// Waits for a line on stderr that begins with `prefix`, and returns the line.
     pub fn expect_err(&mut self, prefix: &str) -> Result<String> {
-        expect(&self.name, "stderr", &mut self.err, prefix)
+        expect(&self.name, "stderr", &mut self.err, &|line| line.starts_with(prefix), prefix)
+    }
+
+    /// Waits for a line on stderr that contains `text`, and returns the line.
+    pub fn expect_err_containing(&mut self, text: &str) -> Result<String> {
+        expect(&self.name, "stderr", &mut self.err, &|line| line.contains(text), text)
     }
 
     /// Sends a signal.
@@ -174,12 +179,18 @@ impl Process {
     }
 }
 
-fn expect(name: &str, stream: &str, lines: &mut Lines, prefix: &str) -> Result<String> {
+fn expect(
+    name: &str,
+    stream: &str,
+    lines: &mut Lines,
+    wanted: &dyn Fn(&str) -> bool,
+    shown: &str,
+) -> Result<String> {
     let limit = deadline();
     let until = Instant::now() + limit;
     loop {
         match lines.until(until) {
-            Ok(line) if line.starts_with(prefix) => return Ok(line),
+            Ok(line) if wanted(&line) => return Ok(line),
             Ok(_) => {}
             Err(error) => {
                 let what = match error {
@@ -187,7 +198,7 @@ fn expect(name: &str, stream: &str, lines: &mut Lines, prefix: &str) -> Result<S
                     RecvTimeoutError::Disconnected => "before it was closed".to_owned(),
                 };
                 return Err(anyhow!(
-                    "{name} did not say {prefix:?} on {stream} {what}; it said:\n{}",
+                    "{name} did not say {shown:?} on {stream} {what}; it said:\n{}",
                     lines.seen.join("\n")
                 ));
             }

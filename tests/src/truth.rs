@@ -106,8 +106,11 @@ impl Truth {
     }
 
     /// A granule is closed.
+    ///
+    /// # Panics
+    /// If it is not open: the Rust targets close each granule once.
     pub fn close(&mut self, granule: &mut Granule) {
-        assert!(granule.open, "the Rust targets close each granule once");
+        assert!(granule.open, "closed twice");
         granule.open = false;
         granule.closed = true;
         self.closed += 1;

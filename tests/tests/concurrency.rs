@@ -51,12 +51,12 @@ fn two_processes_at_once() -> Result<()> {
 #[test]
 fn a_bystander_is_not_counted() -> Result<()> {
     if requires_root() {
-        let mut traced = Target::start("psweep", &["closes=1000"])?;
+        let mut subject = Target::start("psweep", &["closes=1000"])?;
         let mut bystander = Target::start("psweep", &["closes=20000"])?;
-        let tracer = Tracer::attach(&[traced.pid()], "arena", &["--level", "objects"])?;
+        let tracer = Tracer::attach(&[subject.pid()], "arena", &["--level", "objects"])?;
         bystander.go()?;
-        traced.go()?;
-        let truths = traced.finish()?.truths;
+        subject.go()?;
+        let truths = subject.finish()?.truths;
         bystander.finish()?;
         Traced { truths, outcome: tracer.finish()? }.exact();
     }

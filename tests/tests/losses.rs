@@ -6,8 +6,10 @@ use anyhow::Result;
 use drainprof_tests::{
     compare::{Count, Expect},
     environment::requires_root,
-    tracer::{Traced, trace},
+    target::Target,
+    tracer::{Traced, Tracer, trace},
 };
+use nix::sys::signal::Signal;
 
 const OBJECTS: [&str; 2] = ["--level", "objects"];
 
@@ -154,8 +156,6 @@ fn read_fault() -> Result<()> {
 #[test]
 fn ring_full() -> Result<()> {
     if requires_root() {
-        use drainprof_tests::{target::Target, tracer::Tracer};
-        use nix::sys::signal::Signal;
         let mut target = Target::start("psweep", &["closes=5000", "p=0"])?;
         let more = with(&["--events", "--ring-bytes", "4096"]);
         let mut tracer = Tracer::attach(&[target.pid()], "arena", &more)?;
@@ -163,9 +163,9 @@ fn ring_full() -> Result<()> {
         target.go()?;
         let truths = target.finish()?.truths;
         tracer.process().signal(Signal::SIGCONT)?;
-        let traced = Traced { truths, outcome: tracer.finish()? };
         // The counts do not travel through the ring: they stay exact.
-        Expect::default().loss("ring_full", Count::AtLeast(1000)).check(&traced);
+        let expect = Expect::default().loss("ring_full", Count::AtLeast(1000));
+        expect.check(&Traced { truths, outcome: tracer.finish()? });
     }
     Ok(())
 }
