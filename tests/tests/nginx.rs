@@ -110,6 +110,16 @@ impl Nginx {
     }
 }
 
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // A master that is told to stop ends its workers; one that is killed would leave them behind.
+        // If it has ended already there is nobody to tell.
+        if self.process.signal(Signal::SIGTERM).is_ok() {
+            let _ = self.process.wait();
+        }
+    }
+}
+
 fn worker_pid(line: &str) -> Result<u32> {
     let pid = line.rsplit(' ').next().context("the line has words")?;
     pid.parse().with_context(|| format!("no pid at the end of {line:?}"))
