@@ -1,1 +1,14 @@
-//! x
+//! Harness of the privileged end-to-end tests.
+//!
+//! A test starts a target (`target`), puts drainprof on it (`tracer`), lets it run, and compares the
+//! truth that the target prints with the report to the last event (`compare`). `elf` reads what a
+//! target's file says; `truth` is the other side, used by the Rust targets. Nothing here sleeps: every
+//! wait is for a line, the end of a stream or the end of a process, with a deadline.
+
+pub mod compare;
+pub mod elf;
+pub mod environment;
+pub mod process;
+pub mod target;
+pub mod tracer;
+pub mod truth;

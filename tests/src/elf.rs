@@ -1,0 +1,73 @@
+//! What a target's file says: symbols, build id, and whether a process's text is still the file's.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    os::unix::fs::FileExt as _,
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
+
+/// File offset of a function, by its name in the symbol table.
+pub fn file_offset(path: &Path, symbol: &str) -> Result<u64> {
+    let data = fs::read(path)?;
+    let file = object::File::parse(&*data)?;
+    let address = file
+        .symbols()
+        .find(|candidate| candidate.name() == Ok(symbol))
+        .with_context(|| format!("{} has no symbol {symbol}", path.display()))?
+        .address();
+    let segment = file
+        .segments()
+        .find(|segment| (segment.address()..segment.address() + segment.size()).contains(&address))
+        .with_context(|| format!("{symbol} is in no segment"))?;
+    Ok(address - segment.address() + segment.file_range().0)
+}
+
+/// The build id, in lower-case hex.
+pub fn build_id(path: &Path) -> Result<String> {
+    let data = fs::read(path)?;
+    let file = object::File::parse(&*data)?;
+    let id = file.build_id()?.with_context(|| format!("{} has no build id", path.display()))?;
+    let mut text = String::new();
+    for byte in id {
+        write!(text, "{byte:02x}")?;
+    }
+    Ok(text)
+}
+
+/// How many bytes of the process's executable mappings of `path` differ from the file.
+///
+/// A probe in place is such a difference; so the number is 0 before the attach and after the detach.
+pub fn changed_text_bytes(pid: u32, path: &Path) -> Result<usize> {
+    let file = fs::read(path)?;
+    let memory = File::open(format!("/proc/{pid}/mem"))?;
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let path = path.canonicalize()?;
+    let mut changed = 0;
+    let mut compared = 0;
+    for line in maps.lines().filter(|line| line.ends_with(&path.display().to_string())) {
+        let mut fields = line.split_whitespace();
+        let (Some(range), Some(rights), Some(offset)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        if !rights.contains('x') {
+            continue;
+        }
+        let (start, end) = range.split_once('-').context("a mapping has a start and an end")?;
+        let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
+        let offset = usize::try_from(u64::from_str_radix(offset, 16)?)?;
+        let length = usize::try_from(end - start)?.min(file.len().saturating_sub(offset));
+        let mut bytes = vec![0; length];
+        memory.read_exact_at(&mut bytes, start)?;
+        let ours = bytes.iter().zip(&file[offset..offset + length]).filter(|(a, b)| a != b).count();
+        changed += ours;
+        compared += length;
+    }
+    ensure!(compared > 0, "process {pid} maps no code of {}", path.display());
+    Ok(changed)
+}

@@ -1,0 +1,137 @@
+//! Where things are, and whether the tests may run here.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `DRAINPROF_BIN` | the drainprof binary; else `drainprof` in the build directory of the test binary |
+//! | `DRAINPROF_TEST_TARGETS` | directory of targets and profiles; else where `build.rs` put them |
+//! | `DRAINPROF_TEST_SCHEMA` | the report's JSON schema; else `docs/report.schema.json` of the workspace |
+//! | `DRAINPROF_TEST_DEADLINE` | seconds that one wait may take (120); raise it on emulated machines |
+//! | `DRAINPROF_TEST_SKIP` | a reason for which this kernel forbids the tests: they skip instead of fail |
+
+use std::{
+    env, fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// How long one wait may take.
+#[must_use]
+pub fn deadline() -> Duration {
+    let seconds = env::var("DRAINPROF_TEST_DEADLINE").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(120))
+}
+
+/// The running kernel's release.
+#[must_use]
+pub fn kernel_release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| "unknown kernel".to_owned(), |text| text.trim().to_owned())
+}
+
+/// Tells the runner that a test was skipped: one line on the real stderr, which libtest does not capture.
+pub fn skip(reason: &str) {
+    // A stderr that is gone cannot be told about.
+    let _ = writeln!(std::io::stderr(), "SKIP: {}: {reason}", kernel_release());
+}
+
+/// Whether a privileged test can run. Without root it fails; only the environment can make it a skip.
+///
+/// # Panics
+/// When not root.
+#[must_use]
+pub fn requires_root() -> bool {
+    if let Ok(reason) = env::var("DRAINPROF_TEST_SKIP") {
+        skip(&reason);
+        return false;
+    }
+    assert!(
+        nix::unistd::geteuid().is_root(),
+        "these tests attach eBPF programs and need root: run `cargo xtask test`, or set \
+         DRAINPROF_TEST_SKIP to the reason for which this kernel forbids them"
+    );
+    true
+}
+
+/// The first of `programs` that is missing here, if any, after telling the runner so.
+#[must_use]
+pub fn has_programs(programs: &[&str]) -> bool {
+    let missing = programs.iter().find(|program| which(program).is_none());
+    if let Some(program) = missing {
+        skip(&format!("{program} is not installed"));
+    }
+    missing.is_none()
+}
+
+/// Where a program is; absolute paths are only checked.
+#[must_use]
+pub fn which(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+fn build_directory() -> Result<PathBuf> {
+    let test = env::current_exe().context("cannot tell where the test binary is")?;
+    let directory =
+        test.parent().and_then(Path::parent).context("the test binary has no directory")?;
+    Ok(directory.to_owned())
+}
+
+/// The directory of C targets and profiles.
+#[must_use]
+pub fn targets() -> PathBuf {
+    env::var_os("DRAINPROF_TEST_TARGETS")
+        .map_or_else(|| PathBuf::from(env!("DRAINPROF_TARGETS_BUILT")), PathBuf::from)
+}
+
+/// A target's program: in the targets' directory, or (Rust targets) where cargo put it.
+pub fn target(name: &str) -> Result<PathBuf> {
+    let built = targets().join(name);
+    if built.is_file() {
+        return Ok(built);
+    }
+    let rust = build_directory()?.join(name);
+    if rust.is_file() {
+        return Ok(rust);
+    }
+    bail!("there is no target {name}: neither {} nor {}", built.display(), rust.display())
+}
+
+/// A profile by the name of its file; what is no file of ours is taken as a built-in profile's name.
+#[must_use]
+pub fn profile(name: &str) -> String {
+    let file = targets().join("profiles").join(name).with_extension("toml");
+    if file.is_file() { file.display().to_string() } else { name.to_owned() }
+}
+
+/// The drainprof binary.
+pub fn drainprof() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("DRAINPROF_BIN") {
+        return Ok(PathBuf::from(path));
+    }
+    let beside = build_directory()?;
+    let mut candidates = vec![beside.join("drainprof")];
+    if let Some(root) = beside.parent() {
+        candidates.extend(["release", "debug"].map(|profile| root.join(profile).join("drainprof")));
+    }
+    candidates.iter().find(|path| path.is_file()).cloned().with_context(|| {
+        format!(
+            "there is no drainprof binary at {}: run `cargo build -p drainprof-daemon`, or set DRAINPROF_BIN",
+            candidates[0].display()
+        )
+    })
+}
+
+/// The text of the report's JSON schema.
+pub fn schema() -> Result<String> {
+    let path = env::var_os("DRAINPROF_TEST_SCHEMA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/report.schema.json"),
+        PathBuf::from,
+    );
+    fs::read_to_string(&path).with_context(|| format!("cannot read the schema {}", path.display()))
+}

@@ -1,0 +1,226 @@
+//! Every loss that can be provoked from outside is provoked, and shows: by name, in `complete`, in the
+//! exit code. Those that cannot be are named at the end, so that a new loss fails a test until it is
+//! provoked here or named there.
+
+use anyhow::Result;
+use drainprof_tests::{
+    compare::{Count, Expect},
+    environment::requires_root,
+    target::Target,
+    tracer::{Traced, Tracer, trace},
+};
+use nix::sys::signal::Signal;
+
+const OBJECTS: [&str; 2] = ["--level", "objects"];
+
+fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    OBJECTS.iter().chain(more).copied().collect()
+}
+
+fn granules(traced: &Traced) -> &serde_json::Value {
+    &traced.outcome.report()["targets"][0]["allocators"][0]["granules"]
+}
+
+/// 1,000 open granules and room for 64: 936 are counted as lost, closed all the same, and unknown.
+#[test]
+fn granule_map_full() -> Result<()> {
+    if requires_root() {
+        let traced = trace("many", &["what=granules"], "arena", &with(&["--max-granules", "64"]))?;
+        Expect::default()
+            .loss("granule_map_full", Count::Exactly(936))
+            .leave_out("granules.drainable")
+            .leave_out("granules.unknown")
+            .check(&traced);
+        assert_eq!(granules(&traced)["unknown"], 936);
+        assert_eq!(granules(&traced)["drainable"], 64);
+    }
+    Ok(())
+}
+
+/// Without a limit the same workload loses nothing.
+#[test]
+fn thousand_granules_fit() -> Result<()> {
+    if requires_root() {
+        trace("many", &["what=granules"], "arena", &OBJECTS)?.exact();
+    }
+    Ok(())
+}
+
+/// More objects than the map holds: the granule's close cannot be decided.
+#[test]
+fn object_map_full() -> Result<()> {
+    if requires_root() {
+        let traced = trace("many", &["what=objects"], "arena", &with(&["--max-objects", "64"]))?;
+        Expect::default()
+            .loss("object_map_full", Count::AtLeast(1))
+            .loss("unmatched_frees", Count::Any)
+            .leave_out("objects")
+            .leave_out("granules.drainable")
+            .leave_out("granules.unknown")
+            .check(&traced);
+        assert_eq!(granules(&traced)["unknown"], 1);
+    }
+    Ok(())
+}
+
+/// More allocator instances than can be followed.
+#[test]
+fn instance_map_full() -> Result<()> {
+    if requires_root() {
+        let args = ["what=instances", "n=200"];
+        let traced = trace("many", &args, "arena", &with(&["--max-instances", "8"]))?;
+        let report = traced.outcome.report();
+        assert_eq!(traced.outcome.code, Some(5), "{}", traced.outcome.talk());
+        assert_eq!(report["complete"], false);
+        // At least the open and the close of every instance beyond the eighth.
+        assert!(
+            report["losses"]["instance_map_full"].as_u64() >= Some(2 * 192),
+            "{}",
+            report["losses"]
+        );
+    }
+    Ok(())
+}
+
+/// More threads inside calls than can be followed, all at the same time.
+#[test]
+fn thread_map_full() -> Result<()> {
+    if requires_root() {
+        let args = ["what=threads", "n=64"];
+        let traced = trace("many", &args, "arena", &with(&["--max-threads", "4"]))?;
+        let report = traced.outcome.report();
+        assert_eq!(traced.outcome.code, Some(5), "{}", traced.outcome.talk());
+        assert!(report["losses"]["thread_map_full"].as_u64() >= Some(60), "{}", report["losses"]);
+    }
+    Ok(())
+}
+
+/// 64 threads inside calls at once are no loss with the room that there is by default.
+#[test]
+fn threads_fit() -> Result<()> {
+    if requires_root() {
+        trace("many", &["what=threads", "n=64"], "arena", &OBJECTS)?.exact();
+    }
+    Ok(())
+}
+
+/// Granules opened from more places than there are histograms.
+#[test]
+fn histogram_map_full() -> Result<()> {
+    if requires_root() {
+        let args = ["what=places", "n=64"];
+        let traced = trace("many", &args, "arena_bulk", &with(&["--max-places", "8"]))?;
+        Expect::default().loss("histogram_map_full", Count::AtLeast(1)).check(&traced);
+    }
+    Ok(())
+}
+
+/// Probed calls nested deeper than can be followed.
+#[test]
+fn nesting_too_deep() -> Result<()> {
+    if requires_root() {
+        let traced = trace("many", &["what=depth", "n=40"], "deep", &OBJECTS)?;
+        let report = traced.outcome.report();
+        assert_eq!(traced.outcome.code, Some(5), "{}", traced.outcome.talk());
+        assert!(report["losses"]["nesting_too_deep"].as_u64() >= Some(1), "{}", report["losses"]);
+    }
+    Ok(())
+}
+
+/// A recursion that fits counts its one object once.
+#[test]
+fn nesting_that_fits() -> Result<()> {
+    if requires_root() {
+        trace("many", &["what=depth", "n=5"], "deep", &OBJECTS)?.exact();
+    }
+    Ok(())
+}
+
+/// Pointers that cannot be read make every hit a counted loss, never a zero.
+#[test]
+fn read_fault() -> Result<()> {
+    if requires_root() {
+        let traced = trace("psweep", &["closes=50", "p=0"], "bad_pointer", &OBJECTS)?;
+        let report = traced.outcome.report();
+        assert_eq!(traced.outcome.code, Some(5), "{}", traced.outcome.talk());
+        // One open, one alloc and one close of each granule.
+        assert_eq!(report["losses"]["read_fault"], 150, "{}", report["losses"]);
+        let faults = |probe: &serde_json::Value| probe["faults"].as_u64().unwrap_or(0);
+        let probes = report["targets"][0]["probes"].as_array().cloned().unwrap_or_default();
+        assert_eq!(probes.iter().map(faults).sum::<u64>(), 150, "{probes:?}");
+    }
+    Ok(())
+}
+
+/// A ring of one page cannot hold the events of a drainprof that is stopped.
+#[test]
+fn ring_full() -> Result<()> {
+    if requires_root() {
+        let mut target = Target::start("psweep", &["closes=5000", "p=0"])?;
+        let more = with(&["--events", "--ring-bytes", "4096"]);
+        let mut tracer = Tracer::attach(&[target.pid()], "arena", &more)?;
+        tracer.process().signal(Signal::SIGSTOP)?;
+        target.go()?;
+        let truths = target.finish()?.truths;
+        tracer.process().signal(Signal::SIGCONT)?;
+        // The counts do not travel through the ring: they stay exact.
+        let expect = Expect::default().loss("ring_full", Count::AtLeast(1000));
+        expect.check(&Traced { truths, outcome: tracer.finish()? });
+    }
+    Ok(())
+}
+
+/// The notices come with their exact numbers and leave the report complete.
+#[test]
+fn notices_do_not_spoil_the_result() -> Result<()> {
+    if requires_root() {
+        for (mode, name) in [
+            ("mode=double_close", "unmatched_closes"),
+            ("mode=unknown_free", "unmatched_frees"),
+            ("mode=replaced", "objects_replaced"),
+            ("mode=alloc_after_close", "allocs_after_close"),
+        ] {
+            let traced = trace("misuse", &[mode, "times=37"], "misuse", &OBJECTS)?;
+            traced.exact();
+            assert_eq!(traced.outcome.report()["losses"][name], 37, "{mode}");
+        }
+    }
+    Ok(())
+}
+
+/// Every line of the list of losses is provoked by a test, or cannot be provoked from outside.
+#[test]
+fn every_loss_has_its_test() {
+    const PROVOKED: [&str; 14] = [
+        "granule_map_full",
+        "object_map_full",
+        "instance_map_full",
+        "thread_map_full",
+        "histogram_map_full",
+        "nesting_too_deep",
+        "read_fault",
+        "ring_full",
+        "unmatched_frees",
+        "unmatched_closes",
+        "objects_replaced",
+        "allocs_after_close",
+        "call_abandoned",    // traps.rs
+        "calls_cut_by_exec", // lifecycle.rs
+    ];
+    const NOT_FROM_OUTSIDE: [&str; 7] = [
+        "granule_index_full",   // sized with the slots: they run out first
+        "return_lost",          // only follows another loss
+        "alloc_raced",          // needs a close and a reopen within nanoseconds, thrice
+        "event_unknown",        // needs two versions at once
+        "index_raced",          // needs a sweep within the same instant
+        "attached_late",        // needs a process that runs before its parent's event is read
+        "calls_entered_before", // lifecycle.rs: whether a return is seen depends on the kernel
+    ];
+    for info in drainprof_common::loss::LOSSES {
+        assert!(
+            PROVOKED.contains(&info.name) || NOT_FROM_OUTSIDE.contains(&info.name),
+            "no test provokes {}",
+            info.name
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! `drainprof run`: probes in place before the first instruction, the child's status forwarded.
+
+use anyhow::Result;
+use drainprof_tests::{
+    compare::Expect,
+    environment::{self, requires_root},
+    tracer::{Tracer, trace_from_start},
+};
+
+const OBJECTS: [&str; 2] = ["--level", "objects"];
+
+/// Nothing is older than the observation, and every event is seen.
+#[test]
+fn exact_from_the_start() -> Result<()> {
+    if requires_root() {
+        trace_from_start("psweep", &["closes=3000", "late=4"], "arena", &OBJECTS)?.exact();
+    }
+    Ok(())
+}
+
+/// What happens before READY counts as well: nothing of it is unknown.
+#[test]
+fn the_time_before_main_loop_counts() -> Result<()> {
+    if requires_root() {
+        let args = ["mode=plain", "closes=500"];
+        let traced = trace_from_start("family", &args, "arena", &OBJECTS)?;
+        traced.exact();
+        assert_eq!(traced.outcome.report()["targets"][0]["began"]["how"], "from_start");
+    }
+    Ok(())
+}
+
+/// The child's exit status is drainprof's.
+#[test]
+fn status_is_forwarded() -> Result<()> {
+    if requires_root() {
+        let traced = trace_from_start("psweep", &["closes=10", "status=7"], "arena", &OBJECTS)?;
+        Expect::default().code(7).check(&traced);
+        let ended = &traced.outcome.report()["targets"][0]["ended"];
+        assert_eq!((&ended["how"], &ended["code"]), (&"exit".into(), &7.into()));
+    }
+    Ok(())
+}
+
+/// A child that dies by a signal is forwarded as shells do: 128 plus the signal.
+#[test]
+fn signal_is_forwarded() -> Result<()> {
+    if requires_root() {
+        let traced = trace_from_start("psweep", &["closes=10", "signal=15"], "arena", &OBJECTS)?;
+        Expect::default().code(128 + 15).check(&traced);
+        assert_eq!(traced.outcome.report()["targets"][0]["ended"]["signal"], 15);
+    }
+    Ok(())
+}
+
+/// An incomplete result outweighs the child's success.
+#[test]
+fn incomplete_outweighs_the_status() -> Result<()> {
+    if requires_root() {
+        let more = ["--level", "objects", "--max-granules", "64"];
+        let traced = trace_from_start("many", &["what=granules"], "arena", &more)?;
+        assert_eq!(traced.outcome.code, Some(5), "{}", traced.outcome.talk());
+    }
+    Ok(())
+}
+
+/// Children are followed from their first instruction.
+#[test]
+fn children_are_followed() -> Result<()> {
+    if requires_root() {
+        let more = ["--level", "objects", "--follow-forks"];
+        for mode in ["mode=fork", "mode=vfork", "mode=exec"] {
+            trace_from_start("family", &[mode], "arena", &more)?.exact();
+        }
+    }
+    Ok(())
+}
+
+/// A command that cannot be started is named, and is no success.
+#[test]
+fn unknown_command() -> Result<()> {
+    if requires_root() {
+        let profile = environment::profile("arena");
+        let args = ["run", "--profile", &profile, "--", "/nonexistent/program"];
+        let outcome = drainprof_tests::tracer::run_to_end(&args)?;
+        assert_ne!(outcome.code, Some(0));
+        assert!(outcome.talk().contains("/nonexistent/program"), "{}", outcome.talk());
+    }
+    Ok(())
+}
+
+/// A command whose program no profile is about is refused before it has run.
+#[test]
+fn nothing_to_probe() -> Result<()> {
+    if requires_root() {
+        let profile = environment::profile("bulk");
+        let program = environment::target("psweep")?.display().to_string();
+        let args = ["run", "--profile", &profile, "--", &program, "closes=1"];
+        let outcome = drainprof_tests::tracer::run_to_end(&args)?;
+        assert_eq!(outcome.code, Some(4), "{}", outcome.talk());
+        assert_eq!(outcome.stdout, Vec::<String>::new(), "the program did not run");
+    }
+    Ok(())
+}
+
+/// The child has drainprof's own stdin and stdout.
+#[test]
+fn child_reads_its_stdin() -> Result<()> {
+    if requires_root() {
+        let args = ["closes=200", "stops=1"];
+        let mut tracer = Tracer::run("psweep", &args, "arena", &OBJECTS)?;
+        tracer.process().expect_out("AT half")?;
+        tracer.process().send_line("go")?;
+        tracer.process().expect_out("AT end")?;
+        tracer.process().send_line("go")?;
+        let outcome = tracer.finish()?;
+        assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
+        assert_eq!(outcome.report()["targets"][0]["allocators"][0]["granules"]["closed"], 200);
+    }
+    Ok(())
+}

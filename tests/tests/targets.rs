@@ -1,0 +1,152 @@
+//! The targets by themselves, untraced and without root: their truths are consistent, and the numbers
+//! that can be known beforehand are these. A test that compares with a wrong truth proves nothing.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof_tests::{compare::sum_rule, environment, target};
+use serde_json::Value;
+
+/// Runs a target as `drainprof run` would start it.
+fn run(name: &str, args: &[&str]) -> Result<Vec<Value>> {
+    let mut command = Command::new(environment::target(name)?);
+    let output = command.args(args).env("DRAINPROF_GO", "1").output()?;
+    ensure!(output.status.success(), "{name} {args:?}: {output:?}");
+    let lines: Vec<String> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
+    target::truths(&lines)
+}
+
+fn count(truth: &Value, path: &str) -> u64 {
+    let pointer = format!("/allocators/0/{}", path.replace('.', "/"));
+    truth.pointer(&pointer).and_then(Value::as_u64).unwrap_or(u64::MAX)
+}
+
+/// Every workload that a test uses: granules and objects add up, and printing comes to an end.
+#[test]
+fn truths_add_up() -> Result<()> {
+    for (name, args) in [
+        (
+            "psweep",
+            &["closes=2000", "p=3000", "late=3", "ring=16", "failed=1000", "nulls=1000"][..],
+        ),
+        ("psweep_plain", &[]),
+        ("psweep_static", &[]),
+        ("psweep_fixed", &[]),
+        ("psweep_stripped", &[]),
+        ("psweep_split", &[]),
+        ("epoch_ring", &["epochs=3000"]),
+        ("epoch_ring", &["boundary=1"]),
+        ("misuse", &["mode=double_close"]),
+        ("misuse", &["mode=reopen"]),
+        ("misuse", &["mode=alloc_after_close"]),
+        ("misuse", &["mode=replaced"]),
+        ("misuse", &["mode=replaced_across"]),
+        ("misuse", &["mode=unknown_free"]),
+        ("resize", &[]),
+        ("nested", &["inflight=1"]),
+        ("instances", &["destroy=1"]),
+        ("family", &["mode=fork"]),
+        ("family", &["mode=vfork"]),
+        ("family", &["mode=exec"]),
+        ("family", &["mode=exec_inside"]),
+        ("family", &["mode=exec_thread"]),
+        ("abandon", &["mode=longjmp"]),
+        ("abandon", &["mode=thread_exit"]),
+        ("abandon", &["mode=thread_unwind"]),
+        ("abandon", &["mode=process_exit"]),
+        ("bulk", &[]),
+        ("slab", &[]),
+        ("threads", &["events=100000"]),
+        ("many", &["what=granules"]),
+        ("many", &["what=objects"]),
+        ("many", &["what=instances", "n=20"]),
+        ("many", &["what=threads", "n=16"]),
+        ("many", &["what=places", "n=64"]),
+        ("many", &["what=depth", "n=40"]),
+        ("midrun", &[]),
+        ("midrun", &["boundary=1"]),
+        ("ifunc", &[]),
+        ("clones", &[]),
+        ("rust_arena", &[]),
+        ("rust_slab", &[]),
+        ("rust_epochs", &[]),
+    ] {
+        let truths = run(name, args)?;
+        assert!(!truths.is_empty(), "{name} {args:?} printed no truth");
+        for truth in &truths {
+            for allocator in truth["allocators"].as_array().context("a list")? {
+                let mut full = allocator.clone();
+                for key in ["reopened", "destroyed"] {
+                    if full["granules"][key].is_null() {
+                        full["granules"][key] = 0.into();
+                    }
+                }
+                assert_eq!(sum_rule(&full), None, "{name} {args:?}");
+                let granules = &allocator["granules"];
+                if allocator["kind"] == "drain" && !granules["pinned"].is_null() {
+                    let of = |key: &str| granules[key].as_u64().unwrap_or(u64::MAX / 8);
+                    let verdicts = of("drainable") + of("pinned") + of("unknown");
+                    assert_eq!(verdicts, of("closed"), "{name} {args:?}");
+                }
+                let retention = &allocator["retention"];
+                if !retention["granules"].is_null() && !granules["pinned"].is_null() {
+                    let left = retention["granules"].as_u64().unwrap_or(0)
+                        + retention["late_drained"].as_u64().unwrap_or(0);
+                    assert_eq!(Some(left), granules["pinned"].as_u64(), "{name} {args:?}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The sweep pins with the probability that it is asked for: none, all, and close to it in between.
+#[test]
+fn the_sweep_keeps_its_rate() -> Result<()> {
+    for (p, low, high) in [(0, 0, 0), (2500, 24_000, 26_000), (10_000, 100_000, 100_000)] {
+        let truth = run("psweep", &["closes=100000", &format!("p={p}")])?.remove(0);
+        let pinned = count(&truth, "granules.pinned");
+        assert!((low..=high).contains(&pinned), "p={p}: {pinned}");
+        assert_eq!(count(&truth, "retention.granules"), pinned, "nothing is freed late");
+        assert_eq!(count(&truth, "retention.bytes"), 4096 * pinned);
+    }
+    Ok(())
+}
+
+/// A workload depends on its seed and on nothing else.
+#[test]
+fn workloads_are_deterministic() -> Result<()> {
+    let of = |seed: &str| -> Result<Value> {
+        let mut truth = run("psweep_fixed", &["p=2500", seed])?.remove(0);
+        truth["pid"] = 0.into();
+        Ok(truth)
+    };
+    assert_eq!(of("seed=1")?, of("seed=1")?);
+    assert_ne!(of("seed=1")?, of("seed=2")?);
+    Ok(())
+}
+
+/// Cases whose numbers follow from their code: each is done a hundred times.
+#[test]
+fn known_numbers() -> Result<()> {
+    let twice = run("misuse", &["mode=double_close"])?.remove(0);
+    assert_eq!(twice["losses"]["unmatched_closes"], 100);
+    assert_eq!(
+        (count(&twice, "granules.pinned"), count(&twice, "retention.late_drained")),
+        (50, 25)
+    );
+    let reopened = run("misuse", &["mode=reopen"])?.remove(0);
+    assert_eq!(
+        (count(&reopened, "granules.opened"), count(&reopened, "granules.reopened")),
+        (200, 100)
+    );
+    let slab = run("slab", &["slabs=64"])?.remove(0);
+    assert_eq!((count(&slab, "granules.open_now"), count(&slab, "objects.live")), (48, 272));
+    let ring = run("rust_epochs", &[])?.remove(0);
+    assert_eq!(
+        (count(&ring, "granules.opened"), count(&ring, "granules.opened_before")),
+        (3000, 1)
+    );
+    assert_eq!(count(&ring, "granules.pinned"), 273);
+    Ok(())
+}
