@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::artifacts::{self, TESTS_PACKAGE, TestBinary};
+use crate::artifacts::{self, TESTS_PACKAGE};
 use crate::tally::{Reader, Style, Tally};
 use crate::{ebpf, setup, vm, work};
 
@@ -89,7 +89,7 @@ fn all(args: &Args) -> Result<Tally> {
 fn unit(root: &Path, args: &Args) -> Result<Tally> {
     work::step("test: unit tests");
     let mut tally = Tally::default();
-    for binary in artifacts::tests(root, &[])? {
+    for binary in artifacts::tests(root, &[])?.binaries {
         let mut command = Command::new("timeout");
         command.args(["-k", "10", &BINARY_SECONDS.to_string()]).arg(&binary.path);
         command.arg("--nocapture").args(&args.filter).current_dir(&binary.directory);
@@ -107,11 +107,10 @@ fn unit(root: &Path, args: &Args) -> Result<Tally> {
     Ok(tally)
 }
 
-/// What the privileged tests run: the binaries, and the programs they are told of.
+/// What the privileged tests run.
 pub(crate) struct Privileged {
-    pub(crate) binaries: Vec<TestBinary>,
+    pub(crate) tests: artifacts::Tests,
     pub(crate) drainprof: PathBuf,
-    pub(crate) targets: PathBuf,
 }
 
 impl Privileged {
@@ -120,20 +119,18 @@ impl Privileged {
         work::step("test: build drainprof (release), the test targets and the privileged tests");
         Ok(Self {
             drainprof: artifacts::drainprof(root)?,
-            targets: artifacts::targets(root)?,
-            binaries: artifacts::tests(root, &["-p", TESTS_PACKAGE])?,
+            tests: artifacts::tests(root, &["-p", TESTS_PACKAGE])?,
         })
     }
 
     /// Runs them as root, one test at a time: they measure the machine, and probes are dear to detach.
     fn run(&self, args: &Args) -> Result<Tally> {
         let mut tally = Tally::default();
-        for binary in &self.binaries {
+        for binary in &self.tests.binaries {
             let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
             work::step(format!("test: {TESTS_PACKAGE} {}{why}", binary.name));
             let env = [
                 ("DRAINPROF_BIN", self.drainprof.as_os_str()),
-                ("DRAINPROF_TEST_TARGETS", self.targets.as_os_str()),
                 ("CARGO_MANIFEST_DIR", binary.directory.as_os_str()),
                 ("RUST_BACKTRACE", OsStr::new("1")),
             ];
