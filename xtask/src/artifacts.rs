@@ -29,9 +29,13 @@ pub(crate) struct TestBinary {
 pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
     MetadataCommand::new()
         .current_dir(root)
-        .other_options(vec!["--locked".to_owned()])
+        .other_options(
+            ["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"].map(String::from),
+        )
         .exec()
-        .context("read the workspace with `cargo metadata --locked`; is Cargo.lock committed and fresh?")
+        .context(
+            "read the workspace with `cargo metadata --locked`; is Cargo.lock committed and fresh?",
+        )
 }
 
 /// Where the tasks put what they make: `target/` of the workspace, or `CARGO_TARGET_DIR`.
@@ -60,7 +64,8 @@ pub(crate) fn tests(root: &Path, args: &[&str]) -> Result<Tests> {
             Message::CompilerArtifact(artifact) => {
                 let Some(path) = artifact.executable else { continue };
                 if artifact.profile.test {
-                    let directory = artifact.manifest_path.parent().context("a manifest lies nowhere")?;
+                    let directory =
+                        artifact.manifest_path.parent().context("a manifest lies nowhere")?;
                     tests.binaries.push(TestBinary {
                         name: artifact.target.name,
                         path: path.into(),
@@ -86,7 +91,15 @@ pub(crate) fn tests(root: &Path, args: &[&str]) -> Result<Tests> {
 /// Builds the release binary.
 pub(crate) fn drainprof(root: &Path) -> Result<PathBuf> {
     let mut command = work::cargo(root);
-    command.args(["build", "--release", "--locked", "-p", "drainprof-daemon", "--bin", "drainprof"]);
+    command.args([
+        "build",
+        "--release",
+        "--locked",
+        "-p",
+        "drainprof-daemon",
+        "--bin",
+        "drainprof",
+    ]);
     build("build drainprof", &mut command)?
         .into_iter()
         .find_map(|message| match message {
@@ -101,8 +114,9 @@ pub(crate) fn drainprof(root: &Path) -> Result<PathBuf> {
 fn build(what: &str, command: &mut Command) -> Result<Vec<Message>> {
     command.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
     let line = work::describe(command);
-    let mut child =
-        command.spawn().with_context(|| format!("{what}: cannot run `{line}`; is cargo on PATH?"))?;
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("{what}: cannot run `{line}`; is cargo on PATH?"))?;
     let output = child.stdout.take().with_context(|| format!("{what}: cargo has no stdout"))?;
     let made = Message::parse_stream(BufReader::new(output))
         .collect::<Result<Vec<_>, _>>()
@@ -118,7 +132,8 @@ fn build(what: &str, command: &mut Command) -> Result<Vec<Message>> {
 ///
 /// A first line `/* cflags: FLAGS */` names flags beyond the common ones, as it does for the tests' targets.
 pub(crate) fn target(source: &Path, directory: &Path) -> Result<PathBuf> {
-    let text = std::fs::read_to_string(source).with_context(|| format!("read {}", source.display()))?;
+    let text =
+        std::fs::read_to_string(source).with_context(|| format!("read {}", source.display()))?;
     let flags = text
         .lines()
         .next()

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let outcome = match Task::parse() {
         Task::BuildEbpf(args) => ebpf::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Setup(args) => setup::run(&args).map(|()| ExitCode::SUCCESS),
-        Task::Test(args) => test::run(&args),
+        Task::Test(args) => Ok(test::run(&args)),
         Task::Vm(args) => vm::run(&args),
         Task::Ci(args) => ci::run(&args),
         Task::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),

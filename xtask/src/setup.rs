@@ -48,8 +48,14 @@ pub(crate) fn mount_tracefs() -> Result<()> {
     if mounted || !Path::new(TRACEFS).exists() {
         return Ok(());
     }
-    work::step(format!("setup: mount tracefs at {TRACEFS} (needs root: tracepoints are read there)"));
+    work::step(format!(
+        "setup: mount tracefs at {TRACEFS} (needs root: tracepoints are read there)"
+    ));
     let mut mount = work::as_root("mount", &[]);
     mount.args(["-t", "tracefs", "nodev", TRACEFS]);
-    work::run("mount tracefs", "mount it by hand, or run on a kernel with CONFIG_TRACING", &mut mount)
+    work::run(
+        "mount tracefs",
+        "mount it by hand, or run on a kernel with CONFIG_TRACING",
+        &mut mount,
+    )
 }

@@ -127,7 +127,10 @@ impl Reader {
             if ended_well && self.style == Style::Doc {
                 return Tally::default();
             }
-            return Tally::failure(format!("{}: ended without a result (crash or timeout)", self.name));
+            return Tally::failure(format!(
+                "{}: ended without a result (crash or timeout)",
+                self.name
+            ));
         };
         let skips = self.skips.min(counts.passed);
         let mut tally = Tally {

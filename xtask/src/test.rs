@@ -42,13 +42,24 @@ pub(crate) struct Args {
     filter: Option<String>,
 }
 
+impl Args {
+    /// Everything, on a freshly built eBPF object; the kernel matrix unless `no_vm`.
+    pub(crate) fn fresh(no_vm: bool) -> Self {
+        Self { fresh_ebpf: true, no_vm, ..Self::default() }
+    }
+}
+
 /// Runs the tests and prints the sum.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let tally = all(args).unwrap_or_else(|error| {
+pub(crate) fn run(args: &Args) -> ExitCode {
+    conclude(&sum(args))
+}
+
+/// Runs the tests; what keeps them from running is a failure like any other.
+pub(crate) fn sum(args: &Args) -> Tally {
+    all(args).unwrap_or_else(|error| {
         eprintln!("xtask test: {error:#}");
         Tally::failure(format!("the test run: {error}"))
-    });
-    Ok(conclude(&tally))
+    })
 }
 
 /// Names the failures on stderr, prints the sum on stdout, and chooses the exit code.

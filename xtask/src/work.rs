@@ -81,7 +81,8 @@ pub(crate) fn scrub(command: &mut Command) {
 /// Runs a command with its output streamed.
 pub(crate) fn run(what: &str, advice: &str, command: &mut Command) -> Result<()> {
     let line = describe(command);
-    let status = command.status().with_context(|| format!("{what}: cannot run `{line}`; {advice}"))?;
+    let status =
+        command.status().with_context(|| format!("{what}: cannot run `{line}`; {advice}"))?;
     if !status.success() {
         bail!("{what} failed: `{line}` ended with {status}; {advice}");
     }

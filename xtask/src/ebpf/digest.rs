@@ -4,6 +4,7 @@
 //! that shape the code. Paths are part of it, relative and in order, so moving a file changes it too. The
 //! toolchain is not: the same sources from two toolchains are both right.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -30,11 +31,16 @@ pub(super) fn of_sources(root: &Path) -> Result<String> {
         part(&mut hash, &bytes);
     }
     let lock = root.join("Cargo.lock");
-    let lock = std::fs::read_to_string(&lock).with_context(|| format!("read {}", lock.display()))?;
+    let lock =
+        std::fs::read_to_string(&lock).with_context(|| format!("read {}", lock.display()))?;
     for name in LOCKED {
         part(&mut hash, format!("{name} {}", locked(&lock, name)?).as_bytes());
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    let mut hex = String::new();
+    for byte in hash.finalize() {
+        write!(hex, "{byte:02x}").context("write the digest")?;
+    }
+    Ok(hex)
 }
 
 /// Adds a part with its length before it, so that no two lists of parts have one digest.

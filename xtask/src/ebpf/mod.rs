@@ -77,7 +77,6 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     work::step(format!("build-ebpf: compile {CRATE} for {TARGET} with {}", toolchain.name()));
     let target_dir = artifacts::target_dir(root).join("bpf");
     let mut cargo = toolchain.cargo(root);
-    cargo.current_dir(root);
     cargo.args(["build", "--release", "--locked", "-p", CRATE, "--target", TARGET, "--target-dir"]);
     cargo.arg(&target_dir);
     work::run("build the kernel side", "mend what the compiler says above", &mut cargo)?;

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use object::build::elf::{Builder, SectionData};
-use object::{elf, Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
+use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind, elf};
 
 /// One eBPF instruction, in bytes.
 const INSTRUCTION: u64 = 8;

@@ -18,6 +18,7 @@ const BUILD_PACKAGES: [&str; 4] = ["gcc", "g++", "libc6-dev", "zlib1g-dev"];
 const CLIPPY_PACKAGE: &str = "rust-web-clippy";
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_CARGO: &str = "/usr/bin/cargo";
+const DEBIAN_CLIPPY: &str = "/usr/bin/cargo-clippy";
 const DEBIAN_LLVM: &str = "/usr/lib/llvm-22";
 const LINKER: &str = "bpf-linker";
 const LINKER_VERSION: &str = "bpf-linker@0.13.0";
@@ -74,7 +75,8 @@ impl Toolchain {
             Self::Nightly => nightly_sources()
                 .is_none()
                 .then(|| {
-                    "`rustup toolchain install nightly --component rust-src` has not been run".to_owned()
+                    "`rustup toolchain install nightly --component rust-src` has not been run"
+                        .to_owned()
                 })
                 .or_else(linker),
         }
@@ -83,29 +85,50 @@ impl Toolchain {
     /// A cargo of this toolchain, its flags set.
     pub(super) fn cargo(self, root: &Path) -> Command {
         let mut cargo = match self {
-            Self::Debian => {
-                let mut cargo = Command::new(DEBIAN_CARGO);
-                cargo.env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", UNSTABLE);
-                cargo
-            }
+            Self::Debian => Command::new(DEBIAN_CARGO),
             Self::Nightly => {
                 let mut cargo = Command::new("rustup");
                 cargo.args(["run", "nightly", "cargo", "-Z", "build-std=core"]);
-                cargo.env_remove("RUSTC");
                 cargo
             }
         };
-        work::scrub(&mut cargo);
-        // Inside `cargo xtask` these name the toolchain that built the xtask.
-        cargo.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTFLAGS");
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(self, root).join("\x1f"));
-        if let Some(directory) = work::find_program(LINKER).and_then(|path| path.parent().map(PathBuf::from))
-        {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let all = std::iter::once(directory).chain(std::env::split_paths(&path));
-            if let Ok(joined) = std::env::join_paths(all) {
-                cargo.env("PATH", joined);
+        self.prepare(&mut cargo, root);
+        cargo
+    }
+
+    /// The clippy of this toolchain, likewise.
+    fn clippy(self, root: &Path) -> Command {
+        match self {
+            // Not `cargo clippy`: cargo would find rustup's clippy first, which fits another compiler.
+            Self::Debian => {
+                let mut clippy = Command::new(DEBIAN_CLIPPY);
+                self.prepare(&mut clippy, root);
+                clippy.env("CARGO", DEBIAN_CARGO).arg("clippy");
+                clippy
             }
+            Self::Nightly => {
+                let mut clippy = self.cargo(root);
+                clippy.arg("clippy");
+                clippy
+            }
+        }
+    }
+
+    /// Sets directory, flags and profile of a command.
+    fn prepare(self, cargo: &mut Command, root: &Path) {
+        work::scrub(cargo);
+        // Inside `cargo xtask` these name the toolchain that built the xtask.
+        for key in ["CARGO", "RUSTC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"] {
+            cargo.env_remove(key);
+        }
+        if self == Self::Debian {
+            cargo.env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", UNSTABLE);
+        }
+        cargo.current_dir(root).env("CARGO_ENCODED_RUSTFLAGS", flags(self, root).join("\x1f"));
+        let linker = work::find_program(LINKER).and_then(|path| path.parent().map(PathBuf::from));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        if let Ok(path) = std::env::join_paths(std::env::split_paths(&path).chain(linker)) {
+            cargo.env("PATH", path);
         }
         for (key, value) in [
             ("OPT_LEVEL", "3"),
@@ -120,14 +143,15 @@ impl Toolchain {
         ] {
             cargo.env(format!("CARGO_PROFILE_RELEASE_{key}"), value);
         }
-        cargo
     }
 }
 
 /// Compiler flags; paths of this machine are replaced by names that are the same everywhere.
 fn flags(toolchain: Toolchain, root: &Path) -> Vec<String> {
     let mut flags: Vec<String> =
-        ["--cfg=bpf_target_arch=\"x86_64\"", "-Clink-arg=--btf", "-Cdebuginfo=2"].map(String::from).into();
+        ["--cfg=bpf_target_arch=\"x86_64\"", "-Clink-arg=--btf", "-Cdebuginfo=2"]
+            .map(String::from)
+            .into();
     let mut remap = |from: &Path, to: &str| {
         flags.push(format!("--remap-path-prefix={}={to}", from.display()));
     };
@@ -138,7 +162,8 @@ fn flags(toolchain: Toolchain, root: &Path) -> Vec<String> {
     if let Some(home) = work::cargo_home() {
         remap(&home, "/cargo");
         // Below here the registry's name comes first, which differs where a mirror is used.
-        for registry in std::fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten() {
+        for registry in std::fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten()
+        {
             remap(&registry.path(), "/crates");
         }
     }
@@ -196,7 +221,11 @@ pub(super) fn install(root: &Path) -> Result<()> {
         cargo.args(["--no-default-features", "--features", "llvm-22"]);
         cargo.arg("--target-dir").arg(artifacts::target_dir(root).join("bpf-linker"));
         cargo.env("LLVM_PREFIX", DEBIAN_LLVM).env("LLVM_SYS_221_PREFIX", DEBIAN_LLVM);
-        work::run("install bpf-linker", "it needs LLVM 22 with its headers (llvm-22-dev)", &mut cargo)?;
+        work::run(
+            "install bpf-linker",
+            "it needs LLVM 22 with its headers (llvm-22-dev)",
+            &mut cargo,
+        )?;
     }
     Toolchain::find().map(|_| ())
 }
@@ -207,9 +236,8 @@ pub(super) fn clippy(root: &Path) -> Result<()> {
     if toolchain == Toolchain::Debian {
         packages::install(&[CLIPPY_PACKAGE], "to lint the kernel side")?;
     }
-    let mut cargo = toolchain.cargo(root);
-    cargo.current_dir(root);
-    cargo.args(["clippy", "--release", "--locked", "-p", CRATE, "--target", TARGET, "--target-dir"]);
-    cargo.arg(artifacts::target_dir(root).join("bpf")).args(["--", "-D", "warnings"]);
-    work::run("clippy of the kernel side", "mend what it says above", &mut cargo)
+    let mut clippy = toolchain.clippy(root);
+    clippy.args(["--release", "--locked", "-p", CRATE, "--target", TARGET, "--target-dir"]);
+    clippy.arg(artifacts::target_dir(root).join("bpf")).args(["--", "-D", "warnings"]);
+    work::run("clippy of the kernel side", "mend what it says above", &mut clippy)
 }

@@ -52,9 +52,11 @@ pub(super) fn pack(directory: &Path, built: &Privileged, runs: &[Run]) -> Result
     }
     let init = tree.join("init");
     fs::write(&init, script(runs)).with_context(|| format!("write {}", init.display()))?;
-    fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).context("make init executable")?;
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755))
+        .context("make init executable")?;
     for (name, text) in [("passwd", "root:x:0:0:root:/root:/bin/sh\n"), ("group", "root:x:0:\n")] {
-        fs::write(tree.join("etc").join(name), text).with_context(|| format!("write etc/{name}"))?;
+        fs::write(tree.join("etc").join(name), text)
+            .with_context(|| format!("write etc/{name}"))?;
     }
     archive(&tree, &directory.join("initramfs.cpio"))
 }

@@ -18,9 +18,9 @@ pub(super) struct Run {
 }
 
 /// Reads the list; the runs come in the order of the binaries' names.
-pub(super) fn runs(text: &str, binaries: &[TestBinary]) -> Result<Vec<Run>> {
+pub(super) fn runs(list: &str, binaries: &[TestBinary]) -> Result<Vec<Run>> {
     let mut wanted: BTreeMap<&str, Option<Vec<String>>> = BTreeMap::new();
-    for line in text.lines() {
+    for line in list.lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;

@@ -9,6 +9,7 @@ mod kernel;
 mod matrix;
 mod qemu;
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -69,6 +70,7 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tal
     let directory = artifacts::target_dir(root).join("vm");
     work::step(format!("vm: pack {} test binaries into an initramfs", runs.len()));
     let initrd = initramfs::pack(&directory, built, &runs)?;
+    let kvm = Cell::new(!args.no_kvm);
     let mut tally = Tally::default();
     for line in kernel::LINES {
         let wanted = args.kernels.is_empty() || args.kernels.iter().any(|v| v == line.version);
@@ -81,7 +83,7 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tal
                 kernel: &kernel,
                 initrd: &initrd,
                 seconds: args.timeout,
-                kvm: !args.no_kvm,
+                kvm: &kvm,
                 runs: &runs,
             })
         });

@@ -3,6 +3,7 @@
 //! The line carries marks of the init script and, between them, what a test binary prints. Only the qemu
 //! process started here is ever killed.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -27,22 +28,26 @@ pub(super) struct Machine<'a> {
     pub(super) kernel: &'a Path,
     pub(super) initrd: &'a Path,
     pub(super) seconds: u64,
-    pub(super) kvm: bool,
+    /// Whether to try KVM; becomes false once it has not worked.
+    pub(super) kvm: &'a Cell<bool>,
     pub(super) runs: &'a [Run],
 }
 
 /// Boots the machine, runs its tests, and returns their sum.
 pub(super) fn boot(machine: &Machine<'_>) -> Result<Tally> {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
-    if machine.kvm && device.is_ok() {
+    if machine.kvm.get() && device.is_ok() {
         match attempt(machine, Some(KVM_FIRST_WORD))? {
             Outcome::Ran(tally) => return Ok(tally),
             Outcome::Silent => work::note("KVM is there but does not work; emulating instead"),
         }
     }
+    machine.kvm.set(false);
     match attempt(machine, None)? {
         Outcome::Ran(tally) => Ok(tally),
-        Outcome::Silent => bail!("it never came up; boot {} by hand to see", machine.kernel.display()),
+        Outcome::Silent => {
+            bail!("it never came up; boot {} by hand to see", machine.kernel.display())
+        }
     }
 }
 
@@ -60,10 +65,21 @@ fn attempt(machine: &Machine<'_>, first_word: Option<Duration>) -> Result<Outcom
     work::step(format!("vm: boot kernel {} ({how}, at most {} s)", machine.name, machine.seconds));
     let mut qemu = Command::new("qemu-system-x86_64");
     match first_word {
-        Some(_) => qemu.args(["-accel", "kvm", "-cpu", "host"]),
+        // What qemu says of a KVM that does not work would only worry: emulation follows.
+        Some(_) => qemu.args(["-accel", "kvm", "-cpu", "host"]).stderr(Stdio::null()),
         None => qemu.args(["-accel", "tcg,thread=multi"]),
     };
-    qemu.args(["-m", "1536", "-smp", "2", "-nographic", "-nodefaults", "-nic", "none", "-no-reboot"]);
+    qemu.args([
+        "-m",
+        "1536",
+        "-smp",
+        "2",
+        "-nographic",
+        "-nodefaults",
+        "-nic",
+        "none",
+        "-no-reboot",
+    ]);
     qemu.args(["-serial", "stdio", "-monitor", "none"]);
     qemu.arg("-kernel").arg(machine.kernel).arg("-initrd").arg(machine.initrd);
     qemu.args(["-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off"]);
@@ -89,7 +105,8 @@ fn follow(child: &mut Child) -> Result<Receiver<String>> {
     let (send, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(serial).split(b'\n').map_while(Result::ok) {
-            if send.send(String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned()).is_err() {
+            if send.send(String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned()).is_err()
+            {
                 break;
             }
         }
@@ -163,7 +180,8 @@ impl<'a> Session<'a> {
                 let tally = reader.finish(status == "0");
                 if tally.passed + tally.failed + tally.skipped == 0 {
                     let what = "no test ran; does tests/matrix.txt name tests that exist?";
-                    self.tally.add(Tally::failure(format!("kernel {}: {name}: {what}", self.machine)));
+                    self.tally
+                        .add(Tally::failure(format!("kernel {}: {name}: {what}", self.machine)));
                 }
                 self.tally.add(tally);
                 self.ended += 1;
@@ -227,7 +245,8 @@ mod tests {
     /// A machine that dies in a binary fails that one and every later one.
     #[test]
     fn what_did_not_end_failed() {
-        let tally = session("@@drainprof kernel 6.1.0\n@@drainprof begin a\ntest x ... ", &["a", "b"]);
+        let tally =
+            session("@@drainprof kernel 6.1.0\n@@drainprof begin a\ntest x ... ", &["a", "b"]);
         assert_eq!((tally.passed, tally.failed), (0, 2));
     }
 
