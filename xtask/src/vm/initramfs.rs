@@ -20,7 +20,12 @@ use crate::work;
 const BUSYBOX: &str = "/bin/busybox";
 
 /// Packs everything; returns the archive.
-pub(super) fn pack(directory: &Path, built: &Privileged, runs: &[Run]) -> Result<PathBuf> {
+pub(super) fn pack(
+    root: &Path,
+    directory: &Path,
+    built: &Privileged,
+    runs: &[Run],
+) -> Result<PathBuf> {
     let tree = directory.join("root");
     if tree.exists() {
         fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
@@ -44,6 +49,10 @@ pub(super) fn pack(directory: &Path, built: &Privileged, runs: &[Run]) -> Result
         create(&opt.join("targets"))?;
         place(program, &opt.join("targets").join(name))?;
         programs.push(program.clone());
+    }
+    let schema = root.join("docs/report.schema.json");
+    if schema.is_file() {
+        copy(&schema, &opt.join("report.schema.json"))?;
     }
     for library in libraries(&programs)? {
         let inside = tree.join(library.strip_prefix("/").unwrap_or(&library));
@@ -78,10 +87,11 @@ fn script(runs: &[Run]) -> String {
          ln -sf /proc/self/fd /dev/fd\n\
          ip link set lo up 2>/dev/null || ifconfig lo up\n\
          export RUST_BACKTRACE=1 DRAINPROF_VM=1\n\
-         export DRAINPROF_BIN=/opt/drainprof DRAINPROF_TEST_TARGETS=/opt/targets\n",
+         export DRAINPROF_BIN=/opt/drainprof DRAINPROF_TEST_TARGETS=/opt/targets\n\
+         export DRAINPROF_TEST_SCHEMA=/opt/report.schema.json\n",
     );
-    // Emulation is some twenty times slower than the machine itself; the counts stay exact.
-    script.push_str("export DRAINPROF_SWEEP_CLOSES=${DRAINPROF_SWEEP_CLOSES:-500}\n");
+    // Emulation is some twenty times slower than the machine itself; fewer closes show the same.
+    script.push_str("export DRAINPROF_SWEEP_CLOSES=500\n");
     let _ = writeln!(script, "echo '{} kernel' $(uname -r)", qemu::MARK);
     for run in runs {
         let name = &run.binary.name;

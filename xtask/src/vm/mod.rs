@@ -69,7 +69,7 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tal
     let runs = matrix::runs(&text, &built.tests.binaries)?;
     let directory = artifacts::target_dir(root).join("vm");
     work::step(format!("vm: pack {} test binaries into an initramfs", runs.len()));
-    let initrd = initramfs::pack(&directory, built, &runs)?;
+    let initrd = initramfs::pack(root, &directory, built, &runs)?;
     let kvm = Cell::new(!args.no_kvm);
     let mut tally = Tally::default();
     for line in kernel::LINES {
