@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Requests per run, at 1500 a second.
     #[arg(long, default_value_t = 10_000)]
     requests: u64,
+    /// Show this drainprof instead of building one.
+    #[arg(long, value_name = "FILE")]
+    drainprof: Option<PathBuf>,
 }
 
 /// Builds, runs both servers, and compares.
@@ -32,7 +35,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     packages::install(&setup::DEMO_PACKAGES, "to compile the demo's server")?;
     setup::mount_tracefs()?;
     work::step("demo: build drainprof (release; minutes at the first time) and the server");
-    let drainprof = artifacts::drainprof(&root)?;
+    let drainprof = match &args.drainprof {
+        Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display()))?,
+        None => artifacts::drainprof(&root)?,
+    };
     let directory = artifacts::target_dir(&root).join("demo");
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
     let server = artifacts::target(&root.join("tests/targets/request_server.c"), &directory)?;
@@ -48,7 +54,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let valgrind = stage.valgrind()?;
     println!("\n{}", table(&bug, &fixed));
     if let Some(verdict) = valgrind {
-        println!("Valgrind on routing=request: {verdict}\n");
+        println!(
+            "Valgrind, which follows malloc and not these arenas, on routing=request:\n  {verdict}\n"
+        );
     }
     print!("{}", closing(&bug, &fixed, &stage));
     Ok(())
@@ -69,6 +77,10 @@ impl Stage {
         let why = if work::is_root() { "" } else { "; through sudo: loading eBPF needs root" };
         work::step(format!("demo: drainprof run … request_server routing={routing} (7 s{why})"));
         let report = self.directory.join(format!("{routing}.ndjson"));
+        // An older run's report must not be taken for this one's.
+        if report.exists() {
+            fs::remove_file(&report).with_context(|| format!("remove {}", report.display()))?;
+        }
         let mut command = work::as_root(&self.drainprof, &[]);
         command.args(["run", "--level", "objects", "-i", "1", "-o", "ndjson", "--profile"]);
         command.arg(&self.profile).arg("--output").arg(&report).arg("--").arg(&self.server);
@@ -210,9 +222,9 @@ fn closing(bug: &Run, fixed: &Run, stage: &Stage) -> String {
     let _ = writeln!(
         text,
         "Next:\n  \
-           {}            the allocator, described in 40 lines\n  \
-           {}  reports of these runs\n  \
-           sudo {} attach -p PID            on a process of yours",
+           the allocator, described in 40 lines: {}\n  \
+           reports of these runs: {}\n  \
+           a process of yours: sudo {} attach -p PID",
         profile.display(),
         stage.directory.join("*.ndjson").display(),
         stage.drainprof.display(),

@@ -143,7 +143,9 @@ impl Privileged {
             let env = [
                 ("DRAINPROF_BIN", self.drainprof.as_os_str()),
                 ("CARGO_MANIFEST_DIR", binary.directory.as_os_str()),
+                // Of panics only: an error's own words say enough, and its trace hides them.
                 ("RUST_BACKTRACE", OsStr::new("1")),
+                ("RUST_LIB_BACKTRACE", OsStr::new("0")),
             ];
             let mut command = work::as_root("timeout", &env);
             command.args(["-k", "10", &BINARY_SECONDS.to_string()]).arg(&binary.path);

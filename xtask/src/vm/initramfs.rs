@@ -86,7 +86,7 @@ fn script(runs: &[Run]) -> String {
          mount -t tmpfs tmpfs /run\n\
          ln -sf /proc/self/fd /dev/fd\n\
          ip link set lo up 2>/dev/null || ifconfig lo up\n\
-         export RUST_BACKTRACE=1 DRAINPROF_VM=1\n\
+         export RUST_BACKTRACE=1 RUST_LIB_BACKTRACE=0\n\
          export DRAINPROF_BIN=/opt/drainprof DRAINPROF_TEST_TARGETS=/opt/targets\n\
          export DRAINPROF_TEST_SCHEMA=/opt/report.schema.json\n",
     );
