@@ -1,1 +1,52 @@
-fn main() {}
+//! `cargo xtask`: the project's own tasks.
+//!
+//! One module per command; `work`, `packages`, `tally` and `artifacts` are what the commands share.
+//! Nothing here is part of the product.
+
+mod artifacts;
+mod ci;
+mod demo;
+mod ebpf;
+mod packages;
+mod setup;
+mod tally;
+mod test;
+mod vm;
+mod work;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// The project's own tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version)]
+enum Task {
+    /// Build the kernel side and write the object file that the daemon embeds.
+    BuildEbpf(ebpf::Args),
+    /// Install what the tests and the demo need.
+    Setup(setup::Args),
+    /// Run every test, the privileged ones and the kernel matrix included.
+    Test(test::Args),
+    /// Run the tests of the kernel matrix on older kernels under qemu.
+    Vm(vm::Args),
+    /// Run every check, then every test.
+    Ci(ci::Args),
+    /// Show a structural leak and its fix on a small server.
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Task::parse() {
+        Task::BuildEbpf(args) => ebpf::run(&args).map(|()| ExitCode::SUCCESS),
+        Task::Setup(args) => setup::run(&args).map(|()| ExitCode::SUCCESS),
+        Task::Test(args) => Ok(test::run(&args)),
+        Task::Vm(args) => vm::run(&args),
+        Task::Ci(args) => ci::run(&args),
+        Task::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,89 @@
+//! `cargo xtask ci`: the only definition of what must hold before a change is taken.
+//!
+//! Every check runs even if another failed, so that one run tells all; then every test runs, on a freshly
+//! built eBPF object. Checks that fail count as failures in the sum; those that hold are not counted.
+
+mod dependencies;
+mod rules;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::tally::Tally;
+use crate::{ebpf, test, work};
+
+/// Arguments of `ci`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only the checks, no tests.
+    #[arg(long)]
+    checks_only: bool,
+    /// Leave out the kernel matrix.
+    #[arg(long)]
+    no_vm: bool,
+}
+
+/// A check: its name and what it does.
+type Check = (&'static str, fn(&Path) -> Result<()>);
+
+/// All checks, the quick ones first.
+const CHECKS: [Check; 9] = [
+    ("format", format),
+    ("file sizes, lints, module direction", rules::check),
+    ("licences", dependencies::licences),
+    ("unused dependencies", dependencies::unused),
+    ("eBPF digest", ebpf::check),
+    ("eBPF toolchain", ebpf::setup),
+    ("clippy of the kernel side", ebpf::clippy),
+    ("clippy", clippy),
+    ("documentation", documentation),
+];
+
+/// Runs the checks and the tests, and prints the sum.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let root = work::root()?;
+    let mut failed = Tally::default();
+    for (name, check) in CHECKS {
+        work::step(format!("ci: {name}"));
+        if let Err(error) = check(&root) {
+            eprintln!("xtask ci: {name}: {error:#}");
+            failed.add(Tally::failure(format!("check: {name}")));
+        }
+    }
+    if args.checks_only {
+        for failure in &failed.failures {
+            eprintln!("failed: {failure}");
+        }
+        return Ok(if failed.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    work::step("ci: cargo xtask test --fresh-ebpf");
+    let mut tally = test::sum(&test::Args::fresh(args.no_vm));
+    tally.add(failed);
+    Ok(test::conclude(&tally))
+}
+
+fn format(root: &Path) -> Result<()> {
+    work::run(
+        "format",
+        "run `cargo fmt --all`",
+        work::cargo(root).args(["fmt", "--all", "--check"]),
+    )
+}
+
+/// Everything but the kernel side, which has another target.
+const HOST: [&str; 4] = ["--workspace", "--exclude", "drainprof-ebpf", "--locked"];
+
+fn clippy(root: &Path) -> Result<()> {
+    let mut cargo = work::cargo(root);
+    cargo.arg("clippy").args(HOST).args(["--all-targets", "--", "-D", "warnings"]);
+    work::run("clippy", "mend what it says above", &mut cargo)
+}
+
+fn documentation(root: &Path) -> Result<()> {
+    let mut cargo = work::cargo(root);
+    cargo.arg("doc").args(HOST).args(["--no-deps", "--document-private-items"]);
+    cargo.env("RUSTDOCFLAGS", "-D warnings");
+    work::run("documentation", "mend what rustdoc says above", &mut cargo)
+}

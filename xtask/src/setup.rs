@@ -1,0 +1,61 @@
+//! `cargo xtask setup`: installs what the tests and the demo need, and mounts tracefs.
+//!
+//! Fast and without root when all is there. The toolchain of the kernel side is `build-ebpf --setup`'s job.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::{packages, work};
+
+/// What the tests and the demo run or are built with; only the programs are wanted, no running service.
+const PACKAGES: [&str; 12] = [
+    "apache2-utils",
+    "apt",
+    "binutils",
+    "busybox-static",
+    "cpio",
+    "dpkg",
+    "gcc",
+    "libc6-dev",
+    "nginx-light",
+    "postgresql-15",
+    "qemu-system-x86",
+    "util-linux",
+];
+
+/// What the demo alone needs.
+pub(crate) const DEMO_PACKAGES: [&str; 2] = ["gcc", "libc6-dev"];
+
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// Arguments of `setup`.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// Installs and mounts what is missing.
+pub(crate) fn run(_: &Args) -> Result<()> {
+    work::step("setup: packages for the tests and the demo");
+    packages::install(&PACKAGES, "for the tests and the demo")?;
+    mount_tracefs()
+}
+
+/// Mounts tracefs, which lists the tracepoints that drainprof uses, where it is absent.
+pub(crate) fn mount_tracefs() -> Result<()> {
+    // Only root may look inside, so its presence is read from the list of mounts.
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounted = mounts.lines().any(|line| line.split(' ').nth(1) == Some(TRACEFS));
+    if mounted || !Path::new(TRACEFS).exists() {
+        return Ok(());
+    }
+    work::step(format!(
+        "setup: mount tracefs at {TRACEFS} (needs root: tracepoints are read there)"
+    ));
+    let mut mount = work::as_root("mount", &[]);
+    mount.args(["-t", "tracefs", "nodev", TRACEFS]);
+    work::run(
+        "mount tracefs",
+        "mount it by hand, or run on a kernel with CONFIG_TRACING",
+        &mut mount,
+    )
+}

@@ -1,0 +1,260 @@
+//! Reads what test binaries print and sums it up.
+//!
+//! A pure reader of libtest's plain output: it is given lines and an exit status and returns counts. A test
+//! that prints `SKIP: reason` and passes is a skipped one; a binary that ends without its result line, or
+//! with a bad status and no failed test, is a failure of its own. Called by `test` and `vm`.
+
+use std::fmt;
+
+/// How many tests passed, failed, and were skipped, and which failed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+    /// One line per failure, with the binary's name before the test's.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Tally {
+    /// One failure that is no test's: a crash, a check, a machine that did not boot.
+    pub(crate) fn failure(what: impl Into<String>) -> Self {
+        Self { failed: 1, failures: vec![what.into()], ..Self::default() }
+    }
+
+    /// Adds another tally to this one.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.failures.extend(other.failures);
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// How a run prints its tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// `--nocapture --test-threads=1`: a test's output stands between its name and its result.
+    Sequential,
+    /// Several tests at once: output cannot be assigned, each `SKIP:` line is one test.
+    Parallel,
+    /// rustdoc: like parallel, and one run may print several results, or none where there is no example.
+    Doc,
+}
+
+/// Reads one test binary's output, line by line.
+pub(crate) struct Reader {
+    name: String,
+    style: Style,
+    result: Option<Counts>,
+    skips: usize,
+    skip_pending: bool,
+    listing: bool,
+    failures: Vec<String>,
+}
+
+/// The numbers of one `test result:` line.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+}
+
+impl Reader {
+    pub(crate) fn new(name: impl Into<String>, style: Style) -> Self {
+        Self {
+            name: name.into(),
+            style,
+            result: None,
+            skips: 0,
+            skip_pending: false,
+            listing: false,
+            failures: Vec::new(),
+        }
+    }
+
+    /// Takes one line, without its line end.
+    pub(crate) fn line(&mut self, line: &str) {
+        let line = line.trim_end_matches('\r');
+        if let Some(counts) = Counts::parse(line) {
+            self.settle_skip();
+            self.listing = false;
+            // A test may itself print such a line, so of one binary only the last one counts.
+            self.result = Some(match (self.style, self.result) {
+                (Style::Doc, Some(before)) => before.plus(counts),
+                _ => counts,
+            });
+            return;
+        }
+        if line.trim_end() == "failures:" {
+            // It comes twice, with the outputs and with the names; names are indented by four.
+            self.listing = true;
+            self.failures.clear();
+        } else if self.listing
+            && let Some(name) = line.strip_prefix("    ").filter(|name| !name.contains(' '))
+        {
+            self.failures.push(format!("{}: {name}", self.name));
+        }
+        let text = match line.split_once(" ... ") {
+            Some((head, rest)) if head.starts_with("test ") => {
+                self.settle_skip();
+                rest
+            }
+            _ => line,
+        };
+        if text.trim_start().starts_with("SKIP:") {
+            self.skip_pending = true;
+            if self.style != Style::Sequential {
+                self.settle_skip();
+            }
+        }
+        if self.style == Style::Sequential && line.trim_end().ends_with("FAILED") {
+            self.skip_pending = false;
+        }
+    }
+
+    /// Ends the reading with the binary's fate.
+    pub(crate) fn finish(mut self, ended_well: bool) -> Tally {
+        self.settle_skip();
+        let Some(counts) = self.result else {
+            if ended_well && self.style == Style::Doc {
+                return Tally::default();
+            }
+            return Tally::failure(format!(
+                "{}: ended without a result (crash or timeout)",
+                self.name
+            ));
+        };
+        let skips = self.skips.min(counts.passed);
+        let mut tally = Tally {
+            passed: counts.passed - skips,
+            failed: counts.failed,
+            skipped: counts.ignored + skips,
+            failures: self.failures,
+        };
+        if !ended_well && tally.failed == 0 {
+            tally.add(Tally::failure(format!("{}: failed after its tests had passed", self.name)));
+        }
+        tally
+    }
+
+    fn settle_skip(&mut self) {
+        self.skips += usize::from(std::mem::take(&mut self.skip_pending));
+    }
+}
+
+impl Counts {
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`, wherever on the line it begins:
+    /// a test's last output may lack its line end.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, result) = line.rsplit_once("test result: ")?;
+        let (_, numbers) = result.split_once(". ")?;
+        let mut counts = Self::default();
+        for field in numbers.split("; ") {
+            let Some((number, what)) = field.trim().split_once(' ') else { continue };
+            match what {
+                "passed" => counts.passed = number.parse().ok()?,
+                "failed" => counts.failed = number.parse().ok()?,
+                "ignored" => counts.ignored = number.parse().ok()?,
+                _ => {}
+            }
+        }
+        Some(counts)
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            ignored: self.ignored + other.ignored,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reader, Style, Tally};
+
+    fn read(style: Style, ended_well: bool, text: &str) -> Tally {
+        let mut reader = Reader::new("bin", style);
+        for line in text.lines() {
+            reader.line(line);
+        }
+        reader.finish(ended_well)
+    }
+
+    /// The plain case: numbers are those of the result line, ignored tests count as skipped.
+    #[test]
+    fn result_line_is_summed() {
+        let tally = read(
+            Style::Parallel,
+            true,
+            "running 4 tests\ntest a ... ok\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.01s",
+        );
+        assert_eq!((tally.passed, tally.failed, tally.skipped), (3, 0, 1));
+    }
+
+    /// A test that says SKIP, even twice, is one skipped test, wherever its line begins.
+    #[test]
+    fn skip_line_turns_a_pass_into_a_skip() {
+        let tally = read(
+            Style::Sequential,
+            true,
+            "test a ... SKIP: no nginx\nSKIP: really\nok\ntest b ... noise\nSKIP: no psql\r\nok\ntest c ... ok\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+        );
+        assert_eq!((tally.passed, tally.failed, tally.skipped), (1, 0, 2));
+    }
+
+    /// A test that says SKIP and then fails is a failure, and takes no pass away from another test.
+    #[test]
+    fn skip_of_a_failing_test_is_not_counted() {
+        let tally = read(
+            Style::Sequential,
+            false,
+            "test a ... SKIP: no nginx\nFAILED\ntest b ... ok\n\nfailures:\n\nfailures:\n    a\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out",
+        );
+        assert_eq!((tally.passed, tally.failed, tally.skipped), (1, 1, 0));
+        assert_eq!(tally.failures, ["bin: a"]);
+    }
+
+    /// A binary that dies before its result line is one failure.
+    #[test]
+    fn crash_is_a_failure() {
+        let tally = read(Style::Sequential, false, "running 2 tests\ntest a ... ok\ntest b ... ");
+        assert_eq!((tally.passed, tally.failed), (0, 1));
+    }
+
+    /// A binary that claims success and then ends badly is a failure as well.
+    #[test]
+    fn bad_status_after_success_is_a_failure() {
+        let tally = read(Style::Parallel, false, "test result: ok. 1 passed; 0 failed; 0 ignored");
+        assert_eq!((tally.passed, tally.failed), (1, 1));
+    }
+
+    /// A result line that a test prints itself does not count beside the real, last one.
+    #[test]
+    fn only_the_last_result_of_a_binary_counts() {
+        let tally = read(
+            Style::Parallel,
+            true,
+            "test result: ok. 90 passed; 0 failed; 0 ignored\ntest result: ok. 2 passed; 0 failed; 0 ignored",
+        );
+        assert_eq!(tally.passed, 2);
+    }
+
+    /// rustdoc prints one result per way of building its examples; they are summed.
+    #[test]
+    fn doc_results_are_summed() {
+        let text = "test result: ok. 2 passed; 0 failed; 0 ignored\n\ntest result: ok. 1 passed; 0 failed; 1 ignored";
+        let tally = read(Style::Doc, true, text);
+        assert_eq!((tally.passed, tally.skipped), (3, 1));
+        assert_eq!(read(Style::Doc, true, ""), Tally::default());
+    }
+}

@@ -1,0 +1,97 @@
+//! `cargo xtask vm`: the tests of the kernel matrix, on Debian's 6.1 and 6.12 kernels under qemu.
+//!
+//! Each kernel boots with an initramfs that holds the release binary, the test binaries, their targets and
+//! their libraries, runs the tests that `tests/matrix.txt` lists, and powers off. Works without KVM, only
+//! slower. Called by `test` as well.
+
+mod initramfs;
+mod kernel;
+mod matrix;
+mod qemu;
+
+use std::cell::Cell;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::tally::Tally;
+use crate::test::{self, Privileged};
+use crate::{artifacts, packages, work};
+
+/// The programs that booting a kernel takes.
+const PACKAGES: [&str; 5] = ["binutils", "busybox-static", "cpio", "libc-bin", "qemu-system-x86"];
+
+/// Arguments of `vm`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only kernels whose version begins with this, such as 6.1 or 6.12; may be given more than once.
+    #[arg(long = "kernel", value_name = "VERSION")]
+    kernels: Vec<String>,
+    /// Give a kernel up after this many seconds.
+    #[arg(long, default_value_t = SECONDS)]
+    timeout: u64,
+    /// Emulate even where KVM is usable.
+    #[arg(long)]
+    no_kvm: bool,
+    /// Run these instead of what `tests/matrix.txt` lists: `binary` or `binary::test`.
+    tests: Vec<String>,
+}
+
+const SECONDS: u64 = 300;
+
+impl Default for Args {
+    fn default() -> Self {
+        Self { kernels: Vec::new(), timeout: SECONDS, no_kvm: false, tests: Vec::new() }
+    }
+}
+
+/// Builds what the machines run, boots them, and prints the sum.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let root = work::root()?;
+    let tally = Privileged::build(&root).and_then(|built| matrix(&root, args, &built));
+    let tally = tally.unwrap_or_else(|error| {
+        eprintln!("xtask vm: {error:#}");
+        Tally::failure(format!("kernel matrix: {error}"))
+    });
+    Ok(test::conclude(&tally))
+}
+
+/// Boots each kernel of the matrix with what is built.
+pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tally> {
+    packages::install(&PACKAGES, "to boot other kernels")?;
+    let text = if args.tests.is_empty() {
+        let path = root.join("tests/matrix.txt");
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?
+    } else {
+        args.tests.join("\n")
+    };
+    let runs = matrix::runs(&text, &built.tests.binaries)?;
+    let directory = artifacts::target_dir(root).join("vm");
+    work::step(format!("vm: pack {} test binaries into an initramfs", runs.len()));
+    let initrd = initramfs::pack(root, &directory, built, &runs)?;
+    let kvm = Cell::new(!args.no_kvm);
+    let mut tally = Tally::default();
+    for line in kernel::LINES {
+        let wanted = args.kernels.is_empty() || args.kernels.iter().any(|v| v == line.version);
+        if !wanted {
+            continue;
+        }
+        let outcome = kernel::fetch(&directory, line).and_then(|kernel| {
+            qemu::boot(&qemu::Machine {
+                name: line.version,
+                kernel: &kernel,
+                initrd: &initrd,
+                seconds: args.timeout,
+                kvm: &kvm,
+                runs: &runs,
+            })
+        });
+        // One broken kernel must not hide the other's results.
+        tally.add(outcome.unwrap_or_else(|error| {
+            eprintln!("xtask vm: kernel {}: {error:#}", line.version);
+            Tally::failure(format!("kernel {}: {error}", line.version))
+        }));
+    }
+    Ok(tally)
+}

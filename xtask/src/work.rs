@@ -1,0 +1,158 @@
+//! Steps and commands: how every task says what it does and runs other programs.
+//!
+//! One line per step on stderr; a failing program is reported with the step's name, its command line and
+//! what to do. Decides nothing; every other module calls it.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail};
+
+/// Says which step begins.
+pub(crate) fn step(text: impl Display) {
+    eprintln!("==> {text}");
+}
+
+/// Adds a detail to the current step.
+pub(crate) fn note(text: impl Display) {
+    eprintln!("    {text}");
+}
+
+/// The workspace's root directory.
+pub(crate) fn root() -> Result<PathBuf> {
+    let manifest =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&manifest)
+        .parent()
+        .with_context(|| format!("{} has no parent directory", Path::new(&manifest).display()))?;
+    root.canonicalize().with_context(|| {
+        format!("find the workspace at {}; run this through `cargo xtask`", root.display())
+    })
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// A command that runs as root: directly, or through `sudo env` with `env` passed on.
+///
+/// `sudo` drops the environment, so what the program needs must be named.
+pub(crate) fn as_root<S: AsRef<OsStr>>(program: S, env: &[(&str, &OsStr)]) -> Command {
+    if is_root() {
+        let mut command = Command::new(program);
+        command.envs(env.iter().copied());
+        return command;
+    }
+    let mut command = Command::new("sudo");
+    command.arg("env");
+    for (key, value) in env {
+        let mut pair = std::ffi::OsString::from(key);
+        pair.push("=");
+        pair.push(value);
+        command.arg(pair);
+    }
+    command.arg(program);
+    command
+}
+
+/// The cargo that runs this task, free of the variables which `cargo run` adds for one package only:
+/// they would make nested builds look different from the user's own and rebuild everything.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    scrub(&mut command);
+    command
+}
+
+/// Removes the variables that `cargo run` set for this program.
+pub(crate) fn scrub(command: &mut Command) {
+    for (key, _) in std::env::vars_os() {
+        let name = key.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&key);
+        }
+    }
+    command.env_remove("LD_LIBRARY_PATH");
+}
+
+/// Runs a command with its output streamed.
+pub(crate) fn run(what: &str, advice: &str, command: &mut Command) -> Result<()> {
+    let line = describe(command);
+    let status =
+        command.status().with_context(|| format!("{what}: cannot run `{line}`; {advice}"))?;
+    if !status.success() {
+        bail!("{what} failed: `{line}` ended with {status}; {advice}");
+    }
+    Ok(())
+}
+
+/// Runs a command and returns what it wrote to stdout; its stderr is part of the error.
+pub(crate) fn read(what: &str, advice: &str, command: &mut Command) -> Result<String> {
+    let line = describe(command);
+    let Output { status, stdout, stderr } =
+        command.output().with_context(|| format!("{what}: cannot run `{line}`; {advice}"))?;
+    if !status.success() {
+        let told = String::from_utf8_lossy(&stderr);
+        bail!("{what} failed: `{line}` ended with {status}: {}; {advice}", told.trim());
+    }
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+/// The command as one would type it.
+pub(crate) fn describe(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        line.push(' ');
+        let arg = arg.to_string_lossy();
+        if arg.is_empty() || arg.contains([' ', '"', '\'', '*']) {
+            line.push('\'');
+            line.push_str(&arg);
+            line.push('\'');
+        } else {
+            line.push_str(&arg);
+        }
+    }
+    line
+}
+
+/// Where a program is: on `PATH`, or in cargo's `bin` directory, where `cargo install` puts it.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(cargo_home().map(|home| home.join("bin")))
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Cargo's home directory.
+pub(crate) fn cargo_home() -> Option<PathBuf> {
+    std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")))
+}
+
+/// All files below `dir` whose extension is `extension`, in a stable order; `target` directories and
+/// hidden ones are left out.
+pub(crate) fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut todo = vec![dir.to_path_buf()];
+    while let Some(dir) = todo.pop() {
+        let entries = std::fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
+        for entry in entries {
+            let entry = entry.with_context(|| format!("list {}", dir.display()))?;
+            let name = entry.file_name();
+            let kind = entry.file_type()?;
+            if kind.is_dir() && name != "target" && !name.to_string_lossy().starts_with('.') {
+                todo.push(entry.path());
+            } else if kind.is_file() && entry.path().extension().is_some_and(|e| e == extension) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
