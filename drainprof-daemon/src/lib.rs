@@ -4,6 +4,8 @@
 //! to the report and its formats (`report`, `export`), never back. See ARCHITECTURE.md for the map.
 
 pub mod account;
+pub mod kernel;
+pub mod launch;
 pub mod plan;
 pub mod profile;
 pub mod report;
