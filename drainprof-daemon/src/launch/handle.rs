@@ -43,15 +43,14 @@ impl Handle {
         self.pid
     }
 
-    /// Lets a held process go on. A process that is not held (any more) is left as it is. False: the
-    /// tracer did not take the order (it has ended); nothing is held then.
-    pub fn resume(&self, pid: u32, disposition: Disposition) -> bool {
-        self.send(Command::Resume(pid, disposition))
+    /// Lets a held process go on. A process that is not held (any more) is left as it is.
+    pub fn resume(&self, pid: u32, disposition: Disposition) {
+        self.send(Command::Resume(pid, disposition));
     }
 
     /// Detaches everything; the receiver still tells how the command ends.
-    pub fn release(&self) -> bool {
-        self.send(Command::Release)
+    pub fn release(&self) {
+        self.send(Command::Release);
     }
 
     /// Sends a signal to the command. `ESRCH`: it has ended.
@@ -71,10 +70,11 @@ impl Handle {
         self.lost.load(Ordering::Relaxed)
     }
 
-    fn send(&self, command: Command) -> bool {
-        let sent = self.commands.try_send(command).is_ok();
+    fn send(&self, command: Command) {
+        // It fails when the tracer has ended, and then nothing is held; or when more orders wait than
+        // there can be tasks, and then the tracer is not running at all.
+        let _ = self.commands.try_send(command);
         self.waker.wake();
-        sent
     }
 }
 

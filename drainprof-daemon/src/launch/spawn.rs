@@ -155,7 +155,7 @@ fn wait_at_gate(command: &mut Command, report: &OwnedFd, gate: &OwnedFd, tracers
         // With our copy of the tracer's end open, the death of the tracer could not be noticed.
         let _ = nix::unistd::close(tracers_end);
         let pid = nix::unistd::getpid().as_raw().to_ne_bytes();
-        if raw_write(report, &pid) != pid.len() as isize {
+        if raw_write(report, &pid) != pid.len().cast_signed() {
             return Err(io::Error::last_os_error());
         }
         let mut answer = [REFUSED];

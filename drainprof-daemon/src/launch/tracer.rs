@@ -123,7 +123,6 @@ pub(super) fn run(
         loop {
             match orders.try_recv() {
                 Ok(Command::Started) => tracer.started = true,
-                Ok(Command::NotStarted) => return,
                 Ok(Command::Resume(pid, disposition)) => tracer.resume(pid, disposition),
                 Ok(Command::Release) => tracer.release_all(),
                 Err(TryRecvError::Empty) => break,
@@ -131,7 +130,7 @@ pub(super) fn run(
                     tracer.release_all();
                     break;
                 }
-                Err(TryRecvError::Disconnected) => return,
+                Ok(Command::NotStarted) | Err(TryRecvError::Disconnected) => return,
             }
         }
         tracer.look_at_tasks();
