@@ -125,6 +125,37 @@ fn held_commands_can_be_killed() {
     assert_eq!(status.signal(), Some(libc::SIGKILL));
 }
 
+/// An owner that reads no events stops nobody: what does not fit is counted, its processes run on, and
+/// the end of the command is told all the same.
+#[test]
+fn slow_owners_hold_nobody_up() {
+    let script = "i=0; while [ $i -lt 400 ]; do : & i=$((i+1)); done; wait; exit 9";
+    let mut options = LaunchOptions::new(["sh", "-c", script]);
+    options.follow_forks = true;
+    let mut run = Run::start(options).unwrap();
+    let pid = run.at_entry(Origin::Command);
+    run.resume(pid, KeepTracing);
+    let deadline = Instant::now() + PATIENCE;
+    while run.handle.lost_events() == 0 {
+        assert!(Instant::now() < deadline, "no event was lost");
+        std::thread::yield_now();
+    }
+    let (mut forks, mut end) = (0, None);
+    while let Some(event) = run.next() {
+        match event {
+            LaunchEvent::Forked { child, .. } => {
+                forks += 1;
+                run.resume(child, Detach);
+            }
+            LaunchEvent::Exited { pid: ended, status } if ended == pid => end = status.code(),
+            LaunchEvent::Exited { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(end, Some(9));
+    assert!((EVENT_CAPACITY / 2..400).contains(&forks), "{forks}");
+}
+
 const ROLE: &str = "DRAINPROF_TEST_OWNER";
 
 /// What the owner of the next test does, in a process of its own.
