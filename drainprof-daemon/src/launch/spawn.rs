@@ -6,6 +6,7 @@
 //! control stops faithful.
 
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{self, Read as _, Write as _},
     os::{
@@ -53,6 +54,9 @@ pub(super) fn spawn(
         // The kernel's ENOENT would be told as that of the program.
         return Err(LaunchError::WorkingDirectory { path: path.clone(), source });
     }
+    let given = options.env.iter().rev().find(|(name, _)| name == "PATH");
+    let path = given.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
+    let path = path.unwrap_or_default();
     let mut command = Command::new(program);
     command.args(arguments).envs(options.env);
     command.stdin(options.stdin).stdout(options.stdout).stderr(options.stderr);
@@ -102,7 +106,7 @@ pub(super) fn spawn(
         }
         (Err(source), Ok(_)) => {
             tell(handle::Command::NotStarted);
-            return Err(refused(name, source));
+            return Err(refused(name, source, &path));
         }
         (Ok(_), Ok(None)) => {
             tell(handle::Command::NotStarted);
@@ -122,12 +126,21 @@ pub(super) fn spawn(
     Ok((Handle { pid: child.id(), pidfd, commands, waker, lost }, receiver))
 }
 
-fn refused(command: String, source: io::Error) -> LaunchError {
+fn refused(command: String, source: io::Error, path: &OsStr) -> LaunchError {
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR) => LaunchError::NotFound { command, source },
+        // One directory of PATH that we may not search makes the answer EACCES, wherever else it was
+        // not found.
+        Some(libc::EACCES) if !command.contains('/') && !is_in_path(&command, path) => {
+            LaunchError::NotFound { command, source }
+        }
         Some(libc::EACCES | libc::ENOEXEC) => LaunchError::NotExecutable { command, source },
         _ => LaunchError::Spawn { command, source },
     }
+}
+
+fn is_in_path(command: &str, path: &OsStr) -> bool {
+    std::env::split_paths(path).any(|directory| directory.join(command).exists())
 }
 
 /// Takes hold of the child that reports itself. None: there was no child.
@@ -177,4 +190,21 @@ fn raw_write(fd: RawFd, bytes: &[u8]) -> isize {
 fn raw_read(fd: RawFd, bytes: &mut [u8]) -> isize {
     // SAFETY: the pointer and the length describe one live slice.
     unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "Permission denied" means the program only if `PATH` leads to it, or it was named by its path.
+    #[test]
+    fn denied_directories_are_not_denied_programs() {
+        let path = OsStr::new("/usr/bin:/bin");
+        let code = |name: &str| {
+            refused(name.to_owned(), io::Error::from_raw_os_error(libc::EACCES), path).exit_code()
+        };
+        assert_eq!(code("no-such-program-anywhere"), 127);
+        assert_eq!(code("sh"), 126);
+        assert_eq!(code("./no-such-program-anywhere"), 126);
+    }
 }
