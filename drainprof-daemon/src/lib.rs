@@ -7,6 +7,8 @@ pub mod account;
 pub mod bpf;
 pub mod export;
 pub mod health;
+pub mod kernel;
+pub mod launch;
 pub mod plan;
 pub mod profile;
 pub mod report;

@@ -1,0 +1,74 @@
+//! The checks, in the order in which they are shown.
+
+mod features;
+mod privileges;
+mod resources;
+mod system;
+
+use std::io;
+
+pub use features::NEEDED_TRACEPOINTS;
+pub use resources::{MemoryLimit, memory_limit};
+pub use system::cpus_online;
+
+use super::{Check, Class, HostView, caps::Effective};
+
+/// The names of all checks that [`run`] returns, in its order.
+pub const CHECK_NAMES: [&str; 26] = [
+    "kernel",
+    "architecture",
+    "cpus",
+    "user_namespace",
+    "pid_namespace",
+    "cap_bpf",
+    "cap_perfmon",
+    "cap_sys_ptrace",
+    "cap_checkpoint_restore",
+    "cap_dac_read_search",
+    "cap_sys_admin",
+    "cap_sys_resource",
+    "lockdown",
+    "perf_event_paranoid",
+    "ptrace_scope",
+    "bpf_syscall",
+    "bpf_jit",
+    "bpf_stats",
+    "uprobe_pmu",
+    "tracefs",
+    "tracepoints",
+    "growth_tracepoints",
+    "btf",
+    "psi",
+    "memory",
+    "memlock",
+];
+
+/// Looks at everything, and changes nothing: whoever may mount tracefs does so before, through
+/// [`ensure_mounted`](crate::kernel::ensure_mounted), or it is told as missing.
+#[must_use]
+pub fn run(host: &dyn HostView) -> Vec<Check> {
+    let effective = Effective::of(host);
+    let mut checks = vec![system::kernel(host), system::architecture(host), system::cpus(host)];
+    checks.push(privileges::user_namespace(host));
+    checks.push(privileges::pid_namespace(host));
+    checks.extend(privileges::capabilities(host, effective));
+    checks.push(privileges::lockdown(host));
+    checks.push(privileges::perf_event_paranoid(host, effective));
+    checks.push(privileges::ptrace_scope(host, effective));
+    checks.extend([features::bpf_syscall(host), features::bpf_jit(host)]);
+    checks.extend([features::bpf_stats(host), features::uprobe_pmu(host)]);
+    checks.extend(features::tracing(host));
+    checks.push(features::btf(host));
+    checks.push(resources::psi(host));
+    checks.extend([resources::memory(host), resources::memlock(host)]);
+    checks
+}
+
+/// A check whose file could not be read for a reason that says nothing about the thing itself.
+fn unreadable(name: &'static str, class: Class, path: &str, error: &io::Error) -> Check {
+    Check::new(name, class).warn(
+        format!("{path} cannot be read: {error}"),
+        "this was not looked at; what depends on it may fail later",
+        "run as root, outside of a container, with /proc and /sys mounted",
+    )
+}

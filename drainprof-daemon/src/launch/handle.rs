@@ -1,0 +1,86 @@
+//! The owner's side of a launch.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::SyncSender,
+    },
+};
+
+use nix::errno::Errno;
+
+use super::{Disposition, sys, wake::Waker};
+
+/// What the owner tells the tracer thread.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// The program was accepted: from now on its end is for the tracer to reap.
+    Started,
+    /// The program was refused; its process is reaped already.
+    NotStarted,
+    /// A held process may go on.
+    Resume(u32, Disposition),
+    /// Everything may go on, untraced.
+    Release,
+}
+
+/// Steers a launch. Dropping it detaches all that is traced; the processes run on.
+#[derive(Debug)]
+pub struct Handle {
+    pub(super) pid: u32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) commands: SyncSender<Command>,
+    pub(super) waker: Waker,
+    pub(super) lost: Arc<AtomicU64>,
+}
+
+impl Handle {
+    /// The pid of the command.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Lets a held process go on. A process that is not held (any more) is left as it is.
+    pub fn resume(&self, pid: u32, disposition: Disposition) {
+        self.send(Command::Resume(pid, disposition));
+    }
+
+    /// Detaches everything; the receiver still tells how the command ends.
+    pub fn release(&self) {
+        self.send(Command::Release);
+    }
+
+    /// Sends a signal to the command. `ESRCH`: it has ended.
+    pub fn forward_signal(&self, signal: i32) -> Result<(), Errno> {
+        sys::pidfd_signal(&self.pidfd, signal)
+    }
+
+    /// Kills the command (SIGKILL). `ESRCH`: it has ended.
+    pub fn kill(&self) -> Result<(), Errno> {
+        self.forward_signal(nix::libc::SIGKILL)
+    }
+
+    /// How many events could not be delivered, because the owner had left
+    /// [`EVENT_CAPACITY`](super::EVENT_CAPACITY) of them unread. The processes concerned run untouched.
+    #[must_use]
+    pub fn lost_events(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, command: Command) {
+        // It fails when the tracer has ended, and then nothing is held; or when more orders wait than
+        // there can be tasks, and then the tracer is not running at all.
+        let _ = self.commands.try_send(command);
+        self.waker.wake();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // The sender itself is dropped after this, so the tracer must not have to notice that.
+        self.send(Command::Release);
+    }
+}
