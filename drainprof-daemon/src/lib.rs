@@ -7,3 +7,4 @@ pub mod account;
 pub mod plan;
 pub mod profile;
 pub mod report;
+pub mod target;
