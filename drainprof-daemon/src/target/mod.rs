@@ -14,8 +14,9 @@ mod maps;
 mod printable;
 mod process;
 
-pub use elf::{DebugSearch, Elf, ElfError, SymbolHit, SymbolKind, SymbolSource};
+pub use elf::{CloneKind, DebugSearch, Elf, ElfError, SymbolHit, SymbolKind, SymbolSource};
 pub use error::TargetError;
+pub(crate) use image::describe;
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject};
 pub use maps::{MappedObject, Mapping, mapped_objects};
 pub use printable::printable;

@@ -21,7 +21,7 @@ typedef struct pool pool_alias;
 pool_t the_pool = { .live = 3 };
 pool_alias second_pool;
 unsigned long in_bss;
-static int hidden = 5;
+static volatile int hidden = 5;
 __attribute__((noinline)) static int helper(int x) { __asm__ volatile("" ::: "memory"); return x * hidden; }
 __attribute__((noinline)) pool_t *pool_open(int x) { the_pool.live += helper(x); return &the_pool; }
 __attribute__((noinline)) void pool_close(pool_t *p) { p->live = 0; in_bss++; }

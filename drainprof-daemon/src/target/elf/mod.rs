@@ -19,7 +19,7 @@ use std::{
 };
 
 pub use debug::DebugSearch;
-pub use symbols::{SymbolHit, SymbolKind, SymbolSource};
+pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
 pub use types::Types;
 
 use debug::DebugFile;
@@ -236,26 +236,44 @@ impl Elf {
         self.collect(self.tables().flat_map(|table| table.named(name)))
     }
 
-    /// The function symbols whose demangled name matches `glob`, in address order.
+    /// The function symbols whose demangled name matches `glob`, in address order; without the parts and
+    /// copies that the compiler made of them ([`Elf::clones`] has these).
     pub fn resolve_demangled(&self, glob: &str) -> Result<Vec<SymbolHit>, ElfError> {
         let pattern = demangle::Pattern::new(glob)?;
+        let function = |symbol: &symbols::Symbol<'_>| {
+            matches!(symbol.kind, SymbolKind::Func | SymbolKind::Ifunc)
+                && matches!(symbols::clone_kind(symbol.name), None | Some(CloneKind::Renamed))
+        };
         let hits = self.collect(self.tables().flat_map(|table| {
-            table
-                .all()
-                .filter(|symbol| symbol.kind != SymbolKind::Object && pattern.matches(symbol.name))
+            table.all().filter(|symbol| function(symbol) && pattern.matches(symbol.name))
         }));
         Ok(hits)
     }
 
-    /// Copies of the function `name` that the compiler made: `name.part.0`, `.constprop.0`, `.isra.0`,
-    /// `.cold`, `.lto_priv.0`, `.llvm.123`, and combinations.
+    /// What the compiler made of the function `name`: `name.part.0`, `.constprop.0`, `.isra.0`, `.cold`,
+    /// `.lto_priv.0`, `.llvm.123`, and combinations.
     #[must_use]
-    pub fn clones(&self, name: &str) -> Vec<SymbolHit> {
-        self.collect(self.tables().flat_map(|table| {
-            table.starting_with(name).filter(|symbol| {
-                symbol.name.strip_prefix(name.as_bytes()).is_some_and(symbols::is_clone_suffix)
+    pub fn clones(&self, name: &str) -> Vec<(SymbolHit, CloneKind)> {
+        let hits = self.collect(self.tables().flat_map(|table| {
+            table
+                .starting_with(name)
+                .filter(|symbol| symbols::clone_of(symbol.name, name.as_bytes()).is_some())
+        }));
+        hits.into_iter()
+            .filter_map(|hit| {
+                let kind = symbols::clone_of(hit.name.as_bytes(), name.as_bytes())?;
+                Some((hit, kind))
             })
-        }))
+            .collect()
+    }
+
+    /// The address of the data that other objects know as `name`: only what the object exports.
+    #[must_use]
+    pub fn exported_data(&self, name: &str) -> Option<u64> {
+        let dynsym = self.parts.dynsym.as_ref()?;
+        let found =
+            dynsym.named(name).find(|symbol| symbol.kind == SymbolKind::Object && symbol.global);
+        found.map(|symbol| symbol.vaddr)
     }
 
     /// The function that holds `vaddr`, an address in the file's own address space.

@@ -177,37 +177,77 @@ fn bytes_of<'a>(strings: &'a [u8], entry: &Entry) -> &'a [u8] {
     strings.get(entry.name.start as usize..entry.name.end as usize).unwrap_or_default()
 }
 
-/// Whether `suffix`, what follows a function's name, is one that compilers give to copies and parts:
-/// `.part.0`, `.constprop.0.isra.0`, `.cold`, `.llvm.1234`.
-pub(crate) fn is_clone_suffix(suffix: &[u8]) -> bool {
-    let Some(words) = suffix.strip_prefix(b".") else { return false };
-    let mut named = false;
+/// What a compiler made of a function, as the suffix of its symbol tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloneKind {
+    /// The whole function under another name (`.lto_priv.0`, `.llvm.123`): nothing else changed.
+    Renamed,
+    /// A copy with other parameters (`.constprop.0`, `.isra.0`): arguments may be missing or have moved.
+    Copy,
+    /// A part of the function (`.part.0`); the rest of it was inlined into its callers.
+    Part,
+    /// Code that is rarely reached (`.cold`): jumped into, never called.
+    Cold,
+}
+
+/// What `suffix`, which follows a function's name, says; `None` where no compiler gives such a suffix.
+fn clone_suffix(suffix: &[u8]) -> Option<CloneKind> {
+    let words = suffix.strip_prefix(b".")?;
+    let mut kind: Option<CloneKind> = None;
     for word in words.split(|&byte| byte == b'.') {
-        match word {
-            b"part" | b"constprop" | b"isra" | b"cold" | b"lto_priv" | b"llvm" | b"localalias" => {
-                named = true;
+        let found = match word {
+            b"lto_priv" | b"llvm" | b"localalias" => CloneKind::Renamed,
+            b"constprop" | b"isra" => CloneKind::Copy,
+            b"part" => CloneKind::Part,
+            b"cold" => CloneKind::Cold,
+            _ if kind.is_some() && !word.is_empty() && word.iter().all(u8::is_ascii_digit) => {
+                continue;
             }
-            _ if named && !word.is_empty() && word.iter().all(u8::is_ascii_digit) => {}
-            _ => return false,
-        }
+            _ => return None,
+        };
+        // The most drastic of several counts.
+        kind =
+            Some(kind.map_or(found, |other| if found as u8 > other as u8 { found } else { other }));
     }
-    true
+    kind
+}
+
+/// What kind of clone of the function `base` the symbol `name` is.
+pub(crate) fn clone_of(name: &[u8], base: &[u8]) -> Option<CloneKind> {
+    clone_suffix(name.strip_prefix(base)?)
+}
+
+/// What kind of clone, of whatever function, the symbol `name` is.
+pub(crate) fn clone_kind(name: &[u8]) -> Option<CloneKind> {
+    name.iter()
+        .enumerate()
+        .filter(|&(at, &byte)| byte == b'.' && at > 0)
+        .find_map(|(at, _)| clone_suffix(&name[at..]))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_clone_suffix;
+    use super::{CloneKind, clone_kind, clone_suffix};
 
-    /// Only the compiler's own suffixes make a clone; other names with dots are other functions.
+    /// Only the compiler's own suffixes make a clone, and the most drastic one names it.
     #[test]
     fn clone_suffixes() {
-        for yes in
-            [".part.0", ".constprop.0", ".isra.0.part.12", ".cold", ".part.0.cold", ".llvm.123"]
-        {
-            assert!(is_clone_suffix(yes.as_bytes()), "{yes}");
+        for (suffix, kind) in [
+            (".part.0", CloneKind::Part),
+            (".constprop.0", CloneKind::Copy),
+            (".isra.0.part.12", CloneKind::Part),
+            (".cold", CloneKind::Cold),
+            (".part.0.cold", CloneKind::Cold),
+            (".llvm.123", CloneKind::Renamed),
+            (".lto_priv.0.isra.1", CloneKind::Copy),
+        ] {
+            assert_eq!(clone_suffix(suffix.as_bytes()), Some(kind), "{suffix}");
         }
         for no in ["", ".", ".0", "part.0", ".foo", ".part.x", ".part.", ".particle"] {
-            assert!(!is_clone_suffix(no.as_bytes()), "{no}");
+            assert_eq!(clone_suffix(no.as_bytes()), None, "{no}");
         }
+        assert_eq!(clone_kind(b"work.other.part.3"), Some(CloneKind::Part));
+        assert_eq!(clone_kind(b".part.0"), None, "a suffix of nothing");
+        assert_eq!(clone_kind(b"_ZN4core3ops..Fn"), None, "dots of Rust names");
     }
 }

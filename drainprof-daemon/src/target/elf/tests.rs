@@ -183,7 +183,7 @@ fn clones() {
     let path =
         cc(dir.path(), "libc.so", source, &["-shared", "-fPIC", "-nostdlib", "-fno-ipa-icf"]);
     let elf = open(&path, &[]);
-    let mut found: Vec<String> = elf.clones("work").into_iter().map(|hit| hit.name).collect();
+    let mut found: Vec<String> = elf.clones("work").into_iter().map(|(hit, _)| hit.name).collect();
     found.sort();
     assert_eq!(found, ["work.constprop.0.isra.1", "work.part.0"]);
 }
