@@ -30,9 +30,9 @@ pub struct Process {
     pub pid: u32,
     /// When it started, in clock ticks since boot; with `pid` its identity.
     pub start_time: u64,
-    /// Its name (`comm`), as the process set it; hostile: show it with [`printable`].
+    /// Its name (`comm`), as the process set it; hostile: show it with [`printable()`].
     pub comm: String,
-    /// Its executable's path as the process itself sees it; hostile: show it with [`printable`].
+    /// Its executable's path as the process itself sees it; hostile: show it with [`printable()`].
     pub exe: PathBuf,
     /// The executable was unlinked or replaced since it was started.
     pub exe_deleted: bool,
