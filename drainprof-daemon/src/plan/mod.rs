@@ -1,6 +1,6 @@
 //! From profiles and ELF objects to an attach plan: pure.
 //!
-//! [`matching`] says which objects of a process a profile is about, [`build`] where each of its probes
+//! [`mod@matching`] says which objects of a process a profile is about, [`mod@build`] where each of its probes
 //! goes. Neither opens a process or attaches anything; `cli`, `watch` and `profile check` call them
 //! with a [`crate::target::Image`] and hand the plan to `bpf`.
 

@@ -20,7 +20,7 @@ pub struct AttachPlan {
     pub allocator: u32,
     /// The probes, in the order in which they are to be attached (and detached in reverse): what begins
     /// a thing comes after all that can happen to it, so that whatever was seen to begin is seen whole.
-    /// [`crate::plan::build`] explains it.
+    /// [`mod@crate::plan::build`] explains it.
     pub probes: Vec<PlannedProbe>,
     /// What the user should know about it: clones that cannot be probed, IFUNCs, costs.
     pub findings: Vec<Finding>,
@@ -98,7 +98,7 @@ impl AttachPlan {
 /// Something that the user should know about a plan.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
-    /// A short, stable name; the list is in [`crate::plan::build`].
+    /// A short, stable name; the list is in [`mod@crate::plan::build`].
     pub code: String,
     /// One sentence.
     pub message: String,
