@@ -12,3 +12,4 @@ pub mod launch;
 pub mod plan;
 pub mod profile;
 pub mod report;
+pub mod target;

@@ -1,5 +1,19 @@
 //! From profiles and ELF objects to an attach plan: pure.
+//!
+//! [`mod@matching`] says which objects of a process a profile is about, [`mod@build`] where each of its probes
+//! goes. Neither opens a process or attaches anything; `cli`, `watch` and `profile check` call them
+//! with a [`crate::target::Image`] and hand the plan to `bpf`.
 
+pub mod build;
+pub mod matching;
 mod model;
+mod places;
+mod resolver;
 
-pub use model::{AttachPlan, Finding, PlannedProbe, Site};
+pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
+pub use matching::{Mismatch, NoMatch, Tried, match_objects};
+pub use model::{AttachPlan, Finding, PlanRow, PlannedProbe, Site};
+pub use resolver::ObjectResolver;
+
+#[cfg(test)]
+mod testing;

@@ -4,7 +4,10 @@ use std::{path::PathBuf, sync::Arc};
 
 use drainprof_common::spec::ProbeSpec;
 
-use crate::profile::{Level, Phase, Profile, Role};
+use crate::{
+    profile::{Level, Phase, Profile, Role},
+    target::printable,
+};
 
 /// All probes of one profile on the objects of one process.
 #[derive(Clone, Debug)]
@@ -15,8 +18,9 @@ pub struct AttachPlan {
     pub level: Level,
     /// The allocator's number in this session ([`ProbeSpec::allocator`]).
     pub allocator: u32,
-    /// The probes, in the order in which they are to be attached: frees and closes after allocs and
-    /// opens would miss what happens in between, so opens come first.
+    /// The probes, in the order in which they are to be attached (and detached in reverse): what begins
+    /// a thing comes after all that can happen to it, so that whatever was seen to begin is seen whole.
+    /// [`mod@crate::plan::build`] explains it.
     pub probes: Vec<PlannedProbe>,
     /// What the user should know about it: clones that cannot be probed, IFUNCs, costs.
     pub findings: Vec<Finding>,
@@ -53,10 +57,48 @@ pub struct Site {
     pub aliases: Vec<String>,
 }
 
+/// A planned probe as `--dry-run` and `profile check` list it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct PlanRow {
+    /// The object, as the process sees it, safe to show.
+    pub object: String,
+    /// The symbol, or `offset:0x…`, safe to show.
+    pub symbol: String,
+    /// Other symbols at the same place.
+    pub aliases: Vec<String>,
+    /// Offset in the object's file.
+    pub file_offset: u64,
+    /// What a hit means.
+    pub role: &'static str,
+    /// `entry` or `return`.
+    pub phase: &'static str,
+}
+
+impl AttachPlan {
+    /// The probes as a list for people.
+    #[must_use]
+    pub fn rows(&self) -> Vec<PlanRow> {
+        self.probes
+            .iter()
+            .map(|probe| PlanRow {
+                object: probe.site.shown_path.clone(),
+                symbol: printable(&probe.site.symbol),
+                aliases: probe.site.aliases.iter().map(printable).collect(),
+                file_offset: probe.site.file_offset,
+                role: probe.role.name(),
+                phase: match probe.phase {
+                    Phase::Entry => "entry",
+                    Phase::Return => "return",
+                },
+            })
+            .collect()
+    }
+}
+
 /// Something that the user should know about a plan.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
-    /// A short, stable name: `ifunc`, `clone_only`, `clones`, `alias`, `missing_symbol`, …
+    /// A short, stable name; the list is in [`mod@crate::plan::build`].
     pub code: String,
     /// One sentence.
     pub message: String,

@@ -1,0 +1,329 @@
+//! Profile × objects of one process → attach plan.
+//!
+//! Pure: decides where each probe goes and joins what is one place; does not attach. Called by `cli`
+//! and `watch` for each matching profile of each target.
+//!
+//! # Order
+//!
+//! Probes are attached one after the other while the target runs, so the plan's order decides what the
+//! moments in between look like. The rule is: *what begins a thing comes after all that can happen to
+//! it*. A granule is judged only if its open was seen; if opens were attached first, a granule opened in
+//! between would be believed to be known, while its first allocs went by unseen, and its close would be
+//! called drainable. Attached last, opens bring in only granules of which everything is seen; what
+//! happened before belongs to granules from before the attach, whose closes are `unknown`, and frees of
+//! unknown objects, which are notices. Detaching goes the other way round.
+//!
+//! # Findings
+//!
+//! | code | meaning |
+//! |---|---|
+//! | `alias` | two probes of the profile are one place; the first is used |
+//! | `ambiguous` | several `static` functions of one name |
+//! | `ambiguous_variable`, `loaded_twice` | a variable's address is not certain |
+//! | `clones` | copies or parts of a probed function exist beside it |
+//! | `clone_only`, `renamed` | a function exists only as what the compiler made of it |
+//! | `deleted`, `replaced` | the object's file is no longer what its path names |
+//! | `ifunc`, `not_a_function` | a symbol that cannot be probed |
+//! | `missing_symbol` | a probe's address is not in the object |
+//! | `usdt_unsupported` | a USDT probe |
+
+use std::sync::Arc;
+
+use drainprof_common::spec::ProbeSpec;
+
+use super::{
+    AttachPlan, Finding, NoMatch, ObjectResolver, PlannedProbe, Site,
+    matching::{address_text, match_objects},
+    places::{self, Place},
+};
+use crate::{
+    profile::{Level, Probe, Profile, Role},
+    target::{Image, LoadedObject, describe, printable},
+};
+
+/// The order of attaching, explained above.
+const ORDER: [Role; 8] = [
+    Role::Free,
+    Role::Realloc,
+    Role::Alloc,
+    Role::Destroy,
+    Role::Reset,
+    Role::Close,
+    Role::Open,
+    Role::Init,
+];
+
+/// Roles without which the counts would be wrong rather than poorer.
+const NEEDED: [Role; 5] = [Role::Open, Role::Close, Role::Reset, Role::Alloc, Role::Free];
+
+/// Compiles one probe of a profile for one object.
+pub type CompileFn<'c> =
+    dyn Fn(&Profile, &Probe, Level, u32, &ObjectResolver<'_>) -> Result<ProbeSpec, String> + 'c;
+
+/// Whether a probe is used at a level.
+pub type WantedFn<'c> = dyn Fn(&Probe, Level) -> bool + 'c;
+
+/// What a plan is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The profile.
+    pub profile: &'a Arc<Profile>,
+    /// How deep to look.
+    pub level: Level,
+    /// The allocator's number in this session.
+    pub allocator: u32,
+    /// The process.
+    pub image: &'a Image,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The profile is not about this process.
+    #[error(transparent)]
+    NoMatch(#[from] NoMatch),
+    /// A role without which the counts would be wrong has no probe left.
+    #[error(
+        "profile {profile} fits, but none of its `{role}` probes can be placed:{}",
+        lines(tried)
+    )]
+    NothingToProbe {
+        /// The profile.
+        profile: String,
+        /// The role.
+        role: &'static str,
+        /// Object, address and reason of each that was tried.
+        tried: Vec<String>,
+    },
+    /// An expression of a probe cannot be compiled for this object.
+    #[error("profile {profile}: probe {address} in {object}: {what}")]
+    Compile {
+        /// The profile.
+        profile: String,
+        /// The probe's address.
+        address: String,
+        /// The object.
+        object: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+fn lines(tried: &[String]) -> String {
+    tried.iter().fold(String::new(), |text, line| text + "\n  " + line)
+}
+
+/// Matches the profile and builds its plan.
+pub fn plan(
+    request: Request<'_>,
+    wanted: &WantedFn<'_>,
+    compile: &CompileFn<'_>,
+) -> Result<AttachPlan, PlanError> {
+    let objects = match_objects(request.profile, request.image)?;
+    build(request, &objects, wanted, compile)
+}
+
+/// Builds the plan of a profile for the objects that it matched.
+pub fn build(
+    request: Request<'_>,
+    objects: &[&LoadedObject],
+    wanted: &WantedFn<'_>,
+    compile: &CompileFn<'_>,
+) -> Result<AttachPlan, PlanError> {
+    let mut builder =
+        Builder { request, planned: Vec::new(), findings: Vec::new(), missing: Vec::new() };
+    let main = request.image.objects.iter().find(|object| object.is_main);
+    for &object in objects {
+        builder.describe_object(object);
+        let resolver = ObjectResolver::new(object, main);
+        for (index, probe) in request.profile.probes.iter().enumerate() {
+            if wanted(probe, request.level) {
+                builder.place(object, index, probe, |probe| {
+                    compile(request.profile, probe, request.level, request.allocator, &resolver)
+                })?;
+            }
+        }
+        for finding in resolver.into_findings() {
+            builder.note(finding);
+        }
+    }
+    builder.finish(wanted)
+}
+
+/// A probe with the number of the profile's table that it came from.
+struct Planned {
+    table: usize,
+    probe: PlannedProbe,
+}
+
+/// A probe that has no place in an object.
+struct Missing {
+    role: Role,
+    /// Object, address and reason.
+    text: String,
+}
+
+struct Builder<'a> {
+    request: Request<'a>,
+    planned: Vec<Planned>,
+    findings: Vec<Finding>,
+    missing: Vec<Missing>,
+}
+
+impl Builder<'_> {
+    fn note(&mut self, finding: Finding) {
+        if !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+
+    fn finding(&mut self, code: &str, message: String) {
+        self.note(Finding { code: code.to_owned(), message });
+    }
+
+    /// Says what is special about an object as a whole.
+    fn describe_object(&mut self, object: &LoadedObject) {
+        let path = &object.mapped.shown_path;
+        if object.mapped.replaced {
+            let message = format!(
+                "{path} was replaced on disk since the process mapped it; the old file is probed, which only \
+                 processes started before use"
+            );
+            self.finding("replaced", message);
+        } else if object.mapped.deleted {
+            let message = format!(
+                "{path} was deleted since the process mapped it; it is probed all the same"
+            );
+            self.finding("deleted", message);
+        }
+    }
+
+    /// Plans `probe`, the profile's `table`-th, in `object`.
+    fn place(
+        &mut self,
+        object: &LoadedObject,
+        table: usize,
+        probe: &Probe,
+        compile: impl FnOnce(&Probe) -> Result<ProbeSpec, String>,
+    ) -> Result<(), PlanError> {
+        let found = match &object.elf {
+            Ok(elf) => places::find(elf, &probe.at),
+            Err(error) => {
+                places::Places { missing: Some(error.to_string()), ..places::Places::default() }
+            }
+        };
+        let address = address_text(&probe.at);
+        for finding in found.findings {
+            self.note(finding);
+        }
+        if let Some(why) = found.missing {
+            let text = format!("{}: {address}: {why}", describe(object));
+            self.finding("missing_symbol", format!("no `{}` probe: {text}", probe.role.name()));
+            self.missing.push(Missing { role: probe.role, text });
+        }
+        if found.all.is_empty() {
+            return Ok(());
+        }
+        let spec = compile(probe).map_err(|what| PlanError::Compile {
+            profile: self.request.profile.name.clone(),
+            address,
+            object: describe(object),
+            what,
+        })?;
+        for place in found.all {
+            self.add(object, table, probe, &spec, place);
+        }
+        Ok(())
+    }
+
+    /// Adds a probe, or its name to the one that is at this place already.
+    fn add(
+        &mut self,
+        object: &LoadedObject,
+        table: usize,
+        probe: &Probe,
+        spec: &ProbeSpec,
+        place: Place,
+    ) {
+        let profile = self.request.profile;
+        let same = self.planned.iter_mut().find(|other| {
+            other.probe.site.inode == object.mapped.inode
+                && other.probe.site.file_offset == place.file_offset
+                && other.probe.role == probe.role
+                // Two tables that name the very same address mean two probes (with different `when`s),
+                // unless they do the same thing.
+                && (other.table == table
+                    || profile.probes[other.table].at != probe.at
+                    || same_spec(&other.probe.spec, spec))
+        });
+        let Some(other) = same else {
+            self.planned.push(Planned {
+                table,
+                probe: PlannedProbe {
+                    spec: *spec,
+                    role: probe.role,
+                    phase: probe.phase,
+                    site: Site {
+                        open_path: object.mapped.open_path.clone(),
+                        shown_path: object.mapped.shown_path.clone(),
+                        inode: object.mapped.inode,
+                        file_offset: place.file_offset,
+                        symbol: place.symbol,
+                        aliases: Vec::new(),
+                    },
+                },
+            });
+            return;
+        };
+        let site = &mut other.probe.site;
+        if site.symbol != place.symbol && !site.aliases.contains(&place.symbol) {
+            site.aliases.push(place.symbol.clone());
+        }
+        if other.table != table && !same_spec(&other.probe.spec, spec) {
+            let message = format!(
+                "{} and {} are one function in {}, but the profile says different things about them; what it says \
+                 first counts",
+                printable(&site.symbol),
+                printable(&place.symbol),
+                site.shown_path
+            );
+            self.finding("alias", message);
+        }
+    }
+
+    fn finish(mut self, wanted: &WantedFn<'_>) -> Result<AttachPlan, PlanError> {
+        let Request { profile, level, allocator, .. } = self.request;
+        for role in NEEDED {
+            let asked =
+                profile.probes.iter().any(|probe| probe.role == role && wanted(probe, level));
+            let placed = self.planned.iter().any(|planned| planned.probe.role == role);
+            if asked && !placed {
+                let tried = self.missing.into_iter().filter(|missing| missing.role == role);
+                return Err(PlanError::NothingToProbe {
+                    profile: profile.name.clone(),
+                    role: role.name(),
+                    tried: tried.map(|missing| missing.text).collect(),
+                });
+            }
+        }
+        // Stable: within a role the profile's order stays.
+        self.planned.sort_by_key(|planned| {
+            ORDER.iter().position(|&role| role == planned.probe.role).unwrap_or(ORDER.len())
+        });
+        Ok(AttachPlan {
+            profile: Arc::clone(profile),
+            level,
+            allocator,
+            probes: self.planned.into_iter().map(|planned| planned.probe).collect(),
+            findings: self.findings,
+        })
+    }
+}
+
+fn same_spec(one: &ProbeSpec, other: &ProbeSpec) -> bool {
+    bytemuck::bytes_of(one) == bytemuck::bytes_of(other)
+}
+
+#[cfg(test)]
+mod tests;

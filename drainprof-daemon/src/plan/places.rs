@@ -1,0 +1,214 @@
+//! Where one probe goes in one object, and what is special about it.
+//!
+//! Knows clones, IFUNCs, aliases by version and names that are not code; called by `build` for each
+//! probe and object.
+
+use super::{
+    Finding,
+    matching::{address_text, list, without_symbols},
+};
+use crate::{
+    profile::Address,
+    target::{Elf, SymbolHit, SymbolKind, elf::CloneKind, printable},
+};
+
+/// Most functions that one pattern may name: more is a mistake in the pattern, and costs attach time.
+const MAX_PLACES: usize = 256;
+
+/// One place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) symbol: String,
+    pub(super) file_offset: u64,
+}
+
+/// The places of a probe in one object, none if its address is not there.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    pub(super) all: Vec<Place>,
+    pub(super) findings: Vec<Finding>,
+    /// Why there is none.
+    pub(super) missing: Option<String>,
+}
+
+/// Finds where `address` is in `elf`.
+pub(super) fn find(elf: &Elf, address: &Address) -> Places {
+    let mut found = Places::default();
+    match address {
+        Address::Symbol(name) => {
+            let hits = elf.resolve(name);
+            if hits.is_empty() {
+                found.take_clones(elf, name);
+            } else {
+                found.take_hits(elf, &hits);
+                found.warn_of_ambiguity(elf, name, &hits);
+                found.warn_of_clones(elf, name);
+            }
+        }
+        Address::Demangled(glob) => match elf.resolve_demangled(glob) {
+            Err(error) => found.missing = Some(error.to_string()),
+            Ok(hits) if hits.len() > MAX_PLACES => {
+                found.missing = Some(format!(
+                    "it matches {} functions, more than {MAX_PLACES}: make the pattern narrower",
+                    hits.len()
+                ));
+            }
+            Ok(hits) => {
+                found.take_hits(elf, &hits);
+                for hit in &hits {
+                    found.warn_of_clones(elf, &hit.name);
+                }
+            }
+        },
+        Address::Offset(offset) => match elf.code_at(*offset) {
+            Ok(_) => {
+                found.all.push(Place { symbol: address_text(address), file_offset: *offset });
+            }
+            Err(error) => found.missing = Some(error.to_string()),
+        },
+        Address::Usdt { .. } => {
+            let text = address_text(address);
+            found.note(
+                "usdt_unsupported",
+                format!("{text}: USDT probes are not supported by this version of drainprof"),
+            );
+            found.missing = Some("USDT probes are not supported by this version".into());
+        }
+    }
+    if found.all.is_empty() && found.missing.is_none() {
+        found.missing = Some(match without_symbols(elf) {
+            None => "no such symbol".into(),
+            Some(tried) if tried.is_empty() => {
+                "no such exported symbol (the object is stripped and names no debug file)".into()
+            }
+            Some(tried) => format!(
+                "no such exported symbol (the object is stripped; no debug file at {})",
+                list(&tried)
+            ),
+        });
+    }
+    found
+}
+
+impl Places {
+    fn note(&mut self, code: &str, message: String) {
+        self.findings.push(Finding { code: code.to_owned(), message });
+    }
+
+    /// Takes the functions among `hits`; several names at one offset are all kept, `build` joins them.
+    fn take_hits(&mut self, elf: &Elf, hits: &[SymbolHit]) {
+        for hit in hits {
+            let (name, object) = (printable(&hit.name), elf.shown_path());
+            match hit.kind {
+                SymbolKind::Ifunc => {
+                    self.note(
+                        "ifunc",
+                        format!(
+                            "{name} in {object} chooses its implementation when it is loaded (IFUNC) and is \
+                             not probed: name the implementation in the profile instead"
+                        ),
+                    );
+                    self.missing = Some("an IFUNC, which runs once at load".into());
+                }
+                _ if !elf.is_code(hit.vaddr) => {
+                    self.note(
+                        "not_a_function",
+                        format!("{name} in {object} is data, not a function"),
+                    );
+                    self.missing = Some("data, not a function".into());
+                }
+                _ => match hit.file_offset {
+                    Some(file_offset) => {
+                        self.all.push(Place { symbol: hit.name.clone(), file_offset });
+                    }
+                    None => self.missing = Some("not in the file".into()),
+                },
+            }
+        }
+        if !self.all.is_empty() {
+            self.missing = None;
+        }
+    }
+
+    /// Functions of one name that no other object can see are several functions.
+    fn warn_of_ambiguity(&mut self, elf: &Elf, name: &str, hits: &[SymbolHit]) {
+        let mut addresses: Vec<u64> = hits.iter().map(|hit| hit.vaddr).collect();
+        addresses.dedup();
+        if addresses.len() > 1 && hits.iter().any(|hit| !hit.global) {
+            self.note(
+                "ambiguous",
+                format!(
+                    "{} has {} different functions called {}; all are probed",
+                    elf.shown_path(),
+                    addresses.len(),
+                    printable(name)
+                ),
+            );
+        }
+    }
+
+    /// The function is there, and so are copies or parts of it, which its probe does not see.
+    fn warn_of_clones(&mut self, elf: &Elf, name: &str) {
+        if self.all.is_empty() {
+            return;
+        }
+        let clones: Vec<String> = elf
+            .clones(name)
+            .into_iter()
+            .filter(|(_, kind)| matches!(kind, CloneKind::Copy | CloneKind::Part))
+            .map(|(hit, _)| printable(&hit.name))
+            .collect();
+        if !clones.is_empty() {
+            self.note(
+                "clones",
+                format!(
+                    "the compiler made {} of {} in {}: calls that go there are not seen",
+                    list(&clones),
+                    printable(name),
+                    elf.shown_path()
+                ),
+            );
+        }
+    }
+
+    /// The function is not there; what the compiler made of it may be.
+    fn take_clones(&mut self, elf: &Elf, name: &str) {
+        let clones = elf.clones(name);
+        let of = |kind: CloneKind| -> Vec<SymbolHit> {
+            let all = clones.iter().filter(|(_, found)| *found == kind);
+            all.map(|(hit, _)| hit.clone()).collect()
+        };
+        // A part is called by the copies: probing both would count a call twice.
+        let (kind, hits) = [CloneKind::Renamed, CloneKind::Copy, CloneKind::Part]
+            .into_iter()
+            .map(|kind| (kind, of(kind)))
+            .find(|(_, hits)| !hits.is_empty())
+            .unwrap_or((CloneKind::Cold, Vec::new()));
+        if hits.is_empty() {
+            return;
+        }
+        self.take_hits(elf, &hits);
+        let (shown, object) = (printable(name), elf.shown_path());
+        let names: Vec<String> = hits.iter().map(|hit| printable(&hit.name)).collect();
+        let names = list(&names);
+        match kind {
+            CloneKind::Renamed => {
+                self.note("renamed", format!("{shown} is called {names} in {object}"));
+            }
+            CloneKind::Copy => self.note(
+                "clone_only",
+                format!(
+                    "{shown} exists in {object} only as {names}: arguments may have moved or be missing, so check \
+                     the numbers"
+                ),
+            ),
+            CloneKind::Part | CloneKind::Cold => self.note(
+                "clone_only",
+                format!(
+                    "{shown} exists in {object} only as {names}, the rest is inlined into its callers: calls that \
+                     end before it are not seen, and arguments may have moved"
+                ),
+            ),
+        }
+    }
+}

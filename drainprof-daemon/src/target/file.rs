@@ -1,0 +1,40 @@
+//! Opening and reading files that somebody else may have prepared.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+/// Opens a regular file for reading. Never blocks on a pipe and never reads a device.
+pub(crate) fn open_regular(path: &Path, max_bytes: u64) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    if metadata.len() > max_bytes {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is larger than {} MiB", max_bytes >> 20),
+        ));
+    }
+    Ok(file)
+}
+
+/// Reads a `/proc` file (whose size is not known beforehand), up to `max_bytes`.
+pub(crate) fn read_proc(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is larger than {} MiB", max_bytes >> 20),
+        ));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,26 @@
+//! Targets: processes, what they have mapped, and the ELF objects behind it.
+//!
+//! Reads `/proc` and files; knows neither eBPF nor profiles, and keeps no open file between calls.
+//! `plan` joins what is found here with a profile; `cli` and `watch` open processes through it.
+//! Everything read here (names, paths, ELF bytes) was written by somebody else: it is bounded, and
+//! shown only through [`printable()`].
+
+pub mod elf;
+mod error;
+mod file;
+mod image;
+mod locate;
+mod maps;
+mod printable;
+mod process;
+
+pub use elf::{CloneKind, DebugSearch, Elf, ElfError, SymbolHit, SymbolKind, SymbolSource};
+pub use error::TargetError;
+pub(crate) use image::describe;
+pub use image::{ElfCache, Image, ImageOptions, LoadedObject};
+pub use maps::{MappedObject, Mapping, mapped_objects};
+pub use printable::printable;
+pub use process::Process;
+
+#[cfg(test)]
+pub(crate) mod testing;
