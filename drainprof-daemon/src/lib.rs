@@ -13,3 +13,4 @@ pub mod plan;
 pub mod profile;
 pub mod report;
 pub mod target;
+pub mod watch;

@@ -16,6 +16,17 @@ pub enum Level {
     Objects,
 }
 
+impl Level {
+    /// The level's name on the command line and in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Boundary => "boundary",
+            Self::Objects => "objects",
+        }
+    }
+}
+
 /// Where a profile came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {

@@ -1,0 +1,129 @@
+//! What the observer does when processes fork, exec and exit.
+
+use drainprof_common::{
+    event::{Event, EventKind},
+    loss::Loss,
+};
+
+use super::{
+    observer::{Ending, Observer, Target},
+    place::is_no_match,
+};
+use crate::{
+    account::{Began, Ended},
+    bpf::Arming,
+    plan::Finding,
+    target::{Process, printable},
+};
+
+impl Observer {
+    /// Takes notice of one event.
+    pub(super) fn notice(&mut self, kind: EventKind, event: &Event) -> Ending {
+        match kind {
+            EventKind::Fork => self.forked(event),
+            EventKind::Exec => self.executed(event),
+            EventKind::Exit => {
+                if event.live != 0 {
+                    self.cut_calls.thread_ended(event.tgid, event.live, event.ns);
+                }
+                Ending::Nothing
+            }
+            EventKind::Close | EventKind::LateDrain => Ending::Nothing,
+        }
+    }
+
+    fn forked(&mut self, event: &Event) -> Ending {
+        let parent = self.targets.iter().find(|target| target.target == event.target);
+        let (comm, exe, allocators) = parent
+            .map(|parent| (parent.comm.clone(), parent.exe.clone(), parent.allocators.clone()))
+            .unwrap_or_default();
+        let process = Process::open(event.tgid).ok();
+        let gone = process.is_none();
+        self.targets.push(Target {
+            target: event.target_b,
+            pid: event.tgid,
+            start_time: process.as_ref().map_or(0, |process| process.start_time),
+            comm: process.as_ref().map_or(comm, |process| process.comm.clone()),
+            exe,
+            began: Began::Forked(event.target),
+            // Whoever is gone before it could be looked at has ended; its counts are in the maps.
+            ended: gone.then_some(Ended::Exit(None)),
+            process,
+            allocators,
+            findings: Vec::new(),
+            since_ns: event.ns,
+        });
+        if gone {
+            self.cut_calls.process_ended(event.tgid);
+            Ending::Nothing
+        } else {
+            Ending::Follow(event.tgid)
+        }
+    }
+
+    fn executed(&mut self, event: &Event) -> Ending {
+        let from_start_children = self.options.follow;
+        if let Some(old) = self.targets.iter_mut().find(|target| target.target == event.target) {
+            old.ended.get_or_insert(Ended::Exec);
+        }
+        let process = Process::open(event.tgid).ok();
+        let mut target = Target {
+            target: event.target_b,
+            pid: event.tgid,
+            start_time: process.as_ref().map_or(0, |process| process.start_time),
+            comm: process.as_ref().map_or_else(String::new, |process| process.comm.clone()),
+            exe: process.as_ref().map_or_else(String::new, |process| {
+                printable(process.exe.as_os_str().as_encoded_bytes())
+            }),
+            began: Began::Exec(event.target),
+            ended: process.is_none().then_some(Ended::Exit(None)),
+            process: None,
+            allocators: Vec::new(),
+            findings: Vec::new(),
+            since_ns: event.ns,
+        };
+        if let Some(process) = process {
+            self.follow_image(&process, &mut target, from_start_children);
+            target.process = Some(process);
+        }
+        let ending = if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
+        self.targets.push(target);
+        ending
+    }
+
+    /// Looks at what a process executes now. Probes that are in place stay; the rest comes late.
+    fn follow_image(&mut self, process: &Process, target: &mut Target, follow: bool) {
+        let planned = self.plan(process);
+        let (plans, findings) = match planned {
+            Ok(planned) => planned,
+            Err(error) => {
+                let message = match is_no_match(&error) {
+                    Some(_) => "no profile matches the program that it executes now".to_owned(),
+                    None => format!("the program that it executes now cannot be looked at: {error}"),
+                };
+                target.findings.push(Finding { code: "exec".to_owned(), message });
+                return;
+            }
+        };
+        target.findings.extend(findings);
+        if self.all_in_place(process, &plans) {
+            target.allocators = plans.iter().map(|plan| plan.allocator).collect();
+            return;
+        }
+        // It runs already: what it has done so far was not seen. From now on it counts as attached.
+        self.session.count_loss(Loss::AttachedLate, 1);
+        match self.place(process, &plans) {
+            Ok(allocators) => {
+                target.allocators = allocators;
+                let arming = Arming { from_start: false, follow };
+                if let Err(error) = self.session.arm(process.pid, target.target, arming) {
+                    tracing::warn!(pid = process.pid, %error, "cannot follow the new program");
+                }
+            }
+            Err(error) => target.findings.push(Finding {
+                code: "exec".to_owned(),
+                message: format!("the program that it executes now cannot be probed: {error}"),
+            }),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Observing processes: profiles are matched, probes placed, lifecycle followed, facts collected.
+//!
+//! [`Observer`] owns the loaded kernel side and everything that is known of the targets. It does no
+//! waiting of its own: `cli` drives it with events, ticks and the ends of processes.
+
+mod calls;
+mod lifecycle;
+mod observer;
+mod place;
+mod snapshot;
+
+pub use observer::{Ending, ObserveError, Observer, ObserverOptions};

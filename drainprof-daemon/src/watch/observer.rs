@@ -1,0 +1,308 @@
+//! The observer and its targets.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use drainprof_common::{
+    event::{Event, EventKind},
+    loss::Loss,
+};
+
+use super::{calls::CutCalls, place::Placed};
+use crate::{
+    account::{Began, Ended},
+    bpf::{Arming, BpfError, Session, SessionConfig},
+    export::Names,
+    plan::{AttachPlan, Finding, NoMatch, PlanError},
+    profile::{Level, Library, Profile},
+    target::{ElfCache, Image, ImageOptions, Process, TargetError},
+};
+
+/// What is to be observed, and how.
+#[derive(Clone, Debug)]
+pub struct ObserverOptions {
+    /// Names of the profiles to use; empty: all of the library that match.
+    pub profiles: Vec<String>,
+    /// How deep to look; `None`: each profile's default.
+    pub level: Option<Level>,
+    /// Whether children are followed; probes then sit on the files, for all processes that map them.
+    pub follow: bool,
+    /// More places to look for separate debug files.
+    pub debug_dirs: Vec<PathBuf>,
+}
+
+/// Why a process cannot be observed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObserveError {
+    /// The process.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// No profile matches.
+    #[error("no profile matches process {pid} ({comm})\n{}", tried(.profiles))]
+    NoMatch {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        comm: String,
+        /// Every profile that was tried, and what it missed in which object.
+        profiles: Vec<NoMatch>,
+    },
+    /// A profile matches but cannot be used.
+    #[error("profile {profile} cannot be used on process {pid}: {source}")]
+    Plan {
+        /// The process.
+        pid: u32,
+        /// The profile.
+        profile: String,
+        /// Why.
+        #[source]
+        source: PlanError,
+    },
+    /// The profile cannot look at the level that was asked for.
+    #[error(
+        "profile {profile} cannot look at level {}; it offers {}", .level.name(), .offers.join(", ")
+    )]
+    Level {
+        /// The profile.
+        profile: String,
+        /// The level.
+        level: Level,
+        /// What it offers.
+        offers: Vec<&'static str>,
+    },
+    /// No profile of that name.
+    #[error("no profile is called {name}; there are {}", .known.join(", "))]
+    UnknownProfile {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// The kernel side.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+}
+
+fn tried(profiles: &[NoMatch]) -> String {
+    profiles.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// One allocator of the session: a profile at a level.
+#[derive(Clone, Debug)]
+pub(super) struct Allocator {
+    pub(super) profile: Arc<Profile>,
+    pub(super) level: Level,
+}
+
+/// One process incarnation.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) target: u32,
+    pub(super) pid: u32,
+    pub(super) start_time: u64,
+    pub(super) comm: String,
+    pub(super) exe: String,
+    pub(super) began: Began,
+    pub(super) ended: Option<Ended>,
+    /// `None` for a process that was gone before it could be looked at.
+    pub(super) process: Option<Process>,
+    /// Allocators whose probes are in place in it.
+    pub(super) allocators: Vec<u32>,
+    pub(super) findings: Vec<Finding>,
+    /// When it was armed, `CLOCK_MONOTONIC` ns.
+    pub(super) since_ns: u64,
+}
+
+/// What an event means for whoever drives the observer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Nothing to do.
+    Nothing,
+    /// A new process is followed: wait for its end.
+    Follow(u32),
+}
+
+/// The loaded kernel side and all that is known of the targets.
+pub struct Observer {
+    pub(super) session: Session,
+    pub(super) library: Library,
+    pub(super) options: ObserverOptions,
+    pub(super) cache: ElfCache,
+    pub(super) allocators: Vec<Allocator>,
+    pub(super) placed: Vec<Placed>,
+    pub(super) targets: Vec<Target>,
+    pub(super) cut_calls: CutCalls,
+    /// Names of series, for events: filled as they are asked for.
+    series: BTreeMap<u32, (u32, u64)>,
+    pub(super) began_ns: Option<u64>,
+    pub(super) cpu_at_start: Duration,
+}
+
+impl Observer {
+    /// Loads the kernel side.
+    pub fn new(
+        config: &SessionConfig,
+        library: Library,
+        options: ObserverOptions,
+    ) -> Result<Self, ObserveError> {
+        for name in &options.profiles {
+            if library.get(name).is_none() {
+                return Err(ObserveError::UnknownProfile {
+                    name: name.clone(),
+                    known: library.iter().map(|profile| profile.name.clone()).collect(),
+                });
+            }
+        }
+        Ok(Self {
+            session: Session::load(config)?,
+            library,
+            options,
+            cache: ElfCache::new(),
+            allocators: Vec::new(),
+            placed: Vec::new(),
+            targets: Vec::new(),
+            cut_calls: CutCalls::default(),
+            series: BTreeMap::new(),
+            began_ns: None,
+            cpu_at_start: super::snapshot::own_cpu(),
+        })
+    }
+
+    /// Places the probes of all matching profiles in a process and arms it, all at once.
+    pub fn add(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
+        let process = Process::open(pid)?;
+        let (plans, findings) = self.plan(&process)?;
+        let allocators = self.place(&process, &plans)?;
+        let target = self.session.next_target();
+        let began = if from_start { Began::FromStart } else { Began::Attached };
+        let follow = self.options.follow;
+        self.session.arm(pid, target, Arming { from_start, follow })?;
+        let since_ns = super::snapshot::now_ns();
+        self.began_ns.get_or_insert(since_ns);
+        self.targets.push(Target {
+            target,
+            pid,
+            start_time: process.start_time,
+            comm: process.comm.clone(),
+            exe: crate::target::printable(process.exe.as_os_str().as_encoded_bytes()),
+            began,
+            ended: None,
+            process: Some(process),
+            allocators,
+            findings,
+            since_ns,
+        });
+        Ok(())
+    }
+
+    /// The plans of all profiles that match a process, and what the user should know of them. Attaches
+    /// nothing.
+    pub fn plan(
+        &mut self,
+        process: &Process,
+    ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
+        let options = ImageOptions { debug_dirs: self.options.debug_dirs.clone() };
+        let image = Image::load(process, &options, &mut self.cache)?;
+        let found = super::place::plans(
+            process,
+            &image,
+            &self.library,
+            &self.options,
+            &mut self.allocators,
+        )?;
+        Ok(found)
+    }
+
+    /// How many probe programs are attached.
+    #[must_use]
+    pub fn attached(&self) -> usize {
+        self.session.attached()
+    }
+
+    /// The session, for its events' descriptor.
+    #[must_use]
+    pub const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Takes the events that have come; each is passed on after the observer has taken notice of it.
+    pub fn events(&mut self, mut pass_on: impl FnMut(&mut Self, EventKind, &Event, Ending)) -> usize {
+        let events = self.session.drain_events();
+        for (kind, event) in &events {
+            let ending = self.notice(*kind, event);
+            pass_on(self, *kind, event, ending);
+        }
+        events.len()
+    }
+
+    /// Processes that have not ended.
+    #[must_use]
+    pub fn running(&self) -> Vec<u32> {
+        self.targets.iter().filter(|target| target.ended.is_none()).map(|target| target.pid).collect()
+    }
+
+    /// A descriptor that becomes readable when the process ends; `None` once it has.
+    #[must_use]
+    pub fn pidfd(&self, pid: u32) -> Option<std::os::fd::OwnedFd> {
+        let target = self.live(pid)?;
+        target.process.as_ref()?.pidfd().ok()
+    }
+
+    pub(super) fn live(&self, pid: u32) -> Option<&Target> {
+        self.targets.iter().find(|target| target.pid == pid && target.ended.is_none())
+    }
+
+    /// A process has ended; the status is known where it is our child.
+    pub fn ended(&mut self, pid: u32, status: Option<Result<i32, i32>>) {
+        let Some(index) =
+            self.targets.iter().position(|target| target.pid == pid && target.ended.is_none())
+        else {
+            return;
+        };
+        self.targets[index].ended = Some(Ended::Exit(status));
+        if self.session.target_of(pid) == Some(self.targets[index].target) {
+            self.session.disarm(pid);
+        }
+        self.cut_calls.process_ended(pid);
+    }
+
+    /// Stops counting everywhere; what was counted stays readable.
+    pub fn stop(&mut self) {
+        for pid in self.running() {
+            self.session.disarm(pid);
+        }
+    }
+
+    /// Counts the calls of ended threads as abandoned, or as cut off by their process's end.
+    pub(super) fn settle_calls(&mut self, now_ns: u64, last: bool) {
+        let (abandoned, cut) = self.cut_calls.settle(now_ns, last);
+        self.session.count_loss(Loss::CallAbandoned, abandoned);
+        self.session.count_loss(Loss::CallCutByExit, cut);
+    }
+
+    /// Learns the names of all series that are there now.
+    pub fn learn_series(&mut self) {
+        for record in self.session.read_series() {
+            let key = record.state.key;
+            self.series.insert(record.series, (key.allocator, key.instance));
+        }
+    }
+
+    /// Whether a series' name is known.
+    #[must_use]
+    pub fn knows_series(&self, series: u32) -> bool {
+        self.series.contains_key(&series)
+    }
+}
+
+impl Names for Observer {
+    fn pid(&self, target: u32) -> Option<u32> {
+        self.targets.iter().find(|known| known.target == target).map(|known| known.pid)
+    }
+
+    fn series(&self, series: u32) -> Option<(&str, u64)> {
+        let (allocator, instance) = self.series.get(&series)?;
+        let allocator = self.allocators.get(*allocator as usize)?;
+        Some((allocator.profile.name.as_str(), *instance))
+    }
+}

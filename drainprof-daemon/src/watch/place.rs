@@ -1,0 +1,183 @@
+//! Planning and placing probes.
+
+use std::{num::NonZeroU32, sync::Arc};
+
+use super::observer::{Allocator, ObserveError, Observer, ObserverOptions};
+use crate::{
+    plan::{
+        AttachPlan, Finding, NoMatch, ObjectResolver, PlanError, PlannedProbe, Request,
+        match_objects, plan,
+    },
+    profile::{self, Level, Library, Profile, Resolver},
+    target::{Image, Process},
+};
+
+/// A probe in place.
+#[derive(Debug)]
+pub(super) struct Placed {
+    /// The spec's number, under which hits are counted.
+    pub(super) spec: u32,
+    /// The allocator.
+    pub(super) allocator: u32,
+    /// The process; `None`: all that map the object.
+    pub(super) pid: Option<u32>,
+    /// The probe.
+    pub(super) probe: PlannedProbe,
+}
+
+impl Resolver for ObjectResolver<'_> {
+    fn var(&self, symbol: &str) -> Option<u64> {
+        ObjectResolver::var(self, symbol)
+    }
+
+    fn offset_of(&self, type_name: &str, field: &str) -> Result<u64, String> {
+        ObjectResolver::offset_of(self, type_name, field)
+    }
+}
+
+/// The plans of all wanted profiles that match a process.
+pub(super) fn plans(
+    process: &Process,
+    image: &Image,
+    library: &Library,
+    options: &ObserverOptions,
+    allocators: &mut Vec<Allocator>,
+) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
+    let mut plans = Vec::new();
+    let mut findings = Vec::new();
+    let mut missed = Vec::new();
+    for profile in wanted(library, options) {
+        if let Err(no_match) = match_objects(profile, image) {
+            missed.push(no_match);
+            continue;
+        }
+        let level = level(profile, options.level)?;
+        let allocator = number(allocators, profile, level);
+        let request = Request { profile, level, allocator, image };
+        let compile = |profile: &Profile,
+                       probe: &profile::Probe,
+                       level: Level,
+                       allocator: u32,
+                       resolver: &ObjectResolver<'_>| {
+            profile::compile(profile, probe, level, allocator, resolver)
+                .map_err(|error| error.to_string())
+        };
+        match plan(request, &profile::wanted, &compile) {
+            Ok(plan) => {
+                findings.extend(plan.findings.iter().cloned());
+                plans.push(plan);
+            }
+            Err(PlanError::NoMatch(no_match)) => missed.push(no_match),
+            // One profile of many that cannot be used is told; one that was asked for is an error.
+            Err(source) if options.profiles.is_empty() => findings.push(Finding {
+                code: "profile_unusable".to_owned(),
+                message: format!("profile {} matches but cannot be used: {source}", profile.name),
+            }),
+            Err(source) => {
+                return Err(ObserveError::Plan {
+                    pid: process.pid,
+                    profile: profile.name.clone(),
+                    source,
+                });
+            }
+        }
+    }
+    if plans.is_empty() {
+        return Err(ObserveError::NoMatch {
+            pid: process.pid,
+            comm: crate::target::printable(&process.comm),
+            profiles: missed,
+        });
+    }
+    Ok((plans, findings))
+}
+
+fn wanted<'a>(
+    library: &'a Library,
+    options: &'a ObserverOptions,
+) -> impl Iterator<Item = &'a Arc<Profile>> {
+    library
+        .iter()
+        .filter(|profile| options.profiles.is_empty() || options.profiles.contains(&profile.name))
+}
+
+fn level(profile: &Profile, asked: Option<Level>) -> Result<Level, ObserveError> {
+    let offers = profile::levels(profile);
+    match asked {
+        None => Ok(profile::default_level(profile)),
+        Some(level) if offers.contains(&level) => Ok(level),
+        Some(level) => Err(ObserveError::Level {
+            profile: profile.name.clone(),
+            level,
+            offers: offers.into_iter().map(Level::name).collect(),
+        }),
+    }
+}
+
+/// The allocator's number in this session, a new one for a new profile or level.
+fn number(allocators: &mut Vec<Allocator>, profile: &Arc<Profile>, level: Level) -> u32 {
+    let known = allocators
+        .iter()
+        .position(|known| Arc::ptr_eq(&known.profile, profile) && known.level == level);
+    let index = known.unwrap_or_else(|| {
+        allocators.push(Allocator { profile: Arc::clone(profile), level });
+        allocators.len() - 1
+    });
+    index as u32
+}
+
+impl Observer {
+    /// Attaches what is planned for a process and not in place yet; returns its allocators.
+    pub(super) fn place(
+        &mut self,
+        process: &Process,
+        plans: &[AttachPlan],
+    ) -> Result<Vec<u32>, ObserveError> {
+        let scope = (!self.options.follow).then_some(process.pid);
+        let mut allocators = Vec::new();
+        for plan in plans {
+            allocators.push(plan.allocator);
+            for probe in &plan.probes {
+                if self.in_place(probe, plan.allocator, scope) {
+                    continue;
+                }
+                let spec = self.session.attach(probe, scope.and_then(NonZeroU32::new))?;
+                self.placed.push(Placed {
+                    spec,
+                    allocator: plan.allocator,
+                    pid: scope,
+                    probe: probe.clone(),
+                });
+            }
+        }
+        Ok(allocators)
+    }
+
+    /// Whether a planned probe is there already: an image that was executed again, or another process of
+    /// a file on which probes sit for all.
+    fn in_place(&self, probe: &PlannedProbe, allocator: u32, scope: Option<u32>) -> bool {
+        self.placed.iter().any(|placed| {
+            placed.allocator == allocator
+                && placed.pid == scope
+                && placed.probe.site.inode == probe.site.inode
+                && placed.probe.site.file_offset == probe.site.file_offset
+                && placed.probe.role == probe.role
+        })
+    }
+
+    /// Whether all of a process's planned probes are in place.
+    pub(super) fn all_in_place(&self, process: &Process, plans: &[AttachPlan]) -> bool {
+        let scope = (!self.options.follow).then_some(process.pid);
+        plans.iter().all(|plan| {
+            plan.probes.iter().all(|probe| self.in_place(probe, plan.allocator, scope))
+        })
+    }
+}
+
+/// What was tried, for an error without a process.
+pub(super) fn is_no_match(error: &ObserveError) -> Option<&[NoMatch]> {
+    match error {
+        ObserveError::NoMatch { profiles, .. } => Some(profiles),
+        _ => None,
+    }
+}

@@ -1,0 +1,222 @@
+//! From what the kernel side has counted to facts.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use drainprof_common::{
+    hist::{Hist, Of},
+    state,
+};
+use nix::time::{ClockId, clock_gettime};
+
+use super::observer::{Observer, Target};
+use crate::{
+    account::{AllocatorFacts, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts},
+    bpf::{GranuleRecord, SeriesRecord},
+    profile::Phase,
+};
+
+/// `CLOCK_MONOTONIC` nanoseconds, the clock of the kernel side.
+pub(super) fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        Duration::from(time).as_nanos().try_into().unwrap_or(u64::MAX)
+    })
+}
+
+/// CPU time that this process has used.
+pub(super) fn own_cpu() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Everything of one series that lies in other maps.
+#[derive(Default)]
+struct Belongings {
+    granules: Vec<GranuleFacts>,
+    pin_delays: Option<Hist>,
+    lifetimes: BTreeMap<u64, Hist>,
+}
+
+impl Observer {
+    /// What is known now. `last`: nothing will come after it.
+    pub fn snapshot(&mut self, last: bool) -> Snapshot {
+        let now_ns = now_ns();
+        self.settle_calls(now_ns, last);
+        let mut belongings = self.belongings();
+        let mut series: BTreeMap<u32, Vec<AllocatorFacts>> = BTreeMap::new();
+        for record in self.session.read_series() {
+            let target = record.state.key.target;
+            let own = belongings.remove(&record.series).unwrap_or_default();
+            if let Some(facts) = self.allocator_facts(&record, own) {
+                series.entry(target).or_default().push(facts);
+            }
+        }
+        let mut targets: Vec<TargetFacts> = self
+            .targets
+            .iter()
+            .map(|target| {
+                self.target_facts(target, series.remove(&target.target).unwrap_or_default())
+            })
+            .collect();
+        // What was placed for several targets at once is told with the first.
+        let mut told = Vec::new();
+        for (facts, target) in targets.iter_mut().zip(&self.targets) {
+            facts.probes = self.probe_facts(target, &mut told);
+        }
+        Snapshot {
+            now_ns,
+            window: Duration::from_nanos(now_ns.saturating_sub(self.began_ns.unwrap_or(now_ns))),
+            targets,
+            losses: self.session.read_losses(),
+            self_use: self.self_use(),
+        }
+    }
+
+    fn belongings(&self) -> BTreeMap<u32, Belongings> {
+        let mut belongings: BTreeMap<u32, Belongings> = BTreeMap::new();
+        for GranuleRecord { slot } in self.session.read_granules() {
+            belongings.entry(slot.series).or_default().granules.push(GranuleFacts {
+                id: slot.id,
+                generation: state::generation(slot.state),
+                closed: slot.state & state::CLOSED != 0,
+                before: slot.state & state::BEFORE != 0,
+                live: state::live(slot.state),
+                live_bytes: slot.live_bytes,
+                bytes: slot.bytes,
+                opened_ns: slot.opened_ns,
+                closed_ns: slot.closed_ns,
+                place: slot.place,
+                parent: slot.parent,
+                label: label(&slot.label),
+            });
+        }
+        for (of, series, place, hist) in self.session.read_histograms() {
+            let own = belongings.entry(series).or_default();
+            match of {
+                Of::PinDelay => own.pin_delays = Some(hist),
+                Of::Lifetime => {
+                    own.lifetimes.insert(place, hist);
+                }
+            }
+        }
+        belongings
+    }
+
+    fn allocator_facts(&self, record: &SeriesRecord, own: Belongings) -> Option<AllocatorFacts> {
+        let SeriesRecord { state, totals, .. } = record;
+        let allocator = self.allocators.get(state.key.allocator as usize)?;
+        let destroyed = state.destroyed_ns != 0;
+        // What an instance retained went with it.
+        let kept = |value: u64| if destroyed { 0 } else { value };
+        Some(AllocatorFacts {
+            profile: Arc::clone(&allocator.profile),
+            level: allocator.level,
+            instance: state.key.instance,
+            destroyed,
+            totals: *totals,
+            open_now: state.open_now,
+            open_peak: state.open_peak,
+            destroyed_open: state.destroyed_open,
+            retained_granules: kept(state.retained_granules),
+            retained_bytes: kept(state.retained_bytes),
+            pin_delays: own.pin_delays.unwrap_or_default(),
+            lifetimes: own.lifetimes,
+            granules: if destroyed { Vec::new() } else { own.granules },
+        })
+    }
+
+    fn target_facts(&self, target: &Target, mut allocators: Vec<AllocatorFacts>) -> TargetFacts {
+        // A profile whose probes are in place but never fired has no series: it is told all the same.
+        for number in &target.allocators {
+            let Some(allocator) = self.allocators.get(*number as usize) else { continue };
+            let seen = allocators.iter().any(|facts| {
+                Arc::ptr_eq(&facts.profile, &allocator.profile) && facts.level == allocator.level
+            });
+            if !seen {
+                allocators.push(AllocatorFacts {
+                    profile: Arc::clone(&allocator.profile),
+                    level: allocator.level,
+                    instance: 0,
+                    destroyed: false,
+                    totals: drainprof_common::maps::Totals::default(),
+                    open_now: 0,
+                    open_peak: 0,
+                    destroyed_open: 0,
+                    retained_granules: 0,
+                    retained_bytes: 0,
+                    pin_delays: Hist::new(),
+                    lifetimes: BTreeMap::new(),
+                    granules: Vec::new(),
+                });
+            }
+        }
+        TargetFacts {
+            target: target.target,
+            pid: target.pid,
+            start_time: target.start_time,
+            comm: target.comm.clone(),
+            exe: target.exe.clone(),
+            began: target.began,
+            ended: target.ended,
+            rss_bytes: match (&target.process, target.ended) {
+                (Some(process), None) => process.rss_bytes().ok(),
+                _ => None,
+            },
+            allocators,
+            probes: Vec::new(),
+            findings: target.findings.clone(),
+        }
+    }
+
+    fn probe_facts(&self, target: &Target, told: &mut Vec<u32>) -> Vec<ProbeFacts> {
+        let mut facts = Vec::new();
+        for placed in &self.placed {
+            let own = target.allocators.contains(&placed.allocator)
+                && placed.pid.is_none_or(|pid| pid == target.pid);
+            if !own || told.contains(&placed.spec) {
+                continue;
+            }
+            told.push(placed.spec);
+            let counts = self.session.read_probe(placed.spec);
+            let Some(allocator) = self.allocators.get(placed.allocator as usize) else { continue };
+            facts.push(ProbeFacts {
+                profile: allocator.profile.name.clone(),
+                role: placed.probe.role.name(),
+                symbol: placed.probe.site.symbol.clone(),
+                object: placed.probe.site.shown_path.clone(),
+                at_return: placed.probe.phase == Phase::Return,
+                entries: counts.entries,
+                returns: counts.returns,
+                rejected: counts.rejected,
+                faults: counts.faults,
+            });
+        }
+        facts
+    }
+
+    fn self_use(&self) -> SelfUse {
+        let (rss_bytes, peak_rss_bytes) = own_memory();
+        SelfUse {
+            cpu: own_cpu().saturating_sub(self.cpu_at_start),
+            rss_bytes,
+            peak_rss_bytes,
+            map_bytes: self.session.map_bytes(),
+        }
+    }
+}
+
+/// Resident memory of this process now and at most, bytes.
+fn own_memory() -> (u64, u64) {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return (0, 0) };
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+            .map_or(0, |kib| kib * 1024)
+    };
+    (field("VmRSS:"), field("VmHWM:"))
+}
+
+fn label(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
