@@ -1,1 +1,7 @@
-fn main() {}
+//! The `drainprof` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    drainprof::cli::main()
+}

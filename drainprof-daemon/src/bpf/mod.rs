@@ -10,6 +10,7 @@ mod features;
 mod memory;
 mod names;
 mod read;
+mod relieve;
 mod session;
 mod sizes;
 

@@ -2,7 +2,8 @@
 
 use std::{
     fmt::Write as _,
-    os::fd::{AsRawFd, RawFd},
+    io,
+    os::fd::{AsFd as _, OwnedFd},
     sync::atomic::Ordering,
 };
 
@@ -180,10 +181,9 @@ impl Session {
         self.targets.get(&tgid, 0).ok().map(|value| value.0.target)
     }
 
-    /// The descriptor that becomes readable when there are events.
-    #[must_use]
-    pub fn events_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
+    /// A descriptor that becomes readable when there are events.
+    pub fn events_fd(&self) -> io::Result<OwnedFd> {
+        self.ring.as_fd().try_clone_to_owned()
     }
 
     /// The events that have come, at most some tens of thousands at once. Records that cannot be

@@ -24,6 +24,12 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
 ];
 
+/// The text of a built-in profile, by its file name.
+#[must_use]
+pub fn built_in_text(file: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|row| row.0 == file).map(|row| row.1)
+}
+
 /// Profile files that a directory can have.
 const MAX_FILES: usize = 1024;
 

@@ -19,7 +19,7 @@ pub use compile::{CompileError, Resolver, compile, default_level, levels, wanted
 pub use drainprof_common::spec::{Kind, Role};
 pub use error::ProfileError;
 pub use eval::{EvalError, eval};
-pub use library::{Library, LibraryError};
+pub use library::{Library, LibraryError, built_in_text};
 pub use model::{
     Address, BinaryOp, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span,
     UnaryOp,

@@ -7,6 +7,7 @@ mod calls;
 mod lifecycle;
 mod observer;
 mod place;
+mod relieve;
 mod snapshot;
 
 pub use observer::{Ending, ObserveError, Observer, ObserverOptions};

@@ -1,0 +1,143 @@
+//! Making room in the index of granule ids, in the slots and among the objects.
+//!
+//! The kernel side uses a slot again by itself when its id is opened again or its last object goes. Ids
+//! that never come back are retired here, but only when a map is three quarters full: as long as there
+//! is room, a closed id is remembered, so that a second close is recognised.
+
+use std::sync::atomic::Ordering;
+
+use drainprof_common::{
+    loss::Loss,
+    maps::{IndexKey, cursor, place_of},
+    spec::Kind,
+    state,
+};
+use nix::time::{ClockId, clock_gettime};
+
+use super::{BpfError, Session, names, session::Plain};
+
+/// A granule that closed more recently than this is left alone: a probe may be on its way to it.
+const QUARANTINE_NS: u64 = 1_000_000_000;
+const GENERATION_STEP: u64 = 1 << state::GENERATION_SHIFT;
+
+impl Session {
+    /// Makes room where it is needed; returns how many entries were taken out.
+    pub fn relieve(&mut self) -> Result<usize, BpfError> {
+        let mut taken = 0;
+        if self.is_filling(cursor::INDEX, self.sizes.index()) || self.slots_are_filling() {
+            taken += self.retire_granules();
+            taken += self.forget_ids()?;
+        }
+        Ok(taken)
+    }
+
+    fn level(&self, which: u32) -> u64 {
+        self.cursors.get(which as usize)
+    }
+
+    fn is_filling(&self, which: u32, limit: u32) -> bool {
+        self.level(which) > u64::from(limit) / 4 * 3
+    }
+
+    fn slots_are_filling(&self) -> bool {
+        let used = self.level(cursor::SLOT).saturating_sub(self.level(cursor::FREE_SLOTS));
+        used > u64::from(self.sizes.granules) / 4 * 3
+    }
+
+    fn retire_granules(&mut self) -> usize {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
+            .map_or(0, |time| std::time::Duration::from(time).as_nanos() as u64);
+        let mut retired = 0;
+        for index in 0..self.slots.len() {
+            let slot = self.slots.get(index);
+            let closed_and_drained = slot.state & (state::USED | state::CLOSED | state::DETACHED)
+                == state::USED | state::CLOSED
+                && state::live(slot.state) == 0;
+            if !closed_and_drained || now.saturating_sub(slot.closed_ns) < QUARANTINE_NS {
+                continue;
+            }
+            // Claimed by the same step as the kernel side claims it: only one of us gets it.
+            let claimed = self.slots.word(index, 0).is_some_and(|word| {
+                let next = (slot.state | state::DETACHED).wrapping_add(GENERATION_STEP);
+                word.compare_exchange(slot.state, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            });
+            if claimed {
+                let key = IndexKey { series: slot.series, reserved: 0, id: slot.id };
+                self.remove_id(key, place_of::slot_word(index as u32, state::generation(slot.state)));
+                if self.free_slots.push(index as u32, 0).is_ok() {
+                    self.move_level(cursor::FREE_SLOTS, 1);
+                }
+                retired += 1;
+            }
+        }
+        retired
+    }
+
+    /// Removes an id that still means `word`.
+    fn remove_id(&mut self, key: IndexKey, word: u64) {
+        match self.index.get(&Plain(key), 0) {
+            Ok(found) if found == word => {}
+            _ => return,
+        }
+        if self.index.remove(&Plain(key)).is_ok() {
+            self.move_level(cursor::INDEX, u64::MAX);
+        } else {
+            self.count_loss(Loss::IndexRaced, 1);
+        }
+    }
+
+    /// Forgets ids of granules that never had a slot and are closed.
+    fn forget_ids(&mut self) -> Result<usize, BpfError> {
+        let closed = place_of::UNFOLLOWED | place_of::CLOSED;
+        let keys: Vec<IndexKey> = self
+            .index
+            .iter()
+            .filter_map(Result::ok)
+            .filter(|(_, word)| *word == closed)
+            .map(|(key, _)| key.0)
+            .collect();
+        for key in &keys {
+            self.index
+                .remove(&Plain(*key))
+                .map_err(|source| BpfError::map("removing an id from", names::INDEX, source))?;
+            self.move_level(cursor::INDEX, u64::MAX);
+        }
+        Ok(keys.len())
+    }
+
+    /// Takes out objects that a bulk close has freed, if the object map fills up. `kind_of` tells the
+    /// kind of an allocator.
+    pub fn relieve_objects(&mut self, kind_of: impl Fn(u32) -> Option<Kind>) -> usize {
+        if !self.is_filling(cursor::OBJECTS, self.sizes.objects) {
+            return 0;
+        }
+        let stale: Vec<_> = self
+            .objects
+            .iter()
+            .filter_map(Result::ok)
+            .filter(|(_, object)| {
+                let series = self.series_state.get(object.0.series as usize);
+                let slot = self.slots.get(object.0.slot as usize);
+                kind_of(series.key.allocator) == Some(Kind::Bulk)
+                    && (state::generation(slot.state) != object.0.generation
+                        || slot.state & state::CLOSED != 0)
+            })
+            .map(|(key, _)| key)
+            .collect();
+        let mut removed = 0;
+        for key in stale {
+            if self.objects.remove(&key).is_ok() {
+                self.move_level(cursor::OBJECTS, u64::MAX);
+                removed += 1;
+            }
+        }
+        removed
+    }
+
+    /// Adds (wrapping) to a fill level that the kernel side keeps too.
+    fn move_level(&self, which: u32, by: u64) {
+        if let Some(word) = self.cursors.word(which as usize, 0) {
+            word.fetch_add(by, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What the command line looks like.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::{export::FORMATS, profile::Level};
+
+const EXIT_CODES: &str = "Exit codes:
+  0 ok    1 failure    2 usage    3 below --fail-under    4 no such target, or no profile matches
+  5 incomplete result    69 the kernel lacks a feature    77 no privilege
+  78 bad profile or configuration    `run` forwards the command's status where drainprof itself was fine";
+
+/// Shows which granules of arenas, pools and slabs are pinned, in unmodified, running programs.
+#[derive(Debug, Parser)]
+#[command(name = "drainprof", version, after_help = EXIT_CODES, propagate_version = true)]
+pub(super) struct Cli {
+    /// Say more on stderr; twice: everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(super) verbose: u8,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Attach to running processes and measure their drainability.
+    #[command(after_help = "Examples:
+  drainprof attach -p 4242                        a live table, and a report at Ctrl-C
+  drainprof attach -p 4242 -d 30s -o json         30 seconds, then one JSON document
+  drainprof attach -p $(pidof -s svc) --profile ./svc.toml --level objects
+  drainprof attach -p 4242 --dry-run              where the probes would go; attaches nothing
+  drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
+    Attach(AttachArgs),
+    /// Start a command with the probes in place before its `main`.
+    #[command(after_help = "Examples:
+  drainprof run -- ./svc --port 8080
+  drainprof run -o json -O report.json --profile ./svc.toml -- ./svc
+  drainprof run --follow-forks -- nginx -g 'daemon off;'")]
+    Run(RunArgs),
+    /// List, show and check allocator profiles.
+    #[command(after_help = "Examples:
+  drainprof profile list
+  drainprof profile show nginx > my-nginx.toml
+  drainprof profile check my-nginx.toml -p $(pidof -s nginx) --for 5s")]
+    Profile(ProfileArgs),
+    /// Say what this kernel and our privileges allow, and how to mend what is missing.
+    Doctor(DoctorArgs),
+}
+
+/// What `attach` and `run` have in common.
+#[derive(Args, Clone, Debug)]
+pub(super) struct ObserveArgs {
+    /// Profile to use: a name, or a file. Default: all that match. May be given again.
+    #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
+    pub(super) profile: Vec<String>,
+    /// How deep to look. Default: the cheapest at which the profile measures.
+    #[arg(long, value_enum, env = "DRAINPROF_LEVEL")]
+    pub(super) level: Option<LevelArg>,
+    /// Stop after this time: 30, 30s, 5m, 2h.
+    #[arg(short, long, value_parser = duration, value_name = "TIME")]
+    pub(super) duration: Option<Duration>,
+    /// Time between lines of the live view.
+    #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "1s",
+          env = "DRAINPROF_INTERVAL")]
+    pub(super) interval: Duration,
+    /// Output format.
+    #[arg(short = 'o', long, value_parser = format_names(), default_value = FORMATS[0].name,
+          value_name = "FORMAT", env = "DRAINPROF_FORMAT")]
+    pub(super) format: String,
+    /// Write to this file instead of stdout.
+    #[arg(short = 'O', long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// One record per close and late drain (format ndjson).
+    #[arg(long)]
+    pub(super) events: bool,
+    /// Follow children, now and later. The probes then sit on the files: every process that maps them
+    /// pays for a hit, though only the followed ones are counted.
+    #[arg(long)]
+    pub(super) follow_forks: bool,
+    /// Exit with 3 if the DSR of any allocator is below this (0 to 1).
+    #[arg(long, value_name = "DSR", value_parser = ratio)]
+    pub(super) fail_under: Option<f64>,
+    /// Show where the probes would go, and attach nothing.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Granules that the report lists at most, per allocator.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(super) top: usize,
+    /// List only granules of at least this age.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
+    pub(super) min_age: Duration,
+    /// List only granules that hold at least this many bytes, where bytes are known.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub(super) min_size: u64,
+    /// Look for separate debug files here too.
+    #[arg(long, value_name = "DIR", env = "DRAINPROF_DEBUG_DIR")]
+    pub(super) debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) sizes: SizeArgs,
+}
+
+/// Sizes of the kernel's maps; what does not fit is counted as lost.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Sizes of the kernel's maps (what does not fit is counted)")]
+pub(super) struct SizeArgs {
+    /// Granules that are open, or closed and pinned, at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub(super) max_granules: Option<u32>,
+    /// Objects that are live at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=134_217_728))]
+    pub(super) max_objects: Option<u32>,
+    /// Allocator instances.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(super) max_instances: Option<u32>,
+    /// Threads inside a followed call at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(super) max_threads: Option<u32>,
+    /// Places that open granules.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(super) max_places: Option<u32>,
+    /// Probes in one session.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(super) max_probes: Option<u32>,
+    /// Bytes of the ring buffer for events.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1_073_741_824))]
+    pub(super) ring_bytes: Option<u32>,
+}
+
+impl ObserveArgs {
+    /// What `profile check` observes with.
+    pub(super) fn for_check(profile: &str, level: Option<Level>) -> Self {
+        Self {
+            profile: vec![profile.to_owned()],
+            level: level.map(|level| match level {
+                Level::Boundary => LevelArg::Boundary,
+                Level::Objects => LevelArg::Objects,
+            }),
+            duration: None,
+            interval: Duration::from_secs(1),
+            format: FORMATS[0].name.to_owned(),
+            output: None,
+            events: false,
+            follow_forks: false,
+            fail_under: None,
+            dry_run: false,
+            top: 20,
+            min_age: Duration::ZERO,
+            min_size: 0,
+            debug_dir: Vec::new(),
+            sizes: SizeArgs {
+                max_granules: None,
+                max_objects: None,
+                max_instances: None,
+                max_threads: None,
+                max_places: None,
+                max_probes: None,
+                ring_bytes: None,
+            },
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct AttachArgs {
+    /// Process to attach to; may be given again.
+    #[arg(short, long, value_name = "PID", required = true, value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) pid: Vec<u32>,
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, num_args = 1.., value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ProfileArgs {
+    #[command(subcommand)]
+    pub(super) action: ProfileAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ProfileAction {
+    /// All profiles: built in, and from /usr/share/drainprof/profiles and /etc/drainprof/profiles.
+    List,
+    /// Print a profile's text.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Check a profile: by itself, against a process, and with --for by watching it at work.
+    Check {
+        /// A name, or a file.
+        profile: String,
+        /// Say what would be probed in this process.
+        #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..))]
+        pid: Option<u32>,
+        /// Attach for this long and say which probes fire, and whether allocs and frees balance.
+        #[arg(long = "for", value_name = "TIME", value_parser = duration, requires = "pid")]
+        time: Option<Duration>,
+        /// The level to check at; default: the deepest that the profile offers.
+        #[arg(long, value_enum)]
+        level: Option<LevelArg>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(super) struct DoctorArgs {
+    /// Output format.
+    #[arg(short = 'o', long, value_enum, default_value_t = DoctorFormat::Text)]
+    pub(super) format: DoctorFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DoctorFormat {
+    /// A table for people.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// A level on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum LevelArg {
+    /// Opens and closes only; the live count is read from the target's memory.
+    Boundary,
+    /// Every alloc and free as well.
+    Objects,
+}
+
+impl From<LevelArg> for Level {
+    fn from(level: LevelArg) -> Self {
+        match level {
+            LevelArg::Boundary => Self::Boundary,
+            LevelArg::Objects => Self::Objects,
+        }
+    }
+}
+
+fn format_names() -> clap::builder::PossibleValuesParser {
+    FORMATS
+        .iter()
+        .map(|format| clap::builder::PossibleValue::new(format.name).help(format.what))
+        .collect::<Vec<_>>()
+        .into()
+}
+
+/// A time: a number of seconds, or one with the unit ms, s, m or h.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 =
+        number.parse().map_err(|_| "expected a number with a unit: 500ms, 30s, 5m, 2h".to_owned())?;
+    let seconds = match unit {
+        "ms" => number / 1000.0,
+        "" | "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(format!("unknown unit `{unit}`; expected ms, s, m or h")),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The command line is consistent with itself.
+    #[test]
+    fn command_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Times take units, and nothing that is no time.
+    #[test]
+    fn times() {
+        assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for bad in ["", "s", "-1", "1d", "1e400", "nan", "inf"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A threshold is a ratio.
+    #[test]
+    fn thresholds() {
+        assert_eq!(ratio("0.95"), Ok(0.95));
+        for bad in ["1.5", "-0.1", "nan", "x"] {
+            assert!(ratio(bad).is_err(), "{bad}");
+        }
+    }
+}

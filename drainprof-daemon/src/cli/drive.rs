@@ -1,0 +1,264 @@
+//! The loop that `attach` and `run` share: events, ticks, ends, and the reports.
+
+use std::{
+    collections::HashSet,
+    os::fd::OwnedFd,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use drainprof_common::event::EventKind;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::JoinSet,
+    time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until},
+};
+
+use super::{
+    args::ObserveArgs,
+    options,
+    output::{Output, clock},
+};
+use crate::{
+    export::{Format, Interval as Between, live},
+    report::{self, Report, Verdict},
+    watch::{Ending, Observer},
+};
+
+/// Between two reads of the counters that must agree before they are taken as final.
+const SETTLE: Duration = Duration::from_millis(2);
+const SETTLE_TRIES: u32 = 50;
+/// While targets run, so many events may happen between the first and the last counter that is read.
+const SLACK: u64 = u64::MAX / 4;
+
+/// Something that happened while driving.
+pub(super) enum Happening {
+    /// A traced process ended.
+    Ended(u32),
+    /// The time is up.
+    TimeUp,
+    /// Nothing that the caller must act on.
+    Quiet,
+}
+
+/// Drives an observer and writes what it sees.
+pub(super) struct Driver {
+    pub(super) observer: Observer,
+    ring: AsyncFd<OwnedFd>,
+    ends: JoinSet<u32>,
+    awaited: HashSet<u32>,
+    tick: Interval,
+    deadline: Option<Instant>,
+    duration: Option<Duration>,
+    output: Output,
+    format: &'static Format,
+    options: report::Options,
+    fail_under: Option<f64>,
+    before: Option<Report>,
+}
+
+impl Driver {
+    /// Prepares output and the loop. Must be called inside the runtime.
+    pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
+        let format = options::format(args)?;
+        let output = Output::open(args.output.as_deref(), args.top)?;
+        let observer = options::observer(args)?;
+        let ring = observer
+            .session()
+            .events_fd()
+            .and_then(register)
+            .context("cannot wait for events of the kernel side")?;
+        let period = args.interval.max(Duration::from_millis(10));
+        let mut tick = interval_at(Instant::now() + period, period);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            observer,
+            ring,
+            ends: JoinSet::new(),
+            awaited: HashSet::new(),
+            tick,
+            deadline: None,
+            duration: args.duration,
+            output,
+            format,
+            options: options::report(args),
+            fail_under: args.fail_under,
+            before: None,
+        })
+    }
+
+    /// Adds a process: its probes are in place when this returns.
+    pub(super) fn add(&mut self, pid: u32, from_start: bool) -> Result<()> {
+        self.observer.add(pid, from_start)?;
+        self.await_end(pid);
+        Ok(())
+    }
+
+    /// Says that all probes are in place; the time of `--duration` and of intervals begins.
+    pub(super) fn attached(&mut self) {
+        eprintln!(
+            "drainprof: attached {} probes to {}",
+            self.observer.attached(),
+            self.observer
+                .running()
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+        self.deadline = self.duration.map(|duration| Instant::now() + duration);
+        self.tick.reset();
+    }
+
+    /// Waits for the process's end.
+    fn await_end(&mut self, pid: u32) {
+        if !self.awaited.insert(pid) {
+            return;
+        }
+        match self.observer.pidfd(pid) {
+            Some(pidfd) => {
+                self.ends.spawn(async move {
+                    wait_readable(pidfd).await;
+                    pid
+                });
+            }
+            // It has ended already.
+            None => {
+                self.ends.spawn(async move { pid });
+            }
+        }
+    }
+
+    /// Waits for the next thing to happen, and deals with what needs no decision.
+    pub(super) async fn next(&mut self) -> Result<Happening> {
+        let deadline = self.deadline;
+        tokio::select! {
+            ready = self.ring.readable() => {
+                ready.context("waiting for events failed")?.clear_ready();
+                self.take_events()?;
+                Ok(Happening::Quiet)
+            }
+            Some(ended) = self.ends.join_next(), if !self.ends.is_empty() => {
+                // What it did last is in the ring already.
+                self.take_events()?;
+                let Ok(pid) = ended else { return Ok(Happening::Quiet) };
+                self.awaited.remove(&pid);
+                Ok(Happening::Ended(pid))
+            }
+            _ = self.tick.tick() => {
+                self.interval()?;
+                Ok(Happening::Quiet)
+            }
+            () = until(deadline) => Ok(Happening::TimeUp),
+        }
+    }
+
+    /// Reads the ring until it is empty.
+    fn take_events(&mut self) -> Result<()> {
+        let Self { observer, output, format, .. } = self;
+        let mut follow = Vec::new();
+        let mut failure = None;
+        loop {
+            let taken = observer.events(|observer, kind, event, ending| {
+                if let Ending::Follow(pid) = ending {
+                    follow.push(pid);
+                }
+                if matches!(kind, EventKind::Close | EventKind::LateDrain)
+                    && !observer.knows_series(event.series)
+                {
+                    observer.learn_series();
+                }
+                let written = format.exporter.event(kind, event, observer, output.writer());
+                failure = failure.take().or(written.err());
+            });
+            if taken == 0 {
+                break;
+            }
+        }
+        for pid in follow {
+            self.await_end(pid);
+        }
+        match failure {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// One line, record or screen.
+    fn interval(&mut self) -> Result<()> {
+        self.observer.relieve();
+        let snapshot = self.observer.snapshot(false);
+        let options = report::Options { slack: SLACK, ..self.options.clone() };
+        let now = Report::build(&snapshot, &options);
+        let clock = clock();
+        let between = Between { before: self.before.as_ref(), now: &now, clock: &clock };
+        let style = self.output.style();
+        if self.format.name == "text" && self.output.is_terminal() {
+            self.output.clear()?;
+            live::screen(&between, &style, self.output.writer())?;
+        } else {
+            self.format.exporter.interval(&between, &style, self.output.writer())?;
+        }
+        self.output.flush()?;
+        self.before = Some(now);
+        Ok(())
+    }
+
+    /// Stops counting, writes the final report, and judges it.
+    pub(super) async fn finish(&mut self) -> Result<Verdict> {
+        self.observer.stop();
+        self.settle().await;
+        self.take_events()?;
+        let snapshot = self.observer.snapshot(true);
+        let report = Report::build(&snapshot, &self.options);
+        if self.format.name == "text" && self.output.is_terminal() {
+            self.output.clear()?;
+        }
+        let style = self.output.style();
+        self.format.exporter.report(&report, &style, self.output.writer())?;
+        self.output.flush()?;
+        Ok(report::verdict(&report, self.fail_under))
+    }
+
+    /// Waits until programs that were running when counting stopped have ended: until two readings agree.
+    async fn settle(&mut self) {
+        let mut before = self.observer.totals();
+        for _ in 0..SETTLE_TRIES {
+            tokio::time::sleep(SETTLE).await;
+            let now = self.observer.totals();
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn wait_readable(fd: OwnedFd) {
+    if let Ok(fd) = register(fd) {
+        // An error means that it can no longer be waited for; the caller then looks at the process.
+        let _ = fd.readable().await;
+    }
+}
+
+fn register(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by the `AsyncFd`, and nobody else closes it.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(Into::into)
+}
+
+/// Runs a future on a runtime of this thread alone.
+pub(super) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?
+        .block_on(future)
+}
+

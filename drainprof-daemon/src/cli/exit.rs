@@ -1,0 +1,131 @@
+//! Errors in words, and exit codes.
+
+use std::process::ExitCode;
+
+use crate::{
+    bpf::BpfError,
+    launch::LaunchError,
+    plan::PlanError,
+    profile::{LibraryError, ProfileError},
+    target::TargetError,
+    watch::ObserveError,
+};
+
+/// The exit codes, as the documentation lists them.
+pub mod code {
+    /// All went well.
+    pub const OK: u8 = 0;
+    /// Something failed.
+    pub const FAILURE: u8 = 1;
+    /// The command line is wrong.
+    pub const USAGE: u8 = 2;
+    /// No such target, or no profile matches it.
+    pub const NO_TARGET: u8 = 4;
+    /// The kernel lacks a feature.
+    pub const UNSUPPORTED: u8 = 69;
+    /// A privilege is missing.
+    pub const PRIVILEGE: u8 = 77;
+    /// A profile or the configuration is bad.
+    pub const CONFIG: u8 = 78;
+}
+
+/// A failure whose exit code the place that found it knows.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct Failure {
+    /// The exit code.
+    pub(super) code: u8,
+    /// What to say.
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// Says an error on stderr, with its causes, and gives its exit code. A reader that has gone away is no
+/// failure.
+pub(super) fn told(error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        return ExitCode::from(code::OK);
+    }
+    let mut text = error.to_string();
+    let mut said = text.clone();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        // Transparent layers, and messages that quote their cause, say the same twice.
+        if !said.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        said.push_str(&cause);
+    }
+    eprintln!("drainprof: {text}");
+    ExitCode::from(exit_code(error))
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<crate::export::Error>().is_some_and(crate::export::Error::is_broken_pipe)
+            || cause
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// The exit code of an error: that of the first cause that has one.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    error.chain().find_map(own_code).unwrap_or(code::FAILURE)
+}
+
+fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(failure) = cause.downcast_ref::<Failure>() {
+        return Some(failure.code);
+    }
+    if let Some(error) = cause.downcast_ref::<ObserveError>() {
+        return observe_code(error);
+    }
+    if let Some(error) = cause.downcast_ref::<TargetError>() {
+        return Some(target_code(error));
+    }
+    if let Some(error) = cause.downcast_ref::<BpfError>() {
+        return bpf_code(error);
+    }
+    if let Some(error) = cause.downcast_ref::<LaunchError>() {
+        return Some(error.exit_code());
+    }
+    if cause.is::<ProfileError>() || cause.is::<LibraryError>() {
+        return Some(code::CONFIG);
+    }
+    None
+}
+
+fn observe_code(error: &ObserveError) -> Option<u8> {
+    Some(match error {
+        ObserveError::Target(error) => target_code(error),
+        ObserveError::Bpf(error) => return bpf_code(error),
+        ObserveError::NoMatch { .. } | ObserveError::UnknownProfile { .. } => code::NO_TARGET,
+        ObserveError::Plan { source: PlanError::Compile { .. }, .. } => code::CONFIG,
+        ObserveError::Plan { .. } => code::NO_TARGET,
+        ObserveError::Level { .. } => code::USAGE,
+    })
+}
+
+const fn target_code(error: &TargetError) -> u8 {
+    match error {
+        TargetError::Permission { .. } => code::PRIVILEGE,
+        TargetError::Read { .. } | TargetError::Malformed { .. } => code::FAILURE,
+        _ => code::NO_TARGET,
+    }
+}
+
+const fn bpf_code(error: &BpfError) -> Option<u8> {
+    if error.is_privilege() {
+        Some(code::PRIVILEGE)
+    } else if error.is_unsupported() {
+        Some(code::UNSUPPORTED)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,44 @@
+//! The command line: arguments are parsed without side effects, turned once into options, and run.
+//!
+//! One module per subcommand; `drive` is the loop that `attach` and `run` share. Only this module and
+//! `main` know anyhow and tokio.
+
+mod args;
+mod attach;
+mod doctor;
+mod drive;
+mod exit;
+mod options;
+mod output;
+mod profile;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+pub use exit::code;
+
+/// Runs the command that the arguments name, and says with which code to exit.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are data; a reader that has gone away is no failure.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { code::USAGE } else { code::OK });
+        }
+    };
+    output::init_talk(cli.verbose);
+    let result = match cli.command {
+        args::Command::Attach(attach) => attach::main(attach),
+        args::Command::Run(run) => run::main(run),
+        args::Command::Profile(profile) => profile::main(profile),
+        args::Command::Doctor(doctor) => doctor::main(&doctor),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => exit::told(&error),
+    }
+}

@@ -1,0 +1,152 @@
+//! From arguments to validated options; and the checks that come before anything is attached.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    args::{ObserveArgs, SizeArgs},
+    exit::{Failure, code},
+};
+use crate::{
+    bpf::{Offsets, SessionConfig, Sizes},
+    export::{self, Format},
+    kernel::{self, HostView, LiveHost, Tracefs},
+    profile::Library,
+    report,
+    watch::{Observer, ObserverOptions},
+};
+
+/// Says which capability is missing, before anything is tried.
+pub(super) fn require_privileges() -> Result<()> {
+    match kernel::missing_privileges(&LiveHost) {
+        Some(missing) => Err(Failure::new(code::PRIVILEGE, missing).into()),
+        None => Ok(()),
+    }
+}
+
+/// Where tracepoint fields stand, from tracefs, which is mounted if it is not.
+pub(super) fn offsets(host: &dyn HostView) -> Result<Offsets> {
+    let read = || -> Result<Offsets> {
+        let tracefs = kernel::ensure_mounted(host)?;
+        let newtask = tracefs.format(host, "task", "task_newtask")?;
+        let exec = tracefs.format(host, "sched", "sched_process_exec")?;
+        let offset = |format: &kernel::Format, field: &str| -> Result<u32> {
+            let field = format.field(field).with_context(|| {
+                format!("the tracepoint {} has no field {field} on this kernel", format.name)
+            })?;
+            Ok(u32::try_from(field.offset)?)
+        };
+        Ok(Offsets {
+            newtask_pid: offset(&newtask, "pid")?,
+            newtask_flags: offset(&newtask, "clone_flags")?,
+            exec_old_pid: offset(&exec, "old_pid")?,
+        })
+    };
+    read().map_err(|error| Failure::new(code::UNSUPPORTED, format!("{error:#}")).into())
+}
+
+/// The library, with the files that were named on the command line, and the names of the profiles asked
+/// for.
+pub(super) fn library(asked: &[String]) -> Result<(Library, Vec<String>)> {
+    let directories = Library::SYSTEM_DIRECTORIES.map(PathBuf::from);
+    let files: Vec<PathBuf> =
+        asked.iter().filter(|name| is_file(name)).map(PathBuf::from).collect();
+    let library = Library::load(&files, &directories)?;
+    let names = asked
+        .iter()
+        .map(|asked| {
+            if !is_file(asked) {
+                return Ok(asked.clone());
+            }
+            // A file's profile is found again by where it came from.
+            library
+                .iter()
+                .find(|profile| {
+                    matches!(&profile.source, crate::profile::Source::File(path) if path == Path::new(asked))
+                })
+                .map(|profile| profile.name.clone())
+                .with_context(|| format!("another file overrides the profile in {asked}"))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok((library, names))
+}
+
+/// A name has neither a directory nor an ending; whatever else is given is a file.
+fn is_file(asked: &str) -> bool {
+    asked.contains('/') || Path::new(asked).extension().is_some_and(|ending| ending == "toml")
+}
+
+/// The loaded kernel side.
+pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
+    let host = LiveHost;
+    let (library, profiles) = library(&args.profile)?;
+    require_privileges()?;
+    let config = SessionConfig {
+        sizes: sizes(&args.sizes, &host),
+        events: args.events,
+        offsets: offsets(&host)?,
+    };
+    let options = ObserverOptions {
+        profiles,
+        level: args.level.map(Into::into),
+        follow: args.follow_forks,
+        debug_dirs: args.debug_dir.clone(),
+    };
+    Ok(Observer::new(&config, library, options)?)
+}
+
+fn sizes(args: &SizeArgs, host: &dyn HostView) -> Sizes {
+    let available = host
+        .read(Path::new("/proc/meminfo"))
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        })
+        .map_or(u64::MAX, |kib| kib.saturating_mul(1024));
+    let room = kernel::memory_limit(host).map_or(available, |limit| limit.room().min(available));
+    let defaults = Sizes::for_memory(room, kernel::cpus_online(host).unwrap_or(1));
+    Sizes {
+        granules: args.max_granules.unwrap_or(defaults.granules),
+        objects: args.max_objects.unwrap_or(defaults.objects),
+        instances: args.max_instances.unwrap_or(defaults.instances),
+        threads: args.max_threads.unwrap_or(defaults.threads),
+        places: args.max_places.unwrap_or(defaults.places),
+        probes: args.max_probes.unwrap_or(defaults.probes),
+        targets: defaults.targets,
+        ring_bytes: args.ring_bytes.unwrap_or(defaults.ring_bytes),
+    }
+}
+
+/// The format asked for.
+pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
+    let format = export::format(&args.format)
+        .ok_or_else(|| Failure::new(code::USAGE, format!("no format is called {}", args.format)))?;
+    if args.events && !format.events {
+        return Err(Failure::new(
+            code::USAGE,
+            format!("--events needs a format with records for them (ndjson), not {}", format.name),
+        )
+        .into());
+    }
+    Ok(format)
+}
+
+/// How the report is to be built.
+pub(super) fn report(args: &ObserveArgs) -> report::Options {
+    report::Options {
+        kernel: nix::sys::utsname::uname()
+            .map(|name| name.release().to_string_lossy().into_owned())
+            .unwrap_or_default(),
+        top: args.top,
+        min_age: args.min_age,
+        min_bytes: args.min_size,
+        ..report::Options::default()
+    }
+}
+
+/// Whether tracefs is there; for `doctor`.
+pub(super) fn tracefs_is_mounted(host: &dyn HostView) -> bool {
+    Tracefs::find(host).is_ok()
+}

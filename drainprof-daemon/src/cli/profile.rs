@@ -1,0 +1,195 @@
+//! `drainprof profile`.
+
+use std::{io::Write as _, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    args::{ObserveArgs, ProfileAction, ProfileArgs},
+    code,
+    drive::block_on,
+    exit::Failure,
+    options,
+};
+use crate::{
+    account::ProbeFacts,
+    plan::{AttachPlan, Finding},
+    profile::{self, Level, Profile, Source},
+    target::{Process, printable},
+    watch::Observer,
+};
+
+/// Lists, shows and checks profiles.
+pub(super) fn main(args: ProfileArgs) -> Result<u8> {
+    match args.action {
+        ProfileAction::List => list(),
+        ProfileAction::Show { name } => show(&name),
+        ProfileAction::Check { profile, pid, time, level } => {
+            check(&profile, pid, time, level.map(Into::into))
+        }
+    }
+}
+
+fn list() -> Result<u8> {
+    let (library, _) = options::library(&[])?;
+    let mut out = std::io::stdout().lock();
+    for profile in library.iter() {
+        let levels: Vec<_> = profile::levels(profile).into_iter().map(Level::name).collect();
+        writeln!(
+            out,
+            "{:<16} {:<6} {:<18} {}  [{}]",
+            profile.name,
+            profile.kind.name(),
+            levels.join(", "),
+            profile.summary,
+            profile.source
+        )?;
+    }
+    Ok(code::OK)
+}
+
+fn show(name: &str) -> Result<u8> {
+    let (library, names) = options::library(&[name.to_owned()])?;
+    let profile = names
+        .first()
+        .and_then(|name| library.get(name))
+        .ok_or_else(|| Failure::new(code::NO_TARGET, format!("no profile is called {name}")))?;
+    let text = match &profile.source {
+        Source::BuiltIn(file) => profile::built_in_text(file)
+            .with_context(|| format!("the built-in profile {file} is not there"))?
+            .to_owned(),
+        Source::File(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(code::OK)
+}
+
+fn check(
+    asked: &str,
+    pid: Option<u32>,
+    time: Option<Duration>,
+    level: Option<Level>,
+) -> Result<u8> {
+    let (library, names) = options::library(&[asked.to_owned()])?;
+    let profile = names
+        .first()
+        .and_then(|name| library.get(name))
+        .ok_or_else(|| Failure::new(code::NO_TARGET, format!("no profile is called {asked}")))?;
+    let levels = profile::levels(profile);
+    describe(profile, &levels)?;
+    let Some(pid) = pid else { return Ok(code::OK) };
+    let level = level.or_else(|| levels.last().copied());
+    let args = ObserveArgs::for_check(asked, level);
+    let mut observer = options::observer(&args)?;
+    let process = Process::open(pid)?;
+    let (plans, findings) = observer.plan(&process)?;
+    print_plans(&process, &plans, &findings)?;
+    match time {
+        Some(time) => block_on(watch(&mut observer, pid, time)),
+        None => Ok(code::OK),
+    }
+}
+
+fn describe(profile: &Profile, levels: &[Level]) -> Result<()> {
+    let names: Vec<_> = levels.iter().copied().map(Level::name).collect();
+    writeln!(
+        std::io::stdout().lock(),
+        "profile {} ({}): {} probes, kind {}, levels {}; it parses and compiles",
+        profile.name,
+        profile.source,
+        profile.probes.len(),
+        profile.kind.name(),
+        names.join(", ")
+    )?;
+    Ok(())
+}
+
+/// Attaches for a while and says what fired.
+async fn watch(observer: &mut Observer, pid: u32, time: Duration) -> Result<u8> {
+    observer.add(pid, false)?;
+    eprintln!("drainprof: attached {} probes to {pid} for {time:?}", observer.attached());
+    tokio::select! {
+        () = tokio::time::sleep(time) => {}
+        result = tokio::signal::ctrl_c() => result.context("cannot wait for SIGINT")?,
+    }
+    observer.stop();
+    let snapshot = observer.snapshot(true);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\nin {:.1} s:", snapshot.window.as_secs_f64())?;
+    for target in &snapshot.targets {
+        for probe in &target.probes {
+            writeln!(out, "  {}", fired(probe))?;
+        }
+        for allocator in &target.allocators {
+            let totals = &allocator.totals;
+            let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
+            writeln!(
+                out,
+                "  instance {:#x}: {} opened, {} closed; {} allocated, {freed} freed, {} unmatched frees",
+                allocator.instance,
+                totals.opened,
+                totals.drainable + totals.pinned + totals.unknown + totals.closed_plain,
+                totals.allocated,
+                totals.unmatched_frees,
+            )?;
+        }
+    }
+    let silent = snapshot
+        .targets
+        .iter()
+        .flat_map(|target| &target.probes)
+        .filter(|probe| probe.entries == 0)
+        .count();
+    if silent > 0 {
+        writeln!(
+            out,
+            "{silent} probes never fired: not called in this time, inlined, or a clone that is named \
+             otherwise"
+        )?;
+    }
+    Ok(code::OK)
+}
+
+fn fired(probe: &ProbeFacts) -> String {
+    let mut text = format!("{:<8} {:<32} {} hits", probe.role, probe.symbol, probe.entries);
+    if probe.at_return {
+        text.push_str(&format!(", {} returns", probe.returns));
+    }
+    if probe.rejected > 0 {
+        text.push_str(&format!(", {} rejected by `when`", probe.rejected));
+    }
+    if probe.faults > 0 {
+        text.push_str(&format!(", {} could not be computed", probe.faults));
+    }
+    text
+}
+
+/// Prints where the probes of a process go.
+pub(super) fn print_plans(
+    process: &Process,
+    plans: &[AttachPlan],
+    findings: &[Finding],
+) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "process {} ({})", process.pid, printable(&process.comm))?;
+    for plan in plans {
+        writeln!(out, "  profile {} at level {}", plan.profile.name, plan.level.name())?;
+        for row in plan.rows() {
+            let aliases = if row.aliases.is_empty() {
+                String::new()
+            } else {
+                format!(" (also {})", row.aliases.join(", "))
+            };
+            writeln!(
+                out,
+                "    {:<8} {:<7} {}+{:#x} {}{aliases}",
+                row.role, row.phase, row.object, row.file_offset, row.symbol
+            )?;
+        }
+    }
+    for finding in findings {
+        writeln!(out, "  {}: {}", finding.code, finding.message)?;
+    }
+    Ok(())
+}

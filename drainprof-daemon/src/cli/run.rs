@@ -1,0 +1,172 @@
+//! `drainprof run`.
+
+use std::os::unix::process::ExitStatusExt as _;
+
+use anyhow::{Context as _, Result};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc::Receiver,
+};
+
+use super::{
+    args::RunArgs,
+    code,
+    drive::{Driver, Happening, block_on},
+    exit::Failure,
+};
+use crate::{
+    launch::{Disposition, Handle, Launch, LaunchEvent, LaunchOptions},
+    report::Verdict,
+    watch::ObserveError,
+};
+
+/// Starts a command under observation.
+pub(super) fn main(args: RunArgs) -> Result<u8> {
+    if args.observe.dry_run {
+        return Err(Failure::new(
+            code::USAGE,
+            "--dry-run needs a process to look at: use it with `drainprof attach -p PID`",
+        )
+        .into());
+    }
+    block_on(run(args))
+}
+
+/// What is known of the command so far.
+struct Command {
+    handle: Handle,
+    events: Receiver<LaunchEvent>,
+    /// `Ok(code)` or `Err(signal)`.
+    status: Option<Result<i32, i32>>,
+    /// Whether any image was attached to.
+    attached: bool,
+    /// Why the last image that was looked at was not.
+    refused: Option<anyhow::Error>,
+    /// Whether the tracer has nothing more to say.
+    silent: bool,
+}
+
+async fn run(args: RunArgs) -> Result<u8> {
+    let mut driver = Driver::new(&args.observe)?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
+    let mut options = LaunchOptions::new(args.command);
+    options.follow_forks = args.observe.follow_forks;
+    let (handle, events) = Launch::spawn(options)?;
+    let mut command =
+        Command { handle, events, status: None, attached: false, refused: None, silent: false };
+
+    loop {
+        let happening = tokio::select! {
+            happening = driver.next(), if command.attached => happening?,
+            event = command.events.recv(), if !command.silent => {
+                match event {
+                    Some(event) => command.heard(event, &mut driver),
+                    None => command.silent = true,
+                }
+                Happening::Quiet
+            }
+            // Ctrl-C reaches the command too: we wait for its end.
+            _ = interrupt.recv() => Happening::Quiet,
+            _ = terminate.recv() => command.pass_on(nix::libc::SIGTERM),
+            _ = hang_up.recv() => command.pass_on(nix::libc::SIGHUP),
+        };
+        match happening {
+            Happening::Ended(pid) if pid == command.handle.pid() => {
+                // Its status comes from the tracer, which waits for it as its parent.
+                command.wait().await;
+                driver.observer.ended(pid, command.status);
+            }
+            Happening::Ended(pid) => driver.observer.ended(pid, None),
+            Happening::TimeUp => break,
+            Happening::Quiet => {}
+        }
+        let over = command.status.is_some()
+            && if command.attached { driver.observer.running().is_empty() } else { true };
+        if over {
+            break;
+        }
+    }
+    if !command.attached {
+        return Err(command.refused.unwrap_or_else(|| {
+            Failure::new(code::NO_TARGET, "the command ended before it could be looked at").into()
+        }));
+    }
+    let verdict = driver.finish().await?;
+    drop(driver);
+    command.wait().await;
+    Ok(match (verdict, command.status) {
+        (Verdict::Ok, Some(Ok(status))) => status as u8,
+        (Verdict::Ok, Some(Err(signal))) => (128 + signal) as u8,
+        (verdict, _) => verdict.exit_code(),
+    })
+}
+
+impl Command {
+    /// Deals with what the tracer says.
+    fn heard(&mut self, event: LaunchEvent, driver: &mut Driver) {
+        match event {
+            LaunchEvent::AtEntry { pid, .. } => match driver.add(pid, true) {
+                Ok(()) => {
+                    if !self.attached {
+                        self.attached = true;
+                        driver.attached();
+                    }
+                    self.handle.resume(pid, Disposition::Detach);
+                }
+                Err(error) => {
+                    // What it executes next may match.
+                    let no_match = matches!(
+                        error.downcast_ref::<ObserveError>(),
+                        Some(ObserveError::NoMatch { .. })
+                    );
+                    let disposition =
+                        if no_match { Disposition::KeepTracing } else { Disposition::Detach };
+                    self.refused = Some(error);
+                    self.handle.resume(pid, disposition);
+                }
+            },
+            LaunchEvent::Forked { child, .. } => {
+                self.handle.resume(child, Disposition::KeepTracing);
+            }
+            LaunchEvent::Exited { pid, status } => {
+                if pid == self.handle.pid() {
+                    self.status = Some(match status.code() {
+                        Some(code) => Ok(code),
+                        None => Err(status.signal().unwrap_or_default()),
+                    });
+                }
+            }
+            LaunchEvent::Error { pid, error } => {
+                tracing::warn!(pid, %error, "a process could not be held at its entry");
+                self.refused.get_or_insert_with(|| error.into());
+            }
+        }
+    }
+
+    /// Waits until the command's status is known.
+    async fn wait(&mut self) {
+        while self.status.is_none() {
+            match self.events.recv().await {
+                Some(LaunchEvent::Exited { pid, status }) if pid == self.handle.pid() => {
+                    self.status = Some(match status.code() {
+                        Some(code) => Ok(code),
+                        None => Err(status.signal().unwrap_or_default()),
+                    });
+                }
+                Some(LaunchEvent::AtEntry { pid, .. } | LaunchEvent::Forked { child: pid, .. }) => {
+                    self.handle.resume(pid, Disposition::Detach);
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+    }
+
+    fn pass_on(&self, signal: i32) -> Happening {
+        // It has ended: then there is nobody to pass it on to.
+        let _ = self.handle.forward_signal(signal);
+        Happening::Quiet
+    }
+}

@@ -1,0 +1,30 @@
+//! Making room: what the kernel side no longer needs is taken out before its maps are full.
+
+use super::observer::Observer;
+
+impl Observer {
+    /// Retires closed, drained granules and forgotten ids if the maps fill up.
+    pub fn relieve(&mut self) {
+        if let Err(error) = self.session.relieve() {
+            tracing::warn!(%error, "cannot make room in the maps");
+        }
+        let allocators = &self.allocators;
+        self.session.relieve_objects(|allocator| {
+            allocators.get(allocator as usize).map(|known| known.profile.kind)
+        });
+    }
+
+    /// Everything that is counted, in one value that tells whether something is still moving.
+    #[must_use]
+    pub fn totals(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.session.read_losses().to_vec();
+        for record in self.session.read_series() {
+            all.extend_from_slice(bytemuck::cast_slice(&[record.totals]));
+        }
+        for placed in &self.placed {
+            let counts = self.session.read_probe(placed.spec);
+            all.extend([counts.entries, counts.returns]);
+        }
+        all
+    }
+}
