@@ -51,7 +51,6 @@ impl Observer {
             process,
             allocators,
             findings: Vec::new(),
-            since_ns: event.ns,
         });
         if gone {
             self.cut_calls.process_ended(event.tgid);
@@ -80,7 +79,6 @@ impl Observer {
             process: None,
             allocators: Vec::new(),
             findings: Vec::new(),
-            since_ns: event.ns,
         };
         if let Some(process) = process {
             self.follow_image(&process, &mut target, from_start_children);

@@ -109,8 +109,6 @@ pub(super) struct Target {
     /// Allocators whose probes are in place in it.
     pub(super) allocators: Vec<u32>,
     pub(super) findings: Vec<Finding>,
-    /// When it was armed, `CLOCK_MONOTONIC` ns.
-    pub(super) since_ns: u64,
 }
 
 /// What an event means for whoever drives the observer.
@@ -178,7 +176,10 @@ impl Observer {
         let follow = self.options.follow;
         self.session.arm(pid, target, Arming { from_start, follow })?;
         let since_ns = super::snapshot::now_ns();
-        self.began_ns.get_or_insert(since_ns);
+        if self.began_ns.is_none() {
+            self.began_ns = Some(since_ns);
+            self.cpu_at_start = super::snapshot::own_cpu();
+        }
         self.targets.push(Target {
             target,
             pid,
@@ -190,7 +191,6 @@ impl Observer {
             process: Some(process),
             allocators,
             findings,
-            since_ns,
         });
         Ok(())
     }
