@@ -12,10 +12,12 @@ use drainprof_common::{
 
 use crate::{
     hit::{Hit, Operands},
-    losses, maps,
+    losses, maps, series,
 };
 
 const BPF_NOEXIST: u64 = 1;
+/// No frame: instead of an index.
+const NONE: u32 = u32::MAX;
 const FRAME_MASK: u32 = MAX_FRAMES as u32 - 1;
 const _: () = assert!(MAX_FRAMES.is_power_of_two(), "frame indices are masked");
 
@@ -47,6 +49,19 @@ fn frame(state: *mut ThreadState, index: u32) -> *mut Frame {
     unsafe { (&raw mut (*state).frames).cast::<Frame>().add(index) }
 }
 
+/// Whether the call of a frame can still return, as seen by a call that was entered with stack pointer
+/// `rsp`: frames below have been left by longjmp or an exception. The kernel drops its own records of
+/// them by the same rule.
+///
+/// A tail call finds the address of the kernel's return trampoline, which starts a page, where its
+/// return address should be: then the frame at the same stack pointer is its caller's and lives.
+#[inline(always)]
+unsafe fn lives(frame: *const Frame, rsp: u64, caller: u64) -> bool {
+    // SAFETY: the caller passes a frame of this thread's state.
+    let at = unsafe { (*frame).rsp };
+    at > rsp || (at == rsp && caller & 0xfff == 0)
+}
+
 /// Pushes the frame of a call that is followed to its return. `None`: a counted loss.
 #[inline(always)]
 pub(crate) fn enter(hit: &Hit, operands: &Operands) -> Option<*mut Frame> {
@@ -54,57 +69,75 @@ pub(crate) fn enter(hit: &Hit, operands: &Operands) -> Option<*mut Frame> {
         losses::count(Loss::ThreadMapFull);
         return None;
     };
-    // A tail call finds the address of the kernel's return trampoline, which starts a page, where its
-    // return address should be: then the frame at the same stack pointer is its caller's and lives.
-    let chained = hit.caller & 0xfff == 0;
+    match call_push(state, hit.target, hit.index, hit.rsp, hit.caller) {
+        NONE => {
+            losses::count(Loss::NestingTooDeep);
+            None
+        }
+        index => {
+            let new = frame(state, index);
+            // SAFETY: map memory that only this thread touches.
+            unsafe {
+                (*new).role = (*hit.spec).role;
+                (*new).allocator = (*hit.spec).allocator;
+                (*new).args[0] = operands.0[0];
+                (*new).args[1] = operands.0[1];
+                (*new).args[2] = operands.0[2];
+                (*new).args[3] = operands.0[3];
+                (*new).args[4] = operands.0[4];
+                (*new).args[5] = operands.0[5];
+            }
+            Some(new)
+        }
+    }
+}
+
+/// Drops dead frames and pushes a new one: its index, or [`NONE`] where there is no more room.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn call_push(
+    state: *mut ThreadState,
+    target: u32,
+    spec: u32,
+    rsp: u64,
+    caller: u64,
+) -> u32 {
+    if state.is_null() {
+        return NONE;
+    }
     // SAFETY: map memory that only this thread touches.
     unsafe {
-        if (*state).target != hit.target {
-            (*state).target = hit.target;
-            (*state).depth = 0;
-        }
         let mut depth = (*state).depth;
-        let mut abandoned = 0;
-        // Frames below the stack pointer can never return: longjmp or an exception has left them. The
-        // kernel drops its own records of them by the same rule.
+        if (*state).target != target {
+            (*state).target = target;
+            depth = 0;
+        }
+        let before = depth;
         for _ in 0..MAX_FRAMES {
-            if depth == 0 {
-                break;
-            }
-            let top = frame(state, depth - 1);
-            let dead = (*top).rsp < hit.rsp || ((*top).rsp == hit.rsp && !chained);
-            if !dead {
+            if depth == 0 || lives(frame(state, depth - 1), rsp, caller) {
                 break;
             }
             depth -= 1;
-            abandoned += 1;
         }
-        if abandoned != 0 {
-            losses::count_many(Loss::CallAbandoned, abandoned);
+        if before != depth {
+            losses::count_many(Loss::CallAbandoned, u64::from(before - depth));
         }
+        (*state).depth = depth;
         if depth >= MAX_FRAMES as u32 {
-            (*state).depth = depth;
-            losses::count(Loss::NestingTooDeep);
-            return None;
+            return NONE;
         }
         let new = frame(state, depth);
-        let caller =
-            if chained && depth > 0 { (*frame(state, depth - 1)).caller } else { hit.caller };
-        (*new).spec = hit.index;
+        (*new).spec = spec;
         (*new).taken = 0;
-        (*new).role = (*hit.spec).role;
-        (*new).allocator = (*hit.spec).allocator;
-        (*new).rsp = hit.rsp;
-        (*new).args[0] = operands.0[0];
-        (*new).args[1] = operands.0[1];
-        (*new).args[2] = operands.0[2];
-        (*new).args[3] = operands.0[3];
-        (*new).args[4] = operands.0[4];
-        (*new).args[5] = operands.0[5];
-        (*new).caller = caller;
+        (*new).rsp = rsp;
+        (*new).caller = if caller & 0xfff == 0 && depth > 0 {
+            (*frame(state, depth - 1)).caller
+        } else {
+            caller
+        };
         (*new).nested_allocs = 0;
         (*state).depth = depth + 1;
-        Some(new)
+        depth
     }
 }
 
@@ -114,37 +147,15 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<(*mut Fram
     let regs: *const pt_regs = ctx.as_ptr().cast();
     // SAFETY: a uretprobe's context is `pt_regs`.
     let (rsp, ret) = unsafe { ((*regs).rsp, (*regs).rax) };
-    let Some(state) = thread() else {
+    let state = thread().unwrap_or(core::ptr::null_mut());
+    let index = if state.is_null() { NONE } else { call_pop(state, hit.target, hit.index, rsp) };
+    if index == NONE {
         losses::count(Loss::ReturnUnmatched);
         return None;
-    };
+    }
+    let own = frame(state, index);
     // SAFETY: map memory that only this thread touches.
     unsafe {
-        let depth = if (*state).target == hit.target { (*state).depth } else { 0 };
-        let mut index = depth;
-        let mut found = false;
-        for _ in 0..MAX_FRAMES {
-            if index == 0 {
-                break;
-            }
-            index -= 1;
-            let candidate = frame(state, index);
-            // The return instruction has popped the return address.
-            if (*candidate).spec == hit.index && (*candidate).rsp.wrapping_add(8) == rsp {
-                found = true;
-                break;
-            }
-        }
-        if !found {
-            losses::count(Loss::ReturnUnmatched);
-            return None;
-        }
-        let abandoned = depth - 1 - index;
-        if abandoned != 0 {
-            losses::count_many(Loss::CallAbandoned, u64::from(abandoned));
-        }
-        (*state).depth = index;
-        let own = frame(state, index);
         hit.rsp = (*own).rsp;
         hit.caller = (*own).caller;
         hit.nested = (*own).nested_allocs;
@@ -162,61 +173,119 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<(*mut Fram
     }
 }
 
-/// Tells the enclosing call, if one is followed, that an alloc was counted inside it.
-#[inline(always)]
-pub(crate) fn tell_outer_of_alloc() {
-    let Some(state) = thread() else { return };
+/// Finds and pops the frame of a call that has returned to stack pointer `rsp`: its index, or [`NONE`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn call_pop(state: *mut ThreadState, target: u32, spec: u32, rsp: u64) -> u32 {
+    if state.is_null() {
+        return NONE;
+    }
     // SAFETY: map memory that only this thread touches.
     unsafe {
-        let depth = (*state).depth;
-        if depth > 0 {
-            let outer = frame(state, depth - 1);
-            (*outer).nested_allocs += 1;
+        let depth = if (*state).target == target { (*state).depth } else { 0 };
+        let mut index = depth;
+        for _ in 0..MAX_FRAMES {
+            if index == 0 {
+                break;
+            }
+            index -= 1;
+            let candidate = frame(state, index);
+            // The return instruction has popped the return address.
+            if (*candidate).spec == spec && (*candidate).rsp.wrapping_add(8) == rsp {
+                let abandoned = depth - 1 - index;
+                if abandoned != 0 {
+                    losses::count_many(Loss::CallAbandoned, u64::from(abandoned));
+                }
+                (*state).depth = index;
+                return index;
+            }
         }
     }
+    NONE
 }
 
-/// Whether this thread is inside a call that opens a granule of the allocator.
+/// Tells the enclosing call, if one is followed, that an alloc was counted inside it.
+#[inline(always)]
+pub(crate) fn tell_outer_of_alloc(hit: &Hit) {
+    call_nested(hit.target, hit.rsp);
+}
+
+/// Counts an alloc in the innermost live frame around the call that was entered with stack pointer `rsp`.
+#[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) fn open_in_flight(target: u32, allocator: u32) -> bool {
-    any_frame(target, |frame| {
-        // SAFETY: `any_frame` passes frames of this thread's live state.
-        unsafe { (*frame).role == Role::Open as u32 && (*frame).allocator == allocator }
-    })
+pub extern "C" fn call_nested(target: u32, rsp: u64) -> u32 {
+    let found = innermost(target, |frame| {
+        // SAFETY: `innermost` passes frames of this thread's live state.
+        unsafe { (*frame).rsp >= rsp }
+    });
+    if let Some(outer) = found {
+        // SAFETY: as above.
+        unsafe { (*outer).nested_allocs += 1 };
+    }
+    0
+}
+
+/// 1 where this thread is inside a call that opens a granule of the series' allocator.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn open_in_flight(series: u32, rsp: u64) -> u32 {
+    let Some(state) = series::state(series) else { return 0 };
+    // SAFETY: map memory; the key is written before the series is handed out.
+    let (target, allocator) = unsafe { ((*state).key.target, (*state).key.allocator) };
+    let found = innermost(target, |frame| {
+        // SAFETY: `innermost` passes frames of this thread's live state.
+        unsafe {
+            (*frame).role == Role::Open as u32
+                && (*frame).allocator == allocator
+                && (*frame).rsp >= rsp
+        }
+    });
+    u32::from(found.is_some())
 }
 
 /// Whether an enclosing call of this thread has taken the object out already: a wrapper's inner free.
+#[inline(always)]
+pub(crate) fn taken_by_outer(hit: &Hit, key: &ObjectKey) -> bool {
+    call_has_taken(key.target, key.scope, key.id, hit.rsp) != 0
+}
+
+/// 1 where a live frame around the call that was entered with stack pointer `rsp` has taken the object.
+#[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) fn taken_by_outer(key: &ObjectKey) -> bool {
-    any_frame(key.target, |frame| {
-        // SAFETY: `any_frame` passes frames of this thread's live state.
+pub extern "C" fn call_has_taken(target: u32, scope: u32, id: u64, rsp: u64) -> u32 {
+    let found = innermost(target, |frame| {
+        // SAFETY: `innermost` passes frames of this thread's live state.
         unsafe {
             (*frame).taken == 1
-                && (*frame).taken_key.id == key.id
-                && (*frame).taken_key.scope == key.scope
+                && (*frame).taken_key.id == id
+                && (*frame).taken_key.scope == scope
+                && (*frame).rsp >= rsp
         }
-    })
+    });
+    u32::from(found.is_some())
 }
 
 #[inline(always)]
-fn any_frame(target: u32, holds: impl Fn(*mut Frame) -> bool) -> bool {
-    let Some(state) = thread() else { return false };
+fn innermost(target: u32, holds: impl Fn(*mut Frame) -> bool) -> Option<*mut Frame> {
+    let state = thread()?;
     // SAFETY: map memory that only this thread touches.
     unsafe {
         if (*state).target != target {
-            return false;
+            return None;
         }
-        let depth = (*state).depth;
-        for index in 0..MAX_FRAMES as u32 {
-            if index >= depth {
+        let mut index = (*state).depth;
+        for _ in 0..MAX_FRAMES {
+            if index == 0 {
                 break;
             }
-            if holds(frame(state, index)) {
-                return true;
+            index -= 1;
+            let candidate = frame(state, index);
+            if holds(candidate) {
+                return Some(candidate);
             }
         }
     }
-    false
+    None
 }
 
 /// Forgets a thread; returns how many of its calls had not returned.

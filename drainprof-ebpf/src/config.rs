@@ -23,8 +23,6 @@ globals! {
     max_probes, MAX_PROBES: 1;
     /// 1: send every close and late drain.
     events_wanted, EVENTS_WANTED: 0;
-    /// 1: the kernel has the `bpf_loop` helper.
-    has_bpf_loop, HAS_BPF_LOOP: 1;
     /// Offset of `pid` in `task:task_newtask`.
     newtask_pid_offset, NEWTASK_PID_OFFSET: 8;
     /// Offset of `clone_flags` in `task:task_newtask`.

@@ -6,7 +6,7 @@ use drainprof_common::{
     loss::Loss,
 };
 
-use crate::{losses, maps};
+use crate::{losses, maps, series};
 
 /// Sends one record: zeroed, then filled.
 #[inline(always)]
@@ -32,22 +32,14 @@ pub(crate) fn send(kind: EventKind, target: u32, ns: u64, fill: impl FnOnce(*mut
     entry.submit(0);
 }
 
-/// Sends a record about a granule.
+/// Sends a record about a granule of the series.
 #[inline(always)]
-pub(crate) fn granule(
-    kind: EventKind,
-    target: u32,
-    series: u32,
-    id: u64,
-    ns: u64,
-    fill: impl FnOnce(*mut Event),
-) {
+pub(crate) fn granule(kind: EventKind, series: u32, ns: u64, fill: impl FnOnce(*mut Event)) {
+    // SAFETY: map memory; the key is written before the series is handed out.
+    let target = series::state(series).map_or(0, |state| unsafe { (*state).key.target });
     send(kind, target, ns, |event| {
         // SAFETY: the record that `send` has reserved.
-        unsafe {
-            (*event).series = series;
-            (*event).granule = id;
-        }
+        unsafe { (*event).series = series };
         fill(event);
     });
 }

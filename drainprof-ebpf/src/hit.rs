@@ -7,7 +7,7 @@ use aya_ebpf::{
     bindings::pt_regs,
     helpers::{
         bpf_get_attach_cookie, bpf_get_current_pid_tgid, bpf_ktime_get_ns,
-        generated::{bpf_loop, bpf_probe_read_user},
+        generated::bpf_probe_read_user,
     },
 };
 use drainprof_common::{
@@ -17,7 +17,7 @@ use drainprof_common::{
     spec::{Kind, MAX_STACK, MAX_STEPS, ProbeSpec, flags, op, value},
 };
 
-use crate::{atomic, config, losses, maps};
+use crate::{atomic, config, granule::mode, losses, maps};
 
 /// A hit in a traced process.
 pub(crate) struct Hit {
@@ -80,15 +80,26 @@ impl Hit {
         self.target_flags & target_flags::FROM_START != 0
     }
 
+    /// What global functions must know of the probe and the target.
+    #[inline(always)]
+    pub(crate) fn mode(&self) -> u32 {
+        // SAFETY: as above.
+        let (flags, kind) = unsafe { ((*self.spec).flags, (*self.spec).kind) };
+        let from_start = if self.from_start() { mode::FROM_START } else { 0 };
+        (flags & mode::FLAGS) | from_start | (kind << mode::KIND_SHIFT)
+    }
+
+    /// Bytes that every granule retains, by the profile; 0 where it does not say.
+    #[inline(always)]
+    pub(crate) fn constant_bytes(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { (*self.spec).granule_bytes }
+    }
+
     /// Bytes that the granule retains: by expression or constant; 0 where unknown.
     #[inline(always)]
     pub(crate) fn granule_bytes(&self) -> u64 {
-        if self.has(flags::HAS_BYTES) {
-            self.value(value::BYTES)
-        } else {
-            // SAFETY: as above.
-            unsafe { (*self.spec).granule_bytes }
-        }
+        if self.has(flags::HAS_BYTES) { self.value(value::BYTES) } else { self.constant_bytes() }
     }
 }
 
@@ -246,58 +257,46 @@ unsafe fn clear_words<const N: usize>(words: *mut u64) {
     }
 }
 
-/// A run of the interpreter, handed from step to step.
-#[repr(C)]
-struct Run {
-    spec: *const ProbeSpec,
-    operands: *const Operands,
-    values: *mut Values,
-    outcome: u32,
-    state: interp::State,
-}
-
 /// Runs one phase's code. A function of its own, so that its stack is not added to its caller's frame.
 #[inline(never)]
 fn run(spec: *const ProbeSpec, start: u16, operands: &Operands, values: *mut Values) -> u32 {
-    let mut run = MaybeUninit::<Run>::uninit();
-    let run = run.as_mut_ptr();
+    let mut state = MaybeUninit::<interp::State>::uninit();
+    let state = state.as_mut_ptr();
     // SAFETY: every field is written before it is read; the spec is a live value of the array map.
     unsafe {
-        (*run).spec = spec;
-        (*run).operands = operands;
-        (*run).values = values;
-        (*run).outcome = Outcome::Fault as u32;
-        (*run).state.pc = u64::from(start);
-        (*run).state.sp = (*spec).stack_base;
-        clear_words::<MAX_STACK>((&raw mut (*run).state.stack).cast());
-        if config::has_bpf_loop() != 0 {
-            bpf_loop(MAX_STEPS as u32, step as *mut c_void, run.cast(), 0);
-        } else {
-            for index in 0..MAX_STEPS as u64 {
-                if step(index, run) != 0 {
-                    break;
-                }
-            }
-        }
-        (*run).outcome
+        (*state).pc = u64::from(start);
+        (*state).sp = 0;
+        clear_words::<MAX_STACK>((&raw mut (*state).stack).cast());
     }
+    for _ in 0..MAX_STEPS {
+        let outcome = interpret(state, spec, operands, values);
+        if outcome != GO_ON {
+            return outcome;
+        }
+    }
+    Outcome::Fault as u32
 }
 
-/// One step: the callback of `bpf_loop` (Linux 5.17), with which the verifier follows one step instead of
-/// all of them. 1 ends the loop.
+/// [`interpret`]'s answer where the run has not ended; else it is an [`Outcome`].
+const GO_ON: u32 = u32::MAX;
+
+/// One step. A global function: the verifier follows it once, with nothing known of its arguments,
+/// instead of once per step with all that it could know of the stack.
+#[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn step(_index: u64, run: *mut Run) -> i64 {
+pub extern "C" fn interpret(
+    state: *mut interp::State,
+    spec: *const ProbeSpec,
+    operands: *const Operands,
+    values: *mut Values,
+) -> u32 {
+    if state.is_null() || spec.is_null() || operands.is_null() || values.is_null() {
+        return Outcome::Fault as u32;
+    }
     // SAFETY: `run` passes its own; the spec is a live value of the array map.
     unsafe {
-        let spec = &*(*run).spec;
-        let operands = &*(*run).operands;
-        let values = &mut *(*run).values;
-        match interp::step(&mut (*run).state, &spec.code, &spec.consts, operands, values) {
-            Some(outcome) => {
-                (*run).outcome = outcome as u32;
-                1
-            }
-            None => 0,
-        }
+        let (spec, operands) = (&*spec, &*operands);
+        interp::step(&mut *state, &spec.code, &spec.consts, operands, &mut *values)
+            .map_or(GO_ON, |outcome| outcome as u32)
     }
 }

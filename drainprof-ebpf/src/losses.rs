@@ -16,10 +16,20 @@ pub(crate) fn count(loss: Loss) {
 /// Adds to a loss.
 #[inline(always)]
 pub(crate) fn count_many(loss: Loss, number: u64) {
+    loss_add(loss as u32, number);
+}
+
+/// Out of line: losses are rare, and their place is nearly everywhere.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn loss_add(loss: u32, number: u64) -> u32 {
     if let Some(slots) = maps::LOSSES.get_ptr_mut(cpu()) {
-        // SAFETY: `slots` is map memory; the index is a constant below 32.
-        unsafe { atomic::add(&raw mut (*slots)[loss as usize & 31], number) };
+        // SAFETY: `slots` is map memory; the index is masked to its length.
+        unsafe {
+            atomic::add(slots.cast::<u64>().add(core::hint::black_box(loss) as usize & 31), number);
+        }
     }
+    0
 }
 
 /// The CPU that this runs on. Migration is off while a program runs, preemption is not.

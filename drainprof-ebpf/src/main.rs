@@ -28,6 +28,7 @@ mod calls;
 mod config;
 mod emit;
 mod granule;
+mod histogram;
 mod hit;
 mod losses;
 mod maps;

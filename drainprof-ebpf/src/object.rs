@@ -2,14 +2,14 @@
 
 use drainprof_common::{
     loss::Loss,
-    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, SeriesKey, Slot, cursor},
+    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, SeriesKey, cursor, place_of},
     spec::{Kind, flags, value},
     state,
 };
 
 use crate::{
-    atomic, calls, granule,
-    granule::Granule,
+    atomic, calls,
+    granule::{self, mode, slots},
     hit::Hit,
     losses, maps,
     series::{self, bump},
@@ -43,25 +43,34 @@ pub(crate) fn alloc(hit: &Hit) {
     let size = if hit.has(flags::HAS_SIZE) { hit.value(value::SIZE) } else { 0 };
     if hit.has(flags::BY_OBJECT) {
         let Some(key) = key(hit, hit.value(value::OBJECT)) else { return };
-        insert(hit, series, &key, hit.value(value::GRANULE), size);
+        if !counted_inside(hit, &key) {
+            insert(hit, series, &key, size);
+        }
     } else if hit.nested == 0 {
         // Without an id, an alloc that was counted inside this call is taken for the same one.
-        let Some((_, slot)) = granule::for_alloc(hit, series, hit.value(value::GRANULE)) else {
-            return;
-        };
-        count_alloc(series, slot, size);
+        let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
+        count_in_slot(place_of::slot(word), size);
+        count_alloc(series, size);
     }
     if hit.has(flags::MAY_NEST) {
-        calls::tell_outer_of_alloc();
+        calls::tell_outer_of_alloc(hit);
     }
 }
 
+/// Whether the inner call of this wrapper has counted the object.
 #[inline(always)]
-fn count_alloc(series: u32, slot: *mut Slot, size: u64) {
-    bump!(series, allocated);
-    bump!(series, allocated_bytes, size);
-    if !slot.is_null() {
-        // SAFETY: map memory; this alloc holds a reference.
+fn counted_inside(hit: &Hit, key: &ObjectKey) -> bool {
+    hit.nested != 0 && maps::OBJECTS.get_ptr(key).is_some()
+}
+
+/// Counts a new object in its granule. The caller holds a reference that no free knows of yet: later the
+/// slot could serve another granule.
+#[inline(always)]
+fn count_in_slot(index: u32, size: u64) {
+    if index != NO_SLOT
+        && let Some(slot) = slots::slot(index)
+    {
+        // SAFETY: map memory.
         unsafe {
             atomic::add(&raw mut (*slot).allocated, 1);
             if size != 0 {
@@ -71,53 +80,101 @@ fn count_alloc(series: u32, slot: *mut Slot, size: u64) {
     }
 }
 
-/// Enters an object in the map and counts it in its granule.
 #[inline(always)]
-fn insert(hit: &Hit, series: u32, key: &ObjectKey, granule_id: u64, size: u64) {
-    if hit.nested != 0 && maps::OBJECTS.get_ptr(key).is_some() {
-        // The inner call of this wrapper has counted it.
-        return;
+fn count_alloc(series: u32, size: u64) {
+    if let Some(totals) = series::totals(series) {
+        // SAFETY: this CPU's counters.
+        unsafe {
+            atomic::add(&raw mut (*totals).allocated, 1);
+            if size != 0 {
+                atomic::add(&raw mut (*totals).allocated_bytes, size);
+            }
+        }
     }
-    let Some((granule, slot)) = granule::for_alloc(hit, series, granule_id) else { return };
-    insert_in(hit, series, key, granule, slot, size);
 }
 
+/// Counts an object in its granule and enters it in the map.
 #[inline(always)]
-fn insert_in(
-    hit: &Hit,
-    series: u32,
-    key: &ObjectKey,
-    granule: Granule,
-    slot: *mut Slot,
-    size: u64,
-) {
-    let entry = ObjectValue {
-        slot: granule.slot,
-        generation: granule.generation,
+fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
+    let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
+    let object = ObjectValue {
+        slot: place_of::slot(word),
+        generation: place_of::generation(word),
         size,
         series,
         reserved: 0,
     };
-    let mut result = maps::OBJECTS.insert(key, entry, BPF_NOEXIST);
+    count_in_slot(object.slot, size);
+    object_enter(key, &object, hit.mode());
+}
+
+/// Enters a new object, which holds its granule, in the map; an older one with the same id goes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn object_enter(key: *const ObjectKey, object: *const ObjectValue, how: u32) -> u32 {
+    if key.is_null() || object.is_null() {
+        return 0;
+    }
+    // Copies on this function's stack: Linux 6.1 takes no other memory for a map's key or value.
+    // SAFETY: the callers pass their own.
+    let (key, object) = unsafe { (*key, *object) };
+    let mut result = maps::OBJECTS.insert(key, object, BPF_NOEXIST);
     if result == Err(EEXIST) {
-        if let Some(old) = take(key) {
-            if drop_reference(hit, &old) {
-                bump!(old.series, replaced);
-                losses::count(Loss::ObjectReplaced);
-            }
+        if let Some(old) = take(&key) {
+            replaced(&old, how);
         }
-        result = maps::OBJECTS.insert(key, entry, BPF_NOEXIST);
+        result = maps::OBJECTS.insert(key, object, BPF_NOEXIST);
     }
     if result.is_err() {
-        losses::count(Loss::ObjectMapFull);
-        if !slot.is_null() {
-            granule::taint(slot);
-            granule::release(granule.slot, slot, 0);
-        }
-        return;
+        lose(&object);
+        return 0;
     }
     series::level(cursor::OBJECTS, true);
-    count_alloc(series, slot, size);
+    count_alloc(object.series, object.size);
+    1
+}
+
+/// Puts an object back that was taken out; its size may be another one by now.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn object_restore(
+    key: *const ObjectKey,
+    object: *const ObjectValue,
+    how: u32,
+) -> u32 {
+    if key.is_null() || object.is_null() {
+        return 0;
+    }
+    // SAFETY: the callers pass their own; copied as in `object_enter`.
+    let (key, object) = unsafe { (*key, *object) };
+    match maps::OBJECTS.insert(key, object, BPF_NOEXIST) {
+        Ok(()) => series::level(cursor::OBJECTS, true),
+        // Its id was given out again while it was out.
+        Err(EEXIST) => replaced(&object, how),
+        Err(_) => lose(&object),
+    }
+    0
+}
+
+#[inline(always)]
+fn replaced(old: &ObjectValue, how: u32) {
+    if object_drop(old, how) != 0 {
+        bump!(old.series, replaced);
+        losses::count(Loss::ObjectReplaced);
+    }
+}
+
+/// An object finds no room in the map: its granule's close cannot be decided any more.
+#[inline(always)]
+fn lose(object: &ObjectValue) {
+    losses::count(Loss::ObjectMapFull);
+    if object.slot != NO_SLOT
+        && let Some(slot) = slots::slot(object.slot)
+    {
+        // SAFETY: map memory; the reference is still held.
+        unsafe { atomic::or(&raw mut (*slot).state, state::TAINTED) };
+        granule::granule_release(object.slot, slot, object.size, 1);
+    }
 }
 
 /// Takes an object out of the map. Only one of several that try gets it.
@@ -130,24 +187,27 @@ fn take(key: &ObjectKey) -> Option<ObjectValue> {
     Some(value)
 }
 
-/// Gives up an object's reference to its granule; `false` where its granule had freed it in bulk.
-#[inline(always)]
-fn drop_reference(hit: &Hit, object: &ObjectValue) -> bool {
-    if object.slot == NO_SLOT {
-        bump!(object.series, freed_bytes, object.size);
-        return true;
+/// Gives up an object's reference to its granule: 1, or 0 where its granule had freed it in bulk.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u32 {
+    if object.is_null() {
+        return 0;
     }
-    let Some(slot) = granule::slot(object.slot) else { return false };
-    if hit.is(Kind::Bulk) {
-        // SAFETY: map memory.
-        let seen = unsafe { atomic::load(&raw const (*slot).state) };
-        if state::generation(seen) != object.generation || seen & state::CLOSED != 0 {
-            return false;
+    // SAFETY: the callers pass their own.
+    let ObjectValue { slot: index, generation, size, series, .. } = unsafe { *object };
+    if index != NO_SLOT {
+        let Some(slot) = slots::slot(index) else { return 0 };
+        if !mode::is_bulk(how) {
+            granule::granule_release(index, slot, size, 1);
+        } else if granule::granule_take_off(index, slot, generation, size, how) == 0 {
+            return 0;
         }
     }
-    bump!(object.series, freed_bytes, object.size);
-    granule::release(object.slot, slot, object.size);
-    true
+    if size != 0 {
+        bump!(series, freed_bytes, size);
+    }
+    1
 }
 
 #[inline(always)]
@@ -176,17 +236,21 @@ pub(crate) fn free(hit: &Hit) {
     };
     match take(&key) {
         Some(object) => commit_free(hit, &object),
-        None => {
-            if !calls::taken_by_outer(&key) {
-                unmatched(hit);
-            }
-        }
+        None => not_found(hit, &key),
+    }
+}
+
+/// A free of an object that is not in the map: the inner call of a wrapper, or unmatched.
+#[inline(always)]
+fn not_found(hit: &Hit, key: &ObjectKey) {
+    if !calls::taken_by_outer(hit, key) {
+        unmatched(hit);
     }
 }
 
 #[inline(always)]
 fn commit_free(hit: &Hit, object: &ObjectValue) {
-    if drop_reference(hit, object) {
+    if object_drop(object, hit.mode()) != 0 {
         bump!(object.series, freed);
     } else {
         unmatched(hit);
@@ -200,9 +264,11 @@ fn free_by_granule(hit: &Hit) {
         return;
     };
     let size = if hit.has(flags::HAS_SIZE) { hit.value(value::SIZE) } else { 0 };
-    if granule::release_by_id(series, hit.value(value::GRANULE), size) {
+    if granule::take_off_id(hit, series, hit.value(value::GRANULE), size) {
         bump!(series, freed);
-        bump!(series, freed_bytes, size);
+        if size != 0 {
+            bump!(series, freed_bytes, size);
+        }
     } else {
         unmatched(hit);
     }
@@ -223,20 +289,21 @@ pub(crate) fn take_at_entry(hit: &Hit, frame: *mut Frame) {
     }
 }
 
+/// The object that the call's entry took out, if it did.
+#[inline(always)]
+fn taken(frame: *mut Frame) -> Option<ObjectValue> {
+    // SAFETY: map memory that only this thread touches.
+    unsafe { if (*frame).taken == 1 { Some((*frame).taken_value) } else { None } }
+}
+
 /// Puts an object back that was taken out for a call which then failed.
 #[inline(always)]
-pub(crate) fn put_back(frame: *mut Frame) {
-    // SAFETY: map memory that only this thread touches.
-    let (taken, key, object) =
-        unsafe { ((*frame).taken, (*frame).taken_key, (*frame).taken_value) };
-    if taken == 0 {
-        return;
+pub(crate) fn put_back(hit: &Hit, frame: *mut Frame) {
+    if let Some(object) = taken(frame) {
+        // SAFETY: as above.
+        let key = unsafe { (*frame).taken_key };
+        object_restore(&key, &object, hit.mode());
     }
-    if maps::OBJECTS.insert(key, object, BPF_NOEXIST).is_err() {
-        losses::count(Loss::ObjectMapFull);
-        return;
-    }
-    series::level(cursor::OBJECTS, true);
 }
 
 /// The return of a free that succeeded.
@@ -246,15 +313,13 @@ pub(crate) fn free_at_return(hit: &Hit, frame: *mut Frame) {
         free(hit);
         return;
     }
-    // SAFETY: map memory that only this thread touches.
-    let (taken, object) = unsafe { ((*frame).taken, (*frame).taken_value) };
-    if taken == 1 {
+    if let Some(object) = taken(frame) {
         commit_free(hit, &object);
         return;
     }
     match key(hit, hit.value(value::OBJECT)) {
-        Some(key) if calls::taken_by_outer(&key) => {}
-        _ => unmatched(hit),
+        Some(key) => not_found(hit, &key),
+        None => unmatched(hit),
     }
 }
 
@@ -268,76 +333,87 @@ pub(crate) fn realloc_at_return(hit: &Hit, frame: *mut Frame) {
     let old = hit.value(value::OBJECT);
     let new = hit.value(value::NEW_OBJECT);
     let size = hit.value(value::SIZE);
-    // SAFETY: map memory that only this thread touches.
-    let (taken, object) = unsafe { ((*frame).taken, (*frame).taken_value) };
     if new == 0 {
         // C's realloc: of size 0 it frees, else it has failed and the old object lives.
         if hit.has(flags::HAS_SIZE) && size == 0 && old != 0 {
-            if taken == 1 {
-                commit_free(hit, &object);
-            } else {
-                unmatched(hit);
-            }
+            free_at_return(hit, frame);
         } else {
-            put_back(frame);
+            put_back(hit, frame);
         }
         return;
     }
     bump!(series, reallocs);
     let Some(new_key) = key(hit, new) else { return };
-    if taken == 1 && new == old && !moves(hit, series, &object) {
-        resize(hit, &new_key, &object, size);
-        return;
-    }
-    if old != 0 {
-        if taken == 1 {
-            commit_free(hit, &object);
-        } else if !calls::taken_by_outer(&new_key) {
-            unmatched(hit);
+    let inside = counted_inside(hit, &new_key);
+    match taken(frame) {
+        Some(object) if !inside && stays(hit, series, &object, old == new) => {
+            keep(hit, &new_key, &object, old == new);
+        }
+        object => {
+            match object {
+                Some(object) => commit_free(hit, &object),
+                None if old == 0 => {}
+                None => match key(hit, old) {
+                    Some(old_key) => not_found(hit, &old_key),
+                    None => unmatched(hit),
+                },
+            }
+            if !inside && hit.has(flags::HAS_GRANULE) {
+                insert(hit, series, &new_key, size);
+            }
         }
     }
-    if hit.has(flags::HAS_GRANULE) {
-        insert(hit, series, &new_key, hit.value(value::GRANULE), size);
-    } else if taken == 1 && object.slot != NO_SLOT {
-        // The profile says no granule: the object stays in its old one.
-        let Some(slot) = granule::slot(object.slot) else { return };
-        // SAFETY: map memory.
-        let id = unsafe { (*slot).id };
-        insert(hit, series, &new_key, id, size);
-    }
-    calls::tell_outer_of_alloc();
+    calls::tell_outer_of_alloc(hit);
 }
 
-/// Whether a realloc that kept the object's id moved it to another granule all the same.
+/// Whether an object keeps its granule in a realloc: where the profile names none for reallocs, or it is
+/// the same one and so is the object's id.
 #[inline(always)]
-fn moves(hit: &Hit, series: u32, object: &ObjectValue) -> bool {
-    if !hit.has(flags::HAS_GRANULE) || object.slot == NO_SLOT {
-        return false;
+fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
+    if object.slot == NO_SLOT {
+        return in_place || !hit.has(flags::HAS_GRANULE);
     }
-    let Some(slot) = granule::slot(object.slot) else { return false };
-    // SAFETY: map memory.
-    unsafe { (*slot).id != hit.value(value::GRANULE) || object.series != series }
+    let Some(slot) = slots::slot(object.slot) else { return false };
+    // SAFETY: map memory; the object holds it, unless its granule has freed it in bulk.
+    unsafe {
+        if hit.is(Kind::Bulk)
+            && state::generation(atomic::load(&raw const (*slot).state)) != object.generation
+        {
+            return false;
+        }
+        !hit.has(flags::HAS_GRANULE)
+            || (in_place && (*slot).id == hit.value(value::GRANULE) && object.series == series)
+    }
 }
 
-/// A realloc in place: the object keeps its granule and takes its new size.
+/// A realloc within the granule: the object keeps its reference and takes its new id and size. In place it
+/// grows or shrinks; else it counts as freed and allocated.
 #[inline(always)]
-fn resize(hit: &Hit, key: &ObjectKey, object: &ObjectValue, size: u64) {
-    let size = if hit.has(flags::HAS_SIZE) { size } else { object.size };
-    let entry = ObjectValue { size, ..*object };
-    if maps::OBJECTS.insert(key, entry, BPF_NOEXIST).is_err() {
-        losses::count(Loss::ObjectMapFull);
-        return;
-    }
-    series::level(cursor::OBJECTS, true);
-    if size > object.size {
-        bump!(object.series, allocated_bytes, size - object.size);
-    } else {
-        bump!(object.series, freed_bytes, object.size - size);
-    }
+fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
+    let size = if hit.has(flags::HAS_SIZE) { hit.value(value::SIZE) } else { object.size };
     if object.slot != NO_SLOT
-        && let Some(slot) = granule::slot(object.slot)
+        && let Some(slot) = slots::slot(object.slot)
     {
         // SAFETY: map memory; wrapping, so that a smaller size subtracts.
-        unsafe { atomic::add(&raw mut (*slot).live_bytes, size.wrapping_sub(object.size)) };
+        unsafe {
+            atomic::add(&raw mut (*slot).live_bytes, size.wrapping_sub(object.size));
+            if !in_place {
+                atomic::add(&raw mut (*slot).allocated, 1);
+            }
+        }
     }
+    let series = object.series;
+    let entry = ObjectValue { size, ..*object };
+    if !in_place {
+        bump!(series, freed);
+        bump!(series, freed_bytes, object.size);
+        object_enter(key, &entry, hit.mode());
+        return;
+    }
+    if size > object.size {
+        bump!(series, allocated_bytes, size - object.size);
+    } else {
+        bump!(series, freed_bytes, object.size - size);
+    }
+    object_restore(key, &entry, hit.mode());
 }

@@ -2,7 +2,7 @@
 
 use drainprof_common::{
     loss::Loss,
-    maps::{SeriesKey, SeriesState, Totals, cursor},
+    maps::{NO_SERIES, SeriesKey, SeriesState, Totals, cursor},
 };
 
 use crate::{atomic, config, hit::now, losses, maps};
@@ -16,7 +16,10 @@ pub(crate) fn get_or_make(target: u32, allocator: u32, instance: u64) -> Option<
     if let Some(index) = find(&key) {
         return Some(index);
     }
-    make(&key)
+    match series_make(target, allocator, instance) {
+        NO_SERIES => None,
+        index => Some(index),
+    }
 }
 
 /// The index of a series that is there.
@@ -26,29 +29,32 @@ pub(crate) fn find(key: &SeriesKey) -> Option<u32> {
     maps::SERIES.get_ptr(key).map(|index| unsafe { atomic::load(index) } as u32)
 }
 
+/// Makes a series, unless another CPU is first; [`NO_SERIES`] for a counted loss.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn make(key: &SeriesKey) -> Option<u32> {
-    let index = take_cursor(cursor::SERIES, config::max_series());
-    let Some(index) = index else {
+pub extern "C" fn series_make(target: u32, allocator: u32, instance: u64) -> u32 {
+    let key = SeriesKey { target, allocator, instance };
+    let Some(index) = take_cursor(cursor::SERIES, config::max_series()) else {
         losses::count(Loss::InstanceMapFull);
-        return None;
+        return NO_SERIES;
     };
     if maps::SERIES.insert(key, u64::from(index), BPF_NOEXIST).is_err() {
         // Another CPU made it first (our index stays unused), or the map is full.
-        let found = find(key);
+        let found = find(&key);
         if found.is_none() {
             losses::count(Loss::InstanceMapFull);
         }
-        return found;
+        return found.unwrap_or(NO_SERIES);
     }
-    let state = state(index)?;
-    // SAFETY: map memory; this CPU alone made the entry. `created_ns` is written last: the reader
-    // takes the slot as ready once it is set.
-    unsafe {
-        (*state).key = *key;
-        atomic::store(&raw mut (*state).created_ns, now());
+    if let Some(state) = state(index) {
+        // SAFETY: map memory; this CPU alone made the entry. `created_ns` is written last: the reader
+        // takes the slot as ready once it is set.
+        unsafe {
+            (*state).key = key;
+            atomic::store(&raw mut (*state).created_ns, now());
+        }
     }
-    Some(index)
+    index
 }
 
 /// Ends the series of an instance that is torn down.

@@ -19,7 +19,7 @@ pub fn alloc_entry(ctx: ProbeContext) -> u32 {
 
 #[uretprobe]
 pub fn alloc_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| object::alloc(hit), |_| {});
+    at_return(&ctx, |hit, _| object::alloc(hit), |_, _| {});
     0
 }
 

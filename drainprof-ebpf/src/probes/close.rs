@@ -16,7 +16,7 @@ pub fn close_entry(ctx: ProbeContext) -> u32 {
 
 #[uretprobe]
 pub fn close_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| granule::close(hit), |_| {});
+    at_return(&ctx, |hit, _| granule::close(hit), |_, _| {});
     0
 }
 
@@ -28,6 +28,6 @@ pub fn reset_entry(ctx: ProbeContext) -> u32 {
 
 #[uretprobe]
 pub fn reset_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| granule::reset(hit), |_| {});
+    at_return(&ctx, |hit, _| granule::reset(hit), |_, _| {});
     0
 }

@@ -39,7 +39,7 @@ pub fn init_entry(ctx: ProbeContext) -> u32 {
 
 #[uretprobe]
 pub fn init_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| init(hit), |_| {});
+    at_return(&ctx, |hit, _| init(hit), |_, _| {});
     0
 }
 
@@ -51,6 +51,6 @@ pub fn destroy_entry(ctx: ProbeContext) -> u32 {
 
 #[uretprobe]
 pub fn destroy_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| destroy(hit), |_| {});
+    at_return(&ctx, |hit, _| destroy(hit), |_, _| {});
     0
 }

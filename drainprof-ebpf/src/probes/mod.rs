@@ -30,7 +30,7 @@ fn at_entry(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
 fn at_return(
     ctx: &RetProbeContext,
     handle: impl FnOnce(&Hit, *mut Frame),
-    rejected: impl FnOnce(*mut Frame),
+    rejected: impl FnOnce(&Hit, *mut Frame),
 ) {
     let mut values = MaybeUninit::uninit();
     let Some(mut hit) = hit::begin(ctx, &mut values, true) else { return };
@@ -38,6 +38,6 @@ fn at_return(
     if hit::evaluate(&mut hit, &operands, true) {
         handle(&hit, frame);
     } else {
-        rejected(frame);
+        rejected(&hit, frame);
     }
 }

@@ -16,6 +16,6 @@ pub fn open_entry(ctx: ProbeContext) -> u32 {
 
 #[uretprobe]
 pub fn open_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| granule::open(hit), |_| {});
+    at_return(&ctx, |hit, _| granule::open(hit), |_, _| {});
     0
 }

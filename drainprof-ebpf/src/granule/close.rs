@@ -1,0 +1,304 @@
+//! A granule reaches its boundary, or is reset.
+
+use drainprof_common::{
+    event::EventKind,
+    hist,
+    loss::Loss,
+    maps::{Slot, Totals, cursor, place_of},
+    state::{self, Verdict},
+};
+
+use super::{
+    AGAIN, EEXIST, NOTHING, mode,
+    open::granule_begin,
+    slots::{self, Found, GENERATION_STEP, find},
+};
+use crate::{atomic, config, emit, histogram::histogram_add, hit::now, losses, maps, series};
+
+const BPF_NOEXIST: u64 = 1;
+const TRIES: usize = 16;
+
+/// What a close finds out about its granule.
+#[derive(Clone, Copy)]
+struct Closed {
+    verdict: Verdict,
+    generation: u32,
+    live: u64,
+    live_bytes: u64,
+    bytes: u64,
+    opened_ns: u64,
+    place: u64,
+}
+
+/// Closes; what happened is all in the counters. `live` and `bytes` are what the probe has read (or the
+/// profile's constant). 0, or [`AGAIN`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn granule_close(series: u32, id: u64, how: u32, live: u64, bytes: u64) -> u64 {
+    let Some(totals) = series::totals(series) else { return NOTHING };
+    let at = now();
+    let boundary = how & mode::BOUNDARY != 0;
+    let has_open = how & mode::HAS_OPEN != 0;
+    let from_start = how & mode::FROM_START != 0;
+    // Without opens each close is a boundary: of a generation that was never used, if the last one is
+    // closed already.
+    let unused = Closed {
+        verdict: if boundary && live != 0 { Verdict::Pinned } else { Verdict::Drainable },
+        generation: 0,
+        live: if boundary { live } else { 0 },
+        live_bytes: 0,
+        bytes,
+        opened_ns: 0,
+        place: 0,
+    };
+    let mut closed = unused;
+    // Opens that only this close shows.
+    let mut opened = 0u64;
+    let mut earlier = 0u64;
+    match find(series, id) {
+        Found::Changing => return AGAIN,
+        Found::Nothing => {
+            // Remember that it is closed, so that a second close is recognised.
+            let word = place_of::UNFOLLOWED | place_of::CLOSED;
+            match maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
+                Ok(()) => series::level(cursor::INDEX, true),
+                Err(EEXIST) => return AGAIN,
+                Err(_) => losses::count(Loss::GranuleIndexFull),
+            }
+            // Older than the attach; or never used, which only an observation from the start can tell.
+            if has_open || !from_start {
+                earlier = 1;
+            } else {
+                opened = 1;
+            }
+            if !boundary && !from_start {
+                closed.verdict = Verdict::Unknown;
+            }
+        }
+        Found::Unfollowed(found) => {
+            if found.word & place_of::CLOSED == 0 {
+                if !found.change(found.word | place_of::CLOSED) {
+                    return AGAIN;
+                }
+                series::closed(series);
+                if !boundary {
+                    closed.verdict = Verdict::Unknown;
+                }
+            } else if has_open {
+                return unmatched(totals);
+            } else {
+                opened = 1;
+            }
+        }
+        Found::Retiring => {
+            if has_open {
+                return unmatched(totals);
+            }
+            opened = 1;
+        }
+        Found::Slot(found, slot, seen) => {
+            let generation = place_of::generation(found.word);
+            closed.generation = generation.wrapping_add(1);
+            if seen & state::CLOSED == 0 {
+                let Some((before, known)) = close_slot(slot, generation, how, at, bytes) else {
+                    return AGAIN;
+                };
+                if let Some(decided) = state::decide(before) {
+                    series::closed(series);
+                    closed = known;
+                    if boundary {
+                        (closed.verdict, closed.live) = (unused.verdict, live);
+                    } else {
+                        (closed.verdict, closed.live) = (decided, state::live(before));
+                    }
+                    if mode::is_bulk(how) {
+                        free_members(totals, slot, before);
+                    } else if mode::is_drain(how) && !boundary && decided == Verdict::Pinned {
+                        retain(series, closed.bytes);
+                    }
+                    if closed.opened_ns != 0 {
+                        let age = at.saturating_sub(closed.opened_ns);
+                        histogram_add(series, hist::Of::Lifetime as u32, closed.place, age);
+                    }
+                } else if has_open {
+                    return unmatched(totals);
+                } else {
+                    opened = 1;
+                }
+            } else if has_open {
+                return unmatched(totals);
+            } else {
+                opened = 1;
+            }
+        }
+    }
+    count(totals, how, &closed, opened, earlier);
+    if config::events_wanted() != 0 {
+        emit::granule(EventKind::Close, series, at, |event| {
+            // SAFETY: the record that `emit` has reserved.
+            unsafe {
+                (*event).granule = id;
+                (*event).verdict = if mode::is_drain(how) { closed.verdict as u32 } else { 0 };
+                (*event).generation = closed.generation;
+                (*event).live = closed.live;
+                (*event).live_bytes = closed.live_bytes;
+                (*event).bytes = closed.bytes;
+                (*event).opened_ns = closed.opened_ns;
+                (*event).closed_ns = at;
+                (*event).place = closed.place;
+            }
+        });
+    }
+    0
+}
+
+#[inline(always)]
+fn unmatched(totals: *mut Totals) -> u64 {
+    // SAFETY: this CPU's counters.
+    unsafe { atomic::add(&raw mut (*totals).unmatched_closes, 1) };
+    losses::count(Loss::UnmatchedClose);
+    0
+}
+
+#[inline(always)]
+fn count(totals: *mut Totals, how: u32, closed: &Closed, opened: u64, earlier: u64) {
+    // SAFETY: this CPU's counters.
+    unsafe {
+        if opened != 0 {
+            atomic::add(&raw mut (*totals).opened, 1);
+        }
+        if earlier != 0 {
+            atomic::add(&raw mut (*totals).opened_before, 1);
+        }
+        if !mode::is_drain(how) {
+            atomic::add(&raw mut (*totals).closed_plain, 1);
+        } else if closed.verdict == Verdict::Drainable {
+            atomic::add(&raw mut (*totals).drainable, 1);
+        } else if closed.verdict == Verdict::Pinned {
+            atomic::add(&raw mut (*totals).pinned, 1);
+            atomic::add(&raw mut (*totals).pinned_objects, closed.live);
+            atomic::add(&raw mut (*totals).pinned_bytes, closed.bytes);
+        } else {
+            atomic::add(&raw mut (*totals).unknown, 1);
+        }
+        atomic::add(&raw mut (*totals).closed_bytes, closed.bytes);
+    }
+}
+
+/// Sets the flag that decides the close: the state before, and what was known of the granule then.
+/// `None`: the slot serves another generation by now.
+#[inline(always)]
+fn close_slot(
+    slot: *mut Slot,
+    generation: u32,
+    how: u32,
+    at: u64,
+    bytes: u64,
+) -> Option<(u64, Closed)> {
+    // SAFETY: map memory. Everything is read and written before the flag is set: whoever sees the flag,
+    // and finds that it was the late drain, reads the time and the bytes; and once it is empty another
+    // CPU may fill the slot anew.
+    unsafe {
+        (*slot).closed_ns = at;
+        if how & mode::HAS_BYTES != 0 || (*slot).bytes == 0 {
+            (*slot).bytes = bytes;
+        }
+        let known = Closed {
+            verdict: Verdict::Unknown,
+            generation,
+            live: 0,
+            live_bytes: (*slot).live_bytes,
+            bytes: (*slot).bytes,
+            opened_ns: (*slot).opened_ns,
+            place: (*slot).place,
+        };
+        // Only a pinned close of this kind is waited out: elsewhere the last free is no late drain.
+        let judged = mode::is_drain(how) && how & mode::BOUNDARY == 0;
+        let bits = if judged { state::CLOSED } else { state::CLOSED | state::STRAGGLER };
+        let before = slots::mark(slot, generation, bits)?;
+        if before & state::CLOSED == 0 {
+            (*slot).pinned_objects = state::live(before);
+        }
+        Some((before, known))
+    }
+}
+
+#[inline(always)]
+fn retain(series: u32, bytes: u64) {
+    if let Some(state) = series::state(series) {
+        // SAFETY: map memory.
+        unsafe {
+            atomic::add(&raw mut (*state).retained_granules, 1);
+            atomic::add(&raw mut (*state).retained_bytes, bytes);
+        }
+    }
+}
+
+/// The close of a bulk granule frees its members. Frees that come now are turned away by the flag.
+#[inline(always)]
+fn free_members(totals: *mut Totals, slot: *mut Slot, before: u64) {
+    // SAFETY: map memory.
+    unsafe {
+        atomic::sub(&raw mut (*slot).state, state::live(before));
+        count_members(totals, slot, before);
+    }
+}
+
+#[inline(always)]
+unsafe fn count_members(totals: *mut Totals, slot: *mut Slot, before: u64) {
+    // SAFETY: map memory, this CPU's counters.
+    unsafe {
+        let bytes = atomic::swap(&raw mut (*slot).live_bytes, 0);
+        atomic::add(&raw mut (*totals).freed_in_bulk, state::live(before));
+        atomic::add(&raw mut (*totals).freed_bytes, bytes);
+    }
+}
+
+/// A reset that is no close: the members go and the granule lives on. 0, or [`AGAIN`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn granule_reset(series: u32, id: u64, how: u32, bytes: u64, place: u64) -> u64 {
+    let (slot, found) = match find(series, id) {
+        Found::Nothing => {
+            // Now it is known to be empty, whatever it held before.
+            let word = granule_begin(series, id, how | mode::BY_RESET, bytes, place);
+            return word & AGAIN;
+        }
+        Found::Changing => return AGAIN,
+        Found::Slot(found, slot, seen) if seen & state::CLOSED == 0 => (slot, found),
+        Found::Slot(..) | Found::Unfollowed(_) | Found::Retiring => return 0,
+    };
+    let Some(totals) = series::totals(series) else { return 0 };
+    let generation = place_of::generation(found.word);
+    let at = now();
+    for _ in 0..TRIES {
+        // SAFETY: map memory, and the index entry's word.
+        unsafe {
+            let seen = atomic::load(&raw const (*slot).state);
+            if state::generation(seen) != generation || seen & state::CLOSED != 0 {
+                return AGAIN;
+            }
+            // A new generation: members that are still in `OBJECTS` are recognised as gone.
+            let next = (seen & !(state::LIVE | state::BEFORE)).wrapping_add(GENERATION_STEP);
+            if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
+                continue;
+            }
+            let opened_ns = (*slot).opened_ns;
+            (*slot).opened_ns = at;
+            if how & mode::HAS_BYTES != 0 {
+                (*slot).bytes = bytes;
+            }
+            count_members(totals, slot, seen);
+            let word =
+                place_of::slot_word(place_of::slot(found.word), slots::next_generation(seen));
+            atomic::store(found.at, word);
+            if opened_ns != 0 {
+                let age = at.saturating_sub(opened_ns);
+                histogram_add(series, hist::Of::Lifetime as u32, (*slot).place, age);
+            }
+        }
+        return 0;
+    }
+    losses::count(Loss::AllocRaced);
+    0
+}

@@ -1,0 +1,226 @@
+//! Objects hold their granules: counted in by allocs, out by frees; the last one out of a closed granule
+//! is its late drain.
+
+use drainprof_common::{
+    event::EventKind,
+    hist,
+    loss::Loss,
+    maps::{Slot, place_of},
+    state,
+};
+
+use super::{
+    AGAIN, NOTHING, mode,
+    open::granule_begin,
+    slots::{self, Found, find},
+};
+use crate::{
+    atomic, calls, config, emit,
+    histogram::histogram_add,
+    hit::now,
+    losses,
+    series::{self, bump},
+};
+
+/// How often a compare-and-swap against other CPUs' counts is tried.
+const TRIES: usize = 32;
+
+/// Counts an object in its granule, which is begun if its open was not seen: the index word, [`AGAIN`],
+/// or [`NOTHING`] for a counted loss.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, bytes: u64) -> u64 {
+    let has_open = how & mode::HAS_OPEN != 0;
+    match find(series, id) {
+        Found::Nothing | Found::Retiring => {}
+        Found::Changing => return AGAIN,
+        Found::Unfollowed(place) => {
+            if place.word & place_of::CLOSED == 0 {
+                return place_of::UNFOLLOWED;
+            }
+            if has_open && calls::open_in_flight(series, rsp) == 0 {
+                after_close(series);
+                return place_of::UNFOLLOWED;
+            }
+        }
+        Found::Slot(place, slot, seen) => {
+            if seen & state::CLOSED == 0 || (has_open && calls::open_in_flight(series, rsp) == 0) {
+                return hold(series, slot, place.word);
+            }
+        }
+    }
+    let how = if has_open && calls::open_in_flight(series, rsp) != 0 {
+        how | mode::IN_FLIGHT
+    } else {
+        how
+    };
+    let word = granule_begin(series, id, how & !mode::BY_OPEN, bytes, 0);
+    if word == NOTHING { NOTHING } else { AGAIN }
+}
+
+#[inline(always)]
+fn hold(series: u32, slot: *mut Slot, word: u64) -> u64 {
+    // SAFETY: map memory.
+    let before = unsafe { atomic::add(&raw mut (*slot).state, 1) };
+    if state::generation(before) != place_of::generation(word)
+        || before & (state::USED | state::RETIRING) != state::USED
+    {
+        // The slot was used again in between: take the count back and look again. Where the granule was
+        // closed and empty before our count, that is no late drain.
+        let empty = before & state::CLOSED != 0 && state::live(before) == 0;
+        granule_release(place_of::slot(word), slot, 0, u32::from(!empty));
+        return AGAIN;
+    }
+    if before & state::CLOSED != 0 {
+        if state::live(before) == 0 {
+            // SAFETY: map memory.
+            unsafe { atomic::or(&raw mut (*slot).state, state::STRAGGLER) };
+        }
+        after_close(series);
+    }
+    word & !place_of::CLOSED
+}
+
+#[inline(always)]
+fn after_close(series: u32) {
+    bump!(series, allocs_after_close);
+    losses::count(Loss::AllocAfterClose);
+}
+
+/// Takes one object off a granule's live count. The caller holds a reference, which this gives up. With
+/// `judge` 0 its going is no late drain.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn granule_release(index: u32, slot: *mut Slot, size: u64, judge: u32) -> u32 {
+    if slot.is_null() {
+        return 0;
+    }
+    // SAFETY: map memory. What is told about a late drain is read while the reference is held: after it
+    // another CPU may fill the slot anew.
+    unsafe {
+        let seen = atomic::load(&raw const (*slot).state);
+        let series = (*slot).series;
+        let mut closed_ns = (*slot).closed_ns;
+        let mut bytes = (*slot).bytes;
+        if size != 0 {
+            atomic::sub(&raw mut (*slot).live_bytes, size);
+        }
+        let mut before = atomic::sub(&raw mut (*slot).state, 1);
+        if state::live(before) == 1 && before & (state::CLOSED | state::DETACHED) != 0 {
+            if seen & state::CLOSED == 0 {
+                // It was closed in between.
+                closed_ns = (*slot).closed_ns;
+                bytes = (*slot).bytes;
+            }
+            if judge == 0 {
+                before |= state::STRAGGLER;
+            }
+            granule_drained(series, index, before, closed_ns, bytes);
+        }
+    }
+    1
+}
+
+/// The last object of a closed or abandoned granule has gone; `before` is the state that it left.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn granule_drained(
+    series: u32,
+    index: u32,
+    before: u64,
+    closed_ns: u64,
+    bytes: u64,
+) -> u32 {
+    if state::is_late_drain(before) {
+        let at = now();
+        bump!(series, late_drained);
+        if let Some(state) = series::state(series) {
+            // SAFETY: map memory.
+            unsafe {
+                atomic::sub(&raw mut (*state).retained_granules, 1);
+                atomic::sub(&raw mut (*state).retained_bytes, bytes);
+            }
+        }
+        histogram_add(series, hist::Of::PinDelay as u32, 0, at.saturating_sub(closed_ns));
+        if config::events_wanted() != 0
+            && let Some(slot) = slots::slot(index)
+        {
+            emit::granule(EventKind::LateDrain, series, at, |event| {
+                // SAFETY: the record that `emit` has reserved, and map memory.
+                unsafe {
+                    (*event).granule = (*slot).id;
+                    (*event).generation = state::generation(before);
+                    (*event).bytes = bytes;
+                    (*event).closed_ns = closed_ns;
+                    (*event).opened_ns = (*slot).opened_ns;
+                    (*event).place = (*slot).place;
+                }
+            });
+        }
+    }
+    if before & state::DETACHED != 0 {
+        slots::retire(index);
+    }
+    0
+}
+
+/// Takes one object off the live count of a granule to which the caller holds no reference: 1, or 0
+/// where this generation has no object, or (bulk) was closed, which has freed them all.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn granule_take_off(
+    index: u32,
+    slot: *mut Slot,
+    generation: u32,
+    size: u64,
+    how: u32,
+) -> u32 {
+    if slot.is_null() {
+        return 0;
+    }
+    let gone = if mode::is_bulk(how) { state::CLOSED } else { 0 };
+    for _ in 0..TRIES {
+        // SAFETY: map memory.
+        unsafe {
+            let seen = atomic::load(&raw const (*slot).state);
+            if state::generation(seen) != generation
+                || state::live(seen) == 0
+                || seen & state::USED == 0
+                || seen & gone != 0
+            {
+                return 0;
+            }
+            let (series, closed_ns, bytes) = ((*slot).series, (*slot).closed_ns, (*slot).bytes);
+            if atomic::compare_swap(&raw mut (*slot).state, seen, seen - 1) == seen {
+                if state::live(seen) == 1 && seen & (state::CLOSED | state::DETACHED) != 0 {
+                    // The slot may serve another granule already: its bytes are left alone.
+                    granule_drained(series, index, seen, closed_ns, bytes);
+                } else if size != 0 {
+                    atomic::sub(&raw mut (*slot).live_bytes, size);
+                }
+                return 1;
+            }
+        }
+    }
+    losses::count(Loss::AllocRaced);
+    1
+}
+
+/// Takes one object off the live count of a granule that is known by id only: 1, or 0 where it has none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u32 {
+    match find(series, id) {
+        Found::Slot(place, slot, _) => granule_take_off(
+            place_of::slot(place.word),
+            slot,
+            place_of::generation(place.word),
+            size,
+            how,
+        ),
+        // Without a slot nothing can be said against it.
+        Found::Unfollowed(_) => 1,
+        // A new generation that begins in this instant has no object that could be freed.
+        Found::Nothing | Found::Retiring | Found::Changing => 0,
+    }
+}

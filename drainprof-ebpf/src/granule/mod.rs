@@ -1,0 +1,185 @@
+//! Granules: their life from open to close and late drain, as the programs call it.
+//!
+//! A slot is found through the index (series, id) while it is that id's current generation, and through
+//! the references that objects hold. It is used again only when neither is left: no live object, and
+//! another generation (or user space's sweep) has taken its place in the index. So a free, which holds a
+//! reference, never meets another granule's slot; an alloc, which does not, checks the generation after
+//! it has counted itself.
+//!
+//! A new generation is begun by whoever swaps the closed one's state word (or, without a slot, its index
+//! word); all others look again.
+//!
+//! What takes long to verify is in global functions (`extern "C"`), which the verifier follows once per
+//! program instead of once per path of each caller. They take numbers and return an index word.
+
+mod close;
+mod hold;
+mod open;
+pub(crate) mod slots;
+
+use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
+use drainprof_common::{
+    loss::Loss,
+    maps::{NO_SLOT, place_of},
+    spec::{Kind, LABEL_BYTES, flags, value},
+    state,
+};
+
+pub(crate) use self::hold::{granule_release, granule_take_off};
+use self::{
+    close::{granule_close, granule_reset},
+    hold::{granule_hold, granule_take_off_id},
+    open::granule_begin,
+};
+use crate::{
+    hit::Hit,
+    losses,
+    series::{self, bump},
+};
+
+const EEXIST: i32 = -17;
+
+/// Instead of an index word: another CPU was first, look again.
+const AGAIN: u64 = 1 << 62;
+/// Instead of an index word: a counted loss.
+const NOTHING: u64 = 1 << 61;
+/// How often to look again before it counts as a loss.
+const LOOKS: usize = 4;
+
+/// What a global function must know of its probe and target, in one number.
+pub(crate) mod mode {
+    use drainprof_common::spec::{Kind, flags};
+
+    pub(crate) const HAS_OPEN: u32 = flags::HAS_OPEN;
+    pub(crate) const BOUNDARY: u32 = flags::BOUNDARY;
+    pub(crate) const HAS_BYTES: u32 = flags::HAS_BYTES;
+    /// The bits that are the spec's flags.
+    pub(crate) const FLAGS: u32 = 0xffff;
+    /// The target is observed since its first instruction.
+    pub(crate) const FROM_START: u32 = 1 << 16;
+    /// An open begins the generation.
+    pub(crate) const BY_OPEN: u32 = 1 << 17;
+    /// An alloc inside an open that has not returned begins it.
+    pub(crate) const IN_FLIGHT: u32 = 1 << 18;
+    /// A reset begins it: its open was not seen, but it is empty.
+    pub(crate) const BY_RESET: u32 = 1 << 19;
+    /// The kind's first bit.
+    pub(crate) const KIND_SHIFT: u32 = 24;
+
+    #[inline(always)]
+    pub(crate) fn is_bulk(how: u32) -> bool {
+        how >> KIND_SHIFT == Kind::Bulk as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_drain(how: u32) -> bool {
+        how >> KIND_SHIFT == Kind::Drain as u32
+    }
+}
+
+/// Repeats what another CPU got in the way of.
+#[inline(always)]
+fn repeat(step: impl Fn() -> u64) -> Option<u64> {
+    for _ in 0..LOOKS {
+        let word = step();
+        if word & AGAIN == 0 {
+            return if word & NOTHING == 0 { Some(word) } else { None };
+        }
+    }
+    losses::count(Loss::AllocRaced);
+    None
+}
+
+/// The series of the hit's instance; `None`: a counted loss.
+#[inline(always)]
+fn series(hit: &Hit) -> Option<u32> {
+    series::get_or_make(hit.target, hit.allocator(), hit.value(value::INSTANCE))
+}
+
+/// An open.
+#[inline(always)]
+pub(crate) fn open(hit: &Hit) {
+    let Some(series) = series(hit) else { return };
+    open_in(hit, series);
+}
+
+#[inline(always)]
+fn open_in(hit: &Hit, series: u32) {
+    let (id, bytes, how) =
+        (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode() | mode::BY_OPEN);
+    let Some(word) = repeat(|| granule_begin(series, id, how, bytes, hit.caller)) else { return };
+    if hit.has(flags::HAS_PARENT | flags::HAS_LABEL) {
+        describe(hit, word);
+    }
+}
+
+/// Writes what only the open's own expressions know of its granule.
+#[inline(always)]
+fn describe(hit: &Hit, word: u64) {
+    let index = place_of::slot(word);
+    if index == NO_SLOT {
+        return;
+    }
+    let Some(slot) = slots::slot(index) else { return };
+    // SAFETY: map memory; these fields are written by the open of this generation only.
+    unsafe {
+        if state::generation((*slot).state) != place_of::generation(word) {
+            return;
+        }
+        if hit.has(flags::HAS_PARENT) {
+            (*slot).parent = hit.value(value::PARENT);
+        }
+        if hit.has(flags::HAS_LABEL) {
+            // The helper writes a terminated string or, where the text cannot be read, nothing.
+            bpf_probe_read_user_str(
+                (&raw mut (*slot).label).cast(),
+                LABEL_BYTES as u32,
+                hit.value(value::LABEL) as *const core::ffi::c_void,
+            );
+        }
+    }
+}
+
+/// A close.
+#[inline(always)]
+pub(crate) fn close(hit: &Hit) {
+    let Some(series) = series(hit) else { return };
+    close_in(hit, series);
+}
+
+#[inline(always)]
+fn close_in(hit: &Hit, series: u32) {
+    let (id, bytes, how) = (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode());
+    let live = hit.value(value::LIVE);
+    // What happened is in the counters.
+    let _ = repeat(|| granule_close(series, id, how, live, bytes));
+}
+
+/// A reset: for `drain` a close and an open at once; else the members go and the granule lives on.
+#[inline(always)]
+pub(crate) fn reset(hit: &Hit) {
+    let Some(series) = series(hit) else { return };
+    bump!(series, resets);
+    if hit.is(Kind::Drain) {
+        close_in(hit, series);
+        open_in(hit, series);
+        return;
+    }
+    let (id, bytes, how) = (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode());
+    // What happened is in the counters.
+    let _ = repeat(|| granule_reset(series, id, how, bytes, hit.caller));
+}
+
+/// Counts an object in the granule that an alloc belongs to, made if its open was not seen: its index
+/// word. `None`: a counted loss.
+#[inline(always)]
+pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
+    let (how, bytes) = (hit.mode(), hit.constant_bytes());
+    repeat(|| granule_hold(series, id, how, hit.rsp, bytes))
+}
+
+/// Takes one object off the live count of a granule that is known by id only; `false` where it has none.
+#[inline(always)]
+pub(crate) fn take_off_id(hit: &Hit, series: u32, id: u64, size: u64) -> bool {
+    granule_take_off_id(series, id, size, hit.mode()) != 0
+}
