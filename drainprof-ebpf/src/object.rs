@@ -366,8 +366,8 @@ pub(crate) fn realloc_at_return(hit: &Hit, frame: *mut Frame) {
     calls::tell_outer_of_alloc(hit);
 }
 
-/// Whether an object keeps its granule in a realloc: where the profile names none for reallocs, or it is
-/// the same one and so is the object's id.
+/// Whether an object keeps its granule in a realloc: where the profile names none for reallocs, or names
+/// the same one. Then it stays the pin that it was, also if the granule is closed.
 #[inline(always)]
 fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
     if object.slot == NO_SLOT {
@@ -376,13 +376,14 @@ fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
     let Some(slot) = slots::slot(object.slot) else { return false };
     // SAFETY: map memory; the object holds it, unless its granule has freed it in bulk.
     unsafe {
-        if hit.is(Kind::Bulk)
-            && state::generation(atomic::load(&raw const (*slot).state)) != object.generation
-        {
+        let seen = atomic::load(&raw const (*slot).state);
+        if hit.is(Kind::Bulk) && state::generation(seen) != object.generation {
             return false;
         }
+        // An object that moved under a granule's id that was opened again is in the new generation.
+        let current = in_place || seen & state::DETACHED == 0;
         !hit.has(flags::HAS_GRANULE)
-            || (in_place && (*slot).id == hit.value(value::GRANULE) && object.series == series)
+            || (current && (*slot).id == hit.value(value::GRANULE) && object.series == series)
     }
 }
 

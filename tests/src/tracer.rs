@@ -120,14 +120,20 @@ impl Tracer {
         let path = self.report_path();
         let Ended { status, stdout, stderr } = self.process.finish()?;
         let report = match fs::read_to_string(&path) {
-            Ok(text) => Some(
-                serde_json::from_str(&text)
-                    .with_context(|| format!("the report is no JSON: {text}"))?,
-            ),
+            Ok(text) => Some(report_of(&text)?),
             Err(_) => None,
         };
         Ok(Outcome { code: status.code(), report, stdout, stderr })
     }
+}
+
+/// The report in a JSON document, or in the last record of a stream of them.
+fn report_of(text: &str) -> Result<Value> {
+    if let Ok(report) = serde_json::from_str(text) {
+        return Ok(report);
+    }
+    let last = text.lines().last().unwrap_or_default();
+    serde_json::from_str(last).with_context(|| format!("the report is no JSON: {last}"))
 }
 
 impl Outcome {

@@ -28,10 +28,11 @@ pub(super) const CURSORS: &str = "CURSORS";
 pub(super) const EVENTS: &str = "EVENTS";
 
 /// The lifecycle programs and their tracepoints.
-pub(super) const TRACEPOINTS: [(&str, &str, &str); 3] = [
+pub(super) const TRACEPOINTS: [(&str, &str, &str); 4] = [
     ("newtask", "task", "task_newtask"),
     ("exec", "sched", "sched_process_exec"),
     ("exit", "sched", "sched_process_exit"),
+    ("thread_exit", "syscalls", "sys_enter_exit"),
 ];
 
 /// The program at the entry of every call that is judged at its return.

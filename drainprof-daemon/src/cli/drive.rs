@@ -187,7 +187,7 @@ impl Driver {
     /// One line, record or screen.
     fn interval(&mut self) -> Result<()> {
         self.observer.relieve();
-        let snapshot = self.observer.snapshot(false);
+        let snapshot = self.observer.snapshot();
         let options = report::Options { slack: SLACK, ..self.options.clone() };
         let now = Report::build(&snapshot, &options);
         let clock = clock();
@@ -209,7 +209,7 @@ impl Driver {
         self.observer.stop();
         self.settle().await;
         self.take_events()?;
-        let snapshot = self.observer.snapshot(true);
+        let snapshot = self.observer.snapshot();
         let report = Report::build(&snapshot, &self.options);
         if self.format.name == "text" && self.output.is_terminal() {
             self.output.clear()?;

@@ -114,7 +114,7 @@ async fn watch(observer: &mut Observer, pid: u32, time: Duration) -> Result<u8> 
         result = tokio::signal::ctrl_c() => result.context("cannot wait for SIGINT")?,
     }
     observer.stop();
-    let snapshot = observer.snapshot(true);
+    let snapshot = observer.snapshot();
     let mut out = std::io::stdout().lock();
     writeln!(out, "\nin {:.1} s:", snapshot.window.as_secs_f64())?;
     for target in &snapshot.targets {

@@ -22,13 +22,7 @@ impl Observer {
         match kind {
             EventKind::Fork => self.forked(event),
             EventKind::Exec => self.executed(event),
-            EventKind::Exit => {
-                if event.live != 0 {
-                    self.cut_calls.thread_ended(event.tgid, event.live, event.ns);
-                }
-                Ending::Nothing
-            }
-            EventKind::Close | EventKind::LateDrain => Ending::Nothing,
+            EventKind::Exit | EventKind::Close | EventKind::LateDrain => Ending::Nothing,
         }
     }
 
@@ -52,12 +46,7 @@ impl Observer {
             allocators,
             findings: Vec::new(),
         });
-        if gone {
-            self.cut_calls.process_ended(event.tgid);
-            Ending::Nothing
-        } else {
-            Ending::Follow(event.tgid)
-        }
+        if gone { Ending::Nothing } else { Ending::Follow(event.tgid) }
     }
 
     fn executed(&mut self, event: &Event) -> Ending {

@@ -2,12 +2,9 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use drainprof_common::{
-    event::{Event, EventKind},
-    loss::Loss,
-};
+use drainprof_common::event::{Event, EventKind};
 
-use super::{calls::CutCalls, place::Placed};
+use super::place::Placed;
 use crate::{
     account::{Began, Ended},
     bpf::{Arming, BpfError, Session, SessionConfig},
@@ -129,7 +126,6 @@ pub struct Observer {
     pub(super) allocators: Vec<Allocator>,
     pub(super) placed: Vec<Placed>,
     pub(super) targets: Vec<Target>,
-    pub(super) cut_calls: CutCalls,
     /// Names of series, for events: filled as they are asked for.
     series: BTreeMap<u32, (u32, u64)>,
     pub(super) began_ns: Option<u64>,
@@ -159,7 +155,6 @@ impl Observer {
             allocators: Vec::new(),
             placed: Vec::new(),
             targets: Vec::new(),
-            cut_calls: CutCalls::default(),
             series: BTreeMap::new(),
             began_ns: None,
             cpu_at_start: super::snapshot::own_cpu(),
@@ -263,7 +258,6 @@ impl Observer {
         if self.session.target_of(pid) == Some(self.targets[index].target) {
             self.session.disarm(pid);
         }
-        self.cut_calls.process_ended(pid);
     }
 
     /// Stops counting everywhere; what was counted stays readable.
@@ -271,13 +265,6 @@ impl Observer {
         for pid in self.running() {
             self.session.disarm(pid);
         }
-    }
-
-    /// Counts the calls of ended threads as abandoned, or as cut off by their process's end.
-    pub(super) fn settle_calls(&mut self, now_ns: u64, last: bool) {
-        let (abandoned, cut) = self.cut_calls.settle(now_ns, last);
-        self.session.count_loss(Loss::CallAbandoned, abandoned);
-        self.session.count_loss(Loss::CallCutByExit, cut);
     }
 
     /// Learns the names of all series that are there now.

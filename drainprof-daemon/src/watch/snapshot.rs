@@ -36,10 +36,10 @@ struct Belongings {
 }
 
 impl Observer {
-    /// What is known now. `last`: nothing will come after it.
-    pub fn snapshot(&mut self, last: bool) -> Snapshot {
+    /// What is known now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
         let now_ns = now_ns();
-        self.settle_calls(now_ns, last);
         let mut belongings = self.belongings();
         let mut series: BTreeMap<u32, Vec<AllocatorFacts>> = BTreeMap::new();
         for record in self.session.read_series() {

@@ -1,6 +1,7 @@
 //! Processes fork, exec and exit.
 //!
-//! Hooked tracepoints: `task:task_newtask`, `sched:sched_process_exec`, `sched:sched_process_exit`. Their
+//! Hooked tracepoints: `task:task_newtask`, `sched:sched_process_exec`, `sched:sched_process_exit`, and
+//! `syscalls:sys_enter_exit` (a thread that ends itself, as opposed to its process). Their
 //! fields' offsets differ between kernels; user space reads them from tracefs and sets them at load.
 
 use aya_ebpf::{
@@ -111,6 +112,24 @@ fn try_exec(ctx: &TracePointContext) -> Option<()> {
 }
 
 #[tracepoint]
+pub fn thread_exit(_ctx: TracePointContext) -> u32 {
+    try_thread_exit();
+    0
+}
+
+/// A thread ends itself: calls that it is in are abandoned. (When a whole process ends, its threads do
+/// not come by here; their calls are cut off, which says nothing about the process.)
+#[inline(always)]
+fn try_thread_exit() -> Option<()> {
+    current_target()?;
+    let abandoned = calls::forget(bpf_get_current_pid_tgid());
+    if abandoned != 0 {
+        losses::count_many(Loss::CallAbandoned, u64::from(abandoned));
+    }
+    Some(())
+}
+
+#[tracepoint]
 pub fn exit(_ctx: TracePointContext) -> u32 {
     try_exit();
     0
@@ -125,12 +144,11 @@ fn try_exit() -> Option<()> {
     if target.flags & target_flags::BORROWED != 0 && tgid == tid {
         let _ = maps::TARGETS.remove(tgid);
     }
-    // User space knows from the process's end whether the calls were cut off by it, or abandoned.
-    if cut != 0 || tgid == tid {
-        emit::send(EventKind::Exit, target.target, now(), |event| {
-            // SAFETY: the record that `send` has reserved.
-            unsafe { (*event).live = u64::from(cut) };
-        });
+    if cut != 0 {
+        losses::count_many(Loss::CallCutByExit, u64::from(cut));
+    }
+    if tgid == tid {
+        emit::send(EventKind::Exit, target.target, now(), |_| {});
     }
     Some(())
 }

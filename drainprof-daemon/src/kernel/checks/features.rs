@@ -6,10 +6,11 @@ use super::{super::host::word, unreadable};
 use crate::kernel::{Check, Class, HostView, Tracefs, TracefsError};
 
 /// The tracepoints that no session does without, with the fields that the kernel side reads.
-pub const NEEDED_TRACEPOINTS: [(&str, &str, &[&str]); 3] = [
+pub const NEEDED_TRACEPOINTS: [(&str, &str, &[&str]); 4] = [
     ("task", "task_newtask", &["pid", "clone_flags"]),
     ("sched", "sched_process_exec", &["pid", "old_pid"]),
     ("sched", "sched_process_exit", &["pid"]),
+    ("syscalls", "sys_enter_exit", &[]),
 ];
 
 /// The tracepoints through which memory growth is joined with granules.
