@@ -200,7 +200,7 @@ pub extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u32 {
         let Some(slot) = slots::slot(index) else { return 0 };
         if !mode::is_bulk(how) {
             granule::granule_release(index, slot, size, 1);
-        } else if granule::granule_take_off(index, slot, generation, size, how) == 0 {
+        } else if granule::take_off(index, slot, generation, size, how) == 0 {
             return 0;
         }
     }

@@ -141,7 +141,7 @@ pub(crate) fn opened(series: u32) {
         // SAFETY: map memory.
         unsafe {
             let open = atomic::add(&raw mut (*state).open_now, 1) + 1;
-            atomic::raise(&raw mut (*state).open_peak, open);
+            atomic::word_raise(&raw mut (*state).open_peak, open);
         }
     }
 }

@@ -166,6 +166,28 @@ pub extern "C" fn granule_drained(
 
 /// Takes one object off the live count of a granule to which the caller holds no reference: 1, or 0
 /// where this generation has no object, or (bulk) was closed, which has freed them all.
+#[inline(always)]
+pub(crate) fn take_off(
+    index: u32,
+    slot: *mut Slot,
+    generation: u32,
+    size: u64,
+    how: u32,
+) -> u32 {
+    for _ in 0..TRIES {
+        let taken = granule_take_off(index, slot, generation, size, how);
+        if taken != BUSY {
+            return taken;
+        }
+    }
+    losses::count(Loss::AllocRaced);
+    1
+}
+
+/// Instead of 0 or 1: another CPU changed the count in this instant.
+const BUSY: u32 = 2;
+
+/// One try of [`take_off`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn granule_take_off(
@@ -178,31 +200,27 @@ pub extern "C" fn granule_take_off(
     if slot.is_null() {
         return 0;
     }
-    let gone = if mode::is_bulk(how) { state::CLOSED } else { 0 };
-    for _ in 0..TRIES {
-        // SAFETY: map memory.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            if state::generation(seen) != generation
-                || state::live(seen) == 0
-                || seen & state::USED == 0
-                || seen & gone != 0
-            {
-                return 0;
-            }
-            let (series, closed_ns, bytes) = ((*slot).series, (*slot).closed_ns, (*slot).bytes);
-            if atomic::compare_swap(&raw mut (*slot).state, seen, seen - 1) == seen {
-                if state::live(seen) == 1 && seen & (state::CLOSED | state::DETACHED) != 0 {
-                    // The slot may serve another granule already: its bytes are left alone.
-                    granule_drained(series, index, seen, closed_ns, bytes);
-                } else if size != 0 {
-                    atomic::sub(&raw mut (*slot).live_bytes, size);
-                }
-                return 1;
-            }
+    // SAFETY: map memory.
+    unsafe {
+        let seen = atomic::load(&raw const (*slot).state);
+        let gone = if mode::is_bulk(how) { state::CLOSED } else { 0 };
+        if state::generation(seen) != generation
+            || state::live(seen) == 0
+            || seen & (state::USED | gone) != state::USED
+        {
+            return 0;
+        }
+        let (series, closed_ns, bytes) = ((*slot).series, (*slot).closed_ns, (*slot).bytes);
+        if atomic::compare_swap(&raw mut (*slot).state, seen, seen - 1) != seen {
+            return BUSY;
+        }
+        if state::live(seen) == 1 && seen & (state::CLOSED | state::DETACHED) != 0 {
+            // The slot may serve another granule already: its bytes are left alone.
+            granule_drained(series, index, seen, closed_ns, bytes);
+        } else if size != 0 {
+            atomic::sub(&raw mut (*slot).live_bytes, size);
         }
     }
-    losses::count(Loss::AllocRaced);
     1
 }
 
@@ -211,7 +229,7 @@ pub extern "C" fn granule_take_off(
 #[inline(never)]
 pub extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u32 {
     match find(series, id) {
-        Found::Slot(place, slot, _) => granule_take_off(
+        Found::Slot(place, slot, _) => take_off(
             place_of::slot(place.word),
             slot,
             place_of::generation(place.word),

@@ -25,7 +25,7 @@ use drainprof_common::{
     state,
 };
 
-pub(crate) use self::hold::{granule_release, granule_take_off};
+pub(crate) use self::hold::{granule_release, take_off};
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},

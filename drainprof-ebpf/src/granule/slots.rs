@@ -87,23 +87,24 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
     }
 }
 
-/// A slot to which neither the index nor an object refers, with a new generation: its index word.
-/// `None`: all are taken (the caller counts).
+/// A slot to which neither the index nor an object refers, with a new generation: its index word and
+/// itself; null where all are taken (the caller counts).
 #[inline(always)]
-pub(crate) fn take() -> Option<(u64, *mut Slot)> {
+pub(crate) fn take() -> (u64, *mut Slot) {
+    const NONE: (u64, *mut Slot) = (place_of::UNFOLLOWED, core::ptr::null_mut());
     let index = match series::take_cursor(cursor::SLOT, config::max_granules()) {
         Some(index) => index,
         None => {
-            let index = maps::FREE_SLOTS.pop().ok().flatten()?;
+            let Some(index) = maps::FREE_SLOTS.pop().ok().flatten() else { return NONE };
             series::level(cursor::FREE_SLOTS, false);
             index
         }
     };
-    let slot = slot(index)?;
+    let Some(slot) = slot(index) else { return NONE };
     // SAFETY: map memory. The state word is only ever added to and masked, never stored: an alloc that
     // still means the slot's last granule adds one and takes it back.
     let before = unsafe { atomic::add(&raw mut (*slot).state, GENERATION_STEP) };
-    Some((place_of::slot_word(index, next_generation(before)), slot))
+    (place_of::slot_word(index, next_generation(before)), slot)
 }
 
 /// The generation after the one in a state word.
@@ -117,6 +118,15 @@ pub(crate) fn next_generation(before: u64) -> u32 {
 pub(crate) fn give_back(index: u32) {
     if maps::FREE_SLOTS.push(index, 0).is_ok() {
         series::level(cursor::FREE_SLOTS, true);
+    }
+}
+
+/// Gives back the slot of an index word, if it has one.
+#[inline(always)]
+pub(crate) fn give_back_word(word: u64) {
+    let index = place_of::slot(word);
+    if index != NO_SLOT {
+        give_back(index);
     }
 }
 
@@ -179,65 +189,6 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         atomic::and(&raw mut (*slot).state, !state::FLAGS);
         atomic::or(&raw mut (*slot).state, state::USED | fresh.flags);
     }
-}
-
-/// A new slot filled with the granule, or the word of one without a slot.
-#[inline(always)]
-pub(crate) fn place_new(fresh: &Fresh) -> u64 {
-    match take() {
-        Some((word, slot)) => {
-            fill(slot, fresh);
-            word
-        }
-        None => place_of::UNFOLLOWED,
-    }
-}
-
-/// Undoes [`place_new`]: another CPU was first.
-#[inline(always)]
-pub(crate) fn unplace(word: u64) {
-    let index = place_of::slot(word);
-    if index != NO_SLOT {
-        give_back(index);
-    }
-}
-
-/// What became of a closed granule's slot when a new generation of its id begins.
-pub(crate) enum Claim {
-    /// No object refers to it: it serves the new generation, whose number this is. The count that it
-    /// had: members of a bulk granule end with their generation.
-    Mine(u32, u64),
-    /// Its objects still refer to it; the last of them gives it back.
-    Left,
-    /// Another CPU was first.
-    Stale,
-}
-
-/// Takes over a closed slot if nothing refers to it; else leaves it to its objects.
-#[inline(always)]
-pub(crate) fn claim(slot: *mut Slot, generation: u32, bulk: bool) -> Claim {
-    for _ in 0..TRIES {
-        // SAFETY: map memory.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            if state::generation(seen) != generation
-                || seen & (state::DETACHED | state::RETIRING) != 0
-            {
-                return Claim::Stale;
-            }
-            if bulk || state::live(seen) == 0 {
-                let next = (seen & !state::LIVE).wrapping_add(GENERATION_STEP);
-                if atomic::compare_swap(&raw mut (*slot).state, seen, next) == seen {
-                    return Claim::Mine(next_generation(seen), state::live(seen));
-                }
-            } else if atomic::compare_swap(&raw mut (*slot).state, seen, seen | state::DETACHED)
-                == seen
-            {
-                return Claim::Left;
-            }
-        }
-    }
-    Claim::Stale
 }
 
 /// Sets flags of this generation's state; what was there before. `None`: the slot serves another one by
