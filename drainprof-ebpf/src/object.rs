@@ -313,7 +313,13 @@ pub(crate) fn free_at_return(hit: &Hit, frame: *mut Frame) {
         free(hit);
         return;
     }
-    if let Some(object) = taken(frame) {
+    free_taken(hit, taken(frame));
+}
+
+/// Frees what the call's entry took out.
+#[inline(always)]
+fn free_taken(hit: &Hit, object: Option<ObjectValue>) {
+    if let Some(object) = object {
         commit_free(hit, &object);
         return;
     }
@@ -336,7 +342,7 @@ pub(crate) fn realloc_at_return(hit: &Hit, frame: *mut Frame) {
     if new == 0 {
         // C's realloc: of size 0 it frees, else it has failed and the old object lives.
         if hit.has(flags::HAS_SIZE) && size == 0 && old != 0 {
-            free_at_return(hit, frame);
+            free_taken(hit, taken(frame));
         } else {
             put_back(hit, frame);
         }
@@ -350,13 +356,8 @@ pub(crate) fn realloc_at_return(hit: &Hit, frame: *mut Frame) {
             keep(hit, &new_key, &object, old == new);
         }
         object => {
-            match object {
-                Some(object) => commit_free(hit, &object),
-                None if old == 0 => {}
-                None => match key(hit, old) {
-                    Some(old_key) => not_found(hit, &old_key),
-                    None => unmatched(hit),
-                },
+            if old != 0 {
+                free_taken(hit, object);
             }
             if !inside && hit.has(flags::HAS_GRANULE) {
                 insert(hit, series, &new_key, size);

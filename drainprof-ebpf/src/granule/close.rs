@@ -16,7 +16,6 @@ use super::{
 use crate::{atomic, config, emit, histogram::histogram_add, hit::now, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
-const TRIES: usize = 16;
 
 /// What a close finds out about its granule.
 #[derive(Clone, Copy)]
@@ -258,47 +257,37 @@ unsafe fn count_members(totals: *mut Totals, slot: *mut Slot, before: u64) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn granule_reset(series: u32, id: u64, how: u32, bytes: u64, place: u64) -> u64 {
-    let (slot, found) = match find(series, id) {
+    let (slot, found, seen) = match find(series, id) {
         Found::Nothing => {
             // Now it is known to be empty, whatever it held before.
-            let word = granule_begin(series, id, how | mode::BY_RESET, bytes, place);
+            let word = granule_begin(series, id, how | mode::UNSEEN, bytes, place);
             return word & AGAIN;
         }
         Found::Changing => return AGAIN,
-        Found::Slot(found, slot, seen) if seen & state::CLOSED == 0 => (slot, found),
+        Found::Slot(found, slot, seen) if seen & state::CLOSED == 0 => (slot, found, seen),
         Found::Slot(..) | Found::Unfollowed(_) | Found::Retiring => return 0,
     };
     let Some(totals) = series::totals(series) else { return 0 };
-    let generation = place_of::generation(found.word);
     let at = now();
-    for _ in 0..TRIES {
-        // SAFETY: map memory, and the index entry's word.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            if state::generation(seen) != generation || seen & state::CLOSED != 0 {
-                return AGAIN;
-            }
-            // A new generation: members that are still in `OBJECTS` are recognised as gone.
-            let next = (seen & !(state::LIVE | state::BEFORE)).wrapping_add(GENERATION_STEP);
-            if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
-                continue;
-            }
-            let opened_ns = (*slot).opened_ns;
-            (*slot).opened_ns = at;
-            if how & mode::HAS_BYTES != 0 {
-                (*slot).bytes = bytes;
-            }
-            count_members(totals, slot, seen);
-            let word =
-                place_of::slot_word(place_of::slot(found.word), slots::next_generation(seen));
-            atomic::store(found.at, word);
-            if opened_ns != 0 {
-                let age = at.saturating_sub(opened_ns);
-                histogram_add(series, hist::Of::Lifetime as u32, (*slot).place, age);
-            }
+    // SAFETY: map memory, and the index entry's word.
+    unsafe {
+        // A new generation: members that are still in `OBJECTS` are recognised as gone.
+        let next = (seen & !(state::LIVE | state::BEFORE)).wrapping_add(GENERATION_STEP);
+        if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
+            return AGAIN;
         }
-        return 0;
+        let opened_ns = (*slot).opened_ns;
+        (*slot).opened_ns = at;
+        if how & mode::HAS_BYTES != 0 {
+            (*slot).bytes = bytes;
+        }
+        count_members(totals, slot, seen);
+        let word = place_of::slot_word(place_of::slot(found.word), slots::next_generation(seen));
+        atomic::store(found.at, word);
+        if opened_ns != 0 {
+            let age = at.saturating_sub(opened_ns);
+            histogram_add(series, hist::Of::Lifetime as u32, (*slot).place, age);
+        }
     }
-    losses::count(Loss::AllocRaced);
     0
 }

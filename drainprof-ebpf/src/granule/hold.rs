@@ -49,12 +49,18 @@ pub extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, bytes: 
             }
         }
     }
-    let how = if has_open && calls::open_in_flight(series, rsp) != 0 {
-        how | mode::IN_FLIGHT
+    // An open that has not returned, or none: with no `open` probe a granule's first use is its open,
+    // unless it may be older than the attach.
+    let begin = if has_open && calls::open_in_flight(series, rsp) != 0 {
+        mode::IN_FLIGHT
+    } else if how & mode::FROM_START == 0 {
+        mode::UNSEEN | mode::BEFORE
+    } else if has_open {
+        mode::UNSEEN
     } else {
-        how
+        0
     };
-    let word = granule_begin(series, id, how & !mode::BY_OPEN, bytes, 0);
+    let word = granule_begin(series, id, how | begin, bytes, 0);
     if word == NOTHING { NOTHING } else { AGAIN }
 }
 

@@ -8,13 +8,13 @@ use drainprof_common::{
 
 use super::{
     AGAIN, EEXIST, NOTHING, mode,
-    slots::{self, Found, Fresh, Place, find},
+    slots::{self, Found, Fresh, Place, find, slot_give_back, slot_take},
 };
 use crate::{atomic, hit::now, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
 /// How often a compare-and-swap against other CPUs' counts is tried.
-const TRIES: usize = 8;
+const TRIES: usize = 16;
 
 /// Begins a generation of the id; `how` holds bits of [`mode`]. The new index word, [`AGAIN`], or
 /// [`NOTHING`] for a counted loss. Without [`mode::BY_OPEN`] a granule that is open is left alone.
@@ -53,7 +53,7 @@ pub extern "C" fn granule_begin(series: u32, id: u64, how: u32, bytes: u64, plac
                     None => return AGAIN,
                 }
             }
-            match granule_claim(old_slot, place_of::generation(old_word), how) {
+            match claim(old_slot, place_of::generation(old_word), how) {
                 STALE => return AGAIN,
                 LEFT => {}
                 members => {
@@ -72,30 +72,24 @@ pub extern "C" fn granule_begin(series: u32, id: u64, how: u32, bytes: u64, plac
     }
     let claimed = !slot.is_null();
     if !claimed {
-        (word, slot) = slots::take();
+        word = slot_take();
+        if place_of::slot(word) != NO_SLOT {
+            slot = slots::slot(place_of::slot(word)).unwrap_or(slot);
+        }
     }
-    // With no `open` probe a granule's first use is its open, unless it may be older than the attach. An
-    // alloc inside an open that has not returned is the first sight of that open: it is counted now, so
-    // that granules open and opened agree even if the open fails; its return describes the granule.
     let first = at.is_null();
-    let unseen = first && how & (mode::BY_OPEN | mode::IN_FLIGHT | mode::BY_RESET) == 0;
-    let earlier = how & mode::BY_RESET != 0
-        || (unseen && how & (mode::HAS_OPEN | mode::FROM_START) != mode::FROM_START);
+    // An id that was closed in our sight has its next generation in our sight.
+    let how = if first { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
     if !slot.is_null() {
-        let before = unseen && how & mode::FROM_START == 0;
-        let flags = if before {
-            state::BEFORE
-        } else if how & mode::IN_FLIGHT != 0 {
-            state::IN_FLIGHT
-        } else {
-            0
-        };
+        let before = how & mode::BEFORE != 0;
+        let flags = (u64::from(how / mode::IN_FLIGHT & 1) * state::IN_FLIGHT)
+            | (u64::from(how / mode::BEFORE & 1) * state::BEFORE);
         let opened_ns = if before { 0 } else { now() };
         slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, flags });
     }
     if first {
         if let Err(error) = maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
-            slots::give_back_word(word);
+            slot_give_back(word);
             if error == EEXIST {
                 return AGAIN;
             }
@@ -107,7 +101,7 @@ pub extern "C" fn granule_begin(series: u32, id: u64, how: u32, bytes: u64, plac
         // A claim makes this CPU the only one that may put a word here; without a slot this decides.
         let place = Place { at, word: old_word };
         if !place.change(word) && !claimed {
-            slots::give_back_word(word);
+            slot_give_back(word);
             return AGAIN;
         }
         if place_of::slot(old_word) == NO_SLOT && old_word & place_of::CLOSED == 0 {
@@ -116,7 +110,7 @@ pub extern "C" fn granule_begin(series: u32, id: u64, how: u32, bytes: u64, plac
     }
     // SAFETY: this CPU's counters.
     unsafe {
-        if earlier {
+        if how & mode::UNSEEN != 0 {
             atomic::add(&raw mut (*totals).opened_before, 1);
         } else {
             atomic::add(&raw mut (*totals).opened, 1);
@@ -135,35 +129,48 @@ const LEFT: u64 = 1 << 32;
 /// Instead of a count: another CPU was first.
 const STALE: u64 = 1 << 33;
 
+/// Instead of a count: another CPU changed it in this instant.
+const BUSY: u64 = 1 << 34;
+
 /// Takes over a closed slot if nothing refers to it, with a new generation: the count that it had, which
 /// for a bulk granule's members may be more than 0. Else leaves it to its objects.
+#[inline(always)]
+fn claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
+    for _ in 0..TRIES {
+        let members = granule_claim(slot, generation, how);
+        if members != BUSY {
+            return members;
+        }
+    }
+    STALE
+}
+
+/// One try of [`claim`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn granule_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
     if slot.is_null() {
         return STALE;
     }
-    for _ in 0..TRIES {
-        // SAFETY: map memory.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            if state::generation(seen) != generation
-                || seen & (state::DETACHED | state::RETIRING) != 0
-            {
-                return STALE;
-            }
-            let mine = mode::is_bulk(how) || state::live(seen) == 0;
-            let next = if mine {
-                (seen & !state::LIVE).wrapping_add(slots::GENERATION_STEP)
-            } else {
-                seen | state::DETACHED
-            };
-            if atomic::compare_swap(&raw mut (*slot).state, seen, next) == seen {
-                return if mine { state::live(seen) } else { LEFT };
-            }
+    // SAFETY: map memory.
+    unsafe {
+        let seen = atomic::load(&raw const (*slot).state);
+        if state::generation(seen) != generation
+            || seen & (state::DETACHED | state::RETIRING) != 0
+        {
+            return STALE;
         }
+        let mine = mode::is_bulk(how) || state::live(seen) == 0;
+        let next = if mine {
+            (seen & !state::LIVE).wrapping_add(slots::GENERATION_STEP)
+        } else {
+            seen | state::DETACHED
+        };
+        if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
+            return BUSY;
+        }
+        if mine { state::live(seen) } else { LEFT }
     }
-    STALE
 }
 
 /// Members of a bulk granule that came after its close, or whose close was not seen, end with it.

@@ -87,24 +87,24 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
     }
 }
 
-/// A slot to which neither the index nor an object refers, with a new generation: its index word and
-/// itself; null where all are taken (the caller counts).
-#[inline(always)]
-pub(crate) fn take() -> (u64, *mut Slot) {
-    const NONE: (u64, *mut Slot) = (place_of::UNFOLLOWED, core::ptr::null_mut());
+/// Takes a slot to which neither the index nor an object refers, with a new generation: its index word,
+/// or [`place_of::UNFOLLOWED`] where all are taken (the caller counts).
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn slot_take() -> u64 {
     let index = match series::take_cursor(cursor::SLOT, config::max_granules()) {
         Some(index) => index,
         None => {
-            let Some(index) = maps::FREE_SLOTS.pop().ok().flatten() else { return NONE };
+            let Ok(Some(index)) = maps::FREE_SLOTS.pop() else { return place_of::UNFOLLOWED };
             series::level(cursor::FREE_SLOTS, false);
             index
         }
     };
-    let Some(slot) = slot(index) else { return NONE };
+    let Some(slot) = slot(index) else { return place_of::UNFOLLOWED };
     // SAFETY: map memory. The state word is only ever added to and masked, never stored: an alloc that
     // still means the slot's last granule adds one and takes it back.
     let before = unsafe { atomic::add(&raw mut (*slot).state, GENERATION_STEP) };
-    (place_of::slot_word(index, next_generation(before)), slot)
+    place_of::slot_word(index, next_generation(before))
 }
 
 /// The generation after the one in a state word.
@@ -113,21 +113,15 @@ pub(crate) fn next_generation(before: u64) -> u32 {
     state::generation(before).wrapping_add(1) & state::GENERATION_MASK as u32
 }
 
-/// Gives back a slot to which neither the index nor an object refers.
-#[inline(always)]
-pub(crate) fn give_back(index: u32) {
-    if maps::FREE_SLOTS.push(index, 0).is_ok() {
+/// Gives back the slot of an index word, to which neither the index nor an object refers; none is fine.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn slot_give_back(word: u64) -> u32 {
+    let index = place_of::slot(word);
+    if index != NO_SLOT && maps::FREE_SLOTS.push(index, 0).is_ok() {
         series::level(cursor::FREE_SLOTS, true);
     }
-}
-
-/// Gives back the slot of an index word, if it has one.
-#[inline(always)]
-pub(crate) fn give_back_word(word: u64) {
-    let index = place_of::slot(word);
-    if index != NO_SLOT {
-        give_back(index);
-    }
+    0
 }
 
 /// Gives back a slot that has left the index, once its last object has gone. Of several that may find
@@ -144,7 +138,7 @@ pub(crate) fn retire(index: u32) {
                 return;
             }
             if atomic::compare_swap(&raw mut (*slot).state, seen, seen & !state::FLAGS) == seen {
-                give_back(index);
+                slot_give_back(u64::from(index));
                 return;
             }
         }
@@ -179,12 +173,13 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         (*slot).closed_ns = 0;
         (*slot).place = fresh.place;
         (*slot).bytes = fresh.bytes;
-        (*slot).live_bytes = 0;
-        (*slot).allocated = 0;
-        (*slot).parent = 0;
-        (*slot).pinned_objects = 0;
+        // Volatile: else it becomes a call of a byte-wise `memset`.
+        atomic::store(&raw mut (*slot).live_bytes, 0);
+        atomic::store(&raw mut (*slot).allocated, 0);
+        atomic::store(&raw mut (*slot).parent, 0);
+        atomic::store(&raw mut (*slot).pinned_objects, 0);
         for word in 0..LABEL_BYTES / 8 {
-            core::ptr::write_volatile((&raw mut (*slot).label).cast::<u64>().add(word), 0);
+            atomic::store((&raw mut (*slot).label).cast::<u64>().add(word), 0);
         }
         atomic::and(&raw mut (*slot).state, !state::FLAGS);
         atomic::or(&raw mut (*slot).state, state::USED | fresh.flags);
