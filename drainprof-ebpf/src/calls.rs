@@ -7,7 +7,7 @@ use aya_ebpf::{EbpfContext, bindings::pt_regs, helpers::bpf_get_current_pid_tgid
 use drainprof_common::{
     loss::Loss,
     maps::{Frame, MAX_FRAMES, ObjectKey, ThreadState},
-    spec::Role,
+    spec::{Role, op},
 };
 
 use crate::{
@@ -141,9 +141,13 @@ pub extern "C" fn call_push(
     }
 }
 
-/// Pops the frame of the call that returns now. `None`: its entry was not followed.
+/// Pops the frame of the call that returns now; what it was called with and returns. `None`: its entry
+/// was not followed.
 #[inline(always)]
-pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<(*mut Frame, Operands)> {
+pub(crate) fn leave<C: EbpfContext>(
+    ctx: &C,
+    hit: &mut Hit,
+) -> Option<(*mut Frame, *const Operands)> {
     let regs: *const pt_regs = ctx.as_ptr().cast();
     // SAFETY: a uretprobe's context is `pt_regs`.
     let (rsp, ret) = unsafe { ((*regs).rsp, (*regs).rax) };
@@ -156,22 +160,19 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<(*mut Fram
     let own = frame(state, index);
     // SAFETY: map memory that only this thread touches.
     unsafe {
+        (*own).ret = ret;
         hit.rsp = (*own).rsp;
         hit.caller = (*own).caller;
         hit.nested = (*own).nested_allocs;
-        let operands = Operands([
-            (*own).args[0],
-            (*own).args[1],
-            (*own).args[2],
-            (*own).args[3],
-            (*own).args[4],
-            (*own).args[5],
-            ret,
-            (*own).caller,
-        ]);
-        Some((own, operands))
+        Some((own, (&raw const (*own).args).cast()))
     }
 }
+
+const _: () = {
+    let args = core::mem::offset_of!(Frame, args);
+    assert!(core::mem::offset_of!(Frame, ret) == args + 8 * op::INPUT_RET as usize);
+    assert!(core::mem::offset_of!(Frame, caller) == args + 8 * op::INPUT_CALLER as usize);
+};
 
 /// Finds and pops the frame of a call that has returned to stack pointer `rsp`: its index, or [`NONE`].
 #[unsafe(no_mangle)]

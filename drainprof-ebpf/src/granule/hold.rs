@@ -173,13 +173,7 @@ pub extern "C" fn granule_drained(
 /// Takes one object off the live count of a granule to which the caller holds no reference: 1, or 0
 /// where this generation has no object, or (bulk) was closed, which has freed them all.
 #[inline(always)]
-pub(crate) fn take_off(
-    index: u32,
-    slot: *mut Slot,
-    generation: u32,
-    size: u64,
-    how: u32,
-) -> u32 {
+pub(crate) fn take_off(index: u32, slot: *mut Slot, generation: u32, size: u64, how: u32) -> u32 {
     for _ in 0..TRIES {
         let taken = granule_take_off(index, slot, generation, size, how);
         if taken != BUSY {
@@ -235,13 +229,9 @@ pub extern "C" fn granule_take_off(
 #[inline(never)]
 pub extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u32 {
     match find(series, id) {
-        Found::Slot(place, slot, _) => take_off(
-            place_of::slot(place.word),
-            slot,
-            place_of::generation(place.word),
-            size,
-            how,
-        ),
+        Found::Slot(place, slot, _) => {
+            take_off(place_of::slot(place.word), slot, place_of::generation(place.word), size, how)
+        }
         // Without a slot nothing can be said against it.
         Found::Unfollowed(_) => 1,
         // A new generation that begins in this instant has no object that could be freed.

@@ -155,8 +155,7 @@ pub extern "C" fn granule_claim(slot: *mut Slot, generation: u32, how: u32) -> u
     // SAFETY: map memory.
     unsafe {
         let seen = atomic::load(&raw const (*slot).state);
-        if state::generation(seen) != generation
-            || seen & (state::DETACHED | state::RETIRING) != 0
+        if state::generation(seen) != generation || seen & (state::DETACHED | state::RETIRING) != 0
         {
             return STALE;
         }

@@ -35,7 +35,7 @@ fn at_return(
     let mut values = MaybeUninit::uninit();
     let Some(mut hit) = hit::begin(ctx, &mut values, true) else { return };
     let Some((frame, operands)) = calls::leave(ctx, &mut hit) else { return };
-    if hit::evaluate(&mut hit, &operands, true) {
+    if hit::evaluate(&mut hit, operands, true) {
         handle(&hit, frame);
     } else {
         rejected(&hit, frame);
