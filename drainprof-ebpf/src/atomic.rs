@@ -73,7 +73,7 @@ pub(crate) unsafe fn store(word: *mut u64, value: u64) {
 /// which has raised it too.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn word_raise(word: *mut u64, value: u64) -> u32 {
+pub(crate) extern "C" fn word_raise(word: *mut u64, value: u64) -> u32 {
     if word.is_null() {
         return 0;
     }

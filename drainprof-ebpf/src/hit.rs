@@ -76,7 +76,7 @@ impl Hit {
 
     /// Whether the target is observed since its first instruction.
     #[inline(always)]
-    pub(crate) fn from_start(&self) -> bool {
+    pub(crate) fn is_from_start(&self) -> bool {
         self.target_flags & target_flags::FROM_START != 0
     }
 
@@ -85,7 +85,7 @@ impl Hit {
     pub(crate) fn mode(&self) -> u32 {
         // SAFETY: as above.
         let (flags, kind) = unsafe { ((*self.spec).flags, (*self.spec).kind) };
-        let from_start = if self.from_start() { mode::FROM_START } else { 0 };
+        let from_start = if self.is_from_start() { mode::FROM_START } else { 0 };
         (flags & mode::FLAGS) | from_start | (kind << mode::KIND_SHIFT)
     }
 
@@ -285,7 +285,7 @@ const GO_ON: u32 = u32::MAX;
 /// instead of once per step with all that it could know of the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn interpret(
+pub(crate) extern "C" fn interpret(
     state: *mut interp::State,
     spec: *const ProbeSpec,
     operands: *const Operands,

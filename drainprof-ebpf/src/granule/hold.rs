@@ -29,7 +29,7 @@ const TRIES: usize = 32;
 /// or [`NOTHING`] for a counted loss.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, bytes: u64) -> u64 {
+pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, bytes: u64) -> u64 {
     let has_open = how & mode::HAS_OPEN != 0;
     match find(series, id) {
         Found::Nothing | Found::Retiring => {}
@@ -97,7 +97,12 @@ fn after_close(series: u32) {
 /// `judge` 0 its going is no late drain.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_release(index: u32, slot: *mut Slot, size: u64, judge: u32) -> u32 {
+pub(crate) extern "C" fn granule_release(
+    index: u32,
+    slot: *mut Slot,
+    size: u64,
+    judge: u32,
+) -> u32 {
     if slot.is_null() {
         return 0;
     }
@@ -130,7 +135,7 @@ pub extern "C" fn granule_release(index: u32, slot: *mut Slot, size: u64, judge:
 /// The last object of a closed or abandoned granule has gone; `before` is the state that it left.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_drained(
+pub(crate) extern "C" fn granule_drained(
     series: u32,
     index: u32,
     before: u64,
@@ -190,7 +195,7 @@ const BUSY: u32 = 2;
 /// One try of [`take_off`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_take_off(
+pub(crate) extern "C" fn granule_take_off(
     index: u32,
     slot: *mut Slot,
     generation: u32,
@@ -227,7 +232,7 @@ pub extern "C" fn granule_take_off(
 /// Takes one object off the live count of a granule that is known by id only: 1, or 0 where it has none.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u32 {
+pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u32 {
     match find(series, id) {
         Found::Slot(place, slot, _) => {
             take_off(place_of::slot(place.word), slot, place_of::generation(place.word), size, how)

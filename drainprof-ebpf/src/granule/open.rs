@@ -20,7 +20,13 @@ const TRIES: usize = 16;
 /// [`NOTHING`] for a counted loss. Without [`mode::BY_OPEN`] a granule that is open is left alone.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_begin(series: u32, id: u64, how: u32, bytes: u64, place: u64) -> u64 {
+pub(crate) extern "C" fn granule_begin(
+    series: u32,
+    id: u64,
+    how: u32,
+    bytes: u64,
+    place: u64,
+) -> u64 {
     let Some(totals) = series::totals(series) else { return NOTHING };
     let by_open = how & mode::BY_OPEN != 0;
     // Where the id stands in the index; and its last slot, if it can be used again.
@@ -82,8 +88,8 @@ pub extern "C" fn granule_begin(series: u32, id: u64, how: u32, bytes: u64, plac
     let how = if first { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
     if !slot.is_null() {
         let before = how & mode::BEFORE != 0;
-        let flags = (u64::from(how / mode::IN_FLIGHT & 1) * state::IN_FLIGHT)
-            | (u64::from(how / mode::BEFORE & 1) * state::BEFORE);
+        let flags = (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT)
+            | (u64::from((how / mode::BEFORE) & 1) * state::BEFORE);
         let opened_ns = if before { 0 } else { now() };
         slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, flags });
     }
@@ -148,7 +154,7 @@ fn claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
 /// One try of [`claim`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
+pub(crate) extern "C" fn granule_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
     if slot.is_null() {
         return STALE;
     }

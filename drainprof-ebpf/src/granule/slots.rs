@@ -1,5 +1,7 @@
 //! Slots and the index: finding a granule, and starting and ending a slot's service.
 
+use core::mem::offset_of;
+
 use drainprof_common::{
     maps::{IndexKey, NO_SLOT, Slot, cursor, place_of},
     spec::LABEL_BYTES,
@@ -91,14 +93,14 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
 /// or [`place_of::UNFOLLOWED`] where all are taken (the caller counts).
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn slot_take() -> u64 {
-    let index = match series::take_cursor(cursor::SLOT, config::max_granules()) {
-        Some(index) => index,
-        None => {
-            let Ok(Some(index)) = maps::FREE_SLOTS.pop() else { return place_of::UNFOLLOWED };
-            series::level(cursor::FREE_SLOTS, false);
-            index
-        }
+pub(crate) extern "C" fn slot_take() -> u64 {
+    let fresh = series::take_cursor(cursor::SLOT, config::max_granules());
+    let index = if let Some(index) = fresh {
+        index
+    } else {
+        let Ok(Some(index)) = maps::FREE_SLOTS.pop() else { return place_of::UNFOLLOWED };
+        series::level(cursor::FREE_SLOTS, false);
+        index
     };
     let Some(slot) = slot(index) else { return place_of::UNFOLLOWED };
     // SAFETY: map memory. The state word is only ever added to and masked, never stored: an alloc that
@@ -116,7 +118,7 @@ pub(crate) fn next_generation(before: u64) -> u32 {
 /// Gives back the slot of an index word, to which neither the index nor an object refers; none is fine.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn slot_give_back(word: u64) -> u32 {
+pub(crate) extern "C" fn slot_give_back(word: u64) -> u32 {
     let index = place_of::slot(word);
     if index != NO_SLOT && maps::FREE_SLOTS.push(index, 0).is_ok() {
         series::level(cursor::FREE_SLOTS, true);
@@ -179,7 +181,7 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         atomic::store(&raw mut (*slot).parent, 0);
         atomic::store(&raw mut (*slot).pinned_objects, 0);
         for word in 0..LABEL_BYTES / 8 {
-            atomic::store((&raw mut (*slot).label).cast::<u64>().add(word), 0);
+            atomic::store(slot.cast::<u64>().add(offset_of!(Slot, label) / 8 + word), 0);
         }
         atomic::and(&raw mut (*slot).state, !state::FLAGS);
         atomic::or(&raw mut (*slot).state, state::USED | fresh.flags);
