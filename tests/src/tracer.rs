@@ -142,7 +142,9 @@ fn report_of(text: &str) -> Result<Value> {
         return Ok(report);
     }
     let last = text.lines().last().unwrap_or_default();
-    serde_json::from_str(last).with_context(|| format!("the report is no JSON: {last}"))
+    let mut record: Value =
+        serde_json::from_str(last).with_context(|| format!("the report is no JSON: {last}"))?;
+    Ok(record["report"].take())
 }
 
 impl Outcome {
