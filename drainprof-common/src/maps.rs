@@ -121,8 +121,9 @@ pub struct Slot {
     pub state: u64,
     /// The series that it belongs to.
     pub series: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Without object ids: pinned closes of earlier generations whose objects are counted with this one's
+    /// and cannot be told from them. They have drained once the count is zero.
+    pub owed: u32,
     /// Its id as the target has it.
     pub id: u64,
     /// When it was opened or last reset; 0 where its open was not seen.
@@ -139,7 +140,7 @@ pub struct Slot {
     pub allocated: u64,
     /// The parent's id; 0 where the profile names none.
     pub parent: u64,
-    /// Objects live at its close.
+    /// Objects live at its close; while open those that it took over from its last generation.
     pub pinned_objects: u64,
     /// Its label, NUL-terminated; all zero where the profile names none.
     pub label: [u8; LABEL_BYTES],
