@@ -139,8 +139,9 @@ pub struct Slot {
     pub allocated: u64,
     /// The parent's id; 0 where the profile names none.
     pub parent: u64,
-    /// Objects live at its close.
-    pub pinned_objects: u64,
+    /// Where its label is in the target's memory, if it could not be read at the open: the page was not
+    /// there yet, and a probe cannot wait for it. User space can.
+    pub label_at: u64,
     /// Its label, NUL-terminated; all zero where the profile names none.
     pub label: [u8; LABEL_BYTES],
 }
@@ -255,8 +256,11 @@ pub struct Frame {
     pub allocator: u32,
     /// Stack pointer at entry, with which the return is matched.
     pub rsp: u64,
-    /// The arguments at entry.
+    /// The arguments at entry. They, the return value and the return address are the interpreter's inputs
+    /// in the order of their numbers.
     pub args: [u64; 6],
+    /// The return value, once there is one.
+    pub ret: u64,
     /// Return address; 0 where it could not be read.
     pub caller: u64,
     /// The object that was taken out.

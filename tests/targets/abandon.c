@@ -18,7 +18,9 @@ static void unwind_thread(void) { pthread_exit(NULL); }
 static bool unwind;
 static void leave_process(void) { _exit(0); }
 
-static void one_good(u64 id, bool pin) {
+/* Inlined, so that its calls stand in the same frame as an abandoned one: a call is known to be abandoned
+ * once its thread calls again from there. */
+static inline __attribute__((always_inline)) void one_good(u64 id, bool pin) {
     struct gen *g = do_open(&t, &arena, id, 4096, NULL);
     struct object *o = do_alloc(&t, &arena, id, g, 50);
     if (!pin) do_free(&t, &arena, o);
@@ -54,6 +56,7 @@ int main(int argc, char **argv) {
         }
         arena.inside = NULL;
     }
+    arena_alloc(&arena, 0, 5000); /* fails, from where the abandoned one was called */
     one_good(1000000, false); /* the last abandoned call shows once its thread calls again */
     if (!strcmp(mode, "process_exit")) {
         truth_print_single(&t);
