@@ -45,7 +45,8 @@ pub struct Event {
     pub ns: u64,
     /// Thread group (process) id in the initial namespace; for a fork the child's.
     pub tgid: u32,
-    /// Thread id in the initial namespace.
+    /// Thread id in the initial namespace; for an exec the one that the calling thread had before; for a
+    /// fork 0 where the child has executed an image of its own already (vfork).
     pub tid: u32,
     /// Fork and exec: the new target's index.
     pub target_b: u32,

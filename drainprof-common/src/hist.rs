@@ -61,35 +61,18 @@ pub const fn lower_bound(index: usize) -> u64 {
     (SUB as u64 + sub) << (exponent - 2)
 }
 
-/// Position of the highest set bit; by halving, because BPF has no instruction for it. 0 for 0.
+/// Position of the highest set bit: every bit below it is set too, and all are counted. BPF has no
+/// instruction for it, and its verifier would follow each of the 64 ways through a search by halves.
+/// 0 for 0.
 #[inline(always)]
 const fn log2(value: u64) -> u32 {
-    let mut rest = value;
-    let mut log = 0;
-    if rest >> 32 != 0 {
-        rest >>= 32;
-        log += 32;
+    let mut filled = value | 1;
+    let mut reach = 1;
+    while reach < 64 {
+        filled |= filled >> reach;
+        reach *= 2;
     }
-    if rest >> 16 != 0 {
-        rest >>= 16;
-        log += 16;
-    }
-    if rest >> 8 != 0 {
-        rest >>= 8;
-        log += 8;
-    }
-    if rest >> 4 != 0 {
-        rest >>= 4;
-        log += 4;
-    }
-    if rest >> 2 != 0 {
-        rest >>= 2;
-        log += 2;
-    }
-    if rest >> 1 != 0 {
-        log += 1;
-    }
-    log
+    crate::interp::popcount(filled) as u32 - 1
 }
 
 impl Hist {

@@ -141,7 +141,7 @@ pub fn step<M: Machine>(
         let Some(word) = machine.read(top, insn.arg & 15) else { return Some(Outcome::Fault) };
         // Sign extension without a branch: bit 4 of `arg` shifts the sign down from bit 31.
         let shift = u32::from(insn.arg & 16) << 1;
-        state.stack[top_index] = ((word << shift) as i64 >> shift) as u64;
+        state.stack[top_index] = ((word << shift).cast_signed() >> shift).cast_unsigned();
         return None;
     }
     // Unary operations leave the stack as deep as it was, and only look at the top.

@@ -9,6 +9,10 @@
 //! no clock, map or memory of its own.
 #![no_std]
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::inline_always,
+    reason = "in a BPF program a call is dear: the verifier follows it again on every path"
+)]
 
 #[cfg(test)]
 extern crate std;

@@ -255,8 +255,11 @@ pub struct Frame {
     pub allocator: u32,
     /// Stack pointer at entry, with which the return is matched.
     pub rsp: u64,
-    /// The arguments at entry.
+    /// The arguments at entry. They, the return value and the return address are the interpreter's inputs
+    /// in the order of their numbers.
     pub args: [u64; 6],
+    /// The return value, once there is one.
+    pub ret: u64,
     /// Return address; 0 where it could not be read.
     pub caller: u64,
     /// The object that was taken out.

@@ -71,19 +71,22 @@ pub(crate) unsafe fn store(word: *mut u64, value: u64) {
 
 /// Raises the word to `value` if it is lower. Gives up after a few collisions with other CPUs, each of
 /// which has raised it too.
-#[inline(always)]
-pub(crate) unsafe fn raise(word: *mut u64, value: u64) {
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn word_raise(word: *mut u64, value: u64) -> u32 {
+    if word.is_null() {
+        return 0;
+    }
     for _ in 0..8 {
-        // SAFETY: the caller's promise.
-        let seen = unsafe { load(word) };
-        if seen >= value {
-            return;
-        }
-        // SAFETY: the caller's promise.
-        if unsafe { compare_swap(word, seen, value) } == seen {
-            return;
+        // SAFETY: the callers pass map memory.
+        unsafe {
+            let seen = load(word);
+            if seen >= value || compare_swap(word, seen, value) == seen {
+                break;
+            }
         }
     }
+    0
 }
 
 /// Adds to a 32-bit word.

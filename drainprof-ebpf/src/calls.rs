@@ -7,7 +7,7 @@ use aya_ebpf::{EbpfContext, bindings::pt_regs, helpers::bpf_get_current_pid_tgid
 use drainprof_common::{
     loss::Loss,
     maps::{Frame, MAX_FRAMES, ObjectKey, ThreadState},
-    spec::Role,
+    spec::{Role, op},
 };
 
 use crate::{
@@ -26,6 +26,10 @@ fn thread() -> Option<*mut ThreadState> {
     maps::THREADS.get_ptr_mut(bpf_get_current_pid_tgid())
 }
 
+#[allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "by value it would be copied to the stack, which is too small for it"
+)]
 #[inline(always)]
 fn thread_or_make() -> Option<*mut ThreadState> {
     if let Some(state) = thread() {
@@ -49,17 +53,21 @@ fn frame(state: *mut ThreadState, index: u32) -> *mut Frame {
     unsafe { (&raw mut (*state).frames).cast::<Frame>().add(index) }
 }
 
+/// A tail call finds the address of the kernel's return trampoline, which starts a page, where its
+/// return address should be: then the frame at the same stack pointer is its caller's and lives.
+#[inline(always)]
+fn is_chained(caller: u64) -> bool {
+    caller << 52 == 0
+}
+
 /// Whether the call of a frame can still return, as seen by a call that was entered with stack pointer
 /// `rsp`: frames below have been left by longjmp or an exception. The kernel drops its own records of
 /// them by the same rule.
-///
-/// A tail call finds the address of the kernel's return trampoline, which starts a page, where its
-/// return address should be: then the frame at the same stack pointer is its caller's and lives.
 #[inline(always)]
 unsafe fn lives(frame: *const Frame, rsp: u64, caller: u64) -> bool {
     // SAFETY: the caller passes a frame of this thread's state.
     let at = unsafe { (*frame).rsp };
-    at > rsp || (at == rsp && caller & 0xfff == 0)
+    at > rsp || (at == rsp && is_chained(caller))
 }
 
 /// Pushes the frame of a call that is followed to its return. `None`: a counted loss.
@@ -95,7 +103,7 @@ pub(crate) fn enter(hit: &Hit, operands: &Operands) -> Option<*mut Frame> {
 /// Drops dead frames and pushes a new one: its index, or [`NONE`] where there is no more room.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn call_push(
+pub(crate) extern "C" fn call_push(
     state: *mut ThreadState,
     target: u32,
     spec: u32,
@@ -130,7 +138,7 @@ pub extern "C" fn call_push(
         (*new).spec = spec;
         (*new).taken = 0;
         (*new).rsp = rsp;
-        (*new).caller = if caller & 0xfff == 0 && depth > 0 {
+        (*new).caller = if is_chained(caller) && depth > 0 {
             (*frame(state, depth - 1)).caller
         } else {
             caller
@@ -141,9 +149,13 @@ pub extern "C" fn call_push(
     }
 }
 
-/// Pops the frame of the call that returns now. `None`: its entry was not followed.
+/// Pops the frame of the call that returns now; what it was called with and returns. `None`: its entry
+/// was not followed.
 #[inline(always)]
-pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<(*mut Frame, Operands)> {
+pub(crate) fn leave<C: EbpfContext>(
+    ctx: &C,
+    hit: &mut Hit,
+) -> Option<(*mut Frame, *const Operands)> {
     let regs: *const pt_regs = ctx.as_ptr().cast();
     // SAFETY: a uretprobe's context is `pt_regs`.
     let (rsp, ret) = unsafe { ((*regs).rsp, (*regs).rax) };
@@ -156,27 +168,29 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<(*mut Fram
     let own = frame(state, index);
     // SAFETY: map memory that only this thread touches.
     unsafe {
+        (*own).ret = ret;
         hit.rsp = (*own).rsp;
         hit.caller = (*own).caller;
         hit.nested = (*own).nested_allocs;
-        let operands = Operands([
-            (*own).args[0],
-            (*own).args[1],
-            (*own).args[2],
-            (*own).args[3],
-            (*own).args[4],
-            (*own).args[5],
-            ret,
-            (*own).caller,
-        ]);
-        Some((own, operands))
+        Some((own, (&raw const (*own).args).cast()))
     }
 }
+
+const _: () = {
+    let args = core::mem::offset_of!(Frame, args);
+    assert!(core::mem::offset_of!(Frame, ret) == args + 8 * op::INPUT_RET as usize);
+    assert!(core::mem::offset_of!(Frame, caller) == args + 8 * op::INPUT_CALLER as usize);
+};
 
 /// Finds and pops the frame of a call that has returned to stack pointer `rsp`: its index, or [`NONE`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn call_pop(state: *mut ThreadState, target: u32, spec: u32, rsp: u64) -> u32 {
+pub(crate) extern "C" fn call_pop(
+    state: *mut ThreadState,
+    target: u32,
+    spec: u32,
+    rsp: u64,
+) -> u32 {
     if state.is_null() {
         return NONE;
     }
@@ -213,7 +227,7 @@ pub(crate) fn tell_outer_of_alloc(hit: &Hit) {
 /// Counts an alloc in the innermost live frame around the call that was entered with stack pointer `rsp`.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn call_nested(target: u32, rsp: u64) -> u32 {
+pub(crate) extern "C" fn call_nested(target: u32, rsp: u64) -> u32 {
     let found = innermost(target, |frame| {
         // SAFETY: `innermost` passes frames of this thread's live state.
         unsafe { (*frame).rsp >= rsp }
@@ -228,7 +242,7 @@ pub extern "C" fn call_nested(target: u32, rsp: u64) -> u32 {
 /// 1 where this thread is inside a call that opens a granule of the series' allocator.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn open_in_flight(series: u32, rsp: u64) -> u32 {
+pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u32 {
     let Some(state) = series::state(series) else { return 0 };
     // SAFETY: map memory; the key is written before the series is handed out.
     let (target, allocator) = unsafe { ((*state).key.target, (*state).key.allocator) };
@@ -252,7 +266,7 @@ pub(crate) fn taken_by_outer(hit: &Hit, key: &ObjectKey) -> bool {
 /// 1 where a live frame around the call that was entered with stack pointer `rsp` has taken the object.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn call_has_taken(target: u32, scope: u32, id: u64, rsp: u64) -> u32 {
+pub(crate) extern "C" fn call_has_taken(target: u32, scope: u32, id: u64, rsp: u64) -> u32 {
     let found = innermost(target, |frame| {
         // SAFETY: `innermost` passes frames of this thread's live state.
         unsafe {

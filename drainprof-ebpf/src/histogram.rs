@@ -13,19 +13,20 @@ const BPF_NOEXIST: u64 = 1;
 /// Adds a value to a histogram; `of` is a [`hist::Of`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn histogram_add(series: u32, of: u32, place: u64, nanoseconds: u64) -> u32 {
+pub(crate) extern "C" fn histogram_add(series: u32, of: u32, place: u64, nanoseconds: u64) -> u32 {
     let key = HistKey { series, of, place };
     let Some(hist) = maps::HISTOGRAMS.get_ptr_mut(key).or_else(|| make(&key)) else {
         losses::count(Loss::HistogramMapFull);
         return 0;
     };
-    let bucket = hist::bucket(nanoseconds);
+    // The compiler must not see that the check below always holds: the verifier does not.
+    let bucket = core::hint::black_box(hist::bucket(nanoseconds));
     // SAFETY: map memory; histograms are never removed while probes are attached.
     unsafe {
         atomic::add(&raw mut (*hist).count, 1);
         atomic::add(&raw mut (*hist).sum, nanoseconds);
-        atomic::raise(&raw mut (*hist).max, nanoseconds);
-        atomic::raise(&raw mut (*hist).not_min, !nanoseconds);
+        atomic::word_raise(&raw mut (*hist).max, nanoseconds);
+        atomic::word_raise(&raw mut (*hist).not_min, !nanoseconds);
         if bucket < hist::BUCKETS {
             atomic::add_32((&raw mut (*hist).buckets).cast::<u32>().add(bucket), 1);
         }
@@ -33,6 +34,10 @@ pub extern "C" fn histogram_add(series: u32, of: u32, place: u64, nanoseconds: u
     0
 }
 
+#[allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "by value it would be copied to the stack, which is too small for it"
+)]
 #[inline(always)]
 fn make(key: &HistKey) -> Option<*mut Hist> {
     let zero = maps::ZERO_HIST.get_ptr(0)?;

@@ -76,7 +76,7 @@ impl Hit {
 
     /// Whether the target is observed since its first instruction.
     #[inline(always)]
-    pub(crate) fn from_start(&self) -> bool {
+    pub(crate) fn is_from_start(&self) -> bool {
         self.target_flags & target_flags::FROM_START != 0
     }
 
@@ -85,7 +85,7 @@ impl Hit {
     pub(crate) fn mode(&self) -> u32 {
         // SAFETY: as above.
         let (flags, kind) = unsafe { ((*self.spec).flags, (*self.spec).kind) };
-        let from_start = if self.from_start() { mode::FROM_START } else { 0 };
+        let from_start = if self.is_from_start() { mode::FROM_START } else { 0 };
         (flags & mode::FLAGS) | from_start | (kind << mode::KIND_SHIFT)
     }
 
@@ -111,6 +111,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// What the interpreter works on: arguments 0 to 5 at entry, return value, return address (0: unknown).
+#[repr(C)]
 pub(crate) struct Operands(pub(crate) [u64; 8]);
 
 impl Machine for Operands {
@@ -216,7 +217,7 @@ pub(crate) fn entry_operands<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Operands
 
 /// Runs one phase of the spec's code; counts and returns `false` where the hit is not to be counted.
 #[inline(always)]
-pub(crate) fn evaluate(hit: &mut Hit, operands: &Operands, at_return: bool) -> bool {
+pub(crate) fn evaluate(hit: &mut Hit, operands: *const Operands, at_return: bool) -> bool {
     // SAFETY: the spec is a live value of the array map.
     let start =
         unsafe { if at_return { (*hit.spec).return_start } else { (*hit.spec).entry_start } };
@@ -259,7 +260,7 @@ unsafe fn clear_words<const N: usize>(words: *mut u64) {
 
 /// Runs one phase's code. A function of its own, so that its stack is not added to its caller's frame.
 #[inline(never)]
-fn run(spec: *const ProbeSpec, start: u16, operands: &Operands, values: *mut Values) -> u32 {
+fn run(spec: *const ProbeSpec, start: u16, operands: *const Operands, values: *mut Values) -> u32 {
     let mut state = MaybeUninit::<interp::State>::uninit();
     let state = state.as_mut_ptr();
     // SAFETY: every field is written before it is read; the spec is a live value of the array map.
@@ -284,7 +285,7 @@ const GO_ON: u32 = u32::MAX;
 /// instead of once per step with all that it could know of the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn interpret(
+pub(crate) extern "C" fn interpret(
     state: *mut interp::State,
     spec: *const ProbeSpec,
     operands: *const Operands,

@@ -22,7 +22,7 @@ pub(crate) fn count_many(loss: Loss, number: u64) {
 /// Out of line: losses are rare, and their place is nearly everywhere.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn loss_add(loss: u32, number: u64) -> u32 {
+pub(crate) extern "C" fn loss_add(loss: u32, number: u64) -> u32 {
     if let Some(slots) = maps::LOSSES.get_ptr_mut(cpu()) {
         // SAFETY: `slots` is map memory; the index is masked to its length.
         unsafe {

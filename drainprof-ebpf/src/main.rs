@@ -7,8 +7,7 @@
 //! Uprobe programs are preemptible, so everything that two hits could touch at once is changed by one
 //! atomic operation. Values of hash maps are recycled the moment they are deleted, so granules live in
 //! an array of slots with a generation, and objects hold references to them.
-#![no_std]
-#![no_main]
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![feature(core_intrinsics)]
 #![allow(
     internal_features,
@@ -17,6 +16,10 @@
 #![allow(
     missing_docs,
     reason = "the map and program items are documented where they stand; macros add more"
+)]
+#![allow(
+    clippy::inline_always,
+    reason = "the verifier follows a static function again on every path; what is shared is global instead"
 )]
 #![allow(
     unreachable_pub,
@@ -47,3 +50,7 @@ fn panic(_info: &core::panic::PanicInfo) -> ! {
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 4] = *b"GPL\0";
+
+/// For linters and documentation only: the programs run in the kernel.
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}

@@ -105,13 +105,17 @@ fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
         reserved: 0,
     };
     count_in_slot(object.slot, size);
-    object_enter(key, &object, hit.mode());
+    object_enter(key, &raw const object, hit.mode());
 }
 
 /// Enters a new object, which holds its granule, in the map; an older one with the same id goes.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn object_enter(key: *const ObjectKey, object: *const ObjectValue, how: u32) -> u32 {
+pub(crate) extern "C" fn object_enter(
+    key: *const ObjectKey,
+    object: *const ObjectValue,
+    how: u32,
+) -> u32 {
     if key.is_null() || object.is_null() {
         return 0;
     }
@@ -137,7 +141,7 @@ pub extern "C" fn object_enter(key: *const ObjectKey, object: *const ObjectValue
 /// Puts an object back that was taken out; its size may be another one by now.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn object_restore(
+pub(crate) extern "C" fn object_restore(
     key: *const ObjectKey,
     object: *const ObjectValue,
     how: u32,
@@ -190,7 +194,7 @@ fn take(key: &ObjectKey) -> Option<ObjectValue> {
 /// Gives up an object's reference to its granule: 1, or 0 where its granule had freed it in bulk.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u32 {
+pub(crate) extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u32 {
     if object.is_null() {
         return 0;
     }
@@ -200,7 +204,7 @@ pub extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u32 {
         let Some(slot) = slots::slot(index) else { return 0 };
         if !mode::is_bulk(how) {
             granule::granule_release(index, slot, size, 1);
-        } else if granule::granule_take_off(index, slot, generation, size, how) == 0 {
+        } else if granule::take_off(index, slot, generation, size, how) == 0 {
             return 0;
         }
     }
@@ -302,7 +306,7 @@ pub(crate) fn put_back(hit: &Hit, frame: *mut Frame) {
     if let Some(object) = taken(frame) {
         // SAFETY: as above.
         let key = unsafe { (*frame).taken_key };
-        object_restore(&key, &object, hit.mode());
+        object_restore(&raw const key, &raw const object, hit.mode());
     }
 }
 
@@ -313,7 +317,13 @@ pub(crate) fn free_at_return(hit: &Hit, frame: *mut Frame) {
         free(hit);
         return;
     }
-    if let Some(object) = taken(frame) {
+    free_taken(hit, taken(frame));
+}
+
+/// Frees what the call's entry took out.
+#[inline(always)]
+fn free_taken(hit: &Hit, object: Option<ObjectValue>) {
+    if let Some(object) = object {
         commit_free(hit, &object);
         return;
     }
@@ -336,7 +346,7 @@ pub(crate) fn realloc_at_return(hit: &Hit, frame: *mut Frame) {
     if new == 0 {
         // C's realloc: of size 0 it frees, else it has failed and the old object lives.
         if hit.has(flags::HAS_SIZE) && size == 0 && old != 0 {
-            free_at_return(hit, frame);
+            free_taken(hit, taken(frame));
         } else {
             put_back(hit, frame);
         }
@@ -350,13 +360,8 @@ pub(crate) fn realloc_at_return(hit: &Hit, frame: *mut Frame) {
             keep(hit, &new_key, &object, old == new);
         }
         object => {
-            match object {
-                Some(object) => commit_free(hit, &object),
-                None if old == 0 => {}
-                None => match key(hit, old) {
-                    Some(old_key) => not_found(hit, &old_key),
-                    None => unmatched(hit),
-                },
+            if old != 0 {
+                free_taken(hit, object);
             }
             if !inside && hit.has(flags::HAS_GRANULE) {
                 insert(hit, series, &new_key, size);
@@ -408,7 +413,7 @@ fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
     if !in_place {
         bump!(series, freed);
         bump!(series, freed_bytes, object.size);
-        object_enter(key, &entry, hit.mode());
+        object_enter(key, &raw const entry, hit.mode());
         return;
     }
     if size > object.size {
@@ -416,5 +421,5 @@ fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
     } else {
         bump!(series, freed_bytes, object.size - size);
     }
-    object_restore(key, &entry, hit.mode());
+    object_restore(key, &raw const entry, hit.mode());
 }

@@ -32,7 +32,7 @@ pub(crate) fn find(key: &SeriesKey) -> Option<u32> {
 /// Makes a series, unless another CPU is first; [`NO_SERIES`] for a counted loss.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn series_make(target: u32, allocator: u32, instance: u64) -> u32 {
+pub(crate) extern "C" fn series_make(target: u32, allocator: u32, instance: u64) -> u32 {
     let key = SeriesKey { target, allocator, instance };
     let Some(index) = take_cursor(cursor::SERIES, config::max_series()) else {
         losses::count(Loss::InstanceMapFull);
@@ -115,7 +115,7 @@ pub(crate) fn add(series: u32, offset: usize, value: u64) {
     if let Some(totals) = totals(series) {
         // SAFETY: map memory; `bump` passes the offset of a `u64` field. The slot is this CPU's, the add
         // is atomic against preemption.
-        unsafe { atomic::add(totals.cast::<u8>().add(offset).cast::<u64>(), value) };
+        unsafe { atomic::add(totals.cast::<u64>().add(offset / 8), value) };
     }
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn opened(series: u32) {
         // SAFETY: map memory.
         unsafe {
             let open = atomic::add(&raw mut (*state).open_now, 1) + 1;
-            atomic::raise(&raw mut (*state).open_peak, open);
+            atomic::word_raise(&raw mut (*state).open_peak, open);
         }
     }
 }

@@ -59,13 +59,22 @@ pub fn run_to_end(args: &[&str]) -> Result<Outcome> {
 impl Tracer {
     /// `drainprof attach` on `pids`, with its probes in place; the report goes to a file as JSON.
     pub fn attach(pids: &[u32], profile: &str, more: &[&str]) -> Result<Self> {
-        let mut tracer = Self::attach_unchecked(pids, profile, more)?;
+        Self::attach_as("json", pids, profile, more)
+    }
+
+    /// As [`Tracer::attach`], with the report in another format that ends in it.
+    pub fn attach_as(format: &str, pids: &[u32], profile: &str, more: &[&str]) -> Result<Self> {
+        let mut tracer = Self::start(format, pids, profile, more)?;
         tracer.process.expect_err(ATTACHED)?;
         Ok(tracer)
     }
 
     /// As [`Tracer::attach`], without waiting for the probes.
     pub fn attach_unchecked(pids: &[u32], profile: &str, more: &[&str]) -> Result<Self> {
+        Self::start("json", pids, profile, more)
+    }
+
+    fn start(format: &str, pids: &[u32], profile: &str, more: &[&str]) -> Result<Self> {
         let directory = TempDir::new()?;
         let mut command = command()?;
         command.arg("attach");
@@ -73,7 +82,7 @@ impl Tracer {
             command.arg("-p").arg(pid.to_string());
         }
         command.args(["--profile", &environment::profile(profile)]);
-        command.args(["-o", "json", "-O"]).arg(directory.path().join("report.json")).args(more);
+        command.args(["-o", format, "-O"]).arg(directory.path().join("report.json")).args(more);
         Ok(Self { process: Process::start("drainprof", command)?, directory })
     }
 
@@ -133,7 +142,9 @@ fn report_of(text: &str) -> Result<Value> {
         return Ok(report);
     }
     let last = text.lines().last().unwrap_or_default();
-    serde_json::from_str(last).with_context(|| format!("the report is no JSON: {last}"))
+    let mut record: Value =
+        serde_json::from_str(last).with_context(|| format!("the report is no JSON: {last}"))?;
+    Ok(record["report"].take())
 }
 
 impl Outcome {

@@ -59,14 +59,38 @@ fn vfork_followed() -> Result<()> {
 #[test]
 fn exec_makes_a_new_target() -> Result<()> {
     if requires_root() {
-        for mode in ["mode=exec", "mode=exec_thread"] {
-            let traced = trace("family", &[mode], "arena", &OBJECTS)?;
+        for (mode, more) in [
+            ("mode=exec", &OBJECTS[..]),
+            ("mode=exec_thread", &["--level", "objects", "--follow-forks"]),
+        ] {
+            let traced = trace("family", &[mode], "arena", more)?;
             traced.exact();
             let targets =
                 traced.outcome.report()["targets"].as_array().cloned().unwrap_or_default();
             assert_eq!(targets[0]["ended"]["how"], "exec", "{mode}");
             assert_eq!(targets[1]["began"]["how"], "exec", "{mode}");
         }
+    }
+    Ok(())
+}
+
+/// Probes of one process hang on its first thread: where another thread calls exec, the new image is
+/// attached to late, and that is told.
+#[test]
+fn exec_by_another_thread_is_told() -> Result<()> {
+    if requires_root() {
+        let traced = trace("family", &["mode=exec_thread"], "arena", &OBJECTS)?;
+        let report = traced.outcome.report();
+        assert_eq!(report["losses"]["attached_late"], 1);
+        assert_eq!(report["complete"], false);
+        assert_eq!(traced.outcome.code, Some(5), "{}", traced.outcome.talk());
+        // What the first image did is exact all the same.
+        let expect = Expect::default().loss("attached_late", Count::Exactly(1));
+        let first = &traced.truths[..1];
+        let differences = expect.differences(first, report, traced.outcome.code);
+        let about_first: Vec<_> =
+            differences.iter().filter(|text| !text.contains("not in the truth")).collect();
+        assert!(about_first.is_empty(), "{about_first:?}");
     }
     Ok(())
 }

@@ -157,8 +157,8 @@ fn read_fault() -> Result<()> {
 fn ring_full() -> Result<()> {
     if requires_root() {
         let mut target = Target::start("psweep", &["closes=5000", "p=0"])?;
-        let more = with(&["-o", "ndjson", "--events", "--ring-bytes", "4096"]);
-        let mut tracer = Tracer::attach(&[target.pid()], "arena", &more)?;
+        let more = with(&["--events", "--ring-bytes", "4096"]);
+        let mut tracer = Tracer::attach_as("ndjson", &[target.pid()], "arena", &more)?;
         tracer.process().signal(Signal::SIGSTOP)?;
         target.go()?;
         let truths = target.finish()?.truths;

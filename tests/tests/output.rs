@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
+    compare::Expect,
     elf,
     environment::{self, requires_root, schema},
     target::Target,

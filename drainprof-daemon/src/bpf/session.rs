@@ -10,8 +10,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
-    programs::{ProgramError, ProgramType, TracePoint, uprobe::UProbeLinkId},
-    sys::{BpfHelper, is_helper_supported},
+    programs::{ProgramError, TracePoint, uprobe::UProbeLinkId},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
@@ -218,14 +217,11 @@ impl Session {
 
 fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     let sizes = &config.sizes;
-    let has_loop =
-        is_helper_supported(ProgramType::KProbe, BpfHelper::BPF_FUNC_loop).unwrap_or(false);
     let globals = [
         ("MAX_GRANULES", sizes.granules),
         ("MAX_SERIES", sizes.instances),
         ("MAX_PROBES", sizes.probes),
         ("EVENTS_WANTED", u32::from(config.events)),
-        ("HAS_BPF_LOOP", u32::from(has_loop)),
         ("NEWTASK_PID_OFFSET", config.offsets.newtask_pid),
         ("NEWTASK_FLAGS_OFFSET", config.offsets.newtask_flags),
         ("EXEC_OLD_PID_OFFSET", config.offsets.exec_old_pid),

@@ -121,8 +121,15 @@ impl Command {
                         error.downcast_ref::<ObserveError>(),
                         Some(ObserveError::NoMatch { .. })
                     );
-                    let disposition =
-                        if no_match { Disposition::KeepTracing } else { Disposition::Detach };
+                    let disposition = if no_match {
+                        tracing::warn!(
+                            "no profile matches process {pid} so far; it runs on, and what it \
+                             executes next is looked at"
+                        );
+                        Disposition::KeepTracing
+                    } else {
+                        Disposition::Detach
+                    };
                     self.refused = Some(error);
                     self.handle.resume(pid, disposition);
                 }

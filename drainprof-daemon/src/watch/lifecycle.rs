@@ -33,7 +33,7 @@ impl Observer {
             .unwrap_or_default();
         let process = Process::open(event.tgid).ok();
         let gone = process.is_none();
-        self.targets.push(Target {
+        let mut target = Target {
             target: event.target_b,
             pid: event.tgid,
             start_time: process.as_ref().map_or(0, |process| process.start_time),
@@ -42,10 +42,20 @@ impl Observer {
             began: Began::Forked(event.target),
             // Whoever is gone before it could be looked at has ended; its counts are in the maps.
             ended: gone.then_some(Ended::Exit(None)),
-            process,
+            process: None,
             allocators,
             findings: Vec::new(),
-        });
+        };
+        if let Some(process) = process {
+            // A child of vfork has an image of its own by now.
+            if event.tid == 0 {
+                target.allocators.clear();
+                target.exe = printable(process.exe.as_os_str().as_encoded_bytes());
+                self.follow_image(&process, &mut target, true);
+            }
+            target.process = Some(process);
+        }
+        self.targets.push(target);
         if gone { Ending::Nothing } else { Ending::Follow(event.tgid) }
     }
 
@@ -69,6 +79,11 @@ impl Observer {
             allocators: Vec::new(),
             findings: Vec::new(),
         };
+        if event.tid != event.tgid && !self.options.follow {
+            // The kernel binds a process's probes to its first thread, which is gone when another thread
+            // calls exec: they have to be put in place again.
+            self.placed.retain(|placed| placed.pid != Some(event.tgid));
+        }
         if let Some(process) = process {
             self.follow_image(&process, &mut target, from_start_children);
             target.process = Some(process);

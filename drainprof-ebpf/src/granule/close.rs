@@ -16,7 +16,6 @@ use super::{
 use crate::{atomic, config, emit, histogram::histogram_add, hit::now, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
-const TRIES: usize = 16;
 
 /// What a close finds out about its granule.
 #[derive(Clone, Copy)]
@@ -34,7 +33,13 @@ struct Closed {
 /// profile's constant). 0, or [`AGAIN`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_close(series: u32, id: u64, how: u32, live: u64, bytes: u64) -> u64 {
+pub(crate) extern "C" fn granule_close(
+    series: u32,
+    id: u64,
+    how: u32,
+    live: u64,
+    bytes: u64,
+) -> u64 {
     let Some(totals) = series::totals(series) else { return NOTHING };
     let at = now();
     let boundary = how & mode::BOUNDARY != 0;
@@ -99,36 +104,27 @@ pub extern "C" fn granule_close(series: u32, id: u64, how: u32, live: u64, bytes
         Found::Slot(found, slot, seen) => {
             let generation = place_of::generation(found.word);
             closed.generation = generation.wrapping_add(1);
-            if seen & state::CLOSED == 0 {
-                let Some((before, known)) = close_slot(slot, generation, how, at, bytes) else {
-                    return AGAIN;
-                };
-                if let Some(decided) = state::decide(before) {
-                    series::closed(series);
-                    closed = known;
+            let decided = if seen & state::CLOSED != 0 {
+                None
+            } else {
+                match close_slot(slot, generation, how, at, bytes) {
+                    Some((before, known)) => state::decide(before).map(|verdict| {
+                        let live = state::live(before);
+                        (before, Closed { verdict, live, ..known })
+                    }),
+                    None => return AGAIN,
+                }
+            };
+            match decided {
+                Some((before, decided)) => {
+                    settle(series, totals, slot, how, before, &decided, at);
+                    closed = decided;
                     if boundary {
                         (closed.verdict, closed.live) = (unused.verdict, live);
-                    } else {
-                        (closed.verdict, closed.live) = (decided, state::live(before));
                     }
-                    if mode::is_bulk(how) {
-                        free_members(totals, slot, before);
-                    } else if mode::is_drain(how) && !boundary && decided == Verdict::Pinned {
-                        retain(series, closed.bytes);
-                    }
-                    if closed.opened_ns != 0 {
-                        let age = at.saturating_sub(closed.opened_ns);
-                        histogram_add(series, hist::Of::Lifetime as u32, closed.place, age);
-                    }
-                } else if has_open {
-                    return unmatched(totals);
-                } else {
-                    opened = 1;
                 }
-            } else if has_open {
-                return unmatched(totals);
-            } else {
-                opened = 1;
+                None if has_open => return unmatched(totals),
+                None => opened = 1,
             }
         }
     }
@@ -212,15 +208,42 @@ fn close_slot(
             opened_ns: (*slot).opened_ns,
             place: (*slot).place,
         };
-        // Only a pinned close of this kind is waited out: elsewhere the last free is no late drain.
-        let judged = mode::is_drain(how) && how & mode::BOUNDARY == 0;
-        let bits = if judged { state::CLOSED } else { state::CLOSED | state::STRAGGLER };
+        let bits = if is_judged(how) { state::CLOSED } else { state::CLOSED | state::STRAGGLER };
         let before = slots::mark(slot, generation, bits)?;
         if before & state::CLOSED == 0 {
             (*slot).pinned_objects = state::live(before);
         }
         Some((before, known))
     }
+}
+
+/// What follows from the close of a followed granule.
+#[inline(always)]
+fn settle(
+    series: u32,
+    totals: *mut Totals,
+    slot: *mut Slot,
+    how: u32,
+    before: u64,
+    closed: &Closed,
+    at: u64,
+) {
+    series::closed(series);
+    if mode::is_bulk(how) {
+        free_members(totals, slot, before);
+    } else if is_judged(how) && closed.verdict == Verdict::Pinned {
+        retain(series, closed.bytes);
+    }
+    if closed.opened_ns != 0 {
+        let age = at.saturating_sub(closed.opened_ns);
+        histogram_add(series, hist::Of::Lifetime as u32, closed.place, age);
+    }
+}
+
+/// Whether a pinned close is waited out: elsewhere the last free is no late drain.
+#[inline(always)]
+fn is_judged(how: u32) -> bool {
+    mode::is_drain(how) && how & mode::BOUNDARY == 0
 }
 
 #[inline(always)]
@@ -257,48 +280,44 @@ unsafe fn count_members(totals: *mut Totals, slot: *mut Slot, before: u64) {
 /// A reset that is no close: the members go and the granule lives on. 0, or [`AGAIN`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_reset(series: u32, id: u64, how: u32, bytes: u64, place: u64) -> u64 {
-    let (slot, found) = match find(series, id) {
+pub(crate) extern "C" fn granule_reset(
+    series: u32,
+    id: u64,
+    how: u32,
+    bytes: u64,
+    place: u64,
+) -> u64 {
+    let (slot, found, seen) = match find(series, id) {
         Found::Nothing => {
             // Now it is known to be empty, whatever it held before.
-            let word = granule_begin(series, id, how | mode::BY_RESET, bytes, place);
+            let word = granule_begin(series, id, how | mode::UNSEEN, bytes, place);
             return word & AGAIN;
         }
         Found::Changing => return AGAIN,
-        Found::Slot(found, slot, seen) if seen & state::CLOSED == 0 => (slot, found),
+        Found::Slot(found, slot, seen) if seen & state::CLOSED == 0 => (slot, found, seen),
         Found::Slot(..) | Found::Unfollowed(_) | Found::Retiring => return 0,
     };
     let Some(totals) = series::totals(series) else { return 0 };
-    let generation = place_of::generation(found.word);
     let at = now();
-    for _ in 0..TRIES {
-        // SAFETY: map memory, and the index entry's word.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            if state::generation(seen) != generation || seen & state::CLOSED != 0 {
-                return AGAIN;
-            }
-            // A new generation: members that are still in `OBJECTS` are recognised as gone.
-            let next = (seen & !(state::LIVE | state::BEFORE)).wrapping_add(GENERATION_STEP);
-            if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
-                continue;
-            }
-            let opened_ns = (*slot).opened_ns;
-            (*slot).opened_ns = at;
-            if how & mode::HAS_BYTES != 0 {
-                (*slot).bytes = bytes;
-            }
-            count_members(totals, slot, seen);
-            let word =
-                place_of::slot_word(place_of::slot(found.word), slots::next_generation(seen));
-            atomic::store(found.at, word);
-            if opened_ns != 0 {
-                let age = at.saturating_sub(opened_ns);
-                histogram_add(series, hist::Of::Lifetime as u32, (*slot).place, age);
-            }
+    // SAFETY: map memory, and the index entry's word.
+    unsafe {
+        // A new generation: members that are still in `OBJECTS` are recognised as gone.
+        let next = (seen & !(state::LIVE | state::BEFORE)).wrapping_add(GENERATION_STEP);
+        if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
+            return AGAIN;
         }
-        return 0;
+        let opened_ns = (*slot).opened_ns;
+        (*slot).opened_ns = at;
+        if how & mode::HAS_BYTES != 0 {
+            (*slot).bytes = bytes;
+        }
+        count_members(totals, slot, seen);
+        let word = place_of::slot_word(place_of::slot(found.word), slots::next_generation(seen));
+        atomic::store(found.at, word);
+        if opened_ns != 0 {
+            let age = at.saturating_sub(opened_ns);
+            histogram_add(series, hist::Of::Lifetime as u32, (*slot).place, age);
+        }
     }
-    losses::count(Loss::AllocRaced);
     0
 }

@@ -29,7 +29,7 @@ const TRIES: usize = 32;
 /// or [`NOTHING`] for a counted loss.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, bytes: u64) -> u64 {
+pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, bytes: u64) -> u64 {
     let has_open = how & mode::HAS_OPEN != 0;
     match find(series, id) {
         Found::Nothing | Found::Retiring => {}
@@ -49,12 +49,18 @@ pub extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, bytes: 
             }
         }
     }
-    let how = if has_open && calls::open_in_flight(series, rsp) != 0 {
-        how | mode::IN_FLIGHT
+    // An open that has not returned, or none: with no `open` probe a granule's first use is its open,
+    // unless it may be older than the attach.
+    let begin = if has_open && calls::open_in_flight(series, rsp) != 0 {
+        mode::IN_FLIGHT
+    } else if how & mode::FROM_START == 0 {
+        mode::UNSEEN | mode::BEFORE
+    } else if has_open {
+        mode::UNSEEN
     } else {
-        how
+        0
     };
-    let word = granule_begin(series, id, how & !mode::BY_OPEN, bytes, 0);
+    let word = granule_begin(series, id, how | begin, bytes, 0);
     if word == NOTHING { NOTHING } else { AGAIN }
 }
 
@@ -91,7 +97,12 @@ fn after_close(series: u32) {
 /// `judge` 0 its going is no late drain.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_release(index: u32, slot: *mut Slot, size: u64, judge: u32) -> u32 {
+pub(crate) extern "C" fn granule_release(
+    index: u32,
+    slot: *mut Slot,
+    size: u64,
+    judge: u32,
+) -> u32 {
     if slot.is_null() {
         return 0;
     }
@@ -124,7 +135,7 @@ pub extern "C" fn granule_release(index: u32, slot: *mut Slot, size: u64, judge:
 /// The last object of a closed or abandoned granule has gone; `before` is the state that it left.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_drained(
+pub(crate) extern "C" fn granule_drained(
     series: u32,
     index: u32,
     before: u64,
@@ -166,9 +177,25 @@ pub extern "C" fn granule_drained(
 
 /// Takes one object off the live count of a granule to which the caller holds no reference: 1, or 0
 /// where this generation has no object, or (bulk) was closed, which has freed them all.
+#[inline(always)]
+pub(crate) fn take_off(index: u32, slot: *mut Slot, generation: u32, size: u64, how: u32) -> u32 {
+    for _ in 0..TRIES {
+        let taken = granule_take_off(index, slot, generation, size, how);
+        if taken != BUSY {
+            return taken;
+        }
+    }
+    losses::count(Loss::AllocRaced);
+    1
+}
+
+/// Instead of 0 or 1: another CPU changed the count in this instant.
+const BUSY: u32 = 2;
+
+/// One try of [`take_off`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_take_off(
+pub(crate) extern "C" fn granule_take_off(
     index: u32,
     slot: *mut Slot,
     generation: u32,
@@ -178,46 +205,38 @@ pub extern "C" fn granule_take_off(
     if slot.is_null() {
         return 0;
     }
-    let gone = if mode::is_bulk(how) { state::CLOSED } else { 0 };
-    for _ in 0..TRIES {
-        // SAFETY: map memory.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            if state::generation(seen) != generation
-                || state::live(seen) == 0
-                || seen & state::USED == 0
-                || seen & gone != 0
-            {
-                return 0;
-            }
-            let (series, closed_ns, bytes) = ((*slot).series, (*slot).closed_ns, (*slot).bytes);
-            if atomic::compare_swap(&raw mut (*slot).state, seen, seen - 1) == seen {
-                if state::live(seen) == 1 && seen & (state::CLOSED | state::DETACHED) != 0 {
-                    // The slot may serve another granule already: its bytes are left alone.
-                    granule_drained(series, index, seen, closed_ns, bytes);
-                } else if size != 0 {
-                    atomic::sub(&raw mut (*slot).live_bytes, size);
-                }
-                return 1;
-            }
+    // SAFETY: map memory.
+    unsafe {
+        let seen = atomic::load(&raw const (*slot).state);
+        let gone = if mode::is_bulk(how) { state::CLOSED } else { 0 };
+        if state::generation(seen) != generation
+            || state::live(seen) == 0
+            || seen & (state::USED | gone) != state::USED
+        {
+            return 0;
+        }
+        let (series, closed_ns, bytes) = ((*slot).series, (*slot).closed_ns, (*slot).bytes);
+        if atomic::compare_swap(&raw mut (*slot).state, seen, seen - 1) != seen {
+            return BUSY;
+        }
+        if state::live(seen) == 1 && seen & (state::CLOSED | state::DETACHED) != 0 {
+            // The slot may serve another granule already: its bytes are left alone.
+            granule_drained(series, index, seen, closed_ns, bytes);
+        } else if size != 0 {
+            atomic::sub(&raw mut (*slot).live_bytes, size);
         }
     }
-    losses::count(Loss::AllocRaced);
     1
 }
 
 /// Takes one object off the live count of a granule that is known by id only: 1, or 0 where it has none.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u32 {
+pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u32 {
     match find(series, id) {
-        Found::Slot(place, slot, _) => granule_take_off(
-            place_of::slot(place.word),
-            slot,
-            place_of::generation(place.word),
-            size,
-            how,
-        ),
+        Found::Slot(place, slot, _) => {
+            take_off(place_of::slot(place.word), slot, place_of::generation(place.word), size, how)
+        }
         // Without a slot nothing can be said against it.
         Found::Unfollowed(_) => 1,
         // A new generation that begins in this instant has no object that could be freed.

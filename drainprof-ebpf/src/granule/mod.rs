@@ -25,7 +25,7 @@ use drainprof_common::{
     state,
 };
 
-pub(crate) use self::hold::{granule_release, granule_take_off};
+pub(crate) use self::hold::{granule_release, take_off};
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},
@@ -44,7 +44,7 @@ const AGAIN: u64 = 1 << 62;
 /// Instead of an index word: a counted loss.
 const NOTHING: u64 = 1 << 61;
 /// How often to look again before it counts as a loss.
-const LOOKS: usize = 4;
+const LOOKS: usize = 8;
 
 /// What a global function must know of its probe and target, in one number.
 pub(crate) mod mode {
@@ -61,8 +61,10 @@ pub(crate) mod mode {
     pub(crate) const BY_OPEN: u32 = 1 << 17;
     /// An alloc inside an open that has not returned begins it.
     pub(crate) const IN_FLIGHT: u32 = 1 << 18;
-    /// A reset begins it: its open was not seen, but it is empty.
-    pub(crate) const BY_RESET: u32 = 1 << 19;
+    /// If it is the first one seen of its id, it may be older than the attach.
+    pub(crate) const BEFORE: u32 = 1 << 19;
+    /// If it is the first one seen of its id, its open was not.
+    pub(crate) const UNSEEN: u32 = 1 << 20;
     /// The kind's first bit.
     pub(crate) const KIND_SHIFT: u32 = 24;
 

@@ -8,90 +8,120 @@ use drainprof_common::{
 
 use super::{
     AGAIN, EEXIST, NOTHING, mode,
-    slots::{self, Claim, Found, Fresh, Place, find},
+    slots::{self, Found, Fresh, Place, find, slot_give_back, slot_take},
 };
 use crate::{atomic, hit::now, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
+/// How often a compare-and-swap against other CPUs' counts is tried.
+const TRIES: usize = 16;
 
 /// Begins a generation of the id; `how` holds bits of [`mode`]. The new index word, [`AGAIN`], or
 /// [`NOTHING`] for a counted loss. Without [`mode::BY_OPEN`] a granule that is open is left alone.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn granule_begin(series: u32, id: u64, how: u32, bytes: u64, place: u64) -> u64 {
+pub(crate) extern "C" fn granule_begin(
+    series: u32,
+    id: u64,
+    how: u32,
+    bytes: u64,
+    place: u64,
+) -> u64 {
     let Some(totals) = series::totals(series) else { return NOTHING };
     let by_open = how & mode::BY_OPEN != 0;
-    // An alloc inside an open that has not returned is the first sight of that open: counted now, so
-    // that granules open and opened agree even if the open fails; its return describes the granule.
-    let in_flight = how & mode::IN_FLIGHT != 0;
-    let flags = if in_flight { state::IN_FLIGHT } else { 0 };
-    let mut fresh = Fresh { series, id, opened_ns: now(), place, bytes, flags };
-    let mut earlier = false;
-    let word = match find(series, id) {
-        Found::Nothing => {
-            if how & mode::BY_RESET != 0 {
-                earlier = true;
-            } else if !by_open && !in_flight {
-                if how & mode::FROM_START == 0 {
-                    fresh.opened_ns = 0;
-                    fresh.flags = state::BEFORE;
-                }
-                // With no `open` probe a granule's first use is its open, unless it may be older than
-                // the attach.
-                earlier = how & (mode::HAS_OPEN | mode::FROM_START) != mode::FROM_START;
-            }
-            enter(&fresh)
-        }
+    // Where the id stands in the index; and its last slot, if it can be used again.
+    let mut at = core::ptr::null_mut();
+    let mut old_word = 0;
+    let mut slot = core::ptr::null_mut();
+    let mut word = 0;
+    match find(series, id) {
+        Found::Nothing => {}
         Found::Unfollowed(found) => {
-            let closed = found.word & place_of::CLOSED != 0;
-            if !closed && !by_open {
+            (at, old_word) = (found.at, found.word);
+            if old_word & place_of::CLOSED == 0 && !by_open {
                 return AGAIN;
             }
-            let word = slots::place_new(&fresh);
-            if !found.change(word) {
-                slots::unplace(word);
-                return AGAIN;
-            }
-            if !closed {
-                reopened(series, totals);
-            }
-            word
         }
-        Found::Slot(found, slot, seen) => {
+        Found::Slot(found, old_slot, seen) => {
+            (at, old_word) = (found.at, found.word);
             if seen & state::CLOSED == 0 {
                 if !by_open {
                     return AGAIN;
                 }
                 if seen & state::IN_FLIGHT != 0 {
-                    return adopt(slot, found.word, bytes, place);
+                    return adopt(old_slot, old_word, bytes, place);
                 }
                 // Reopened without a close: the earlier one is gone unjudged.
                 let bits = state::CLOSED | state::STRAGGLER;
-                match slots::mark(slot, place_of::generation(found.word), bits) {
+                match slots::mark(old_slot, place_of::generation(old_word), bits) {
                     Some(before) if before & state::CLOSED == 0 => reopened(series, totals),
                     Some(_) => {}
                     None => return AGAIN,
                 }
             }
-            succeed(found, slot, &fresh, how, totals)
+            match claim(old_slot, place_of::generation(old_word), how) {
+                STALE => return AGAIN,
+                LEFT => {}
+                members => {
+                    slot = old_slot;
+                    let generation = place_of::generation(old_word).wrapping_add(1);
+                    word = place_of::slot_word(place_of::slot(old_word), generation);
+                    end_members(totals, slot, members);
+                }
+            }
         }
         Found::Retiring => {
             losses::count(Loss::IndexRaced);
-            NOTHING
+            return NOTHING;
         }
-        Found::Changing => AGAIN,
-    };
-    if word & (AGAIN | NOTHING) != 0 {
-        return word;
+        Found::Changing => return AGAIN,
+    }
+    let claimed = !slot.is_null();
+    if !claimed {
+        word = slot_take();
+        if place_of::slot(word) != NO_SLOT {
+            slot = slots::slot(place_of::slot(word)).unwrap_or(slot);
+        }
+    }
+    let first = at.is_null();
+    // An id that was closed in our sight has its next generation in our sight.
+    let how = if first { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
+    if !slot.is_null() {
+        let before = how & mode::BEFORE != 0;
+        let flags = (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT)
+            | (u64::from((how / mode::BEFORE) & 1) * state::BEFORE);
+        let opened_ns = if before { 0 } else { now() };
+        slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, flags });
+    }
+    if first {
+        if let Err(error) = maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
+            slot_give_back(word);
+            if error == EEXIST {
+                return AGAIN;
+            }
+            losses::count(Loss::GranuleIndexFull);
+            return NOTHING;
+        }
+        series::level(cursor::INDEX, true);
+    } else {
+        // A claim makes this CPU the only one that may put a word here; without a slot this decides.
+        let place = Place { at, word: old_word };
+        if !place.change(word) && !claimed {
+            slot_give_back(word);
+            return AGAIN;
+        }
+        if place_of::slot(old_word) == NO_SLOT && old_word & place_of::CLOSED == 0 {
+            reopened(series, totals);
+        }
     }
     // SAFETY: this CPU's counters.
     unsafe {
-        if earlier {
+        if how & mode::UNSEEN != 0 {
             atomic::add(&raw mut (*totals).opened_before, 1);
         } else {
             atomic::add(&raw mut (*totals).opened, 1);
         }
-        if place_of::slot(word) == NO_SLOT {
+        if slot.is_null() {
             losses::count(Loss::GranuleMapFull);
             atomic::add(&raw mut (*totals).unfollowed, 1);
         }
@@ -100,31 +130,72 @@ pub extern "C" fn granule_begin(series: u32, id: u64, how: u32, bytes: u64, plac
     word
 }
 
+/// Instead of a count: a closed slot's objects still refer to it; the last of them gives it back.
+const LEFT: u64 = 1 << 32;
+/// Instead of a count: another CPU was first.
+const STALE: u64 = 1 << 33;
+
+/// Instead of a count: another CPU changed it in this instant.
+const BUSY: u64 = 1 << 34;
+
+/// Takes over a closed slot if nothing refers to it, with a new generation: the count that it had, which
+/// for a bulk granule's members may be more than 0. Else leaves it to its objects.
+#[inline(always)]
+fn claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
+    for _ in 0..TRIES {
+        let members = granule_claim(slot, generation, how);
+        if members != BUSY {
+            return members;
+        }
+    }
+    STALE
+}
+
+/// One try of [`claim`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn granule_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
+    if slot.is_null() {
+        return STALE;
+    }
+    // SAFETY: map memory.
+    unsafe {
+        let seen = atomic::load(&raw const (*slot).state);
+        if state::generation(seen) != generation || seen & (state::DETACHED | state::RETIRING) != 0
+        {
+            return STALE;
+        }
+        let mine = mode::is_bulk(how) || state::live(seen) == 0;
+        let next = if mine {
+            (seen & !state::LIVE).wrapping_add(slots::GENERATION_STEP)
+        } else {
+            seen | state::DETACHED
+        };
+        if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
+            return BUSY;
+        }
+        if mine { state::live(seen) } else { LEFT }
+    }
+}
+
+/// Members of a bulk granule that came after its close, or whose close was not seen, end with it.
+#[inline(always)]
+fn end_members(totals: *mut Totals, slot: *mut Slot, members: u64) {
+    if members != 0 {
+        // SAFETY: map memory; this CPU's counters.
+        unsafe {
+            let bytes = atomic::load(&raw const (*slot).live_bytes);
+            atomic::add(&raw mut (*totals).freed_in_bulk, members);
+            atomic::add(&raw mut (*totals).freed_bytes, bytes);
+        }
+    }
+}
+
 #[inline(always)]
 fn reopened(series: u32, totals: *mut Totals) {
     // SAFETY: this CPU's counters.
     unsafe { atomic::add(&raw mut (*totals).reopened, 1) };
     series::closed(series);
-}
-
-/// Enters a granule for an id that the index does not know.
-#[inline(always)]
-fn enter(fresh: &Fresh) -> u64 {
-    let word = slots::place_new(fresh);
-    match maps::INDEX.insert(slots::key(fresh.series, fresh.id), word, BPF_NOEXIST) {
-        Ok(()) => {
-            series::level(cursor::INDEX, true);
-            word
-        }
-        Err(error) => {
-            slots::unplace(word);
-            if error == EEXIST {
-                return AGAIN;
-            }
-            losses::count(Loss::GranuleIndexFull);
-            NOTHING
-        }
-    }
 }
 
 /// An alloc inside this very open was there first: the granule is ours, and counted.
@@ -139,32 +210,5 @@ fn adopt(slot: *mut Slot, word: u64, bytes: u64, place: u64) -> u64 {
         (*slot).place = place;
         (*slot).bytes = bytes;
     }
-    word & !place_of::CLOSED
-}
-
-/// Puts a new generation in the place of a closed or abandoned one.
-#[inline(always)]
-fn succeed(found: Place, slot: *mut Slot, fresh: &Fresh, how: u32, totals: *mut Totals) -> u64 {
-    let bulk = mode::is_bulk(how);
-    let word = match slots::claim(slot, place_of::generation(found.word), bulk) {
-        Claim::Mine(generation, members) => {
-            if members != 0 {
-                // Members of a bulk granule that came after its close, or whose close was not seen.
-                // SAFETY: map memory; this CPU's counters.
-                unsafe {
-                    let bytes = atomic::load(&raw const (*slot).live_bytes);
-                    atomic::add(&raw mut (*totals).freed_in_bulk, members);
-                    atomic::add(&raw mut (*totals).freed_bytes, bytes);
-                }
-            }
-            slots::fill(slot, fresh);
-            place_of::slot_word(place_of::slot(found.word), generation)
-        }
-        Claim::Left => slots::place_new(fresh),
-        Claim::Stale => return AGAIN,
-    };
-    // The claim makes this CPU the only one that may put a word here.
-    // SAFETY: the index entry's word.
-    unsafe { atomic::store(found.at, word) };
     word
 }

@@ -1,5 +1,7 @@
 //! Slots and the index: finding a granule, and starting and ending a slot's service.
 
+use core::mem::offset_of;
+
 use drainprof_common::{
     maps::{IndexKey, NO_SLOT, Slot, cursor, place_of},
     spec::LABEL_BYTES,
@@ -87,23 +89,24 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
     }
 }
 
-/// A slot to which neither the index nor an object refers, with a new generation: its index word.
-/// `None`: all are taken (the caller counts).
-#[inline(always)]
-pub(crate) fn take() -> Option<(u64, *mut Slot)> {
-    let index = match series::take_cursor(cursor::SLOT, config::max_granules()) {
-        Some(index) => index,
-        None => {
-            let index = maps::FREE_SLOTS.pop().ok().flatten()?;
-            series::level(cursor::FREE_SLOTS, false);
-            index
-        }
+/// Takes a slot to which neither the index nor an object refers, with a new generation: its index word,
+/// or [`place_of::UNFOLLOWED`] where all are taken (the caller counts).
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn slot_take() -> u64 {
+    let fresh = series::take_cursor(cursor::SLOT, config::max_granules());
+    let index = if let Some(index) = fresh {
+        index
+    } else {
+        let Ok(Some(index)) = maps::FREE_SLOTS.pop() else { return place_of::UNFOLLOWED };
+        series::level(cursor::FREE_SLOTS, false);
+        index
     };
-    let slot = slot(index)?;
+    let Some(slot) = slot(index) else { return place_of::UNFOLLOWED };
     // SAFETY: map memory. The state word is only ever added to and masked, never stored: an alloc that
     // still means the slot's last granule adds one and takes it back.
     let before = unsafe { atomic::add(&raw mut (*slot).state, GENERATION_STEP) };
-    Some((place_of::slot_word(index, next_generation(before)), slot))
+    place_of::slot_word(index, next_generation(before))
 }
 
 /// The generation after the one in a state word.
@@ -112,12 +115,15 @@ pub(crate) fn next_generation(before: u64) -> u32 {
     state::generation(before).wrapping_add(1) & state::GENERATION_MASK as u32
 }
 
-/// Gives back a slot to which neither the index nor an object refers.
-#[inline(always)]
-pub(crate) fn give_back(index: u32) {
-    if maps::FREE_SLOTS.push(index, 0).is_ok() {
+/// Gives back the slot of an index word, to which neither the index nor an object refers; none is fine.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn slot_give_back(word: u64) -> u32 {
+    let index = place_of::slot(word);
+    if index != NO_SLOT && maps::FREE_SLOTS.push(index, 0).is_ok() {
         series::level(cursor::FREE_SLOTS, true);
     }
+    0
 }
 
 /// Gives back a slot that has left the index, once its last object has gone. Of several that may find
@@ -134,7 +140,7 @@ pub(crate) fn retire(index: u32) {
                 return;
             }
             if atomic::compare_swap(&raw mut (*slot).state, seen, seen & !state::FLAGS) == seen {
-                give_back(index);
+                slot_give_back(u64::from(index));
                 return;
             }
         }
@@ -169,75 +175,17 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         (*slot).closed_ns = 0;
         (*slot).place = fresh.place;
         (*slot).bytes = fresh.bytes;
-        (*slot).live_bytes = 0;
-        (*slot).allocated = 0;
-        (*slot).parent = 0;
-        (*slot).pinned_objects = 0;
+        // Volatile: else it becomes a call of a byte-wise `memset`.
+        atomic::store(&raw mut (*slot).live_bytes, 0);
+        atomic::store(&raw mut (*slot).allocated, 0);
+        atomic::store(&raw mut (*slot).parent, 0);
+        atomic::store(&raw mut (*slot).pinned_objects, 0);
         for word in 0..LABEL_BYTES / 8 {
-            core::ptr::write_volatile((&raw mut (*slot).label).cast::<u64>().add(word), 0);
+            atomic::store(slot.cast::<u64>().add(offset_of!(Slot, label) / 8 + word), 0);
         }
         atomic::and(&raw mut (*slot).state, !state::FLAGS);
         atomic::or(&raw mut (*slot).state, state::USED | fresh.flags);
     }
-}
-
-/// A new slot filled with the granule, or the word of one without a slot.
-#[inline(always)]
-pub(crate) fn place_new(fresh: &Fresh) -> u64 {
-    match take() {
-        Some((word, slot)) => {
-            fill(slot, fresh);
-            word
-        }
-        None => place_of::UNFOLLOWED,
-    }
-}
-
-/// Undoes [`place_new`]: another CPU was first.
-#[inline(always)]
-pub(crate) fn unplace(word: u64) {
-    let index = place_of::slot(word);
-    if index != NO_SLOT {
-        give_back(index);
-    }
-}
-
-/// What became of a closed granule's slot when a new generation of its id begins.
-pub(crate) enum Claim {
-    /// No object refers to it: it serves the new generation, whose number this is. The count that it
-    /// had: members of a bulk granule end with their generation.
-    Mine(u32, u64),
-    /// Its objects still refer to it; the last of them gives it back.
-    Left,
-    /// Another CPU was first.
-    Stale,
-}
-
-/// Takes over a closed slot if nothing refers to it; else leaves it to its objects.
-#[inline(always)]
-pub(crate) fn claim(slot: *mut Slot, generation: u32, bulk: bool) -> Claim {
-    for _ in 0..TRIES {
-        // SAFETY: map memory.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            if state::generation(seen) != generation
-                || seen & (state::DETACHED | state::RETIRING) != 0
-            {
-                return Claim::Stale;
-            }
-            if bulk || state::live(seen) == 0 {
-                let next = (seen & !state::LIVE).wrapping_add(GENERATION_STEP);
-                if atomic::compare_swap(&raw mut (*slot).state, seen, next) == seen {
-                    return Claim::Mine(next_generation(seen), state::live(seen));
-                }
-            } else if atomic::compare_swap(&raw mut (*slot).state, seen, seen | state::DETACHED)
-                == seen
-            {
-                return Claim::Left;
-            }
-        }
-    }
-    Claim::Stale
 }
 
 /// Sets flags of this generation's state; what was there before. `None`: the slot serves another one by

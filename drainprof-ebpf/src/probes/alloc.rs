@@ -54,7 +54,7 @@ fn try_call_entry(ctx: &ProbeContext) -> Option<()> {
     let mut hit = hit::begin(ctx, &mut values, false)?;
     let operands = hit::entry_operands(ctx, &mut hit);
     let frame = calls::enter(&hit, &operands)?;
-    if hit.has(flags::TAKE_AT_ENTRY) && hit::evaluate(&mut hit, &operands, false) {
+    if hit.has(flags::TAKE_AT_ENTRY) && hit::evaluate(&mut hit, &raw const operands, false) {
         object::take_at_entry(&hit, frame);
     }
     Some(())

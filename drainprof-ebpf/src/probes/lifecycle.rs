@@ -46,7 +46,7 @@ fn try_newtask(ctx: &TracePointContext) -> Option<()> {
         // vfork: until it calls exec the child works on its parent's memory, so its hits are the parent's.
         let value =
             TargetValue { target: parent.target, flags: parent.flags | target_flags::BORROWED };
-        let _ = maps::TARGETS.insert(pid, value, ANY);
+        enter_target(pid, value);
         return Some(());
     }
     if parent.flags & target_flags::FOLLOW == 0 {
@@ -55,9 +55,17 @@ fn try_newtask(ctx: &TracePointContext) -> Option<()> {
     // The child does not run yet: nothing of it is missed. What it inherited was opened before.
     let target = next_target()?;
     let value = TargetValue { target, flags: target_flags::FOLLOW };
-    let _ = maps::TARGETS.insert(pid, value, ANY);
+    enter_target(pid, value);
     announce(EventKind::Fork, parent.target, target, pid, pid);
     Some(())
+}
+
+/// A process that finds no room is not seen from its start.
+#[inline(always)]
+fn enter_target(tgid: u32, value: TargetValue) {
+    if maps::TARGETS.insert(tgid, value, ANY).is_err() {
+        losses::count(Loss::AttachedLate);
+    }
 }
 
 #[inline(always)]
@@ -66,12 +74,12 @@ fn next_target() -> Option<u32> {
 }
 
 #[inline(always)]
-fn announce(kind: EventKind, target: u32, target_b: u32, tgid: u32, tid: u32) {
+fn announce(kind: EventKind, target: u32, target_b: u32, process: u32, thread: u32) {
     emit::send(kind, target, now(), |event| {
         // SAFETY: the record that `send` has reserved.
         unsafe {
-            (*event).tgid = tgid;
-            (*event).tid = tid;
+            (*event).tgid = process;
+            (*event).tid = thread;
             (*event).target_b = target_b;
         }
     });
@@ -102,11 +110,12 @@ fn try_exec(ctx: &TracePointContext) -> Option<()> {
     // The new image has not run yet, so it is observed from its start, as far as its probes are in place.
     let target = next_target()?;
     let flags = (old.flags & target_flags::FOLLOW) | target_flags::FROM_START;
-    let _ = maps::TARGETS.insert(tgid, TargetValue { target, flags }, ANY);
+    enter_target(tgid, TargetValue { target, flags });
     if old.flags & target_flags::BORROWED != 0 {
-        announce(EventKind::Fork, old.target, target, tgid, tgid);
+        // A child of vfork that has its own image now: thread 0 tells it from one that shares its parent's.
+        announce(EventKind::Fork, old.target, target, tgid, 0);
     } else {
-        announce(EventKind::Exec, old.target, target, tgid, tgid);
+        announce(EventKind::Exec, old.target, target, tgid, old_tid);
     }
     Some(())
 }
@@ -139,15 +148,16 @@ pub fn exit(_ctx: TracePointContext) -> u32 {
 fn try_exit() -> Option<()> {
     let target = current_target()?;
     let pid_tgid = bpf_get_current_pid_tgid();
-    let (tgid, tid) = ((pid_tgid >> 32) as u32, pid_tgid as u32);
+    let tgid = (pid_tgid >> 32) as u32;
+    let is_leader = tgid == pid_tgid as u32;
     let cut = calls::forget(pid_tgid);
-    if target.flags & target_flags::BORROWED != 0 && tgid == tid {
+    if target.flags & target_flags::BORROWED != 0 && is_leader {
         let _ = maps::TARGETS.remove(tgid);
     }
     if cut != 0 {
         losses::count_many(Loss::CallCutByExit, u64::from(cut));
     }
-    if tgid == tid {
+    if is_leader {
         emit::send(EventKind::Exit, target.target, now(), |_| {});
     }
     Some(())

@@ -1,5 +1,10 @@
 //! The programs: one file per concern, each entry a few lines around one function.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "the programs' signatures are given by the macros that make them"
+)]
+
 mod alloc;
 mod close;
 mod instance;
@@ -19,7 +24,7 @@ fn at_entry(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
     let mut values = MaybeUninit::uninit();
     let Some(mut hit) = hit::begin(ctx, &mut values, false) else { return };
     let operands = hit::entry_operands(ctx, &mut hit);
-    if hit::evaluate(&mut hit, &operands, false) {
+    if hit::evaluate(&mut hit, &raw const operands, false) {
         handle(&hit);
     }
 }
@@ -35,7 +40,7 @@ fn at_return(
     let mut values = MaybeUninit::uninit();
     let Some(mut hit) = hit::begin(ctx, &mut values, true) else { return };
     let Some((frame, operands)) = calls::leave(ctx, &mut hit) else { return };
-    if hit::evaluate(&mut hit, &operands, true) {
+    if hit::evaluate(&mut hit, operands, true) {
         handle(&hit, frame);
     } else {
         rejected(&hit, frame);
