@@ -1,6 +1,8 @@
-/* cflags: -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer -fno-shrink-wrap -fno-optimize-sibling-calls */
+/* cflags: -fno-omit-frame-pointer -fpatchable-function-entry=1 */
 /* What probing costs the target: it measures itself, and says every 100 ms how much CPU time one object took, from
  * its allocation to its free, its share of the granule's open and close included. See docs/overhead.md.
+ * The probed functions begin with a 1-byte nop, which the kernel emulates as it does the usual `push`; built
+ * with -fcf-protection=full instead they begin with `endbr64`, which it single-steps.
  *
  * usage: cost [objects=N per granule] [seconds=N]
  */
