@@ -139,8 +139,9 @@ pub struct Slot {
     pub allocated: u64,
     /// The parent's id; 0 where the profile names none.
     pub parent: u64,
-    /// Objects live at its close.
-    pub pinned_objects: u64,
+    /// Where its label is in the target's memory, if it could not be read at the open: the page was not
+    /// there yet, and a probe cannot wait for it. User space can.
+    pub label_at: u64,
     /// Its label, NUL-terminated; all zero where the profile names none.
     pub label: [u8; LABEL_BYTES],
 }

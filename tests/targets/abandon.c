@@ -56,6 +56,7 @@ int main(int argc, char **argv) {
         }
         arena.inside = NULL;
     }
+    arena_alloc(&arena, 0, 5000); /* fails, from where the abandoned one was called */
     one_good(1000000, false); /* the last abandoned call shows once its thread calls again */
     if (!strcmp(mode, "process_exit")) {
         truth_print_single(&t);

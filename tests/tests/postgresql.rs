@@ -211,12 +211,7 @@ fn the_servers_own_view_agrees() -> Result<()> {
         let pid = session.backend()?;
         session
             .run("select count(*) from pg_class join pg_attribute on attrelid = pg_class.oid;")?;
-        let names = [
-            "CacheMemoryContext",
-            "TopTransactionContext",
-            "MessageContext",
-            "RowDescriptionContext",
-        ];
+        let names = ["CacheMemoryContext", "MessageContext", "RowDescriptionContext"];
         let mut expected = Vec::new();
         for name in names {
             let query =

@@ -1,6 +1,6 @@
 //! Putting probes in place.
 
-use std::num::NonZeroU32;
+use std::{fs::File, io, num::NonZeroU32, os::fd::AsRawFd as _, os::unix::fs::MetadataExt as _};
 
 use aya::programs::{
     UProbe,
@@ -16,6 +16,27 @@ use crate::{
     profile::Phase,
 };
 
+/// Opens the object once, and makes sure that it is the one that was planned for: the path goes through
+/// the process's own root, where it could have been replaced since.
+fn open(site: &Site) -> Result<File, BpfError> {
+    let file = File::open(&site.open_path).map_err(|source| failed(site, source))?;
+    let found = file.metadata().map_err(|source| failed(site, source))?;
+    if found.is_file() && found.ino() == site.inode.1 {
+        Ok(file)
+    } else {
+        Err(failed(site, io::Error::other("the file was replaced while it was looked at; try again")))
+    }
+}
+
+fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -> BpfError {
+    BpfError::Attach {
+        symbol: site.symbol.clone(),
+        object: site.shown_path.clone(),
+        offset: site.file_offset,
+        source: Box::new(source),
+    }
+}
+
 impl Session {
     /// Attaches one planned probe to one process, or to all that map its object (`pid` is `None`).
     ///
@@ -27,6 +48,7 @@ impl Session {
         if index >= self.sizes.probes {
             return Err(BpfError::TooManyProbes(self.sizes.probes));
         }
+        let object = open(&probe.site)?;
         self.probes
             .set(index, Plain(probe.spec), 0)
             .map_err(|source| BpfError::map("writing", names::PROBES, source))?;
@@ -35,15 +57,16 @@ impl Session {
             BpfError::Mismatch(format!("a program for {} at entry", probe.role.name()))
         })?;
         if probe.phase == Phase::Return {
-            self.attach_program(names::CALL_ENTRY, &probe.site, index, pid)?;
+            self.attach_program(names::CALL_ENTRY, &object, &probe.site, index, pid)?;
         }
-        self.attach_program(program, &probe.site, index, pid)?;
+        self.attach_program(program, &object, &probe.site, index, pid)?;
         Ok(index)
     }
 
     fn attach_program(
         &mut self,
         name: &'static str,
+        object: &File,
         site: &Site,
         index: u32,
         pid: Option<NonZeroU32>,
@@ -61,14 +84,8 @@ impl Session {
             cookie: Some(u64::from(index)),
         };
         let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
-        let link = program.attach(point, &site.open_path, scope).map_err(|source| {
-            BpfError::Attach {
-                symbol: site.symbol.clone(),
-                object: site.shown_path.clone(),
-                offset: site.file_offset,
-                source: Box::new(source),
-            }
-        })?;
+        let path = format!("/proc/self/fd/{}", object.as_raw_fd());
+        let link = program.attach(point, path, scope).map_err(|source| failed(site, source))?;
         self.links.push((name, link));
         Ok(())
     }

@@ -36,6 +36,7 @@ impl<T: Pod> Mapped<T> {
     }
 
     fn words(&self) -> &[AtomicU64] {
+        #[allow(clippy::cast_ptr_alignment, reason = "a mapping is page-aligned")]
         // SAFETY: the mapping is page-aligned, lives as long as `self`, has `entries * size_of::<T>()`
         // bytes, and is shared with the kernel, which is what atomics are for.
         unsafe {

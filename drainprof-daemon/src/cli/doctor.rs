@@ -13,9 +13,6 @@ use crate::{
     kernel::{self, Check, Class, LiveHost},
 };
 
-/// The name of the check that loads the kernel side.
-const SELF_TEST: &str = "self-test";
-
 /// Says what this host allows.
 pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
     let host = LiveHost;
@@ -24,7 +21,7 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
         let _ = kernel::ensure_mounted(&host);
     }
     let mut checks = kernel::run(&host);
-    checks.push(self_test(&host));
+    checks.push(self_test(host));
     let mut out = io::stdout().lock();
     match args.format {
         DoctorFormat::Text => kernel::render_text(&checks, &mut out)?,
@@ -34,10 +31,10 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
 }
 
 /// Loads every program with small maps: what really works here.
-fn self_test(host: &LiveHost) -> Check {
-    let class = if kernel::missing_privileges(host).is_some() { Class::Privilege } else { Class::Feature };
-    let check = Check::new(SELF_TEST, class).required();
-    let result = options::offsets(host).and_then(|offsets| Ok(bpf::self_test(offsets)?));
+fn self_test(host: LiveHost) -> Check {
+    let class = if kernel::missing_privileges(&host).is_some() { Class::Privilege } else { Class::Feature };
+    let check = Check::new(kernel::SELF_TEST, class).required();
+    let result = options::offsets(&host).and_then(|offsets| Ok(bpf::self_test(offsets)?));
     match result {
         Ok(programs) => check.ok(format!("the kernel takes all {programs} eBPF programs")),
         Err(error) => check.fail(

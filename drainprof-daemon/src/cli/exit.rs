@@ -105,9 +105,10 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
     Some(match error {
         ObserveError::Target(error) => target_code(error),
         ObserveError::Bpf(error) => return bpf_code(error),
-        ObserveError::NoMatch { .. } | ObserveError::UnknownProfile { .. } => code::NO_TARGET,
         ObserveError::Plan { source: PlanError::Compile { .. }, .. } => code::CONFIG,
-        ObserveError::Plan { .. } => code::NO_TARGET,
+        ObserveError::NoMatch { .. }
+        | ObserveError::UnknownProfile { .. }
+        | ObserveError::Plan { .. } => code::NO_TARGET,
         ObserveError::Level { .. } => code::USAGE,
     })
 }

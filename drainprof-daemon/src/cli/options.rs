@@ -35,7 +35,7 @@ pub(super) fn offsets(host: &dyn HostView) -> Result<Offsets> {
             let field = format.field(field).with_context(|| {
                 format!("the tracepoint {} has no field {field} on this kernel", format.name)
             })?;
-            Ok(u32::try_from(field.offset)?)
+            Ok(field.offset)
         };
         Ok(Offsets {
             newtask_pid: offset(&newtask, "pid")?,

@@ -1,6 +1,6 @@
 //! `drainprof profile`.
 
-use std::{io::Write as _, time::Duration};
+use std::{fmt::Write as _, io::Write as _, time::Duration};
 
 use anyhow::{Context as _, Result};
 
@@ -154,13 +154,13 @@ async fn watch(observer: &mut Observer, pid: u32, time: Duration) -> Result<u8> 
 fn fired(probe: &ProbeFacts) -> String {
     let mut text = format!("{:<8} {:<32} {} hits", probe.role, probe.symbol, probe.entries);
     if probe.at_return {
-        text.push_str(&format!(", {} returns", probe.returns));
+        let _ = write!(text, ", {} returns", probe.returns);
     }
     if probe.rejected > 0 {
-        text.push_str(&format!(", {} rejected by `when`", probe.rejected));
+        let _ = write!(text, ", {} rejected by `when`", probe.rejected);
     }
     if probe.faults > 0 {
-        text.push_str(&format!(", {} could not be computed", probe.faults));
+        let _ = write!(text, ", {} could not be computed", probe.faults);
     }
     text
 }

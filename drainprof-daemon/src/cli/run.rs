@@ -97,8 +97,9 @@ async fn run(args: RunArgs) -> Result<u8> {
     drop(driver);
     command.wait().await;
     Ok(match (verdict, command.status) {
-        (Verdict::Ok, Some(Ok(status))) => status as u8,
-        (Verdict::Ok, Some(Err(signal))) => (128 + signal) as u8,
+        // The low byte, as a shell has it.
+        (Verdict::Ok, Some(Ok(status))) => status.to_le_bytes()[0],
+        (Verdict::Ok, Some(Err(signal))) => (128 + signal).to_le_bytes()[0],
         (verdict, _) => verdict.exit_code(),
     })
 }

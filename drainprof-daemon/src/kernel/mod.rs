@@ -19,7 +19,9 @@ mod tests;
 
 pub use caps::{Capability, missing_privileges};
 pub use check::{Check, Class, Status, Verdict, verdict};
-pub use checks::{CHECK_NAMES, MemoryLimit, NEEDED_TRACEPOINTS, cpus_online, memory_limit, run};
+pub use checks::{
+    CHECK_NAMES, MemoryLimit, NEEDED_TRACEPOINTS, SELF_TEST, cpus_online, memory_limit, run,
+};
 pub use format::{Field, Format, FormatError};
 pub use host::{HostView, LiveHost};
 pub use render::{render_json, render_text};

@@ -23,7 +23,8 @@
 //! | `clones` | copies or parts of a probed function exist beside it |
 //! | `clone_only`, `renamed` | a function exists only as what the compiler made of it |
 //! | `deleted`, `replaced` | the object's file is no longer what its path names |
-//! | `ifunc`, `not_a_function` | a symbol that cannot be probed |
+//! | `ifunc` | which function an IFUNC stands for, or why that is not known |
+//! | `not_a_function` | a symbol that cannot be probed |
 //! | `missing_symbol` | a probe's address is not in the object |
 //! | `usdt_unsupported` | a USDT probe |
 
@@ -34,11 +35,11 @@ use drainprof_common::spec::ProbeSpec;
 use super::{
     AttachPlan, Finding, NoMatch, ObjectResolver, PlannedProbe, Site,
     matching::{address_text, match_objects},
-    places::{self, Place},
+    places::{self, Place, Within},
 };
 use crate::{
     profile::{Level, Probe, Profile, Role},
-    target::{Image, LoadedObject, describe, printable},
+    target::{Followed, Image, LoadedObject, describe, printable},
 };
 
 /// The order of attaching, explained above.
@@ -74,6 +75,8 @@ pub struct Request<'a> {
     pub allocator: u32,
     /// The process.
     pub image: &'a Image,
+    /// What the IFUNCs that the profile names stand for in it; those that are not there are not probed.
+    pub followed: &'a [Followed],
 }
 
 /// Why there is no plan.
@@ -208,7 +211,11 @@ impl Builder<'_> {
         compile: impl FnOnce(&Probe) -> Result<ProbeSpec, String>,
     ) -> Result<(), PlanError> {
         let found = match &object.elf {
-            Ok(elf) => places::find(elf, &probe.at),
+            Ok(elf) => {
+                let inode = object.mapped.inode;
+                let within = Within { elf, inode, followed: self.request.followed };
+                places::find(within, &probe.at)
+            }
             Err(error) => {
                 places::Places { missing: Some(error.to_string()), ..places::Places::default() }
             }
@@ -247,6 +254,11 @@ impl Builder<'_> {
         place: Place,
     ) {
         let profile = self.request.profile;
+        let elsewhere = self.request.image.objects.iter();
+        let object = std::iter::once(object)
+            .chain(elsewhere)
+            .find(|object| object.mapped.inode == place.inode)
+            .unwrap_or(object);
         let same = self.planned.iter_mut().find(|other| {
             other.probe.site.inode == object.mapped.inode
                 && other.probe.site.file_offset == place.file_offset
@@ -270,15 +282,17 @@ impl Builder<'_> {
                         inode: object.mapped.inode,
                         file_offset: place.file_offset,
                         symbol: place.symbol,
-                        aliases: Vec::new(),
+                        aliases: place.alias.into_iter().collect(),
                     },
                 },
             });
             return;
         };
         let site = &mut other.probe.site;
-        if site.symbol != place.symbol && !site.aliases.contains(&place.symbol) {
-            site.aliases.push(place.symbol.clone());
+        for name in std::iter::once(&place.symbol).chain(&place.alias) {
+            if site.symbol != *name && !site.aliases.contains(name) {
+                site.aliases.push(name.clone());
+            }
         }
         if other.table != table && !same_spec(&other.probe.spec, spec) {
             let message = format!(

@@ -5,12 +5,14 @@
 //! with a [`crate::target::Image`] and hand the plan to `bpf`.
 
 pub mod build;
+mod ifunc;
 pub mod matching;
 mod model;
 mod places;
 mod resolver;
 
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
+pub use ifunc::ifuncs;
 pub use matching::{Mismatch, NoMatch, Tried, match_objects};
 pub use model::{AttachPlan, Finding, PlanRow, PlannedProbe, Site};
 pub use resolver::ObjectResolver;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     profile::Address,
-    target::{Elf, SymbolHit, SymbolKind, elf::CloneKind, printable},
+    target::{Elf, Followed, IfuncKey, SymbolHit, SymbolKind, elf::CloneKind, printable},
 };
 
 /// Most functions that one pattern may name: more is a mistake in the pattern, and costs attach time.
@@ -19,7 +19,21 @@ const MAX_PLACES: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) symbol: String,
+    /// The name that the profile gives it, where it has another one itself.
+    pub(super) alias: Option<String>,
+    /// Device and inode of its object: an IFUNC may stand for a function of another one.
+    pub(super) inode: (u64, u64),
     pub(super) file_offset: u64,
+}
+
+/// The object that is looked at, in its process.
+#[derive(Clone, Copy)]
+pub(super) struct Within<'a> {
+    pub(super) elf: &'a Elf,
+    /// Its device and inode.
+    pub(super) inode: (u64, u64),
+    /// What IFUNCs of the process stand for.
+    pub(super) followed: &'a [Followed],
 }
 
 /// The places of a probe in one object, none if its address is not there.
@@ -31,16 +45,17 @@ pub(super) struct Places {
     pub(super) missing: Option<String>,
 }
 
-/// Finds where `address` is in `elf`.
-pub(super) fn find(elf: &Elf, address: &Address) -> Places {
+/// Finds where `address` is in an object.
+pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
+    let Within { elf, inode, .. } = within;
     let mut found = Places::default();
     match address {
         Address::Symbol(name) => {
             let hits = elf.resolve(name);
             if hits.is_empty() {
-                found.take_clones(elf, name);
+                found.take_clones(within, name);
             } else {
-                found.take_hits(elf, &hits);
+                found.take_hits(within, &hits);
                 found.warn_of_ambiguity(elf, name, &hits);
                 found.warn_of_clones(elf, name);
             }
@@ -54,7 +69,7 @@ pub(super) fn find(elf: &Elf, address: &Address) -> Places {
                 ));
             }
             Ok(hits) => {
-                found.take_hits(elf, &hits);
+                found.take_hits(within, &hits);
                 for hit in &hits {
                     found.warn_of_clones(elf, &hit.name);
                 }
@@ -62,7 +77,8 @@ pub(super) fn find(elf: &Elf, address: &Address) -> Places {
         },
         Address::Offset(offset) => match elf.code_at(*offset) {
             Ok(_) => {
-                found.all.push(Place { symbol: address_text(address), file_offset: *offset });
+                let symbol = address_text(address);
+                found.all.push(Place { symbol, alias: None, inode, file_offset: *offset });
             }
             Err(error) => found.missing = Some(error.to_string()),
         },
@@ -96,20 +112,12 @@ impl Places {
     }
 
     /// Takes the functions among `hits`; several names at one offset are all kept, `build` joins them.
-    fn take_hits(&mut self, elf: &Elf, hits: &[SymbolHit]) {
+    fn take_hits(&mut self, within: Within<'_>, hits: &[SymbolHit]) {
+        let Within { elf, inode, .. } = within;
         for hit in hits {
             let (name, object) = (printable(&hit.name), elf.shown_path());
             match hit.kind {
-                SymbolKind::Ifunc => {
-                    self.note(
-                        "ifunc",
-                        format!(
-                            "{name} in {object} chooses its implementation when it is loaded (IFUNC) and is \
-                             not probed: name the implementation in the profile instead"
-                        ),
-                    );
-                    self.missing = Some("an IFUNC, which runs once at load".into());
-                }
+                SymbolKind::Ifunc => self.take_ifunc(within, hit),
                 _ if !elf.is_code(hit.vaddr) => {
                     self.note(
                         "not_a_function",
@@ -119,7 +127,8 @@ impl Places {
                 }
                 _ => match hit.file_offset {
                     Some(file_offset) => {
-                        self.all.push(Place { symbol: hit.name.clone(), file_offset });
+                        let symbol = hit.name.clone();
+                        self.all.push(Place { symbol, alias: None, inode, file_offset });
                     }
                     None => self.missing = Some("not in the file".into()),
                 },
@@ -128,6 +137,44 @@ impl Places {
         if !self.all.is_empty() {
             self.missing = None;
         }
+    }
+
+    /// Takes the functions that an IFUNC stands for in this process.
+    fn take_ifunc(&mut self, within: Within<'_>, hit: &SymbolHit) {
+        let (name, object) = (printable(&hit.name), within.elf.shown_path());
+        let key = IfuncKey { inode: within.inode, resolver: hit.vaddr };
+        let followed = within.followed.iter().find(|followed| followed.key == key);
+        let why = match followed.map(|followed| &followed.outcome) {
+            Some(Ok(implementations)) => {
+                let names: Vec<String> =
+                    implementations.iter().map(|place| printable(&place.symbol)).collect();
+                let names = list(&names);
+                self.note(
+                    "ifunc",
+                    format!(
+                        "{name} in {object} chooses its implementation when it is loaded (IFUNC); this process \
+                         uses {names}, which is probed"
+                    ),
+                );
+                self.all.extend(implementations.iter().map(|place| Place {
+                    symbol: place.symbol.clone(),
+                    alias: Some(hit.name.clone()),
+                    inode: place.inode,
+                    file_offset: place.file_offset,
+                }));
+                return;
+            }
+            Some(Err(why)) => why.as_str(),
+            None => "it was not looked for",
+        };
+        self.note(
+            "ifunc",
+            format!(
+                "{name} in {object} chooses its implementation when it is loaded (IFUNC) and is not probed, since \
+                 that one is not known: {why}; name the implementation in the profile instead"
+            ),
+        );
+        self.missing = Some("an IFUNC whose implementation is not known".into());
     }
 
     /// Functions of one name that no other object can see are several functions.
@@ -172,7 +219,8 @@ impl Places {
     }
 
     /// The function is not there; what the compiler made of it may be.
-    fn take_clones(&mut self, elf: &Elf, name: &str) {
+    fn take_clones(&mut self, within: Within<'_>, name: &str) {
+        let elf = within.elf;
         let clones = elf.clones(name);
         let of = |kind: CloneKind| -> Vec<SymbolHit> {
             let all = clones.iter().filter(|(_, found)| *found == kind);
@@ -187,7 +235,7 @@ impl Places {
         if hits.is_empty() {
             return;
         }
-        self.take_hits(elf, &hits);
+        self.take_hits(within, &hits);
         let (shown, object) = (printable(name), elf.shown_path());
         let names: Vec<String> = hits.iter().map(|hit| printable(&hit.name)).collect();
         let names = list(&names);

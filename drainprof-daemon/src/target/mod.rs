@@ -8,6 +8,7 @@
 pub mod elf;
 mod error;
 mod file;
+mod ifunc;
 mod image;
 mod locate;
 mod maps;
@@ -16,6 +17,7 @@ mod process;
 
 pub use elf::{CloneKind, DebugSearch, Elf, ElfError, SymbolHit, SymbolKind, SymbolSource};
 pub use error::TargetError;
+pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub(crate) use image::describe;
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject};
 pub use maps::{MappedObject, Mapping, mapped_objects};

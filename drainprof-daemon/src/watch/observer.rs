@@ -93,6 +93,7 @@ pub(super) struct Allocator {
 
 /// One process incarnation.
 #[derive(Debug)]
+#[allow(clippy::struct_field_names, reason = "`target` is its index, as everywhere")]
 pub(super) struct Target {
     pub(super) target: u32,
     pub(super) pid: u32,

@@ -5,11 +5,11 @@ use std::{num::NonZeroU32, sync::Arc};
 use super::observer::{Allocator, ObserveError, Observer, ObserverOptions};
 use crate::{
     plan::{
-        AttachPlan, Finding, NoMatch, ObjectResolver, PlanError, PlannedProbe, Request,
-        match_objects, plan,
+        AttachPlan, Finding, NoMatch, ObjectResolver, PlanError, PlannedProbe, Request, build,
+        ifuncs, match_objects,
     },
     profile::{self, Level, Library, Profile, Resolver},
-    target::{Image, Process},
+    target::{Image, Process, follow_ifuncs},
 };
 
 /// A probe in place.
@@ -47,13 +47,17 @@ pub(super) fn plans(
     let mut findings = Vec::new();
     let mut missed = Vec::new();
     for profile in wanted(library, options) {
-        if let Err(no_match) = match_objects(profile, image) {
-            missed.push(no_match);
-            continue;
-        }
+        let objects = match match_objects(profile, image) {
+            Ok(objects) => objects,
+            Err(no_match) => {
+                missed.push(no_match);
+                continue;
+            }
+        };
+        let followed = follow_ifuncs(process, image, &ifuncs(profile, &objects));
         let level = level(profile, options.level)?;
         let allocator = number(allocators, profile, level);
-        let request = Request { profile, level, allocator, image };
+        let request = Request { profile, level, allocator, image, followed: &followed };
         let compile = |profile: &Profile,
                        probe: &profile::Probe,
                        level: Level,
@@ -62,7 +66,7 @@ pub(super) fn plans(
             profile::compile(profile, probe, level, allocator, resolver)
                 .map_err(|error| error.to_string())
         };
-        match plan(request, &profile::wanted, &compile) {
+        match build(request, &objects, &profile::wanted, &compile) {
             Ok(plan) => {
                 findings.extend(plan.findings.iter().cloned());
                 plans.push(plan);
@@ -168,9 +172,9 @@ impl Observer {
     /// Whether all of a process's planned probes are in place.
     pub(super) fn all_in_place(&self, process: &Process, plans: &[AttachPlan]) -> bool {
         let scope = (!self.options.follow).then_some(process.pid);
-        plans.iter().all(|plan| {
-            plan.probes.iter().all(|probe| self.in_place(probe, plan.allocator, scope))
-        })
+        plans
+            .iter()
+            .all(|plan| plan.probes.iter().all(|probe| self.in_place(probe, plan.allocator, scope)))
     }
 }
 

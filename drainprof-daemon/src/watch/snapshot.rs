@@ -1,12 +1,17 @@
 //! From what the kernel side has counted to facts.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io::IoSliceMut, sync::Arc, time::Duration};
 
 use drainprof_common::{
     hist::{Hist, Of},
+    spec::LABEL_BYTES,
     state,
 };
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    sys::uio::{RemoteIoVec, process_vm_readv},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
 
 use super::observer::{Observer, Target};
 use crate::{
@@ -72,6 +77,16 @@ impl Observer {
 
     fn belongings(&self) -> BTreeMap<u32, Belongings> {
         let mut belongings: BTreeMap<u32, Belongings> = BTreeMap::new();
+        let pids: BTreeMap<u32, u32> = self
+            .session
+            .read_series()
+            .iter()
+            .filter_map(|record| {
+                let target = record.state.key.target;
+                let known = self.targets.iter().find(|known| known.target == target)?;
+                known.ended.is_none().then_some((record.series, known.pid))
+            })
+            .collect();
         for GranuleRecord { slot } in self.session.read_granules() {
             belongings.entry(slot.series).or_default().granules.push(GranuleFacts {
                 id: slot.id,
@@ -85,7 +100,10 @@ impl Observer {
                 closed_ns: slot.closed_ns,
                 place: slot.place,
                 parent: slot.parent,
-                label: label(&slot.label),
+                label: match pids.get(&slot.series) {
+                    Some(pid) if slot.label_at != 0 => read_label(*pid, slot.label_at),
+                    _ => label(&slot.label),
+                },
             });
         }
         for (of, series, place, hist) in self.session.read_histograms() {
@@ -214,6 +232,20 @@ fn own_memory() -> (u64, u64) {
             .map_or(0, |kib| kib * 1024)
     };
     (field("VmRSS:"), field("VmHWM:"))
+}
+
+/// A label from the target's memory; empty where it cannot be read.
+fn read_label(pid: u32, address: u64) -> String {
+    let mut bytes = [0; LABEL_BYTES];
+    let Ok(base) = usize::try_from(address) else { return String::new() };
+    // A label may stand at the end of its page: then only what is before the end can be read.
+    let length = LABEL_BYTES.min(4096 - base % 4096);
+    let remote = [RemoteIoVec { base, len: length }];
+    let pid = Pid::from_raw(pid.cast_signed());
+    match process_vm_readv(pid, &mut [IoSliceMut::new(&mut bytes[..length])], &remote) {
+        Ok(_) => label(&bytes[..LABEL_BYTES - 1]),
+        Err(_) => String::new(),
+    }
 }
 
 fn label(bytes: &[u8]) -> String {

@@ -210,9 +210,6 @@ fn close_slot(
         };
         let bits = if is_judged(how) { state::CLOSED } else { state::CLOSED | state::STRAGGLER };
         let before = slots::mark(slot, generation, bits)?;
-        if before & state::CLOSED == 0 {
-            (*slot).pinned_objects = state::live(before);
-        }
         Some((before, known))
     }
 }

@@ -133,11 +133,14 @@ fn describe(hit: &Hit, word: u64) {
         }
         if hit.has(flags::HAS_LABEL) {
             // The helper writes a terminated string or, where the text cannot be read, nothing.
-            bpf_probe_read_user_str(
+            let length = bpf_probe_read_user_str(
                 (&raw mut (*slot).label).cast(),
                 LABEL_BYTES as u32,
                 hit.value(value::LABEL) as *const core::ffi::c_void,
             );
+            if length < 0 {
+                (*slot).label_at = hit.value(value::LABEL);
+            }
         }
     }
 }

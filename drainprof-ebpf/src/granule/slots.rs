@@ -179,7 +179,7 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         atomic::store(&raw mut (*slot).live_bytes, 0);
         atomic::store(&raw mut (*slot).allocated, 0);
         atomic::store(&raw mut (*slot).parent, 0);
-        atomic::store(&raw mut (*slot).pinned_objects, 0);
+        atomic::store(&raw mut (*slot).label_at, 0);
         for word in 0..LABEL_BYTES / 8 {
             atomic::store(slot.cast::<u64>().add(offset_of!(Slot, label) / 8 + word), 0);
         }

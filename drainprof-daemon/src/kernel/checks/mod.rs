@@ -43,6 +43,9 @@ pub const CHECK_NAMES: [&str; 26] = [
     "memlock",
 ];
 
+/// The name of the check that `doctor` adds to these: it needs the loader, which stands to our right.
+pub const SELF_TEST: &str = "self-test";
+
 /// Looks at everything, and changes nothing: whoever may mount tracefs does so before, through
 /// [`ensure_mounted`](crate::kernel::ensure_mounted), or it is told as missing.
 #[must_use]

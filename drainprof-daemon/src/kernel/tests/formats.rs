@@ -6,8 +6,27 @@ use crate::kernel::{Field, Format, FormatError, NEEDED_TRACEPOINTS};
 
 type Event = (&'static str, &'static str, &'static str);
 
+/// As all supported kernels lay it out (the number is made up).
+const SYS_ENTER_EXIT: Event = (
+    "syscalls",
+    "sys_enter_exit",
+    r#"name: sys_enter_exit
+ID: 218
+format:
+	field:unsigned short common_type;	offset:0;	size:2;	signed:0;
+	field:unsigned char common_flags;	offset:2;	size:1;	signed:0;
+	field:unsigned char common_preempt_count;	offset:3;	size:1;	signed:0;
+	field:int common_pid;	offset:4;	size:4;	signed:1;
+
+	field:int __syscall_nr;	offset:8;	size:4;	signed:1;
+	field:int error_code;	offset:16;	size:8;	signed:0;
+
+print fmt: "error_code: 0x%08lx", ((unsigned long)(REC->error_code))
+"#,
+);
+
 /// As 5.15 and 6.1 lay it out (the numbers are made up): `char` is signed.
-const V5_15: [Event; 3] = [
+const V5_15: [Event; 4] = [
     (
         "task",
         "task_newtask",
@@ -63,10 +82,11 @@ format:
 print fmt: "comm=%s pid=%d prio=%d", REC->comm, REC->pid, REC->prio
 "#,
     ),
+    SYS_ENTER_EXIT,
 ];
 
 /// As 6.12 lays it out (the numbers are made up): `char` is unsigned since 6.2.
-pub(super) const V6_12: [Event; 3] = [
+pub(super) const V6_12: [Event; 4] = [
     (
         "task",
         "task_newtask",
@@ -122,10 +142,11 @@ format:
 print fmt: "comm=%s pid=%d prio=%d", REC->comm, REC->pid, REC->prio
 "#,
     ),
+    SYS_ENTER_EXIT,
 ];
 
 /// Copied from a running 6.18: `group_dead`, and `clone_flags` as a `u64`.
-const V6_18: [Event; 3] = [
+const V6_18: [Event; 4] = [
     (
         "task",
         "task_newtask",
@@ -182,6 +203,7 @@ format:
 print fmt: "comm=%s pid=%d prio=%d group_dead=%s", REC->comm, REC->pid, REC->prio, REC->group_dead ? "true" : "false"
 "#,
     ),
+    SYS_ENTER_EXIT,
 ];
 
 /// A real-time kernel has one more common field, which moves all others.
@@ -206,7 +228,7 @@ print fmt: "pid=%d comm=%s clone_flags=%lx oom_score_adj=%hd", REC->pid, REC->co
 pub(super) const ANY: &str =
     "name: any\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n";
 
-fn parsed(events: &[Event; 3], event: &str) -> Format {
+fn parsed(events: &[Event; 4], event: &str) -> Format {
     let (_, _, text) = events.iter().find(|(_, name, _)| *name == event).unwrap();
     let format = Format::parse(text).unwrap();
     assert_eq!(format.name, event);

@@ -6,11 +6,14 @@ use super::*;
 use crate::{
     plan::testing::{BIAS, by_symbols, compile, image, loaded, probe, profile, symbol, wanted},
     profile::{Address, MatchRule, Phase},
-    target::testing::{ALLOCATOR, MAIN, cc, library, tool},
+    target::{
+        Implementation,
+        testing::{ALLOCATOR, MAIN, cc, library, tool},
+    },
 };
 
 fn plan_of(profile: &Arc<Profile>, image: &Image, level: Level) -> Result<AttachPlan, PlanError> {
-    plan(Request { profile, level, allocator: 7, image }, &wanted, &compile)
+    plan(Request { profile, level, allocator: 7, image, followed: &[] }, &wanted, &compile)
 }
 
 fn codes(plan: &AttachPlan) -> Vec<&str> {
@@ -94,8 +97,13 @@ fn aliases_are_one_probe() {
             rule.clone(),
             vec![probe(Role::Open, symbol("pool_open")), probe(Role::Open, symbol(second))],
         );
-        let request =
-            Request { profile: &profile, level: Level::Boundary, allocator: 0, image: &image };
+        let request = Request {
+            profile: &profile,
+            level: Level::Boundary,
+            allocator: 0,
+            image: &image,
+            followed: &[],
+        };
         let plan = super::plan(request, &wanted, &differing).unwrap();
         assert_eq!(plan.probes.len(), probes, "{second}");
         assert_eq!(codes(&plan), findings, "{second}");
@@ -181,6 +189,53 @@ fn what_is_no_function() {
         assert_eq!(symbols(&plan), ["close"]);
         assert_eq!(codes(&plan), [code, "missing_symbol"]);
     }
+}
+
+/// An IFUNC that was followed is probed where its implementation is, under both names; one that could
+/// not be followed is told with the reason.
+#[test]
+fn followed_ifuncs() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = "int fast(int x) { return x; }\n\
+                  static int (*choose(void))(int) { return fast; }\n\
+                  int work(int) __attribute__((ifunc(\"choose\"))); int close(void) { return 1; }\n";
+    let path = cc(dir.path(), "libi.so", source, &["-shared", "-fPIC", "-nostdlib"]);
+    let other = library(dir.path(), "libpool.so", &[]);
+    let image = image(&[&path, &other]);
+    let probes = vec![probe(Role::Init, symbol("work")), probe(Role::Close, symbol("close"))];
+    let profile = profile(by_symbols(&["close"]), probes);
+    let objects = match_objects(&profile, &image).unwrap();
+    let keys = crate::plan::ifuncs(&profile, &objects);
+    let elf = image.objects[0].elf.as_ref().unwrap();
+    assert_eq!(keys.len(), 1);
+    assert_eq!(keys[0].resolver, elf.resolve("choose")[0].vaddr);
+    let planned = |outcome| {
+        let followed = [Followed { key: keys[0], outcome }];
+        let level = Level::Objects;
+        let request =
+            Request { profile: &profile, level, allocator: 7, image: &image, followed: &followed };
+        build(request, &objects, &wanted, &compile).unwrap()
+    };
+    for (object, name) in [(0, "fast"), (1, "pool_open")] {
+        let object = &image.objects[object];
+        let hit = &object.elf.as_ref().unwrap().resolve(name)[0];
+        let plan = planned(Ok(vec![Implementation {
+            inode: object.mapped.inode,
+            file_offset: hit.file_offset.unwrap(),
+            symbol: name.into(),
+        }]));
+        assert_eq!(symbols(&plan), ["close", name]);
+        let site = &plan.probes[1].site;
+        assert_eq!((site.inode, Some(site.file_offset)), (object.mapped.inode, hit.file_offset));
+        assert_eq!(site.shown_path, object.mapped.shown_path);
+        assert_eq!(site.aliases, ["work"]);
+        assert_eq!(codes(&plan), ["ifunc"]);
+        assert!(plan.findings[0].message.contains(&format!("uses {name}")));
+    }
+    let plan = planned(Err("the moon is full".into()));
+    assert_eq!(symbols(&plan), ["close"]);
+    assert_eq!(codes(&plan), ["ifunc", "missing_symbol"]);
+    assert!(plan.findings[0].message.contains("the moon is full"));
 }
 
 /// A missing variant of a function is told; a role that has no probe left is an error that names what
@@ -278,8 +333,13 @@ fn compile_errors() {
     };
     let probes = vec![probe(Role::Open, symbol("absent")), probe(Role::Open, symbol("pool_open"))];
     let profile = profile(by_symbols(&["pool_open"]), probes);
-    let request =
-        Request { profile: &profile, level: Level::Boundary, allocator: 0, image: &image };
+    let request = Request {
+        profile: &profile,
+        level: Level::Boundary,
+        allocator: 0,
+        image: &image,
+        followed: &[],
+    };
     let error = plan(request, &wanted, &fails).unwrap_err().to_string();
     assert!(
         error.contains("profile pool: probe pool_open in") && error.contains("no type `x`"),

@@ -2,7 +2,7 @@
 
 use drainprof_common::{
     interp::{Outcome, Values, run},
-    spec::{MAX_CODE, MAX_CONSTS, op},
+    spec::{MAX_CODE, MAX_CONSTS, MAX_STACK, op},
 };
 use proptest::prelude::*;
 
@@ -262,18 +262,18 @@ fn bounds_are_errors() {
 
     let many_consts = sum(&mut (1..26).map(|n| format!("arg0 * {}", n + 100)));
     let long = sum(&mut (0..60).map(|_| "arg0".to_owned()));
-    let deep = format!("{}arg0{}", "arg0 + (".repeat(16), ")".repeat(16));
+    let nested = |depth| format!("{}arg0{}", "arg0 + (".repeat(depth), ")".repeat(depth));
     for (text, says) in [
         (many_consts, format!("more than {MAX_CONSTS} different constants")),
         (long, format!("more than {MAX_CODE} instructions")),
-        (deep, "more than 16 operands".to_owned()),
+        (nested(MAX_STACK), format!("more than {MAX_STACK} operands")),
     ] {
         let error = compile_granule(expr::parse(&text).unwrap()).unwrap_err();
         assert!(error.to_string().contains(&says), "{error}");
         assert!(error.to_string().contains("the free probe at drop, `granule`"), "{error}");
     }
-    let fits = format!("{}arg0{}", "arg0 + (".repeat(15), ")".repeat(15));
-    assert!(compile_granule(expr::parse(&fits).unwrap()).is_ok(), "sixteen operands fit");
+    let fits = expr::parse(&nested(MAX_STACK - 1)).unwrap();
+    assert!(compile_granule(fits).is_ok(), "as many operands as the stack holds fit");
 }
 
 /// A name that the binary does not have is an error with its place and the name.

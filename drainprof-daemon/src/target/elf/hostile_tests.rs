@@ -25,6 +25,7 @@ fn exercise(path: &Path) {
         let _ = elf.clones(name);
     }
     let _ = elf.resolve_demangled("*pool*");
+    let _ = elf.slots(&[b"the_pool".to_vec(), b"in_bss".to_vec()], Some(0));
     if let Ok(types) = elf.types() {
         for field in ["live", "d.nested.high", "next", "gone"] {
             let _ = types.offset_of("pool_t", field);

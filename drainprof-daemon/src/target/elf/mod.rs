@@ -9,6 +9,7 @@
 mod debug;
 mod demangle;
 mod read;
+mod relocations;
 mod symbols;
 mod types;
 mod units;
@@ -19,6 +20,7 @@ use std::{
 };
 
 pub use debug::DebugSearch;
+pub(crate) use relocations::Slot;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
 pub use types::Types;
 

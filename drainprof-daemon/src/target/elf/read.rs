@@ -31,7 +31,7 @@ const MAX_SECTIONS: usize = 100_000;
 /// Most program headers.
 const MAX_SEGMENTS: usize = 10_000;
 /// Largest string table.
-const MAX_STRINGS: u64 = 1 << 30;
+pub(super) const MAX_STRINGS: u64 = 1 << 30;
 /// Largest note section, dynamic section and debug link.
 const MAX_SMALL: u64 = 1 << 20;
 /// Longest build id: they have 8 to 32 bytes.
@@ -42,9 +42,9 @@ const MAX_SONAME: usize = 4096;
 /// The file's contents, read in pieces on demand.
 pub(super) type Contents = ReadCache<File>;
 type Header = FileHeader64<Little>;
-type SectionHeader = elf::SectionHeader64<Little>;
+pub(super) type SectionHeader = elf::SectionHeader64<Little>;
 
-const ENDIAN: Little = Little;
+pub(super) const ENDIAN: Little = Little;
 
 /// The machine whose programs this build traces.
 #[cfg(target_arch = "aarch64")]
@@ -83,9 +83,9 @@ pub(crate) fn foreign(head: &[u8; 20]) -> Option<String> {
 
 /// An open ELF file with its section headers.
 pub(super) struct Reader<'a> {
-    contents: &'a Contents,
+    pub(super) contents: &'a Contents,
     header: &'a Header,
-    sections: &'a [SectionHeader],
+    pub(super) sections: &'a [SectionHeader],
     shown: &'a str,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Reader<'a> {
         Ok(Self { contents, header, sections, shown })
     }
 
-    fn malformed(&self, what: impl std::fmt::Display) -> ElfError {
+    pub(super) fn malformed(&self, what: impl std::fmt::Display) -> ElfError {
         ElfError::Malformed { path: self.shown.into(), what: what.to_string() }
     }
 
@@ -141,7 +141,12 @@ impl<'a> Reader<'a> {
     }
 
     /// A section's bytes as they are in the file, if there are no more than `max`.
-    fn bytes(&self, section: &SectionHeader, max: u64, what: &str) -> Result<&'a [u8], ElfError> {
+    pub(super) fn bytes(
+        &self,
+        section: &SectionHeader,
+        max: u64,
+        what: &str,
+    ) -> Result<&'a [u8], ElfError> {
         let size = section.sh_size(ENDIAN);
         if size > max {
             return Err(self.malformed(format!("its {what} has {size} bytes")));

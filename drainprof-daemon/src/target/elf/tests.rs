@@ -35,6 +35,19 @@ fn shared_library() {
     assert!(elf.code_at(u64::MAX).unwrap_err().to_string().contains("no executable segment"));
 }
 
+/// The words that the dynamic linker sets to an address are found by name, with what the file has there.
+#[test]
+fn slots() {
+    let dir = tempfile::tempdir().unwrap();
+    let elf = open(&library(dir.path(), "libpool.so", &[]), &[]);
+    let found = elf.slots(&[b"the_pool".to_vec(), b"nothing".to_vec()], None).unwrap();
+    assert_eq!(found.len(), 1, "the library reaches its own variable through one slot");
+    assert_eq!((found[0].initial, found[0].by_resolver), (Some(0), false));
+    assert!(!elf.is_code(found[0].vaddr) && elf.file_offset(found[0].vaddr).is_some());
+    assert!(elf.slots(&[b"the_poo".to_vec(), b"the_pool2".to_vec()], Some(0)).unwrap().is_empty());
+    assert!(!elf.has_ifuncs());
+}
+
 /// Imported names are not taken for definitions.
 #[test]
 fn imports_do_not_resolve() {
