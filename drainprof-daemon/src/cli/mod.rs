@@ -5,6 +5,8 @@
 
 mod args;
 mod attach;
+#[cfg(test)]
+mod docs;
 mod doctor;
 mod drive;
 mod exit;
