@@ -170,6 +170,19 @@ fn ring_full() -> Result<()> {
     Ok(())
 }
 
+/// Ids that never come back do not use the slots up: only what is open or pinned at once needs one. The
+/// index of ids is swept while the target runs.
+#[test]
+fn unique_ids_need_no_slots() -> Result<()> {
+    if requires_root() {
+        for args in [["closes=60000", "p=0"], ["closes=60000", "p=10"]] {
+            let more = with(&["--max-granules", "2048"]);
+            trace("psweep", &args, "arena", &more)?.exact();
+        }
+    }
+    Ok(())
+}
+
 /// The notices come with their exact numbers and leave the report complete.
 #[test]
 fn notices_do_not_spoil_the_result() -> Result<()> {

@@ -56,14 +56,19 @@ impl Session {
             if !closed_and_drained || now.saturating_sub(slot.closed_ns) < QUARANTINE_NS {
                 continue;
             }
-            // Claimed by the same step as the kernel side claims it: only one of us gets it.
+            // The kernel side leaves a slot with this flag alone: only one of us gets it.
             let claimed = self.slots.word(index, 0).is_some_and(|word| {
-                let next = (slot.state | state::DETACHED).wrapping_add(GENERATION_STEP);
+                let next = slot.state | state::RETIRING;
                 word.compare_exchange(slot.state, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
             });
             if claimed {
                 let key = IndexKey { series: slot.series, reserved: 0, id: slot.id };
                 self.remove_id(key, place_of::slot_word(index as u32, state::generation(slot.state)));
+                if let Some(word) = self.slots.word(index, 0) {
+                    // Changed by operations that commute with the kernel side's counting.
+                    word.fetch_and(!state::FLAGS, Ordering::SeqCst);
+                    word.fetch_add(GENERATION_STEP, Ordering::SeqCst);
+                }
                 if self.free_slots.push(index as u32, 0).is_ok() {
                     self.move_level(cursor::FREE_SLOTS, 1);
                 }

@@ -28,6 +28,8 @@ use crate::{
 /// Between two reads of the counters that must agree before they are taken as final.
 const SETTLE: Duration = Duration::from_millis(2);
 const SETTLE_TRIES: u32 = 50;
+/// How often the maps are looked at for room, however rarely anything is shown.
+const RELIEF: Duration = Duration::from_millis(200);
 /// While targets run, so many events may happen between the first and the last counter that is read.
 const SLACK: u64 = u64::MAX / 4;
 
@@ -48,6 +50,7 @@ pub(super) struct Driver {
     ends: JoinSet<u32>,
     awaited: HashSet<u32>,
     tick: Interval,
+    relief: Interval,
     deadline: Option<Instant>,
     duration: Option<Duration>,
     output: Output,
@@ -71,12 +74,15 @@ impl Driver {
         let period = args.interval.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + period, period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut relief = interval_at(Instant::now() + RELIEF, RELIEF);
+        relief.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             observer,
             ring,
             ends: JoinSet::new(),
             awaited: HashSet::new(),
             tick,
+            relief,
             deadline: None,
             duration: args.duration,
             output,
@@ -149,6 +155,10 @@ impl Driver {
                 self.interval()?;
                 Ok(Happening::Quiet)
             }
+            _ = self.relief.tick() => {
+                self.observer.relieve();
+                Ok(Happening::Quiet)
+            }
             () = until(deadline) => Ok(Happening::TimeUp),
         }
     }
@@ -186,7 +196,6 @@ impl Driver {
 
     /// One line, record or screen.
     fn interval(&mut self) -> Result<()> {
-        self.observer.relieve();
         let snapshot = self.observer.snapshot();
         let options = report::Options { slack: SLACK, ..self.options.clone() };
         let now = Report::build(&snapshot, &options);

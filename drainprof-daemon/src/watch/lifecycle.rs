@@ -51,7 +51,7 @@ impl Observer {
             if event.tid == 0 {
                 target.allocators.clear();
                 target.exe = printable(process.exe.as_os_str().as_encoded_bytes());
-                self.follow_image(&process, &mut target, true);
+                self.follow_image(&process, &mut target, false);
             }
             target.process = Some(process);
         }
@@ -60,7 +60,6 @@ impl Observer {
     }
 
     fn executed(&mut self, event: &Event) -> Ending {
-        let from_start_children = self.options.follow;
         if let Some(old) = self.targets.iter_mut().find(|target| target.target == event.target) {
             old.ended.get_or_insert(Ended::Exec);
         }
@@ -79,13 +78,15 @@ impl Observer {
             allocators: Vec::new(),
             findings: Vec::new(),
         };
-        if event.tid != event.tgid && !self.options.follow {
+        let lost = event.tid != event.tgid && !self.options.follow;
+        if lost {
             // The kernel binds a process's probes to its first thread, which is gone when another thread
             // calls exec: they have to be put in place again.
             self.placed.retain(|placed| placed.pid != Some(event.tgid));
+            self.session.count_loss(Loss::AttachedLate, 1);
         }
         if let Some(process) = process {
-            self.follow_image(&process, &mut target, from_start_children);
+            self.follow_image(&process, &mut target, lost);
             target.process = Some(process);
         }
         let ending = if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
@@ -93,8 +94,10 @@ impl Observer {
         ending
     }
 
-    /// Looks at what a process executes now. Probes that are in place stay; the rest comes late.
-    fn follow_image(&mut self, process: &Process, target: &mut Target, follow: bool) {
+    /// Looks at what a process executes now. Probes that are in place stay; the rest comes late, which is
+    /// counted unless it was already (`late`).
+    fn follow_image(&mut self, process: &Process, target: &mut Target, late: bool) {
+        let follow = self.options.follow;
         let planned = self.plan(process);
         let (plans, findings) = match planned {
             Ok(planned) => planned,
@@ -113,7 +116,9 @@ impl Observer {
             return;
         }
         // It runs already: what it has done so far was not seen. From now on it counts as attached.
-        self.session.count_loss(Loss::AttachedLate, 1);
+        if !late {
+            self.session.count_loss(Loss::AttachedLate, 1);
+        }
         match self.place(process, &plans) {
             Ok(allocators) => {
                 target.allocators = allocators;

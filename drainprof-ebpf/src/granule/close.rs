@@ -11,7 +11,7 @@ use drainprof_common::{
 use super::{
     AGAIN, EEXIST, NOTHING, mode,
     open::granule_begin,
-    slots::{self, Found, GENERATION_STEP, find},
+    slots::{self, Found, GENERATION_STEP, find, slot_forget},
 };
 use crate::{atomic, config, emit, histogram::histogram_add, hit::now, losses, maps, series};
 
@@ -115,6 +115,7 @@ pub(crate) extern "C" fn granule_close(
             match decided {
                 Some((before, decided)) => {
                     settle(series, totals, slot, how, before, &decided, at);
+                    slot_forget(series, id);
                     closed = decided;
                     if boundary {
                         (closed.verdict, closed.live) = (unused.verdict, live);

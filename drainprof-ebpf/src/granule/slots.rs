@@ -147,6 +147,41 @@ pub(crate) fn retire(index: u32) {
     }
 }
 
+/// Takes a closed, empty granule out of its slot where slots are scarce, so that only granules that are
+/// open or pinned need one: ids that never come back would else hold theirs until user space's sweep.
+/// The index remembers that the id is closed.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn slot_forget(series: u32, id: u64) -> u32 {
+    if !are_scarce() {
+        return 0;
+    }
+    let Found::Slot(place, slot, seen) = find(series, id) else { return 0 };
+    if seen & state::CLOSED == 0 || state::live(seen) != 0 {
+        return 0;
+    }
+    if place.change(place_of::UNFOLLOWED | place_of::CLOSED) {
+        // An alloc that still means this granule may have come in between: then its free retires the slot.
+        // SAFETY: map memory.
+        unsafe { atomic::or(&raw mut (*slot).state, state::DETACHED) };
+        retire(place_of::slot(place.word));
+    }
+    0
+}
+
+/// Whether more than half of the slots are taken.
+#[inline(always)]
+fn are_scarce() -> bool {
+    let (Some(taken), Some(free)) =
+        (maps::CURSORS.get_ptr(cursor::SLOT), maps::CURSORS.get_ptr(cursor::FREE_SLOTS))
+    else {
+        return false;
+    };
+    // SAFETY: map memory, one word each.
+    let (taken, free) = unsafe { (atomic::load(taken), atomic::load(free)) };
+    taken.saturating_sub(free) > u64::from(config::max_granules() / 2)
+}
+
 /// What a fresh granule is filled with.
 #[derive(Clone, Copy)]
 pub(crate) struct Fresh {
