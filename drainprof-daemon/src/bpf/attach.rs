@@ -7,6 +7,8 @@ use aya::programs::{
     uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
 };
 
+use drainprof_common::spec::Cookie;
+
 use super::{
     BpfError, Session, names,
     session::{Plain, load_error},
@@ -22,7 +24,11 @@ impl Session {
     /// Returns the number of its spec, under which its hits are counted. Hits count only in processes
     /// that are armed. An error leaves this probe detached; those attached before stay until the session
     /// is dropped, and do nothing in processes that are not armed.
-    pub fn attach(&mut self, probe: &PlannedProbe, pid: Option<NonZeroU32>) -> Result<u32, BpfError> {
+    pub fn attach(
+        &mut self,
+        probe: &PlannedProbe,
+        pid: Option<NonZeroU32>,
+    ) -> Result<u32, BpfError> {
         let index = self.specs;
         if index >= self.sizes.probes {
             return Err(BpfError::TooManyProbes(self.sizes.probes));
@@ -58,17 +64,16 @@ impl Session {
         }
         let point = UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(site.file_offset),
-            cookie: Some(u64::from(index)),
+            cookie: Some(Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack()),
         };
         let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
-        let link = program.attach(point, &site.open_path, scope).map_err(|source| {
-            BpfError::Attach {
+        let link =
+            program.attach(point, &site.open_path, scope).map_err(|source| BpfError::Attach {
                 symbol: site.symbol.clone(),
                 object: site.shown_path.clone(),
                 offset: site.file_offset,
                 source: Box::new(source),
-            }
-        })?;
+            })?;
         self.links.push((name, link));
         Ok(())
     }

@@ -63,7 +63,10 @@ impl Session {
             });
             if claimed {
                 let key = IndexKey { series: slot.series, reserved: 0, id: slot.id };
-                self.remove_id(key, place_of::slot_word(index as u32, state::generation(slot.state)));
+                self.remove_id(
+                    key,
+                    place_of::slot_word(index as u32, state::generation(slot.state)),
+                );
                 if self.free_slots.push(index as u32, 0).is_ok() {
                     self.move_level(cursor::FREE_SLOTS, 1);
                 }

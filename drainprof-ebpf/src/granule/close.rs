@@ -210,8 +210,7 @@ fn close_slot(
         };
         let bits = if is_judged(how) { state::CLOSED } else { state::CLOSED | state::STRAGGLER };
         let before = slots::mark(slot, generation, bits)?;
-        if before & state::CLOSED == 0 {
-        }
+        if before & state::CLOSED == 0 {}
         Some((before, known))
     }
 }
