@@ -1,6 +1,6 @@
 //! Probe specs: what a probe means, as data for the generic eBPF programs.
 //!
-//! A spec is one entry of the `PROBES` map; the attach cookie of a probe is its index.
+//! A spec is one entry of the `PROBES` map; the attach cookie of a probe holds its index.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -227,6 +227,38 @@ pub struct Insn {
     pub target: u16,
 }
 
+/// What the attach cookie of a probe says: its spec, and the one process that it was attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// Index of the spec.
+    pub index: u32,
+    /// The process (`tgid`); 0 where the probe is meant for all that map its object.
+    pub tgid: u32,
+}
+
+impl Cookie {
+    /// As the kernel keeps it.
+    #[must_use]
+    pub const fn pack(self) -> u64 {
+        (self.tgid as u64) << 32 | self.index as u64
+    }
+
+    /// From what the kernel keeps.
+    #[must_use]
+    #[inline(always)]
+    pub const fn unpack(cookie: u64) -> Self {
+        Self { index: cookie as u32, tgid: (cookie >> 32) as u32 }
+    }
+
+    /// Whether a hit in process `tgid` is meant. Older kernels (seen: 6.1 and 6.12; not 6.18) run at a
+    /// return the programs of every process that is probed at the same place, not only its own.
+    #[must_use]
+    #[inline(always)]
+    pub const fn means(self, tgid: u32) -> bool {
+        self.tgid == 0 || self.tgid == tgid
+    }
+}
+
 /// One probe, as the kernel programs see it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -255,4 +287,20 @@ pub struct ProbeSpec {
     pub code: [Insn; MAX_CODE],
     /// The constants.
     pub consts: [u64; MAX_CONSTS],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cookie;
+
+    /// A cookie keeps both halves apart, and only the process that it names, if any, is meant.
+    #[test]
+    fn cookie_names_spec_and_process() {
+        let one = Cookie { index: u32::MAX, tgid: 4242 };
+        assert_eq!(Cookie::unpack(one.pack()), one);
+        assert!(one.means(4242) && !one.means(4243));
+        let all = Cookie { index: 7, tgid: 0 };
+        assert_eq!(all.pack(), 7);
+        assert!(all.means(1) && all.means(u32::MAX));
+    }
 }

@@ -79,7 +79,13 @@ proptest! {
 fn a_circle_runs_out_of_steps() {
     let jump = Insn { op: op::JUMP_IF_ZERO, arg: 0, target: 0 };
     let code = [jump; MAX_CODE];
-    let outcome = run(&code, &[0; MAX_CONSTS], 0, &Counting::default(), &mut [0; drainprof_common::spec::value::COUNT]);
+    let outcome = run(
+        &code,
+        &[0; MAX_CONSTS],
+        0,
+        &Counting::default(),
+        &mut [0; drainprof_common::spec::value::COUNT],
+    );
     assert_eq!(outcome, Outcome::Fault);
 }
 
@@ -87,6 +93,12 @@ fn a_circle_runs_out_of_steps() {
 #[test]
 fn running_off_the_end_is_a_fault() {
     let code = [Insn { op: op::RET, arg: 0, target: 0 }; MAX_CODE];
-    let outcome = run(&code, &[0; MAX_CONSTS], 90, &Counting::default(), &mut [0; drainprof_common::spec::value::COUNT]);
+    let outcome = run(
+        &code,
+        &[0; MAX_CONSTS],
+        90,
+        &Counting::default(),
+        &mut [0; drainprof_common::spec::value::COUNT],
+    );
     assert_eq!(outcome, Outcome::Fault);
 }

@@ -14,7 +14,7 @@ use drainprof_common::{
     interp::{self, Machine, Outcome, Values},
     loss::Loss,
     maps::{TargetValue, target_flags},
-    spec::{Kind, MAX_STACK, MAX_STEPS, ProbeSpec, flags, op, value},
+    spec::{Cookie, Kind, MAX_STACK, MAX_STEPS, ProbeSpec, flags, op, value},
 };
 
 use crate::{atomic, config, granule::mode, losses, maps};
@@ -164,22 +164,30 @@ pub(crate) fn read_user(address: u64, size: u32) -> Option<u64> {
 /// The target that runs now, if it is traced.
 #[inline(always)]
 pub(crate) fn current_target() -> Option<TargetValue> {
-    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    target_of((bpf_get_current_pid_tgid() >> 32) as u32)
+}
+
+#[inline(always)]
+fn target_of(tgid: u32) -> Option<TargetValue> {
     // SAFETY: copied out at once; user space removes a target only after it has ended.
     unsafe { maps::TARGETS.get(tgid).copied() }
 }
 
-/// Begins a hit: `None` where the process is not traced or the cookie unknown.
+/// Begins a hit: `None` where the process is not traced, or not meant by the probe, or the cookie unknown.
 #[inline(always)]
 pub(crate) fn begin<C: EbpfContext>(
     ctx: &C,
     values: &mut MaybeUninit<Values>,
     at_return: bool,
 ) -> Option<Hit> {
-    let target = current_target()?;
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: the context is the program's own.
-    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    let index = cookie as u32;
+    let cookie = Cookie::unpack(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
+    if !cookie.means(tgid) {
+        return None;
+    }
+    let target = target_of(tgid)?;
+    let index = cookie.index;
     let spec = maps::PROBES.get_ptr(index)?;
     let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + index);
     if let Some(counts) = counts {

@@ -24,7 +24,7 @@ pub(crate) type LossSlots = [u64; 32];
 #[map]
 pub(crate) static TARGETS: HashMap<u32, TargetValue> = HashMap::with_max_entries(1, 0);
 
-/// What each probe means; the attach cookie is the index.
+/// What each probe means; the attach cookie holds the index.
 #[map]
 pub(crate) static PROBES: Array<ProbeSpec> = Array::with_max_entries(1, 0);
 

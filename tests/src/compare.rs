@@ -123,8 +123,10 @@ impl Expect {
     fn allocators(&self, truth: &Value, target: &Value, found: &mut Vec<String>) {
         let pid = &truth["pid"];
         // An allocator that did nothing has told nobody its instance.
-        let mut reported: Vec<&Value> =
-            list(&target["allocators"]).iter().filter(|allocator| !nothing_happened(allocator)).collect();
+        let mut reported: Vec<&Value> = list(&target["allocators"])
+            .iter()
+            .filter(|allocator| !nothing_happened(allocator))
+            .collect();
         for allocator in list(&truth["allocators"]) {
             if nothing_happened(allocator) {
                 continue;

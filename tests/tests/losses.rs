@@ -222,12 +222,12 @@ fn every_loss_has_its_test() {
         "calls_cut_by_exit", // traps.rs
     ];
     const NOT_FROM_OUTSIDE: [&str; 6] = [
-        "granule_index_full",   // sized with the slots: they run out first
-        "alloc_raced",          // needs a close and a reopen within nanoseconds, thrice
-        "event_unknown",        // needs two versions at once
-        "index_raced",          // needs a sweep within the same instant
-        "attached_late",        // needs a process that runs before its parent's event is read
-        "returns_unmatched",    // lifecycle.rs: whether a return is seen depends on the kernel
+        "granule_index_full", // sized with the slots: they run out first
+        "alloc_raced",        // needs a close and a reopen within nanoseconds, thrice
+        "event_unknown",      // needs two versions at once
+        "index_raced",        // needs a sweep within the same instant
+        "attached_late",      // needs a process that runs before its parent's event is read
+        "returns_unmatched",  // lifecycle.rs: whether a return is seen depends on the kernel
     ];
     for info in drainprof_common::loss::LOSSES {
         assert!(

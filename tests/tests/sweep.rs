@@ -4,7 +4,10 @@
 //! `DRAINPROF_SWEEP_CLOSES` sets another number of closes, for machines that are emulated.
 
 use anyhow::Result;
-use drainprof_tests::{environment::{requires_root, sweep_closes}, tracer::trace};
+use drainprof_tests::{
+    environment::{requires_root, sweep_closes},
+    tracer::trace,
+};
 
 const ROOM: [&str; 6] =
     ["--level", "objects", "--max-granules", "262144", "--max-objects", "262144"];

@@ -7,6 +7,8 @@ use aya::programs::{
     uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
 };
 
+use drainprof_common::spec::Cookie;
+
 use super::{
     BpfError, Session, names,
     session::{Plain, load_error},
@@ -43,7 +45,11 @@ impl Session {
     /// Returns the number of its spec, under which its hits are counted. Hits count only in processes
     /// that are armed. An error leaves this probe detached; those attached before stay until the session
     /// is dropped, and do nothing in processes that are not armed.
-    pub fn attach(&mut self, probe: &PlannedProbe, pid: Option<NonZeroU32>) -> Result<u32, BpfError> {
+    pub fn attach(
+        &mut self,
+        probe: &PlannedProbe,
+        pid: Option<NonZeroU32>,
+    ) -> Result<u32, BpfError> {
         let index = self.specs;
         if index >= self.sizes.probes {
             return Err(BpfError::TooManyProbes(self.sizes.probes));
@@ -81,7 +87,7 @@ impl Session {
         }
         let point = UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(site.file_offset),
-            cookie: Some(u64::from(index)),
+            cookie: Some(Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack()),
         };
         let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());

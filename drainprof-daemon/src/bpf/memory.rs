@@ -22,11 +22,7 @@ impl<T: Pod> Mapped<T> {
     const WORDS: usize = size_of::<T>() / 8;
 
     /// Maps `entries` values of an array map that was made with `BPF_F_MMAPABLE`.
-    pub(super) fn new(
-        map: &'static str,
-        fd: &impl AsFd,
-        entries: usize,
-    ) -> Result<Self, BpfError> {
+    pub(super) fn new(map: &'static str, fd: &impl AsFd, entries: usize) -> Result<Self, BpfError> {
         const { assert!(size_of::<T>().is_multiple_of(8), "map values are whole words") };
         let memory = MmapOptions::new()
             .len(entries * size_of::<T>())

@@ -6,8 +6,23 @@ use crate::profile::Phase;
 
 /// Maps that user space uses.
 pub(super) const MAPS: [&str; 17] = [
-    TARGETS, PROBES, PROBE_COUNTS, SERIES, SERIES_STATE, TOTALS, INDEX, GRANULES, FREE_SLOTS, OBJECTS,
-    THREADS, ZERO_THREAD, HISTOGRAMS, ZERO_HIST, LOSSES, CURSORS, EVENTS,
+    TARGETS,
+    PROBES,
+    PROBE_COUNTS,
+    SERIES,
+    SERIES_STATE,
+    TOTALS,
+    INDEX,
+    GRANULES,
+    FREE_SLOTS,
+    OBJECTS,
+    THREADS,
+    ZERO_THREAD,
+    HISTOGRAMS,
+    ZERO_HIST,
+    LOSSES,
+    CURSORS,
+    EVENTS,
 ];
 pub(super) const TARGETS: &str = "TARGETS";
 pub(super) const PROBES: &str = "PROBES";

@@ -49,8 +49,11 @@ impl Session {
                 let state = self.series_state.get(series);
                 let mut totals = self.sum_totals(series);
                 ends!(totals, ends);
-                (state.created_ns != 0)
-                    .then_some(SeriesRecord { series: series as u32, state, totals })
+                (state.created_ns != 0).then_some(SeriesRecord {
+                    series: series as u32,
+                    state,
+                    totals,
+                })
             })
             .collect()
     }
@@ -81,7 +84,8 @@ impl Session {
                 slot.state & state::USED != 0
                     && (slot.state & state::CLOSED == 0
                         || (state::live(slot.state) != 0
-                            && slot.state & (state::BEFORE | state::TAINTED | state::STRAGGLER) == 0))
+                            && slot.state & (state::BEFORE | state::TAINTED | state::STRAGGLER)
+                                == 0))
             })
             .map(|slot| GranuleRecord { slot })
             .collect()
@@ -94,7 +98,8 @@ impl Session {
             .iter()
             .filter_map(Result::ok)
             .filter_map(|(key, hist)| {
-                let of = [Of::PinDelay, Of::Lifetime].into_iter().find(|of| *of as u32 == key.0.of)?;
+                let of =
+                    [Of::PinDelay, Of::Lifetime].into_iter().find(|of| *of as u32 == key.0.of)?;
                 Some((of, key.0.series, key.0.place, hist.0))
             })
             .collect()

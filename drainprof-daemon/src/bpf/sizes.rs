@@ -58,10 +58,11 @@ impl Sizes {
     }
 
     /// Entries of the index of granule ids: closed ids are remembered for a while, so that a second
-    /// close is recognised.
+    /// close is recognised. The sweep that forgets them comes a few times a second, so there is room for
+    /// what may close in between, however few slots are asked for.
     #[must_use]
     pub const fn index(&self) -> u32 {
-        self.granules.saturating_mul(2).saturating_add(4_096)
+        self.granules.saturating_mul(2).saturating_add(65_536)
     }
 
     /// About how much kernel memory the maps take; those that grow on demand are counted in full.

@@ -256,8 +256,9 @@ fn format_names() -> clap::builder::PossibleValuesParser {
 fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let number: f64 =
-        number.parse().map_err(|_| "expected a number with a unit: 500ms, 30s, 5m, 2h".to_owned())?;
+    let number: f64 = number
+        .parse()
+        .map_err(|_| "expected a number with a unit: 500ms, 30s, 5m, 2h".to_owned())?;
     let seconds = match unit {
         "ms" => number / 1000.0,
         "" | "s" => number,

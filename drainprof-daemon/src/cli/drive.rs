@@ -1,10 +1,6 @@
 //! The loop that `attach` and `run` share: events, ticks, ends, and the reports.
 
-use std::{
-    collections::HashSet,
-    os::fd::OwnedFd,
-    time::Duration,
-};
+use std::{collections::HashSet, os::fd::OwnedFd, time::Duration};
 
 use anyhow::{Context as _, Result};
 use drainprof_common::event::EventKind;
@@ -105,12 +101,7 @@ impl Driver {
         eprintln!(
             "drainprof: attached {} probes to {}",
             self.observer.attached(),
-            self.observer
-                .running()
-                .iter()
-                .map(u32::to_string)
-                .collect::<Vec<_>>()
-                .join(", ")
+            self.observer.running().iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
         );
         self.deadline = self.duration.map(|duration| Instant::now() + duration);
         self.tick.reset();
@@ -270,4 +261,3 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> 
         .context("cannot start the runtime")?
         .block_on(future)
 }
-

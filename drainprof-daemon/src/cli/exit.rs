@@ -67,7 +67,9 @@ pub(super) fn told(error: &anyhow::Error) -> ExitCode {
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause.downcast_ref::<crate::export::Error>().is_some_and(crate::export::Error::is_broken_pipe)
+        cause
+            .downcast_ref::<crate::export::Error>()
+            .is_some_and(crate::export::Error::is_broken_pipe)
             || cause
                 .downcast_ref::<std::io::Error>()
                 .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)

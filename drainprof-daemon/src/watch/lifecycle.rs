@@ -89,7 +89,8 @@ impl Observer {
             self.follow_image(&process, &mut target, lost);
             target.process = Some(process);
         }
-        let ending = if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
+        let ending =
+            if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
         self.targets.push(target);
         ending
     }
@@ -104,7 +105,9 @@ impl Observer {
             Err(error) => {
                 let message = match is_no_match(&error) {
                     Some(_) => "no profile matches the program that it executes now".to_owned(),
-                    None => format!("the program that it executes now cannot be looked at: {error}"),
+                    None => {
+                        format!("the program that it executes now cannot be looked at: {error}")
+                    }
                 };
                 target.findings.push(Finding { code: "exec".to_owned(), message });
                 return;

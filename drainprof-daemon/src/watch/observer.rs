@@ -222,7 +222,10 @@ impl Observer {
     }
 
     /// Takes the events that have come; each is passed on after the observer has taken notice of it.
-    pub fn events(&mut self, mut pass_on: impl FnMut(&mut Self, EventKind, &Event, Ending)) -> usize {
+    pub fn events(
+        &mut self,
+        mut pass_on: impl FnMut(&mut Self, EventKind, &Event, Ending),
+    ) -> usize {
         let events = self.session.drain_events();
         for (kind, event) in &events {
             let ending = self.notice(*kind, event);
@@ -234,7 +237,11 @@ impl Observer {
     /// Processes that have not ended.
     #[must_use]
     pub fn running(&self) -> Vec<u32> {
-        self.targets.iter().filter(|target| target.ended.is_none()).map(|target| target.pid).collect()
+        self.targets
+            .iter()
+            .filter(|target| target.ended.is_none())
+            .map(|target| target.pid)
+            .collect()
     }
 
     /// A descriptor that becomes readable when the process ends; `None` once it has.

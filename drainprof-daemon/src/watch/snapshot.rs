@@ -22,9 +22,8 @@ use crate::{
 
 /// `CLOCK_MONOTONIC` nanoseconds, the clock of the kernel side.
 pub(super) fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
-        Duration::from(time).as_nanos().try_into().unwrap_or(u64::MAX)
-    })
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| Duration::from(time).as_nanos().try_into().unwrap_or(u64::MAX))
 }
 
 /// CPU time that this process has used.

@@ -91,7 +91,7 @@ fn script(runs: &[Run]) -> String {
          export DRAINPROF_TEST_SCHEMA=/opt/report.schema.json\n",
     );
     // Emulation is some twenty times slower than the machine itself; fewer closes show the same.
-    script.push_str("export DRAINPROF_SWEEP_CLOSES=500\n");
+    script.push_str("export DRAINPROF_SWEEP_CLOSES=2000\n");
     let _ = writeln!(script, "echo '{} kernel' $(uname -r)", qemu::MARK);
     for run in runs {
         let name = &run.binary.name;
