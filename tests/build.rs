@@ -16,6 +16,7 @@ const COMMON: &[&str] = &["-O2", "-g", "-Wall", "-Wextra", "-Werror"];
 /// Variants of one source: name, source, further flags.
 const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("psweep_static", "psweep", &["-static"]),
+    ("ifunc_static", "ifunc", &["-static"]),
     ("psweep_fixed", "psweep", &["-no-pie", "-fno-pic"]),
     ("psweep_plain", "psweep", &["-fomit-frame-pointer", "-fshrink-wrap", "-fcf-protection=full"]),
 ];

@@ -121,8 +121,9 @@ pub struct Slot {
     pub state: u64,
     /// The series that it belongs to.
     pub series: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Without object ids: pinned closes of earlier generations whose objects are counted with this one's
+    /// and cannot be told from them. They have drained once the count is zero.
+    pub owed: u32,
     /// Its id as the target has it.
     pub id: u64,
     /// When it was opened or last reset; 0 where its open was not seen.
@@ -142,6 +143,8 @@ pub struct Slot {
     /// Where its label is in the target's memory, if it could not be read at the open: the page was not
     /// there yet, and a probe cannot wait for it. User space can.
     pub label_at: u64,
+    /// Objects live at its close; while open those that it took over from its last generation.
+    pub pinned_objects: u64,
     /// Its label, NUL-terminated; all zero where the profile names none.
     pub label: [u8; LABEL_BYTES],
 }

@@ -43,6 +43,13 @@ pub(crate) unsafe fn swap(word: *mut u64, value: u64) -> u64 {
     unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(word, value) }
 }
 
+/// Replaces a 32-bit word and returns what was there before.
+#[inline(always)]
+pub(crate) unsafe fn swap_32(word: *mut u32, value: u32) -> u32 {
+    // SAFETY: the caller's promise, for four bytes.
+    unsafe { atomic_xchg::<u32, { AtomicOrdering::SeqCst }>(word, value) }
+}
+
 /// Replaces `expected` by `value`; returns what was there, which is `expected` on success.
 #[inline(always)]
 pub(crate) unsafe fn compare_swap(word: *mut u64, expected: u64, value: u64) -> u64 {

@@ -10,10 +10,7 @@ use drainprof_common::{
     spec::{Role, op},
 };
 
-use crate::{
-    hit::{Hit, Operands},
-    losses, maps, series,
-};
+use crate::{hit::Hit, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
 /// No frame: instead of an index.
@@ -26,10 +23,6 @@ fn thread() -> Option<*mut ThreadState> {
     maps::THREADS.get_ptr_mut(bpf_get_current_pid_tgid())
 }
 
-#[allow(
-    clippy::needless_borrows_for_generic_args,
-    reason = "by value it would be copied to the stack, which is too small for it"
-)]
 #[inline(always)]
 fn thread_or_make() -> Option<*mut ThreadState> {
     if let Some(state) = thread() {
@@ -72,12 +65,12 @@ unsafe fn lives(frame: *const Frame, rsp: u64, caller: u64) -> bool {
 
 /// Pushes the frame of a call that is followed to its return. `None`: a counted loss.
 #[inline(always)]
-pub(crate) fn enter(hit: &Hit, operands: &Operands) -> Option<*mut Frame> {
+pub(crate) fn enter(hit: &Hit) -> Option<*mut Frame> {
     let Some(state) = thread_or_make() else {
         losses::count(Loss::ThreadMapFull);
         return None;
     };
-    match call_push(state, hit.target, hit.index, hit.rsp, hit.caller) {
+    match call_push(state, hit.target, hit.index, hit.rsp, hit.caller()) {
         NONE => {
             losses::count(Loss::NestingTooDeep);
             None
@@ -88,12 +81,12 @@ pub(crate) fn enter(hit: &Hit, operands: &Operands) -> Option<*mut Frame> {
             unsafe {
                 (*new).role = (*hit.spec).role;
                 (*new).allocator = (*hit.spec).allocator;
-                (*new).args[0] = operands.0[0];
-                (*new).args[1] = operands.0[1];
-                (*new).args[2] = operands.0[2];
-                (*new).args[3] = operands.0[3];
-                (*new).args[4] = operands.0[4];
-                (*new).args[5] = operands.0[5];
+                (*new).args[0] = (*hit.operands).0[0];
+                (*new).args[1] = (*hit.operands).0[1];
+                (*new).args[2] = (*hit.operands).0[2];
+                (*new).args[3] = (*hit.operands).0[3];
+                (*new).args[4] = (*hit.operands).0[4];
+                (*new).args[5] = (*hit.operands).0[5];
             }
             Some(new)
         }
@@ -149,13 +142,9 @@ pub(crate) extern "C" fn call_push(
     }
 }
 
-/// Pops the frame of the call that returns now; what it was called with and returns. `None`: its entry
-/// was not followed.
+/// Pops the frame of the call that returns now. `None`: its entry was not followed.
 #[inline(always)]
-pub(crate) fn leave<C: EbpfContext>(
-    ctx: &C,
-    hit: &mut Hit,
-) -> Option<(*mut Frame, *const Operands)> {
+pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame> {
     let regs: *const pt_regs = ctx.as_ptr().cast();
     // SAFETY: a uretprobe's context is `pt_regs`.
     let (rsp, ret) = unsafe { ((*regs).rsp, (*regs).rax) };
@@ -170,9 +159,9 @@ pub(crate) fn leave<C: EbpfContext>(
     unsafe {
         (*own).ret = ret;
         hit.rsp = (*own).rsp;
-        hit.caller = (*own).caller;
+        hit.operands = (&raw const (*own).args).cast();
         hit.nested = (*own).nested_allocs;
-        Some((own, (&raw const (*own).args).cast()))
+        Some(own)
     }
 }
 

@@ -15,7 +15,7 @@ const BPF_NOEXIST: u64 = 1;
 #[inline(never)]
 pub(crate) extern "C" fn histogram_add(series: u32, of: u32, place: u64, nanoseconds: u64) -> u32 {
     let key = HistKey { series, of, place };
-    let Some(hist) = maps::HISTOGRAMS.get_ptr_mut(key).or_else(|| make(&key)) else {
+    let Some(hist) = maps::HISTOGRAMS.get_ptr_mut(&key).or_else(|| make(&key)) else {
         losses::count(Loss::HistogramMapFull);
         return 0;
     };
@@ -34,10 +34,6 @@ pub(crate) extern "C" fn histogram_add(series: u32, of: u32, place: u64, nanosec
     0
 }
 
-#[allow(
-    clippy::needless_borrows_for_generic_args,
-    reason = "by value it would be copied to the stack, which is too small for it"
-)]
 #[inline(always)]
 fn make(key: &HistKey) -> Option<*mut Hist> {
     let zero = maps::ZERO_HIST.get_ptr(0)?;

@@ -31,8 +31,8 @@ pub(crate) struct Hit {
     pub(crate) target_flags: u32,
     /// What the expressions yielded; in the program's own stack frame.
     pub(crate) values: *mut Values,
-    /// Return address of the call; 0 where unknown.
-    pub(crate) caller: u64,
+    /// What the expressions compute from; once they are known.
+    pub(crate) operands: *const Operands,
     /// Stack pointer at entry.
     pub(crate) rsp: u64,
     /// Allocs that were counted inside this call.
@@ -72,6 +72,13 @@ impl Hit {
     pub(crate) fn value(&self, index: u8) -> u64 {
         // SAFETY: `begin`'s caller keeps the values for as long as the hit.
         unsafe { (&*self.values)[index as usize] }
+    }
+
+    /// Return address of the call; 0 where unknown.
+    #[inline(always)]
+    pub(crate) fn caller(&self) -> u64 {
+        // SAFETY: the operands live as long as the hit.
+        unsafe { (*self.operands).0[op::INPUT_CALLER as usize] }
     }
 
     /// Whether the target is observed since its first instruction.
@@ -191,37 +198,45 @@ pub(crate) fn begin<C: EbpfContext>(
         target: target.target,
         target_flags: target.flags,
         values: clear(values),
-        caller: 0,
+        operands: core::ptr::null(),
         rsp: 0,
         nested: 0,
     })
 }
 
-/// The operands at a function's entry.
+/// The operands at a function's entry; in the program's own stack frame.
 #[inline(always)]
-pub(crate) fn entry_operands<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Operands {
+pub(crate) fn entry_operands<C: EbpfContext>(
+    ctx: &C,
+    hit: &mut Hit,
+    operands: &mut MaybeUninit<Operands>,
+) {
     let regs: *const pt_regs = ctx.as_ptr().cast();
-    // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load.
-    let (mut inputs, rsp) = unsafe {
-        (
-            [(*regs).rdi, (*regs).rsi, (*regs).rdx, (*regs).rcx, (*regs).r8, (*regs).r9, 0, 0],
-            (*regs).rsp,
-        )
-    };
-    hit.rsp = rsp;
-    // The frame is not set up yet: the return address is on top of the stack.
-    hit.caller = read_user(rsp, 8).unwrap_or(0);
-    inputs[op::INPUT_CALLER as usize] = hit.caller;
-    Operands(inputs)
+    let inputs = operands.as_mut_ptr().cast::<u64>();
+    // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load. All eight words are written.
+    unsafe {
+        hit.rsp = (*regs).rsp;
+        // The frame is not set up yet: the return address is on top of the stack.
+        let caller = read_user(hit.rsp, 8).unwrap_or(0);
+        inputs.write((*regs).rdi);
+        inputs.add(1).write((*regs).rsi);
+        inputs.add(2).write((*regs).rdx);
+        inputs.add(3).write((*regs).rcx);
+        inputs.add(4).write((*regs).r8);
+        inputs.add(5).write((*regs).r9);
+        inputs.add(op::INPUT_RET as usize).write(0);
+        inputs.add(op::INPUT_CALLER as usize).write(caller);
+    }
+    hit.operands = operands.as_ptr();
 }
 
 /// Runs one phase of the spec's code; counts and returns `false` where the hit is not to be counted.
 #[inline(always)]
-pub(crate) fn evaluate(hit: &mut Hit, operands: *const Operands, at_return: bool) -> bool {
+pub(crate) fn evaluate(hit: &Hit, at_return: bool) -> bool {
     // SAFETY: the spec is a live value of the array map.
     let start =
         unsafe { if at_return { (*hit.spec).return_start } else { (*hit.spec).entry_start } };
-    let outcome = run(hit.spec, start, operands, hit.values);
+    let outcome = run(hit.spec, start, hit.operands, hit.values);
     if outcome == Outcome::Accepted as u32 {
         return true;
     }

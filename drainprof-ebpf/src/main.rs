@@ -22,6 +22,10 @@
     reason = "the verifier follows a static function again on every path; what is shared is global instead"
 )]
 #![allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "keys and values passed by value are copied once more on a stack of 512 bytes"
+)]
+#![allow(
     unreachable_pub,
     reason = "programs and maps are exported by name, through the object file"
 )]

@@ -122,12 +122,12 @@ pub(crate) extern "C" fn object_enter(
     // Copies on this function's stack: Linux 6.1 takes no other memory for a map's key or value.
     // SAFETY: the callers pass their own.
     let (key, object) = unsafe { (*key, *object) };
-    let mut result = maps::OBJECTS.insert(key, object, BPF_NOEXIST);
+    let mut result = maps::OBJECTS.insert(&key, &object, BPF_NOEXIST);
     if result == Err(EEXIST) {
         if let Some(old) = take(&key) {
             replaced(&old, how);
         }
-        result = maps::OBJECTS.insert(key, object, BPF_NOEXIST);
+        result = maps::OBJECTS.insert(&key, &object, BPF_NOEXIST);
     }
     if result.is_err() {
         lose(&object);
@@ -151,7 +151,7 @@ pub(crate) extern "C" fn object_restore(
     }
     // SAFETY: the callers pass their own; copied as in `object_enter`.
     let (key, object) = unsafe { (*key, *object) };
-    match maps::OBJECTS.insert(key, object, BPF_NOEXIST) {
+    match maps::OBJECTS.insert(&key, &object, BPF_NOEXIST) {
         Ok(()) => series::level(cursor::OBJECTS, true),
         // Its id was given out again while it was out.
         Err(EEXIST) => replaced(&object, how),
@@ -202,7 +202,7 @@ pub(crate) extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u3
     let ObjectValue { slot: index, generation, size, series, .. } = unsafe { *object };
     if index != NO_SLOT {
         let Some(slot) = slots::slot(index) else { return 0 };
-        if !mode::is_bulk(how) {
+        if mode::is_drain(how) {
             granule::granule_release(index, slot, size, 1);
         } else if granule::take_off(index, slot, generation, size, how) == 0 {
             return 0;
@@ -382,7 +382,7 @@ fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
     // SAFETY: map memory; the object holds it, unless its granule has freed it in bulk.
     unsafe {
         let seen = atomic::load(&raw const (*slot).state);
-        if hit.is(Kind::Bulk) && state::generation(seen) != object.generation {
+        if !hit.is(Kind::Drain) && state::generation(seen) != object.generation {
             return false;
         }
         // An object that moved under a granule's id that was opened again is in the new generation.

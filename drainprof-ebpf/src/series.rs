@@ -38,7 +38,7 @@ pub(crate) extern "C" fn series_make(target: u32, allocator: u32, instance: u64)
         losses::count(Loss::InstanceMapFull);
         return NO_SERIES;
     };
-    if maps::SERIES.insert(key, u64::from(index), BPF_NOEXIST).is_err() {
+    if maps::SERIES.insert(&key, u64::from(index), BPF_NOEXIST).is_err() {
         // Another CPU made it first (our index stays unused), or the map is full.
         let found = find(&key);
         if found.is_none() {

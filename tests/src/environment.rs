@@ -6,6 +6,7 @@
 //! | `DRAINPROF_TEST_TARGETS` | directory of targets and profiles; else where `build.rs` put them |
 //! | `DRAINPROF_TEST_SCHEMA` | the report's JSON schema; else `docs/report.schema.json` of the workspace |
 //! | `DRAINPROF_TEST_DEADLINE` | seconds that one wait may take (120); raise it on emulated machines |
+//! | `DRAINPROF_SWEEP_CLOSES` | how many closes a p-sweep makes, at most what it makes anyway; at least 100 |
 //! | `DRAINPROF_TEST_SKIP` | a reason for which this kernel forbids the tests: they skip instead of fail |
 
 use std::{
@@ -22,6 +23,17 @@ use anyhow::{Context as _, Result, bail};
 pub fn deadline() -> Duration {
     let seconds = env::var("DRAINPROF_TEST_DEADLINE").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(120))
+}
+
+/// How many closes a p-sweep makes: `usual`, or the fewer that the environment asks for.
+pub fn sweep_closes(usual: u64) -> Result<u64> {
+    // Fewer would leave a share of one percent without a single pin.
+    const FEWEST: u64 = 100;
+    let Ok(text) = env::var("DRAINPROF_SWEEP_CLOSES") else { return Ok(usual) };
+    match text.parse() {
+        Ok(asked) if asked >= FEWEST => Ok(usual.min(asked)),
+        _ => bail!("DRAINPROF_SWEEP_CLOSES is `{text}`: give a number from {FEWEST} on"),
+    }
 }
 
 /// The running kernel's release.

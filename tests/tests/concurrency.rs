@@ -4,7 +4,7 @@
 use anyhow::Result;
 use drainprof_tests::{
     compare::Expect,
-    environment::requires_root,
+    environment::{requires_root, sweep_closes},
     target::Target,
     tracer::{Traced, Tracer, trace},
 };
@@ -14,7 +14,8 @@ use drainprof_tests::{
 fn a_million_events_of_eight_threads() -> Result<()> {
     if requires_root() {
         let more = ["--level", "objects", "--max-granules", "131072", "--max-objects", "131072"];
-        let traced = trace("threads", &["events=1000000"], "arena", &more)?;
+        let events = format!("events={}", 8 * sweep_closes(125_000)?);
+        let traced = trace("threads", &[&events], "arena", &more)?;
         let any = drainprof_tests::compare::Count::Any;
         // Stragglers are a fact of this workload: an alloc may come just after its granule's close.
         Expect::default().loss("allocs_after_close", any).check(&traced);

@@ -103,6 +103,22 @@ fn nothing_to_probe() -> Result<()> {
     Ok(())
 }
 
+/// The dynamic linker has followed a program's own IFUNCs by its entry point. A static program has not:
+/// without its alloc probe it is refused, with the reason, and runs on unobserved.
+#[test]
+fn ifuncs_at_the_entry_point() -> Result<()> {
+    if requires_root() {
+        trace_from_start("ifunc", &[], "ifunc", &OBJECTS)?.exact();
+        let profile = environment::profile("ifunc");
+        let program = environment::target("ifunc_static")?.display().to_string();
+        let args = ["run", "--level", "objects", "--profile", &profile, "--", &program, "times=10"];
+        let outcome = drainprof_tests::tracer::run_to_end(&args)?;
+        assert_eq!(outcome.code, Some(4), "{}", outcome.talk());
+        assert!(outcome.talk().contains("an IFUNC whose"), "{}", outcome.talk());
+    }
+    Ok(())
+}
+
 /// The child has drainprof's own stdin and stdout.
 #[test]
 fn child_reads_its_stdin() -> Result<()> {

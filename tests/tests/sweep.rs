@@ -1,19 +1,21 @@
 //! The p-sweep: 100,000 closes, of which a share p is pinned; the error must be 0, not small.
 //!
 //! One object per granule keeps a sweep under ten seconds even where every hit is single-stepped.
+//! `DRAINPROF_SWEEP_CLOSES` sets another number of closes, for machines that are emulated.
 
 use anyhow::Result;
-use drainprof_tests::{environment::requires_root, tracer::trace};
+use drainprof_tests::{environment::{requires_root, sweep_closes}, tracer::trace};
 
 const ROOM: [&str; 6] =
     ["--level", "objects", "--max-granules", "262144", "--max-objects", "262144"];
 
 fn sweep(p: &str) -> Result<()> {
     if requires_root() {
-        let traced = trace("psweep", &["closes=100000", p], "arena", &ROOM)?;
+        let closes = sweep_closes(100_000)?;
+        let traced = trace("psweep", &[&format!("closes={closes}"), p], "arena", &ROOM)?;
         traced.exact();
         let granules = &traced.outcome.report()["targets"][0]["allocators"][0]["granules"];
-        assert_eq!(granules["closed"], 100_000);
+        assert_eq!(granules["closed"], closes);
     }
     Ok(())
 }
@@ -42,7 +44,8 @@ sweeps! {
 #[test]
 fn ring_late_by_one() -> Result<()> {
     if requires_root() {
-        trace("psweep", &["closes=10000", "ring=16", "late=1", "p=2500"], "arena", &ROOM)?.exact();
+        let closes = format!("closes={}", sweep_closes(10_000)?);
+        trace("psweep", &[&closes, "ring=16", "late=1", "p=2500"], "arena", &ROOM)?.exact();
     }
     Ok(())
 }
@@ -51,7 +54,8 @@ fn ring_late_by_one() -> Result<()> {
 #[test]
 fn ring_late_by_forty() -> Result<()> {
     if requires_root() {
-        trace("psweep", &["closes=10000", "ring=16", "late=40", "p=2500"], "arena", &ROOM)?.exact();
+        let closes = format!("closes={}", sweep_closes(10_000)?);
+        trace("psweep", &[&closes, "ring=16", "late=40", "p=2500"], "arena", &ROOM)?.exact();
     }
     Ok(())
 }
@@ -60,8 +64,8 @@ fn ring_late_by_forty() -> Result<()> {
 #[test]
 fn fifty_objects_per_granule() -> Result<()> {
     if requires_root() {
-        let args = ["closes=2000", "objects=50", "late=7", "p=3000"];
-        trace("psweep", &args, "arena", &ROOM)?.exact();
+        let closes = format!("closes={}", sweep_closes(2000)?);
+        trace("psweep", &[&closes, "objects=50", "late=7", "p=3000"], "arena", &ROOM)?.exact();
     }
     Ok(())
 }
@@ -71,7 +75,8 @@ fn fifty_objects_per_granule() -> Result<()> {
 fn same_verdicts_at_boundary() -> Result<()> {
     if requires_root() {
         let more = ["--level", "boundary"];
-        let traced = trace("psweep", &["closes=20000", "p=2500"], "arena", &more)?;
+        let closes = format!("closes={}", sweep_closes(20_000)?);
+        let traced = trace("psweep", &[&closes, "p=2500"], "arena", &more)?;
         drainprof_tests::compare::Expect::default()
             .leave_out("objects")
             .leave_out("retention")

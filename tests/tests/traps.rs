@@ -186,11 +186,16 @@ fn finding_codes(traced: &Traced) -> Vec<String> {
         .collect()
 }
 
-/// An IFUNC is followed to the function that it stands for in this process.
+/// An IFUNC is followed to the function that it stands for in this process, and that is told.
 #[test]
 fn ifunc_is_not_silent() -> Result<()> {
     if requires_root() {
-        trace("ifunc", &[], "ifunc", &["--level", "objects"])?.exact();
+        for target in ["ifunc", "ifunc_static"] {
+            let traced = trace(target, &[], "ifunc", &["--level", "objects"])?;
+            traced.exact();
+            let codes = finding_codes(&traced);
+            assert!(codes.iter().any(|code| code == "ifunc"), "{codes:?}");
+        }
     }
     Ok(())
 }

@@ -174,7 +174,7 @@ impl Places {
                  that one is not known: {why}; name the implementation in the profile instead"
             ),
         );
-        self.missing = Some("an IFUNC whose implementation is not known".into());
+        self.missing = Some(format!("an IFUNC whose implementation is not known: {why}"));
     }
 
     /// Functions of one name that no other object can see are several functions.

@@ -190,10 +190,9 @@ impl Ifunc<'_> {
             {
                 name
             }
-            Some(_) => return None,
             // A stripped object has no names for its own functions.
             None if own && slot.initial.is_some() => format!("offset:{file_offset:#x}"),
-            None => return None,
+            _ => return None,
         };
         Some(Implementation { inode, file_offset, symbol })
     }

@@ -107,11 +107,8 @@ pub(crate) extern "C" fn granule_close(
             let decided = if seen & state::CLOSED != 0 {
                 None
             } else {
-                match close_slot(slot, generation, how, at, bytes) {
-                    Some((before, known)) => state::decide(before).map(|verdict| {
-                        let live = state::live(before);
-                        (before, Closed { verdict, live, ..known })
-                    }),
+                match close_slot(slot, seen, how, at, bytes) {
+                    Some((before, known)) => state::decide(before).map(|_| (before, known)),
                     None => return AGAIN,
                 }
             };
@@ -181,16 +178,11 @@ fn count(totals: *mut Totals, how: u32, closed: &Closed, opened: u64, earlier: u
     }
 }
 
-/// Sets the flag that decides the close: the state before, and what was known of the granule then.
-/// `None`: the slot serves another generation by now.
+/// Sets the flag that decides the close: the state before, and what is known of the granule.
+/// `None`: the slot serves another generation by now, or (bulk) its count has changed.
 #[inline(always)]
-fn close_slot(
-    slot: *mut Slot,
-    generation: u32,
-    how: u32,
-    at: u64,
-    bytes: u64,
-) -> Option<(u64, Closed)> {
+fn close_slot(slot: *mut Slot, seen: u64, how: u32, at: u64, bytes: u64) -> Option<(u64, Closed)> {
+    let generation = state::generation(seen);
     // SAFETY: map memory. Everything is read and written before the flag is set: whoever sees the flag,
     // and finds that it was the late drain, reads the time and the bytes; and once it is empty another
     // CPU may fill the slot anew.
@@ -199,7 +191,8 @@ fn close_slot(
         if how & mode::HAS_BYTES != 0 || (*slot).bytes == 0 {
             (*slot).bytes = bytes;
         }
-        let known = Closed {
+        let inherited = (*slot).pinned_objects;
+        let mut known = Closed {
             verdict: Verdict::Unknown,
             generation,
             live: 0,
@@ -208,10 +201,35 @@ fn close_slot(
             opened_ns: (*slot).opened_ns,
             place: (*slot).place,
         };
-        let bits = if is_judged(how) { state::CLOSED } else { state::CLOSED | state::STRAGGLER };
-        let before = slots::mark(slot, generation, bits)?;
+        let bits =
+            if mode::is_judged(how) { state::CLOSED } else { state::CLOSED | state::STRAGGLER };
+        let before = if mode::is_bulk(how) {
+            // Its members go in the same instant: a new generation may begin right after.
+            let next = (seen | bits) & !state::LIVE;
+            if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
+                return None;
+            }
+            seen
+        } else {
+            slots::mark(slot, generation, bits)?
+        };
+        if let Some(verdict) = state::decide(before) {
+            known.live = state::live(before);
+            known.verdict = verdict;
+            (*slot).pinned_objects = known.live;
+            if is_shared(how, before) && known.live > inherited {
+                // More than what it took over from its last generation: at least one is its own.
+                known.verdict = Verdict::Pinned;
+            }
+        }
         Some((before, known))
     }
+}
+
+/// Whether objects of an earlier generation, which have no ids, are counted with this one's.
+#[inline(always)]
+fn is_shared(how: u32, before: u64) -> bool {
+    how & mode::BY_OBJECT == 0 && before & (state::TAINTED | state::BEFORE) == state::TAINTED
 }
 
 /// What follows from the close of a followed granule.
@@ -227,20 +245,22 @@ fn settle(
 ) {
     series::closed(series);
     if mode::is_bulk(how) {
-        free_members(totals, slot, before);
-    } else if is_judged(how) && closed.verdict == Verdict::Pinned {
-        retain(series, closed.bytes);
+        // SAFETY: map memory, this CPU's counters.
+        unsafe { count_members(totals, slot, before) };
+    } else if mode::is_judged(how) && closed.verdict == Verdict::Pinned {
+        if is_shared(how, before) {
+            // It has drained when the count is zero. Bytes are retained only where the next open could tell.
+            // SAFETY: map memory.
+            unsafe { atomic::add_32(&raw mut (*slot).owed, 1) };
+            retain(series, 0);
+        } else {
+            retain(series, closed.bytes);
+        }
     }
     if closed.opened_ns != 0 {
         let age = at.saturating_sub(closed.opened_ns);
         histogram_add(series, hist::Of::Lifetime as u32, closed.place, age);
     }
-}
-
-/// Whether a pinned close is waited out: elsewhere the last free is no late drain.
-#[inline(always)]
-fn is_judged(how: u32) -> bool {
-    mode::is_drain(how) && how & mode::BOUNDARY == 0
 }
 
 #[inline(always)]
@@ -254,16 +274,7 @@ fn retain(series: u32, bytes: u64) {
     }
 }
 
-/// The close of a bulk granule frees its members. Frees that come now are turned away by the flag.
-#[inline(always)]
-fn free_members(totals: *mut Totals, slot: *mut Slot, before: u64) {
-    // SAFETY: map memory.
-    unsafe {
-        atomic::sub(&raw mut (*slot).state, state::live(before));
-        count_members(totals, slot, before);
-    }
-}
-
+/// The close or reset of a bulk granule frees its members.
 #[inline(always)]
 unsafe fn count_members(totals: *mut Totals, slot: *mut Slot, before: u64) {
     // SAFETY: map memory, this CPU's counters.

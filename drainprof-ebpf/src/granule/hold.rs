@@ -10,8 +10,7 @@ use drainprof_common::{
 };
 
 use super::{
-    AGAIN, NOTHING, mode,
-    open::granule_begin,
+    AGAIN, BEGIN, mode,
     slots::{self, Found, find},
 };
 use crate::{
@@ -25,11 +24,11 @@ use crate::{
 /// How often a compare-and-swap against other CPUs' counts is tried.
 const TRIES: usize = 32;
 
-/// Counts an object in its granule, which is begun if its open was not seen: the index word, [`AGAIN`],
-/// or [`NOTHING`] for a counted loss.
+/// Counts an object in its granule: the index word, or [`AGAIN`]. [`BEGIN`] and bits of [`mode`] where its
+/// open was not seen and the caller has to begin it: from here the stack would be too deep.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, bytes: u64) -> u64 {
+pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64) -> u64 {
     let has_open = how & mode::HAS_OPEN != 0;
     match find(series, id) {
         Found::Nothing | Found::Retiring => {}
@@ -51,7 +50,7 @@ pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, 
     }
     // An open that has not returned, or none: with no `open` probe a granule's first use is its open,
     // unless it may be older than the attach.
-    let begin = if has_open && calls::open_in_flight(series, rsp) != 0 {
+    let how = if has_open && calls::open_in_flight(series, rsp) != 0 {
         mode::IN_FLIGHT
     } else if how & mode::FROM_START == 0 {
         mode::UNSEEN | mode::BEFORE
@@ -60,8 +59,7 @@ pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64, 
     } else {
         0
     };
-    let word = granule_begin(series, id, how | begin, bytes, 0);
-    if word == NOTHING { NOTHING } else { AGAIN }
+    BEGIN | u64::from(how)
 }
 
 #[inline(always)]
@@ -216,30 +214,58 @@ pub(crate) extern "C" fn granule_take_off(
             return 0;
         }
         let (series, closed_ns, bytes) = ((*slot).series, (*slot).closed_ns, (*slot).bytes);
-        if atomic::compare_swap(&raw mut (*slot).state, seen, seen - 1) != seen {
+        let last = state::live(seen) == 1;
+        let by_object = how & mode::BY_OBJECT != 0;
+        let mut next = seen - 1;
+        if last && !by_object && seen & state::CLOSED == 0 {
+            // What was taken over from an earlier generation has gone: from here the count is this one's.
+            next &= !state::TAINTED;
+        }
+        if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
             return BUSY;
         }
-        if state::live(seen) == 1 && seen & (state::CLOSED | state::DETACHED) != 0 {
+        if last && seen & (state::CLOSED | state::DETACHED) != 0 {
             // The slot may serve another granule already: its bytes are left alone.
             granule_drained(series, index, seen, closed_ns, bytes);
         } else if size != 0 {
             atomic::sub(&raw mut (*slot).live_bytes, size);
         }
+        if last && !by_object {
+            pay(series, slot);
+        }
     }
     1
 }
 
-/// Takes one object off the live count of a granule that is known by id only: 1, or 0 where it has none.
+/// Earlier generations, whose objects were counted with this one's, have drained.
+#[inline(always)]
+fn pay(series: u32, slot: *mut Slot) {
+    // SAFETY: map memory.
+    unsafe {
+        if (*slot).owed == 0 {
+            return;
+        }
+        let owed = u64::from(atomic::swap_32(&raw mut (*slot).owed, 0));
+        bump!(series, late_drained, owed);
+        if let Some(state) = series::state(series) {
+            atomic::sub(&raw mut (*state).retained_granules, owed);
+        }
+    }
+}
+
+/// Takes one object off the live count of a granule that is known by id only: 1, 0 where it has none, or
+/// [`AGAIN`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u32 {
+pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u64 {
     match find(series, id) {
         Found::Slot(place, slot, _) => {
-            take_off(place_of::slot(place.word), slot, place_of::generation(place.word), size, how)
+            let generation = place_of::generation(place.word);
+            u64::from(take_off(place_of::slot(place.word), slot, generation, size, how))
         }
         // Without a slot nothing can be said against it.
         Found::Unfollowed(_) => 1,
-        // A new generation that begins in this instant has no object that could be freed.
-        Found::Nothing | Found::Retiring | Found::Changing => 0,
+        Found::Nothing | Found::Retiring => 0,
+        Found::Changing => AGAIN,
     }
 }

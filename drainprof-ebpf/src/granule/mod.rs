@@ -43,6 +43,8 @@ const EEXIST: i32 = -17;
 const AGAIN: u64 = 1 << 62;
 /// Instead of an index word: a counted loss.
 const NOTHING: u64 = 1 << 61;
+/// Instead of an index word: the granule has to be begun first.
+const BEGIN: u64 = 1 << 60;
 /// How often to look again before it counts as a loss.
 const LOOKS: usize = 8;
 
@@ -50,6 +52,7 @@ const LOOKS: usize = 8;
 pub(crate) mod mode {
     use drainprof_common::spec::{Kind, flags};
 
+    pub(crate) const BY_OBJECT: u32 = flags::BY_OBJECT;
     pub(crate) const HAS_OPEN: u32 = flags::HAS_OPEN;
     pub(crate) const BOUNDARY: u32 = flags::BOUNDARY;
     pub(crate) const HAS_BYTES: u32 = flags::HAS_BYTES;
@@ -71,6 +74,12 @@ pub(crate) mod mode {
     #[inline(always)]
     pub(crate) fn is_bulk(how: u32) -> bool {
         how >> KIND_SHIFT == Kind::Bulk as u32
+    }
+
+    /// Whether a pinned close is waited out: elsewhere the last free is no late drain.
+    #[inline(always)]
+    pub(crate) fn is_judged(how: u32) -> bool {
+        is_drain(how) && how & BOUNDARY == 0
     }
 
     #[inline(always)]
@@ -109,7 +118,7 @@ pub(crate) fn open(hit: &Hit) {
 fn open_in(hit: &Hit, series: u32) {
     let (id, bytes, how) =
         (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode() | mode::BY_OPEN);
-    let Some(word) = repeat(|| granule_begin(series, id, how, bytes, hit.caller)) else { return };
+    let Some(word) = repeat(|| granule_begin(series, id, how, bytes, hit.caller())) else { return };
     if hit.has(flags::HAS_PARENT | flags::HAS_LABEL) {
         describe(hit, word);
     }
@@ -172,7 +181,7 @@ pub(crate) fn reset(hit: &Hit) {
     }
     let (id, bytes, how) = (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode());
     // What happened is in the counters.
-    let _ = repeat(|| granule_reset(series, id, how, bytes, hit.caller));
+    let _ = repeat(|| granule_reset(series, id, how, bytes, hit.caller()));
 }
 
 /// Counts an object in the granule that an alloc belongs to, made if its open was not seen: its index
@@ -180,11 +189,21 @@ pub(crate) fn reset(hit: &Hit) {
 #[inline(always)]
 pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
     let (how, bytes) = (hit.mode(), hit.constant_bytes());
-    repeat(|| granule_hold(series, id, how, hit.rsp, bytes))
+    repeat(|| {
+        let word = granule_hold(series, id, how, hit.rsp);
+        if word & BEGIN == 0 {
+            return word;
+        }
+        match granule_begin(series, id, how | word as u32, bytes, 0) {
+            NOTHING => NOTHING,
+            _ => AGAIN,
+        }
+    })
 }
 
 /// Takes one object off the live count of a granule that is known by id only; `false` where it has none.
 #[inline(always)]
 pub(crate) fn take_off_id(hit: &Hit, series: u32, id: u64, size: u64) -> bool {
-    granule_take_off_id(series, id, size, hit.mode()) != 0
+    let how = hit.mode();
+    repeat(|| granule_take_off_id(series, id, size, how)) == Some(1)
 }

@@ -34,6 +34,7 @@ pub(crate) extern "C" fn granule_begin(
     let mut old_word = 0;
     let mut slot = core::ptr::null_mut();
     let mut word = 0;
+    let mut inherited = 0;
     match find(series, id) {
         Found::Nothing => {}
         Found::Unfollowed(found) => {
@@ -66,7 +67,14 @@ pub(crate) extern "C" fn granule_begin(
                     slot = old_slot;
                     let generation = place_of::generation(old_word).wrapping_add(1);
                     word = place_of::slot_word(place_of::slot(old_word), generation);
-                    end_members(totals, slot, members);
+                    if mode::is_bulk(how) {
+                        end_members(totals, slot, members);
+                    } else {
+                        inherited = state::live(members);
+                        if members & OWED != 0 {
+                            owe(series, slot);
+                        }
+                    }
                 }
             }
         }
@@ -82,16 +90,24 @@ pub(crate) extern "C" fn granule_begin(
         if place_of::slot(word) != NO_SLOT {
             slot = slots::slot(place_of::slot(word)).unwrap_or(slot);
         }
+        if !slot.is_null() {
+            // SAFETY: map memory; this CPU alone holds the slot.
+            unsafe { (*slot).owed = 0 };
+        }
     }
     let first = at.is_null();
     // An id that was closed in our sight has its next generation in our sight.
     let how = if first { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
     if !slot.is_null() {
         let before = how & mode::BEFORE != 0;
-        let flags = (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT)
+        let mut flags = (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT)
             | (u64::from((how / mode::BEFORE) & 1) * state::BEFORE);
+        if inherited != 0 {
+            // The frees of the two generations cannot be told apart until none of their objects is left.
+            flags |= state::TAINTED;
+        }
         let opened_ns = if before { 0 } else { now() };
-        slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, flags });
+        slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, flags, inherited });
     }
     if first {
         if let Err(error) = maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
@@ -114,6 +130,13 @@ pub(crate) extern "C" fn granule_begin(
             reopened(series, totals);
         }
     }
+    count(totals, how, slot.is_null());
+    series::opened(series);
+    word
+}
+
+#[inline(always)]
+fn count(totals: *mut Totals, how: u32, unfollowed: bool) {
     // SAFETY: this CPU's counters.
     unsafe {
         if how & mode::UNSEEN != 0 {
@@ -121,25 +144,25 @@ pub(crate) extern "C" fn granule_begin(
         } else {
             atomic::add(&raw mut (*totals).opened, 1);
         }
-        if slot.is_null() {
+        if unfollowed {
             losses::count(Loss::GranuleMapFull);
             atomic::add(&raw mut (*totals).unfollowed, 1);
         }
     }
-    series::opened(series);
-    word
 }
 
 /// Instead of a count: a closed slot's objects still refer to it; the last of them gives it back.
 const LEFT: u64 = 1 << 32;
 /// Instead of a count: another CPU was first.
 const STALE: u64 = 1 << 33;
-
+/// With a count: the generation that it is taken over from is pinned and waited for.
+const OWED: u64 = 1 << 35;
 /// Instead of a count: another CPU changed it in this instant.
 const BUSY: u64 = 1 << 34;
 
-/// Takes over a closed slot if nothing refers to it, with a new generation: the count that it had, which
-/// for a bulk granule's members may be more than 0. Else leaves it to its objects.
+/// Takes over a closed slot if nothing refers to it, with a new generation: the count that it had. That
+/// of a bulk granule's members is taken off. Objects without ids refer to no slot: the new generation
+/// takes them over. Else leaves the slot to its objects.
 #[inline(always)]
 fn claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
     for _ in 0..TRIES {
@@ -165,16 +188,21 @@ pub(crate) extern "C" fn granule_claim(slot: *mut Slot, generation: u32, how: u3
         {
             return STALE;
         }
-        let mine = mode::is_bulk(how) || state::live(seen) == 0;
-        let next = if mine {
-            (seen & !state::LIVE).wrapping_add(slots::GENERATION_STEP)
-        } else {
-            seen | state::DETACHED
-        };
+        let live = state::live(seen);
+        let bulk = mode::is_bulk(how);
+        let mine = bulk || live == 0 || how & mode::BY_OBJECT == 0;
+        let kept = if bulk { seen & !state::LIVE } else { seen };
+        let next =
+            if mine { kept.wrapping_add(slots::GENERATION_STEP) } else { seen | state::DETACHED };
         if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
             return BUSY;
         }
-        if mine { state::live(seen) } else { LEFT }
+        if !mine {
+            return LEFT;
+        }
+        // As `state::is_late_drain`, of the generation's last object.
+        let waited = state::is_late_drain((seen & !state::LIVE) | 1);
+        if waited && live != 0 && mode::is_judged(how) { live | OWED } else { live }
     }
 }
 
@@ -187,6 +215,19 @@ fn end_members(totals: *mut Totals, slot: *mut Slot, members: u64) {
             let bytes = atomic::load(&raw const (*slot).live_bytes);
             atomic::add(&raw mut (*totals).freed_in_bulk, members);
             atomic::add(&raw mut (*totals).freed_bytes, bytes);
+        }
+    }
+}
+
+/// A pinned granule is used again with its objects in it. It has drained once they are gone, whoever they
+/// are counted with; its bytes are in use.
+#[inline(always)]
+fn owe(series: u32, slot: *mut Slot) {
+    // SAFETY: map memory; the slot's description is the last generation's until it is filled.
+    unsafe {
+        atomic::add_32(&raw mut (*slot).owed, 1);
+        if let Some(state) = series::state(series) {
+            atomic::sub(&raw mut (*state).retained_bytes, (*slot).bytes);
         }
     }
 }

@@ -162,6 +162,8 @@ pub(crate) struct Fresh {
     pub(crate) bytes: u64,
     /// Flags of its state.
     pub(crate) flags: u64,
+    /// Objects that it takes over from its last generation, with their bytes.
+    pub(crate) inherited: u64,
 }
 
 /// Fills a slot that the caller alone holds, and opens it.
@@ -176,10 +178,13 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         (*slot).place = fresh.place;
         (*slot).bytes = fresh.bytes;
         // Volatile: else it becomes a call of a byte-wise `memset`.
-        atomic::store(&raw mut (*slot).live_bytes, 0);
+        if fresh.inherited == 0 {
+            atomic::store(&raw mut (*slot).live_bytes, 0);
+        }
         atomic::store(&raw mut (*slot).allocated, 0);
         atomic::store(&raw mut (*slot).parent, 0);
         atomic::store(&raw mut (*slot).label_at, 0);
+        atomic::store(&raw mut (*slot).pinned_objects, fresh.inherited);
         for word in 0..LABEL_BYTES / 8 {
             atomic::store(slot.cast::<u64>().add(offset_of!(Slot, label) / 8 + word), 0);
         }

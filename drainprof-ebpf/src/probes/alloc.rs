@@ -52,9 +52,10 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
 fn try_call_entry(ctx: &ProbeContext) -> Option<()> {
     let mut values = MaybeUninit::uninit();
     let mut hit = hit::begin(ctx, &mut values, false)?;
-    let operands = hit::entry_operands(ctx, &mut hit);
-    let frame = calls::enter(&hit, &operands)?;
-    if hit.has(flags::TAKE_AT_ENTRY) && hit::evaluate(&mut hit, &raw const operands, false) {
+    let mut operands = MaybeUninit::uninit();
+    hit::entry_operands(ctx, &mut hit, &mut operands);
+    let frame = calls::enter(&hit)?;
+    if hit.has(flags::TAKE_AT_ENTRY) && hit::evaluate(&hit, false) {
         object::take_at_entry(&hit, frame);
     }
     Some(())

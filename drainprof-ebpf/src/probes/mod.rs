@@ -23,8 +23,9 @@ use crate::{calls, hit, hit::Hit};
 fn at_entry(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
     let mut values = MaybeUninit::uninit();
     let Some(mut hit) = hit::begin(ctx, &mut values, false) else { return };
-    let operands = hit::entry_operands(ctx, &mut hit);
-    if hit::evaluate(&mut hit, &raw const operands, false) {
+    let mut operands = MaybeUninit::uninit();
+    hit::entry_operands(ctx, &mut hit, &mut operands);
+    if hit::evaluate(&hit, false) {
         handle(&hit);
     }
 }
@@ -39,8 +40,8 @@ fn at_return(
 ) {
     let mut values = MaybeUninit::uninit();
     let Some(mut hit) = hit::begin(ctx, &mut values, true) else { return };
-    let Some((frame, operands)) = calls::leave(ctx, &mut hit) else { return };
-    if hit::evaluate(&mut hit, operands, true) {
+    let Some(frame) = calls::leave(ctx, &mut hit) else { return };
+    if hit::evaluate(&hit, true) {
         handle(&hit, frame);
     } else {
         rejected(&hit, frame);

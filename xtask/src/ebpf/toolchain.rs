@@ -148,10 +148,16 @@ impl Toolchain {
 
 /// Compiler flags; paths of this machine are replaced by names that are the same everywhere.
 fn flags(toolchain: Toolchain, root: &Path) -> Vec<String> {
-    let mut flags: Vec<String> =
-        ["--cfg=bpf_target_arch=\"x86_64\"", "-Clink-arg=--btf", "-Cdebuginfo=2"]
-            .map(String::from)
-            .into();
+    // The default, v1 of the instruction set, has no atomics that return the old value. Those are in
+    // Linux since 5.12, and we need 5.15.
+    let mut flags: Vec<String> = [
+        "--cfg=bpf_target_arch=\"x86_64\"",
+        "-Clink-arg=--btf",
+        "-Ctarget-cpu=v3",
+        "-Cdebuginfo=2",
+    ]
+    .map(String::from)
+    .into();
     let mut remap = |from: &Path, to: &str| {
         flags.push(format!("--remap-path-prefix={}={to}", from.display()));
     };

@@ -84,7 +84,7 @@ impl Elf {
 
 impl Reader<'_> {
     fn slots(&self, names: &[Vec<u8>], resolver: Option<u64>) -> Result<Vec<Slot>, ElfError> {
-        let (named, relative) = KINDS;
+        let (by_name, relative) = KINDS;
         let mut slots = Vec::new();
         let mut seen = 0;
         let sections = self.sections.iter().filter(|section| {
@@ -108,7 +108,7 @@ impl Reader<'_> {
                 let wanted = if by_resolver {
                     resolver == Some(relocation.r_addend(ENDIAN).cast_unsigned())
                 } else {
-                    named.contains(&kind)
+                    by_name.contains(&kind)
                         && imports.is_one_of(relocation.r_sym(ENDIAN, false), names)
                 };
                 if wanted && slots.len() < MAX_SLOTS {
