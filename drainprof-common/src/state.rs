@@ -9,7 +9,8 @@
 
 /// The granule's boundary was reached.
 pub const CLOSED: u64 = 1 << 32;
-/// Something that the verdict needs was lost: the close is `unknown`.
+/// Something that the verdict needs was lost, or objects without ids that an earlier generation has left
+/// are counted with this one's: the close is `unknown`.
 pub const TAINTED: u64 = 1 << 33;
 /// The granule's open was not seen, and it may have had objects before that: the close is `unknown`.
 pub const BEFORE: u64 = 1 << 34;

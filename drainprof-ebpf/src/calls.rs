@@ -63,34 +63,36 @@ unsafe fn lives(frame: *const Frame, rsp: u64, caller: u64) -> bool {
     at > rsp || (at == rsp && is_chained(caller))
 }
 
-/// Pushes the frame of a call that is followed to its return. `None`: a counted loss.
+/// Pushes the frame of a call that is followed to its return; the hit's operands are kept there. `None`: a
+/// counted loss.
 #[inline(always)]
-pub(crate) fn enter(hit: &Hit) -> Option<*mut Frame> {
+pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame> {
     let Some(state) = thread_or_make() else {
         losses::count(Loss::ThreadMapFull);
         return None;
     };
-    match call_push(state, hit.target, hit.index, hit.rsp, hit.caller()) {
-        NONE => {
-            losses::count(Loss::NestingTooDeep);
-            None
-        }
-        index => {
-            let new = frame(state, index);
-            // SAFETY: map memory that only this thread touches.
-            unsafe {
-                (*new).role = (*hit.spec).role;
-                (*new).allocator = (*hit.spec).allocator;
-                (*new).args[0] = (*hit.operands).0[0];
-                (*new).args[1] = (*hit.operands).0[1];
-                (*new).args[2] = (*hit.operands).0[2];
-                (*new).args[3] = (*hit.operands).0[3];
-                (*new).args[4] = (*hit.operands).0[4];
-                (*new).args[5] = (*hit.operands).0[5];
-            }
-            Some(new)
-        }
+    let caller = hit.enter(ctx);
+    let index = call_push(state, hit.target, hit.index, hit.rsp, caller);
+    if index == NONE {
+        losses::count(Loss::NestingTooDeep);
+        return None;
     }
+    let regs: *const pt_regs = ctx.as_ptr().cast();
+    let new = frame(state, index);
+    // SAFETY: map memory that only this thread touches; a uprobe's context is `pt_regs`.
+    unsafe {
+        (*new).role = (*hit.spec).role;
+        (*new).allocator = (*hit.spec).allocator;
+        (*new).args[0] = (*regs).rdi;
+        (*new).args[1] = (*regs).rsi;
+        (*new).args[2] = (*regs).rdx;
+        (*new).args[3] = (*regs).rcx;
+        (*new).args[4] = (*regs).r8;
+        (*new).args[5] = (*regs).r9;
+        (*new).ret = 0;
+        hit.operands = (&raw const (*new).args).cast();
+    }
+    Some(new)
 }
 
 /// Drops dead frames and pushes a new one: its index, or [`NONE`] where there is no more room.

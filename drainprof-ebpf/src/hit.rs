@@ -74,6 +74,16 @@ impl Hit {
         unsafe { (&*self.values)[index as usize] }
     }
 
+    /// Notes the stack pointer at a function's entry; the return address, 0 where it cannot be read.
+    #[inline(always)]
+    pub(crate) fn enter<C: EbpfContext>(&mut self, ctx: &C) -> u64 {
+        let regs: *const pt_regs = ctx.as_ptr().cast();
+        // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load.
+        self.rsp = unsafe { (*regs).rsp };
+        // The frame is not set up yet: the return address is on top of the stack.
+        read_user(self.rsp, 8).unwrap_or(0)
+    }
+
     /// Return address of the call; 0 where unknown.
     #[inline(always)]
     pub(crate) fn caller(&self) -> u64 {
@@ -183,10 +193,14 @@ pub(crate) fn begin<C: EbpfContext>(
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: the context is the program's own.
     let cookie = Cookie::unpack(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
-    if !cookie.means(tgid) {
-        return None;
-    }
     let target = target_of(tgid)?;
+    if !cookie.means(tgid) {
+        // A child of vfork works on its parent's memory: what it does is meant where the parent is.
+        let borrowed = target.flags & target_flags::BORROWED != 0;
+        if !borrowed || target_of(cookie.tgid)?.target != target.target {
+            return None;
+        }
+    }
     let index = cookie.index;
     let spec = maps::PROBES.get_ptr(index)?;
     let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + index);
@@ -220,12 +234,10 @@ pub(crate) fn entry_operands<C: EbpfContext>(
     operands: &mut MaybeUninit<Operands>,
 ) {
     let regs: *const pt_regs = ctx.as_ptr().cast();
+    let caller = hit.enter(ctx);
     let inputs = operands.as_mut_ptr().cast::<u64>();
     // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load. All eight words are written.
     unsafe {
-        hit.rsp = (*regs).rsp;
-        // The frame is not set up yet: the return address is on top of the stack.
-        let caller = read_user(hit.rsp, 8).unwrap_or(0);
         inputs.write((*regs).rdi);
         inputs.add(1).write((*regs).rsi);
         inputs.add(2).write((*regs).rdx);

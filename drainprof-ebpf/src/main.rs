@@ -41,6 +41,7 @@ mod losses;
 mod maps;
 mod object;
 mod probes;
+mod realloc;
 mod series;
 
 /// A panic could only be a bug; the verifier refuses any program that can reach this endless loop.

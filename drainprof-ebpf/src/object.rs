@@ -3,7 +3,7 @@
 use drainprof_common::{
     loss::Loss,
     maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, SeriesKey, cursor, place_of},
-    spec::{Kind, flags, value},
+    spec::{flags, value},
     state,
 };
 
@@ -22,7 +22,7 @@ const SERIES_SCOPE: u32 = 1 << 31;
 
 /// The key of an object id; `None` where its instance was never seen.
 #[inline(always)]
-fn key(hit: &Hit, id: u64) -> Option<ObjectKey> {
+pub(crate) fn key(hit: &Hit, id: u64) -> Option<ObjectKey> {
     let scope = if hit.has(flags::OBJECT_PER_INSTANCE) {
         let instance = hit.value(value::INSTANCE);
         let series = SeriesKey { target: hit.target, allocator: hit.allocator(), instance };
@@ -59,7 +59,7 @@ pub(crate) fn alloc(hit: &Hit) {
 
 /// Whether the inner call of this wrapper has counted the object.
 #[inline(always)]
-fn counted_inside(hit: &Hit, key: &ObjectKey) -> bool {
+pub(crate) fn counted_inside(hit: &Hit, key: &ObjectKey) -> bool {
     hit.nested != 0 && maps::OBJECTS.get_ptr(key).is_some()
 }
 
@@ -95,7 +95,7 @@ fn count_alloc(series: u32, size: u64) {
 
 /// Counts an object in its granule and enters it in the map.
 #[inline(always)]
-fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
+pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
     let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
     let object = ObjectValue {
         slot: place_of::slot(word),
@@ -295,7 +295,7 @@ pub(crate) fn take_at_entry(hit: &Hit, frame: *mut Frame) {
 
 /// The object that the call's entry took out, if it did.
 #[inline(always)]
-fn taken(frame: *mut Frame) -> Option<ObjectValue> {
+pub(crate) fn taken(frame: *mut Frame) -> Option<ObjectValue> {
     // SAFETY: map memory that only this thread touches.
     unsafe { if (*frame).taken == 1 { Some((*frame).taken_value) } else { None } }
 }
@@ -322,7 +322,7 @@ pub(crate) fn free_at_return(hit: &Hit, frame: *mut Frame) {
 
 /// Frees what the call's entry took out.
 #[inline(always)]
-fn free_taken(hit: &Hit, object: Option<ObjectValue>) {
+pub(crate) fn free_taken(hit: &Hit, object: Option<ObjectValue>) {
     if let Some(object) = object {
         commit_free(hit, &object);
         return;
@@ -331,95 +331,4 @@ fn free_taken(hit: &Hit, object: Option<ObjectValue>) {
         Some(key) => not_found(hit, &key),
         None => unmatched(hit),
     }
-}
-
-/// The return of a realloc that its `when` accepts.
-#[inline(always)]
-pub(crate) fn realloc_at_return(hit: &Hit, frame: *mut Frame) {
-    let Some(series) = series::get_or_make(hit.target, hit.allocator(), hit.value(value::INSTANCE))
-    else {
-        return;
-    };
-    let old = hit.value(value::OBJECT);
-    let new = hit.value(value::NEW_OBJECT);
-    let size = hit.value(value::SIZE);
-    if new == 0 {
-        // C's realloc: of size 0 it frees, else it has failed and the old object lives.
-        if hit.has(flags::HAS_SIZE) && size == 0 && old != 0 {
-            free_taken(hit, taken(frame));
-        } else {
-            put_back(hit, frame);
-        }
-        return;
-    }
-    bump!(series, reallocs);
-    let Some(new_key) = key(hit, new) else { return };
-    let inside = counted_inside(hit, &new_key);
-    match taken(frame) {
-        Some(object) if !inside && stays(hit, series, &object, old == new) => {
-            keep(hit, &new_key, &object, old == new);
-        }
-        object => {
-            if old != 0 {
-                free_taken(hit, object);
-            }
-            if !inside && hit.has(flags::HAS_GRANULE) {
-                insert(hit, series, &new_key, size);
-            }
-        }
-    }
-    calls::tell_outer_of_alloc(hit);
-}
-
-/// Whether an object keeps its granule in a realloc: where the profile names none for reallocs, or names
-/// the same one. Then it stays the pin that it was, also if the granule is closed.
-#[inline(always)]
-fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
-    if object.slot == NO_SLOT {
-        return in_place || !hit.has(flags::HAS_GRANULE);
-    }
-    let Some(slot) = slots::slot(object.slot) else { return false };
-    // SAFETY: map memory; the object holds it, unless its granule has freed it in bulk.
-    unsafe {
-        let seen = atomic::load(&raw const (*slot).state);
-        if !hit.is(Kind::Drain) && state::generation(seen) != object.generation {
-            return false;
-        }
-        // An object that moved under a granule's id that was opened again is in the new generation.
-        let current = in_place || seen & state::DETACHED == 0;
-        !hit.has(flags::HAS_GRANULE)
-            || (current && (*slot).id == hit.value(value::GRANULE) && object.series == series)
-    }
-}
-
-/// A realloc within the granule: the object keeps its reference and takes its new id and size. In place it
-/// grows or shrinks; else it counts as freed and allocated.
-#[inline(always)]
-fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
-    let size = if hit.has(flags::HAS_SIZE) { hit.value(value::SIZE) } else { object.size };
-    if object.slot != NO_SLOT
-        && let Some(slot) = slots::slot(object.slot)
-    {
-        // SAFETY: map memory; wrapping, so that a smaller size subtracts.
-        unsafe {
-            atomic::add(&raw mut (*slot).live_bytes, size.wrapping_sub(object.size));
-            if !in_place {
-                atomic::add(&raw mut (*slot).allocated, 1);
-            }
-        }
-    }
-    let series = object.series;
-    let entry = ObjectValue { size, ..*object };
-    if !in_place {
-        bump!(series, freed);
-        bump!(series, freed_bytes, object.size);
-        object_enter(key, &raw const entry, hit.mode());
-        return;
-    }
-    if size > object.size {
-        bump!(series, allocated_bytes, size - object.size);
-    } else {
-        bump!(series, freed_bytes, object.size - size);
-    }
-    object_restore(key, &raw const entry, hit.mode());
 }

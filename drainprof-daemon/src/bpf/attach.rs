@@ -95,10 +95,4 @@ impl Session {
         self.links.push((name, link));
         Ok(())
     }
-
-    /// How many probe programs are attached: two for a probe that is judged at return.
-    #[must_use]
-    pub fn attached(&self) -> usize {
-        self.links.len()
-    }
 }

@@ -289,7 +289,16 @@ fn mapped<T: Pod + Zeroable>(
     entries: usize,
 ) -> Result<Mapped<T>, BpfError> {
     match ebpf.map(name) {
-        Some(Map::Array(data)) => Mapped::new(name, data.fd(), entries),
+        Some(Map::Array(data)) => {
+            let size = data.info().map_or(0, |info| info.value_size() as usize);
+            if size != size_of::<T>() {
+                return Err(BpfError::Mismatch(format!(
+                    "values of {} bytes in the map {name} (it has {size})",
+                    size_of::<T>()
+                )));
+            }
+            Mapped::new(name, data.fd(), entries)
+        }
         _ => Err(BpfError::Mismatch(format!("the array map {name}"))),
     }
 }

@@ -35,7 +35,7 @@ pub enum ObserveError {
     #[error(transparent)]
     Target(#[from] TargetError),
     /// No profile matches.
-    #[error("no profile matches process {pid} ({comm})\n{}", tried(.profiles))]
+    #[error("no profile matches process {pid} ({comm}){}", tried(.profiles))]
     NoMatch {
         /// The process.
         pid: u32,
@@ -80,8 +80,16 @@ pub enum ObserveError {
     Bpf(#[from] BpfError),
 }
 
+/// One profile that was asked for is told in full; of a whole library, the names.
 fn tried(profiles: &[NoMatch]) -> String {
-    profiles.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    match profiles {
+        [] => String::new(),
+        [one] => format!("\n{one}"),
+        many => format!(
+            "; tried {}. `drainprof profile check NAME -p PID` says what one of them misses",
+            many.iter().map(|tried| tried.profile.as_str()).collect::<Vec<_>>().join(", ")
+        ),
+    }
 }
 
 /// One allocator of the session: a profile at a level.
@@ -209,10 +217,10 @@ impl Observer {
         Ok(found)
     }
 
-    /// How many probe programs are attached.
+    /// How many probes are in place, as `--dry-run` lists them.
     #[must_use]
-    pub fn attached(&self) -> usize {
-        self.session.attached()
+    pub const fn attached(&self) -> usize {
+        self.placed.len()
     }
 
     /// The session, for its events' descriptor.

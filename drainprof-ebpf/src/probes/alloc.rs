@@ -9,7 +9,7 @@ use aya_ebpf::{
 use drainprof_common::spec::flags;
 
 use super::{at_entry, at_return};
-use crate::{calls, hit, object};
+use crate::{calls, hit, object, realloc};
 
 #[uprobe]
 pub fn alloc_entry(ctx: ProbeContext) -> u32 {
@@ -37,7 +37,7 @@ pub fn free_return(ctx: RetProbeContext) -> u32 {
 
 #[uretprobe]
 pub fn realloc_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, object::realloc_at_return, object::put_back);
+    at_return(&ctx, realloc::at_return, object::put_back);
     0
 }
 
@@ -52,9 +52,7 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
 fn try_call_entry(ctx: &ProbeContext) -> Option<()> {
     let mut values = MaybeUninit::uninit();
     let mut hit = hit::begin(ctx, &mut values, false)?;
-    let mut operands = MaybeUninit::uninit();
-    hit::entry_operands(ctx, &mut hit, &mut operands);
-    let frame = calls::enter(&hit)?;
+    let frame = calls::enter(ctx, &mut hit)?;
     if hit.has(flags::TAKE_AT_ENTRY) && hit::evaluate(&hit, false) {
         object::take_at_entry(&hit, frame);
     }

@@ -1,0 +1,108 @@
+//! Reallocs: an object grows, shrinks or moves, within its granule or to another one.
+
+use drainprof_common::{
+    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue},
+    spec::{Kind, flags, value},
+    state,
+};
+
+use crate::{
+    atomic, calls,
+    granule::slots,
+    hit::Hit,
+    object::{
+        counted_inside, free_taken, insert, key, object_enter, object_restore, put_back, taken,
+    },
+    series::{self, bump},
+};
+
+/// The return of a realloc that its `when` accepts.
+#[inline(always)]
+pub(crate) fn at_return(hit: &Hit, frame: *mut Frame) {
+    let Some(series) = series::get_or_make(hit.target, hit.allocator(), hit.value(value::INSTANCE))
+    else {
+        return;
+    };
+    let old = hit.value(value::OBJECT);
+    let new = hit.value(value::NEW_OBJECT);
+    let size = hit.value(value::SIZE);
+    if new == 0 {
+        // C's realloc: of size 0 it frees, else it has failed and the old object lives.
+        if hit.has(flags::HAS_SIZE) && size == 0 && old != 0 {
+            free_taken(hit, taken(frame));
+        } else {
+            put_back(hit, frame);
+        }
+        return;
+    }
+    bump!(series, reallocs);
+    let Some(new_key) = key(hit, new) else { return };
+    let inside = counted_inside(hit, &new_key);
+    match taken(frame) {
+        Some(object) if !inside && stays(hit, series, &object, old == new) => {
+            keep(hit, &new_key, &object, old == new);
+        }
+        object => {
+            if old != 0 {
+                free_taken(hit, object);
+            }
+            if !inside && hit.has(flags::HAS_GRANULE) {
+                insert(hit, series, &new_key, size);
+            }
+        }
+    }
+    calls::tell_outer_of_alloc(hit);
+}
+
+/// Whether an object keeps its granule in a realloc: where the profile names none for reallocs, or names
+/// the same one. Then it stays the pin that it was, also if the granule is closed.
+#[inline(always)]
+fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
+    if object.slot == NO_SLOT {
+        return in_place || !hit.has(flags::HAS_GRANULE);
+    }
+    let Some(slot) = slots::slot(object.slot) else { return false };
+    // SAFETY: map memory; the object holds it, unless its granule has freed it in bulk.
+    unsafe {
+        let seen = atomic::load(&raw const (*slot).state);
+        if !hit.is(Kind::Drain) && state::generation(seen) != object.generation {
+            return false;
+        }
+        // An object that moved under a granule's id that was opened again is in the new generation.
+        let current = in_place || seen & state::DETACHED == 0;
+        !hit.has(flags::HAS_GRANULE)
+            || (current && (*slot).id == hit.value(value::GRANULE) && object.series == series)
+    }
+}
+
+/// A realloc within the granule: the object keeps its reference and takes its new id and size. In place it
+/// grows or shrinks; else it counts as freed and allocated.
+#[inline(always)]
+fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
+    let size = if hit.has(flags::HAS_SIZE) { hit.value(value::SIZE) } else { object.size };
+    if object.slot != NO_SLOT
+        && let Some(slot) = slots::slot(object.slot)
+    {
+        // SAFETY: map memory; wrapping, so that a smaller size subtracts.
+        unsafe {
+            atomic::add(&raw mut (*slot).live_bytes, size.wrapping_sub(object.size));
+            if !in_place {
+                atomic::add(&raw mut (*slot).allocated, 1);
+            }
+        }
+    }
+    let series = object.series;
+    let entry = ObjectValue { size, ..*object };
+    if !in_place {
+        bump!(series, freed);
+        bump!(series, freed_bytes, object.size);
+        object_enter(key, &raw const entry, hit.mode());
+        return;
+    }
+    if size > object.size {
+        bump!(series, allocated_bytes, size - object.size);
+    } else {
+        bump!(series, freed_bytes, object.size - size);
+    }
+    object_restore(key, &raw const entry, hit.mode());
+}
