@@ -26,7 +26,10 @@ fn open(site: &Site) -> Result<File, BpfError> {
     if found.is_file() && found.ino() == site.inode.1 {
         Ok(file)
     } else {
-        Err(failed(site, io::Error::other("the file was replaced while it was looked at; try again")))
+        Err(failed(
+            site,
+            io::Error::other("the file was replaced while it was looked at; try again"),
+        ))
     }
 }
 

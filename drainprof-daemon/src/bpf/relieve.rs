@@ -63,7 +63,10 @@ impl Session {
             });
             if claimed {
                 let key = IndexKey { series: slot.series, reserved: 0, id: slot.id };
-                self.remove_id(key, place_of::slot_word(index as u32, state::generation(slot.state)));
+                self.remove_id(
+                    key,
+                    place_of::slot_word(index as u32, state::generation(slot.state)),
+                );
                 if let Some(word) = self.slots.word(index, 0) {
                     // Changed by operations that commute with the kernel side's counting.
                     word.fetch_and(!state::FLAGS, Ordering::SeqCst);

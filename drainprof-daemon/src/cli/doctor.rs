@@ -32,7 +32,8 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
 
 /// Loads every program with small maps: what really works here.
 fn self_test(host: LiveHost) -> Check {
-    let class = if kernel::missing_privileges(&host).is_some() { Class::Privilege } else { Class::Feature };
+    let class =
+        if kernel::missing_privileges(&host).is_some() { Class::Privilege } else { Class::Feature };
     let check = Check::new(kernel::SELF_TEST, class).required();
     let result = options::offsets(&host).and_then(|offsets| Ok(bpf::self_test(offsets)?));
     match result {
