@@ -72,7 +72,15 @@ pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
         return None;
     };
     let caller = hit.enter(ctx);
-    let index = call_push(state, hit.target, hit.index, hit.rsp, caller);
+    // SAFETY: map memory that only this thread touches.
+    let outermost = unsafe { (*state).target == hit.target && (*state).depth == 0 };
+    let index = if outermost {
+        // SAFETY: as above.
+        unsafe { fill(state, 0, hit.index, hit.rsp, caller) };
+        0
+    } else {
+        call_push(state, hit.target, hit.index, hit.rsp, caller)
+    };
     if index == NONE {
         losses::count(Loss::NestingTooDeep);
         return None;
@@ -93,6 +101,21 @@ pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
         hit.operands = (&raw const (*new).args).cast();
     }
     Some(new)
+}
+
+/// Makes the frame with this index the topmost one.
+#[inline(always)]
+unsafe fn fill(state: *mut ThreadState, index: u32, spec: u32, rsp: u64, caller: u64) {
+    let new = frame(state, index);
+    // SAFETY: the caller's promise: map memory that only this thread touches.
+    unsafe {
+        (*new).spec = spec;
+        (*new).taken = 0;
+        (*new).rsp = rsp;
+        (*new).caller = caller;
+        (*new).nested_allocs = 0;
+        (*state).depth = index + 1;
+    }
 }
 
 /// Drops dead frames and pushes a new one: its index, or [`NONE`] where there is no more room.
@@ -129,17 +152,12 @@ pub(crate) extern "C" fn call_push(
         if depth >= MAX_FRAMES as u32 {
             return NONE;
         }
-        let new = frame(state, depth);
-        (*new).spec = spec;
-        (*new).taken = 0;
-        (*new).rsp = rsp;
-        (*new).caller = if is_chained(caller) && depth > 0 {
+        let caller = if is_chained(caller) && depth > 0 {
             (*frame(state, depth - 1)).caller
         } else {
             caller
         };
-        (*new).nested_allocs = 0;
-        (*state).depth = depth + 1;
+        fill(state, depth, spec, rsp, caller);
         depth
     }
 }
@@ -151,7 +169,17 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     // SAFETY: a uretprobe's context is `pt_regs`.
     let (rsp, ret) = unsafe { ((*regs).rsp, (*regs).rax) };
     let state = thread().unwrap_or(core::ptr::null_mut());
-    let index = if state.is_null() { NONE } else { call_pop(state, hit.target, hit.index, rsp) };
+    // SAFETY: map memory that only this thread touches.
+    let index = unsafe {
+        if state.is_null() {
+            NONE
+        } else if returns_to(state, hit, rsp) {
+            (*state).depth -= 1;
+            (*state).depth
+        } else {
+            call_pop(state, hit.target, hit.index, rsp)
+        }
+    };
     if index == NONE {
         losses::count(Loss::ReturnUnmatched);
         return None;
@@ -172,6 +200,25 @@ const _: () = {
     assert!(core::mem::offset_of!(Frame, ret) == args + 8 * op::INPUT_RET as usize);
     assert!(core::mem::offset_of!(Frame, caller) == args + 8 * op::INPUT_CALLER as usize);
 };
+
+/// Whether the topmost frame is the one of the call that returns: nearly always.
+#[inline(always)]
+unsafe fn returns_to(state: *mut ThreadState, hit: &Hit, rsp: u64) -> bool {
+    // SAFETY: the caller's promise: map memory that only this thread touches.
+    unsafe {
+        let depth = (*state).depth;
+        let top = frame(state, depth.wrapping_sub(1));
+        (*state).target == hit.target && depth != 0 && is_of(top, hit.index, rsp)
+    }
+}
+
+/// Whether a frame is of this probe's call that has returned to stack pointer `rsp`.
+#[inline(always)]
+unsafe fn is_of(frame: *const Frame, spec: u32, rsp: u64) -> bool {
+    // The return instruction has popped the return address.
+    // SAFETY: the caller passes a frame of this thread's state.
+    unsafe { (*frame).spec == spec && (*frame).rsp.wrapping_add(8) == rsp }
+}
 
 /// Finds and pops the frame of a call that has returned to stack pointer `rsp`: its index, or [`NONE`].
 #[unsafe(no_mangle)]
@@ -195,8 +242,7 @@ pub(crate) extern "C" fn call_pop(
             }
             index -= 1;
             let candidate = frame(state, index);
-            // The return instruction has popped the return address.
-            if (*candidate).spec == spec && (*candidate).rsp.wrapping_add(8) == rsp {
+            if is_of(candidate, spec, rsp) {
                 let abandoned = depth - 1 - index;
                 if abandoned != 0 {
                     losses::count_many(Loss::CallAbandoned, u64::from(abandoned));
