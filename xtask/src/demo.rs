@@ -47,6 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         server,
         profile: root.join("tests/profiles/request-server.toml"),
         directory,
+        root,
         requests: args.requests,
     };
     let bug = stage.play("request")?;
@@ -68,6 +69,7 @@ struct Stage {
     server: PathBuf,
     profile: PathBuf,
     directory: PathBuf,
+    root: PathBuf,
     requests: u64,
 }
 
@@ -178,6 +180,18 @@ impl Run {
 /// How a row of the table is filled for one run.
 type Cell<'a> = &'a dyn Fn(&Run) -> String;
 
+/// What was run, and the words of the table, for who has read nothing yet.
+const INTRODUCTION: &str = "\
+A small server gives each request an arena: a granule of 64 KiB, closed when the request ends, and given
+back to the system once no object in it is live. Some requests begin a session, which lives longer.
+  routing=request  keeps a session's object in its request's arena
+  routing=session  keeps it in an arena for sessions
+drainprof watched both runs from outside, through probes on the arena's functions. To it, a close is pinned
+when an object is still live; DSR is the share of closes at which none was; a granule is retained from its
+pinned close until its last object is freed.
+
+";
+
 /// Both runs side by side.
 fn table(bug: &Run, fixed: &Run) -> String {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1_048_576.0);
@@ -195,7 +209,8 @@ fn table(bug: &Run, fixed: &Run) -> String {
         ("                 bytes retained at most", &|run| mib(run.retained_bytes)),
         ("                 complete", &|run| yes(run.complete)),
     ];
-    let mut text = format!("{:<44}{:>16}{:>16}\n", "", "routing=request", "routing=session");
+    let mut text = String::from(INTRODUCTION);
+    let _ = writeln!(text, "{:<44}{:>16}{:>16}", "", "routing=request", "routing=session");
     for (name, cell) in rows {
         let _ = writeln!(text, "{name:<44}{:>16}{:>16}", cell(bug), cell(fixed));
     }
@@ -209,7 +224,8 @@ fn closing(bug: &Run, fixed: &Run, stage: &Stage) -> String {
     if all_freed && bug.pinned > 0 && fixed.pinned == 0 {
         text.push_str(
             "Both servers free every object, so a leak checker has nothing to report. Yet where sessions are\n\
-             routed into the arenas of requests, each one keeps a whole granule from being given back.\n\n",
+             routed into the arenas of requests, each one keeps a whole granule from being given back. (Retained\n\
+             bytes are whole granules; RSS leaves out those of their pages that were never written to.)\n\n",
         );
     }
     let seen = |run: &Run| run.allocated == run.seen_allocated && run.freed == run.seen_freed;
@@ -218,16 +234,18 @@ fn closing(bug: &Run, fixed: &Run, stage: &Stage) -> String {
             "drainprof's counts differ from the server's own: please report this as a bug.\n\n",
         );
     }
-    let profile = Path::new("tests/profiles/request-server.toml");
+    let shown = |path: &Path| path.strip_prefix(&stage.root).unwrap_or(path).display().to_string();
     let _ = writeln!(
         text,
         "Next:\n  \
-           the allocator, described in 40 lines: {}\n  \
-           reports of these runs: {}\n  \
-           a process of yours: sudo {} attach -p PID",
-        profile.display(),
-        stage.directory.join("*.ndjson").display(),
-        stage.drainprof.display(),
+           the words and the idea            docs/concepts.md\n  \
+           the server                        tests/targets/request_server.c\n  \
+           what drainprof knows of it        {} (write such a file for your allocator: docs/profiles.md)\n  \
+           the reports of these runs         {} (docs/report.md)\n  \
+           a process of yours                sudo {} attach -p PID",
+        shown(&stage.profile),
+        shown(&stage.directory.join("*.ndjson")),
+        shown(&stage.drainprof),
     );
     text
 }
