@@ -116,8 +116,11 @@ impl Page<'_> {
         let retention = &allocator.retention;
         let (Some(granules), Some(drained)) = (retention.granules, retention.late_drained) else {
             let pins = allocator.pins;
-            let bytes = held(pins.bytes);
-            self.fact("pins", &format!("{} objects at pinned closes{bytes}", pins.objects))?;
+            let granules = match pins.bytes {
+                Some(bytes) => format!(", in {} of granules", units::bytes(bytes)),
+                None => String::new(),
+            };
+            self.fact("pins", &format!("{} objects at pinned closes{granules}", pins.objects))?;
             return self.fact("retained", "not measurable at level boundary");
         };
         let bytes = held(retention.bytes);
