@@ -74,3 +74,52 @@ pub(super) const fn program(role: Role, phase: Phase) -> Option<&'static str> {
         (Role::Destroy, Phase::Return) => "destroy_return",
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use object::{Object as _, ObjectSymbol as _, SymbolKind};
+
+    use super::*;
+
+    /// Symbols of one kind in the sections of the object file whose name `wanted` accepts.
+    fn symbols(kind: SymbolKind, wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        let bytes =
+            std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/ebpf/drainprof.bpf.o")).unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        file.symbols()
+            .filter(|symbol| symbol.kind() == kind && symbol.is_global())
+            .filter(|symbol| {
+                let section =
+                    symbol.section_index().and_then(|index| file.section_by_index(index).ok());
+                section
+                    .is_some_and(|section| wanted(object::ObjectSection::name(&section).unwrap()))
+            })
+            .map(|symbol| symbol.name().unwrap().to_owned())
+            .collect()
+    }
+
+    /// Every map that is used is in the object file, and the other way round.
+    #[test]
+    fn maps_agree_with_the_object() {
+        let used: BTreeSet<_> = MAPS.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(used, symbols(SymbolKind::Data, |section| section == "maps"));
+    }
+
+    /// Every program that is used is in the object file, and the other way round.
+    #[test]
+    fn programs_agree_with_the_object() {
+        let mut used: BTreeSet<_> = TRACEPOINTS.iter().map(|row| row.0.to_owned()).collect();
+        used.insert(CALL_ENTRY.to_owned());
+        for role in Role::ALL {
+            for phase in [Phase::Entry, Phase::Return] {
+                used.extend(program(role, phase).map(str::to_owned));
+            }
+        }
+        let is_program = |section: &str| {
+            ["uprobe", "uretprobe", "tracepoint"].iter().any(|kind| section.starts_with(kind))
+        };
+        assert_eq!(used, symbols(SymbolKind::Text, is_program));
+    }
+}

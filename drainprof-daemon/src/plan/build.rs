@@ -5,13 +5,15 @@
 //!
 //! # Order
 //!
-//! Probes are attached one after the other while the target runs, so the plan's order decides what the
-//! moments in between look like. The rule is: *what begins a thing comes after all that can happen to
-//! it*. A granule is judged only if its open was seen; if opens were attached first, a granule opened in
+//! Probes count nothing until their process is armed, and then all at once, so for a first attach the
+//! order does not matter. It does where a process that is armed already gets more probes: one that has
+//! executed another program and is found late. There the plan's order decides what the moments in
+//! between look like, and the rule is: *what begins a thing comes after all that can happen to it*. A
+//! granule is judged only if its open was seen; if opens were attached first, a granule opened in
 //! between would be believed to be known, while its first allocs went by unseen, and its close would be
 //! called drainable. Attached last, opens bring in only granules of which everything is seen; what
 //! happened before belongs to granules from before the attach, whose closes are `unknown`, and frees of
-//! unknown objects, which are notices. Detaching goes the other way round.
+//! unknown objects, which are notices.
 //!
 //! # Findings
 //!
