@@ -85,6 +85,8 @@ pub(crate) fn tests(root: &Path, args: &[&str]) -> Result<Tests> {
             _ => {}
         }
     }
+    // Cargo names them as they become ready; a run that is compared with another wants one order.
+    tests.binaries.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(tests)
 }
 
