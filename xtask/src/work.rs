@@ -135,7 +135,7 @@ pub(crate) fn cargo_home() -> Option<PathBuf> {
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")))
 }
 
-/// All files below `dir` whose extension is `extension`, in a stable order; `target` directories and
+/// All files below `dir` whose extension is `extension`, in a stable order; build directories and
 /// hidden ones are left out.
 pub(crate) fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -146,7 +146,9 @@ pub(crate) fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
             let entry = entry.with_context(|| format!("list {}", dir.display()))?;
             let name = entry.file_name();
             let kind = entry.file_type()?;
-            if kind.is_dir() && name != "target" && !name.to_string_lossy().starts_with('.') {
+            // Cargo marks its build directories; a module may well be called `target`.
+            let built = entry.path().join("CACHEDIR.TAG").exists();
+            if kind.is_dir() && !built && !name.to_string_lossy().starts_with('.') {
                 todo.push(entry.path());
             } else if kind.is_file() && entry.path().extension().is_some_and(|e| e == extension) {
                 found.push(entry.path());
