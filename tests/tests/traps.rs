@@ -8,7 +8,7 @@ use drainprof_tests::{
     compare::{Count, Expect},
     elf,
     environment::{self, requires_root},
-    tracer::{Traced, trace},
+    tracer::{Traced, trace, trace_from_start},
 };
 use serde_json::Value;
 
@@ -196,6 +196,20 @@ fn ifunc_is_not_silent() -> Result<()> {
             let codes = finding_codes(&traced);
             assert!(codes.iter().any(|code| code == "ifunc"), "{codes:?}");
         }
+    }
+    Ok(())
+}
+
+/// Addresses of variables and offsets of fields come from the binary: in a program at any address, attached
+/// to and from its start, at both levels.
+#[test]
+fn names_of_variables_and_fields() -> Result<()> {
+    if requires_root() {
+        let args = ["closes=2000", "p=1000", "failed=500"];
+        trace("psweep", &args, "arena_names", &["--level", "objects"])?.exact();
+        let traced = trace("psweep", &args, "arena_names", &["--level", "boundary"])?;
+        Expect::default().leave_out("objects").leave_out("retention").check(&traced);
+        trace_from_start("psweep", &args, "arena_names", &["--level", "objects"])?.exact();
     }
     Ok(())
 }
