@@ -251,6 +251,21 @@ fn other_mount_namespace() -> Result<()> {
     Ok(())
 }
 
+/// Process numbers of another PID namespace mean nothing to the kernel side: refused before any is used.
+#[test]
+fn other_pid_namespace() -> Result<()> {
+    if requires_root() && has_programs(&["unshare"]) {
+        let inside = drainprof_tests::tracer::command()?;
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc"]).arg(inside.get_program());
+        command.args(["attach", "-p", "1", "-d", "1"]);
+        let outcome = Tracer::spawn(command)?.finish()?;
+        assert_eq!(outcome.code, Some(77), "{}", outcome.talk());
+        assert!(outcome.talk().contains("PID namespace"), "{}", outcome.talk());
+    }
+    Ok(())
+}
+
 /// A path with spaces, quotes, newlines and the word that the kernel marks deleted files with.
 #[test]
 fn odd_path() -> Result<()> {

@@ -20,6 +20,7 @@ pub(super) fn main(args: AttachArgs) -> Result<u8> {
 }
 
 async fn attach(args: AttachArgs) -> Result<u8> {
+    options::require_host_pids()?;
     // Told before the kernel side is loaded, which takes a moment and privileges.
     for pid in &args.pid {
         Process::open(*pid)?;

@@ -25,6 +25,20 @@ pub(super) fn require_privileges() -> Result<()> {
     }
 }
 
+/// Says that process ids mean something else here than to the kernel side, before any is looked at.
+pub(super) fn require_host_pids() -> Result<()> {
+    let failed = kernel::run(&LiveHost)
+        .into_iter()
+        .find(|check| check.name == "pid_namespace" && check.status == kernel::Status::Fail);
+    match failed {
+        Some(check) => {
+            let text = format!("{}: {}; {}", check.found, check.means, check.mend);
+            Err(Failure::new(kernel::verdict(&[check]).exit_code(), text).into())
+        }
+        None => Ok(()),
+    }
+}
+
 /// Where tracepoint fields stand, from tracefs, which is mounted if it is not.
 pub(super) fn offsets(host: &dyn HostView) -> Result<Offsets> {
     let read = || -> Result<Offsets> {
@@ -81,6 +95,7 @@ fn is_file(asked: &str) -> bool {
 pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     let host = LiveHost;
     let (library, profiles) = library(&args.profile)?;
+    require_host_pids()?;
     require_privileges()?;
     let config = SessionConfig {
         sizes: sizes(&args.sizes, &host),
