@@ -255,7 +255,7 @@ fn other_mount_namespace() -> Result<()> {
 #[test]
 fn other_pid_namespace() -> Result<()> {
     if requires_root() && has_programs(&["unshare"]) {
-        let inside = drainprof_tests::tracer::command()?;
+        let inside = command()?;
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--mount-proc"]).arg(inside.get_program());
         command.args(["attach", "-p", "1", "-d", "1"]);
