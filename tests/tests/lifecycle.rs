@@ -85,7 +85,11 @@ fn exec_by_another_thread_is_told() -> Result<()> {
         assert_eq!(report["complete"], false);
         assert_eq!(traced.outcome.code, Some(5), "{}", traced.outcome.talk());
         // What the first image did is exact all the same.
-        let expect = Expect::default().loss("attached_late", Count::Exactly(1));
+        let mut expect = Expect::default().loss("attached_late", Count::Exactly(1));
+        // How much of the second image was seen is a matter of speed, and so is what it began before.
+        for notice in ["unmatched_frees", "unmatched_closes", "returns_unmatched"] {
+            expect = expect.loss(notice, Count::Any);
+        }
         let first = &traced.truths[..1];
         let differences = expect.differences(first, report, traced.outcome.code);
         let about_first: Vec<_> =

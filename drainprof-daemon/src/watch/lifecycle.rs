@@ -122,6 +122,9 @@ impl Observer {
         if !late {
             self.session.count_loss(Loss::AttachedLate, 1);
         }
+        // Nothing counts while probes are put in place one after the other: a call whose entry alone is
+        // probed would look abandoned.
+        self.session.disarm(process.pid);
         match self.place(process, &plans) {
             Ok(allocators) => {
                 target.allocators = allocators;
