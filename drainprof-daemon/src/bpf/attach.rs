@@ -94,8 +94,8 @@ impl Session {
         };
         let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());
-        let link = program.attach(point, path, scope).map_err(|source| failed(site, source))?;
-        self.links.push((name, link));
+        // The program keeps the link: it lasts as long as the session.
+        program.attach(point, path, scope).map_err(|source| failed(site, source))?;
         Ok(())
     }
 }

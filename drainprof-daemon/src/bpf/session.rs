@@ -10,7 +10,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
-    programs::{ProgramError, TracePoint, uprobe::UProbeLinkId},
+    programs::{ProgramError, TracePoint},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
@@ -89,7 +89,6 @@ pub struct Session {
     pub(super) histograms: HashMap<MapData, Plain<HistKey>, Plain<Hist>>,
     pub(super) free_slots: Queue<MapData, u32>,
     pub(super) probes: Array<MapData, Plain<ProbeSpec>>,
-    pub(super) links: Vec<(&'static str, UProbeLinkId)>,
     pub(super) specs: u32,
     targets: HashMap<MapData, u32, Plain<TargetValue>>,
     ring: RingBuf<MapData>,
@@ -134,7 +133,6 @@ impl Session {
             ebpf,
             sizes,
             cpus,
-            links: Vec::new(),
             specs: 0,
             own_losses: [0; LOSS_COUNT],
         };

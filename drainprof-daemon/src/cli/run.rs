@@ -1,6 +1,6 @@
 //! `drainprof run`.
 
-use std::os::unix::process::ExitStatusExt as _;
+use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
 use anyhow::{Context as _, Result};
 use tokio::{
@@ -82,8 +82,8 @@ async fn run(args: RunArgs) -> Result<u8> {
             Happening::TimeUp => break,
             Happening::Quiet => {}
         }
-        let over = command.status.is_some()
-            && if command.attached { driver.observer.running().is_empty() } else { true };
+        let over =
+            command.status.is_some() && (!command.attached || driver.observer.running().is_empty());
         if over {
             break;
         }
@@ -102,6 +102,11 @@ async fn run(args: RunArgs) -> Result<u8> {
         (Verdict::Ok, Some(Err(signal))) => (128 + signal).to_le_bytes()[0],
         (verdict, _) => verdict.exit_code(),
     })
+}
+
+/// An exit status as the report has it: `Ok(code)` or `Err(signal)`.
+fn outcome(status: ExitStatus) -> Result<i32, i32> {
+    status.code().ok_or_else(|| status.signal().unwrap_or_default())
 }
 
 impl Command {
@@ -140,10 +145,7 @@ impl Command {
             }
             LaunchEvent::Exited { pid, status } => {
                 if pid == self.handle.pid() {
-                    self.status = Some(match status.code() {
-                        Some(code) => Ok(code),
-                        None => Err(status.signal().unwrap_or_default()),
-                    });
+                    self.status = Some(outcome(status));
                 }
             }
             LaunchEvent::Error { pid, error } => {
@@ -158,10 +160,7 @@ impl Command {
         while self.status.is_none() {
             match self.events.recv().await {
                 Some(LaunchEvent::Exited { pid, status }) if pid == self.handle.pid() => {
-                    self.status = Some(match status.code() {
-                        Some(code) => Ok(code),
-                        None => Err(status.signal().unwrap_or_default()),
-                    });
+                    self.status = Some(outcome(status));
                 }
                 Some(LaunchEvent::AtEntry { pid, .. } | LaunchEvent::Forked { child: pid, .. }) => {
                     self.handle.resume(pid, Disposition::Detach);

@@ -5,10 +5,7 @@ use drainprof_common::{
     loss::Loss,
 };
 
-use super::{
-    observer::{Ending, Observer, Target},
-    place::is_no_match,
-};
+use super::observer::{Ending, ObserveError, Observer, Target};
 use crate::{
     account::{Began, Ended},
     bpf::Arming,
@@ -103,9 +100,11 @@ impl Observer {
         let (plans, findings) = match planned {
             Ok(planned) => planned,
             Err(error) => {
-                let message = match is_no_match(&error) {
-                    Some(_) => "no profile matches the program that it executes now".to_owned(),
-                    None => {
+                let message = match error {
+                    ObserveError::NoMatch { .. } => {
+                        "no profile matches the program that it executes now".to_owned()
+                    }
+                    error => {
                         format!("the program that it executes now cannot be looked at: {error}")
                     }
                 };

@@ -5,8 +5,8 @@ use std::{num::NonZeroU32, sync::Arc};
 use super::observer::{Allocator, ObserveError, Observer, ObserverOptions};
 use crate::{
     plan::{
-        AttachPlan, Finding, NoMatch, ObjectResolver, PlanError, PlannedProbe, Request, build,
-        ifuncs, match_objects,
+        AttachPlan, Finding, ObjectResolver, PlanError, PlannedProbe, Request, build, ifuncs,
+        match_objects,
     },
     profile::{self, Level, Library, Profile, Resolver},
     target::{Image, Process, follow_ifuncs},
@@ -175,13 +175,5 @@ impl Observer {
         plans
             .iter()
             .all(|plan| plan.probes.iter().all(|probe| self.in_place(probe, plan.allocator, scope)))
-    }
-}
-
-/// What was tried, for an error without a process.
-pub(super) fn is_no_match(error: &ObserveError) -> Option<&[NoMatch]> {
-    match error {
-        ObserveError::NoMatch { profiles, .. } => Some(profiles),
-        _ => None,
     }
 }

@@ -44,9 +44,10 @@ impl Observer {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let now_ns = now_ns();
-        let mut belongings = self.belongings();
+        let records = self.session.read_series();
+        let mut belongings = self.belongings(&records);
         let mut series: BTreeMap<u32, Vec<AllocatorFacts>> = BTreeMap::new();
-        for record in self.session.read_series() {
+        for record in records {
             let target = record.state.key.target;
             let own = belongings.remove(&record.series).unwrap_or_default();
             if let Some(facts) = self.allocator_facts(&record, own) {
@@ -74,11 +75,9 @@ impl Observer {
         }
     }
 
-    fn belongings(&self) -> BTreeMap<u32, Belongings> {
+    fn belongings(&self, records: &[SeriesRecord]) -> BTreeMap<u32, Belongings> {
         let mut belongings: BTreeMap<u32, Belongings> = BTreeMap::new();
-        let pids: BTreeMap<u32, u32> = self
-            .session
-            .read_series()
+        let pids: BTreeMap<u32, u32> = records
             .iter()
             .filter_map(|record| {
                 let target = record.state.key.target;
