@@ -5,6 +5,7 @@
 //! with a [`crate::target::Image`] and hand the plan to `bpf`.
 
 pub mod build;
+pub mod cost;
 mod ifunc;
 pub mod matching;
 mod model;

@@ -1,0 +1,133 @@
+//! What a hit of a probe costs, by the kind of instruction that it sits on.
+//!
+//! The kernel treats the instruction under a probe in one of three ways: it emulates it, it executes a
+//! copy of it with a single-step trap, or (a 5-byte nop, Linux 6.18 and later) it replaces it by a call.
+//! Which kinds it emulates, and what a trap costs, differs between kernels, processors and hypervisors
+//! by a factor of 30. So nothing here is ranked by knowledge: the calibration measures one
+//! representative of every kind on the very host, and the planner takes the cheapest.
+
+/// Kinds of instructions that kernels treat differently.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum InstructionKind {
+    /// A nop of exactly five bytes (`0f 1f 44 00 00`).
+    Nop5,
+    /// A nop of any other length.
+    Nop,
+    /// `push` of a register.
+    Push,
+    /// A relative `jmp`, `jcc` or `call`.
+    Branch,
+    /// `endbr64`.
+    Endbr,
+    /// A move between registers.
+    Move,
+    /// A load from or a store to memory by `mov`.
+    Memory,
+    /// `sub rsp, imm` and other arithmetic.
+    Arithmetic,
+    /// `test` and `cmp`.
+    Compare,
+    /// `lea`.
+    Lea,
+    /// `ret`.
+    Return,
+    /// Everything else.
+    Other,
+}
+
+impl InstructionKind {
+    /// All kinds, in the order in which tables list them.
+    pub const ALL: [Self; 12] = [
+        Self::Nop5,
+        Self::Nop,
+        Self::Push,
+        Self::Branch,
+        Self::Endbr,
+        Self::Move,
+        Self::Memory,
+        Self::Arithmetic,
+        Self::Compare,
+        Self::Lea,
+        Self::Return,
+        Self::Other,
+    ];
+
+    /// The kind's name in tables and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nop5 => "nop5",
+            Self::Nop => "nop",
+            Self::Push => "push",
+            Self::Branch => "branch",
+            Self::Endbr => "endbr64",
+            Self::Move => "mov",
+            Self::Memory => "load/store",
+            Self::Arithmetic => "arithmetic",
+            Self::Compare => "compare",
+            Self::Lea => "lea",
+            Self::Return => "ret",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// How the kernel gets over the instruction under a probe, as the measured price tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Treatment {
+    /// Replaced by a call: no trap at all.
+    Call,
+    /// Emulated after one trap.
+    Emulated,
+    /// A copy is single-stepped: a second trap.
+    SingleStepped,
+}
+
+impl Treatment {
+    /// The treatment's name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Emulated => "emulated",
+            Self::SingleStepped => "single-stepped",
+        }
+    }
+}
+
+/// What a hit costs on this host, in nanoseconds of the target's time, drainprof's own work not included.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Costs {
+    /// Per kind of instruction, in the order of [`InstructionKind::ALL`].
+    pub entry_ns: [f64; InstructionKind::ALL.len()],
+    /// What a probe at the same function's return adds to the one at its entry.
+    pub return_ns: f64,
+    /// Whether this was measured here; else the figures are those of other machines.
+    pub measured: bool,
+}
+
+impl Costs {
+    /// Figures of other machines, for where nothing was measured: Linux 6.18 on a virtual machine. They
+    /// rank kinds as the kernel's source does (`arch/x86/kernel/uprobes.c`), no more.
+    #[must_use]
+    pub const fn assumed() -> Self {
+        Self {
+            entry_ns: [
+                240.0, 550.0, 550.0, 550.0, 18_500.0, 18_500.0, 18_500.0, 18_500.0, 18_500.0,
+                18_500.0, 18_500.0, 18_500.0,
+            ],
+            return_ns: 290.0,
+            measured: false,
+        }
+    }
+
+    /// Nanoseconds of a hit on an instruction of this kind.
+    #[must_use]
+    pub const fn entry(&self, kind: InstructionKind) -> f64 {
+        self.entry_ns[kind as usize]
+    }
+}
