@@ -4,10 +4,28 @@
 //! than [`MAX_STEPS`] steps. Indices are masked instead of checked, because the BPF verifier must see at
 //! every access that it is in bounds; code that the compiler emits never needs the mask.
 
-use crate::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, MAX_STEPS, op, value};
+use bytemuck::{Pod, Zeroable};
+
+use crate::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, MAX_STEPS, Simple, op, simple, value};
 
 /// What a spec's expressions computed; indices are [`value`]'s.
 pub type Values = [u64; value::COUNT];
+
+/// Inputs and values of one hit, in one file of words: a value that is just an input is read where the input
+/// stands. [`crate::spec::ProbeSpec::locations`] counts in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct File {
+    /// Arguments 0 to 5 at entry, the return value and the return address (0: unknown or not wanted).
+    pub inputs: [u64; INPUTS],
+    /// What was computed.
+    pub values: Values,
+}
+
+/// How many inputs there are.
+pub const INPUTS: usize = 8;
+/// Words in a [`File`].
+pub const FILE_WORDS: usize = INPUTS + value::COUNT;
 
 /// Where the expressions get their operands from.
 pub trait Machine {
@@ -41,6 +59,42 @@ pub enum Outcome {
     Rejected = 1,
     /// A read of target memory failed, or a division by zero: nothing can be said about this hit.
     Fault = 2,
+}
+
+/// Computes one simple value or condition. `Some` where it ends the phase.
+#[inline(always)]
+pub fn run_simple<M: Machine>(
+    simple: &Simple,
+    machine: &M,
+    values: &mut Values,
+) -> Option<Outcome> {
+    let index = (machine.input(simple.index) & simple.index_mask) << (simple.shift & 63);
+    let mut word = machine.input(simple.input).wrapping_add(index).wrapping_add(simple.add);
+    if simple.read != 0 {
+        let Some(read) = machine.read(word, simple.read & 15) else { return Some(Outcome::Fault) };
+        word = extend(read, simple.read);
+        if simple.read_2 != 0 {
+            let address = word.wrapping_add(simple.add_2);
+            let Some(read) = machine.read(address, simple.read_2 & 15) else {
+                return Some(Outcome::Fault);
+            };
+            word = extend(read, simple.read_2);
+        }
+    }
+    word = (word.wrapping_add(simple.bias) & simple.mask).wrapping_add(simple.plus);
+    if let Some(value) = values.get_mut(simple.value as usize) {
+        *value = word;
+        return None;
+    }
+    let rejects_equal = simple.value == simple::REJECT_IF_EQUAL;
+    if (word == simple.operand) == rejects_equal { Some(Outcome::Rejected) } else { None }
+}
+
+/// Sign extension without a branch: bit 4 of a read's operand shifts the sign down from bit 31.
+#[inline(always)]
+const fn extend(word: u64, read: u8) -> u64 {
+    let shift = ((read & 16) as u32) << 1;
+    ((word << shift).cast_signed() >> shift).cast_unsigned()
 }
 
 const CODE_MASK: usize = 127;
@@ -139,9 +193,7 @@ pub fn step<M: Machine>(
     }
     if insn.op == op::READ {
         let Some(word) = machine.read(top, insn.arg & 15) else { return Some(Outcome::Fault) };
-        // Sign extension without a branch: bit 4 of `arg` shifts the sign down from bit 31.
-        let shift = u32::from(insn.arg & 16) << 1;
-        state.stack[top_index] = ((word << shift).cast_signed() >> shift).cast_unsigned();
+        state.stack[top_index] = extend(word, insn.arg);
         return None;
     }
     // Unary operations leave the stack as deep as it was, and only look at the top.

@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::spec::LABEL_BYTES;
+use crate::{interp::File, spec::LABEL_BYTES};
 
 /// The series index that stands for "none".
 pub const NO_SERIES: u32 = u32::MAX;
@@ -55,6 +55,48 @@ pub struct TargetValue {
     pub target: u32,
     /// Bits of [`target_flags`].
     pub flags: u32,
+}
+
+/// Entries of `TARGET_WORDS`; a power of two.
+pub const TARGET_WORDS: usize = 1024;
+/// Entries of `SERIES_WORDS`; a power of two.
+pub const SERIES_WORDS: usize = 1024;
+/// Entries of `GRANULE_WORDS`; a power of two.
+pub const GRANULE_WORDS: usize = 8192;
+/// Entries of `HIST_WORDS`; a power of two.
+pub const HIST_WORDS: usize = 1024;
+
+/// A target in one word of `TARGET_WORDS`, in front of the map `TARGETS`: an array is looked up without a call.
+/// It holds the target's index, the process (`tgid`, below 2²²: `PID_MAX_LIMIT`) and the flags; 0: nothing.
+pub mod target_word {
+    use super::{TARGET_WORDS, TargetValue};
+
+    const TGID_MASK: u64 = (1 << 22) - 1;
+
+    /// The word.
+    #[inline(always)]
+    #[must_use]
+    pub const fn pack(tgid: u32, value: TargetValue) -> u64 {
+        value.target as u64 | (tgid as u64 & TGID_MASK) << 32 | (value.flags as u64) << 54
+    }
+
+    /// The target, if the word is of this process.
+    #[inline(always)]
+    #[must_use]
+    pub const fn unpack(word: u64, tgid: u32) -> Option<TargetValue> {
+        if word != 0 && (word >> 32) & TGID_MASK == tgid as u64 {
+            Some(TargetValue { target: word as u32, flags: (word >> 54) as u32 })
+        } else {
+            None
+        }
+    }
+
+    /// Where a process's word may stand.
+    #[inline(always)]
+    #[must_use]
+    pub const fn index(tgid: u32) -> u32 {
+        tgid & (TARGET_WORDS as u32 - 1)
+    }
 }
 
 /// Bits of [`TargetValue::flags`].
@@ -136,8 +178,6 @@ pub struct Slot {
     pub bytes: u64,
     /// Bytes of its live objects, where sizes are known.
     pub live_bytes: u64,
-    /// Objects that were ever allocated in it.
-    pub allocated: u64,
     /// The parent's id; 0 where the profile names none.
     pub parent: u64,
     /// Where its label is in the target's memory, if it could not be read at the open: the page was not
@@ -175,6 +215,93 @@ pub struct ObjectValue {
     pub series: u32,
     /// Zero.
     pub reserved: u32,
+}
+
+/// Objects that a bucket of `OBJECT_BUCKETS` holds.
+pub const WAYS: usize = 8;
+
+/// An object with its key, in a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct ObjectEntry {
+    /// Which object.
+    pub key: ObjectKey,
+    /// What is known of it.
+    pub value: ObjectValue,
+}
+
+/// One value of `OBJECT_BUCKETS`: objects whose keys hash to it. A bucket's tags fill one cache line.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Bucket {
+    /// One per entry; see [`tag`].
+    pub tags: [u64; WAYS],
+    /// The entries.
+    pub entries: [ObjectEntry; WAYS],
+}
+
+/// The word that says what an entry of a bucket is. Whoever changes an entry owns it first: by a
+/// compare-and-swap of its tag, which fails if the entry has changed hands since the tag was read, because each
+/// use of it has a version of its own.
+pub mod tag {
+    use super::ObjectKey;
+
+    /// The part that is the fingerprint of the key.
+    pub const FINGERPRINT: u64 = 0xffff_ffff;
+    /// Nobody else may touch the entry; neither bit: it is free.
+    pub const OWNED: u64 = 1 << 32;
+    /// The entry holds an object.
+    pub const FULL: u64 = 1 << 33;
+    /// Both.
+    pub const STATE: u64 = OWNED | FULL;
+    /// One version.
+    pub const VERSION: u64 = 1 << 34;
+
+    /// The key's hash: the low half is the fingerprint, the high half tells the bucket.
+    #[inline(always)]
+    #[must_use]
+    pub const fn hash(key: &ObjectKey) -> u64 {
+        // Two rounds of multiply and fold, with odd constants from the golden ratio and √2.
+        let whose = (key.scope as u64) << 32 | key.target as u64;
+        let once = (key.id ^ whose.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let twice = (once ^ (once >> 32)).wrapping_mul(0xb504_f333_f9de_6485);
+        twice ^ (twice >> 29)
+    }
+
+    /// Which of `buckets` a hash means.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bucket(hash: u64, buckets: u32) -> u32 {
+        (((hash >> 32) * buckets as u64) >> 32) as u32
+    }
+
+    /// What a full entry's tag looks like without its version.
+    #[inline(always)]
+    #[must_use]
+    pub const fn full(hash: u64) -> u64 {
+        (hash & FINGERPRINT) | FULL
+    }
+
+    /// The tag without its version.
+    #[inline(always)]
+    #[must_use]
+    pub const fn plain(tag: u64) -> u64 {
+        tag & (STATE | FINGERPRINT)
+    }
+
+    /// Whether the entry is free.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_free(tag: u64) -> bool {
+        tag & STATE == 0
+    }
+
+    /// The tag with another state and fingerprint, in the same version.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with(tag: u64, plain: u64) -> u64 {
+        (tag & !(STATE | FINGERPRINT)) | plain
+    }
 }
 
 /// Counters of one series on one CPU.
@@ -259,13 +386,8 @@ pub struct Frame {
     pub allocator: u32,
     /// Stack pointer at entry, with which the return is matched.
     pub rsp: u64,
-    /// The arguments at entry. They, the return value and the return address are the interpreter's inputs
-    /// in the order of their numbers.
-    pub args: [u64; 6],
-    /// The return value, once there is one.
-    pub ret: u64,
-    /// Return address; 0 where it could not be read.
-    pub caller: u64,
+    /// The call's inputs, and what was computed from them.
+    pub file: File,
     /// The object that was taken out.
     pub taken_key: ObjectKey,
     /// Its entry.
@@ -274,10 +396,13 @@ pub struct Frame {
     pub nested_allocs: u64,
 }
 
-/// Value of `THREADS`, keyed by `pid_tgid`: the calls of one thread that have not returned.
+/// The calls of one thread that have not returned. Most threads have a slot of `THREAD_SLOTS`; those whose
+/// slot is another's have an entry of `THREADS`, keyed by `pid_tgid`.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct ThreadState {
+    /// In `THREAD_SLOTS`: whose it is (`pid_tgid`); 0: nobody's. In `THREADS` it is not used.
+    pub owner: u64,
     /// How many frames are in use.
     pub depth: u32,
     /// The target that the frames belong to; another one means they are stale.
@@ -286,7 +411,7 @@ pub struct ThreadState {
     pub frames: [Frame; MAX_FRAMES],
 }
 
-/// Key of `HISTOGRAMS`.
+/// Key of a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub struct HistKey {
@@ -296,6 +421,16 @@ pub struct HistKey {
     pub of: u32,
     /// For lifetimes the place of opening, else 0.
     pub place: u64,
+}
+
+/// One histogram with its key: a slot of `HISTOGRAMS`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct HistSlot {
+    /// Whose it is. `key.of` is written last: 0 while the slot is not ready.
+    pub key: HistKey,
+    /// The histogram.
+    pub hist: crate::hist::Hist,
 }
 
 /// Cursors that the kernel side advances: indices into `CURSORS`.
@@ -308,10 +443,12 @@ pub mod cursor {
     pub const TARGET: u32 = 2;
     /// Entries in `INDEX`.
     pub const INDEX: u32 = 3;
-    /// Entries in `OBJECTS`.
+    /// Entries in `OBJECTS`: objects that found no room in their bucket.
     pub const OBJECTS: u32 = 4;
     /// Slots waiting in `FREE_SLOTS`.
     pub const FREE_SLOTS: u32 = 5;
+    /// Next slot of `HISTOGRAMS`.
+    pub const HIST: u32 = 6;
     /// How many cursors there are.
-    pub const COUNT: u32 = 6;
+    pub const COUNT: u32 = 7;
 }

@@ -123,6 +123,8 @@ pub mod flags {
     pub const HAS_PARENT: u32 = 1 << 12;
     /// The allocator has more than one probe that allocates, so that one may be called inside another.
     pub const MAY_NEST: u32 = 1 << 13;
+    /// The return address of the call is wanted.
+    pub const HAS_CALLER: u32 = 1 << 14;
 }
 
 /// Indices into [`crate::interp::Values`]: what expressions compute.
@@ -227,6 +229,60 @@ pub struct Insn {
     pub target: u16,
 }
 
+/// A value or condition that needs no interpreter: most of what profiles say is of this form. (A value that is
+/// just an input needs nothing at all: its location says so.)
+///
+/// The word is an input, plus another one masked and shifted (an index into an array), plus [`Self::add`].
+/// It is an address if [`Self::read`] says so, and what is read there plus [`Self::add_2`] is another
+/// one if [`Self::read_2`] does. Then [`Self::bias`] is added, the whole is masked, and [`Self::plus`] is
+/// added. All arithmetic wraps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Simple {
+    /// Added to the inputs.
+    pub add: u64,
+    /// Bits that are kept of the second input; 0: there is none.
+    pub index_mask: u64,
+    /// Added to what the first read yielded, as the second one's address.
+    pub add_2: u64,
+    /// Added before masking.
+    pub bias: u64,
+    /// Bits that are kept; 0 for a constant.
+    pub mask: u64,
+    /// Added last.
+    pub plus: u64,
+    /// What a condition compares with.
+    pub operand: u64,
+    /// Number of the input: 0 to 5 are arguments, [`op::INPUT_RET`] is the return value.
+    pub input: u8,
+    /// Number of the second input.
+    pub index: u8,
+    /// How far left the second input is shifted once masked.
+    pub shift: u8,
+    /// The first read, as [`op::READ`]'s operand; 0: none.
+    pub read: u8,
+    /// The second read; 0: none.
+    pub read_2: u8,
+    /// One of [`value`], or one of [`simple`]'s conditions.
+    pub value: u8,
+    /// Zero.
+    pub reserved: u16,
+}
+
+/// The location of a value that a spec does not have; it reads as 0.
+pub const NOWHERE: u8 = 0xff;
+
+/// Values and conditions of a spec, both phases together.
+pub const MAX_SIMPLE: usize = 8;
+
+/// [`Simple::value`] where it is no value but a condition.
+pub mod simple {
+    /// The hit is rejected where the word equals the operand.
+    pub const REJECT_IF_EQUAL: u8 = 0xfe;
+    /// The hit is rejected where the word differs from the operand.
+    pub const REJECT_UNLESS_EQUAL: u8 = 0xff;
+}
+
 /// What the attach cookie of a probe says: its spec, and the one process that it was attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
@@ -279,10 +335,20 @@ pub struct ProbeSpec {
     pub return_start: u16,
     /// Instructions that run at return; 0: none.
     pub return_len: u16,
+    /// 1: the code is not needed, because [`Self::simple`] says the same.
+    pub is_simple: u32,
+    /// How many of [`Self::simple`], from the first, belong to the entry.
+    pub entry_simple: u16,
+    /// How many after those belong to the return.
+    pub return_simple: u16,
+    /// Where each value ([`value`]) stands in [`crate::interp::File`]; [`NOWHERE`] for one that there is not.
+    pub locations: [u8; 16],
     /// Zero: see [`crate::interp::State::sp`].
     pub stack_base: u64,
     /// Bytes per granule where they are a constant of the profile; 0: unknown.
     pub granule_bytes: u64,
+    /// What needs no code, both phases.
+    pub simple: [Simple; MAX_SIMPLE],
     /// The code, both phases.
     pub code: [Insn; MAX_CODE],
     /// The constants.

@@ -76,11 +76,20 @@ pub(crate) unsafe fn store(word: *mut u64, value: u64) {
     unsafe { core::ptr::write_volatile(word, value) }
 }
 
+/// Raises the word to `value` if it is lower: mostly it is not.
+#[inline(always)]
+pub(crate) unsafe fn raise(word: *mut u64, value: u64) {
+    // SAFETY: the caller's promise.
+    if unsafe { load(word) } < value {
+        word_raise(word, value);
+    }
+}
+
 /// Raises the word to `value` if it is lower. Gives up after a few collisions with other CPUs, each of
 /// which has raised it too.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn word_raise(word: *mut u64, value: u64) -> u32 {
+extern "C" fn word_raise(word: *mut u64, value: u64) -> u32 {
     if word.is_null() {
         return 0;
     }

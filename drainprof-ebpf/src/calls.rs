@@ -10,7 +10,11 @@ use drainprof_common::{
     spec::{Role, op},
 };
 
-use crate::{hit::Hit, losses, maps, series};
+use crate::{
+    atomic, config,
+    hit::{self, Hit},
+    losses, maps, series,
+};
 
 const BPF_NOEXIST: u64 = 1;
 /// No frame: instead of an index.
@@ -18,23 +22,54 @@ const NONE: u32 = u32::MAX;
 const FRAME_MASK: u32 = MAX_FRAMES as u32 - 1;
 const _: () = assert!(MAX_FRAMES.is_power_of_two(), "frame indices are masked");
 
+/// The slot that the thread may have.
 #[inline(always)]
-fn thread() -> Option<*mut ThreadState> {
-    maps::THREADS.get_ptr_mut(bpf_get_current_pid_tgid())
+fn slot(who: u64) -> Option<*mut ThreadState> {
+    maps::THREAD_SLOTS.get_ptr_mut(who as u32 & config::thread_slot_mask())
+}
+
+/// What is known of the thread `who` (`pid_tgid`).
+#[inline(always)]
+fn thread_of(who: u64) -> Option<*mut ThreadState> {
+    let slot = slot(who)?;
+    // SAFETY: map memory, one word.
+    if unsafe { atomic::load(&raw const (*slot).owner) } == who {
+        return Some(slot);
+    }
+    maps::THREADS.get_ptr_mut(who)
 }
 
 #[inline(always)]
-fn thread_or_make() -> Option<*mut ThreadState> {
-    if let Some(state) = thread() {
-        return Some(state);
+fn thread() -> Option<*mut ThreadState> {
+    thread_of(bpf_get_current_pid_tgid())
+}
+
+#[inline(always)]
+fn thread_or_make(who: u64) -> Option<*mut ThreadState> {
+    match thread_of(who) {
+        Some(state) => Some(state),
+        None => make_thread(who),
+    }
+}
+
+/// Takes a slot for the thread if it is free, else makes an entry in the map.
+#[inline(always)]
+fn make_thread(who: u64) -> Option<*mut ThreadState> {
+    let slot = slot(who)?;
+    // SAFETY: map memory; the slot is this thread's alone once the swap has succeeded.
+    unsafe {
+        if atomic::compare_swap(&raw mut (*slot).owner, 0, who) == 0 {
+            (*slot).depth = 0;
+            return Some(slot);
+        }
     }
     let zero = maps::ZERO_THREAD.get_ptr(0)?;
     // SAFETY: a live value of the array map, which nobody writes.
-    let inserted = unsafe { maps::THREADS.insert(bpf_get_current_pid_tgid(), &*zero, BPF_NOEXIST) };
+    let inserted = unsafe { maps::THREADS.insert(who, &*zero, BPF_NOEXIST) };
     if inserted.is_err() {
         return None;
     }
-    thread()
+    maps::THREADS.get_ptr_mut(who)
 }
 
 #[inline(always)]
@@ -57,17 +92,17 @@ fn is_chained(caller: u64) -> bool {
 /// `rsp`: frames below have been left by longjmp or an exception. The kernel drops its own records of
 /// them by the same rule.
 #[inline(always)]
-unsafe fn lives(frame: *const Frame, rsp: u64, caller: u64) -> bool {
+unsafe fn lives(frame: *const Frame, rsp: u64, chained: bool) -> bool {
     // SAFETY: the caller passes a frame of this thread's state.
     let at = unsafe { (*frame).rsp };
-    at > rsp || (at == rsp && is_chained(caller))
+    at > rsp || (at == rsp && chained)
 }
 
 /// Pushes the frame of a call that is followed to its return; the hit's operands are kept there. `None`: a
 /// counted loss.
 #[inline(always)]
 pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame> {
-    let Some(state) = thread_or_make() else {
+    let Some(state) = thread_or_make(hit.who) else {
         losses::count(Loss::ThreadMapFull);
         return None;
     };
@@ -91,14 +126,13 @@ pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     unsafe {
         (*new).role = (*hit.spec).role;
         (*new).allocator = (*hit.spec).allocator;
-        (*new).args[0] = (*regs).rdi;
-        (*new).args[1] = (*regs).rsi;
-        (*new).args[2] = (*regs).rdx;
-        (*new).args[3] = (*regs).rcx;
-        (*new).args[4] = (*regs).r8;
-        (*new).args[5] = (*regs).r9;
-        (*new).ret = 0;
-        hit.operands = (&raw const (*new).args).cast();
+        (*new).file.inputs[0] = (*regs).rdi;
+        (*new).file.inputs[1] = (*regs).rsi;
+        (*new).file.inputs[2] = (*regs).rdx;
+        (*new).file.inputs[3] = (*regs).rcx;
+        (*new).file.inputs[4] = (*regs).r8;
+        (*new).file.inputs[5] = (*regs).r9;
+        hit.file = &raw mut (*new).file;
     }
     Some(new)
 }
@@ -112,7 +146,7 @@ unsafe fn fill(state: *mut ThreadState, index: u32, spec: u32, rsp: u64, caller:
         (*new).spec = spec;
         (*new).taken = 0;
         (*new).rsp = rsp;
-        (*new).caller = caller;
+        (*new).file.inputs[op::INPUT_CALLER as usize] = caller;
         (*new).nested_allocs = 0;
         (*state).depth = index + 1;
     }
@@ -138,9 +172,15 @@ pub(crate) extern "C" fn call_push(
             (*state).target = target;
             depth = 0;
         }
+        let mut caller = caller;
+        let mut chained = false;
+        if depth > 0 && (*frame(state, depth - 1)).rsp == rsp {
+            let found = if caller == 0 { hit::return_address(rsp) } else { caller };
+            chained = is_chained(found);
+        }
         let before = depth;
         for _ in 0..MAX_FRAMES {
-            if depth == 0 || lives(frame(state, depth - 1), rsp, caller) {
+            if depth == 0 || lives(frame(state, depth - 1), rsp, chained) {
                 break;
             }
             depth -= 1;
@@ -152,11 +192,9 @@ pub(crate) extern "C" fn call_push(
         if depth >= MAX_FRAMES as u32 {
             return NONE;
         }
-        let caller = if is_chained(caller) && depth > 0 {
-            (*frame(state, depth - 1)).caller
-        } else {
-            caller
-        };
+        if chained && depth > 0 {
+            caller = (*frame(state, depth - 1)).file.inputs[op::INPUT_CALLER as usize];
+        }
         fill(state, depth, spec, rsp, caller);
         depth
     }
@@ -168,7 +206,7 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     let regs: *const pt_regs = ctx.as_ptr().cast();
     // SAFETY: a uretprobe's context is `pt_regs`.
     let (rsp, ret) = unsafe { ((*regs).rsp, (*regs).rax) };
-    let state = thread().unwrap_or(core::ptr::null_mut());
+    let state = thread_of(hit.who).unwrap_or(core::ptr::null_mut());
     // SAFETY: map memory that only this thread touches.
     let index = unsafe {
         if state.is_null() {
@@ -187,19 +225,13 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     let own = frame(state, index);
     // SAFETY: map memory that only this thread touches.
     unsafe {
-        (*own).ret = ret;
+        (*own).file.inputs[op::INPUT_RET as usize] = ret;
         hit.rsp = (*own).rsp;
-        hit.operands = (&raw const (*own).args).cast();
+        hit.file = &raw mut (*own).file;
         hit.nested = (*own).nested_allocs;
         Some(own)
     }
 }
-
-const _: () = {
-    let args = core::mem::offset_of!(Frame, args);
-    assert!(core::mem::offset_of!(Frame, ret) == args + 8 * op::INPUT_RET as usize);
-    assert!(core::mem::offset_of!(Frame, caller) == args + 8 * op::INPUT_CALLER as usize);
-};
 
 /// Whether the topmost frame is the one of the call that returns: nearly always.
 #[inline(always)]
@@ -342,6 +374,16 @@ fn innermost(target: u32, holds: impl Fn(*mut Frame) -> bool) -> Option<*mut Fra
 /// Forgets a thread; returns how many of its calls had not returned.
 #[inline(always)]
 pub(crate) fn forget(pid_tgid: u64) -> u32 {
+    if let Some(slot) = slot(pid_tgid) {
+        // SAFETY: map memory of a thread that is ending: nobody else touches it until it has no owner.
+        unsafe {
+            if atomic::load(&raw const (*slot).owner) == pid_tgid {
+                let depth = (*slot).depth;
+                atomic::store(&raw mut (*slot).owner, 0);
+                return depth;
+            }
+        }
+    }
     let Some(state) = maps::THREADS.get_ptr_mut(pid_tgid) else { return 0 };
     // SAFETY: map memory of a thread that is ending: nobody else touches it.
     let depth = unsafe { (*state).depth };

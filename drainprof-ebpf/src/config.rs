@@ -17,8 +17,14 @@ macro_rules! globals {
 globals! {
     /// Slots in `GRANULES`.
     max_granules, MAX_GRANULES: 1;
+    /// Entries of `OBJECT_BUCKETS`.
+    object_buckets, OBJECT_BUCKET_COUNT: 1;
+    /// Entries of `THREAD_SLOTS` less one; they are a power of two.
+    thread_slot_mask, THREAD_SLOT_MASK: 0;
     /// Slots in `SERIES_STATE`.
     max_series, MAX_SERIES: 1;
+    /// Slots in `HISTOGRAMS`.
+    max_histograms, MAX_HISTOGRAMS: 1;
     /// Slots in `PROBES`.
     max_probes, MAX_PROBES: 1;
     /// 1: send every close and late drain.

@@ -1,43 +1,111 @@
 //! Histograms of pin delays and lifetimes, filled by closes and late drains.
 
 use drainprof_common::{
-    hist::{self, Hist},
+    hist,
     loss::Loss,
-    maps::HistKey,
+    maps::{HIST_WORDS, HistKey, HistSlot, cursor},
 };
 
-use crate::{atomic, losses, maps};
+use crate::{atomic, config, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
+/// No histogram: instead of an index.
+const NONE: u32 = u32::MAX;
 
 /// Adds a value to a histogram; `of` is a [`hist::Of`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn histogram_add(series: u32, of: u32, place: u64, nanoseconds: u64) -> u32 {
-    let key = HistKey { series, of, place };
-    let Some(hist) = maps::HISTOGRAMS.get_ptr_mut(&key).or_else(|| make(&key)) else {
+#[inline(always)]
+pub(crate) fn add(series: u32, of: u32, place: u64, nanoseconds: u64) {
+    let Some(slot) =
+        remembered(series, of, place).or_else(|| slot(histogram_get(series, of, place)))
+    else {
         losses::count(Loss::HistogramMapFull);
-        return 0;
+        return;
     };
     // The compiler must not see that the check below always holds: the verifier does not.
     let bucket = core::hint::black_box(hist::bucket(nanoseconds));
-    // SAFETY: map memory; histograms are never removed while probes are attached.
+    // SAFETY: map memory; a slot that is ready stays its key's.
     unsafe {
+        let hist = &raw mut (*slot).hist;
         atomic::add(&raw mut (*hist).count, 1);
         atomic::add(&raw mut (*hist).sum, nanoseconds);
-        atomic::word_raise(&raw mut (*hist).max, nanoseconds);
-        atomic::word_raise(&raw mut (*hist).not_min, !nanoseconds);
+        atomic::raise(&raw mut (*hist).max, nanoseconds);
+        atomic::raise(&raw mut (*hist).not_min, !nanoseconds);
         if bucket < hist::BUCKETS {
             atomic::add_32((&raw mut (*hist).buckets).cast::<u32>().add(bucket), 1);
         }
     }
+}
+
+/// [`add`] as a global function, for where it is rarely called.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn histogram_add(series: u32, of: u32, place: u64, nanoseconds: u64) -> u32 {
+    add(series, of, place, nanoseconds);
     0
 }
 
 #[inline(always)]
-fn make(key: &HistKey) -> Option<*mut Hist> {
-    let zero = maps::ZERO_HIST.get_ptr(0)?;
-    // SAFETY: a live value of the array map, which nobody writes.
-    let _ = unsafe { maps::HISTOGRAMS.insert(key, &*zero, BPF_NOEXIST) };
-    maps::HISTOGRAMS.get_ptr_mut(key)
+fn slot(index: u32) -> Option<*mut HistSlot> {
+    maps::HISTOGRAMS.get_ptr_mut(index)
+}
+
+/// Where `HIST_WORDS` may remember a histogram.
+#[inline(always)]
+fn memory(series: u32, of: u32, place: u64) -> Option<*mut u64> {
+    let mixed = (place ^ (place >> 10)) as u32 ^ (series * 13 + of);
+    maps::HIST_WORDS.get_ptr_mut(mixed & (HIST_WORDS as u32 - 1))
+}
+
+/// The histogram that was last looked up here, if it is this one.
+#[inline(always)]
+fn remembered(series: u32, of: u32, place: u64) -> Option<*mut HistSlot> {
+    // SAFETY: map memory, one word.
+    let index = (unsafe { atomic::load(memory(series, of, place)?) } as u32).wrapping_sub(1);
+    let slot = slot(index)?;
+    // SAFETY: map memory; a key is written once.
+    let is_it = unsafe {
+        (*slot).key.of == of && (*slot).key.series == series && (*slot).key.place == place
+    };
+    if is_it { Some(slot) } else { None }
+}
+
+/// The index of a histogram, made if it is new; [`NONE`] where there is no more room.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn histogram_get(series: u32, of: u32, place: u64) -> u32 {
+    let key = HistKey { series, of, place };
+    let index = find(&key).unwrap_or_else(|| make(&key));
+    if index != NONE
+        && let Some(word) = memory(series, of, place)
+    {
+        // SAFETY: map memory, one word.
+        unsafe { atomic::store(word, u64::from(index) + 1) };
+    }
+    index
+}
+
+#[inline(always)]
+fn find(key: &HistKey) -> Option<u32> {
+    // SAFETY: the value is one word, read at once; histograms are never removed.
+    maps::HIST_INDEX.get_ptr(key).map(|index| unsafe { atomic::load(index) } as u32)
+}
+
+#[inline(always)]
+fn make(key: &HistKey) -> u32 {
+    let Some(index) = series::take_cursor(cursor::HIST, config::max_histograms()) else {
+        return NONE;
+    };
+    if maps::HIST_INDEX.insert(key, u64::from(index), BPF_NOEXIST).is_err() {
+        // Another CPU made it first; our slot stays unused.
+        return find(key).unwrap_or(NONE);
+    }
+    if let Some(slot) = slot(index) {
+        // SAFETY: map memory; this CPU alone made the slot.
+        unsafe {
+            (*slot).key.series = key.series;
+            (*slot).key.place = key.place;
+            core::ptr::write_volatile(&raw mut (*slot).key.of, key.of);
+        }
+    }
+    index
 }

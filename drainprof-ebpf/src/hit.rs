@@ -11,16 +11,18 @@ use aya_ebpf::{
     },
 };
 use drainprof_common::{
-    interp::{self, Machine, Outcome, Values},
+    interp::{self, FILE_WORDS, File, INPUTS, Machine, Outcome, Values},
     loss::Loss,
-    maps::{TargetValue, target_flags},
-    spec::{Cookie, Kind, MAX_STACK, MAX_STEPS, ProbeSpec, flags, op, value},
+    maps::{TargetValue, target_flags, target_word},
+    spec::{Cookie, Kind, MAX_SIMPLE, MAX_STACK, MAX_STEPS, ProbeSpec, Simple, flags, op, value},
 };
 
 use crate::{atomic, config, granule::mode, losses, maps};
 
 /// A hit in a traced process.
 pub(crate) struct Hit {
+    /// Process and thread, as `bpf_get_current_pid_tgid` has them; 0 where the hit did not need to know.
+    pub(crate) who: u64,
     /// Index of the spec.
     pub(crate) index: u32,
     /// The spec, in map memory that nobody writes while probes are attached.
@@ -29,10 +31,8 @@ pub(crate) struct Hit {
     pub(crate) target: u32,
     /// Its flags.
     pub(crate) target_flags: u32,
-    /// What the expressions yielded; in the program's own stack frame.
-    pub(crate) values: *mut Values,
-    /// What the expressions compute from; once they are known.
-    pub(crate) operands: *const Operands,
+    /// Inputs, and what the expressions yield; in the program's own stack frame or in the call's.
+    pub(crate) file: *mut File,
     /// Stack pointer at entry.
     pub(crate) rsp: u64,
     /// Allocs that were counted inside this call.
@@ -67,28 +67,34 @@ impl Hit {
         unsafe { (*self.spec).kind == kind as u32 }
     }
 
-    /// One value.
+    /// One value; 0 where the spec does not have it.
     #[inline(always)]
     pub(crate) fn value(&self, index: u8) -> u64 {
-        // SAFETY: `begin`'s caller keeps the values for as long as the hit.
-        unsafe { (&*self.values)[index as usize] }
+        // SAFETY: the file lives as long as the hit; the location is checked.
+        unsafe {
+            let location = (*self.spec).locations[index as usize & 15] as usize;
+            if location >= FILE_WORDS {
+                return 0;
+            }
+            self.file.cast::<u64>().add(location).read()
+        }
     }
 
-    /// Notes the stack pointer at a function's entry; the return address, 0 where it cannot be read.
+    /// Notes the stack pointer at a function's entry; the return address, 0 where it is not wanted or cannot
+    /// be read.
     #[inline(always)]
     pub(crate) fn enter<C: EbpfContext>(&mut self, ctx: &C) -> u64 {
         let regs: *const pt_regs = ctx.as_ptr().cast();
         // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load.
         self.rsp = unsafe { (*regs).rsp };
-        // The frame is not set up yet: the return address is on top of the stack.
-        read_user(self.rsp, 8).unwrap_or(0)
+        if self.has(flags::HAS_CALLER) { return_address(self.rsp) } else { 0 }
     }
 
     /// Return address of the call; 0 where unknown.
     #[inline(always)]
     pub(crate) fn caller(&self) -> u64 {
-        // SAFETY: the operands live as long as the hit.
-        unsafe { (*self.operands).0[op::INPUT_CALLER as usize] }
+        // SAFETY: the file lives as long as the hit.
+        unsafe { (*self.file).inputs[op::INPUT_CALLER as usize] }
     }
 
     /// Whether the target is observed since its first instruction.
@@ -127,9 +133,9 @@ pub(crate) fn now() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// What the interpreter works on: arguments 0 to 5 at entry, return value, return address (0: unknown).
+/// What the interpreter works on: the inputs of a [`File`].
 #[repr(C)]
-pub(crate) struct Operands(pub(crate) [u64; 8]);
+pub(crate) struct Operands([u64; INPUTS]);
 
 impl Machine for Operands {
     #[inline(always)]
@@ -177,20 +183,44 @@ pub(crate) fn current_target() -> Option<TargetValue> {
     target_of((bpf_get_current_pid_tgid() >> 32) as u32)
 }
 
+/// The return address of a call that was entered with this stack pointer: its frame is not set up yet. 0 where
+/// it cannot be read.
+#[inline(always)]
+pub(crate) fn return_address(rsp: u64) -> u64 {
+    read_user(rsp, 8).unwrap_or(0)
+}
+
 #[inline(always)]
 fn target_of(tgid: u32) -> Option<TargetValue> {
+    if let Some(word) = maps::TARGET_WORDS.get_ptr(target_word::index(tgid)) {
+        // SAFETY: map memory, one word.
+        let found = target_word::unpack(unsafe { atomic::load(word) }, tgid);
+        if found.is_some() {
+            return found;
+        }
+    }
     // SAFETY: copied out at once; user space removes a target only after it has ended.
     unsafe { maps::TARGETS.get(tgid).copied() }
 }
 
-/// Begins a hit: `None` where the process is not traced, or not meant by the probe, or the cookie unknown.
+/// Begins a hit at a function's entry: `None` where the process is not traced, or the cookie unknown.
 #[inline(always)]
-pub(crate) fn begin<C: EbpfContext>(
-    ctx: &C,
-    values: &mut MaybeUninit<Values>,
-    at_return: bool,
-) -> Option<Hit> {
-    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+pub(crate) fn begin<C: EbpfContext>(ctx: &C, needs_thread: bool) -> Option<Hit> {
+    // SAFETY: the context is the program's own.
+    let cookie = Cookie::unpack(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
+    // At an entry the kernel runs only the programs of the process whose memory it is; so a child of vfork,
+    // which works on its parent's, counts as its parent.
+    let who = if needs_thread || cookie.tgid == 0 { bpf_get_current_pid_tgid() } else { 0 };
+    let tgid = if cookie.tgid == 0 { (who >> 32) as u32 } else { cookie.tgid };
+    started(who, cookie.index, target_of(tgid)?, false)
+}
+
+/// Begins a hit at a function's return: `None` where the process is not traced, or not meant by the probe, or
+/// the cookie unknown.
+#[inline(always)]
+pub(crate) fn begin_at_return<C: EbpfContext>(ctx: &C) -> Option<Hit> {
+    let who = bpf_get_current_pid_tgid();
+    let tgid = (who >> 32) as u32;
     // SAFETY: the context is the program's own.
     let cookie = Cookie::unpack(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
     let target = target_of(tgid)?;
@@ -201,7 +231,11 @@ pub(crate) fn begin<C: EbpfContext>(
             return None;
         }
     }
-    let index = cookie.index;
+    started(who, cookie.index, target, true)
+}
+
+#[inline(always)]
+fn started(who: u64, index: u32, target: TargetValue, at_return: bool) -> Option<Hit> {
     let spec = maps::PROBES.get_ptr(index)?;
     let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + index);
     if let Some(counts) = counts {
@@ -215,48 +249,63 @@ pub(crate) fn begin<C: EbpfContext>(
         }
     }
     Some(Hit {
+        who,
         index,
         spec,
         target: target.target,
         target_flags: target.flags,
-        values: clear(values),
-        operands: core::ptr::null(),
+        file: core::ptr::null_mut(),
         rsp: 0,
         nested: 0,
     })
 }
 
-/// The operands at a function's entry; in the program's own stack frame.
+/// Fills the file at a function's entry.
+///
+/// # Safety
+/// `file` points to a file that lives as long as the hit; it need not be initialised.
 #[inline(always)]
-pub(crate) fn entry_operands<C: EbpfContext>(
-    ctx: &C,
-    hit: &mut Hit,
-    operands: &mut MaybeUninit<Operands>,
-) {
+pub(crate) unsafe fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit, file: *mut File) {
     let regs: *const pt_regs = ctx.as_ptr().cast();
     let caller = hit.enter(ctx);
-    let inputs = operands.as_mut_ptr().cast::<u64>();
-    // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load. All eight words are written.
+    let words = file.cast::<u64>();
+    // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load. All words are written: Linux 6.1
+    // lets nobody read others. Word by word: a plain zeroed array becomes a call of a byte-wise `memset`.
     unsafe {
-        inputs.write((*regs).rdi);
-        inputs.add(1).write((*regs).rsi);
-        inputs.add(2).write((*regs).rdx);
-        inputs.add(3).write((*regs).rcx);
-        inputs.add(4).write((*regs).r8);
-        inputs.add(5).write((*regs).r9);
-        inputs.add(op::INPUT_RET as usize).write(0);
-        inputs.add(op::INPUT_CALLER as usize).write(caller);
+        words.write((*regs).rdi);
+        words.add(1).write((*regs).rsi);
+        words.add(2).write((*regs).rdx);
+        words.add(3).write((*regs).rcx);
+        words.add(4).write((*regs).r8);
+        words.add(5).write((*regs).r9);
+        words.add(op::INPUT_RET as usize).write(0);
+        words.add(op::INPUT_CALLER as usize).write(caller);
+        for value in INPUTS..FILE_WORDS {
+            words.add(value).write_volatile(0);
+        }
     }
-    hit.operands = operands.as_ptr();
+    hit.file = file;
 }
 
 /// Runs one phase of the spec's code; counts and returns `false` where the hit is not to be counted.
 #[inline(always)]
 pub(crate) fn evaluate(hit: &Hit, at_return: bool) -> bool {
     // SAFETY: the spec is a live value of the array map.
-    let start =
-        unsafe { if at_return { (*hit.spec).return_start } else { (*hit.spec).entry_start } };
-    let outcome = run(hit.spec, start, hit.operands, hit.values);
+    let spec = unsafe { &*hit.spec };
+    let outcome = if spec.is_simple != 0 {
+        let (first, count) = if at_return {
+            (spec.entry_simple, spec.return_simple)
+        } else {
+            (0, spec.entry_simple)
+        };
+        run_simple(hit, u32::from(first), u32::from(count))
+    } else {
+        let start = if at_return { spec.return_start } else { spec.entry_start };
+        // SAFETY: the file lives as long as the hit.
+        let (inputs, values) =
+            unsafe { ((&raw const (*hit.file).inputs).cast(), &raw mut (*hit.file).values) };
+        run(hit.spec, start, inputs, values)
+    };
     if outcome == Outcome::Accepted as u32 {
         return true;
     }
@@ -277,20 +326,35 @@ pub(crate) fn evaluate(hit: &Hit, at_return: bool) -> bool {
     false
 }
 
-/// Clears an array word by word: a plain zeroed array becomes a call of a byte-wise `memset`.
-#[inline(always)]
-pub(crate) fn clear<const N: usize>(array: &mut MaybeUninit<[u64; N]>) -> *mut [u64; N] {
-    // SAFETY: the array's own words.
-    unsafe { clear_words::<N>(array.as_mut_ptr().cast()) };
-    array.as_mut_ptr()
-}
-
 #[inline(always)]
 unsafe fn clear_words<const N: usize>(words: *mut u64) {
     for index in 0..N {
         // SAFETY: the caller's promise.
         unsafe { words.add(index).write_volatile(0) };
     }
+}
+
+/// Computes one phase that needs no code, without a single call but the reads of target memory.
+#[inline(always)]
+fn run_simple(hit: &Hit, first: u32, count: u32) -> u32 {
+    // SAFETY: the spec is a live value of the array map; the file lives as long as the hit.
+    let (all, operands, values) = unsafe {
+        let all: *const Simple = (&raw const (*hit.spec).simple).cast();
+        let operands: *const Operands = (&raw const (*hit.file).inputs).cast();
+        (all, &*operands, &mut (*hit.file).values)
+    };
+    for number in 0..MAX_SIMPLE as u32 {
+        if number >= count {
+            break;
+        }
+        let index = core::hint::black_box(first + number) & (MAX_SIMPLE as u32 - 1);
+        // SAFETY: the index is masked to the array's length.
+        let simple = unsafe { &*all.add(index as usize) };
+        if let Some(outcome) = interp::run_simple(simple, operands, values) {
+            return outcome as u32;
+        }
+    }
+    Outcome::Accepted as u32
 }
 
 /// Runs one phase's code. A function of its own, so that its stack is not added to its caller's frame.

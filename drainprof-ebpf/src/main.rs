@@ -40,6 +40,7 @@ mod hit;
 mod losses;
 mod maps;
 mod object;
+mod objects;
 mod probes;
 mod realloc;
 mod series;

@@ -6,10 +6,9 @@ use aya_ebpf::{
     maps::{Array, HashMap, Queue, RingBuf},
 };
 use drainprof_common::{
-    hist::Hist,
     maps::{
-        HistKey, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey, SeriesState, Slot,
-        TargetValue, ThreadState, Totals, cursor,
+        self, Bucket, HistKey, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey,
+        SeriesState, Slot, TargetValue, ThreadState, Totals, cursor,
     },
     spec::ProbeSpec,
 };
@@ -24,6 +23,11 @@ pub(crate) type LossSlots = [u64; 32];
 #[map]
 pub(crate) static TARGETS: HashMap<u32, TargetValue> = HashMap::with_max_entries(1, 0);
 
+/// In front of `TARGETS`: a process's target in one word, where no other process's stands in the same place.
+#[map]
+pub(crate) static TARGET_WORDS: Array<u64> =
+    Array::with_max_entries(maps::TARGET_WORDS as u32, BPF_F_MMAPABLE);
+
 /// What each probe means; the attach cookie holds the index.
 #[map]
 pub(crate) static PROBES: Array<ProbeSpec> = Array::with_max_entries(1, 0);
@@ -35,6 +39,10 @@ pub(crate) static PROBE_COUNTS: Array<ProbeCounts> = Array::with_max_entries(1, 
 /// Series by target, allocator and instance.
 #[map]
 pub(crate) static SERIES: HashMap<SeriesKey, u64> = HashMap::with_max_entries(1, 0);
+
+/// In front of `SERIES`: one more than the index of the series that was last looked up here.
+#[map]
+pub(crate) static SERIES_WORDS: Array<u64> = Array::with_max_entries(maps::SERIES_WORDS as u32, 0);
 
 /// What is known of each series.
 #[map]
@@ -48,6 +56,11 @@ pub(crate) static TOTALS: Array<Totals> = Array::with_max_entries(1, BPF_F_MMAPA
 #[map]
 pub(crate) static INDEX: HashMap<IndexKey, u64> = HashMap::with_max_entries(1, 0);
 
+/// In front of `INDEX`: the index word of the granule that was last looked up here.
+#[map]
+pub(crate) static GRANULE_WORDS: Array<u64> =
+    Array::with_max_entries(maps::GRANULE_WORDS as u32, 0);
+
 /// The granules.
 #[map]
 pub(crate) static GRANULES: Array<Slot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
@@ -58,9 +71,17 @@ pub(crate) static FREE_SLOTS: Queue<u32> = Queue::with_max_entries(1, 0);
 
 /// Live objects, where they are followed by id.
 #[map]
-pub(crate) static OBJECTS: HashMap<ObjectKey, ObjectValue> = HashMap::with_max_entries(1, 0);
+pub(crate) static OBJECT_BUCKETS: Array<Bucket> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Calls on their way from entry to return; by `pid_tgid`. Allocated on demand: most threads are never
+/// Those that found no room in their bucket. Allocated on demand.
+#[map]
+pub(crate) static OBJECTS: HashMap<ObjectKey, ObjectValue> = HashMap::with_max_entries(1, 1);
+
+/// Calls on their way from entry to return, of threads that have a slot.
+#[map]
+pub(crate) static THREAD_SLOTS: Array<ThreadState> = Array::with_max_entries(1, 0);
+
+/// Those of the others, by `pid_tgid`. Allocated on demand: most threads are never
 /// inside a call that is followed to its return.
 #[map]
 pub(crate) static THREADS: HashMap<u64, ThreadState> = HashMap::with_max_entries(1, 1);
@@ -69,13 +90,17 @@ pub(crate) static THREADS: HashMap<u64, ThreadState> = HashMap::with_max_entries
 #[map]
 pub(crate) static ZERO_THREAD: Array<ThreadState> = Array::with_max_entries(1, 0);
 
-/// Pin delays and lifetimes. Allocated on demand.
+/// Histogram by what it is of.
 #[map]
-pub(crate) static HISTOGRAMS: HashMap<HistKey, Hist> = HashMap::with_max_entries(1, 1);
+pub(crate) static HIST_INDEX: HashMap<HistKey, u64> = HashMap::with_max_entries(1, 1);
 
-/// A zeroed histogram: too large for the BPF stack.
+/// In front of `HIST_INDEX`: one more than the index of the histogram that was last looked up here.
 #[map]
-pub(crate) static ZERO_HIST: Array<Hist> = Array::with_max_entries(1, 0);
+pub(crate) static HIST_WORDS: Array<u64> = Array::with_max_entries(maps::HIST_WORDS as u32, 0);
+
+/// Pin delays and lifetimes.
+#[map]
+pub(crate) static HISTOGRAMS: Array<HistSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
 /// Losses per CPU.
 #[map]

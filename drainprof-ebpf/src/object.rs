@@ -2,8 +2,8 @@
 
 use drainprof_common::{
     loss::Loss,
-    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, SeriesKey, cursor, place_of},
-    spec::{flags, value},
+    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, SeriesKey, place_of},
+    spec::{Kind, flags, value},
     state,
 };
 
@@ -11,12 +11,11 @@ use crate::{
     atomic, calls,
     granule::{self, mode, slots},
     hit::Hit,
-    losses, maps,
+    losses,
+    objects::{self, Refused},
     series::{self, bump},
 };
 
-const BPF_NOEXIST: u64 = 1;
-const EEXIST: i32 = -17;
 /// Marks an object key's scope as a series instead of an allocator.
 const SERIES_SCOPE: u32 = 1 << 31;
 
@@ -60,23 +59,19 @@ pub(crate) fn alloc(hit: &Hit) {
 /// Whether the inner call of this wrapper has counted the object.
 #[inline(always)]
 pub(crate) fn counted_inside(hit: &Hit, key: &ObjectKey) -> bool {
-    hit.nested != 0 && maps::OBJECTS.get_ptr(key).is_some()
+    hit.nested != 0 && objects::has(key)
 }
 
 /// Counts a new object in its granule. The caller holds a reference that no free knows of yet: later the
 /// slot could serve another granule.
 #[inline(always)]
 fn count_in_slot(index: u32, size: u64) {
-    if index != NO_SLOT
+    if size != 0
+        && index != NO_SLOT
         && let Some(slot) = slots::slot(index)
     {
         // SAFETY: map memory.
-        unsafe {
-            atomic::add(&raw mut (*slot).allocated, 1);
-            if size != 0 {
-                atomic::add(&raw mut (*slot).live_bytes, size);
-            }
-        }
+        unsafe { atomic::add(&raw mut (*slot).live_bytes, size) };
     }
 }
 
@@ -105,7 +100,12 @@ pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
         reserved: 0,
     };
     count_in_slot(object.slot, size);
-    object_enter(key, &raw const object, hit.mode());
+    match objects::enter(key, &object) {
+        Ok(()) => count_alloc(series, size),
+        Err(_) => {
+            object_enter(key, &raw const object, hit.mode());
+        }
+    }
 }
 
 /// Enters a new object, which holds its granule, in the map; an older one with the same id goes.
@@ -122,18 +122,17 @@ pub(crate) extern "C" fn object_enter(
     // Copies on this function's stack: Linux 6.1 takes no other memory for a map's key or value.
     // SAFETY: the callers pass their own.
     let (key, object) = unsafe { (*key, *object) };
-    let mut result = maps::OBJECTS.insert(&key, &object, BPF_NOEXIST);
-    if result == Err(EEXIST) {
-        if let Some(old) = take(&key) {
+    let mut result = objects::enter(&key, &object);
+    if result == Err(Refused::Exists) {
+        if let Some(old) = objects::take(&key) {
             replaced(&old, how);
         }
-        result = maps::OBJECTS.insert(&key, &object, BPF_NOEXIST);
+        result = objects::enter(&key, &object);
     }
     if result.is_err() {
         lose(&object);
         return 0;
     }
-    series::level(cursor::OBJECTS, true);
     count_alloc(object.series, object.size);
     1
 }
@@ -151,11 +150,11 @@ pub(crate) extern "C" fn object_restore(
     }
     // SAFETY: the callers pass their own; copied as in `object_enter`.
     let (key, object) = unsafe { (*key, *object) };
-    match maps::OBJECTS.insert(&key, &object, BPF_NOEXIST) {
-        Ok(()) => series::level(cursor::OBJECTS, true),
+    match objects::enter(&key, &object) {
+        Ok(()) => {}
         // Its id was given out again while it was out.
-        Err(EEXIST) => replaced(&object, how),
-        Err(_) => lose(&object),
+        Err(Refused::Exists) => replaced(&object, how),
+        Err(Refused::Full) => lose(&object),
     }
     0
 }
@@ -179,16 +178,6 @@ fn lose(object: &ObjectValue) {
         unsafe { atomic::or(&raw mut (*slot).state, state::TAINTED) };
         granule::granule_release(object.slot, slot, object.size, 1);
     }
-}
-
-/// Takes an object out of the map. Only one of several that try gets it.
-#[inline(always)]
-fn take(key: &ObjectKey) -> Option<ObjectValue> {
-    // SAFETY: copied at once; whether the copy is good is told by the removal.
-    let value = unsafe { maps::OBJECTS.get(key).copied() }?;
-    maps::OBJECTS.remove(key).ok()?;
-    series::level(cursor::OBJECTS, false);
-    Some(value)
 }
 
 /// Gives up an object's reference to its granule: 1, or 0 where its granule had freed it in bulk.
@@ -238,7 +227,7 @@ pub(crate) fn free(hit: &Hit) {
         unmatched(hit);
         return;
     };
-    match take(&key) {
+    match objects::take(&key) {
         Some(object) => commit_free(hit, &object),
         None => not_found(hit, &key),
     }
@@ -254,10 +243,29 @@ fn not_found(hit: &Hit, key: &ObjectKey) {
 
 #[inline(always)]
 fn commit_free(hit: &Hit, object: &ObjectValue) {
-    if object_drop(object, hit.mode()) != 0 {
+    if hit.is(Kind::Drain) {
+        if object.slot != NO_SLOT {
+            let Some(slot) = slots::slot(object.slot) else { return };
+            granule::release(object.slot, slot, object.size, 1);
+        }
+        count_free(object.series, object.size);
+    } else if object_drop(object, hit.mode()) != 0 {
         bump!(object.series, freed);
     } else {
         unmatched(hit);
+    }
+}
+
+#[inline(always)]
+fn count_free(series: u32, size: u64) {
+    if let Some(totals) = series::totals(series) {
+        // SAFETY: this CPU's counters.
+        unsafe {
+            atomic::add(&raw mut (*totals).freed, 1);
+            if size != 0 {
+                atomic::add(&raw mut (*totals).freed_bytes, size);
+            }
+        }
     }
 }
 
@@ -283,7 +291,7 @@ fn free_by_granule(hit: &Hit) {
 #[inline(always)]
 pub(crate) fn take_at_entry(hit: &Hit, frame: *mut Frame) {
     let Some(key) = key(hit, hit.value(value::OBJECT)) else { return };
-    if let Some(object) = take(&key) {
+    if let Some(object) = objects::take(&key) {
         // SAFETY: map memory that only this thread touches.
         unsafe {
             (*frame).taken_key = key;

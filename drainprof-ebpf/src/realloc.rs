@@ -84,12 +84,7 @@ fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
         && let Some(slot) = slots::slot(object.slot)
     {
         // SAFETY: map memory; wrapping, so that a smaller size subtracts.
-        unsafe {
-            atomic::add(&raw mut (*slot).live_bytes, size.wrapping_sub(object.size));
-            if !in_place {
-                atomic::add(&raw mut (*slot).allocated, 1);
-            }
-        }
+        unsafe { atomic::add(&raw mut (*slot).live_bytes, size.wrapping_sub(object.size)) };
     }
     let series = object.series;
     let entry = ObjectValue { size, ..*object };

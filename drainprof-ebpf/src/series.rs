@@ -2,7 +2,7 @@
 
 use drainprof_common::{
     loss::Loss,
-    maps::{NO_SERIES, SeriesKey, SeriesState, Totals, cursor},
+    maps::{NO_SERIES, SERIES_WORDS, SeriesKey, SeriesState, Totals, cursor},
 };
 
 use crate::{atomic, config, hit::now, losses, maps};
@@ -12,14 +12,53 @@ const BPF_NOEXIST: u64 = 1;
 /// The index of a series, made if it is new. `None`: a counted loss.
 #[inline(always)]
 pub(crate) fn get_or_make(target: u32, allocator: u32, instance: u64) -> Option<u32> {
-    let key = SeriesKey { target, allocator, instance };
-    if let Some(index) = find(&key) {
+    if let Some(index) = remembered(target, allocator, instance) {
         return Some(index);
     }
-    match series_make(target, allocator, instance) {
+    match series_get(target, allocator, instance) {
         NO_SERIES => None,
         index => Some(index),
     }
+}
+
+/// Where `SERIES_WORDS` may remember a series.
+#[inline(always)]
+fn place(target: u32, allocator: u32, instance: u64) -> u32 {
+    let mixed = (instance >> 4) ^ (instance >> 16) ^ u64::from(target * 31 + allocator * 7);
+    mixed as u32 & (SERIES_WORDS as u32 - 1)
+}
+
+/// The series that was last looked up here, if it is this one. A series' key never changes and its index is
+/// not used again, so that the state itself tells.
+#[inline(always)]
+fn remembered(target: u32, allocator: u32, instance: u64) -> Option<u32> {
+    let word = maps::SERIES_WORDS.get_ptr(place(target, allocator, instance))?;
+    // SAFETY: map memory, one word.
+    let index = (unsafe { atomic::load(word) } as u32).wrapping_sub(1);
+    let state = state(index)?;
+    // SAFETY: map memory; `created_ns` is written after the key.
+    unsafe {
+        let is_ready = atomic::load(&raw const (*state).created_ns) != 0
+            && atomic::load(&raw const (*state).destroyed_ns) == 0;
+        let key = &(*state).key;
+        let is_it = key.instance == instance && key.target == target && key.allocator == allocator;
+        if is_ready && is_it { Some(index) } else { None }
+    }
+}
+
+/// [`get_or_make`] where it is not remembered.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn series_get(target: u32, allocator: u32, instance: u64) -> u32 {
+    let index = find(&SeriesKey { target, allocator, instance })
+        .unwrap_or_else(|| series_make(target, allocator, instance));
+    if index != NO_SERIES
+        && let Some(word) = maps::SERIES_WORDS.get_ptr_mut(place(target, allocator, instance))
+    {
+        // SAFETY: map memory, one word.
+        unsafe { atomic::store(word, u64::from(index) + 1) };
+    }
+    index
 }
 
 /// The index of a series that is there.
@@ -141,7 +180,7 @@ pub(crate) fn opened(series: u32) {
         // SAFETY: map memory.
         unsafe {
             let open = atomic::add(&raw mut (*state).open_now, 1) + 1;
-            atomic::word_raise(&raw mut (*state).open_peak, open);
+            atomic::raise(&raw mut (*state).open_peak, open);
         }
     }
 }

@@ -5,39 +5,51 @@ use drainprof_common::spec::Role;
 use crate::profile::Phase;
 
 /// Maps that user space uses.
-pub(super) const MAPS: [&str; 17] = [
+pub(super) const MAPS: [&str; 23] = [
     TARGETS,
+    TARGET_WORDS,
     PROBES,
     PROBE_COUNTS,
     SERIES,
+    SERIES_WORDS,
     SERIES_STATE,
     TOTALS,
     INDEX,
+    GRANULE_WORDS,
     GRANULES,
     FREE_SLOTS,
+    OBJECT_BUCKETS,
     OBJECTS,
     THREADS,
+    THREAD_SLOTS,
     ZERO_THREAD,
+    HIST_INDEX,
+    HIST_WORDS,
     HISTOGRAMS,
-    ZERO_HIST,
     LOSSES,
     CURSORS,
     EVENTS,
 ];
 pub(super) const TARGETS: &str = "TARGETS";
+pub(super) const TARGET_WORDS: &str = "TARGET_WORDS";
 pub(super) const PROBES: &str = "PROBES";
 pub(super) const PROBE_COUNTS: &str = "PROBE_COUNTS";
 pub(super) const SERIES: &str = "SERIES";
+pub(super) const SERIES_WORDS: &str = "SERIES_WORDS";
 pub(super) const SERIES_STATE: &str = "SERIES_STATE";
 pub(super) const TOTALS: &str = "TOTALS";
 pub(super) const INDEX: &str = "INDEX";
+pub(super) const GRANULE_WORDS: &str = "GRANULE_WORDS";
 pub(super) const GRANULES: &str = "GRANULES";
 pub(super) const FREE_SLOTS: &str = "FREE_SLOTS";
+pub(super) const OBJECT_BUCKETS: &str = "OBJECT_BUCKETS";
 pub(super) const OBJECTS: &str = "OBJECTS";
 pub(super) const THREADS: &str = "THREADS";
+pub(super) const THREAD_SLOTS: &str = "THREAD_SLOTS";
 pub(super) const ZERO_THREAD: &str = "ZERO_THREAD";
 pub(super) const HISTOGRAMS: &str = "HISTOGRAMS";
-pub(super) const ZERO_HIST: &str = "ZERO_HIST";
+pub(super) const HIST_INDEX: &str = "HIST_INDEX";
+pub(super) const HIST_WORDS: &str = "HIST_WORDS";
 pub(super) const LOSSES: &str = "LOSSES";
 pub(super) const CURSORS: &str = "CURSORS";
 pub(super) const EVENTS: &str = "EVENTS";

@@ -3,7 +3,7 @@
 use drainprof_common::{
     hist::{Hist, Of},
     loss::{LOSS_COUNT, LossCounts},
-    maps::{ProbeCounts, SeriesState, Slot, Totals, cursor},
+    maps::{HistSlot, ProbeCounts, SeriesState, Slot, Totals, cursor},
     state,
 };
 
@@ -94,13 +94,12 @@ impl Session {
     /// All histograms: what of, series, place.
     #[must_use]
     pub fn read_histograms(&self) -> Vec<(Of, u32, u64, Hist)> {
-        self.histograms
-            .iter()
-            .filter_map(Result::ok)
-            .filter_map(|(key, hist)| {
+        (0..self.filled(cursor::HIST, self.histograms.len()))
+            .filter_map(|index| {
+                let HistSlot { key, hist } = self.histograms.get(index);
                 let of =
-                    [Of::PinDelay, Of::Lifetime].into_iter().find(|of| *of as u32 == key.0.of)?;
-                Some((of, key.0.series, key.0.place, hist.0))
+                    [Of::PinDelay, Of::Lifetime].into_iter().find(|of| *of as u32 == key.of)?;
+                Some((of, key.series, key.place, hist))
             })
             .collect()
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use drainprof_common::{
     loss::Loss,
-    maps::{IndexKey, cursor, place_of},
+    maps::{IndexKey, ObjectValue, WAYS, cursor, place_of, tag},
     spec::Kind,
     state,
 };
@@ -63,10 +63,7 @@ impl Session {
             });
             if claimed {
                 let key = IndexKey { series: slot.series, reserved: 0, id: slot.id };
-                self.remove_id(
-                    key,
-                    place_of::slot_word(index as u32, state::generation(slot.state)),
-                );
+                self.remove_id(key, index as u32);
                 if let Some(word) = self.slots.word(index, 0) {
                     // Changed by operations that commute with the kernel side's counting.
                     word.fetch_and(!state::FLAGS, Ordering::SeqCst);
@@ -81,10 +78,10 @@ impl Session {
         retired
     }
 
-    /// Removes an id that still means `word`.
-    fn remove_id(&mut self, key: IndexKey, word: u64) {
+    /// Removes an id that still means the slot.
+    fn remove_id(&mut self, key: IndexKey, slot: u32) {
         match self.index.get(&Plain(key), 0) {
-            Ok(found) if found == word => {}
+            Ok(found) if place_of::slot(found) == slot => {}
             _ => return,
         }
         if self.index.remove(&Plain(key)).is_ok() {
@@ -113,26 +110,38 @@ impl Session {
         Ok(keys.len())
     }
 
-    /// Takes out objects that a bulk close has freed, if the object map fills up. `kind_of` tells the
-    /// kind of an allocator.
+    /// Takes out objects that a bulk close has freed, if they crowd the table out. `kind_of` tells the kind
+    /// of an allocator.
     pub fn relieve_objects(&mut self, kind_of: impl Fn(u32) -> Option<Kind>) -> usize {
-        if !self.is_filling(cursor::OBJECTS, self.sizes.objects) {
+        if !self.is_filling(cursor::OBJECTS, self.sizes.overflow()) {
             return 0;
         }
-        let stale: Vec<_> = self
-            .objects
-            .iter()
-            .filter_map(Result::ok)
-            .filter(|(_, object)| {
-                let series = self.series_state.get(object.0.series as usize);
-                let slot = self.slots.get(object.0.slot as usize);
-                kind_of(series.key.allocator) == Some(Kind::Bulk)
-                    && (state::generation(slot.state) != object.0.generation
-                        || slot.state & state::CLOSED != 0)
-            })
-            .map(|(key, _)| key)
-            .collect();
+        let is_stale = |object: &ObjectValue| {
+            let series = self.series_state.get(object.series as usize);
+            let slot = self.slots.get(object.slot as usize);
+            kind_of(series.key.allocator) == Some(Kind::Bulk)
+                && (state::generation(slot.state) != object.generation
+                    || slot.state & state::CLOSED != 0)
+        };
         let mut removed = 0;
+        for index in 0..self.buckets.len() {
+            let bucket = self.buckets.get(index);
+            for way in 0..WAYS {
+                let seen = bucket.tags[way];
+                if seen & tag::STATE != tag::FULL || !is_stale(&bucket.entries[way].value) {
+                    continue;
+                }
+                // Tags come first in a bucket. The swap fails if the entry is another one by now.
+                let Some(word) = self.buckets.word(index, way) else { continue };
+                let free = tag::with(seen, 0);
+                if word.compare_exchange(seen, free, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    removed += 1;
+                }
+            }
+        }
+        let overflown = self.objects.iter().filter_map(Result::ok);
+        let stale: Vec<_> =
+            overflown.filter(|(_, object)| is_stale(&object.0)).map(|(key, _)| key).collect();
         for key in stale {
             if self.objects.remove(&key).is_ok() {
                 self.move_level(cursor::OBJECTS, u64::MAX);

@@ -15,11 +15,10 @@ use aya::{
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
     event::{Event, EventKind},
-    hist::Hist,
     loss::{LOSS_COUNT, Loss, LossCounts},
     maps::{
-        HistKey, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesState, Slot, TargetValue,
-        Totals, cursor, target_flags,
+        Bucket, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesState, Slot,
+        TARGET_WORDS, TargetValue, Totals, cursor, target_flags, target_word,
     },
     spec::ProbeSpec,
 };
@@ -84,9 +83,11 @@ pub struct Session {
     pub(super) probe_counts: Mapped<ProbeCounts>,
     pub(super) losses: Mapped<[u64; 32]>,
     pub(super) cursors: Mapped<u64>,
+    target_words: Mapped<u64>,
     pub(super) index: HashMap<MapData, Plain<IndexKey>, u64>,
+    pub(super) buckets: Mapped<Bucket>,
     pub(super) objects: HashMap<MapData, Plain<ObjectKey>, Plain<ObjectValue>>,
-    pub(super) histograms: HashMap<MapData, Plain<HistKey>, Plain<Hist>>,
+    pub(super) histograms: Mapped<HistSlot>,
     pub(super) free_slots: Queue<MapData, u32>,
     pub(super) probes: Array<MapData, Plain<ProbeSpec>>,
     pub(super) specs: u32,
@@ -123,9 +124,11 @@ impl Session {
             probe_counts: mapped(&ebpf, names::PROBE_COUNTS, probes_per_cpu * n)?,
             losses: mapped(&ebpf, names::LOSSES, n)?,
             cursors: mapped(&ebpf, names::CURSORS, cursor::COUNT as usize)?,
+            target_words: mapped(&ebpf, names::TARGET_WORDS, TARGET_WORDS)?,
             index: take(&mut ebpf, names::INDEX)?,
+            buckets: mapped(&ebpf, names::OBJECT_BUCKETS, sizes.buckets() as usize)?,
             objects: take(&mut ebpf, names::OBJECTS)?,
-            histograms: take(&mut ebpf, names::HISTOGRAMS)?,
+            histograms: mapped(&ebpf, names::HISTOGRAMS, sizes.places as usize)?,
             free_slots: take(&mut ebpf, names::FREE_SLOTS)?,
             probes: take(&mut ebpf, names::PROBES)?,
             targets: take(&mut ebpf, names::TARGETS)?,
@@ -161,13 +164,26 @@ impl Session {
         let value = TargetValue { target, flags };
         self.targets
             .insert(tgid, Plain(value), 0)
-            .map_err(|source| BpfError::map("entering a process in", names::TARGETS, source))
+            .map_err(|source| BpfError::map("entering a process in", names::TARGETS, source))?;
+        self.set_word(tgid, target_word::pack(tgid, value));
+        Ok(())
     }
 
     /// Takes a process out: its probes do nothing any more.
     pub fn disarm(&mut self, tgid: u32) {
+        self.set_word(tgid, 0);
         // It may have been taken out by the kernel side already.
         let _ = self.targets.remove(&tgid);
+    }
+
+    /// Changes the word in front of `TARGETS`, unless it is another process's; as the kernel side does.
+    fn set_word(&self, tgid: u32, word: u64) {
+        let Some(at) = self.target_words.word(target_word::index(tgid) as usize, 0) else { return };
+        let seen = at.load(Ordering::SeqCst);
+        if seen == 0 || target_word::unpack(seen, tgid).is_some() {
+            // Where it has changed since, another process has taken the place.
+            let _ = at.compare_exchange(seen, word, Ordering::SeqCst, Ordering::SeqCst);
+        }
     }
 
     /// Which target a process is, as the kernel side has it now.
@@ -215,6 +231,9 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     let sizes = &config.sizes;
     let globals = [
         ("MAX_GRANULES", sizes.granules),
+        ("OBJECT_BUCKET_COUNT", sizes.buckets()),
+        ("MAX_HISTOGRAMS", sizes.places),
+        ("THREAD_SLOT_MASK", sizes.thread_slots() - 1),
         ("MAX_SERIES", sizes.instances),
         ("MAX_PROBES", sizes.probes),
         ("EVENTS_WANTED", u32::from(config.events)),
@@ -232,8 +251,11 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
         (names::INDEX, sizes.index()),
         (names::GRANULES, sizes.granules),
         (names::FREE_SLOTS, sizes.granules),
-        (names::OBJECTS, sizes.objects),
-        (names::THREADS, sizes.threads),
+        (names::OBJECT_BUCKETS, sizes.buckets()),
+        (names::OBJECTS, sizes.overflow()),
+        (names::THREAD_SLOTS, sizes.thread_slots()),
+        (names::THREADS, sizes.threads_behind()),
+        (names::HIST_INDEX, sizes.places),
         (names::HISTOGRAMS, sizes.places),
         (names::LOSSES, cpus),
         (names::EVENTS, sizes.ring()),

@@ -1,8 +1,10 @@
 //! How large the maps are: set at load, from the configuration and from the memory that there is.
 
 use drainprof_common::{
-    hist::Hist,
-    maps::{ObjectKey, ObjectValue, ProbeCounts, SeriesState, Slot, ThreadState, Totals},
+    maps::{
+        Bucket, GRANULE_WORDS, HIST_WORDS, HistSlot, ObjectEntry, ProbeCounts, SERIES_WORDS,
+        SeriesState, Slot, TARGET_WORDS, ThreadState, Totals,
+    },
     spec::ProbeSpec,
 };
 
@@ -65,6 +67,34 @@ impl Sizes {
         self.granules.saturating_mul(2).saturating_add(65_536)
     }
 
+    /// Buckets of the table of objects. With five objects to a bucket of eight, 2.4 % of the objects find
+    /// theirs full (the tail of a Poisson distribution).
+    #[must_use]
+    pub const fn buckets(&self) -> u32 {
+        self.objects / 5 + 1
+    }
+
+    /// Entries of the map behind that table: ten times what is expected there.
+    #[must_use]
+    pub const fn overflow(&self) -> u32 {
+        self.objects / 4 + 16
+    }
+
+    /// Threads that have a slot of their own, found by the thread id's low bits: a power of two, a quarter
+    /// of all at most.
+    #[must_use]
+    pub const fn thread_slots(&self) -> u32 {
+        let quarter = self.threads / 4;
+        if quarter == 0 { 1 } else { 1 << quarter.ilog2() }
+    }
+
+    /// Entries of the map for the others.
+    #[must_use]
+    pub const fn threads_behind(&self) -> u32 {
+        let behind = self.threads.saturating_sub(self.thread_slots());
+        if behind == 0 { 1 } else { behind }
+    }
+
     /// About how much kernel memory the maps take; those that grow on demand are counted in full.
     #[must_use]
     pub fn bytes(&self, cpus: u32) -> u64 {
@@ -72,12 +102,16 @@ impl Sizes {
         let hash = |entries: u32, size: usize| u64::from(entries) * (size as u64 + HASH_OVERHEAD);
         of(self.granules, size_of::<Slot>())
             + hash(self.index(), 24)
-            + hash(self.objects, size_of::<ObjectKey>() + size_of::<ObjectValue>())
+            + of(self.buckets(), size_of::<Bucket>())
+            + hash(self.overflow(), size_of::<ObjectEntry>())
             + of(self.instances * cpus, size_of::<Totals>())
             + of(self.instances, size_of::<SeriesState>())
             + hash(self.instances, 24)
-            + hash(self.threads, size_of::<ThreadState>() + 8)
-            + hash(self.places, size_of::<Hist>() + 16)
+            + hash(self.threads_behind(), size_of::<ThreadState>() + 8)
+            + of(self.thread_slots(), size_of::<ThreadState>())
+            + of((TARGET_WORDS + SERIES_WORDS + GRANULE_WORDS + HIST_WORDS) as u32, 8)
+            + of(self.places, size_of::<HistSlot>())
+            + hash(self.places, 24)
             + of(self.probes, size_of::<ProbeSpec>())
             + of(self.probes * cpus, size_of::<ProbeCounts>())
             + of(self.granules, 4)

@@ -11,9 +11,14 @@ use drainprof_common::{
 use super::{
     AGAIN, EEXIST, NOTHING, mode,
     open::granule_begin,
-    slots::{self, Found, GENERATION_STEP, find, slot_forget},
+    slots::{self, Found, GENERATION_STEP, find, forget_if_scarce},
 };
-use crate::{atomic, config, emit, histogram::histogram_add, hit::now, losses, maps, series};
+use crate::{
+    atomic, config, emit,
+    histogram::{self, histogram_add},
+    hit::now,
+    losses, maps, series,
+};
 
 const BPF_NOEXIST: u64 = 1;
 
@@ -60,7 +65,11 @@ pub(crate) extern "C" fn granule_close(
     // Opens that only this close shows.
     let mut opened = 0u64;
     let mut earlier = 0u64;
-    match find(series, id) {
+    let found = match slots::remembered(series, id) {
+        Some((place, slot, seen)) => Found::Slot(place, slot, seen),
+        None => find(series, id),
+    };
+    match found {
         Found::Changing => return AGAIN,
         Found::Nothing => {
             // Remember that it is closed, so that a second close is recognised.
@@ -115,7 +124,7 @@ pub(crate) extern "C" fn granule_close(
             match decided {
                 Some((before, decided)) => {
                     settle(series, totals, slot, how, before, &decided, at);
-                    slot_forget(series, id);
+                    forget_if_scarce(series, id);
                     closed = decided;
                     if boundary {
                         (closed.verdict, closed.live) = (unused.verdict, live);
@@ -260,7 +269,7 @@ fn settle(
     }
     if closed.opened_ns != 0 {
         let age = at.saturating_sub(closed.opened_ns);
-        histogram_add(series, hist::Of::Lifetime as u32, closed.place, age);
+        histogram::add(series, hist::Of::Lifetime as u32, closed.place, age);
     }
 }
 
@@ -296,19 +305,19 @@ pub(crate) extern "C" fn granule_reset(
     bytes: u64,
     place: u64,
 ) -> u64 {
-    let (slot, found, seen) = match find(series, id) {
+    let (slot, seen) = match find(series, id) {
         Found::Nothing => {
             // Now it is known to be empty, whatever it held before.
             let word = granule_begin(series, id, how | mode::UNSEEN, bytes, place);
             return word & AGAIN;
         }
         Found::Changing => return AGAIN,
-        Found::Slot(found, slot, seen) if seen & state::CLOSED == 0 => (slot, found, seen),
+        Found::Slot(_, slot, seen) if seen & state::CLOSED == 0 => (slot, seen),
         Found::Slot(..) | Found::Unfollowed(_) | Found::Retiring => return 0,
     };
     let Some(totals) = series::totals(series) else { return 0 };
     let at = now();
-    // SAFETY: map memory, and the index entry's word.
+    // SAFETY: map memory.
     unsafe {
         // A new generation: members that are still in `OBJECTS` are recognised as gone.
         let next = (seen & !(state::LIVE | state::BEFORE)).wrapping_add(GENERATION_STEP);
@@ -321,8 +330,6 @@ pub(crate) extern "C" fn granule_reset(
             (*slot).bytes = bytes;
         }
         count_members(totals, slot, seen);
-        let word = place_of::slot_word(place_of::slot(found.word), slots::next_generation(seen));
-        atomic::store(found.at, word);
         if opened_ns != 0 {
             let age = at.saturating_sub(opened_ns);
             histogram_add(series, hist::Of::Lifetime as u32, (*slot).place, age);

@@ -62,6 +62,19 @@ pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64) 
     BEGIN | u64::from(how)
 }
 
+/// Counts an object in its granule if it is remembered and open: the index word.
+#[inline(always)]
+pub(super) fn hold_remembered(series: u32, id: u64) -> Option<u64> {
+    let (place, slot, seen) = slots::remembered(series, id)?;
+    if seen & state::CLOSED != 0 {
+        return None;
+    }
+    match hold(series, slot, place.word) {
+        AGAIN => None,
+        word => Some(word),
+    }
+}
+
 #[inline(always)]
 fn hold(series: u32, slot: *mut Slot, word: u64) -> u64 {
     // SAFETY: map memory.
@@ -104,6 +117,13 @@ pub(crate) extern "C" fn granule_release(
     if slot.is_null() {
         return 0;
     }
+    release(index, slot, size, judge);
+    1
+}
+
+/// [`granule_release`] where it is worth a call less.
+#[inline(always)]
+pub(crate) fn release(index: u32, slot: *mut Slot, size: u64, judge: u32) {
     // SAFETY: map memory. What is told about a late drain is read while the reference is held: after it
     // another CPU may fill the slot anew.
     unsafe {
@@ -127,7 +147,6 @@ pub(crate) extern "C" fn granule_release(
             granule_drained(series, index, before, closed_ns, bytes);
         }
     }
-    1
 }
 
 /// The last object of a closed or abandoned granule has gone; `before` is the state that it left.

@@ -25,7 +25,7 @@ use drainprof_common::{
     state,
 };
 
-pub(crate) use self::hold::{granule_release, take_off};
+pub(crate) use self::hold::{granule_release, release, take_off};
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},
@@ -188,8 +188,11 @@ pub(crate) fn reset(hit: &Hit) {
 /// word. `None`: a counted loss.
 #[inline(always)]
 pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
+    if let Some(word) = hold::hold_remembered(series, id) {
+        return Some(word);
+    }
     let (how, bytes) = (hit.mode(), hit.constant_bytes());
-    repeat(|| {
+    let word = repeat(|| {
         let word = granule_hold(series, id, how, hit.rsp);
         if word & BEGIN == 0 {
             return word;
@@ -198,7 +201,9 @@ pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
             NOTHING => NOTHING,
             _ => AGAIN,
         }
-    })
+    })?;
+    slots::remember(series, id, word);
+    Some(word)
 }
 
 /// Takes one object off the live count of a granule that is known by id only; `false` where it has none.

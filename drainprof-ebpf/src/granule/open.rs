@@ -8,7 +8,7 @@ use drainprof_common::{
 
 use super::{
     AGAIN, EEXIST, NOTHING, mode,
-    slots::{self, Found, Fresh, Place, find, slot_give_back, slot_take},
+    slots::{self, Found, Fresh, find, slot_give_back, slot_take},
 };
 use crate::{atomic, hit::now, losses, maps, series};
 
@@ -30,21 +30,21 @@ pub(crate) extern "C" fn granule_begin(
     let Some(totals) = series::totals(series) else { return NOTHING };
     let by_open = how & mode::BY_OPEN != 0;
     // Where the id stands in the index; and its last slot, if it can be used again.
-    let mut at = core::ptr::null_mut();
-    let mut old_word = 0;
+    let mut old = None;
     let mut slot = core::ptr::null_mut();
     let mut word = 0;
     let mut inherited = 0;
-    match find(series, id) {
+    match find_last(series, id, how) {
         Found::Nothing => {}
         Found::Unfollowed(found) => {
-            (at, old_word) = (found.at, found.word);
-            if old_word & place_of::CLOSED == 0 && !by_open {
+            old = Some(found);
+            if found.word & place_of::CLOSED == 0 && !by_open {
                 return AGAIN;
             }
         }
         Found::Slot(found, old_slot, seen) => {
-            (at, old_word) = (found.at, found.word);
+            old = Some(found);
+            let old_word = found.word;
             if seen & state::CLOSED == 0 {
                 if !by_open {
                     return AGAIN;
@@ -95,7 +95,7 @@ pub(crate) extern "C" fn granule_begin(
             unsafe { (*slot).owed = 0 };
         }
     }
-    let first = at.is_null();
+    let first = old.is_none();
     // An id that was closed in our sight has its next generation in our sight.
     let how = if first { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
     if !slot.is_null() {
@@ -119,20 +119,40 @@ pub(crate) extern "C" fn granule_begin(
             return NOTHING;
         }
         series::level(cursor::INDEX, true);
-    } else {
-        // A claim makes this CPU the only one that may put a word here; without a slot this decides.
-        let place = Place { at, word: old_word };
-        if !place.change(word) && !claimed {
+    } else if let Some(place) = old
+        && !claimed
+    {
+        // The index gets another slot; whoever is first to put one there.
+        let at = if place.at.is_null() { slots::place(series, id) } else { Some(place) };
+        if !at.is_some_and(|place| place.change(word)) {
             slot_give_back(word);
             return AGAIN;
         }
-        if place_of::slot(old_word) == NO_SLOT && old_word & place_of::CLOSED == 0 {
+        if place_of::slot(place.word) == NO_SLOT && place.word & place_of::CLOSED == 0 {
             reopened(series, totals);
         }
     }
     count(totals, how, slot.is_null());
     series::opened(series);
+    slots::remember(series, id, word);
     word
+}
+
+/// Looks an id up that is to begin a generation: without the index where its slot just goes on.
+#[inline(always)]
+fn find_last(series: u32, id: u64, how: u32) -> Found {
+    match slots::remembered(series, id) {
+        Some((place, slot, seen)) if seen & state::CLOSED != 0 && goes_on(seen, how) => {
+            Found::Slot(place, slot, seen)
+        }
+        _ => find(series, id),
+    }
+}
+
+/// Whether a closed slot serves its id's next generation: nothing refers to it, or what does goes along.
+#[inline(always)]
+fn goes_on(seen: u64, how: u32) -> bool {
+    state::live(seen) == 0 || mode::is_bulk(how) || how & mode::BY_OBJECT == 0
 }
 
 #[inline(always)]
@@ -165,6 +185,10 @@ const BUSY: u64 = 1 << 34;
 /// takes them over. Else leaves the slot to its objects.
 #[inline(always)]
 fn claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
+    let members = try_claim(slot, generation, how);
+    if members != BUSY {
+        return members;
+    }
     for _ in 0..TRIES {
         let members = granule_claim(slot, generation, how);
         if members != BUSY {
@@ -178,9 +202,11 @@ fn claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn granule_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
-    if slot.is_null() {
-        return STALE;
-    }
+    if slot.is_null() { STALE } else { try_claim(slot, generation, how) }
+}
+
+#[inline(always)]
+fn try_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
     // SAFETY: map memory.
     unsafe {
         let seen = atomic::load(&raw const (*slot).state);
@@ -190,10 +216,14 @@ pub(crate) extern "C" fn granule_claim(slot: *mut Slot, generation: u32, how: u3
         }
         let live = state::live(seen);
         let bulk = mode::is_bulk(how);
-        let mine = bulk || live == 0 || how & mode::BY_OBJECT == 0;
+        let mine = goes_on(seen, how);
         let kept = if bulk { seen & !state::LIVE } else { seen };
-        let next =
-            if mine { kept.wrapping_add(slots::GENERATION_STEP) } else { seen | state::DETACHED };
+        // Without USED the slot is nobody's to look at until it is filled.
+        let next = if mine {
+            (kept & !state::FLAGS).wrapping_add(slots::GENERATION_STEP)
+        } else {
+            seen | state::DETACHED
+        };
         if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
             return BUSY;
         }

@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use drainprof_common::{
-    maps::{IndexKey, NO_SLOT, Slot, cursor, place_of},
+    maps::{GRANULE_WORDS, IndexKey, NO_SLOT, Slot, cursor, place_of},
     spec::LABEL_BYTES,
     state,
 };
@@ -31,9 +31,12 @@ pub(crate) fn key(series: u32, id: u64) -> IndexKey {
 /// A granule's place in the index, and the word that stood there.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// The word's address.
+    /// The word's address; null where it was not looked up.
     pub(crate) at: *mut u64,
     /// What it was; see [`place_of`].
+    pub(crate) raw: u64,
+    /// The same with the slot's present generation. (The index need not have it: the slot goes on from one
+    /// generation of an id to the next.)
     pub(crate) word: u64,
 }
 
@@ -42,7 +45,7 @@ impl Place {
     #[inline(always)]
     pub(crate) fn change(self, word: u64) -> bool {
         // SAFETY: the index entry's word.
-        unsafe { atomic::compare_swap(self.at, self.word, word) == self.word }
+        unsafe { atomic::compare_swap(self.at, self.raw, word) == self.raw }
     }
 }
 
@@ -66,10 +69,9 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
     let Some(at) = maps::INDEX.get_ptr_mut(key(series, id)) else { return Found::Nothing };
     // SAFETY: map memory, one word read at once.
     let word = unsafe { atomic::load(at) };
-    let place = Place { at, word };
     let index = place_of::slot(word);
     if index == NO_SLOT {
-        return Found::Unfollowed(place);
+        return Found::Unfollowed(Place { at, raw: word, word });
     }
     let Some(slot) = slot(index) else { return Found::Changing };
     // SAFETY: map memory. The slot says itself whose it is: a word read from an index entry that was
@@ -79,13 +81,62 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
             return Found::Changing;
         }
         let seen = atomic::load(&raw const (*slot).state);
-        if state::generation(seen) != place_of::generation(word) {
+        if seen & (state::USED | state::DETACHED) != state::USED {
             return Found::Changing;
         }
         if seen & state::RETIRING != 0 {
             return Found::Retiring;
         }
-        Found::Slot(place, slot, seen)
+        let now = place_of::slot_word(index, state::generation(seen));
+        Found::Slot(Place { at, raw: word, word: now }, slot, seen)
+    }
+}
+
+/// An id's place in the index.
+#[inline(always)]
+pub(crate) fn place(series: u32, id: u64) -> Option<Place> {
+    let at = maps::INDEX.get_ptr_mut(key(series, id))?;
+    // SAFETY: map memory, one word read at once.
+    let raw = unsafe { atomic::load(at) };
+    Some(Place { at, raw, word: raw })
+}
+
+/// Where `GRANULE_WORDS` may remember a granule.
+#[inline(always)]
+fn memory(series: u32, id: u64) -> Option<*mut u64> {
+    let mixed = (id ^ (id >> 12) ^ (id >> 28)) as u32 ^ (series << 4);
+    maps::GRANULE_WORDS.get_ptr_mut(mixed & (GRANULE_WORDS as u32 - 1))
+}
+
+/// Remembers where a granule was found.
+#[inline(always)]
+pub(crate) fn remember(series: u32, id: u64, word: u64) {
+    if place_of::slot(word) != NO_SLOT
+        && let Some(at) = memory(series, id)
+    {
+        // SAFETY: map memory, one word.
+        unsafe { atomic::store(at, word) };
+    }
+}
+
+/// A granule's place, slot and state, if it is remembered and is still what the index means by the id. The slot
+/// says so itself: it is in the service of this id, and has not left the index.
+#[inline(always)]
+pub(crate) fn remembered(series: u32, id: u64) -> Option<(Place, *mut Slot, u64)> {
+    let at = memory(series, id)?;
+    // SAFETY: map memory, one word.
+    let word = unsafe { atomic::load(at) };
+    let slot = slot(place_of::slot(word))?;
+    // SAFETY: map memory. `fill` writes the id before the state shows that the slot is used.
+    unsafe {
+        let seen = atomic::load(&raw const (*slot).state);
+        let in_service = seen & (state::USED | state::RETIRING | state::DETACHED) == state::USED;
+        let is_it = (*slot).id == id && (*slot).series == series;
+        if !in_service || !is_it {
+            return None;
+        }
+        let now = place_of::slot_word(place_of::slot(word), state::generation(seen));
+        Some((Place { at: core::ptr::null_mut(), raw: now, word: now }, slot, seen))
     }
 }
 
@@ -150,12 +201,16 @@ pub(crate) fn retire(index: u32) {
 /// Takes a closed, empty granule out of its slot where slots are scarce, so that only granules that are
 /// open or pinned need one: ids that never come back would else hold theirs until user space's sweep.
 /// The index remembers that the id is closed.
+#[inline(always)]
+pub(crate) fn forget_if_scarce(series: u32, id: u64) {
+    if are_scarce() {
+        slot_forget(series, id);
+    }
+}
+
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn slot_forget(series: u32, id: u64) -> u32 {
-    if !are_scarce() {
-        return 0;
-    }
+extern "C" fn slot_forget(series: u32, id: u64) -> u32 {
     let Found::Slot(place, slot, seen) = find(series, id) else { return 0 };
     if seen & state::CLOSED == 0 || state::live(seen) != 0 {
         return 0;
@@ -216,14 +271,13 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         if fresh.inherited == 0 {
             atomic::store(&raw mut (*slot).live_bytes, 0);
         }
-        atomic::store(&raw mut (*slot).allocated, 0);
         atomic::store(&raw mut (*slot).parent, 0);
         atomic::store(&raw mut (*slot).label_at, 0);
         atomic::store(&raw mut (*slot).pinned_objects, fresh.inherited);
         for word in 0..LABEL_BYTES / 8 {
             atomic::store(slot.cast::<u64>().add(offset_of!(Slot, label) / 8 + word), 0);
         }
-        atomic::and(&raw mut (*slot).state, !state::FLAGS);
+        // The slot has had no flags since it was taken or claimed.
         atomic::or(&raw mut (*slot).state, state::USED | fresh.flags);
     }
 }

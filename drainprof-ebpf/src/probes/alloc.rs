@@ -1,7 +1,5 @@
 //! Objects come and go; and the entry side of every call that is followed to its return.
 
-use core::mem::MaybeUninit;
-
 use aya_ebpf::{
     macros::{uprobe, uretprobe},
     programs::{ProbeContext, RetProbeContext},
@@ -50,8 +48,7 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
 
 #[inline(always)]
 fn try_call_entry(ctx: &ProbeContext) -> Option<()> {
-    let mut values = MaybeUninit::uninit();
-    let mut hit = hit::begin(ctx, &mut values, false)?;
+    let mut hit = hit::begin(ctx, true)?;
     let frame = calls::enter(ctx, &mut hit)?;
     if hit.has(flags::TAKE_AT_ENTRY) && hit::evaluate(&hit, false) {
         object::take_at_entry(&hit, frame);

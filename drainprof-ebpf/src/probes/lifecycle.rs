@@ -10,11 +10,11 @@ use aya_ebpf::{
 use drainprof_common::{
     event::EventKind,
     loss::Loss,
-    maps::{TargetValue, cursor, target_flags},
+    maps::{TargetValue, cursor, target_flags, target_word},
 };
 
 use crate::{
-    calls, config, emit,
+    atomic, calls, config, emit,
     hit::{current_target, now},
     losses, maps, series,
 };
@@ -65,6 +65,28 @@ fn try_newtask(ctx: &TracePointContext) -> Option<()> {
 fn enter_target(tgid: u32, value: TargetValue) {
     if maps::TARGETS.insert(tgid, value, ANY).is_err() {
         losses::count(Loss::AttachedLate);
+        return;
+    }
+    set_word(tgid, target_word::pack(tgid, value));
+}
+
+#[inline(always)]
+fn remove_target(tgid: u32) {
+    set_word(tgid, 0);
+    // It may have been taken out by user space already.
+    let _ = maps::TARGETS.remove(tgid);
+}
+
+/// Changes the word in front of `TARGETS`, unless it is another process's.
+#[inline(always)]
+fn set_word(tgid: u32, word: u64) {
+    let Some(at) = maps::TARGET_WORDS.get_ptr_mut(target_word::index(tgid)) else { return };
+    // SAFETY: map memory, one word. Where the swap fails another process has taken the place.
+    unsafe {
+        let seen = atomic::load(at);
+        if seen == 0 || target_word::unpack(seen, tgid).is_some() {
+            atomic::compare_swap(at, seen, word);
+        }
     }
 }
 
@@ -104,7 +126,7 @@ fn try_exec(ctx: &TracePointContext) -> Option<()> {
         losses::count_many(Loss::CallCutByExec, u64::from(cut));
     }
     if old.flags & target_flags::BORROWED != 0 && old.flags & target_flags::FOLLOW == 0 {
-        let _ = maps::TARGETS.remove(tgid);
+        remove_target(tgid);
         return Some(());
     }
     // The new image has not run yet, so it is observed from its start, as far as its probes are in place.
@@ -152,7 +174,7 @@ fn try_exit() -> Option<()> {
     let is_leader = tgid == pid_tgid as u32;
     let cut = calls::forget(pid_tgid);
     if target.flags & target_flags::BORROWED != 0 && is_leader {
-        let _ = maps::TARGETS.remove(tgid);
+        remove_target(tgid);
     }
     if cut != 0 {
         losses::count_many(Loss::CallCutByExit, u64::from(cut));

@@ -21,10 +21,10 @@ use crate::{calls, hit, hit::Hit};
 /// A probe that is judged at entry.
 #[inline(always)]
 fn at_entry(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
-    let mut values = MaybeUninit::uninit();
-    let Some(mut hit) = hit::begin(ctx, &mut values, false) else { return };
-    let mut operands = MaybeUninit::uninit();
-    hit::entry_operands(ctx, &mut hit, &mut operands);
+    let Some(mut hit) = hit::begin(ctx, false) else { return };
+    let mut file = MaybeUninit::uninit();
+    // SAFETY: the file lives to the end of this function, as the hit does.
+    unsafe { hit::enter(ctx, &mut hit, file.as_mut_ptr()) };
     if hit::evaluate(&hit, false) {
         handle(&hit);
     }
@@ -38,8 +38,7 @@ fn at_return(
     handle: impl FnOnce(&Hit, *mut Frame),
     rejected: impl FnOnce(&Hit, *mut Frame),
 ) {
-    let mut values = MaybeUninit::uninit();
-    let Some(mut hit) = hit::begin(ctx, &mut values, true) else { return };
+    let Some(mut hit) = hit::begin_at_return(ctx) else { return };
     let Some(frame) = calls::leave(ctx, &mut hit) else { return };
     if hit::evaluate(&hit, true) {
         handle(&hit, frame);

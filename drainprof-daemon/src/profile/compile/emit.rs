@@ -4,10 +4,7 @@
 
 use drainprof_common::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, op};
 
-use super::{
-    Refusal, Resolver,
-    fold::{fold, is_truth},
-};
+use super::{Refusal, fold::is_truth};
 use crate::profile::model::{BinaryOp, Expr, ReadType, UnaryOp};
 
 /// Code and constants of one spec while they grow; never beyond the interpreter's bounds.
@@ -19,25 +16,19 @@ pub(super) struct Emitter {
 }
 
 impl Emitter {
-    /// Rejects the hit unless the expression holds.
-    pub(super) fn guard(&mut self, when: &Expr, resolver: &dyn Resolver) -> Result<(), Refusal> {
-        let when = fold(when, resolver)?;
+    /// Rejects the hit unless the (folded) expression holds.
+    pub(super) fn guard(&mut self, when: &Expr) -> Result<(), Refusal> {
         // A guard that always holds is none; one that never does is left to reject at run time.
         if !matches!(when, Expr::Const(1..)) {
-            self.expr(&when)?;
+            self.expr(when)?;
             self.pop(op::GUARD, 0)?;
         }
         Ok(())
     }
 
-    /// Computes a value.
-    pub(super) fn store(
-        &mut self,
-        expr: &Expr,
-        index: u8,
-        resolver: &dyn Resolver,
-    ) -> Result<(), Refusal> {
-        self.expr(&fold(expr, resolver)?)?;
+    /// Computes a value from the (folded) expression.
+    pub(super) fn store(&mut self, expr: &Expr, index: u8) -> Result<(), Refusal> {
+        self.expr(expr)?;
         self.pop(op::STORE, index)
     }
 
@@ -211,7 +202,7 @@ impl Emitter {
 }
 
 /// [`op::READ`]'s operand: the size, and bit 4 for sign extension.
-fn read_arg(read: ReadType) -> u8 {
+pub(super) fn read_arg(read: ReadType) -> u8 {
     match read {
         ReadType::U8 => 1,
         ReadType::U16 => 2,

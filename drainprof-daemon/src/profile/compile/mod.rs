@@ -8,11 +8,12 @@
 
 mod emit;
 mod fold;
+mod simple;
 
 use bytemuck::Zeroable;
 use drainprof_common::spec::{Kind, ProbeSpec, Role, flags, value};
 
-use self::emit::Emitter;
+use self::{emit::Emitter, fold::fold, simple::SimplePhase};
 use super::model::{Expr, Level, Phase, Probe, Profile, Span};
 
 /// What only the matched binary and process can answer.
@@ -213,33 +214,46 @@ pub fn compile(
         flags |= row.flag;
     }
 
+    if matches!(probe.role, Role::Open | Role::Reset)
+        || probe.expressions().any(|(_, expr)| expr.names_caller())
+    {
+        flags |= flags::HAS_CALLER;
+    }
+
     let mut emitter = Emitter::default();
-    let phase = |emitter: &mut Emitter, wanted: &dyn Fn(&ValueRow) -> bool, guard: bool| {
+    let mut phase = |wanted: &dyn Fn(&ValueRow) -> bool, guard: bool| {
         let blame = |key| move |refusal: Refusal| refused(probe, key, refusal);
+        let mut simple = SimplePhase::default();
         if guard && let Some(when) = &probe.when {
-            emitter.guard(when, resolver).map_err(blame(Some("when")))?;
+            let when = fold(when, resolver).map_err(blame(Some("when")))?;
+            emitter.guard(&when).map_err(blame(Some("when")))?;
+            simple.guard(&when);
         }
         for row in rows().filter(|row| wanted(row)) {
             if let Some(expr) = (row.expr)(probe) {
-                emitter.store(expr, row.index, resolver).map_err(blame(Some(row.key)))?;
+                let expr = fold(expr, resolver).map_err(blame(Some(row.key)))?;
+                emitter.store(&expr, row.index).map_err(blame(Some(row.key)))?;
+                simple.store(&expr, row.index);
             }
         }
-        emitter.end().map_err(blame(None))
+        emitter.end().map_err(blame(None))?;
+        Ok((emitter.len(), simple))
     };
     let mut spec = ProbeSpec::zeroed();
+    let mut at_entry = SimplePhase::default();
     if takes_at_entry(probe, flags) {
         flags |= flags::TAKE_AT_ENTRY;
         let identifies = |row: &ValueRow| matches!(row.index, value::INSTANCE | value::OBJECT);
-        phase(&mut emitter, &identifies, false)?;
-        spec.entry_len = emitter.len();
+        (spec.entry_len, at_entry) = phase(&identifies, false)?;
     }
-    phase(&mut emitter, &|_| true, true)?;
+    let (len, last) = phase(&|_| true, true)?;
     if at_return {
         spec.return_start = spec.entry_len;
-        spec.return_len = emitter.len() - spec.entry_len;
+        spec.return_len = len - spec.entry_len;
     } else {
-        spec.entry_len = emitter.len();
+        spec.entry_len = len;
     }
+    simple::put(&mut spec, at_entry, last, at_return);
     spec.role = probe.role as u32;
     spec.kind = profile.kind as u32;
     spec.flags = flags;

@@ -12,6 +12,8 @@ use crate::profile::{
     samples::{KnowsAll, SampleMachine, expressions_of, machines},
 };
 
+mod simple;
+
 fn profile_of(kind: &str, probes: &str) -> Profile {
     let text = format!(
         "schema = 1\nname = \"t\"\nkind = \"{kind}\"\n[match]\nsymbols = [\"s\"]\n{probes}"
@@ -58,6 +60,7 @@ fn entry_probes_run_at_entry() {
             | flags::HAS_GRANULE
             | flags::HAS_PARENT
             | flags::HAS_LABEL
+            | flags::HAS_CALLER
             | flags::HAS_BYTES
     );
     assert_eq!((spec.entry_start, spec.return_len), (0, 0));
