@@ -1,10 +1,13 @@
 //! The interpreter that runs a profile's expressions: in the kernel programs, and on the host in tests.
 //!
-//! Time is bounded twice: jumps only go forward (the compiler emits no others), and no run takes more
-//! than [`MAX_STEPS`] steps. Indices are masked instead of checked, because the BPF verifier must see at
+//! Time is bounded twice: jumps go forward (the compiler emits no others), but for the step of a walk,
+//! which counts down the nodes that the walk may visit; and no run takes more than [`MAX_RUN`] steps, or
+//! [`MAX_STEPS`] outside of walks. Walks do not nest. Indices are masked instead of checked, because the BPF verifier must see at
 //! every access that it is in bounds; code that the compiler emits never needs the mask.
 
-use crate::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, MAX_STEPS, op, value};
+use crate::spec::{
+    Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, MAX_STEPS, MAX_WALK_NODES, ProbeSpec, op, value,
+};
 
 /// What a spec's expressions computed; indices are [`value`]'s.
 pub type Values = [u64; value::COUNT];
@@ -39,50 +42,70 @@ pub enum Outcome {
     Accepted = 0,
     /// `when` did not hold.
     Rejected = 1,
-    /// A read of target memory failed, or a division by zero: nothing can be said about this hit.
+    /// A read of target memory failed, or a division by zero. Nothing can be said about this hit, unless
+    /// its live count alone is what failed: then that is [`value::UNREAD`].
     Fault = 2,
+    /// A list has more nodes than its walk may visit: it is too long, or has no end. As [`Outcome::Fault`].
+    Cut = 3,
 }
 
 const CODE_MASK: usize = 127;
 const STACK_MASK: usize = MAX_STACK - 1;
+/// Steps that one phase can take: each instruction once, and those of walks once more for each node.
+pub const MAX_RUN: usize = MAX_STEPS + MAX_CODE * MAX_WALK_NODES as usize;
 
-/// Runs the code from `start`, storing into `values`.
+/// Runs a spec's code from `start`, storing into `values`.
 #[inline(always)]
-pub fn run<M: Machine>(
-    code: &[Insn; MAX_CODE],
-    consts: &[u64; MAX_CONSTS],
-    start: u16,
-    machine: &M,
-    values: &mut Values,
-) -> Outcome {
-    let mut state = State { pc: u64::from(start), sp: 0, stack: [0; MAX_STACK] };
-    for _ in 0..MAX_STEPS {
-        if let Some(outcome) = step(&mut state, code, consts, machine, values) {
+pub fn run<M: Machine>(spec: &ProbeSpec, start: u16, machine: &M, values: &mut Values) -> Outcome {
+    let mut state = State { pc: u64::from(start), ..State::default() };
+    for _ in 0..MAX_RUN {
+        if let Some(outcome) = step(&mut state, spec, machine, values) {
             return outcome;
         }
     }
     Outcome::Fault
 }
 
-/// Where a run is.
-#[derive(Clone, Copy, Debug)]
+/// Where a run is; it begins with zeros, but for the place of its first instruction.
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct State {
     /// The next instruction's index.
     pub pc: u64,
-    /// The stack's depth. The kernel side starts with a zero that the verifier does not know as one: else
-    /// it would follow every depth, and every content of the stack, apart.
+    /// The stack's depth.
     pub sp: u64,
     /// The stack.
     pub stack: [u64; MAX_STACK],
+    /// The node that the current walk is at.
+    pub node: u64,
+    /// The node at which it ends, other than 0.
+    pub end: u64,
+    /// How many more nodes it may visit.
+    pub left: u64,
 }
 
 /// One step; `Some` once the run has ended.
+#[inline(always)]
+pub fn step<M: Machine>(
+    state: &mut State,
+    spec: &ProbeSpec,
+    machine: &M,
+    values: &mut Values,
+) -> Option<Outcome> {
+    let outcome = execute(state, &spec.code, &spec.consts, machine, values)?;
+    let failed = outcome as u32 >= Outcome::Fault as u32;
+    if failed && spec.live_start != 0 && state.pc > spec.live_start {
+        values[value::LIVE as usize] = value::UNREAD;
+    }
+    Some(outcome)
+}
+
+/// The instruction of one step.
 ///
 /// It is written for the BPF verifier, which follows every path through every step: operations are
 /// grouped so that a step has few paths, and results are picked from a table instead of by branches.
 #[inline(always)]
-pub fn step<M: Machine>(
+fn execute<M: Machine>(
     state: &mut State,
     code: &[Insn; MAX_CODE],
     consts: &[u64; MAX_CONSTS],
@@ -96,7 +119,7 @@ pub fn step<M: Machine>(
     let insn = code[pc];
     state.pc = pc as u64 + 1;
     let sp = state.sp as usize;
-    if insn.op <= op::CALLER {
+    if insn.op <= op::CALLER || insn.op == op::IT {
         if insn.op == op::END {
             return Some(Outcome::Accepted);
         }
@@ -106,6 +129,8 @@ pub fn step<M: Machine>(
                 return Some(Outcome::Fault);
             }
             consts[index]
+        } else if insn.op == op::IT {
+            state.node
         } else {
             machine.input(insn.arg)
         };
@@ -118,6 +143,9 @@ pub fn step<M: Machine>(
     }
     let top_index = sp.wrapping_sub(1) & STACK_MASK;
     let top = state.stack[top_index];
+    if insn.op >= op::WALK {
+        return walk(state, insn, consts, top_index);
+    }
     if insn.op >= op::POP {
         if insn.op == op::JUMP_IF_ZERO || insn.op == op::JUMP_IF_NONZERO {
             if (top == 0) == (insn.op == op::JUMP_IF_ZERO) {
@@ -158,6 +186,42 @@ pub fn step<M: Machine>(
         table[insn.op.wrapping_sub(op::ADD) as usize & 7]
     };
     state.sp = (left_index + 1) as u64;
+    None
+}
+
+/// [`op::WALK`] and [`op::STEP`]: goes to the node on top of the stack, or to where the walk has ended.
+#[inline(always)]
+fn walk(
+    state: &mut State,
+    insn: Insn,
+    consts: &[u64; MAX_CONSTS],
+    top_index: usize,
+) -> Option<Outcome> {
+    let begins = insn.op == op::WALK;
+    let node = state.stack[top_index];
+    state.node = node;
+    state.sp = top_index as u64;
+    if begins {
+        let end_index = top_index.wrapping_sub(1) & STACK_MASK;
+        state.end = state.stack[end_index];
+        state.sp = end_index as u64;
+        let limit = insn.arg as usize;
+        if limit >= MAX_CONSTS {
+            return Some(Outcome::Fault);
+        }
+        state.left = consts[limit];
+    }
+    let ended = node == 0 || node == state.end;
+    if ended == begins {
+        state.pc = u64::from(insn.target);
+    }
+    if ended {
+        return None;
+    }
+    if state.left == 0 {
+        return Some(Outcome::Cut);
+    }
+    state.left -= 1;
     None
 }
 

@@ -43,6 +43,7 @@ mod object;
 mod probes;
 mod realloc;
 mod series;
+mod walk;
 
 /// A panic could only be a bug; the verifier refuses any program that can reach this endless loop.
 #[cfg(target_arch = "bpf")]

@@ -214,13 +214,17 @@ pub fn compile(
     }
 
     let mut emitter = Emitter::default();
-    let phase = |emitter: &mut Emitter, wanted: &dyn Fn(&ValueRow) -> bool, guard: bool| {
+    let mut live_start = 0;
+    let mut phase = |emitter: &mut Emitter, wanted: &dyn Fn(&ValueRow) -> bool, guard: bool| {
         let blame = |key| move |refusal: Refusal| refused(probe, key, refusal);
         if guard && let Some(when) = &probe.when {
             emitter.guard(when, resolver).map_err(blame(Some("when")))?;
         }
         for row in rows().filter(|row| wanted(row)) {
             if let Some(expr) = (row.expr)(probe) {
+                if row.index == value::LIVE {
+                    live_start = u64::from(emitter.len());
+                }
                 emitter.store(expr, row.index, resolver).map_err(blame(Some(row.key)))?;
             }
         }
@@ -244,6 +248,7 @@ pub fn compile(
     spec.kind = profile.kind as u32;
     spec.flags = flags;
     spec.allocator = allocator;
+    spec.live_start = live_start;
     spec.granule_bytes = profile.granule_bytes.unwrap_or(0);
     spec.code = emitter.code();
     spec.consts = emitter.consts();
