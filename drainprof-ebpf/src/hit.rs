@@ -14,7 +14,7 @@ use drainprof_common::{
     interp::{self, Machine, Outcome, Values},
     loss::Loss,
     maps::{TargetValue, target_flags},
-    spec::{Cookie, Kind, MAX_STEPS, ProbeSpec, flags, op, value},
+    spec::{Cookie, Kind, ProbeSpec, flags, op, value},
 };
 
 use crate::{atomic, config, granule::mode, losses, maps, walk};
@@ -306,14 +306,7 @@ fn run(spec: *const ProbeSpec, start: u16, operands: *const Operands, values: *m
         clear_words::<{ size_of::<interp::State>() / 8 }>(state.cast());
         (*state).pc = u64::from(start);
     }
-    for _ in 0..MAX_STEPS {
-        let outcome = interpret(state, spec, operands, values);
-        if outcome != GO_ON {
-            return outcome;
-        }
-    }
-    // Only what walks over a list takes more steps than there are instructions.
-    walk::walk_on(state, spec, operands, values)
+    walk::to_the_end(state, spec, operands, values)
 }
 
 /// [`interpret`]'s answer where the run has not ended; else it is an [`Outcome`].

@@ -1,12 +1,12 @@
-//! Runs that take longer than a spec has instructions: those that walk over a list.
+//! The loop around the interpreter's step, long enough for what walks over a list.
 //!
-//! The interpreter's step is the same as everywhere; only a walk's own step jumps back, and counts down
-//! the nodes that are left to it, so every run ends. What stands here is the loop around the step. The
-//! verifier goes through every round of a loop with a known bound, and there can be 393,216 steps: so
-//! three short loops in global functions call one another, and each is verified once, round by round,
-//! with nothing known of what it calls. (`bpf_loop` would do as well, but came only with Linux 5.17.)
+//! The step is the same as on the host; only a walk's own step jumps back, and counts down the nodes that
+//! are left to it, so every run ends. The verifier goes through every round of a loop with a known bound,
+//! and there can be 393,216 steps: so short loops in global functions call one another, and each is
+//! verified once, round by round, with nothing known of what it calls. (`bpf_loop` would do as well, but
+//! came only with Linux 5.17.)
 //!
-//! Called by `hit` where a run is not at its end after as many steps as a spec has instructions.
+//! Called by `hit` for every run; one that walks no list is at its end after the first of the loops.
 
 use drainprof_common::{
     interp::{self, MAX_RUN, Outcome, Values},
@@ -15,63 +15,56 @@ use drainprof_common::{
 
 use crate::hit::{GO_ON, Operands, interpret};
 
-/// Rounds of the two outer loops.
-const ROUNDS: usize = 64;
-const _: () = assert!(
-    MAX_STEPS * (1 + ROUNDS * ROUNDS) == MAX_RUN,
-    "the steps of `hit`, and those of the three loops"
-);
-
-/// Goes on with a run until it ends: its [`Outcome`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn walk_on(
+/// Steps until the run has ended: its [`Outcome`].
+#[inline(always)]
+pub(crate) fn to_the_end(
     state: *mut interp::State,
     spec: *const ProbeSpec,
     operands: *const Operands,
     values: *mut Values,
 ) -> u32 {
-    for _ in 0..ROUNDS {
-        let outcome = walk_far(state, spec, operands, values);
-        if outcome != GO_ON {
-            return outcome;
-        }
+    let mut outcome = run_some(state, spec, operands, values);
+    if outcome == GO_ON {
+        outcome = walk_on(state, spec, operands, values);
     }
-    Outcome::Fault as u32
+    if outcome == GO_ON { Outcome::Fault as u32 } else { outcome }
 }
 
-/// The middle loop: an [`Outcome`] or [`GO_ON`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn walk_far(
-    state: *mut interp::State,
-    spec: *const ProbeSpec,
-    operands: *const Operands,
-    values: *mut Values,
-) -> u32 {
-    for _ in 0..ROUNDS {
-        let outcome = walk_some(state, spec, operands, values);
-        if outcome != GO_ON {
-            return outcome;
-        }
-    }
-    GO_ON
+/// Rounds of each outer loop.
+const ROUNDS: usize = 16;
+const _: () =
+    assert!(MAX_STEPS * ROUNDS * ROUNDS * ROUNDS + MAX_STEPS == MAX_RUN, "the steps of all loops");
+
+/// A loop around a function: it goes on while that one says so, and may be entered again.
+macro_rules! rounds {
+    ($($(#[$doc:meta])* $name:ident: $rounds:expr, $step:ident;)*) => {
+        $($(#[$doc])*
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub(crate) extern "C" fn $name(
+            state: *mut interp::State,
+            spec: *const ProbeSpec,
+            operands: *const Operands,
+            values: *mut Values,
+        ) -> u32 {
+            for _ in 0..$rounds {
+                let outcome = $step(state, spec, operands, values);
+                if outcome != GO_ON {
+                    return outcome;
+                }
+            }
+            GO_ON
+        })*
+    };
 }
 
-/// The inner loop: an [`Outcome`] or [`GO_ON`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn walk_some(
-    state: *mut interp::State,
-    spec: *const ProbeSpec,
-    operands: *const Operands,
-    values: *mut Values,
-) -> u32 {
-    for _ in 0..MAX_STEPS {
-        let outcome = interpret(state, spec, operands, values);
-        if outcome != GO_ON {
-            return outcome;
-        }
-    }
-    GO_ON
+rounds! {
+    /// As many steps as a spec has instructions: every run, but those that walk, has ended after them.
+    run_some: MAX_STEPS, interpret;
+    /// The innermost loop of a walk.
+    walk_near: ROUNDS, run_some;
+    /// The middle loop.
+    walk_far: ROUNDS, walk_near;
+    /// All other steps that a run can take.
+    walk_on: ROUNDS, walk_far;
 }
