@@ -198,19 +198,19 @@ fn walk(
     top_index: usize,
 ) -> Option<Outcome> {
     let begins = insn.op == op::WALK;
-    let node = state.stack[top_index];
-    state.node = node;
-    state.sp = top_index as u64;
+    let mut node_index = top_index;
     if begins {
-        let end_index = top_index.wrapping_sub(1) & STACK_MASK;
-        state.end = state.stack[end_index];
-        state.sp = end_index as u64;
+        state.end = state.stack[top_index];
+        node_index = top_index.wrapping_sub(1) & STACK_MASK;
         let limit = insn.arg as usize;
         if limit >= MAX_CONSTS {
             return Some(Outcome::Fault);
         }
         state.left = consts[limit];
     }
+    let node = state.stack[node_index];
+    state.node = node;
+    state.sp = node_index as u64;
     let ended = node == 0 || node == state.end;
     if ended == begins {
         state.pc = u64::from(insn.target);

@@ -221,7 +221,7 @@ pub mod op {
     pub const STORE: u8 = 25;
     /// Pops; if it is 0 the hit is rejected (`when`).
     pub const GUARD: u8 = 26;
-    /// Begins a walk. Pops end, node: `node` is the list's first, which [`IT`] pushes from now on, and
+    /// Begins a walk. Pops node, end: `node` is the list's first, which [`IT`] pushes from now on, and
     /// a node that is 0 or `end` ends the list: then jumps forward to `target`. Constant `arg` is how
     /// many nodes the walk may visit.
     pub const WALK: u8 = 27;

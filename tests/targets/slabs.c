@@ -5,8 +5,9 @@
  *
  * granule=epoch   epochs are closed, with p of 10,000 pinned
  * granule=slab    each slab is closed by itself
- * damage=long|cyclic|wild   every tenth epoch has a list that is longer than 512 slabs, runs in a
- *                 circle, or leads to an address that is not mapped: its close cannot be decided
+ * damage=long|cyclic|wild   every tenth epoch has a list that is too long, runs in a circle, or leads
+ *                 to an address that is not mapped: its close cannot be decided
+ * long=N          slabs of the lists that are too long; with 512 they are not (default 513)
  * slabs=N         slabs of an epoch at most (default 6)
  */
 #include "truth.h"
@@ -14,7 +15,7 @@
 #define CELLS 256 /* objects per slab */
 #define WORDS (CELLS / 64)
 #define EPOCHS 16
-#define LONG 600 /* slabs of a list that is too long */
+#define WALKED 512 /* slabs that a walk visits at most, unless the profile says otherwise */
 
 struct link {
     struct link *next, *previous;
@@ -95,6 +96,7 @@ static void release(struct epoch *e) {
 static void run_epochs(struct truth *t) {
     static struct epoch epochs[EPOCHS];
     u64 count = option("epochs", 1000), p = option("p", 2500), most = option("slabs", 6);
+    u64 length = option("long", WALKED + 1);
     const char *damage = option_text("damage", "none");
     struct epoch *e = &epochs[0];
     epoch_open(e); /* before anybody looks */
@@ -114,7 +116,7 @@ static void run_epochs(struct truth *t) {
         }
         bool damaged = strcmp(damage, "none") && n % 10 == 9;
         bool is_long = damaged && !strcmp(damage, "long");
-        u64 slabs = is_long ? LONG : damaged ? 2 + random_below(most) : random_below(most + 1);
+        u64 slabs = is_long ? length : damaged ? 2 + random_below(most) : random_below(most + 1);
         bool pin = slabs && chance(p);
         struct slab *last = NULL;
         for (u64 i = 0; i < slabs; i++) {
@@ -123,6 +125,7 @@ static void run_epochs(struct truth *t) {
             fill(t, g, s, pin && i == slabs / 2);
         }
         struct link *back = e->ring.previous;
+        if (is_long && length <= WALKED) damaged = false;
         if (damaged) {
             g->before = true; /* no verdict */
             if (strcmp(damage, "wild")) truth_losses.walk_cut++;

@@ -37,7 +37,8 @@ fn list_of_slabs() -> Result<()> {
     exact(&["epochs=2000"], &["slabs_list"])
 }
 
-/// The same epochs through their circular lists: the head, which is in the epoch, ends them.
+/// The same epochs through their circular lists: the head, which is in the epoch, ends them. Read at the
+/// return of the close.
 #[test]
 fn circular_list_of_slabs() -> Result<()> {
     exact(&["epochs=2000"], &["slabs_ring"])
@@ -47,6 +48,12 @@ fn circular_list_of_slabs() -> Result<()> {
 #[test]
 fn bit_map_of_words() -> Result<()> {
     exact(&["epochs=2000", "granule=slab"], &["slabs_bitmap", "slabs_words"])
+}
+
+/// Every tenth list is as long as a walk goes by default.
+#[test]
+fn longest_lists() -> Result<()> {
+    exact(&["epochs=500", "damage=long", "long=512"], &["slabs_list", "slabs_ring"])
 }
 
 /// Lists of up to 700 slabs, and two walks at one close, where the profile allows more nodes than usual.
@@ -95,6 +102,20 @@ fn live_count_that_cannot_be_read() -> Result<()> {
             assert_eq!(report["losses"]["read_fault"], 50);
             assert_eq!(allocator(&traced)["granules"]["unknown"], 50);
         }
+    }
+    Ok(())
+}
+
+/// A live count below zero is none: such closes are unknown, and neither drainable nor pinned.
+#[test]
+fn negative_counts_decide_nothing() -> Result<()> {
+    if requires_root() {
+        let traced = trace("slabs", &["epochs=500"], "slabs_negative", &BOUNDARY)?;
+        let (truth, granules) =
+            (&traced.truths[0]["allocators"][0], &allocator(&traced)["granules"]);
+        assert_eq!(granules["unknown"], truth["granules"]["pinned"]);
+        assert_eq!(granules["drainable"], truth["granules"]["drainable"]);
+        assert_eq!((&granules["pinned"], &granules["closed"]), (&0.into(), &500.into()));
     }
     Ok(())
 }

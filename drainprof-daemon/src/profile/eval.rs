@@ -80,8 +80,8 @@ fn eval_at<M: Machine>(
         Expr::It => it.ok_or_else(|| EvalError::Unresolved("`it` outside of a walk".to_owned()))?,
         Expr::Walk(walk) => {
             let Walk { first, next, each, end, max } = &**walk;
-            let end = end.as_ref().map_or(Ok(0), value)?;
             let (mut node, mut sum) = (value(first)?, 0u64);
+            let end = end.as_ref().map_or(Ok(0), value)?;
             for _ in 0..*max {
                 if node == 0 || node == end {
                     return Ok(sum);

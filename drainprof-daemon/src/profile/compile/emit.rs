@@ -219,11 +219,11 @@ impl Emitter {
     fn walk(&mut self, walk: &Walk) -> Result<(), Refusal> {
         let Walk { first, next, each, end, max } = walk;
         self.constant(0)?;
+        self.expr(first)?;
         match end {
             Some(end) => self.expr(end)?,
             None => self.constant(0)?,
         }
-        self.expr(first)?;
         let max = self.index_of(u64::from(*max))?;
         let begin = self.code.len();
         self.pop(op::WALK, max)?;

@@ -310,3 +310,5 @@ fn takes_at_entry(probe: &Probe, flags: u32) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk_tests;
