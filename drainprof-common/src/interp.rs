@@ -57,7 +57,7 @@ pub const MAX_RUN: usize = MAX_STEPS + MAX_CODE * MAX_WALK_NODES as usize;
 /// Runs a spec's code from `start`, storing into `values`.
 #[inline(always)]
 pub fn run<M: Machine>(spec: &ProbeSpec, start: u16, machine: &M, values: &mut Values) -> Outcome {
-    let mut state = State { pc: u64::from(start), ..State::default() };
+    let mut state = State { pc: u32::from(start), ..State::default() };
     for _ in 0..MAX_RUN {
         if let Some(outcome) = step(&mut state, spec, machine, values) {
             return outcome;
@@ -67,11 +67,16 @@ pub fn run<M: Machine>(spec: &ProbeSpec, start: u16, machine: &M, values: &mut V
 }
 
 /// Where a run is; it begins with zeros, but for the place of its first instruction.
+///
+/// On the kernel side every eight bytes count: the stack of all functions that call one another has 512,
+/// and some kernels (seen: 6.1) round each one's part up to a multiple of 32, and to 32 at least.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct State {
     /// The next instruction's index.
-    pub pc: u64,
+    pub pc: u32,
+    /// How many more nodes the current walk may visit.
+    pub left: u32,
     /// The stack's depth.
     pub sp: u64,
     /// The stack.
@@ -80,9 +85,8 @@ pub struct State {
     pub node: u64,
     /// The node at which it ends, other than 0.
     pub end: u64,
-    /// How many more nodes it may visit.
-    pub left: u64,
 }
+const _: () = assert!(size_of::<State>() == 96, "three times 32");
 
 /// One step; `Some` once the run has ended.
 #[inline(always)]
@@ -94,7 +98,7 @@ pub fn step<M: Machine>(
 ) -> Option<Outcome> {
     let outcome = execute(state, &spec.code, &spec.consts, machine, values)?;
     let failed = outcome as u32 >= Outcome::Fault as u32;
-    if failed && spec.live_start != 0 && state.pc > spec.live_start {
+    if failed && spec.live_start != 0 && u64::from(state.pc) > spec.live_start {
         values[value::LIVE as usize] = value::UNREAD;
     }
     Some(outcome)
@@ -117,7 +121,7 @@ fn execute<M: Machine>(
         return Some(Outcome::Fault);
     }
     let insn = code[pc];
-    state.pc = pc as u64 + 1;
+    state.pc = pc as u32 + 1;
     let sp = state.sp as usize;
     if insn.op <= op::CALLER || insn.op == op::IT {
         if insn.op == op::END {
@@ -149,7 +153,7 @@ fn execute<M: Machine>(
     if insn.op >= op::POP {
         if insn.op == op::JUMP_IF_ZERO || insn.op == op::JUMP_IF_NONZERO {
             if (top == 0) == (insn.op == op::JUMP_IF_ZERO) {
-                state.pc = u64::from(insn.target);
+                state.pc = u32::from(insn.target);
             }
             return None;
         }
@@ -206,14 +210,14 @@ fn walk(
         if limit >= MAX_CONSTS {
             return Some(Outcome::Fault);
         }
-        state.left = consts[limit];
+        state.left = consts[limit] as u32;
     }
     let node = state.stack[node_index];
     state.node = node;
     state.sp = node_index as u64;
     let ended = node == 0 || node == state.end;
     if ended == begins {
-        state.pc = u64::from(insn.target);
+        state.pc = u32::from(insn.target);
     }
     if ended {
         return None;

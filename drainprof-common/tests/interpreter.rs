@@ -52,8 +52,8 @@ fn insn(bits: u32) -> Insn {
     Insn { op: if known { operation % (op::IT + 1) } else { operation }, arg, target }
 }
 
-fn spec(code: [Insn; MAX_CODE], constant: u64) -> ProbeSpec {
-    ProbeSpec { code, consts: [constant; MAX_CONSTS], ..ProbeSpec::zeroed() }
+fn spec(code: &[Insn; MAX_CODE], constant: u64) -> ProbeSpec {
+    ProbeSpec { code: *code, consts: [constant; MAX_CONSTS], ..ProbeSpec::zeroed() }
 }
 
 proptest! {
@@ -73,7 +73,7 @@ proptest! {
         }
         let machine = Counting::default();
         let mut values: Values = [0; value::COUNT];
-        let outcome = run(&spec(code, constant), start, &machine, &mut values);
+        let outcome = run(&spec(&code, constant), start, &machine, &mut values);
         prop_assert!(outcome as u32 <= Outcome::Cut as u32);
         prop_assert!(machine.asked.get() <= MAX_RUN);
     }
@@ -84,7 +84,7 @@ proptest! {
 fn a_circle_runs_out_of_steps() {
     let jump = Insn { op: op::JUMP_IF_ZERO, arg: 0, target: 0 };
     let mut values = [0; value::COUNT];
-    let outcome = run(&spec([jump; MAX_CODE], 0), 0, &Counting::default(), &mut values);
+    let outcome = run(&spec(&[jump; MAX_CODE], 0), 0, &Counting::default(), &mut values);
     assert_eq!(outcome, Outcome::Fault);
 }
 
@@ -93,7 +93,7 @@ fn a_circle_runs_out_of_steps() {
 fn running_off_the_end_is_a_fault() {
     let code = [Insn { op: op::RET, arg: 0, target: 0 }; MAX_CODE];
     let mut values = [0; value::COUNT];
-    let outcome = run(&spec(code, 0), 90, &Counting::default(), &mut values);
+    let outcome = run(&spec(&code, 0), 90, &Counting::default(), &mut values);
     assert_eq!(outcome, Outcome::Fault);
 }
 
@@ -106,7 +106,7 @@ fn only_the_live_count_is_lost_with_itself() {
         *slot = Insn { op, arg: 8 * u8::from(op == op::READ), target: 0 };
     }
     for (start, live_start, live) in [(0, 3, 0), (3, 3, value::UNREAD), (3, 0, 0)] {
-        let spec = ProbeSpec { live_start, ..spec(code, 0) };
+        let spec = ProbeSpec { live_start, ..spec(&code, 0) };
         let mut values = [0; value::COUNT];
         assert_eq!(run(&spec, start, &Counting::default(), &mut values), Outcome::Fault);
         assert_eq!(values[usize::from(value::LIVE)], live, "from {start}");

@@ -304,7 +304,7 @@ fn run(spec: *const ProbeSpec, start: u16, operands: *const Operands, values: *m
     // SAFETY: every field is written before it is read; the spec is a live value of the array map.
     unsafe {
         clear_words::<{ size_of::<interp::State>() / 8 }>(state.cast());
-        (*state).pc = u64::from(start);
+        (*state).pc = u32::from(start);
     }
     walk::to_the_end(state, spec, operands, values)
 }

@@ -23,11 +23,18 @@ pub(crate) fn to_the_end(
     operands: *const Operands,
     values: *mut Values,
 ) -> u32 {
-    let mut outcome = run_some(state, spec, operands, values);
-    if outcome == GO_ON {
-        outcome = walk_on(state, spec, operands, values);
+    let outcome = run_some(state, spec, operands, values);
+    if outcome != GO_ON {
+        return outcome;
     }
-    if outcome == GO_ON { Outcome::Fault as u32 } else { outcome }
+    // The outermost loop is no function of its own: each one takes 32 bytes of the stack.
+    for _ in 0..ROUNDS {
+        let outcome = walk_far(state, spec, operands, values);
+        if outcome != GO_ON {
+            return outcome;
+        }
+    }
+    Outcome::Fault as u32
 }
 
 /// Rounds of each outer loop.
@@ -65,6 +72,4 @@ rounds! {
     walk_near: ROUNDS, run_some;
     /// The middle loop.
     walk_far: ROUNDS, walk_near;
-    /// All other steps that a run can take.
-    walk_on: ROUNDS, walk_far;
 }

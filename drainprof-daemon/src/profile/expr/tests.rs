@@ -66,7 +66,7 @@ fn walks_are_sums_over_lists() {
         ("walk(arg0, it, 1) + walk(arg1, it, 2) * 3", "walk(arg0, it, 1) + walk(arg1, it, 2) * 3"),
         ("popcount(walk((arg0 | 1), it, 1))", "popcount(walk(arg0 | 1, it, 1))"),
     ] {
-        assert_eq!(shown(text).replace("max = 4096", "max = 4096"), printed, "{text}");
+        assert_eq!(shown(text), printed, "{text}");
     }
 }
 
