@@ -186,8 +186,14 @@ fn execute<M: Machine>(
             None => return Some(Outcome::Fault),
         }
     } else {
-        let table = if insn.op < op::MOD { arithmetic(left, top) } else { relations(left, top) };
-        table[insn.op.wrapping_sub(op::ADD) as usize & 7]
+        let number = insn.op.wrapping_sub(op::ADD);
+        let table = match number >> 2 & 3 {
+            0 => sums(left, top),
+            1 => bits(left, top),
+            2 => orders(left, top),
+            _ => rest(left, top),
+        };
+        table[number as usize & 3]
     };
     state.sp = (left_index + 1) as u64;
     None
@@ -229,33 +235,37 @@ fn walk(
     None
 }
 
-/// The results of [`op::ADD`] to [`op::SHR`], in the order of their codes.
+/// The results of [`op::ADD`] to [`op::AND`], in the order of their codes; so for the next three. Four at
+/// once, because a table is as many words of the stack.
 #[inline(always)]
-fn arithmetic(left: u64, right: u64) -> [u64; 8] {
-    [
-        left.wrapping_add(right),
-        left.wrapping_sub(right),
-        left.wrapping_mul(right),
-        left & right,
-        left | right,
-        left ^ right,
-        left << (right & 63),
-        left >> (right & 63),
-    ]
+fn sums(left: u64, right: u64) -> [u64; 4] {
+    [left.wrapping_add(right), left.wrapping_sub(right), left.wrapping_mul(right), left & right]
 }
 
-/// The results of [`op::MOD`] (which is not computed here) to [`op::POPCOUNT`], in the order of their
-/// codes; without branches.
+/// The results of [`op::OR`] to [`op::SHR`].
 #[inline(always)]
-fn relations(left: u64, right: u64) -> [u64; 8] {
+fn bits(left: u64, right: u64) -> [u64; 4] {
+    [left | right, left ^ right, left << (right & 63), left >> (right & 63)]
+}
+
+/// The results of [`op::MOD`] (which is not computed here) to [`op::LT`]; without branches.
+#[inline(always)]
+fn orders(left: u64, right: u64) -> [u64; 4] {
     let equal = is_zero(left ^ right);
-    let less = less_than(left, right);
-    let zero = is_zero(right);
-    [0, equal, equal ^ 1, less, less | equal, zero, zero ^ 1, popcount(right)]
+    [0, equal, equal ^ 1, less_than(left, right)]
 }
 
-const _: () = assert!(op::SHR - op::ADD == 7 && op::MOD - op::ADD == 8, "the first table's order");
-const _: () = assert!(op::LE - op::MOD == 4 && op::POPCOUNT - op::MOD == 7, "the second's");
+/// The results of [`op::LE`] to [`op::POPCOUNT`]; without branches.
+#[inline(always)]
+fn rest(left: u64, right: u64) -> [u64; 4] {
+    let zero = is_zero(right);
+    [less_than(right, left) ^ 1, zero, zero ^ 1, popcount(right)]
+}
+
+const _: () = assert!(op::AND - op::ADD == 3 && op::OR - op::ADD == 4, "the first table's order");
+const _: () = assert!(op::SHR - op::ADD == 7 && op::MOD - op::ADD == 8, "the second's");
+const _: () = assert!(op::LT - op::ADD == 11 && op::LE - op::ADD == 12, "the third's");
+const _: () = assert!(op::POPCOUNT - op::ADD == 15, "the fourth's");
 
 /// 1 for 0, else 0.
 #[inline(always)]
