@@ -1,12 +1,16 @@
 //! The interpreter that runs a profile's expressions: in the kernel programs, and on the host in tests.
 //!
-//! Time is bounded twice: jumps only go forward (the compiler emits no others), and no run takes more
-//! than [`MAX_STEPS`] steps. Indices are masked instead of checked, because the BPF verifier must see at
+//! Time is bounded twice: jumps go forward (the compiler emits no others), but for the step of a walk,
+//! which counts down the nodes that the walk may visit; and no run takes more than [`MAX_RUN`] steps, or
+//! [`MAX_STEPS`] outside of walks. Walks do not nest. Indices are masked instead of checked, because the BPF verifier must see at
 //! every access that it is in bounds; code that the compiler emits never needs the mask.
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, MAX_STEPS, Simple, op, simple, value};
+use crate::spec::{
+    Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, MAX_STEPS, MAX_WALK_NODES, ProbeSpec, Simple, op,
+    simple, value,
+};
 
 /// What a spec's expressions computed; indices are [`value`]'s.
 pub type Values = [u64; value::COUNT];
@@ -57,37 +61,47 @@ pub enum Outcome {
     Accepted = 0,
     /// `when` did not hold.
     Rejected = 1,
-    /// A read of target memory failed, or a division by zero: nothing can be said about this hit.
+    /// A read of target memory failed, or a division by zero. Nothing can be said about this hit, unless
+    /// its live count alone is what failed: then that is [`value::UNREAD`].
     Fault = 2,
+    /// A list has more nodes than its walk may visit: it is too long, or has no end. As [`Outcome::Fault`].
+    Cut = 3,
 }
 
-/// Computes one simple value or condition. `Some` where it ends the phase.
+/// Computes one simple value or condition. `Some` where it ends the phase; a live count that cannot be read is
+/// [`value::UNREAD`] then.
 #[inline(always)]
 pub fn run_simple<M: Machine>(
     simple: &Simple,
     machine: &M,
     values: &mut Values,
 ) -> Option<Outcome> {
-    let index = (machine.input(simple.index) & simple.index_mask) << (simple.shift & 63);
-    let mut word = machine.input(simple.input).wrapping_add(index).wrapping_add(simple.add);
-    if simple.read != 0 {
-        let Some(read) = machine.read(word, simple.read & 15) else { return Some(Outcome::Fault) };
-        word = extend(read, simple.read);
-        if simple.read_2 != 0 {
-            let address = word.wrapping_add(simple.add_2);
-            let Some(read) = machine.read(address, simple.read_2 & 15) else {
-                return Some(Outcome::Fault);
-            };
-            word = extend(read, simple.read_2);
+    let Some(word) = simple_word(simple, machine) else {
+        if simple.value == value::LIVE {
+            values[value::LIVE as usize] = value::UNREAD;
         }
-    }
-    word = (word.wrapping_add(simple.bias) & simple.mask).wrapping_add(simple.plus);
+        return Some(Outcome::Fault);
+    };
     if let Some(value) = values.get_mut(simple.value as usize) {
         *value = word;
         return None;
     }
     let rejects_equal = simple.value == simple::REJECT_IF_EQUAL;
     if (word == simple.operand) == rejects_equal { Some(Outcome::Rejected) } else { None }
+}
+
+#[inline(always)]
+fn simple_word<M: Machine>(simple: &Simple, machine: &M) -> Option<u64> {
+    let index = (machine.input(simple.index) & simple.index_mask) << (simple.shift & 63);
+    let mut word = machine.input(simple.input).wrapping_add(index).wrapping_add(simple.add);
+    if simple.read != 0 {
+        word = extend(machine.read(word, simple.read & 15)?, simple.read);
+        if simple.read_2 != 0 {
+            let address = word.wrapping_add(simple.add_2);
+            word = extend(machine.read(address, simple.read_2 & 15)?, simple.read_2);
+        }
+    }
+    Some((word.wrapping_add(simple.bias) & simple.mask).wrapping_add(simple.plus))
 }
 
 /// Sign extension without a branch: bit 4 of a read's operand shifts the sign down from bit 31.
@@ -99,44 +113,65 @@ const fn extend(word: u64, read: u8) -> u64 {
 
 const CODE_MASK: usize = 127;
 const STACK_MASK: usize = MAX_STACK - 1;
+/// Steps that one phase can take: each instruction once, and those of walks once more for each node.
+pub const MAX_RUN: usize = MAX_STEPS + MAX_CODE * MAX_WALK_NODES as usize;
 
-/// Runs the code from `start`, storing into `values`.
+/// Runs a spec's code from `start`, storing into `values`.
 #[inline(always)]
-pub fn run<M: Machine>(
-    code: &[Insn; MAX_CODE],
-    consts: &[u64; MAX_CONSTS],
-    start: u16,
-    machine: &M,
-    values: &mut Values,
-) -> Outcome {
-    let mut state = State { pc: u64::from(start), sp: 0, stack: [0; MAX_STACK] };
-    for _ in 0..MAX_STEPS {
-        if let Some(outcome) = step(&mut state, code, consts, machine, values) {
+pub fn run<M: Machine>(spec: &ProbeSpec, start: u16, machine: &M, values: &mut Values) -> Outcome {
+    let mut state = State { pc: u32::from(start), ..State::default() };
+    for _ in 0..MAX_RUN {
+        if let Some(outcome) = step(&mut state, spec, machine, values) {
             return outcome;
         }
     }
     Outcome::Fault
 }
 
-/// Where a run is.
-#[derive(Clone, Copy, Debug)]
+/// Where a run is; it begins with zeros, but for the place of its first instruction.
+///
+/// On the kernel side every eight bytes count: the stack of all functions that call one another has 512,
+/// and some kernels (seen: 6.1) round each one's part up to a multiple of 32, and to 32 at least.
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct State {
     /// The next instruction's index.
-    pub pc: u64,
-    /// The stack's depth. The kernel side starts with a zero that the verifier does not know as one: else
-    /// it would follow every depth, and every content of the stack, apart.
+    pub pc: u32,
+    /// How many more nodes the current walk may visit.
+    pub left: u32,
+    /// The stack's depth.
     pub sp: u64,
     /// The stack.
     pub stack: [u64; MAX_STACK],
+    /// The node that the current walk is at.
+    pub node: u64,
+    /// The node at which it ends, other than 0.
+    pub end: u64,
 }
+const _: () = assert!(size_of::<State>() == 96, "three times 32");
 
 /// One step; `Some` once the run has ended.
+#[inline(always)]
+pub fn step<M: Machine>(
+    state: &mut State,
+    spec: &ProbeSpec,
+    machine: &M,
+    values: &mut Values,
+) -> Option<Outcome> {
+    let outcome = execute(state, &spec.code, &spec.consts, machine, values)?;
+    let failed = outcome as u32 >= Outcome::Fault as u32;
+    if failed && spec.live_start != 0 && u64::from(state.pc) > spec.live_start {
+        values[value::LIVE as usize] = value::UNREAD;
+    }
+    Some(outcome)
+}
+
+/// The instruction of one step.
 ///
 /// It is written for the BPF verifier, which follows every path through every step: operations are
 /// grouped so that a step has few paths, and results are picked from a table instead of by branches.
 #[inline(always)]
-pub fn step<M: Machine>(
+fn execute<M: Machine>(
     state: &mut State,
     code: &[Insn; MAX_CODE],
     consts: &[u64; MAX_CONSTS],
@@ -148,9 +183,9 @@ pub fn step<M: Machine>(
         return Some(Outcome::Fault);
     }
     let insn = code[pc];
-    state.pc = pc as u64 + 1;
+    state.pc = pc as u32 + 1;
     let sp = state.sp as usize;
-    if insn.op <= op::CALLER {
+    if insn.op <= op::CALLER || insn.op == op::IT {
         if insn.op == op::END {
             return Some(Outcome::Accepted);
         }
@@ -160,6 +195,8 @@ pub fn step<M: Machine>(
                 return Some(Outcome::Fault);
             }
             consts[index]
+        } else if insn.op == op::IT {
+            state.node
         } else {
             machine.input(insn.arg)
         };
@@ -172,10 +209,13 @@ pub fn step<M: Machine>(
     }
     let top_index = sp.wrapping_sub(1) & STACK_MASK;
     let top = state.stack[top_index];
+    if insn.op >= op::WALK {
+        return walk(state, insn, consts, top_index);
+    }
     if insn.op >= op::POP {
         if insn.op == op::JUMP_IF_ZERO || insn.op == op::JUMP_IF_NONZERO {
             if (top == 0) == (insn.op == op::JUMP_IF_ZERO) {
-                state.pc = u64::from(insn.target);
+                state.pc = u32::from(insn.target);
             }
             return None;
         }
@@ -206,40 +246,86 @@ pub fn step<M: Machine>(
             None => return Some(Outcome::Fault),
         }
     } else {
-        let table = if insn.op < op::MOD { arithmetic(left, top) } else { relations(left, top) };
-        table[insn.op.wrapping_sub(op::ADD) as usize & 7]
+        let number = insn.op.wrapping_sub(op::ADD);
+        let table = match number >> 2 & 3 {
+            0 => sums(left, top),
+            1 => bits(left, top),
+            2 => orders(left, top),
+            _ => rest(left, top),
+        };
+        table[number as usize & 3]
     };
     state.sp = (left_index + 1) as u64;
     None
 }
 
-/// The results of [`op::ADD`] to [`op::SHR`], in the order of their codes.
+/// [`op::WALK`] and [`op::STEP`]: goes to the node on top of the stack, or to where the walk has ended.
 #[inline(always)]
-fn arithmetic(left: u64, right: u64) -> [u64; 8] {
-    [
-        left.wrapping_add(right),
-        left.wrapping_sub(right),
-        left.wrapping_mul(right),
-        left & right,
-        left | right,
-        left ^ right,
-        left << (right & 63),
-        left >> (right & 63),
-    ]
+fn walk(
+    state: &mut State,
+    insn: Insn,
+    consts: &[u64; MAX_CONSTS],
+    top_index: usize,
+) -> Option<Outcome> {
+    let begins = insn.op == op::WALK;
+    let mut node_index = top_index;
+    if begins {
+        state.end = state.stack[top_index];
+        node_index = top_index.wrapping_sub(1) & STACK_MASK;
+        let limit = insn.arg as usize;
+        if limit >= MAX_CONSTS {
+            return Some(Outcome::Fault);
+        }
+        state.left = consts[limit] as u32;
+    }
+    let node = state.stack[node_index];
+    state.node = node;
+    state.sp = node_index as u64;
+    let ended = node == 0 || node == state.end;
+    if ended == begins {
+        state.pc = u32::from(insn.target);
+    }
+    if ended {
+        return None;
+    }
+    if state.left == 0 {
+        return Some(Outcome::Cut);
+    }
+    state.left -= 1;
+    None
 }
 
-/// The results of [`op::MOD`] (which is not computed here) to [`op::POPCOUNT`], in the order of their
-/// codes; without branches.
+/// The results of [`op::ADD`] to [`op::AND`], in the order of their codes; so for the next three. Four at
+/// once, because a table is as many words of the stack.
 #[inline(always)]
-fn relations(left: u64, right: u64) -> [u64; 8] {
+fn sums(left: u64, right: u64) -> [u64; 4] {
+    [left.wrapping_add(right), left.wrapping_sub(right), left.wrapping_mul(right), left & right]
+}
+
+/// The results of [`op::OR`] to [`op::SHR`].
+#[inline(always)]
+fn bits(left: u64, right: u64) -> [u64; 4] {
+    [left | right, left ^ right, left << (right & 63), left >> (right & 63)]
+}
+
+/// The results of [`op::MOD`] (which is not computed here) to [`op::LT`]; without branches.
+#[inline(always)]
+fn orders(left: u64, right: u64) -> [u64; 4] {
     let equal = is_zero(left ^ right);
-    let less = less_than(left, right);
-    let zero = is_zero(right);
-    [0, equal, equal ^ 1, less, less | equal, zero, zero ^ 1, popcount(right)]
+    [0, equal, equal ^ 1, less_than(left, right)]
 }
 
-const _: () = assert!(op::SHR - op::ADD == 7 && op::MOD - op::ADD == 8, "the first table's order");
-const _: () = assert!(op::LE - op::MOD == 4 && op::POPCOUNT - op::MOD == 7, "the second's");
+/// The results of [`op::LE`] to [`op::POPCOUNT`]; without branches.
+#[inline(always)]
+fn rest(left: u64, right: u64) -> [u64; 4] {
+    let zero = is_zero(right);
+    [less_than(right, left) ^ 1, zero, zero ^ 1, popcount(right)]
+}
+
+const _: () = assert!(op::AND - op::ADD == 3 && op::OR - op::ADD == 4, "the first table's order");
+const _: () = assert!(op::SHR - op::ADD == 7 && op::MOD - op::ADD == 8, "the second's");
+const _: () = assert!(op::LT - op::ADD == 11 && op::LE - op::ADD == 12, "the third's");
+const _: () = assert!(op::POPCOUNT - op::ADD == 15, "the fourth's");
 
 /// 1 for 0, else 0.
 #[inline(always)]

@@ -75,8 +75,11 @@ losses! {
         "Calls that never returned: their thread ended, or longjmp or an exception left them.",
         "prefer probes at entry in the profile where the function can be left without returning";
     ReadFault, "read_fault", Incomplete,
-        "Hits whose expressions could not be computed: target memory was not readable, or a division by zero.",
+        "Hits whose expressions could not be computed: target memory was not readable, or a division by zero. A close whose live count alone it was is unknown; any other hit is not counted.",
         "check the profile's offsets against the binary: drainprof profile check -p PID";
+    WalkCut, "walk_cut", Incomplete,
+        "Lists that walk(…) gave up: longer than it may visit, or without an end. A close whose live count it was is unknown; any other hit is not counted.",
+        "name the list's end in the profile (end = …) if it is circular, or raise max if it is long";
     AllocRaced, "alloc_raced", Incomplete,
         "Allocations whose granule was replaced between look-up and count, more often than was retried.",
         "report it with the profile: it needs a close and reopen within nanoseconds";

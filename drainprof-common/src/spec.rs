@@ -6,8 +6,12 @@ use bytemuck::{Pod, Zeroable};
 
 /// Instructions that one spec can hold, both phases together.
 pub const MAX_CODE: usize = 96;
-/// Steps that one phase can take: jumps only go forward, so each instruction runs at most once.
+/// Steps that one phase can take outside of lists: jumps go forward, so each instruction runs at most once.
 pub const MAX_STEPS: usize = MAX_CODE;
+/// Nodes that a walk over a list visits at most, unless its profile says otherwise.
+pub const WALK_NODES: u16 = 512;
+/// Nodes that a profile can let a walk visit.
+pub const MAX_WALK_NODES: u16 = 4096;
 /// Constants that one spec can hold.
 pub const MAX_CONSTS: usize = 24;
 /// Depth of the interpreter's stack; the compiler refuses what needs more.
@@ -139,8 +143,12 @@ pub mod value {
     pub const SIZE: u8 = 3;
     /// The bytes that the granule retains.
     pub const BYTES: u8 = 4;
-    /// Objects live in the granule now, as the allocator's own memory says.
+    /// Objects live in the granule now, as the allocator's own memory says; [`UNREAD`] where that could
+    /// not be computed.
     pub const LIVE: u8 = 5;
+    /// A live count that is none. What is negative as a signed number is none either: see
+    /// [`crate::state::verdict_of`].
+    pub const UNREAD: u64 = u64::MAX;
     /// The parent granule's id.
     pub const PARENT: u8 = 6;
     /// Address of the NUL-terminated label in the target's memory.
@@ -215,6 +223,15 @@ pub mod op {
     pub const STORE: u8 = 25;
     /// Pops; if it is 0 the hit is rejected (`when`).
     pub const GUARD: u8 = 26;
+    /// Begins a walk. Pops node, end: `node` is the list's first, which [`IT`] pushes from now on, and
+    /// a node that is 0 or `end` ends the list: then jumps forward to `target`. Constant `arg` is how
+    /// many nodes the walk may visit.
+    pub const WALK: u8 = 27;
+    /// Goes on in a walk. Pops the next node and jumps *back* to `target`, unless the node ends the list.
+    /// The only jump that goes back; it counts down what [`WALK`] allows, and at 0 the run ends as cut.
+    pub const STEP: u8 = 28;
+    /// Pushes the walk's node.
+    pub const IT: u8 = 29;
 }
 
 /// One instruction.
@@ -225,7 +242,7 @@ pub struct Insn {
     pub op: u8,
     /// Operand, by operation.
     pub arg: u8,
-    /// Jump target: an index into the code, always forward.
+    /// Jump target: an index into the code; forward, but for [`op::STEP`].
     pub target: u16,
 }
 
@@ -343,8 +360,9 @@ pub struct ProbeSpec {
     pub return_simple: u16,
     /// Where each value ([`value`]) stands in [`crate::interp::File`]; [`NOWHERE`] for one that there is not.
     pub locations: [u8; 16],
-    /// Zero: see [`crate::interp::State::sp`].
-    pub stack_base: u64,
+    /// Where the code of [`value::LIVE`] starts, which is the last that a close computes; 0: it computes
+    /// none. What fails from there on costs the live count alone, not the hit.
+    pub live_start: u64,
     /// Bytes per granule where they are a constant of the profile; 0: unknown.
     pub granule_bytes: u64,
     /// What needs no code, both phases.

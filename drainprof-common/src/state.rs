@@ -84,6 +84,22 @@ pub const fn decide(before: u64) -> Option<Verdict> {
     }
 }
 
+/// The verdict of a close on a granule in which `live` objects are live, by the allocator's own count.
+///
+/// A count below zero is none: what is read is [`crate::spec::value::UNREAD`], or was read from fields
+/// that were changing.
+#[inline(always)]
+#[must_use]
+pub const fn verdict_of(live: u64) -> Verdict {
+    if live == 0 {
+        Verdict::Drainable
+    } else if live >> 63 == 0 {
+        Verdict::Pinned
+    } else {
+        Verdict::Unknown
+    }
+}
+
 /// Whether a free that found `before` was the late drain: the last pin of a closed, pinned granule.
 ///
 /// A closed granule with live objects was pinned at its close, unless they came later ([`STRAGGLER`])
@@ -117,6 +133,20 @@ mod tests {
         assert_eq!(decide(fresh(1, TAINTED) + 1), Some(Verdict::Unknown));
         assert_eq!(decide(fresh(1, BEFORE)), Some(Verdict::Unknown));
         assert_eq!(decide(fresh(1, CLOSED)), None);
+    }
+
+    /// A count that was read decides as far as it is one.
+    #[test]
+    fn counts_below_zero_are_none() {
+        for (live, verdict) in [
+            (0, Verdict::Drainable),
+            (1, Verdict::Pinned),
+            (u64::MAX >> 1, Verdict::Pinned),
+            (0u64.wrapping_sub(2), Verdict::Unknown),
+            (crate::spec::value::UNREAD, Verdict::Unknown),
+        ] {
+            assert_eq!(verdict_of(live), verdict, "{live:#x}");
+        }
     }
 
     /// Only the last free of a pinned, closed granule is a late drain.

@@ -7,7 +7,7 @@ use aya_ebpf::{EbpfContext, bindings::pt_regs, helpers::bpf_get_current_pid_tgid
 use drainprof_common::{
     loss::Loss,
     maps::{Frame, MAX_FRAMES, ObjectKey, ThreadState},
-    spec::{Role, op},
+    spec::{Role, op, value},
 };
 
 use crate::{
@@ -147,6 +147,8 @@ unsafe fn fill(state: *mut ThreadState, index: u32, spec: u32, rsp: u64, caller:
         (*new).taken = 0;
         (*new).rsp = rsp;
         (*new).file.inputs[op::INPUT_CALLER as usize] = caller;
+        // Else a hit that computes nothing would find what another one could not read.
+        (*new).file.values[value::LIVE as usize] = 0;
         (*new).nested_allocs = 0;
         (*state).depth = index + 1;
     }

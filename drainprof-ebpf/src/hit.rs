@@ -14,10 +14,10 @@ use drainprof_common::{
     interp::{self, FILE_WORDS, File, INPUTS, Machine, Outcome, Values},
     loss::Loss,
     maps::{TargetValue, target_flags, target_word},
-    spec::{Cookie, Kind, MAX_SIMPLE, MAX_STACK, MAX_STEPS, ProbeSpec, Simple, flags, op, value},
+    spec::{Cookie, Kind, MAX_SIMPLE, ProbeSpec, Simple, flags, op, value},
 };
 
-use crate::{atomic, config, granule::mode, losses, maps};
+use crate::{atomic, config, granule::mode, losses, maps, walk};
 
 /// A hit in a traced process.
 pub(crate) struct Hit {
@@ -287,7 +287,7 @@ pub(crate) unsafe fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit, file: *mut Fi
     hit.file = file;
 }
 
-/// Runs one phase of the spec's code; counts and returns `false` where the hit is not to be counted.
+/// Runs one phase of the spec's code; `false` where the hit is not to be counted. What failed is counted.
 #[inline(always)]
 pub(crate) fn evaluate(hit: &Hit, at_return: bool) -> bool {
     // SAFETY: the spec is a live value of the array map.
@@ -322,8 +322,11 @@ pub(crate) fn evaluate(hit: &Hit, at_return: bool) -> bool {
     }
     if outcome == Outcome::Fault as u32 {
         losses::count(Loss::ReadFault);
+    } else if outcome == Outcome::Cut as u32 {
+        losses::count(Loss::WalkCut);
     }
-    false
+    // A close whose live count alone could not be computed is a close all the same.
+    hit.value(value::LIVE) == value::UNREAD
 }
 
 #[inline(always)]
@@ -364,21 +367,14 @@ fn run(spec: *const ProbeSpec, start: u16, operands: *const Operands, values: *m
     let state = state.as_mut_ptr();
     // SAFETY: every field is written before it is read; the spec is a live value of the array map.
     unsafe {
-        (*state).pc = u64::from(start);
-        (*state).sp = 0;
-        clear_words::<MAX_STACK>((&raw mut (*state).stack).cast());
+        clear_words::<{ size_of::<interp::State>() / 8 }>(state.cast());
+        (*state).pc = u32::from(start);
     }
-    for _ in 0..MAX_STEPS {
-        let outcome = interpret(state, spec, operands, values);
-        if outcome != GO_ON {
-            return outcome;
-        }
-    }
-    Outcome::Fault as u32
+    walk::to_the_end(state, spec, operands, values)
 }
 
 /// [`interpret`]'s answer where the run has not ended; else it is an [`Outcome`].
-const GO_ON: u32 = u32::MAX;
+pub(crate) const GO_ON: u32 = u32::MAX;
 
 /// One step. A global function: the verifier follows it once, with nothing known of its arguments,
 /// instead of once per step with all that it could know of the stack.
@@ -395,8 +391,7 @@ pub(crate) extern "C" fn interpret(
     }
     // SAFETY: `run` passes its own; the spec is a live value of the array map.
     unsafe {
-        let (spec, operands) = (&*spec, &*operands);
-        interp::step(&mut *state, &spec.code, &spec.consts, operands, &mut *values)
+        interp::step(&mut *state, &*spec, &*operands, &mut *values)
             .map_or(GO_ON, |outcome| outcome as u32)
     }
 }

@@ -44,6 +44,7 @@ mod objects;
 mod probes;
 mod realloc;
 mod series;
+mod walk;
 
 /// A panic could only be a bug; the verifier refuses any program that can reach this endless loop.
 #[cfg(target_arch = "bpf")]

@@ -40,7 +40,8 @@ struct truth {
     u64 opened, opened_before, closed, drainable, pinned, unknown, resets, reopened, destroyed;
     u64 open_now, open_peak;
     u64 allocated, freed, bulk_freed, allocated_bytes, freed_bytes;
-    u64 retained, retained_bytes, late_drained;
+    u64 retained, retained_bytes, late_drained, pinned_objects;
+    bool pins_known;  /* whether the objects that were live at pinned closes are printed */
     bool bytes_known; /* bytes of granules are compared only where the profile knows them */
 };
 
@@ -53,7 +54,7 @@ struct gen {
 /* Losses and notices, per process; the names are those of the report. */
 struct truth_losses {
     u64 unmatched_frees, unmatched_closes, objects_replaced, allocs_after_close;
-    u64 call_abandoned, calls_cut_by_exec;
+    u64 call_abandoned, calls_cut_by_exec, read_fault, walk_cut;
 };
 
 static struct truth_losses truth_losses;
@@ -203,6 +204,7 @@ static inline void truth_close(struct truth *t, struct gen *g) {
         t->drainable++;
     } else {
         t->pinned++;
+        t->pinned_objects += g->live;
         t->retained++;
         t->retained_bytes += g->bytes;
         g->pinned = true;
@@ -262,6 +264,7 @@ static inline void truth_print_one(const struct truth *t) {
         if (!(t->omit & NO_BYTES)) KEY("live_bytes", t->allocated_bytes - t->freed_bytes);
         printf("}");
     }
+    if (t->pins_known) printf(",\"pins\":{\"objects\":%llu}", (unsigned long long)t->pinned_objects);
     if (t->kind == DRAIN && !(t->omit & NO_RETENTION)) {
         printf(",\"retention\":{");
         truth_first = true;
@@ -287,6 +290,8 @@ static inline void truth_print(const struct truth *const *all, size_t count) {
     KEY("allocs_after_close", truth_losses.allocs_after_close);
     KEY("call_abandoned", truth_losses.call_abandoned);
     KEY("calls_cut_by_exec", truth_losses.calls_cut_by_exec);
+    KEY("read_fault", truth_losses.read_fault);
+    KEY("walk_cut", truth_losses.walk_cut);
     printf("}}\n");
     fflush(stdout);
 }

@@ -7,7 +7,7 @@ use drainprof_common::interp::Machine;
 
 use super::{
     compile::Resolver,
-    model::{BinaryOp, Expr, ReadType, UnaryOp},
+    model::{BinaryOp, Expr, ReadType, UnaryOp, Walk},
 };
 
 /// Why an expression has no value.
@@ -16,6 +16,9 @@ pub enum EvalError {
     /// A read of target memory failed, or a division by zero.
     #[error("target memory is not readable, or a division by zero")]
     Fault,
+    /// A list has more nodes than its walk may visit.
+    #[error("a list is longer than its walk may go, or has no end")]
+    Cut,
     /// A name of the binary is not known.
     #[error("{0}")]
     Unresolved(String),
@@ -27,7 +30,17 @@ pub fn eval<M: Machine>(
     machine: &M,
     resolver: &dyn Resolver,
 ) -> Result<u64, EvalError> {
-    let value = |expr: &Expr| eval(expr, machine, resolver);
+    eval_at(expr, None, machine, resolver)
+}
+
+/// The value of an expression at a node of a list.
+fn eval_at<M: Machine>(
+    expr: &Expr,
+    it: Option<u64>,
+    machine: &M,
+    resolver: &dyn Resolver,
+) -> Result<u64, EvalError> {
+    let value = |expr: &Expr| eval_at(expr, it, machine, resolver);
     Ok(match expr {
         Expr::Const(value) => *value,
         Expr::Arg(index) => machine.arg(*index),
@@ -63,6 +76,21 @@ pub fn eval<M: Machine>(
             .ok_or_else(|| EvalError::Unresolved(format!("no global symbol `{symbol}`")))?,
         Expr::OffsetOf { type_name, field, .. } => {
             resolver.offset_of(type_name, field).map_err(EvalError::Unresolved)?
+        }
+        Expr::It => it.ok_or_else(|| EvalError::Unresolved("`it` outside of a walk".to_owned()))?,
+        Expr::Walk(walk) => {
+            let Walk { first, next, each, end, max } = &**walk;
+            let (mut node, mut sum) = (value(first)?, 0u64);
+            let end = end.as_ref().map_or(Ok(0), value)?;
+            for _ in 0..*max {
+                if node == 0 || node == end {
+                    return Ok(sum);
+                }
+                let at_node = |expr| eval_at(expr, Some(node), machine, resolver);
+                sum = sum.wrapping_add(at_node(each)?);
+                node = at_node(next)?;
+            }
+            if node == 0 || node == end { sum } else { return Err(EvalError::Cut) }
         }
     })
 }

@@ -22,7 +22,7 @@ pub use eval::{EvalError, eval};
 pub use library::{Library, LibraryError, built_in_text};
 pub use model::{
     Address, BinaryOp, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span,
-    UnaryOp,
+    UnaryOp, Walk,
 };
 pub use parse::{MAX_MATCHES, MAX_NAME_BYTES, MAX_PROBES, MAX_PROFILE_BYTES, SCHEMA, parse};
 

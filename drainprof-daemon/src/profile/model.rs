@@ -179,6 +179,25 @@ pub enum Expr {
         /// Where it stands.
         span: Span,
     },
+    /// `it`: the address of the node, in a walk's [`Walk::next`] and [`Walk::each`] only.
+    It,
+    /// `walk(first, next, each)`.
+    Walk(Box<Walk>),
+}
+
+/// A sum over a linked list in target memory; a node of 0 ends the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// The first node's address.
+    pub first: Expr,
+    /// The address of the node after `it`.
+    pub next: Expr,
+    /// What is summed; wraps.
+    pub each: Expr,
+    /// `end = …`: the address that ends the list as 0 does, and is no node: a circular list's head.
+    pub end: Option<Expr>,
+    /// `max = …`: nodes that are visited at most; a list that has more is a counted loss.
+    pub max: u16,
 }
 
 /// What a read of target memory yields.

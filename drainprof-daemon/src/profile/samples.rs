@@ -2,10 +2,13 @@
 
 use std::cell::Cell;
 
-use drainprof_common::interp::Machine;
+use drainprof_common::{
+    interp::Machine,
+    spec::{MAX_WALK_NODES, WALK_NODES},
+};
 use proptest::prelude::*;
 
-use super::{BinaryOp, Expr, ReadType, Resolver, UnaryOp};
+use super::{BinaryOp, Expr, ReadType, Resolver, UnaryOp, Walk};
 
 /// Expressions of every form, whose places are all 0.
 pub(super) fn expressions() -> impl Strategy<Value = Expr> {
@@ -14,7 +17,24 @@ pub(super) fn expressions() -> impl Strategy<Value = Expr> {
 
 /// Expressions of every form with a bound on depth and size.
 pub(super) fn expressions_of(depth: u32, size: u32) -> impl Strategy<Value = Expr> {
-    let leaf = prop_oneof![
+    grown(
+        prop_oneof![16 => leaf(), 1 => walks().prop_map(|walk| Expr::Walk(walk.into()))],
+        depth,
+        size,
+    )
+}
+
+/// Walks, with small expressions in them: they do not nest.
+pub(super) fn walks() -> impl Strategy<Value = Walk> {
+    let once = || grown(leaf(), 1, 3);
+    let node = || grown(prop_oneof![leaf(), Just(Expr::It)], 2, 4);
+    let max = prop_oneof![4 => 1u16..8, 4 => Just(WALK_NODES), 1 => 1..=MAX_WALK_NODES];
+    (once(), node(), node(), prop::option::of(once()), max)
+        .prop_map(|(first, next, each, end, max)| Walk { first, next, each, end, max })
+}
+
+fn leaf() -> impl Strategy<Value = Expr> {
+    prop_oneof![
         4 => prop_oneof![0u64..10, any::<u64>(), Just(u64::MAX)].prop_map(Expr::Const),
         4 => (0u8..6).prop_map(Expr::Arg),
         2 => Just(Expr::Ret),
@@ -23,7 +43,14 @@ pub(super) fn expressions_of(depth: u32, size: u32) -> impl Strategy<Value = Exp
         1 => ("[a-z]{1,5}", "[a-z]{1,3}(\\.[a-z]{1,3}){0,2}").prop_map(|(type_name, field)| {
             Expr::OffsetOf { type_name, field, span: 0..0 }
         }),
-    ];
+    ]
+}
+
+fn grown(
+    leaf: impl Strategy<Value = Expr> + 'static,
+    depth: u32,
+    size: u32,
+) -> impl Strategy<Value = Expr> {
     leaf.prop_recursive(depth, size, 2, |inner| {
         let read = prop::sample::select(vec![
             ReadType::U8,

@@ -53,9 +53,9 @@ pub(crate) extern "C" fn granule_close(
     // Without opens each close is a boundary: of a generation that was never used, if the last one is
     // closed already.
     let unused = Closed {
-        verdict: if boundary && live != 0 { Verdict::Pinned } else { Verdict::Drainable },
+        verdict: if boundary { state::verdict_of(live) } else { Verdict::Drainable },
         generation: 0,
-        live: if boundary { live } else { 0 },
+        live: if boundary && live >> 63 == 0 { live } else { 0 },
         live_bytes: 0,
         bytes,
         opened_ns: 0,
@@ -127,7 +127,7 @@ pub(crate) extern "C" fn granule_close(
                     forget_if_scarce(series, id);
                     closed = decided;
                     if boundary {
-                        (closed.verdict, closed.live) = (unused.verdict, live);
+                        (closed.verdict, closed.live) = (unused.verdict, unused.live);
                     }
                 }
                 None if has_open => return unmatched(totals),

@@ -1,11 +1,12 @@
 //! Writes byte code: one expression after the other, within the interpreter's bounds.
 //!
-//! Operands are computed from left to right, as they are written, and jumps only go forward.
+//! Operands are computed from left to right, as they are written. Jumps only go forward, but for the step
+//! of a walk, which goes back to the beginning of what is done for each node.
 
 use drainprof_common::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, op};
 
 use super::{Refusal, fold::is_truth};
-use crate::profile::model::{BinaryOp, Expr, ReadType, UnaryOp};
+use crate::profile::model::{BinaryOp, Expr, ReadType, UnaryOp, Walk};
 
 /// Code and constants of one spec while they grow; never beyond the interpreter's bounds.
 #[derive(Default)]
@@ -89,6 +90,12 @@ impl Emitter {
     }
 
     fn constant(&mut self, value: u64) -> Result<(), Refusal> {
+        let index = self.index_of(value)?;
+        self.push(op::CONST, index)
+    }
+
+    /// The index of a constant, which is kept once.
+    fn index_of(&mut self, value: u64) -> Result<u8, Refusal> {
         let known = self.consts.iter().position(|known| *known == value);
         let index = known.unwrap_or(self.consts.len());
         if index >= MAX_CONSTS {
@@ -100,7 +107,7 @@ impl Emitter {
         if known.is_none() {
             self.consts.push(value);
         }
-        self.push(op::CONST, index as u8)
+        Ok(index as u8)
     }
 
     /// Leaves the expression's value on the stack.
@@ -122,6 +129,8 @@ impl Emitter {
                 self.expr(right)?;
                 self.binary(*operator)
             }
+            Expr::It => self.push(op::IT, 0),
+            Expr::Walk(walk) => self.walk(walk),
             Expr::Var(name, span) | Expr::OffsetOf { type_name: name, span, .. } => Err(Refusal {
                 message: format!("`{name}` was not resolved"),
                 span: Some(span.clone()),
@@ -193,11 +202,37 @@ impl Emitter {
         self.put(jump, 0)?;
         self.pop(op::POP, 0)?;
         self.truth(right)?;
-        let target = self.len();
-        if let Some(insn) = self.code.get_mut(from) {
+        self.aim(from, self.len());
+        Ok(())
+    }
+
+    /// A walk: its sum stays on the stack while the nodes pass by above it.
+    fn walk(&mut self, walk: &Walk) -> Result<(), Refusal> {
+        let Walk { first, next, each, end, max } = walk;
+        self.constant(0)?;
+        self.expr(first)?;
+        match end {
+            Some(end) => self.expr(end)?,
+            None => self.constant(0)?,
+        }
+        let max = self.index_of(u64::from(*max))?;
+        let begin = self.code.len();
+        self.pop(op::WALK, max)?;
+        self.depth -= 1;
+        self.expr(each)?;
+        self.pop(op::ADD, 0)?;
+        self.expr(next)?;
+        let step = self.code.len();
+        self.pop(op::STEP, 0)?;
+        self.aim(step, begin as u16 + 1);
+        self.aim(begin, self.len());
+        Ok(())
+    }
+
+    fn aim(&mut self, jump: usize, target: u16) {
+        if let Some(insn) = self.code.get_mut(jump) {
             insn.target = target;
         }
-        Ok(())
     }
 }
 

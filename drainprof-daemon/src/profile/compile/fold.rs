@@ -6,13 +6,13 @@
 use super::{Refusal, Resolver};
 use crate::profile::{
     eval::apply,
-    model::{BinaryOp, Expr, UnaryOp},
+    model::{BinaryOp, Expr, UnaryOp, Walk},
 };
 
 /// The expression with constants in place of names and of everything that is constant.
 pub(super) fn fold(expr: &Expr, resolver: &dyn Resolver) -> Result<Expr, Refusal> {
     Ok(match expr {
-        Expr::Const(_) | Expr::Arg(_) | Expr::Ret | Expr::Caller => expr.clone(),
+        Expr::Const(_) | Expr::Arg(_) | Expr::Ret | Expr::Caller | Expr::It => expr.clone(),
         Expr::Var(symbol, span) => Expr::Const(resolver.var(symbol).ok_or_else(|| Refusal {
             message: format!(
                 "the matched object has no global symbol `{symbol}`; name it in `match.symbols`, so \
@@ -29,6 +29,13 @@ pub(super) fn fold(expr: &Expr, resolver: &dyn Resolver) -> Result<Expr, Refusal
         }
         Expr::Read(read, address) => Expr::Read(*read, Box::new(fold(address, resolver)?)),
         Expr::Unary(operator, operand) => unary(*operator, fold(operand, resolver)?),
+        Expr::Walk(walk) => Expr::Walk(Box::new(Walk {
+            first: fold(&walk.first, resolver)?,
+            next: fold(&walk.next, resolver)?,
+            each: fold(&walk.each, resolver)?,
+            end: walk.end.as_ref().map(|end| fold(end, resolver)).transpose()?,
+            max: walk.max,
+        })),
         Expr::Binary(operator, left, right) => {
             let left = fold(left, resolver)?;
             match (operator, &left) {

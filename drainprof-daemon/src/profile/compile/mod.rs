@@ -221,6 +221,7 @@ pub fn compile(
     }
 
     let mut emitter = Emitter::default();
+    let mut live_start = 0;
     let mut phase = |wanted: &dyn Fn(&ValueRow) -> bool, guard: bool| {
         let blame = |key| move |refusal: Refusal| refused(probe, key, refusal);
         let mut simple = SimplePhase::default();
@@ -231,6 +232,9 @@ pub fn compile(
         }
         for row in rows().filter(|row| wanted(row)) {
             if let Some(expr) = (row.expr)(probe) {
+                if row.index == value::LIVE {
+                    live_start = u64::from(emitter.len());
+                }
                 let expr = fold(expr, resolver).map_err(blame(Some(row.key)))?;
                 emitter.store(&expr, row.index).map_err(blame(Some(row.key)))?;
                 simple.store(&expr, row.index);
@@ -258,6 +262,7 @@ pub fn compile(
     spec.kind = profile.kind as u32;
     spec.flags = flags;
     spec.allocator = allocator;
+    spec.live_start = live_start;
     spec.granule_bytes = profile.granule_bytes.unwrap_or(0);
     spec.code = emitter.code();
     spec.consts = emitter.consts();
@@ -319,3 +324,5 @@ fn takes_at_entry(probe: &Probe, flags: u32) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk_tests;

@@ -20,7 +20,7 @@ pub(super) enum Kind<'a> {
     Name(&'a str),
     /// A quoted text, without its quotes.
     Text(&'a str),
-    /// An operator, a parenthesis or a comma.
+    /// An operator, a parenthesis, a comma or `=`.
     Sign(&'static str),
     End,
 }
@@ -32,6 +32,7 @@ impl Kind<'_> {
             Kind::Integer(value) => format!("the number {value}"),
             Kind::Name(name) => format!("`{name}`"),
             Kind::Text(text) => format!("the text \"{text}\""),
+            Kind::Sign("=") => "a single `=`; comparing is written `==`".to_owned(),
             Kind::Sign(sign) => format!("`{sign}`"),
             Kind::End => "the end of the expression".to_owned(),
         }
@@ -39,9 +40,9 @@ impl Kind<'_> {
 }
 
 /// Longer signs before their own beginnings.
-const SIGNS: [&str; 21] = [
+const SIGNS: [&str; 23] = [
     "<<", ">>", "==", "!=", "<=", ">=", "&&", "||", "+", "-", "*", "&", "|", "^", "%", "<", ">",
-    "!", "~", "(", ")",
+    "!", "~", "(", ")", ",", "=",
 ];
 
 pub(super) struct Lexer<'a> {
@@ -118,14 +119,12 @@ fn word_of(text: &str) -> &str {
 
 fn stray(letter: char) -> String {
     match letter {
-        '=' => "found a single `=`; comparing is written `==`".to_owned(),
         '/' => "there is no division; shift right with `>>`, or take the rest with `%`".to_owned(),
         '[' | ']' => {
             "there are no subscripts; add the offset: `*(u64)(arg0 + 8 * arg1)`".to_owned()
         }
         '?' | ':' => "there is no `?:`; use `&&` and `||`".to_owned(),
         '.' => "there are no fields; write `*(u32)(arg0 + offsetof(type, field))`".to_owned(),
-        ',' => "found `,` where none belongs; functions here take one argument".to_owned(),
         _ => format!("`{}` cannot stand in an expression", letter.escape_debug()),
     }
 }

@@ -10,7 +10,7 @@ mod lexer;
 mod parser;
 mod print;
 
-use super::model::{BinaryOp, Expr, Span};
+use super::model::{BinaryOp, Expr, Span, Walk};
 
 /// Bytes that an expression can have.
 pub const MAX_EXPR_BYTES: usize = 1024;
@@ -46,17 +46,22 @@ pub fn parse_label(text: &str) -> Result<Expr, ExprError> {
 impl Expr {
     /// The expressions that this one is made of.
     pub(super) fn children(&self) -> impl Iterator<Item = &Self> {
-        let (first, second) = match self {
+        let children: [Option<&Self>; 4] = match self {
             Self::Const(_)
             | Self::Arg(_)
             | Self::Ret
             | Self::Caller
             | Self::Var(..)
-            | Self::OffsetOf { .. } => (None, None),
-            Self::Read(_, operand) | Self::Unary(_, operand) => (Some(&**operand), None),
-            Self::Binary(_, left, right) => (Some(&**left), Some(&**right)),
+            | Self::OffsetOf { .. }
+            | Self::It => [None; 4],
+            Self::Read(_, operand) | Self::Unary(_, operand) => [Some(operand), None, None, None],
+            Self::Binary(_, left, right) => [Some(left), Some(right), None, None],
+            Self::Walk(walk) => {
+                let Walk { first, next, each, end, max: _ } = &**walk;
+                [Some(first), Some(next), Some(each), end.as_ref()]
+            }
         };
-        first.into_iter().chain(second)
+        children.into_iter().flatten()
     }
 
     /// Whether the expression names `ret`, and so can only be computed at the function's return.
@@ -75,12 +80,16 @@ impl Expr {
     pub(super) fn relocate(&mut self, map: &dyn Fn(usize) -> usize) {
         let moved = |span: &mut Span| *span = map(span.start)..map(span.end);
         match self {
-            Self::Const(_) | Self::Arg(_) | Self::Ret | Self::Caller => {}
+            Self::Const(_) | Self::Arg(_) | Self::Ret | Self::Caller | Self::It => {}
             Self::Var(_, span) | Self::OffsetOf { span, .. } => moved(span),
             Self::Read(_, operand) | Self::Unary(_, operand) => operand.relocate(map),
             Self::Binary(_, left, right) => {
                 left.relocate(map);
                 right.relocate(map);
+            }
+            Self::Walk(walk) => {
+                let Walk { first, next, each, end, max: _ } = &mut **walk;
+                [first, next, each].into_iter().chain(end).for_each(|part| part.relocate(map));
             }
         }
     }

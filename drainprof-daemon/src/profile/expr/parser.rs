@@ -4,14 +4,16 @@
 //! first, then by nesting ([`MAX_EXPR_DEPTH`]), so that neither this parser nor what walks the tree
 //! later can exhaust the stack.
 
+use drainprof_common::spec::{MAX_WALK_NODES, WALK_NODES};
+
 use super::{
     ExprError, MAX_EXPR_BYTES, MAX_EXPR_DEPTH,
     lexer::{Kind, Lexer, Token},
 };
-use crate::profile::model::{BinaryOp, Expr, ReadType, UnaryOp};
+use crate::profile::model::{BinaryOp, Expr, ReadType, UnaryOp, Walk};
 
 const OPERAND: &str = "a number, arg0…arg5, ret, caller, a read such as `*(u32)(arg0 + 8)`, \
-                       `offsetof(type, field)`, `var(\"symbol\")`, `popcount(…)` or `(`";
+                       `offsetof(type, field)`, `var(\"symbol\")`, `popcount(…)`, `walk(…)` or `(`";
 
 pub(super) fn parse(text: &str) -> Result<Expr, ExprError> {
     let mut parser = Parser::new(text)?;
@@ -37,6 +39,18 @@ struct Parser<'a> {
     lexer: Lexer<'a>,
     next: Option<Token<'a>>,
     depth: usize,
+    scope: Scope,
+}
+
+/// What the expression that is being read is part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// No walk.
+    Hit,
+    /// A walk's first node or its end: computed once.
+    List,
+    /// What is computed for each node of a walk: `it` is the node.
+    Node,
 }
 
 fn expected(what: &str, found: &Token<'_>) -> ExprError {
@@ -54,7 +68,7 @@ impl<'a> Parser<'a> {
                 ),
             ));
         }
-        Ok(Self { lexer: Lexer::new(text), next: None, depth: 0 })
+        Ok(Self { lexer: Lexer::new(text), next: None, depth: 0, scope: Scope::Hit })
     }
 
     fn peek(&mut self) -> Result<Token<'a>, ExprError> {
@@ -169,9 +183,12 @@ impl<'a> Parser<'a> {
             }
             "var" => self.var(token),
             "offsetof" => self.offset_of(token),
-            "walk" | "it" => Err(ExprError::new(
+            "walk" => self.walk(token),
+            "it" if self.scope == Scope::Node => Ok(Expr::It),
+            "it" => Err(ExprError::new(
                 token.start,
-                "`walk(…)` is not supported by this version; read what the allocator counts itself",
+                "`it` is the node of a list: it is known only in the second and third argument of \
+                 `walk(first, next, expr)`",
             )),
             "str" => Err(ExprError::new(
                 token.start,
@@ -186,6 +203,69 @@ impl<'a> Parser<'a> {
                 ),
                 _ => Err(expected(OPERAND, token)),
             },
+        }
+    }
+
+    /// `walk(first, next, expr)`, after `walk`.
+    fn walk(&mut self, token: &Token<'a>) -> Result<Expr, ExprError> {
+        const FORM: &str = "a walk is written `walk(first, next, expr)`";
+        if self.scope != Scope::Hit {
+            return Err(ExprError::new(
+                token.start,
+                "a `walk(…)` cannot stand inside another; add them up side by side",
+            ));
+        }
+        self.sign("(", "`(` after `walk`")?;
+        let comma = format!("an operator or `,`: {FORM}");
+        let first = self.within(Scope::List)?;
+        self.sign(",", &comma)?;
+        let next = self.within(Scope::Node)?;
+        self.sign(",", &comma)?;
+        let each = self.within(Scope::Node)?;
+        let (mut end, mut max) = (None, None);
+        loop {
+            let token = self.take()?;
+            match token.kind {
+                Kind::Sign(")") => break,
+                Kind::Sign(",") => {}
+                _ => {
+                    return Err(expected(
+                        "an operator, `,`, or `)` at the end of `walk(…)`",
+                        &token,
+                    ));
+                }
+            }
+            let name = self.take()?;
+            match name.kind {
+                Kind::Name("end") if end.is_none() => {
+                    self.sign("=", "`=` after `end`")?;
+                    end = Some(self.within(Scope::List)?);
+                }
+                Kind::Name("max") if max.is_none() => {
+                    self.sign("=", "`=` after `max`")?;
+                    max = Some(self.max()?);
+                }
+                _ => return Err(expected("`end = address` or `max = number`, each once", &name)),
+            }
+        }
+        let max = max.unwrap_or(WALK_NODES);
+        Ok(Expr::Walk(Box::new(Walk { first, next, each, end, max })))
+    }
+
+    /// An expression that is part of a walk.
+    fn within(&mut self, scope: Scope) -> Result<Expr, ExprError> {
+        self.scope = scope;
+        let expr = self.expression(0)?;
+        self.scope = Scope::Hit;
+        Ok(expr)
+    }
+
+    /// The nodes that a walk may visit.
+    fn max(&mut self) -> Result<u16, ExprError> {
+        let token = self.take()?;
+        match token.kind {
+            Kind::Integer(number @ 1..) if number <= u64::from(MAX_WALK_NODES) => Ok(number as u16),
+            _ => Err(expected(&format!("a number from 1 to {MAX_WALK_NODES}"), &token)),
         }
     }
 

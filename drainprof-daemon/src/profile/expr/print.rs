@@ -4,7 +4,9 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::profile::model::{Expr, ReadType, UnaryOp};
+use drainprof_common::spec::WALK_NODES;
+
+use crate::profile::model::{Expr, ReadType, UnaryOp, Walk};
 
 /// Binds tighter than every binary operator.
 const OPERAND: u8 = 11;
@@ -55,6 +57,18 @@ fn write(expr: &Expr, floor: u8, out: &mut Formatter<'_>) -> fmt::Result {
         }
         Expr::Var(symbol, _) => write!(out, "var(\"{symbol}\")"),
         Expr::OffsetOf { type_name, field, .. } => write!(out, "offsetof({type_name}, {field})"),
+        Expr::It => out.write_str("it"),
+        Expr::Walk(walk) => {
+            let Walk { first, next, each, end, max } = &**walk;
+            write!(out, "walk({first}, {next}, {each}")?;
+            if let Some(end) = end {
+                write!(out, ", end = {end}")?;
+            }
+            if *max != WALK_NODES {
+                write!(out, ", max = {max}")?;
+            }
+            out.write_str(")")
+        }
         Expr::Binary(operator, left, right) => {
             let (sign, binding) = operator.written();
             if binding < floor {

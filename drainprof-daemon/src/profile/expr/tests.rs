@@ -52,6 +52,38 @@ fn integers_of_every_base() {
     }
 }
 
+/// A walk has three arguments, and two more that are named and come in any order; what is usual is not
+/// printed. Several may stand side by side.
+#[test]
+fn walks_are_sums_over_lists() {
+    for (text, printed) in [
+        ("walk( arg0,*(u64)(it),1 )", "walk(arg0, *(u64)(it), 1)"),
+        (
+            "walk(arg0, it, it, max=4096, end=arg0+8)",
+            "walk(arg0, it, it, end = arg0 + 8, max = 4096)",
+        ),
+        ("walk(arg0, it, it, max = 512)", "walk(arg0, it, it)"),
+        ("walk(arg0, it, 1) + walk(arg1, it, 2) * 3", "walk(arg0, it, 1) + walk(arg1, it, 2) * 3"),
+        ("popcount(walk((arg0 | 1), it, 1))", "popcount(walk(arg0 | 1, it, 1))"),
+    ] {
+        assert_eq!(shown(text), printed, "{text}");
+    }
+}
+
+/// The examples of docs/expressions.md are expressions.
+#[test]
+fn expressions_in_the_documentation_parse() {
+    let docs = include_str!("../../../../docs/expressions.md");
+    let examples = docs.split("```text\n").skip(1).filter_map(|text| text.split("```").next());
+    let lines = examples.filter(|text| !text.contains("expression =")).flat_map(str::lines);
+    let mut walks = 0;
+    for line in lines {
+        let expr = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        walks += usize::from(matches!(expr, Expr::Walk(_)));
+    }
+    assert!(walks > 2);
+}
+
 /// Names of the binary keep their place, and a type's name may have signs of its own.
 #[test]
 fn names_of_the_binary() {
@@ -114,7 +146,32 @@ fn refusals_say_where_and_what() {
         ("offsetof(a, b..c)", 11, "field's name"),
         ("offsetof(a, 1b)", 11, "field's name"),
         ("popcount arg0", 9, "`(` after `popcount`"),
-        ("walk(arg0, it, 1)", 0, "not supported by this version"),
+        ("walk", 4, "`(` after `walk`"),
+        (
+            "walk(arg0)",
+            9,
+            "expected an operator or `,`: a walk is written `walk(first, next, expr)`",
+        ),
+        ("walk(arg0, it)", 13, "expected an operator or `,`"),
+        ("walk(arg0, it, 1", 16, "expected an operator, `,`, or `)` at the end of `walk(…)`"),
+        ("walk(, it, 1)", 5, "expected a number"),
+        ("walk(arg0, , 1)", 11, "expected a number"),
+        ("walk(arg0, it, 1, 4096)", 18, "expected `end = address` or `max = number`, each once"),
+        ("walk(arg0, it, 1, until = 1)", 18, "each once, found `until`"),
+        ("walk(arg0, it, 1, end = 1, end = 2)", 27, "each once, found `end`"),
+        ("walk(arg0, it, 1, end == 1)", 22, "`=` after `end`"),
+        ("walk(arg0, it, 1, end = it)", 24, "only in the second and third argument"),
+        ("walk(arg0, it, 1, max = 0)", 24, "a number from 1 to 4096, found the number 0"),
+        ("walk(arg0, it, 1, max = 4097)", 24, "a number from 1 to 4096"),
+        ("walk(arg0, it, 1, max = arg1)", 24, "a number from 1 to 4096, found `arg1`"),
+        ("walk(arg0, it, 1, max = 1 + 1)", 26, "at the end of `walk(…)`"),
+        ("it + 1", 0, "`it` is the node of a list"),
+        ("walk(it, it, 1)", 5, "only in the second and third argument"),
+        ("walk(arg0, it, 1) + it", 20, "only in the second and third argument"),
+        ("walk(arg0, walk(it, it, 1), 1)", 11, "cannot stand inside another"),
+        ("walk(arg0, it, walk(it, it, 1))", 15, "cannot stand inside another"),
+        ("walk(walk(1, it, 1), it, 1)", 5, "cannot stand inside another"),
+        ("arg0, arg1", 4, "found `,`"),
         ("str(arg0)", 0, "only in `label`"),
         ("arg0 + é", 7, "cannot stand"),
         ("\u{0}", 0, "cannot stand"),
@@ -177,7 +234,7 @@ proptest! {
 
     /// No text makes the parser panic, and a refusal's place is within the text.
     #[test]
-    fn any_text_is_parsed_or_refused(text in "[-+*&|^<>%=!~(),.'\" 0-9a-fxé_argetu]{0,60}") {
+    fn any_text_is_parsed_or_refused(text in "[-+*&|^<>%=!~(),.'\" 0-9a-fxé_argetuwlki]{0,60}") {
         for result in [parse(&text), parse_label(&text)] {
             if let Err(error) = result {
                 prop_assert!(text.is_char_boundary(error.at), "{} {:?}", text, error);

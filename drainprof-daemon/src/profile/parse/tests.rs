@@ -182,12 +182,16 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     ("% 16\"", "% 16x\"", "p.toml:19:43: `x` is no digit"),
     ("\"arg2\"", "\"arg2 +\"", "p.toml:34:18: expected a number"),
     ("\"str(arg4)\"", "\"arg4\"", "p.toml:21:10: expected `str(address)`"),
-    ("\"ret != 0\"", "\"var(\\\"x\\\") = 1\"", "p.toml:37:20: found a single `=`"),
+    (
+        "\"ret != 0\"",
+        "\"var(\\\"x\\\") = 1\"",
+        "p.toml:37:20: expected an operator or the end of the expression, found a single `=`",
+    ),
     ("\"ret != 0\"", "\"\"\"\nret !=\n 0 1\"\"\"", "p.toml:39:4: expected an operator"),
     (
         "\"arg2\"",
-        "\"walk(arg0, it, 1)\"",
-        "p.toml:34:12: `walk(…)` is not supported by this version",
+        "\"walk(arg0, *(u64)(it), it) + it\"",
+        "p.toml:34:41: `it` is the node of a list: it is known only in",
     ),
     // The whole.
     (

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::profile::{
-    Address, MatchRule, Source, eval, expr, parse,
+    Address, EvalError, MatchRule, Source, eval, expr, parse,
     samples::{KnowsAll, SampleMachine, expressions_of, machines},
 };
 
@@ -307,6 +307,7 @@ fn unknown_names_are_errors_with_a_place() {
 fn plain_outcome(probe: &Probe, machine: &SampleMachine) -> (Outcome, Option<u64>) {
     if let Some(when) = &probe.when {
         match eval(when, machine, &KnowsAll) {
+            Err(EvalError::Cut) => return (Outcome::Cut, None),
             Err(_) => return (Outcome::Fault, None),
             Ok(0) => return (Outcome::Rejected, None),
             Ok(_) => {}
@@ -314,6 +315,7 @@ fn plain_outcome(probe: &Probe, machine: &SampleMachine) -> (Outcome, Option<u64
     }
     match probe.granule.as_ref().map(|granule| eval(granule, machine, &KnowsAll)) {
         Some(Ok(value)) => (Outcome::Accepted, Some(value)),
+        Some(Err(EvalError::Cut)) => (Outcome::Cut, None),
         _ => (Outcome::Fault, None),
     }
 }
@@ -340,7 +342,7 @@ proptest! {
         let plain_machine = machine.clone();
         let (outcome, value) = plain_outcome(probe, &plain_machine);
         let mut values: Values = [0; value::COUNT];
-        let ran = run(&spec.code, &spec.consts, spec.entry_start, &machine, &mut values);
+        let ran = run(&spec, spec.entry_start, &machine, &mut values);
         prop_assert_eq!(ran, outcome);
         prop_assert_eq!(machine.reads(), plain_machine.reads());
         if let Some(value) = value {
@@ -348,7 +350,8 @@ proptest! {
         }
     }
 
-    /// All jumps of compiled code go forward and stay inside it, and END comes last.
+    /// All jumps of compiled code go forward and stay inside it, but for the step of a walk, which goes
+    /// back to right behind where the walk began; and END comes last.
     #[test]
     fn jumps_go_forward(granule in expressions_of(4, 24)) {
         let Ok(spec) = compile_granule(granule) else { return Ok(()) };
@@ -356,6 +359,11 @@ proptest! {
         for (at, insn) in code.iter().enumerate() {
             if matches!(insn.op, op::JUMP_IF_ZERO | op::JUMP_IF_NONZERO) {
                 prop_assert!(usize::from(insn.target) > at && usize::from(insn.target) < code.len());
+            }
+            if insn.op == op::WALK {
+                let exit = usize::from(insn.target);
+                prop_assert!(exit > at + 1 && exit < code.len());
+                prop_assert_eq!((code[exit - 1].op, usize::from(code[exit - 1].target)), (op::STEP, at + 1));
             }
             prop_assert_eq!(insn.op == op::END, at + 1 == code.len());
         }
@@ -367,7 +375,7 @@ proptest! {
 fn samples_end_in_every_way() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};
     let mut runner = TestRunner::deterministic();
-    let mut seen = [0; 3];
+    let mut seen = [0; 4];
     let mut refused = 0;
     for _ in 0..500 {
         let mut draw = |when: bool| {
@@ -382,6 +390,6 @@ fn samples_end_in_every_way() {
             u32::from(compile(&profile, &profile.probes[0], Level::Objects, 0, &KnowsAll).is_err());
         seen[plain_outcome(&profile.probes[0], &machine).0 as usize] += 1;
     }
-    assert!(seen.iter().all(|count| *count > 25), "{seen:?}");
+    assert!(seen[..3].iter().all(|count| *count > 25) && seen[3] > 5, "{seen:?}");
     assert!(refused < 25, "{refused} of 500 do not compile");
 }
