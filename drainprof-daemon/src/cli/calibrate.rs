@@ -12,6 +12,8 @@ use crate::calibrate;
 
 /// Shows what probes cost on this host.
 pub(super) fn main(args: &CalibrateArgs) -> Result<u8> {
+    // Its own mappings are found by its own number.
+    options::require_host_pids()?;
     options::require_privileges()?;
     let options = options::calibration(&args.cache, args.fresh);
     let calibration = calibrate::calibrate(&options)?;
