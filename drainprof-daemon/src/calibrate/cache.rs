@@ -133,6 +133,8 @@ mod tests {
     use super::*;
     use crate::kernel::LiveHost;
 
+    type Edit = fn(&mut serde_json::Value);
+
     fn measured() -> Costs {
         Costs { measured: true, ..Costs::assumed() }
     }
@@ -234,7 +236,7 @@ mod tests {
         assert!(refused(), "too large");
         fs::write(&file, "[".repeat(16_000)).unwrap();
         assert!(refused(), "nested");
-        let edits: [(&str, fn(&mut serde_json::Value)); 8] = [
+        let edits: [(&str, Edit); 8] = [
             ("schema", |value| value["schema"] = "drainprof.costs/0".into()),
             ("unknown key", |value| value["more"] = 1.into()),
             ("too few prices", |value| value["costs"]["entry_ns"] = vec![1.0; 3].into()),

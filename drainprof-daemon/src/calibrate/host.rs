@@ -70,7 +70,7 @@ mod tests {
         fn link(&self, _: &Path) -> io::Result<String> {
             Err(io::ErrorKind::NotFound.into())
         }
-        fn architecture(&self) -> &str {
+        fn architecture(&self) -> &'static str {
             "x86_64"
         }
     }

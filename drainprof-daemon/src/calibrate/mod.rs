@@ -128,8 +128,8 @@ mod tests {
 
     use super::*;
 
-    fn measured(return_ns: f64) -> Result<Costs, CalibrateError> {
-        Ok(Costs { measured: true, return_ns, ..Costs::assumed() })
+    fn measured(return_ns: f64) -> Costs {
+        Costs { measured: true, return_ns, ..Costs::assumed() }
     }
 
     fn failing() -> Result<Costs, CalibrateError> {
@@ -143,12 +143,12 @@ mod tests {
         let cache = Some(directory.path().to_owned());
         let options = CalibrateOptions { cache: cache.clone(), fresh: false };
         let fresh = CalibrateOptions { cache, fresh: true };
-        let first = calibrate_on(&LiveHost, &options, || measured(1.0)).unwrap();
+        let first = calibrate_on(&LiveHost, &options, || Ok(measured(1.0))).unwrap();
         assert!(!first.cached);
         let second = calibrate_on(&LiveHost, &options, failing).unwrap();
         assert!(second.cached);
         assert_eq!(first.costs, second.costs);
-        let third = calibrate_on(&LiveHost, &fresh, || measured(2.0)).unwrap();
+        let third = calibrate_on(&LiveHost, &fresh, || Ok(measured(2.0))).unwrap();
         assert!(!third.cached);
         let fourth = calibrate_on(&LiveHost, &options, failing).unwrap();
         assert_eq!(third.costs, fourth.costs);
@@ -158,10 +158,10 @@ mod tests {
     #[test]
     fn without_a_cache() {
         let none = CalibrateOptions::default();
-        assert!(!calibrate_on(&LiveHost, &none, || measured(1.0)).unwrap().cached);
+        assert!(!calibrate_on(&LiveHost, &none, || Ok(measured(1.0))).unwrap().cached);
         let cache = Some(PathBuf::from("/proc/self/nothing/can/be/made/here"));
         let bad = CalibrateOptions { cache, fresh: false };
-        assert!(!calibrate_on(&LiveHost, &bad, || measured(1.0)).unwrap().cached);
+        assert!(!calibrate_on(&LiveHost, &bad, || Ok(measured(1.0))).unwrap().cached);
         assert!(calibrate_on(&LiveHost, &bad, failing).is_err());
     }
 }
