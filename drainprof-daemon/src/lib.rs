@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod bpf;
+pub mod calibrate;
 pub mod cli;
 pub mod export;
 pub mod health;

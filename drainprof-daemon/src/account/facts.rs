@@ -22,6 +22,8 @@ pub struct Snapshot {
     pub losses: LossCounts,
     /// What drainprof itself used.
     pub self_use: SelfUse,
+    /// Whether the probes' prices were measured on this host; else they are other machines'.
+    pub prices_measured: bool,
 }
 
 /// drainprof's own use of the machine.
@@ -167,4 +169,8 @@ pub struct ProbeFacts {
     pub rejected: u64,
     /// Hits whose expressions could not be computed.
     pub faults: u64,
+    /// Nanoseconds of the target's time that the kernel takes for an entry, at this very place.
+    pub entry_ns: f64,
+    /// Nanoseconds that it takes for a return.
+    pub return_ns: f64,
 }

@@ -26,7 +26,7 @@ use drainprof_common::{
 use super::{BpfError, Sizes, memory::Mapped, names};
 
 /// The kernel side, built by `cargo xtask build-ebpf`.
-static OBJECT: &[u8] =
+pub(super) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/ebpf/drainprof.bpf.o"));
 
 /// Records taken from the ring in one go, so that a flood of them cannot keep the reader from its other

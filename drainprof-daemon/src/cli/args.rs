@@ -44,6 +44,12 @@ pub(super) enum Command {
   drainprof profile show nginx > my-nginx.toml
   drainprof profile check my-nginx.toml -p $(pidof -s nginx) --for 5s")]
     Profile(ProfileArgs),
+    /// Measure what a probe costs on this host, by the kind of instruction that it sits on.
+    #[command(after_help = "Examples:
+  drainprof calibrate                 the table; measured once, then remembered
+  drainprof calibrate --fresh -o json
+The other commands do the same at their start, where nothing is remembered yet.")]
+    Calibrate(CalibrateArgs),
     /// Say what this kernel and our privileges allow, and how to mend what is missing.
     Doctor(DoctorArgs),
 }
@@ -97,7 +103,21 @@ pub(super) struct ObserveArgs {
     #[arg(long, value_name = "DIR", env = "DRAINPROF_DEBUG_DIR")]
     pub(super) debug_dir: Vec<PathBuf>,
     #[command(flatten)]
+    pub(super) cache: CacheArgs,
+    #[command(flatten)]
     pub(super) sizes: SizeArgs,
+}
+
+/// Where the measured cost of probes is remembered.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct CacheArgs {
+    /// Remember here what probes cost on this host. Default: /var/cache/drainprof for root, else
+    /// drainprof in the user's cache directory.
+    #[arg(long, value_name = "DIR", env = "DRAINPROF_CACHE_DIR")]
+    pub(super) cache_dir: Option<PathBuf>,
+    /// Measure what probes cost, and neither use nor change what is remembered.
+    #[arg(long)]
+    pub(super) no_cache: bool,
 }
 
 /// Sizes of the kernel's maps; what does not fit is counted as lost.
@@ -129,7 +149,7 @@ pub(super) struct SizeArgs {
 
 impl ObserveArgs {
     /// What `profile check` observes with.
-    pub(super) fn for_check(profile: &str, level: Option<Level>) -> Self {
+    pub(super) fn for_check(profile: &str, level: Option<Level>, cache: CacheArgs) -> Self {
         Self {
             profile: vec![profile.to_owned()],
             level: level.map(|level| match level {
@@ -148,6 +168,7 @@ impl ObserveArgs {
             min_age: Duration::ZERO,
             min_size: 0,
             debug_dir: Vec::new(),
+            cache,
             sizes: SizeArgs {
                 max_granules: None,
                 max_objects: None,
@@ -208,18 +229,33 @@ pub(super) enum ProfileAction {
         /// The level to check at; default: the deepest that the profile offers.
         #[arg(long, value_enum)]
         level: Option<LevelArg>,
+        #[command(flatten)]
+        cache: CacheArgs,
     },
+}
+
+#[derive(Args, Debug)]
+pub(super) struct CalibrateArgs {
+    /// Output format.
+    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
+    pub(super) format: PlainFormat,
+    /// Measure again, even if a measurement is remembered.
+    #[arg(long)]
+    pub(super) fresh: bool,
+    #[command(flatten)]
+    pub(super) cache: CacheArgs,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct DoctorArgs {
     /// Output format.
-    #[arg(short = 'o', long, value_enum, default_value_t = DoctorFormat::Text)]
-    pub(super) format: DoctorFormat,
+    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
+    pub(super) format: PlainFormat,
 }
 
+/// Formats of commands that write a table of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum DoctorFormat {
+pub(super) enum PlainFormat {
     /// A table for people.
     Text,
     /// One JSON document.

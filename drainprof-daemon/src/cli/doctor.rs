@@ -5,7 +5,7 @@ use std::io;
 use anyhow::Result;
 
 use super::{
-    args::{DoctorArgs, DoctorFormat},
+    args::{DoctorArgs, PlainFormat},
     options,
 };
 use crate::{
@@ -24,8 +24,8 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
     checks.push(self_test(host));
     let mut out = io::stdout().lock();
     match args.format {
-        DoctorFormat::Text => kernel::render_text(&checks, &mut out)?,
-        DoctorFormat::Json => kernel::render_json(&checks, &mut out)?,
+        PlainFormat::Text => kernel::render_text(&checks, &mut out)?,
+        PlainFormat::Json => kernel::render_json(&checks, &mut out)?,
     }
     Ok(kernel::verdict(&checks).exit_code())
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use crate::{
     bpf::BpfError,
+    calibrate::CalibrateError,
     launch::LaunchError,
     plan::PlanError,
     profile::{LibraryError, ProfileError},
@@ -94,6 +95,9 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<BpfError>() {
         return bpf_code(error);
     }
+    if let Some(error) = cause.downcast_ref::<CalibrateError>() {
+        return calibrate_code(error);
+    }
     if let Some(error) = cause.downcast_ref::<LaunchError>() {
         return Some(error.exit_code());
     }
@@ -113,6 +117,15 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
         | ObserveError::Plan { .. } => code::NO_TARGET,
         ObserveError::Level { .. } => code::USAGE,
     })
+}
+
+const fn calibrate_code(error: &CalibrateError) -> Option<u8> {
+    match error {
+        CalibrateError::Architecture(_) => Some(code::UNSUPPORTED),
+        CalibrateError::Bpf(error) => bpf_code(error),
+        CalibrateError::Target(error) => Some(target_code(error)),
+        CalibrateError::Own { .. } | CalibrateError::Implausible => None,
+    }
 }
 
 const fn target_code(error: &TargetError) -> u8 {

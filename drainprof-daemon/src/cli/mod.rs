@@ -5,6 +5,7 @@
 
 mod args;
 mod attach;
+mod calibrate;
 #[cfg(test)]
 mod docs;
 mod doctor;
@@ -37,6 +38,7 @@ pub fn main() -> ExitCode {
         args::Command::Attach(attach) => attach::main(attach),
         args::Command::Run(run) => run::main(run),
         args::Command::Profile(profile) => profile::main(profile),
+        args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
         args::Command::Doctor(doctor) => doctor::main(&doctor),
     };
     match result {

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::{
-    args::{ObserveArgs, SizeArgs},
+    args::{CacheArgs, ObserveArgs, SizeArgs},
     exit::{Failure, code},
 };
 use crate::{
     bpf::{Offsets, SessionConfig, Sizes},
+    calibrate::{self, CalibrateOptions},
     export::{self, Format},
     kernel::{self, HostView, LiveHost, Tracefs},
     profile::Library,
@@ -107,8 +108,18 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         level: args.level.map(Into::into),
         follow: args.follow_forks,
         debug_dirs: args.debug_dir.clone(),
+        costs: calibrate::costs(&calibration(&args.cache, false)),
     };
     Ok(Observer::new(&config, library, options)?)
+}
+
+/// How the prices of probes are come by.
+pub(super) fn calibration(args: &CacheArgs, fresh: bool) -> CalibrateOptions {
+    let root = nix::unistd::geteuid().is_root();
+    let directory = || {
+        calibrate::cache_directory(args.cache_dir.as_deref(), root, |name| std::env::var_os(name))
+    };
+    CalibrateOptions { cache: if args.no_cache { None } else { directory() }, fresh }
 }
 
 fn sizes(args: &SizeArgs, host: &dyn HostView) -> Sizes {

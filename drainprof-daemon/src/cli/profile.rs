@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io::Write as _, time::Duration};
 use anyhow::{Context as _, Result};
 
 use super::{
-    args::{ObserveArgs, ProfileAction, ProfileArgs},
+    args::{CacheArgs, ObserveArgs, ProfileAction, ProfileArgs},
     code,
     drive::block_on,
     exit::Failure,
@@ -24,8 +24,8 @@ pub(super) fn main(args: ProfileArgs) -> Result<u8> {
     match args.action {
         ProfileAction::List => list(),
         ProfileAction::Show { name } => show(&name),
-        ProfileAction::Check { profile, pid, time, level } => {
-            check(&profile, pid, time, level.map(Into::into))
+        ProfileAction::Check { profile, pid, time, level, cache } => {
+            check(&profile, pid, time, level.map(Into::into), cache)
         }
     }
 }
@@ -70,6 +70,7 @@ fn check(
     pid: Option<u32>,
     time: Option<Duration>,
     level: Option<Level>,
+    cache: CacheArgs,
 ) -> Result<u8> {
     let (library, names) = options::library(&[asked.to_owned()])?;
     let profile = names
@@ -80,7 +81,7 @@ fn check(
     describe(profile, &levels)?;
     let Some(pid) = pid else { return Ok(code::OK) };
     let level = level.or_else(|| levels.last().copied());
-    let args = ObserveArgs::for_check(asked, level);
+    let args = ObserveArgs::for_check(asked, level, cache);
     let mut observer = options::observer(&args)?;
     let process = Process::open(pid)?;
     let (plans, findings) = observer.plan(&process)?;

@@ -11,6 +11,7 @@ pub mod matching;
 mod model;
 mod places;
 mod resolver;
+mod treatment;
 
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
 pub use ifunc::ifuncs;

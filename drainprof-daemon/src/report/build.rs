@@ -5,7 +5,7 @@ use std::time::Duration;
 use drainprof_common::{hist::Hist, maps::Totals};
 
 use super::{
-    Allocator, Began, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule, Options,
+    Allocator, Began, Cost, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule, Options,
     PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool, Weight,
     Window, census, finding, lifetimes,
 };
@@ -36,7 +36,7 @@ impl Report {
             targets: snapshot
                 .targets
                 .iter()
-                .map(|facts| target(facts, snapshot.now_ns, options))
+                .map(|facts| target(facts, snapshot, options))
                 .collect(),
         };
         finding::add_all(&mut report, snapshot, options);
@@ -55,7 +55,8 @@ fn self_use(facts: &account::SelfUse, window: f64) -> SelfUse {
     }
 }
 
-fn target(facts: &TargetFacts, now_ns: u64, options: &Options) -> Target {
+fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
+    let probes: Vec<Probe> = facts.probes.iter().map(probe).collect();
     Target {
         target: facts.target,
         pid: facts.pid,
@@ -78,11 +79,12 @@ fn target(facts: &TargetFacts, now_ns: u64, options: &Options) -> Target {
         }),
         rss_bytes: facts.rss_bytes,
         findings: facts.findings.iter().map(told_at_attach).collect(),
-        probes: facts.probes.iter().map(probe).collect(),
+        cost: cost(&probes, snapshot),
+        probes,
         allocators: facts
             .allocators
             .iter()
-            .map(|allocator| self::allocator(allocator, now_ns, options))
+            .map(|allocator| self::allocator(allocator, snapshot.now_ns, options))
             .collect(),
     }
 }
@@ -109,6 +111,22 @@ fn probe(facts: &ProbeFacts) -> Probe {
         returns: facts.returns,
         rejected: facts.rejected,
         faults: facts.faults,
+        cost_seconds: (facts.entries as f64 * facts.entry_ns
+            + facts.returns as f64 * facts.return_ns)
+            / 1e9,
+    }
+}
+
+fn cost(probes: &[Probe], snapshot: &Snapshot) -> Cost {
+    let cpu_seconds = probes.iter().map(|probe| probe.cost_seconds).sum();
+    let window = snapshot.window.as_secs_f64();
+    Cost {
+        hits: probes.iter().fold(0, |hits, probe| {
+            hits.saturating_add(probe.entries).saturating_add(probe.returns)
+        }),
+        cpu_seconds,
+        cpu_ratio: (window > 0.0).then(|| cpu_seconds / window),
+        measured: snapshot.prices_measured,
     }
 }
 

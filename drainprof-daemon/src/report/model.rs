@@ -161,14 +161,29 @@ pub struct Target {
     pub rss_bytes: Option<u64>,
     /// Findings about this process and its allocators.
     pub findings: Vec<Finding>,
+    /// What its probes cost it.
+    pub cost: Cost,
     /// The probes in place.
     pub probes: Vec<Probe>,
     /// Its allocators, one per profile and instance.
     pub allocators: Vec<Allocator>,
 }
 
+/// What a process's probes cost it: hits times the price of a hit at each probe's place.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Entries and returns of all its probes.
+    pub hits: u64,
+    /// CPU time of the process that the kernel took for them; drainprof's own work comes on top.
+    pub cpu_seconds: f64,
+    /// The same as a share of one CPU over the window; null where the window is empty.
+    pub cpu_ratio: Option<f64>,
+    /// Whether the prices were measured on this host; else they are other machines'.
+    pub measured: bool,
+}
+
 /// One probe in place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     /// The profile.
     pub profile: String,
@@ -188,6 +203,8 @@ pub struct Probe {
     pub rejected: u64,
     /// Hits whose expressions could not be computed.
     pub faults: u64,
+    /// CPU time of the process that the kernel took for its hits.
+    pub cost_seconds: f64,
 }
 
 /// One allocator instance of one process.

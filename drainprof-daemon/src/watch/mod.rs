@@ -6,6 +6,7 @@
 mod lifecycle;
 mod observer;
 mod place;
+mod price;
 mod relieve;
 mod snapshot;
 

@@ -9,7 +9,7 @@ use crate::{
     account::{Began, Ended},
     bpf::{Arming, BpfError, Session, SessionConfig},
     export::Names,
-    plan::{AttachPlan, Finding, NoMatch, PlanError},
+    plan::{AttachPlan, Finding, NoMatch, PlanError, cost::Costs},
     profile::{Level, Library, Profile},
     target::{ElfCache, Image, ImageOptions, Process, TargetError},
 };
@@ -25,6 +25,8 @@ pub struct ObserverOptions {
     pub follow: bool,
     /// More places to look for separate debug files.
     pub debug_dirs: Vec<PathBuf>,
+    /// What probes cost on this host.
+    pub costs: Costs,
 }
 
 /// Why a process cannot be observed.

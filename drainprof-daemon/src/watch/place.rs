@@ -23,6 +23,8 @@ pub(super) struct Placed {
     pub(super) pid: Option<u32>,
     /// The probe.
     pub(super) probe: PlannedProbe,
+    /// Nanoseconds of a hit at its place.
+    pub(super) entry_ns: f64,
 }
 
 impl Resolver for ObjectResolver<'_> {
@@ -151,6 +153,7 @@ impl Observer {
                     allocator: plan.allocator,
                     pid: scope,
                     probe: probe.clone(),
+                    entry_ns: super::price::entry_ns(probe, &self.options.costs),
                 });
             }
         }

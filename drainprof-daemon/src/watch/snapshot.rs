@@ -72,6 +72,7 @@ impl Observer {
             targets,
             losses: self.session.read_losses(),
             self_use: self.self_use(),
+            prices_measured: self.options.costs.measured,
         }
     }
 
@@ -203,6 +204,8 @@ impl Observer {
                 returns: counts.returns,
                 rejected: counts.rejected,
                 faults: counts.faults,
+                entry_ns: placed.entry_ns,
+                return_ns: self.options.costs.return_ns,
             });
         }
         facts

@@ -13,7 +13,7 @@ use drainprof_common::loss::Severity;
 use super::{Error, Exporter, Interval, Style, escape, live, table::Rows};
 use crate::{
     health::Health,
-    report::{Began, Ended, Finding, Report, Target, Weight, units},
+    report::{Began, Cost, Ended, Finding, Report, Target, Weight, units},
 };
 
 #[derive(Debug)]
@@ -122,6 +122,9 @@ impl Page<'_> {
         let began = began(target.began, report);
         let ended = ended(target.ended);
         self.line(&format!("  {began}, {ended}{}", rss.unwrap_or_default()))?;
+        if target.cost.hits > 0 {
+            self.line(&format!("  {}", cost(&target.cost)))?;
+        }
         self.findings(&target.findings)?;
         for allocator in &target.allocators {
             self.allocator(allocator)?;
@@ -181,6 +184,16 @@ impl Page<'_> {
         self.line("")?;
         self.rows(rows, "  ")
     }
+}
+
+/// The kernel's part alone: hence "at least".
+fn cost(cost: &Cost) -> String {
+    let ratio = cost
+        .cpu_ratio
+        .map_or_else(String::new, |ratio| format!(" ({} of one CPU)", units::percent(ratio)));
+    let source = if cost.measured { "" } else { ", by the prices of other machines" };
+    let time = units::duration(cost.cpu_seconds);
+    format!("probing took at least {time} of its time{ratio} for {} hits{source}", cost.hits)
 }
 
 fn began(began: Began, report: &Report) -> String {
@@ -252,6 +265,20 @@ mod tests {
                 assert!(line.chars().count() <= 100, "{name}: {line}");
             }
         }
+    }
+
+    /// Prices that are another machine's are called so.
+    #[test]
+    fn prices_of_other_machines() {
+        let measured =
+            Cost { hits: 1_000, cpu_seconds: 0.01, cpu_ratio: Some(0.02), measured: true };
+        let text = cost(&measured);
+        assert_eq!(
+            text,
+            "probing took at least 10.0 ms of its time (2.00 % of one CPU) for 1000 hits"
+        );
+        let other = cost(&Cost { measured: false, ..measured });
+        assert_eq!(other, format!("{text}, by the prices of other machines"));
     }
 
     /// An allocator without a decided close has no number for its DSR.

@@ -166,6 +166,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             peak_rss_bytes: 13 << 20,
             map_bytes: 34 << 20,
         },
+        prices_measured: true,
         targets: vec![TargetFacts {
             target: 0,
             pid: 4242,
@@ -193,6 +194,8 @@ fn probe(profile: &str, role: &'static str, at_return: bool) -> ProbeFacts {
         returns: if at_return { 20_000 } else { 0 },
         rejected: 0,
         faults: 0,
+        entry_ns: 550.0,
+        return_ns: 290.0,
     }
 }
 

@@ -1,0 +1,106 @@
+//! Probes that do nothing, on drainprof itself: what calibration times.
+//!
+//! Loads the object with the smallest maps, and of its programs only the two empty ones. Which functions
+//! are probed, and what is made of the times, `calibrate` knows.
+
+use std::{fs::File, num::NonZeroU32, os::fd::AsRawFd as _, thread};
+
+use aya::{
+    Ebpf, EbpfLoader,
+    programs::{
+        UProbe,
+        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
+    },
+};
+
+use super::{
+    BpfError, names,
+    session::{OBJECT, load_error},
+};
+
+/// The smallest ring that every kernel takes; the other maps hold one entry.
+const RING_BYTES: u32 = 4_096;
+
+/// The empty programs, loaded, and where they were attached so far. Dropping it detaches them, which takes
+/// the kernel about 0.1 s each.
+pub struct EmptyProbes {
+    ebpf: Ebpf,
+}
+
+impl EmptyProbes {
+    /// Loads the two programs.
+    pub fn load() -> Result<Self, BpfError> {
+        let mut loader = EbpfLoader::new();
+        for name in names::MAPS {
+            let entries = if name == names::EVENTS { RING_BYTES } else { 1 };
+            loader.map_max_entries(name, entries);
+        }
+        let mut ebpf = loader
+            .load(OBJECT)
+            .map_err(|source| BpfError::load("maps".to_owned(), RING_BYTES.into(), source))?;
+        for name in [names::EMPTY_ENTRY, names::EMPTY_RETURN] {
+            program(&mut ebpf, name)?.load().map_err(|source| load_error(name, source))?;
+        }
+        Ok(Self { ebpf })
+    }
+
+    /// Attaches the empty program to an instruction, for process `pid` alone.
+    ///
+    /// `object` is the file and `offset` the instruction's place in it; `what` names it in errors.
+    pub fn at_entry(
+        &mut self,
+        object: &File,
+        offset: u64,
+        pid: NonZeroU32,
+        what: &str,
+    ) -> Result<(), BpfError> {
+        self.attach(names::EMPTY_ENTRY, object, offset, pid, what)
+    }
+
+    /// The same at the return of the function that begins there.
+    pub fn at_return(
+        &mut self,
+        object: &File,
+        offset: u64,
+        pid: NonZeroU32,
+        what: &str,
+    ) -> Result<(), BpfError> {
+        self.attach(names::EMPTY_RETURN, object, offset, pid, what)
+    }
+
+    /// Detaches in a thread of its own, so that nobody waits for it but the end of this process.
+    pub fn detach_in_background(self) {
+        // Where no thread can be had, the closure is dropped here, and with it the probes.
+        let _ = thread::Builder::new().name("detach".to_owned()).spawn(move || drop(self));
+    }
+
+    fn attach(
+        &mut self,
+        name: &'static str,
+        object: &File,
+        offset: u64,
+        pid: NonZeroU32,
+        what: &str,
+    ) -> Result<(), BpfError> {
+        let point = UProbeAttachPoint {
+            location: UProbeAttachLocation::AbsoluteOffset(offset),
+            cookie: None,
+        };
+        let path = format!("/proc/self/fd/{}", object.as_raw_fd());
+        program(&mut self.ebpf, name)?
+            .attach(point, path, UProbeScope::OneProcess(pid))
+            .map(drop)
+            .map_err(|source| BpfError::Attach {
+                symbol: what.to_owned(),
+                object: "drainprof itself".to_owned(),
+                offset,
+                source: Box::new(source),
+            })
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut UProbe, BpfError> {
+    ebpf.program_mut(name)
+        .and_then(|program| program.try_into().ok())
+        .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))
+}

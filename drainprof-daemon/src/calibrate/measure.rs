@@ -1,0 +1,209 @@
+//! Timing probes on drainprof itself.
+//!
+//! Every sample is called in a loop, first bare, then with the empty program on it; the difference of the
+//! thread's CPU time is the price. The best of several short rounds counts: whatever else happens on the
+//! machine only adds.
+
+use std::{
+    fs::File, hint::black_box, io, num::NonZeroU32, os::unix::fs::MetadataExt as _, time::Duration,
+};
+
+use nix::time::{ClockId, clock_gettime};
+
+use super::{
+    CalibrateError,
+    samples::{Sample, samples},
+};
+use crate::{
+    bpf::EmptyProbes,
+    plan::cost::{Costs, InstructionKind},
+    target::{MappedObject, mapped_objects},
+};
+
+/// Calls before anything is timed: Linux 6.18 makes a 5-byte nop a call after its first hits.
+const WARM_UP: u32 = 20;
+/// Rounds of which the best counts.
+const ROUNDS: u32 = 5;
+/// How long a round should take.
+const ROUND: Duration = Duration::from_micros(800);
+/// Calls in a round, at least and at most: a price of 20 µs leaves 40, one of 0.25 µs the most.
+const CALLS: (u32, u32) = (20, 2_000);
+
+/// Measures all kinds, and what a return adds. Takes about 0.1 s, and as long again to load and attach.
+pub(super) fn measure() -> Result<Costs, CalibrateError> {
+    if samples().is_empty() {
+        return Err(CalibrateError::Architecture(std::env::consts::ARCH));
+    }
+    let pid = NonZeroU32::new(std::process::id()).ok_or_else(|| own("find its own pid", None))?;
+    let (object, mapped) = own_object()?;
+    let mut bare = Vec::with_capacity(samples().len());
+    for sample in samples() {
+        bare.push(per_call(sample.function)?);
+    }
+    let mut probes = EmptyProbes::load()?;
+    let measured = prices(&mut probes, &object, &mapped, pid, &bare);
+    probes.detach_in_background();
+    settle(measured?)
+}
+
+/// Attaches to one sample after the other, and takes the bare calls' time off.
+fn prices(
+    probes: &mut EmptyProbes,
+    object: &File,
+    mapped: &MappedObject,
+    pid: NonZeroU32,
+    bare: &[f64],
+) -> Result<Costs, CalibrateError> {
+    let mut costs =
+        Costs { entry_ns: [0.0; InstructionKind::ALL.len()], return_ns: 0.0, measured: true };
+    let place = |sample: &Sample| {
+        file_offset(mapped, sample.function as usize as u64)
+            .ok_or_else(|| own("find its own functions in its executable", None))
+    };
+    for (sample, bare) in samples().iter().zip(bare) {
+        probes.at_entry(object, place(sample)?, pid, sample.instruction)?;
+        let price = per_call(sample.function)? - bare;
+        let entry = &mut costs.entry_ns[sample.kind as usize];
+        *entry = entry.max(price);
+        if sample.kind == InstructionKind::Push {
+            probes.at_return(object, place(sample)?, pid, sample.instruction)?;
+            costs.return_ns = per_call(sample.function)? - bare - price;
+        }
+    }
+    Ok(costs)
+}
+
+/// What is certain about any price whatever the clock said: `Other` is never cheaper than a kind that was
+/// looked at, and nothing is free.
+fn settle(mut costs: Costs) -> Result<Costs, CalibrateError> {
+    let dearest = costs.entry_ns.iter().copied().fold(0.0, f64::max);
+    costs.entry_ns[InstructionKind::Other as usize] = dearest;
+    costs.return_ns = costs.return_ns.max(0.0);
+    if plausible(&costs) { Ok(costs) } else { Err(CalibrateError::Implausible) }
+}
+
+/// Whether these can be prices: a trap costs more than the call that it is in, and far less than 10 ms.
+pub(super) fn plausible(costs: &Costs) -> bool {
+    costs.entry_ns.iter().all(|price| (1.0..1e7).contains(price))
+        && (0.0..1e7).contains(&costs.return_ns)
+}
+
+/// CPU nanoseconds of one call, the loop around it included: the best round.
+fn per_call(function: extern "C" fn()) -> Result<f64, CalibrateError> {
+    timed(function, WARM_UP)?;
+    let first = timed(function, WARM_UP)?;
+    let calls = ROUND.as_nanos() / (first.as_nanos() / u128::from(WARM_UP)).max(1);
+    let calls = u32::try_from(calls).unwrap_or(u32::MAX).clamp(CALLS.0, CALLS.1);
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        best = best.min(timed(function, calls)?);
+    }
+    Ok(best.as_nanos() as f64 / f64::from(calls))
+}
+
+/// CPU time of so many calls.
+fn timed(function: extern "C" fn(), calls: u32) -> Result<Duration, CalibrateError> {
+    let before = thread_cpu()?;
+    for _ in 0..calls {
+        black_box(function)();
+    }
+    Ok(thread_cpu()?.saturating_sub(before))
+}
+
+fn thread_cpu() -> Result<Duration, CalibrateError> {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .map(Duration::from)
+        .map_err(|errno| own("read its own CPU time", Some(errno.into())))
+}
+
+/// Our executable, and how it is mapped.
+fn own_object() -> Result<(File, MappedObject), CalibrateError> {
+    let step = "open its own executable";
+    let file = File::open("/proc/self/exe").map_err(|error| own(step, Some(error)))?;
+    let found = file.metadata().map_err(|error| own(step, Some(error)))?;
+    let mapped = mapped_objects(std::process::id())?
+        .into_iter()
+        .find(|object| object.inode == (found.dev(), found.ino()))
+        .ok_or_else(|| own("find its own executable among its mappings", None))?;
+    Ok((file, mapped))
+}
+
+/// The offset in the file of an address in this process.
+fn file_offset(object: &MappedObject, address: u64) -> Option<u64> {
+    object
+        .mappings
+        .iter()
+        .find(|mapping| mapping.executable && (mapping.start..mapping.end).contains(&address))
+        .map(|mapping| address - mapping.start + mapping.file_offset)
+}
+
+fn own(step: &'static str, source: Option<io::Error>) -> CalibrateError {
+    CalibrateError::Own { step, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+
+    /// The bytes at the offset in the file are the function's own: that is what will be probed.
+    #[test]
+    fn offsets_lead_to_the_samples() {
+        let (file, object) = own_object().unwrap();
+        for sample in samples() {
+            let offset = file_offset(&object, sample.function as usize as u64).unwrap();
+            let mut bytes = [0; 5];
+            file.read_exact_at(&mut bytes, offset).unwrap();
+            let first: &[u8] = match sample.kind {
+                InstructionKind::Nop5 => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+                InstructionKind::Nop => &[0x90],
+                InstructionKind::Push => &[0x55],
+                InstructionKind::Branch => &[0xeb, 0x00],
+                InstructionKind::Endbr => &[0xf3, 0x0f, 0x1e, 0xfa],
+                InstructionKind::Move => &[0x48, 0x89, 0xf8],
+                InstructionKind::Memory => &[0x48, 0x8b, 0x04, 0x24],
+                InstructionKind::Arithmetic => &[0x48, 0x83],
+                InstructionKind::Compare => &[0x48, 0x85, 0xff],
+                InstructionKind::Lea => &[0x48, 0x8d, 0x47, 0x08],
+                InstructionKind::Return => &[0xc3],
+                InstructionKind::Other => &[0x48, 0x99],
+            };
+            assert!(bytes.starts_with(first), "{}: {bytes:x?}", sample.instruction);
+        }
+    }
+
+    /// An address outside of the executable's code has no offset.
+    #[test]
+    fn no_offset_outside() {
+        let (_, object) = own_object().unwrap();
+        let on_stack = 0_u8;
+        assert_eq!(file_offset(&object, 0), None);
+        assert_eq!(file_offset(&object, &raw const on_stack as u64), None);
+    }
+
+    /// What was not looked at costs the most of what was; a return that measured below nothing adds
+    /// nothing; and prices that cannot be are refused.
+    #[test]
+    fn settled() {
+        let mut costs = Costs { measured: true, return_ns: -3.0, ..Costs::assumed() };
+        costs.entry_ns[InstructionKind::Lea as usize] = 20_000.0;
+        costs.entry_ns[InstructionKind::Other as usize] = 500.0;
+        let settled = settle(costs.clone()).unwrap();
+        assert!((settled.entry(InstructionKind::Other) - 20_000.0).abs() < 1e-9);
+        assert!(settled.return_ns.abs() < 1e-9);
+        for impossible in [f64::NAN, f64::INFINITY, -1.0, 0.0, 1e8] {
+            costs.entry_ns[InstructionKind::Push as usize] = impossible;
+            assert!(settle(costs.clone()).is_err(), "{impossible}");
+        }
+    }
+
+    /// A call takes time, and more calls take more of it.
+    #[test]
+    fn bare_calls_are_timed() {
+        let sample = samples()[0];
+        assert!(per_call(sample.function).unwrap() > 0.0);
+        let few = timed(sample.function, 1_000).unwrap();
+        assert!(timed(sample.function, 1_000_000).unwrap() > few);
+    }
+}

@@ -1,0 +1,106 @@
+//! One tiny function per kind of instruction, to be probed in this very process.
+//!
+//! Each begins with a representative of its kind and returns. Nothing else calls them, and a probe on them
+//! is met by no other process.
+
+use crate::plan::cost::InstructionKind;
+
+/// A function whose first instruction stands for a kind.
+#[derive(Clone, Copy)]
+pub(super) struct Sample {
+    /// The kind.
+    pub(super) kind: InstructionKind,
+    /// The instruction, for errors.
+    pub(super) instruction: &'static str,
+    /// The function.
+    pub(super) function: extern "C" fn(),
+}
+
+/// All samples; a kind with several costs what the dearest of them does. Empty where there are none for
+/// this architecture.
+pub(super) fn samples() -> &'static [Sample] {
+    &arch::SAMPLES
+}
+
+#[cfg(target_arch = "x86_64")]
+mod arch {
+    use std::arch::naked_asm;
+
+    use super::Sample;
+    use crate::plan::cost::InstructionKind as Kind;
+
+    /// Defines a function of these instructions and nothing else.
+    macro_rules! function {
+        ($name:ident: $($line:literal),+) => {
+            #[unsafe(naked)]
+            extern "C" fn $name() {
+                naked_asm!($($line),+)
+            }
+        };
+    }
+
+    // Only registers that a call may change are changed, and the stack is as it was at the `ret`.
+    function!(nop5: ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "ret");
+    function!(nop: "nop", "ret");
+    function!(push: "push rbp", "pop rbp", "ret");
+    // A short jump to the next instruction; `jcc` and `call` take the same path through the kernel.
+    function!(branch: ".byte 0xeb, 0x00", "ret");
+    function!(endbr: "endbr64", "ret");
+    function!(mov: "mov rax, rdi", "ret");
+    function!(memory: "mov rax, qword ptr [rsp]", "ret");
+    // Making room on the stack is the most frequent by far, and so the first that a kernel would emulate;
+    // an addition stands for the rest.
+    function!(sub_rsp: "sub rsp, 8", "add rsp, 8", "ret");
+    function!(add: "add rax, 1", "ret");
+    function!(compare: "test rdi, rdi", "ret");
+    function!(lea: "lea rax, [rdi + 8]", "ret");
+    function!(ret: "ret");
+    function!(other: "cqo", "ret");
+
+    macro_rules! samples {
+        ($($kind:ident $text:literal $function:ident),+ $(,)?) => {
+            [$(Sample { kind: Kind::$kind, instruction: $text, function: $function }),+]
+        };
+    }
+
+    pub(super) static SAMPLES: [Sample; 13] = samples![
+        Nop5 "nop5" nop5,
+        Nop "nop" nop,
+        Push "push rbp" push,
+        Branch "jmp" branch,
+        Endbr "endbr64" endbr,
+        Move "mov rax, rdi" mov,
+        Memory "mov rax, [rsp]" memory,
+        Arithmetic "sub rsp, 8" sub_rsp,
+        Arithmetic "add rax, 1" add,
+        Compare "test rdi, rdi" compare,
+        Lea "lea rax, [rdi + 8]" lea,
+        Return "ret" ret,
+        Other "cqo" other,
+    ];
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod arch {
+    pub(super) static SAMPLES: [super::Sample; 0] = [];
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::samples;
+    use crate::plan::cost::InstructionKind;
+
+    /// Every kind has a sample, every sample a function of its own, and calling it comes back.
+    #[test]
+    fn every_kind_has_a_sample() {
+        let kinds: BTreeSet<_> = samples().iter().map(|sample| sample.kind).collect();
+        assert_eq!(kinds, InstructionKind::ALL.into_iter().collect());
+        let places: BTreeSet<_> = samples().iter().map(|sample| sample.function as usize).collect();
+        assert_eq!(places.len(), samples().len());
+        for sample in samples() {
+            (sample.function)();
+        }
+    }
+}

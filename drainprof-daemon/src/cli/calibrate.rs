@@ -1,0 +1,26 @@
+//! `drainprof calibrate`.
+
+use std::io;
+
+use anyhow::Result;
+
+use super::{
+    args::{CalibrateArgs, PlainFormat},
+    code, options,
+};
+use crate::calibrate;
+
+/// Shows what probes cost on this host.
+pub(super) fn main(args: &CalibrateArgs) -> Result<u8> {
+    // Its own mappings are found by its own number.
+    options::require_host_pids()?;
+    options::require_privileges()?;
+    let options = options::calibration(&args.cache, args.fresh);
+    let calibration = calibrate::calibrate(&options)?;
+    let mut out = io::stdout().lock();
+    match args.format {
+        PlainFormat::Text => calibrate::render_text(&calibration, &mut out)?,
+        PlainFormat::Json => calibrate::render_json(&calibration, &mut out)?,
+    }
+    Ok(code::OK)
+}
