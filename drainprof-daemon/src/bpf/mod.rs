@@ -5,6 +5,7 @@
 //! half attached. When the session is dropped, or its process dies in any way, the kernel removes all.
 
 mod attach;
+mod detach;
 mod error;
 mod features;
 mod memory;
@@ -14,6 +15,7 @@ mod relieve;
 mod session;
 mod sizes;
 
+pub use detach::Detaching;
 pub use error::BpfError;
 pub use features::self_test;
 pub use read::{GranuleRecord, SeriesRecord};

@@ -10,7 +10,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
-    programs::{ProgramError, TracePoint},
+    programs::{ProgramError, TracePoint, uprobe::UProbeLink},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
@@ -75,6 +75,8 @@ unsafe impl<T: Pod> aya::Pod for Plain<T> {}
 
 /// A loaded kernel side with its maps and probes.
 pub struct Session {
+    /// The probes in place; first, so that they go before what they use.
+    pub(super) links: Vec<UProbeLink>,
     pub(super) ebpf: Ebpf,
     pub(super) sizes: Sizes,
     pub(super) cpus: u32,
@@ -130,6 +132,7 @@ impl Session {
             probes: take(&mut ebpf, names::PROBES)?,
             targets: take(&mut ebpf, names::TARGETS)?,
             ring: take(&mut ebpf, names::EVENTS)?,
+            links: Vec::new(),
             ebpf,
             sizes,
             cpus,
@@ -147,6 +150,14 @@ impl Session {
         self.cursors
             .word(cursor::TARGET as usize, 0)
             .map_or(0, |word| word.fetch_add(1, Ordering::SeqCst) as u32)
+    }
+
+    /// Numbers below `number` are taken: by targets of an earlier session that this one goes on with.
+    /// Called before anything is armed.
+    pub fn reserve_targets(&mut self, number: u32) {
+        if let Some(word) = self.cursors.word(cursor::TARGET as usize, 0) {
+            word.fetch_max(u64::from(number), Ordering::SeqCst);
+        }
     }
 
     /// Enters a process as a target: from now on its probes count.

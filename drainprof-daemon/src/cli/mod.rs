@@ -9,6 +9,7 @@ mod attach;
 mod docs;
 mod doctor;
 mod drive;
+mod duty;
 mod exit;
 mod options;
 mod output;

@@ -93,6 +93,13 @@ fn is_file(asked: &str) -> bool {
 
 /// The loaded kernel side.
 pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
+    if args.duty.is_some() && args.follow_forks {
+        return Err(Failure::new(
+            code::USAGE,
+            "--duty cannot follow forks: children that are born between two windows would be missed",
+        )
+        .into());
+    }
     let host = LiveHost;
     let (library, profiles) = library(&args.profile)?;
     require_host_pids()?;
@@ -107,6 +114,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         level: args.level.map(Into::into),
         follow: args.follow_forks,
         debug_dirs: args.debug_dir.clone(),
+        duty: args.duty,
     };
     Ok(Observer::new(&config, library, options)?)
 }

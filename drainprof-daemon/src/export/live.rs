@@ -86,7 +86,7 @@ pub fn screen(
         out,
         "{}  observed {}, last {}  own CPU {}, RSS {}",
         escape::shown(interval.clock, 40),
-        units::duration(report.window.seconds),
+        units::duration(report.window.observed()),
         units::duration(rate::seconds(interval)),
         report.self_use.cpu_ratio.map_or_else(|| "?".to_owned(), units::percent),
         units::bytes(report.self_use.rss_bytes),

@@ -5,12 +5,12 @@ use std::time::Duration;
 use drainprof_common::{hist::Hist, maps::Totals};
 
 use super::{
-    Allocator, Began, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule, Options,
+    Allocator, Began, Duty, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule, Options,
     PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool, Weight,
     Window, census, finding, lifetimes,
 };
 use crate::{
-    account::{self, AllocatorFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
+    account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
     health::{self, Health},
     plan,
     profile::{Level, Profile},
@@ -30,7 +30,7 @@ impl Report {
             host: Host { kernel: options.kernel.clone() },
             complete: Health::from_counts(&snapshot.losses).complete(),
             losses: health::by_name(&snapshot.losses),
-            window: Window { seconds: window },
+            window: Window { seconds: window, duty: snapshot.duty.map(duty) },
             self_use: self_use(&snapshot.self_use, window),
             findings: Vec::new(),
             targets: snapshot
@@ -41,6 +41,15 @@ impl Report {
         };
         finding::add_all(&mut report, snapshot, options);
         report
+    }
+}
+
+fn duty(facts: DutyFacts) -> Duty {
+    Duty {
+        on_seconds: facts.duty.on.as_secs_f64(),
+        period_seconds: facts.duty.period.as_secs_f64(),
+        windows: facts.windows,
+        observed_seconds: facts.observed.as_secs_f64(),
     }
 }
 
@@ -159,6 +168,8 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
             granules: known.objects.then_some(facts.retained_granules),
             bytes: (known.objects && known.bytes).then_some(facts.retained_bytes),
             late_drained: known.objects.then_some(totals.late_drained),
+            left_granules: known.objects.then_some(facts.left_retained),
+            left_bytes: (known.objects && known.bytes).then_some(facts.left_retained_bytes),
             pin_delay_seconds: spread(&facts.pin_delays),
         },
         lifetimes,
@@ -181,6 +192,7 @@ fn granules(facts: &AllocatorFacts) -> Granules {
         resets: totals.resets,
         reopened: totals.reopened,
         destroyed: facts.destroyed_open,
+        left_open: facts.left_open,
         open_now: facts.open_now,
         open_peak: facts.open_peak,
     }

@@ -79,9 +79,15 @@ impl Check<'_> {
         if self.report.complete {
             self.equal(
                 self.slack,
-                "opened + opened_before = closed + open_now + reopened + destroyed",
+                "opened + opened_before = closed + open_now + reopened + destroyed + left_open",
                 sum([granules.opened, granules.opened_before]),
-                sum([granules.closed, granules.open_now, granules.reopened, granules.destroyed]),
+                sum([
+                    granules.closed,
+                    granules.open_now,
+                    granules.reopened,
+                    granules.destroyed,
+                    granules.left_open,
+                ]),
             );
         }
     }
@@ -123,6 +129,7 @@ impl Check<'_> {
         let (Some(granules), Some(drained)) = (retention.granules, retention.late_drained) else {
             return;
         };
+        let granules = sum([granules, retention.left_granules.unwrap_or_default()]);
         let again = self.stragglers();
         if !self.report.complete {
             return;
@@ -204,6 +211,8 @@ mod tests {
             ("live_bytes ≤", |a| a.objects.as_mut().unwrap().live_bytes = Some(1 << 40)),
             ("a pinned close has a pin", |a| a.pins.objects = 1),
             ("retained + late_drained ≤ pinned", |a| a.retention.granules = Some(2475)),
+            ("retained + late_drained ≤ pinned", |a| a.retention.left_granules = Some(1)),
+            ("opened + opened_before", |a| a.granules.left_open = 1),
             ("pinned ≤ retained + late_drained", |a| a.retention.granules = Some(2473)),
             ("lifetimes = their sum", |a| a.lifetimes.count -= 1),
             ("lifetimes ≤ ends", |a| a.lifetimes.count += 1 << 40),

@@ -23,7 +23,7 @@ pub use drainprof_common::spec::Kind;
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use model::{
-    Allocator, Began, Bucket, Census, Ended, Finding, Granules, Host, Lifetimes, Objects,
+    Allocator, Began, Bucket, Census, Duty, Ended, Finding, Granules, Host, Lifetimes, Objects,
     Occupancy, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe, Report, Retention, SCHEMA,
     SelfUse, Spread, Target, Tool, Weight, Window,
 };

@@ -59,6 +59,30 @@ pub struct Host {
 pub struct Window {
     /// Since the first probe was in place.
     pub seconds: f64,
+    /// The duty cycle; null where it was observed all the time.
+    #[serde(default)]
+    pub duty: Option<Duty>,
+}
+
+impl Window {
+    /// How long was observed: what rates refer to.
+    #[must_use]
+    pub fn observed(&self) -> f64 {
+        self.duty.map_or(self.seconds, |duty| duty.observed_seconds)
+    }
+}
+
+/// A duty cycle, and what it came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Duty {
+    /// The length of a window that was asked for.
+    pub on_seconds: f64,
+    /// From the begin of one window to that of the next.
+    pub period_seconds: f64,
+    /// Windows that have begun.
+    pub windows: u64,
+    /// Their lengths, added up.
+    pub observed_seconds: f64,
 }
 
 /// drainprof's own use of the machine (the probes' cost falls on the targets and is not in it).
@@ -247,6 +271,9 @@ pub struct Granules {
     pub reopened: u64,
     /// Granules that were open when their instance was destroyed.
     pub destroyed: u64,
+    /// Granules that were open when a window of a duty cycle ended.
+    #[serde(default)]
+    pub left_open: u64,
     /// Granules open now.
     pub open_now: u64,
     /// The most that were open at once.
@@ -286,6 +313,12 @@ pub struct Retention {
     pub bytes: Option<u64>,
     /// Pinned granules whose last pin was freed.
     pub late_drained: Option<u64>,
+    /// Granules closed and pinned that had not drained when a window of a duty cycle ended.
+    #[serde(default)]
+    pub left_granules: Option<u64>,
+    /// Their bytes.
+    #[serde(default)]
+    pub left_bytes: Option<u64>,
     /// Close to late drain.
     pub pin_delay_seconds: Spread,
 }

@@ -8,5 +8,7 @@ mod observer;
 mod place;
 mod relieve;
 mod snapshot;
+mod windows;
 
 pub use observer::{Ending, ObserveError, Observer, ObserverOptions};
+pub use windows::Resting;

@@ -6,8 +6,8 @@ use drainprof_common::event::{Event, EventKind};
 
 use super::place::Placed;
 use crate::{
-    account::{Began, Ended},
-    bpf::{Arming, BpfError, Session, SessionConfig},
+    account::{Began, Duty, Ended, Windows},
+    bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
     export::Names,
     plan::{AttachPlan, Finding, NoMatch, PlanError},
     profile::{Level, Library, Profile},
@@ -25,6 +25,8 @@ pub struct ObserverOptions {
     pub follow: bool,
     /// More places to look for separate debug files.
     pub debug_dirs: Vec<PathBuf>,
+    /// Observe in windows only.
+    pub duty: Option<Duty>,
 }
 
 /// Why a process cannot be observed.
@@ -128,6 +130,7 @@ pub enum Ending {
 
 /// The loaded kernel side and all that is known of the targets.
 pub struct Observer {
+    pub(super) config: SessionConfig,
     pub(super) session: Session,
     pub(super) library: Library,
     pub(super) options: ObserverOptions,
@@ -136,9 +139,15 @@ pub struct Observer {
     pub(super) placed: Vec<Placed>,
     pub(super) targets: Vec<Target>,
     /// Names of series, for events: filled as they are asked for.
-    series: BTreeMap<u32, (u32, u64)>,
+    pub(super) series: BTreeMap<u32, (u32, u64)>,
     pub(super) began_ns: Option<u64>,
     pub(super) cpu_at_start: Duration,
+    /// Windows of a duty cycle that have ended.
+    pub(super) windows: Windows,
+    /// When this window began.
+    pub(super) window_ns: Option<u64>,
+    /// When counting was stopped.
+    pub(super) stopped_ns: Option<u64>,
 }
 
 impl Observer {
@@ -157,6 +166,7 @@ impl Observer {
             }
         }
         Ok(Self {
+            config: config.clone(),
             session: Session::load(config)?,
             library,
             options,
@@ -167,6 +177,9 @@ impl Observer {
             series: BTreeMap::new(),
             began_ns: None,
             cpu_at_start: super::snapshot::own_cpu(),
+            windows: Windows::new(config.sizes.instances as usize),
+            window_ns: None,
+            stopped_ns: None,
         })
     }
 
@@ -184,6 +197,7 @@ impl Observer {
             self.began_ns = Some(since_ns);
             self.cpu_at_start = super::snapshot::own_cpu();
         }
+        self.window_ns.get_or_insert(since_ns);
         self.targets.push(Target {
             target,
             pid,
@@ -281,6 +295,12 @@ impl Observer {
         for pid in self.running() {
             self.session.disarm(pid);
         }
+        self.stopped_ns.get_or_insert_with(super::snapshot::now_ns);
+    }
+
+    /// Takes all probes out, in the background. What was counted stays readable.
+    pub fn detach(&mut self) -> Detaching {
+        self.session.detach()
     }
 
     /// Learns the names of all series that are there now.

@@ -77,6 +77,7 @@ impl Page<'_> {
             (granules.resets, "resets"),
             (granules.reopened, "reopened"),
             (granules.destroyed, "destroyed open"),
+            (granules.left_open, "open at a window's end"),
         ];
         parts.push(format!("{} closed", granules.closed));
         parts.extend(rarely.iter().filter(|&&(n, _)| n > 0).map(|(n, what)| format!("{n} {what}")));
@@ -125,6 +126,14 @@ impl Page<'_> {
         };
         let bytes = held(retention.bytes);
         self.fact("retained", &format!("{granules} granules{bytes}, {drained} drained late"))?;
+        if let Some(left) = retention.left_granules.filter(|&left| left > 0) {
+            let bytes = held(retention.left_bytes);
+            let text = format!(
+                "{left} more{bytes} were closed and pinned at a window's end; what became of them \
+                 was not seen"
+            );
+            self.fact("", &text)?;
+        }
         if let Some(delay) = spread(&retention.pin_delay_seconds) {
             self.fact("pin delay", &delay)?;
         }

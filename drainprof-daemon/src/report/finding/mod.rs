@@ -88,9 +88,9 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// `count` per second of the window; `None` where the window is empty.
+    /// `count` per second of the observed time; `None` where the window is empty.
     fn per_second(&self, count: u64) -> Option<f64> {
-        let seconds = self.report.window.seconds;
+        let seconds = self.report.window.observed();
         (seconds > 0.0).then(|| count as f64 / seconds)
     }
 }
