@@ -68,7 +68,8 @@ fn two_windows() -> Result<()> {
     assert_eq!(counts(retention, &["granules", "late_drained", "left_granules"]), [0, 1, 1]);
     assert_eq!(retention["left_bytes"], 4096);
     assert!(retention["pin_delay_seconds"]["max"].is_f64(), "{retention:#}");
-    assert_eq!(counts(&allocator["objects"], &["allocated", "freed"]), [5, 3]);
+    let objects = counts(&allocator["objects"], &["allocated", "freed", "left", "live"]);
+    assert_eq!(objects, [5, 3, 2, 0]);
     assert_eq!(report["losses"]["unmatched_frees"], 1, "the object of granule 3 is older");
     let duty = &report["window"]["duty"];
     assert_eq!((&duty["on_seconds"], &duty["period_seconds"]), (&json!(3.0), &json!(7.0)));

@@ -129,6 +129,10 @@ pub struct AllocatorFacts {
     pub destroyed_open: u64,
     /// Granules that were open when a window of a duty cycle ended.
     pub left_open: u64,
+    /// Objects that were live when a window of a duty cycle ended: their frees were not seen.
+    pub left_objects: u64,
+    /// Their bytes, where sizes are known.
+    pub left_object_bytes: u64,
     /// Granules closed, pinned and not yet drained.
     pub retained_granules: u64,
     /// Their bytes, where known.

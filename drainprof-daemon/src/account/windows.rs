@@ -86,6 +86,10 @@ impl Windows {
 
 /// The window has ended: what it leaves is neither open nor retained any more.
 fn leave(facts: &mut AllocatorFacts) {
+    let totals = &facts.totals;
+    let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
+    facts.left_objects += totals.allocated.saturating_sub(freed);
+    facts.left_object_bytes += totals.allocated_bytes.saturating_sub(totals.freed_bytes);
     facts.left_open += std::mem::take(&mut facts.open_now);
     facts.left_retained += std::mem::take(&mut facts.retained_granules);
     facts.left_retained_bytes += std::mem::take(&mut facts.retained_bytes);
@@ -164,6 +168,8 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
     into.open_peak = into.open_peak.max(later.open_peak);
     into.destroyed_open += later.destroyed_open;
     into.left_open += later.left_open;
+    into.left_objects += later.left_objects;
+    into.left_object_bytes += later.left_object_bytes;
     into.retained_granules += later.retained_granules;
     into.retained_bytes += later.retained_bytes;
     into.left_retained += later.left_retained;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use drainprof_common::{hist::Hist, maps::Totals};
+use drainprof_common::hist::Hist;
 
 use super::{
     Allocator, Began, Duty, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule, Options,
@@ -159,7 +159,7 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         level: facts.level,
         granules: granules(facts),
         dsr: (kind == Kind::Drain && decided > 0).then(|| totals.drainable as f64 / decided as f64),
-        objects: known.objects.then(|| objects(totals, known)),
+        objects: known.objects.then(|| objects(facts, known)),
         pins: Pins {
             objects: totals.pinned_objects,
             bytes: known.bytes.then_some(totals.pinned_bytes),
@@ -199,16 +199,18 @@ fn granules(facts: &AllocatorFacts) -> Granules {
 }
 
 /// `live` stops at 0: a negative count is a bug of ours, and the finding `invariant` says so.
-fn objects(totals: &Totals, known: Known) -> Objects {
+fn objects(facts: &AllocatorFacts, known: Known) -> Objects {
+    let totals = &facts.totals;
     let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
+    let gone_bytes = totals.freed_bytes.saturating_add(facts.left_object_bytes);
     Objects {
         allocated: totals.allocated,
         freed,
-        live: totals.allocated.saturating_sub(freed),
+        left: facts.left_objects,
+        live: totals.allocated.saturating_sub(freed.saturating_add(facts.left_objects)),
         allocated_bytes: known.sizes.then_some(totals.allocated_bytes),
-        live_bytes: known
-            .sizes
-            .then_some(totals.allocated_bytes.saturating_sub(totals.freed_bytes)),
+        left_bytes: known.sizes.then_some(facts.left_object_bytes),
+        live_bytes: known.sizes.then_some(totals.allocated_bytes.saturating_sub(gone_bytes)),
     }
 }
 

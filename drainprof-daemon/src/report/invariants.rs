@@ -114,8 +114,10 @@ impl Check<'_> {
     fn objects(&mut self) {
         let Some(objects) = self.allocator.objects else { return };
         self.at_most(self.slack, "freed ≤ allocated", objects.freed, objects.allocated);
-        let live = objects.allocated.saturating_sub(objects.freed);
-        self.equal(0, "live = allocated − freed", objects.live, live);
+        let gone = sum([objects.freed, objects.left]);
+        self.at_most(self.slack, "freed + left ≤ allocated", gone, objects.allocated);
+        let live = objects.allocated.saturating_sub(gone);
+        self.equal(0, "live = allocated − freed − left", objects.live, live);
         if let (Some(live), Some(all)) = (objects.live_bytes, objects.allocated_bytes) {
             self.at_most(0, "live_bytes ≤ allocated_bytes", live, all);
         }
@@ -208,6 +210,7 @@ mod tests {
             ("dsr =", |a| a.dsr = None),
             ("freed ≤ allocated", |a| a.objects.as_mut().unwrap().freed = 1 << 40),
             ("live = allocated", |a| a.objects.as_mut().unwrap().live += 1),
+            ("freed + left ≤ allocated", |a| a.objects.as_mut().unwrap().left = 1 << 40),
             ("live_bytes ≤", |a| a.objects.as_mut().unwrap().live_bytes = Some(1 << 40)),
             ("a pinned close has a pin", |a| a.pins.objects = 1),
             ("retained + late_drained ≤ pinned", |a| a.retention.granules = Some(2475)),

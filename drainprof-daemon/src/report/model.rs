@@ -287,11 +287,17 @@ pub struct Objects {
     pub allocated: u64,
     /// Frees, one by one and in bulk, and objects that were replaced without a free.
     pub freed: u64,
-    /// The difference.
+    /// Live when a window of a duty cycle ended: their frees were not seen.
+    #[serde(default)]
+    pub left: u64,
+    /// Live now: those that are neither freed nor left.
     pub live: u64,
     /// Bytes allocated; null where the profile knows no sizes.
     pub allocated_bytes: Option<u64>,
-    /// Bytes not yet freed.
+    /// Bytes of those that were left.
+    #[serde(default)]
+    pub left_bytes: Option<u64>,
+    /// Bytes of those that are live.
     pub live_bytes: Option<u64>,
 }
 

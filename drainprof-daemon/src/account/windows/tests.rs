@@ -35,6 +35,7 @@ fn windows_leave_what_they_cannot_follow() {
     assert_eq!((ended.retained_granules, ended.left_retained), (0, 2 * 2_474));
     assert_eq!(ended.left_retained_bytes, 2 * 10_133_504);
     assert_eq!((ended.totals.opened, ended.pin_delays.count), (2 * 10_002, 2));
+    assert_eq!((ended.left_objects, ended.left_object_bytes), (2 * 2_474, 2 * 633_344));
     assert!(ended.granules.is_empty());
     // The window that runs is open, and lists its granules.
     let now = windows.join(snapshot);

@@ -93,10 +93,14 @@ impl Page<'_> {
                 }
                 _ => String::new(),
             };
+            let left = match objects.left {
+                0 => String::new(),
+                left => format!("{left} live at a window's end, "),
+            };
             self.fact(
                 "objects",
                 &format!(
-                    "{} allocated, {} freed, {} live{bytes}",
+                    "{} allocated, {} freed, {left}{} live{bytes}",
                     objects.allocated, objects.freed, objects.live
                 ),
             )?;

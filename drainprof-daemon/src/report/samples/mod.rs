@@ -297,6 +297,8 @@ fn drain() -> AllocatorFacts {
         open_peak: 16,
         destroyed_open: 0,
         left_open: 0,
+        left_objects: 0,
+        left_object_bytes: 0,
         left_retained: 0,
         left_retained_bytes: 0,
         retained_granules: 2_474,
