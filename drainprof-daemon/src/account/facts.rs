@@ -18,6 +18,8 @@ pub struct Snapshot {
     pub window: Duration,
     /// The duty cycle, where it was not observed all the time.
     pub duty: Option<DutyFacts>,
+    /// One of so many granules was looked at; 0 and 1: all.
+    pub sample: u32,
     /// The targets, in the order in which they came.
     pub targets: Vec<TargetFacts>,
     /// What was lost or not matched.
@@ -121,6 +123,8 @@ pub struct AllocatorFacts {
     pub destroyed: bool,
     /// The counters, summed over CPUs.
     pub totals: Totals,
+    /// Opens of granules that are not in the sample.
+    pub sampled_out: u64,
     /// Granules open now.
     pub open_now: u64,
     /// The most that were open at once.

@@ -164,6 +164,7 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
     for (sum, more) in sums.iter_mut().zip(more) {
         *sum = sum.saturating_add(*more);
     }
+    into.sampled_out += later.sampled_out;
     into.open_now += later.open_now;
     into.open_peak = into.open_peak.max(later.open_peak);
     into.destroyed_open += later.destroyed_open;

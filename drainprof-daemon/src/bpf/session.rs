@@ -41,6 +41,8 @@ pub struct SessionConfig {
     pub sizes: Sizes,
     /// Whether every close and late drain is to be sent.
     pub events: bool,
+    /// One of so many granules is looked at; 1: all.
+    pub sample: u32,
     /// Where tracepoint fields stand on this kernel.
     pub offsets: Offsets,
 }
@@ -253,6 +255,8 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     for (name, value) in &globals {
         loader.override_global(name, value, true);
     }
+    // An object that cannot sample is refused only if it has to.
+    loader.override_global("SAMPLE", &config.sample, config.sample > 1);
     for (name, value) in entries {
         loader.map_max_entries(name, value);
     }

@@ -65,6 +65,10 @@ pub(super) struct ObserveArgs {
     /// leaves no probe in the process in between. Not with `run` or --follow-forks.
     #[arg(long, value_name = "ON/PERIOD", value_parser = duty)]
     pub(super) duty: Option<Duty>,
+    /// Look at one of N granules only, with all that happens in it: 1/16, or 16. The DSR is then an
+    /// estimate, and told with its confidence interval.
+    #[arg(long, value_name = "1/N", value_parser = sample, default_value = "1")]
+    pub(super) sample: u32,
     /// Time between lines of the live view.
     #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "1s",
           env = "DRAINPROF_INTERVAL")]
@@ -83,7 +87,8 @@ pub(super) struct ObserveArgs {
     /// pays for a hit, though only the followed ones are counted.
     #[arg(long)]
     pub(super) follow_forks: bool,
-    /// Exit with 3 if the DSR of any allocator is below this (0 to 1).
+    /// Exit with 3 if the DSR of any allocator is below this (0 to 1). With --sample, if its whole
+    /// confidence interval is; if the threshold lies within it, exit with 5.
     #[arg(long, value_name = "DSR", value_parser = ratio)]
     pub(super) fail_under: Option<f64>,
     /// Show where the probes would go, and attach nothing.
@@ -143,6 +148,7 @@ impl ObserveArgs {
             }),
             duration: None,
             duty: None,
+            sample: 1,
             interval: Duration::from_secs(1),
             format: FORMATS[0].name.to_owned(),
             output: None,
@@ -275,6 +281,15 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
+/// A sample: N, or 1/N, for one of N.
+fn sample(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("1/").unwrap_or(text);
+    match number.parse() {
+        Ok(one_in @ 1..=65_536) if number.bytes().all(|byte| byte.is_ascii_digit()) => Ok(one_in),
+        _ => Err("expected 1/N or N, with N from 1 to 65536".to_owned()),
+    }
+}
+
 /// A duty cycle: two times, the first shorter than the second.
 fn duty(text: &str) -> Result<Duty, String> {
     let (on, period) =
@@ -334,6 +349,19 @@ mod tests {
             "1s/2s/3s", "a/b", "1s/1e400",
         ] {
             assert!(duty(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A sample is one of some number.
+    #[test]
+    fn samples() {
+        assert_eq!(sample("1/16"), Ok(16));
+        assert_eq!(sample("16"), Ok(16));
+        assert_eq!(sample("1"), Ok(1));
+        assert_eq!(sample("1/3"), Ok(3));
+        assert_eq!(sample("65536"), Ok(65_536));
+        for bad in ["", "0", "1/0", "1/", "2/16", "1/65537", "-4", "1/1/4", "+4", "0.5", "all"] {
+            assert!(sample(bad).is_err(), "{bad}");
         }
     }
 

@@ -107,6 +107,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     let config = SessionConfig {
         sizes: sizes(&args.sizes, &host),
         events: args.events,
+        sample: args.sample,
         offsets: offsets(&host)?,
     };
     let options = ObserverOptions {

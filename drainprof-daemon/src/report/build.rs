@@ -1,13 +1,13 @@
 //! Builds a [`Report`] from facts. Only renames, sums and sorts; judgements are in `finding`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use drainprof_common::hist::Hist;
+use drainprof_common::{hist::Hist, loss::Loss};
 
 use super::{
     Allocator, Began, Duty, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule, Options,
     PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool, Weight,
-    Window, census, finding, lifetimes,
+    Window, census, finding, lifetimes, sampling,
 };
 use crate::{
     account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
@@ -29,14 +29,14 @@ impl Report {
             },
             host: Host { kernel: options.kernel.clone() },
             complete: Health::from_counts(&snapshot.losses).complete(),
-            losses: health::by_name(&snapshot.losses),
+            losses: losses(snapshot),
             window: Window { seconds: window, duty: snapshot.duty.map(duty) },
             self_use: self_use(&snapshot.self_use, window),
             findings: Vec::new(),
             targets: snapshot
                 .targets
                 .iter()
-                .map(|facts| target(facts, snapshot.now_ns, options))
+                .map(|facts| target(facts, snapshot, options))
                 .collect(),
         };
         finding::add_all(&mut report, snapshot, options);
@@ -64,7 +64,18 @@ fn self_use(facts: &account::SelfUse, window: f64) -> SelfUse {
     }
 }
 
-fn target(facts: &TargetFacts, now_ns: u64, options: &Options) -> Target {
+/// In a sample, a free of an object that is not known may be of a granule that is not in it.
+fn losses(snapshot: &Snapshot) -> BTreeMap<String, Option<u64>> {
+    let mut losses = health::by_name(&snapshot.losses);
+    if snapshot.sample > 1
+        && let Some(unmatched) = losses.get_mut(Loss::UnmatchedFree.info().name)
+    {
+        *unmatched = None;
+    }
+    losses
+}
+
+fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
     Target {
         target: facts.target,
         pid: facts.pid,
@@ -91,7 +102,13 @@ fn target(facts: &TargetFacts, now_ns: u64, options: &Options) -> Target {
         allocators: facts
             .allocators
             .iter()
-            .map(|allocator| self::allocator(allocator, now_ns, options))
+            .map(|facts| {
+                let mut shown = allocator(facts, snapshot.now_ns, options);
+                if snapshot.sample > 1 {
+                    sampling::add(&mut shown, facts, snapshot.sample);
+                }
+                shown
+            })
             .collect(),
     }
 }
@@ -159,6 +176,8 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         level: facts.level,
         granules: granules(facts),
         dsr: (kind == Kind::Drain && decided > 0).then(|| totals.drainable as f64 / decided as f64),
+        dsr_interval: None,
+        sampling: None,
         objects: known.objects.then(|| objects(facts, known)),
         pins: Pins {
             objects: totals.pinned_objects,

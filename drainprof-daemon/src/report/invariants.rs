@@ -26,6 +26,7 @@ pub fn invariants_within(report: &Report, slack: u64) -> Vec<String> {
             let mut check = Check { slack, report, allocator, broken: Vec::new() };
             check.granules();
             check.dsr();
+            check.interval();
             check.objects();
             check.retention();
             check.lists();
@@ -111,6 +112,20 @@ impl Check<'_> {
         }
     }
 
+    fn interval(&mut self) {
+        let Allocator { dsr, dsr_interval, sampling, .. } = self.allocator;
+        let good = match (dsr, dsr_interval, sampling) {
+            (Some(dsr), Some([low, high]), Some(_)) => low <= dsr && dsr <= high,
+            (None, None, Some(_)) | (_, None, None) => true,
+            _ => false,
+        };
+        if !good {
+            self.broken.push(format!(
+                "an interval stands around the DSR of a sample: {dsr_interval:?} with {dsr:?}"
+            ));
+        }
+    }
+
     fn objects(&mut self) {
         let Some(objects) = self.allocator.objects else { return };
         self.at_most(self.slack, "freed ≤ allocated", objects.freed, objects.allocated);
@@ -146,7 +161,7 @@ impl Check<'_> {
 
     /// Allocs in closed granules: such a straggler pins a drained granule once more, without a close.
     fn stragglers(&self) -> u64 {
-        self.report.losses.get("allocs_after_close").copied().unwrap_or_default()
+        self.report.losses.get("allocs_after_close").copied().flatten().unwrap_or_default()
     }
 
     fn lists(&mut self) {
@@ -208,6 +223,7 @@ mod tests {
             ("opened + opened_before", |a| a.granules.opened += 1),
             ("dsr =", |a| a.dsr = Some(0.75)),
             ("dsr =", |a| a.dsr = None),
+            ("an interval stands", |a| a.dsr_interval = Some([0.7, 0.8])),
             ("freed ≤ allocated", |a| a.objects.as_mut().unwrap().freed = 1 << 40),
             ("live = allocated", |a| a.objects.as_mut().unwrap().live += 1),
             ("freed + left ≤ allocated", |a| a.objects.as_mut().unwrap().left = 1 << 40),

@@ -25,8 +25,8 @@ pub struct Report {
     pub host: Host,
     /// False if something that the counts need was lost.
     pub complete: bool,
-    /// All loss counters by name, the zeros included.
-    pub losses: BTreeMap<String, u64>,
+    /// All loss counters by name, the zeros included; null for what a sample cannot know.
+    pub losses: BTreeMap<String, Option<u64>>,
     /// The time that was observed.
     pub window: Window,
     /// What drainprof itself used.
@@ -232,6 +232,12 @@ pub struct Allocator {
     pub granules: Granules,
     /// drainable / (drainable + pinned); null without a decided close, and for `bulk` and `slab`.
     pub dsr: Option<f64>,
+    /// The 95 % confidence interval of the DSR; null without sampling, where nothing is estimated.
+    #[serde(default)]
+    pub dsr_interval: Option<[f64; 2]>,
+    /// Sampling: all other counts are then of the granules in the sample. Null without.
+    #[serde(default)]
+    pub sampling: Option<Sampling>,
     /// Counts of objects; null at level `boundary`.
     pub objects: Option<Objects>,
     /// What pinned closes held, added up over all of them.
@@ -248,6 +254,36 @@ pub struct Allocator {
     pub overdue: Overdue,
     /// How full the open granules are; null for other kinds than `slab`, and at level `boundary`.
     pub census: Option<Census>,
+}
+
+/// Granules are sampled: what that leaves out, and what may be concluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// One of so many granules is in the sample.
+    pub one_in: u32,
+    /// Opens of granules that are not.
+    pub granules_out: u64,
+    /// Estimates for all granules: the sample's counts times `one_in`.
+    pub estimated: Estimates,
+}
+
+/// Estimates for all granules, from a sample of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimates {
+    /// Closes.
+    pub granules_closed: u64,
+    /// Pinned closes.
+    pub granules_pinned: u64,
+    /// Granules that are retained now; null at level `boundary`.
+    pub granules_retained: Option<u64>,
+    /// Their bytes; null also where the profile knows none.
+    pub retained_bytes: Option<u64>,
+    /// Allocations; null at level `boundary`.
+    pub objects_allocated: Option<u64>,
+    /// Objects that are live now; null at level `boundary`.
+    pub objects_live: Option<u64>,
+    /// Their bytes; null also where the profile knows no sizes.
+    pub objects_live_bytes: Option<u64>,
 }
 
 /// Counts of granules since the attach.

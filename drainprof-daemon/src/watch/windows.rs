@@ -102,6 +102,7 @@ impl Resting {
                 windows: self.windows.count(),
                 observed: self.windows.observed(),
             }),
+            sample: self.config.sample,
             targets: self.targets.iter().map(snapshot::target_facts).collect(),
             losses: Default::default(),
             self_use: snapshot::self_use(self.cpu_at_start, 0),

@@ -21,6 +21,7 @@ impl Page<'_> {
         self.line(&format!("\n  {head}  (kind {kind}, level {level}{destroyed})"))?;
         self.dsr(allocator)?;
         self.counts(allocator)?;
+        self.estimates(allocator)?;
         self.lifetimes(allocator)?;
         if let Some(census) = &allocator.census {
             self.census(census)?;
@@ -60,13 +61,42 @@ impl Page<'_> {
             Some(_) => self.paint(GOOD, &value),
             None => value,
         };
+        let interval = match (allocator.dsr_interval, allocator.sampling) {
+            (Some(interval), Some(sampling)) => {
+                format!(" (95 %: {}, 1 of {} granules)", units::interval(interval), sampling.one_in)
+            }
+            _ => String::new(),
+        };
         self.fact(
             "DSR",
             &format!(
-                "{value}  {} drainable, {} pinned, {} unknown",
+                "{value}{interval}  {} drainable, {} pinned, {} unknown",
                 granules.drainable, granules.pinned, granules.unknown
             ),
         )
+    }
+
+    /// What is known of all granules where only some were looked at.
+    fn estimates(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let Some(sampling) = allocator.sampling else { return Ok(()) };
+        let estimated = sampling.estimated;
+        let mut parts = vec![format!("about {} closed", estimated.granules_closed)];
+        if allocator.kind == Kind::Drain {
+            parts.push(format!("{} pinned", estimated.granules_pinned));
+            if let Some(retained) = estimated.granules_retained {
+                parts.push(format!("{retained} retained{}", held(estimated.retained_bytes)));
+            }
+        }
+        if let Some(live) = estimated.objects_live {
+            parts.push(format!("{live} objects live{}", held(estimated.objects_live_bytes)));
+        }
+        let text = format!(
+            "{}; 1 of {} was counted, {} opens were left out",
+            parts.join(", "),
+            sampling.one_in,
+            sampling.granules_out
+        );
+        self.fact("estimated", &text)
     }
 
     fn counts(&mut self, allocator: &Allocator) -> Result<(), Error> {

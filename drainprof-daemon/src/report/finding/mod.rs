@@ -96,7 +96,14 @@ impl<'a> Case<'a> {
 }
 
 impl Subject<'_> {
+    /// What was counted in a sample is told as such.
     fn found(&self, code: &str, weight: Weight, message: String) -> Found {
+        let message = match self.shown.sampling {
+            Some(sampling) => {
+                format!("in a sample of 1 of {} granules: {message}", sampling.one_in)
+            }
+            None => message,
+        };
         let finding = Finding {
             profile: Some(self.shown.profile.clone()),
             instance: self.shown.instance.clone(),

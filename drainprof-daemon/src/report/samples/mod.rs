@@ -36,6 +36,7 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
         ("lifecycle", lifecycle_snapshot()),
         ("incomplete", incomplete_snapshot()),
         ("duty", duty_snapshot()),
+        ("sampled", sampled_snapshot()),
         ("empty", Snapshot { targets: Vec::new(), window: Duration::ZERO, ..drain_snapshot() }),
     ]
 }
@@ -153,6 +154,13 @@ pub(crate) fn duty_snapshot() -> Snapshot {
     Snapshot { duty: Some(facts), ..windows.join(now) }
 }
 
+/// One of 16 granules was looked at.
+pub(crate) fn sampled_snapshot() -> Snapshot {
+    let mut facts = drain();
+    facts.sampled_out = 150_127;
+    Snapshot { sample: 16, ..snapshot(vec![facts]) }
+}
+
 /// Slots ran out.
 pub(crate) fn incomplete_snapshot() -> Snapshot {
     let mut snapshot = drain_snapshot();
@@ -177,6 +185,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
         now_ns: NOW_NS,
         window: Duration::from_secs(10),
         duty: None,
+        sample: 1,
         losses,
         self_use: SelfUse {
             cpu: Duration::from_millis(125),
@@ -293,6 +302,7 @@ fn drain() -> AllocatorFacts {
             closed_bytes: 40_960_000,
             ..Totals::default()
         },
+        sampled_out: 0,
         open_now: 0,
         open_peak: 16,
         destroyed_open: 0,
