@@ -194,13 +194,17 @@ impl Expect {
     }
 }
 
-/// `opened + opened_before == closed + open_now + reopened + destroyed`, for any allocator of a report.
+/// `opened + opened_before == closed + open_now + reopened + destroyed + left_open`, for any allocator of a report.
 #[must_use]
 pub fn sum_rule(allocator: &Value) -> Option<String> {
     let count = |key: &str| allocator["granules"][key].as_u64().unwrap_or(u64::MAX / 8);
     let (came, gone) = (
         count("opened") + count("opened_before"),
-        count("closed") + count("open_now") + count("reopened") + count("destroyed"),
+        count("closed")
+            + count("open_now")
+            + count("reopened")
+            + count("destroyed")
+            + allocator["granules"]["left_open"].as_u64().unwrap_or_default(),
     );
     (came != gone).then(|| {
         format!(

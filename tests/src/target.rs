@@ -57,6 +57,22 @@ impl Target {
         self.process.send_line("go")
     }
 
+    /// Tells `steps` what to do, and waits until it is done.
+    pub fn steps(&mut self, steps: &str) -> Result<()> {
+        self.process.send_line(steps)?;
+        self.reaches("done")
+    }
+
+    /// Sends a line without waiting for what comes of it.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        self.process.send_line(line)
+    }
+
+    /// Waits until it says `READY` again: another program that it executes now.
+    pub fn ready_again(&mut self) -> Result<()> {
+        self.process.expect_out("READY ").map(drop)
+    }
+
     /// Waits until it has reached the stop `name` (targets make stops with `stops=1`).
     pub fn reaches(&mut self, name: &str) -> Result<()> {
         self.process.expect_out(&format!("AT {name}")).map(drop)

@@ -108,6 +108,16 @@ impl Tracer {
         self.process.expect_err(ATTACHED).map(drop)
     }
 
+    /// Waits until window `number` of a duty cycle has begun: its probes are in place.
+    pub fn window_begins(&mut self, number: u64) -> Result<()> {
+        self.process.expect_err(&format!("drainprof: window {number} begins")).map(drop)
+    }
+
+    /// Waits until window `number` of a duty cycle has ended: its probes are gone.
+    pub fn window_ended(&mut self, number: u64) -> Result<()> {
+        self.process.expect_err(&format!("drainprof: window {number} has ended")).map(drop)
+    }
+
     /// The process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process

@@ -10,12 +10,16 @@ use crate::{
 };
 
 /// Everything that is known at one moment. All counts are since the attach.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// `CLOCK_MONOTONIC` nanoseconds at which it was taken.
     pub now_ns: u64,
     /// Time since the first probe was in place.
     pub window: Duration,
+    /// The duty cycle, where it was not observed all the time.
+    pub duty: Option<DutyFacts>,
+    /// One of so many granules was looked at; 0 and 1: all.
+    pub sample: u32,
     /// The targets, in the order in which they came.
     pub targets: Vec<TargetFacts>,
     /// What was lost or not matched.
@@ -24,6 +28,26 @@ pub struct Snapshot {
     pub self_use: SelfUse,
     /// Whether the probes' prices were measured on this host; else they are other machines'.
     pub prices_measured: bool,
+}
+
+/// A duty cycle: for how long of each period is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duty {
+    /// The length of a window.
+    pub on: Duration,
+    /// From the begin of one window to that of the next.
+    pub period: Duration,
+}
+
+/// What a duty cycle came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DutyFacts {
+    /// The cycle that was asked for.
+    pub duty: Duty,
+    /// Windows that have begun.
+    pub windows: u64,
+    /// Their lengths, added up.
+    pub observed: Duration,
 }
 
 /// drainprof's own use of the machine.
@@ -101,16 +125,28 @@ pub struct AllocatorFacts {
     pub destroyed: bool,
     /// The counters, summed over CPUs.
     pub totals: Totals,
+    /// Opens of granules that are not in the sample.
+    pub sampled_out: u64,
     /// Granules open now.
     pub open_now: u64,
     /// The most that were open at once.
     pub open_peak: u64,
     /// Granules that were open when the instance was destroyed.
     pub destroyed_open: u64,
+    /// Granules that were open when a window of a duty cycle ended.
+    pub left_open: u64,
+    /// Objects that were live when a window of a duty cycle ended: their frees were not seen.
+    pub left_objects: u64,
+    /// Their bytes, where sizes are known.
+    pub left_object_bytes: u64,
     /// Granules closed, pinned and not yet drained.
     pub retained_granules: u64,
     /// Their bytes, where known.
     pub retained_bytes: u64,
+    /// Granules that were closed and pinned, and had not drained, when a window of a duty cycle ended.
+    pub left_retained: u64,
+    /// Their bytes, where known.
+    pub left_retained_bytes: u64,
     /// Close → late drain, nanoseconds.
     pub pin_delays: Hist,
     /// Open → close, nanoseconds, per place of opening (return address of the open call; 0: unknown).

@@ -1,7 +1,10 @@
 //! The ledger: facts per target, allocator and granule. Pure: no I/O, clock, async or lock.
 
 mod facts;
+mod windows;
 
 pub use facts::{
-    AllocatorFacts, Began, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
+    AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
+    TargetFacts,
 };
+pub use windows::Windows;

@@ -113,8 +113,11 @@ impl Session {
         };
         let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());
-        // The program keeps the link: it lasts as long as the session.
-        program.attach(point, path, scope).map_err(|source| failed(site, source))?;
+        let link = program
+            .attach(point, path, scope)
+            .and_then(|id| program.take_link(id))
+            .map_err(|source| failed(site, source))?;
+        self.links.push(link);
         Ok(())
     }
 }

@@ -16,6 +16,6 @@ pub fn self_test(offsets: Offsets) -> Result<usize, super::BpfError> {
         targets: 4,
         ring_bytes: 4_096,
     };
-    let mut session = Session::load(&SessionConfig { sizes, events: false, offsets })?;
+    let mut session = Session::load(&SessionConfig { sizes, events: false, sample: 1, offsets })?;
     session.load_all()
 }

@@ -5,6 +5,7 @@
 //! half attached. When the session is dropped, or its process dies in any way, the kernel removes all.
 
 mod attach;
+mod detach;
 mod empty;
 mod error;
 mod features;
@@ -15,6 +16,7 @@ mod relieve;
 mod session;
 mod sizes;
 
+pub use detach::Detaching;
 pub use empty::EmptyProbes;
 pub use error::BpfError;
 pub use features::self_test;

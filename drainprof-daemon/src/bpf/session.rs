@@ -10,7 +10,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
-    programs::{ProgramError, TracePoint},
+    programs::{ProgramError, TracePoint, uprobe::UProbeLink},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
@@ -40,6 +40,8 @@ pub struct SessionConfig {
     pub sizes: Sizes,
     /// Whether every close and late drain is to be sent.
     pub events: bool,
+    /// One of so many granules is looked at; 1: all.
+    pub sample: u32,
     /// Where tracepoint fields stand on this kernel.
     pub offsets: Offsets,
 }
@@ -74,6 +76,8 @@ unsafe impl<T: Pod> aya::Pod for Plain<T> {}
 
 /// A loaded kernel side with its maps and probes.
 pub struct Session {
+    /// The probes in place; first, so that they go before what they use.
+    pub(super) links: Vec<UProbeLink>,
     pub(super) ebpf: Ebpf,
     pub(super) sizes: Sizes,
     pub(super) cpus: u32,
@@ -133,6 +137,7 @@ impl Session {
             probes: take(&mut ebpf, names::PROBES)?,
             targets: take(&mut ebpf, names::TARGETS)?,
             ring: take(&mut ebpf, names::EVENTS)?,
+            links: Vec::new(),
             ebpf,
             sizes,
             cpus,
@@ -150,6 +155,14 @@ impl Session {
         self.cursors
             .word(cursor::TARGET as usize, 0)
             .map_or(0, |word| word.fetch_add(1, Ordering::SeqCst) as u32)
+    }
+
+    /// Numbers below `number` are taken: by targets of an earlier session that this one goes on with.
+    /// Called before anything is armed.
+    pub fn reserve_targets(&mut self, number: u32) {
+        if let Some(word) = self.cursors.word(cursor::TARGET as usize, 0) {
+            word.fetch_max(u64::from(number), Ordering::SeqCst);
+        }
     }
 
     /// Enters a process as a target: from now on its probes count.
@@ -264,6 +277,8 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     for (name, value) in &globals {
         loader.override_global(name, value, true);
     }
+    // An object that cannot sample is refused only if it has to.
+    loader.override_global("SAMPLE", &config.sample, config.sample > 1);
     for (name, value) in entries {
         loader.map_max_entries(name, value);
     }

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{export::FORMATS, profile::Level};
+use crate::{account::Duty, export::FORMATS, profile::Level};
 
 const EXIT_CODES: &str = "Exit codes:
   0 ok    1 failure    2 usage    3 below --fail-under    4 no such target, or no profile matches
@@ -30,6 +30,7 @@ pub(super) enum Command {
   drainprof attach -p 4242 -d 30s -o json         30 seconds, then one JSON document
   drainprof attach -p $(pidof -s svc) --profile ./svc.toml --level objects
   drainprof attach -p 4242 --dry-run              where the probes would go; attaches nothing
+  drainprof attach -p 4242 --duty 10s/10m -d 24h  10 seconds of every 10 minutes, for a day
   drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
     Attach(AttachArgs),
     /// Start a command with the probes in place before its `main`.
@@ -66,6 +67,14 @@ pub(super) struct ObserveArgs {
     /// Stop after this time: 30, 30s, 5m, 2h.
     #[arg(short, long, value_parser = duration, value_name = "TIME")]
     pub(super) duration: Option<Duration>,
+    /// Look for a while in each period only: 10s/10m measures for 10 seconds of every 10 minutes, and
+    /// leaves no probe in the process in between. Not with `run` or --follow-forks.
+    #[arg(long, value_name = "ON/PERIOD", value_parser = duty)]
+    pub(super) duty: Option<Duty>,
+    /// Look at one of N granules only, with all that happens in it: 1/16, or 16. The DSR is then an
+    /// estimate, and told with its confidence interval.
+    #[arg(long, value_name = "1/N", value_parser = sample, default_value = "1")]
+    pub(super) sample: u32,
     /// Time between lines of the live view.
     #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "1s",
           env = "DRAINPROF_INTERVAL")]
@@ -84,7 +93,8 @@ pub(super) struct ObserveArgs {
     /// pays for a hit, though only the followed ones are counted.
     #[arg(long)]
     pub(super) follow_forks: bool,
-    /// Exit with 3 if the DSR of any allocator is below this (0 to 1).
+    /// Exit with 3 if the DSR of any allocator is below this (0 to 1). With --sample, if its whole
+    /// confidence interval is; if the threshold lies within it, exit with 5.
     #[arg(long, value_name = "DSR", value_parser = ratio)]
     pub(super) fail_under: Option<f64>,
     /// Show where the probes would go, and attach nothing.
@@ -157,6 +167,8 @@ impl ObserveArgs {
                 Level::Objects => LevelArg::Objects,
             }),
             duration: None,
+            duty: None,
+            sample: 1,
             interval: Duration::from_secs(1),
             format: FORMATS[0].name.to_owned(),
             output: None,
@@ -305,6 +317,31 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
+/// A sample: N, or 1/N, for one of N.
+fn sample(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("1/").unwrap_or(text);
+    match number.parse() {
+        Ok(one_in @ 1..=65_536) if number.bytes().all(|byte| byte.is_ascii_digit()) => Ok(one_in),
+        _ => Err("expected 1/N or N, with N from 1 to 65536".to_owned()),
+    }
+}
+
+/// A duty cycle: two times, the first shorter than the second.
+fn duty(text: &str) -> Result<Duty, String> {
+    let (on, period) =
+        text.split_once('/').ok_or_else(|| "expected two times, on/period: 10s/10m".to_owned())?;
+    let (on, period) = (duration(on)?, duration(period)?);
+    if on.is_zero() {
+        return Err("nothing is seen in windows of no length".to_owned());
+    }
+    if on >= period {
+        return Err("the window must be shorter than the period; without --duty it is looked at \
+                    all the time"
+            .to_owned());
+    }
+    Ok(Duty { on, period })
+}
+
 fn ratio(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
@@ -333,6 +370,34 @@ mod tests {
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
         for bad in ["", "s", "-1", "1d", "1e400", "nan", "inf"] {
             assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A duty cycle is a shorter time in a longer one.
+    #[test]
+    fn duties() {
+        let seconds =
+            |on, period| Duty { on: Duration::from_secs(on), period: Duration::from_secs(period) };
+        assert_eq!(duty("10s/10m"), Ok(seconds(10, 600)));
+        assert_eq!(duty("1/2"), Ok(seconds(1, 2)));
+        for bad in [
+            "", "/", "10s", "10s/", "/10m", "0/10m", "0s/0s", "10m/10s", "1m/60s", "-1s/10s",
+            "1s/2s/3s", "a/b", "1s/1e400",
+        ] {
+            assert!(duty(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A sample is one of some number.
+    #[test]
+    fn samples() {
+        assert_eq!(sample("1/16"), Ok(16));
+        assert_eq!(sample("16"), Ok(16));
+        assert_eq!(sample("1"), Ok(1));
+        assert_eq!(sample("1/3"), Ok(3));
+        assert_eq!(sample("65536"), Ok(65_536));
+        for bad in ["", "0", "1/0", "1/", "2/16", "1/65537", "-4", "1/1/4", "+4", "0.5", "all"] {
+            assert!(sample(bad).is_err(), "{bad}");
         }
     }
 

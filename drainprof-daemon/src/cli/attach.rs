@@ -43,8 +43,8 @@ async fn attach(args: AttachArgs) -> Result<u8> {
         };
         match happening {
             Happening::Ended(pid) => {
-                driver.observer.ended(pid, None);
-                if driver.observer.running().is_empty() {
+                driver.ended(pid, None);
+                if driver.running().is_empty() {
                     break;
                 }
             }
@@ -52,7 +52,9 @@ async fn attach(args: AttachArgs) -> Result<u8> {
             Happening::Quiet => {}
         }
     }
-    Ok(driver.finish().await?.exit_code())
+    let (verdict, detaching) = driver.finish().await?;
+    detaching.wait().await;
+    Ok(verdict.exit_code())
 }
 
 fn dry_run(args: &AttachArgs) -> Result<u8> {

@@ -12,13 +12,15 @@ use tokio::{
 
 use super::{
     args::ObserveArgs,
+    duty::{self, Cycle, Leaving},
     options,
     output::{Output, clock},
 };
 use crate::{
+    account::Snapshot,
     export::{Format, Interval as Between, live},
     report::{self, Report, Verdict},
-    watch::{Ending, Observer},
+    watch::{Ending, Observer, Resting},
 };
 
 /// Between two reads of the counters that must agree before they are taken as final.
@@ -39,10 +41,42 @@ pub(super) enum Happening {
     Quiet,
 }
 
+/// Whether it is looked at the targets now.
+pub(super) enum Stage {
+    /// The probes are in place.
+    Watching {
+        /// What sees.
+        observer: Box<Observer>,
+        /// Readable when there are events.
+        ring: AsyncFd<OwnedFd>,
+    },
+    /// Between two windows of a duty cycle.
+    Resting(Box<Resting>),
+    /// On the way from one to the other.
+    Changing,
+}
+
+impl Stage {
+    /// Returns when there are events.
+    async fn events(&self) -> std::io::Result<()> {
+        match self {
+            Self::Watching { ring, .. } => {
+                ring.readable().await?.clear_ready();
+                Ok(())
+            }
+            Self::Resting(_) | Self::Changing => std::future::pending().await,
+        }
+    }
+
+    const fn is_watching(&self) -> bool {
+        matches!(self, Self::Watching { .. })
+    }
+}
+
 /// Drives an observer and writes what it sees.
 pub(super) struct Driver {
-    pub(super) observer: Observer,
-    ring: AsyncFd<OwnedFd>,
+    pub(super) stage: Stage,
+    pub(super) cycle: Option<Cycle>,
     ends: JoinSet<u32>,
     awaited: HashSet<u32>,
     tick: Interval,
@@ -61,7 +95,7 @@ impl Driver {
     pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
         let format = options::format(args)?;
         let output = Output::open(args.output.as_deref(), args.top)?;
-        let observer = options::observer(args)?;
+        let observer = Box::new(options::observer(args)?);
         let ring = observer
             .session()
             .events_fd()
@@ -73,8 +107,8 @@ impl Driver {
         let mut relief = interval_at(Instant::now() + RELIEF, RELIEF);
         relief.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
-            observer,
-            ring,
+            stage: Stage::Watching { observer, ring },
+            cycle: args.duty.map(Cycle::new),
             ends: JoinSet::new(),
             awaited: HashSet::new(),
             tick,
@@ -91,18 +125,41 @@ impl Driver {
 
     /// Adds a process: its probes are in place when this returns.
     pub(super) fn add(&mut self, pid: u32, from_start: bool) -> Result<()> {
-        self.observer.add(pid, from_start)?;
+        if let Stage::Watching { observer, .. } = &mut self.stage {
+            observer.add(pid, from_start)?;
+        }
         self.await_end(pid);
         Ok(())
     }
 
+    /// A process has ended; the status is known where it is our child.
+    pub(super) fn ended(&mut self, pid: u32, status: Option<Result<i32, i32>>) {
+        match &mut self.stage {
+            Stage::Watching { observer, .. } => observer.ended(pid, status),
+            Stage::Resting(resting) => resting.ended(pid),
+            Stage::Changing => {}
+        }
+    }
+
+    /// Processes that have not ended.
+    pub(super) fn running(&self) -> Vec<u32> {
+        match &self.stage {
+            Stage::Watching { observer, .. } => observer.running(),
+            Stage::Resting(resting) => resting.running(),
+            Stage::Changing => Vec::new(),
+        }
+    }
+
     /// Says that all probes are in place; the time of `--duration` and of intervals begins.
     pub(super) fn attached(&mut self) {
-        eprintln!(
-            "drainprof: attached {} probes to {}",
-            self.observer.attached(),
-            self.observer.running().iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-        );
+        if let Stage::Watching { observer, .. } = &self.stage {
+            eprintln!(
+                "drainprof: attached {} probes to {}",
+                observer.attached(),
+                observer.running().iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+            );
+        }
+        self.first_window();
         self.deadline = self.duration.map(|duration| Instant::now() + duration);
         self.tick.reset();
     }
@@ -112,7 +169,11 @@ impl Driver {
         if !self.awaited.insert(pid) {
             return;
         }
-        match self.observer.pidfd(pid) {
+        let pidfd = match &self.stage {
+            Stage::Watching { observer, .. } => observer.pidfd(pid),
+            Stage::Resting(_) | Stage::Changing => None,
+        };
+        match pidfd {
             Some(pidfd) => {
                 self.ends.spawn(async move {
                     wait_readable(pidfd).await;
@@ -130,8 +191,8 @@ impl Driver {
     pub(super) async fn next(&mut self) -> Result<Happening> {
         let deadline = self.deadline;
         tokio::select! {
-            ready = self.ring.readable() => {
-                ready.context("waiting for events failed")?.clear_ready();
+            ready = self.stage.events() => {
+                ready.context("waiting for events failed")?;
                 self.take_events()?;
                 Ok(Happening::Quiet)
             }
@@ -142,12 +203,22 @@ impl Driver {
                 self.awaited.remove(&pid);
                 Ok(Happening::Ended(pid))
             }
-            _ = self.tick.tick() => {
+            _ = self.tick.tick(), if self.stage.is_watching() => {
                 self.interval()?;
                 Ok(Happening::Quiet)
             }
-            _ = self.relief.tick() => {
-                self.observer.relieve();
+            _ = self.relief.tick(), if self.stage.is_watching() => {
+                if let Stage::Watching { observer, .. } = &mut self.stage {
+                    observer.relieve();
+                }
+                Ok(Happening::Quiet)
+            }
+            turn = duty::due(&mut self.cycle) => {
+                if turn {
+                    self.turn().await?;
+                } else {
+                    self.say_end();
+                }
                 Ok(Happening::Quiet)
             }
             () = until(deadline) => Ok(Happening::TimeUp),
@@ -156,7 +227,8 @@ impl Driver {
 
     /// Reads the ring until it is empty.
     fn take_events(&mut self) -> Result<()> {
-        let Self { observer, output, format, .. } = self;
+        let Self { stage, output, format, .. } = self;
+        let Stage::Watching { observer, .. } = stage else { return Ok(()) };
         let mut follow = Vec::new();
         let mut failure = None;
         loop {
@@ -186,8 +258,8 @@ impl Driver {
     }
 
     /// One line, record or screen.
-    fn interval(&mut self) -> Result<()> {
-        let snapshot = self.observer.snapshot();
+    pub(super) fn interval(&mut self) -> Result<()> {
+        let snapshot = self.snapshot();
         let options = report::Options { slack: SLACK, ..self.options.clone() };
         let now = Report::build(&snapshot, &options);
         let clock = clock();
@@ -204,12 +276,33 @@ impl Driver {
         Ok(())
     }
 
-    /// Stops counting, writes the final report, and judges it.
-    pub(super) async fn finish(&mut self) -> Result<Verdict> {
-        self.observer.stop();
-        self.settle().await;
-        self.take_events()?;
-        let snapshot = self.observer.snapshot();
+    /// What is known now.
+    fn snapshot(&self) -> Snapshot {
+        match &self.stage {
+            Stage::Watching { observer, .. } => observer.snapshot(),
+            Stage::Resting(resting) => resting.snapshot(),
+            Stage::Changing => Snapshot::default(),
+        }
+    }
+
+    /// Stops counting, and takes notice of all that came before.
+    pub(super) async fn stop(&mut self) -> Result<()> {
+        if let Stage::Watching { observer, .. } = &mut self.stage {
+            observer.stop();
+            settle(observer).await;
+        }
+        self.take_events()
+    }
+
+    /// Stops counting, writes the final report, and judges it. The probes go meanwhile: at the very end
+    /// the caller waits for that.
+    pub(super) async fn finish(&mut self) -> Result<(Verdict, Leaving)> {
+        self.stop().await?;
+        let leaving = match (&mut self.stage, self.cycle.take().and_then(Cycle::leaving)) {
+            (Stage::Watching { observer, .. }, _) => Leaving::of(observer.detach()),
+            (_, leaving) => leaving.unwrap_or_default(),
+        };
+        let snapshot = self.snapshot();
         let report = Report::build(&snapshot, &self.options);
         if self.format.name == "text" && self.output.is_terminal() {
             self.output.clear()?;
@@ -217,24 +310,24 @@ impl Driver {
         let style = self.output.style();
         self.format.exporter.report(&report, &style, self.output.writer())?;
         self.output.flush()?;
-        Ok(report::verdict(&report, self.fail_under))
-    }
-
-    /// Waits until programs that were running when counting stopped have ended: until two readings agree.
-    async fn settle(&mut self) {
-        let mut before = self.observer.totals();
-        for _ in 0..SETTLE_TRIES {
-            tokio::time::sleep(SETTLE).await;
-            let now = self.observer.totals();
-            if now == before {
-                return;
-            }
-            before = now;
-        }
+        Ok((report::verdict(&report, self.fail_under), leaving))
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+/// Waits until programs that were running when counting stopped have ended: until two readings agree.
+async fn settle(observer: &Observer) {
+    let mut before = observer.totals();
+    for _ in 0..SETTLE_TRIES {
+        tokio::time::sleep(SETTLE).await;
+        let now = observer.totals();
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
+pub(super) async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
@@ -248,7 +341,7 @@ async fn wait_readable(fd: OwnedFd) {
     }
 }
 
-fn register(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+pub(super) fn register(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is owned by the `AsyncFd`, and nobody else closes it.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(Into::into)
 }

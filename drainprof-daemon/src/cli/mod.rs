@@ -10,6 +10,7 @@ mod calibrate;
 mod docs;
 mod doctor;
 mod drive;
+mod duty;
 mod exit;
 mod options;
 mod output;

@@ -94,6 +94,13 @@ fn is_file(asked: &str) -> bool {
 
 /// The loaded kernel side.
 pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
+    if args.duty.is_some() && args.follow_forks {
+        return Err(Failure::new(
+            code::USAGE,
+            "--duty cannot follow forks: children that are born between two windows would be missed",
+        )
+        .into());
+    }
     let host = LiveHost;
     let (library, profiles) = library(&args.profile)?;
     require_host_pids()?;
@@ -101,6 +108,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     let config = SessionConfig {
         sizes: sizes(&args.sizes, &host),
         events: args.events,
+        sample: args.sample,
         offsets: offsets(&host)?,
     };
     let options = ObserverOptions {
@@ -109,6 +117,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         follow: args.follow_forks,
         debug_dirs: args.debug_dir.clone(),
         costs: calibrate::costs(&calibration(&args.cache, false)),
+        duty: args.duty,
     };
     Ok(Observer::new(&config, library, options)?)
 }

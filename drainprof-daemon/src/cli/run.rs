@@ -29,6 +29,14 @@ pub(super) fn main(args: RunArgs) -> Result<u8> {
         )
         .into());
     }
+    if args.observe.duty.is_some() {
+        return Err(Failure::new(
+            code::USAGE,
+            "--duty looks at a process that runs already: use it with `drainprof attach -p PID`; \
+             `run` is for seeing a command from its first instruction on",
+        )
+        .into());
+    }
     block_on(run(args))
 }
 
@@ -76,14 +84,13 @@ async fn run(args: RunArgs) -> Result<u8> {
             Happening::Ended(pid) if pid == command.handle.pid() => {
                 // Its status comes from the tracer, which waits for it as its parent.
                 command.wait().await;
-                driver.observer.ended(pid, command.status);
+                driver.ended(pid, command.status);
             }
-            Happening::Ended(pid) => driver.observer.ended(pid, None),
+            Happening::Ended(pid) => driver.ended(pid, None),
             Happening::TimeUp => break,
             Happening::Quiet => {}
         }
-        let over =
-            command.status.is_some() && (!command.attached || driver.observer.running().is_empty());
+        let over = command.status.is_some() && (!command.attached || driver.running().is_empty());
         if over {
             break;
         }
@@ -93,9 +100,9 @@ async fn run(args: RunArgs) -> Result<u8> {
             Failure::new(code::NO_TARGET, "the command ended before it could be looked at").into()
         }));
     }
-    let verdict = driver.finish().await?;
-    drop(driver);
+    let (verdict, detaching) = driver.finish().await?;
     command.wait().await;
+    detaching.wait().await;
     Ok(match (verdict, command.status) {
         // The low byte, as a shell has it.
         (Verdict::Ok, Some(Ok(status))) => status.to_le_bytes()[0],

@@ -34,6 +34,9 @@ pub fn lines(interval: &Interval<'_>, out: &mut dyn io::Write) -> Result<(), Err
             target.pid,
             allocator(&change, false)
         )?;
+        if let Some(sampling) = now.sampling {
+            write!(out, " (1 of {})", sampling.one_in)?;
+        }
         match now.kind {
             Kind::Drain => {
                 let (closes, pinned) = (rate(delta.closed), rate(delta.pinned));
@@ -86,11 +89,15 @@ pub fn screen(
         out,
         "{}  observed {}, last {}  own CPU {}, RSS {}",
         escape::shown(interval.clock, 40),
-        units::duration(report.window.seconds),
+        units::duration(report.window.observed()),
         units::duration(rate::seconds(interval)),
         report.self_use.cpu_ratio.map_or_else(|| "?".to_owned(), units::percent),
         units::bytes(report.self_use.rss_bytes),
     )?;
+    let mut sampling = report.targets.iter().flat_map(|target| &target.allocators);
+    if let Some(sampling) = sampling.find_map(|allocator| allocator.sampling) {
+        writeln!(out, "counted in 1 of {} granules", sampling.one_in)?;
+    }
     for line in Health::from_names(&report.losses).incomplete() {
         writeln!(out, "INCOMPLETE: {} {}", escape::shown(&line.name, 60), line.count)?;
     }

@@ -92,10 +92,10 @@ pub(super) fn changes<'a>(interval: &Interval<'a>) -> Vec<Change<'a>> {
     changes
 }
 
-/// The interval's length.
+/// How much of the interval was observed.
 pub(super) fn seconds(interval: &Interval<'_>) -> f64 {
-    let before = interval.before.map_or(0.0, |report| report.window.seconds);
-    (interval.now.window.seconds - before).max(0.0)
+    let before = interval.before.map_or(0.0, |report| report.window.observed());
+    (interval.now.window.observed() - before).max(0.0)
 }
 
 /// The allocator in another report of the same session.

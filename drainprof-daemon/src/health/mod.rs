@@ -58,10 +58,12 @@ impl Health {
     /// A name that this version does not know (the report is another version's) makes the result
     /// incomplete: what it stands for cannot be judged here.
     #[must_use]
-    pub fn from_names(losses: &BTreeMap<String, u64>) -> Self {
+    pub fn from_names(losses: &BTreeMap<String, Option<u64>>) -> Self {
         let mut counts: LossCounts = [0; LOSSES.len()];
         let mut unknown = Vec::new();
-        for (name, &count) in losses {
+        for (name, count) in losses {
+            // What is not known is no loss.
+            let count = count.unwrap_or_default();
             if let Some(index) = LOSSES.iter().position(|info| info.name == name) {
                 counts[index] = count;
             } else if count > 0 {
@@ -93,8 +95,8 @@ impl Health {
 
 /// All counters by name, the zeros included: the form in which reports carry them.
 #[must_use]
-pub fn by_name(counts: &LossCounts) -> BTreeMap<String, u64> {
-    LOSSES.iter().zip(counts).map(|(info, &count)| (info.name.to_owned(), count)).collect()
+pub fn by_name(counts: &LossCounts) -> BTreeMap<String, Option<u64>> {
+    LOSSES.iter().zip(counts).map(|(info, &count)| (info.name.to_owned(), Some(count))).collect()
 }
 
 #[cfg(test)]
@@ -136,9 +138,9 @@ mod tests {
         let mut names = by_name(&counts);
         assert_eq!(names.len(), LOSSES.len());
         assert_eq!(Health::from_names(&names), Health::from_counts(&counts));
-        names.insert("from_the_future".to_owned(), 0);
+        names.insert("from_the_future".to_owned(), Some(0));
         assert_eq!(Health::from_names(&names), Health::from_counts(&counts));
-        let future = BTreeMap::from([("from_the_future".to_owned(), 1)]);
+        let future = BTreeMap::from([("from_the_future".to_owned(), Some(1))]);
         assert!(!Health::from_names(&future).complete());
     }
 }

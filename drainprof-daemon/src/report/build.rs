@@ -1,16 +1,16 @@
 //! Builds a [`Report`] from facts. Only renames, sums and sorts; judgements are in `finding`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use drainprof_common::{hist::Hist, maps::Totals};
+use drainprof_common::{hist::Hist, loss::Loss};
 
 use super::{
-    Allocator, Began, Cost, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule, Options,
-    PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool, Weight,
-    Window, census, finding, lifetimes,
+    Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule,
+    Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool,
+    Weight, Window, census, finding, lifetimes, sampling,
 };
 use crate::{
-    account::{self, AllocatorFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
+    account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
     health::{self, Health},
     plan,
     profile::{Level, Profile},
@@ -29,8 +29,8 @@ impl Report {
             },
             host: Host { kernel: options.kernel.clone() },
             complete: Health::from_counts(&snapshot.losses).complete(),
-            losses: health::by_name(&snapshot.losses),
-            window: Window { seconds: window },
+            losses: losses(snapshot),
+            window: Window { seconds: window, duty: snapshot.duty.map(duty) },
             self_use: self_use(&snapshot.self_use, window),
             findings: Vec::new(),
             targets: snapshot
@@ -44,6 +44,15 @@ impl Report {
     }
 }
 
+fn duty(facts: DutyFacts) -> Duty {
+    Duty {
+        on_seconds: facts.duty.on.as_secs_f64(),
+        period_seconds: facts.duty.period.as_secs_f64(),
+        windows: facts.windows,
+        observed_seconds: facts.observed.as_secs_f64(),
+    }
+}
+
 fn self_use(facts: &account::SelfUse, window: f64) -> SelfUse {
     let cpu_seconds = facts.cpu.as_secs_f64();
     SelfUse {
@@ -53,6 +62,17 @@ fn self_use(facts: &account::SelfUse, window: f64) -> SelfUse {
         peak_rss_bytes: facts.peak_rss_bytes,
         map_bytes: facts.map_bytes,
     }
+}
+
+/// In a sample, a free of an object that is not known may be of a granule that is not in it.
+fn losses(snapshot: &Snapshot) -> BTreeMap<String, Option<u64>> {
+    let mut losses = health::by_name(&snapshot.losses);
+    if snapshot.sample > 1
+        && let Some(unmatched) = losses.get_mut(Loss::UnmatchedFree.info().name)
+    {
+        *unmatched = None;
+    }
+    losses
 }
 
 fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
@@ -84,7 +104,13 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         allocators: facts
             .allocators
             .iter()
-            .map(|allocator| self::allocator(allocator, snapshot.now_ns, options))
+            .map(|facts| {
+                let mut shown = allocator(facts, snapshot.now_ns, options);
+                if snapshot.sample > 1 {
+                    sampling::add(&mut shown, facts, snapshot.sample);
+                }
+                shown
+            })
             .collect(),
     }
 }
@@ -168,7 +194,9 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         level: facts.level,
         granules: granules(facts),
         dsr: (kind == Kind::Drain && decided > 0).then(|| totals.drainable as f64 / decided as f64),
-        objects: known.objects.then(|| objects(totals, known)),
+        dsr_interval: None,
+        sampling: None,
+        objects: known.objects.then(|| objects(facts, known)),
         pins: Pins {
             objects: totals.pinned_objects,
             bytes: known.bytes.then_some(totals.pinned_bytes),
@@ -177,6 +205,8 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
             granules: known.objects.then_some(facts.retained_granules),
             bytes: (known.objects && known.bytes).then_some(facts.retained_bytes),
             late_drained: known.objects.then_some(totals.late_drained),
+            left_granules: known.objects.then_some(facts.left_retained),
+            left_bytes: (known.objects && known.bytes).then_some(facts.left_retained_bytes),
             pin_delay_seconds: spread(&facts.pin_delays),
         },
         lifetimes,
@@ -199,22 +229,25 @@ fn granules(facts: &AllocatorFacts) -> Granules {
         resets: totals.resets,
         reopened: totals.reopened,
         destroyed: facts.destroyed_open,
+        left_open: facts.left_open,
         open_now: facts.open_now,
         open_peak: facts.open_peak,
     }
 }
 
 /// `live` stops at 0: a negative count is a bug of ours, and the finding `invariant` says so.
-fn objects(totals: &Totals, known: Known) -> Objects {
+fn objects(facts: &AllocatorFacts, known: Known) -> Objects {
+    let totals = &facts.totals;
     let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
+    let gone_bytes = totals.freed_bytes.saturating_add(facts.left_object_bytes);
     Objects {
         allocated: totals.allocated,
         freed,
-        live: totals.allocated.saturating_sub(freed),
+        left: facts.left_objects,
+        live: totals.allocated.saturating_sub(freed.saturating_add(facts.left_objects)),
         allocated_bytes: known.sizes.then_some(totals.allocated_bytes),
-        live_bytes: known
-            .sizes
-            .then_some(totals.allocated_bytes.saturating_sub(totals.freed_bytes)),
+        left_bytes: known.sizes.then_some(facts.left_object_bytes),
+        live_bytes: known.sizes.then_some(totals.allocated_bytes.saturating_sub(gone_bytes)),
     }
 }
 

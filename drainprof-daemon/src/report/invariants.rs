@@ -26,6 +26,7 @@ pub fn invariants_within(report: &Report, slack: u64) -> Vec<String> {
             let mut check = Check { slack, report, allocator, broken: Vec::new() };
             check.granules();
             check.dsr();
+            check.interval();
             check.objects();
             check.retention();
             check.lists();
@@ -79,9 +80,15 @@ impl Check<'_> {
         if self.report.complete {
             self.equal(
                 self.slack,
-                "opened + opened_before = closed + open_now + reopened + destroyed",
+                "opened + opened_before = closed + open_now + reopened + destroyed + left_open",
                 sum([granules.opened, granules.opened_before]),
-                sum([granules.closed, granules.open_now, granules.reopened, granules.destroyed]),
+                sum([
+                    granules.closed,
+                    granules.open_now,
+                    granules.reopened,
+                    granules.destroyed,
+                    granules.left_open,
+                ]),
             );
         }
     }
@@ -105,11 +112,27 @@ impl Check<'_> {
         }
     }
 
+    fn interval(&mut self) {
+        let Allocator { dsr, dsr_interval, sampling, .. } = self.allocator;
+        let good = match (dsr, dsr_interval, sampling) {
+            (Some(dsr), Some([low, high]), Some(_)) => low <= dsr && dsr <= high,
+            (None, None, Some(_)) | (_, None, None) => true,
+            _ => false,
+        };
+        if !good {
+            self.broken.push(format!(
+                "an interval stands around the DSR of a sample: {dsr_interval:?} with {dsr:?}"
+            ));
+        }
+    }
+
     fn objects(&mut self) {
         let Some(objects) = self.allocator.objects else { return };
         self.at_most(self.slack, "freed ≤ allocated", objects.freed, objects.allocated);
-        let live = objects.allocated.saturating_sub(objects.freed);
-        self.equal(0, "live = allocated − freed", objects.live, live);
+        let gone = sum([objects.freed, objects.left]);
+        self.at_most(self.slack, "freed + left ≤ allocated", gone, objects.allocated);
+        let live = objects.allocated.saturating_sub(gone);
+        self.equal(0, "live = allocated − freed − left", objects.live, live);
         if let (Some(live), Some(all)) = (objects.live_bytes, objects.allocated_bytes) {
             self.at_most(0, "live_bytes ≤ allocated_bytes", live, all);
         }
@@ -123,6 +146,7 @@ impl Check<'_> {
         let (Some(granules), Some(drained)) = (retention.granules, retention.late_drained) else {
             return;
         };
+        let granules = sum([granules, retention.left_granules.unwrap_or_default()]);
         let again = self.stragglers();
         if !self.report.complete {
             return;
@@ -137,7 +161,7 @@ impl Check<'_> {
 
     /// Allocs in closed granules: such a straggler pins a drained granule once more, without a close.
     fn stragglers(&self) -> u64 {
-        self.report.losses.get("allocs_after_close").copied().unwrap_or_default()
+        self.report.losses.get("allocs_after_close").copied().flatten().unwrap_or_default()
     }
 
     fn lists(&mut self) {
@@ -199,11 +223,15 @@ mod tests {
             ("opened + opened_before", |a| a.granules.opened += 1),
             ("dsr =", |a| a.dsr = Some(0.75)),
             ("dsr =", |a| a.dsr = None),
+            ("an interval stands", |a| a.dsr_interval = Some([0.7, 0.8])),
             ("freed ≤ allocated", |a| a.objects.as_mut().unwrap().freed = 1 << 40),
             ("live = allocated", |a| a.objects.as_mut().unwrap().live += 1),
+            ("freed + left ≤ allocated", |a| a.objects.as_mut().unwrap().left = 1 << 40),
             ("live_bytes ≤", |a| a.objects.as_mut().unwrap().live_bytes = Some(1 << 40)),
             ("a pinned close has a pin", |a| a.pins.objects = 1),
             ("retained + late_drained ≤ pinned", |a| a.retention.granules = Some(2475)),
+            ("retained + late_drained ≤ pinned", |a| a.retention.left_granules = Some(1)),
+            ("opened + opened_before", |a| a.granules.left_open = 1),
             ("pinned ≤ retained + late_drained", |a| a.retention.granules = Some(2473)),
             ("lifetimes = their sum", |a| a.lifetimes.count -= 1),
             ("lifetimes ≤ ends", |a| a.lifetimes.count += 1 << 40),

@@ -12,6 +12,7 @@ mod lifetimes;
 mod model;
 #[cfg(test)]
 pub(crate) mod samples;
+mod sampling;
 #[cfg(test)]
 mod schema;
 pub mod units;
@@ -23,10 +24,11 @@ pub use drainprof_common::spec::Kind;
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use model::{
-    Allocator, Began, Bucket, Census, Cost, Ended, Finding, Granules, Host, Lifetimes, Objects,
-    Occupancy, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe, Report, Retention, SCHEMA,
-    SelfUse, Spread, Target, Tool, Weight, Window,
+    Allocator, Began, Bucket, Census, Cost, Duty, Ended, Estimates, Finding, Granules, Host,
+    Lifetimes, Objects, Occupancy, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe, Report,
+    Retention, SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window,
 };
+pub use sampling::wilson;
 pub use verdict::{Verdict, verdict};
 
 /// How a report is built.

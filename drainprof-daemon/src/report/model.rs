@@ -25,8 +25,8 @@ pub struct Report {
     pub host: Host,
     /// False if something that the counts need was lost.
     pub complete: bool,
-    /// All loss counters by name, the zeros included.
-    pub losses: BTreeMap<String, u64>,
+    /// All loss counters by name, the zeros included; null for what a sample cannot know.
+    pub losses: BTreeMap<String, Option<u64>>,
     /// The time that was observed.
     pub window: Window,
     /// What drainprof itself used.
@@ -59,6 +59,30 @@ pub struct Host {
 pub struct Window {
     /// Since the first probe was in place.
     pub seconds: f64,
+    /// The duty cycle; null where it was observed all the time.
+    #[serde(default)]
+    pub duty: Option<Duty>,
+}
+
+impl Window {
+    /// How long was observed: what rates refer to.
+    #[must_use]
+    pub fn observed(&self) -> f64 {
+        self.duty.map_or(self.seconds, |duty| duty.observed_seconds)
+    }
+}
+
+/// A duty cycle, and what it came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Duty {
+    /// The length of a window that was asked for.
+    pub on_seconds: f64,
+    /// From the begin of one window to that of the next.
+    pub period_seconds: f64,
+    /// Windows that have begun.
+    pub windows: u64,
+    /// Their lengths, added up.
+    pub observed_seconds: f64,
 }
 
 /// drainprof's own use of the machine (the probes' cost falls on the targets and is not in it).
@@ -225,6 +249,12 @@ pub struct Allocator {
     pub granules: Granules,
     /// drainable / (drainable + pinned); null without a decided close, and for `bulk` and `slab`.
     pub dsr: Option<f64>,
+    /// The 95 % confidence interval of the DSR; null without sampling, where nothing is estimated.
+    #[serde(default)]
+    pub dsr_interval: Option<[f64; 2]>,
+    /// Sampling: all other counts are then of the granules in the sample. Null without.
+    #[serde(default)]
+    pub sampling: Option<Sampling>,
     /// Counts of objects; null at level `boundary`.
     pub objects: Option<Objects>,
     /// What pinned closes held, added up over all of them.
@@ -241,6 +271,36 @@ pub struct Allocator {
     pub overdue: Overdue,
     /// How full the open granules are; null for other kinds than `slab`, and at level `boundary`.
     pub census: Option<Census>,
+}
+
+/// Granules are sampled: what that leaves out, and what may be concluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// One of so many granules is in the sample.
+    pub one_in: u32,
+    /// Opens of granules that are not.
+    pub granules_out: u64,
+    /// Estimates for all granules: the sample's counts times `one_in`.
+    pub estimated: Estimates,
+}
+
+/// Estimates for all granules, from a sample of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimates {
+    /// Closes.
+    pub granules_closed: u64,
+    /// Pinned closes.
+    pub granules_pinned: u64,
+    /// Granules that are retained now; null at level `boundary`.
+    pub granules_retained: Option<u64>,
+    /// Their bytes; null also where the profile knows none.
+    pub retained_bytes: Option<u64>,
+    /// Allocations; null at level `boundary`.
+    pub objects_allocated: Option<u64>,
+    /// Objects that are live now; null at level `boundary`.
+    pub objects_live: Option<u64>,
+    /// Their bytes; null also where the profile knows no sizes.
+    pub objects_live_bytes: Option<u64>,
 }
 
 /// Counts of granules since the attach.
@@ -264,6 +324,9 @@ pub struct Granules {
     pub reopened: u64,
     /// Granules that were open when their instance was destroyed.
     pub destroyed: u64,
+    /// Granules that were open when a window of a duty cycle ended.
+    #[serde(default)]
+    pub left_open: u64,
     /// Granules open now.
     pub open_now: u64,
     /// The most that were open at once.
@@ -277,11 +340,17 @@ pub struct Objects {
     pub allocated: u64,
     /// Frees, one by one and in bulk, and objects that were replaced without a free.
     pub freed: u64,
-    /// The difference.
+    /// Live when a window of a duty cycle ended: their frees were not seen.
+    #[serde(default)]
+    pub left: u64,
+    /// Live now: those that are neither freed nor left.
     pub live: u64,
     /// Bytes allocated; null where the profile knows no sizes.
     pub allocated_bytes: Option<u64>,
-    /// Bytes not yet freed.
+    /// Bytes of those that were left.
+    #[serde(default)]
+    pub left_bytes: Option<u64>,
+    /// Bytes of those that are live.
     pub live_bytes: Option<u64>,
 }
 
@@ -303,6 +372,12 @@ pub struct Retention {
     pub bytes: Option<u64>,
     /// Pinned granules whose last pin was freed.
     pub late_drained: Option<u64>,
+    /// Granules closed and pinned that had not drained when a window of a duty cycle ended.
+    #[serde(default)]
+    pub left_granules: Option<u64>,
+    /// Their bytes.
+    #[serde(default)]
+    pub left_bytes: Option<u64>,
     /// Close to late drain.
     pub pin_delay_seconds: Spread,
 }

@@ -9,5 +9,7 @@ mod place;
 mod price;
 mod relieve;
 mod snapshot;
+mod windows;
 
 pub use observer::{Ending, ObserveError, Observer, ObserverOptions};
+pub use windows::Resting;

@@ -6,8 +6,8 @@ use drainprof_common::event::{Event, EventKind};
 
 use super::place::Placed;
 use crate::{
-    account::{Began, Ended},
-    bpf::{Arming, BpfError, Session, SessionConfig},
+    account::{Began, Duty, Ended, Windows},
+    bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
     export::Names,
     plan::{AttachPlan, Finding, NoMatch, PlanError, cost::Costs},
     profile::{Level, Library, Profile},
@@ -27,6 +27,8 @@ pub struct ObserverOptions {
     pub debug_dirs: Vec<PathBuf>,
     /// What probes cost on this host.
     pub costs: Costs,
+    /// Observe in windows only.
+    pub duty: Option<Duty>,
 }
 
 /// Why a process cannot be observed.
@@ -130,6 +132,7 @@ pub enum Ending {
 
 /// The loaded kernel side and all that is known of the targets.
 pub struct Observer {
+    pub(super) config: SessionConfig,
     pub(super) session: Session,
     pub(super) library: Library,
     pub(super) options: ObserverOptions,
@@ -138,9 +141,15 @@ pub struct Observer {
     pub(super) placed: Vec<Placed>,
     pub(super) targets: Vec<Target>,
     /// Names of series, for events: filled as they are asked for.
-    series: BTreeMap<u32, (u32, u64)>,
+    pub(super) series: BTreeMap<u32, (u32, u64)>,
     pub(super) began_ns: Option<u64>,
     pub(super) cpu_at_start: Duration,
+    /// Windows of a duty cycle that have ended.
+    pub(super) windows: Windows,
+    /// When this window began.
+    pub(super) window_ns: Option<u64>,
+    /// When counting was stopped.
+    pub(super) stopped_ns: Option<u64>,
 }
 
 impl Observer {
@@ -159,6 +168,7 @@ impl Observer {
             }
         }
         Ok(Self {
+            config: config.clone(),
             session: Session::load(config)?,
             library,
             options,
@@ -169,6 +179,9 @@ impl Observer {
             series: BTreeMap::new(),
             began_ns: None,
             cpu_at_start: super::snapshot::own_cpu(),
+            windows: Windows::new(config.sizes.instances as usize),
+            window_ns: None,
+            stopped_ns: None,
         })
     }
 
@@ -186,6 +199,7 @@ impl Observer {
             self.began_ns = Some(since_ns);
             self.cpu_at_start = super::snapshot::own_cpu();
         }
+        self.window_ns.get_or_insert(since_ns);
         self.targets.push(Target {
             target,
             pid,
@@ -283,6 +297,12 @@ impl Observer {
         for pid in self.running() {
             self.session.disarm(pid);
         }
+        self.stopped_ns.get_or_insert_with(super::snapshot::now_ns);
+    }
+
+    /// Takes all probes out, in the background. What was counted stays readable.
+    pub fn detach(&mut self) -> Detaching {
+        self.session.detach()
     }
 
     /// Learns the names of all series that are there now.

@@ -15,7 +15,9 @@ use nix::{
 
 use super::observer::{Observer, Target};
 use crate::{
-    account::{AllocatorFacts, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts},
+    account::{
+        AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
+    },
     bpf::{GranuleRecord, SeriesRecord},
     profile::Phase,
 };
@@ -40,9 +42,27 @@ struct Belongings {
 }
 
 impl Observer {
-    /// What is known now.
+    /// What is known now; with a duty cycle, of all windows.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        let now = self.window();
+        let Some(duty) = self.options.duty else { return now };
+        let duty = DutyFacts {
+            duty,
+            windows: self.windows.count() + 1,
+            observed: self.windows.observed() + self.window_length(),
+        };
+        Snapshot { duty: Some(duty), ..self.windows.join(now) }
+    }
+
+    /// How long this window has been.
+    pub(super) fn window_length(&self) -> Duration {
+        let end = self.stopped_ns.unwrap_or_else(now_ns);
+        Duration::from_nanos(end.saturating_sub(self.window_ns.unwrap_or(end)))
+    }
+
+    /// What is known of this window alone.
+    pub(super) fn window(&self) -> Snapshot {
         let now_ns = now_ns();
         let records = self.session.read_series();
         let mut belongings = self.belongings(&records);
@@ -69,6 +89,8 @@ impl Observer {
         Snapshot {
             now_ns,
             window: Duration::from_nanos(now_ns.saturating_sub(self.began_ns.unwrap_or(now_ns))),
+            duty: None,
+            sample: self.config.sample,
             targets,
             losses: self.session.read_losses(),
             self_use: self.self_use(),
@@ -129,9 +151,15 @@ impl Observer {
             instance: state.key.instance,
             destroyed,
             totals: *totals,
+            sampled_out: 0,
             open_now: state.open_now,
             open_peak: state.open_peak,
             destroyed_open: state.destroyed_open,
+            left_open: 0,
+            left_objects: 0,
+            left_object_bytes: 0,
+            left_retained: 0,
+            left_retained_bytes: 0,
             retained_granules: kept(state.retained_granules),
             retained_bytes: kept(state.retained_bytes),
             pin_delays: own.pin_delays.unwrap_or_default(),
@@ -154,9 +182,15 @@ impl Observer {
                     instance: 0,
                     destroyed: false,
                     totals: drainprof_common::maps::Totals::default(),
+                    sampled_out: 0,
                     open_now: 0,
                     open_peak: 0,
                     destroyed_open: 0,
+                    left_open: 0,
+                    left_objects: 0,
+                    left_object_bytes: 0,
+                    left_retained: 0,
+                    left_retained_bytes: 0,
                     retained_granules: 0,
                     retained_bytes: 0,
                     pin_delays: Hist::new(),
@@ -165,22 +199,7 @@ impl Observer {
                 });
             }
         }
-        TargetFacts {
-            target: target.target,
-            pid: target.pid,
-            start_time: target.start_time,
-            comm: target.comm.clone(),
-            exe: target.exe.clone(),
-            began: target.began,
-            ended: target.ended,
-            rss_bytes: match (&target.process, target.ended) {
-                (Some(process), None) => process.rss_bytes().ok(),
-                _ => None,
-            },
-            allocators,
-            probes: Vec::new(),
-            findings: target.findings.clone(),
-        }
+        TargetFacts { allocators, ..target_facts(target) }
     }
 
     fn probe_facts(&self, target: &Target, told: &mut Vec<u32>) -> Vec<ProbeFacts> {
@@ -212,14 +231,35 @@ impl Observer {
     }
 
     fn self_use(&self) -> SelfUse {
-        let (rss_bytes, peak_rss_bytes) = own_memory();
-        SelfUse {
-            cpu: own_cpu().saturating_sub(self.cpu_at_start),
-            rss_bytes,
-            peak_rss_bytes,
-            map_bytes: self.session.map_bytes(),
-        }
+        self_use(self.cpu_at_start, self.session.map_bytes())
     }
+}
+
+/// A target without its allocators and probes.
+pub(super) fn target_facts(target: &Target) -> TargetFacts {
+    TargetFacts {
+        target: target.target,
+        pid: target.pid,
+        start_time: target.start_time,
+        comm: target.comm.clone(),
+        exe: target.exe.clone(),
+        began: target.began,
+        ended: target.ended,
+        rss_bytes: match (&target.process, target.ended) {
+            (Some(process), None) => process.rss_bytes().ok(),
+            _ => None,
+        },
+        allocators: Vec::new(),
+        probes: Vec::new(),
+        findings: target.findings.clone(),
+    }
+}
+
+/// Own use since the CPU time that was used `at_start`.
+pub(super) fn self_use(at_start: Duration, map_bytes: u64) -> SelfUse {
+    let (rss_bytes, peak_rss_bytes) = own_memory();
+    let cpu = own_cpu().saturating_sub(at_start);
+    SelfUse { cpu, rss_bytes, peak_rss_bytes, map_bytes }
 }
 
 /// Resident memory of this process now and at most, bytes.

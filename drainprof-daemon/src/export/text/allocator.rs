@@ -21,6 +21,7 @@ impl Page<'_> {
         self.line(&format!("\n  {head}  (kind {kind}, level {level}{destroyed})"))?;
         self.dsr(allocator)?;
         self.counts(allocator)?;
+        self.estimates(allocator)?;
         self.lifetimes(allocator)?;
         if let Some(census) = &allocator.census {
             self.census(census)?;
@@ -60,13 +61,42 @@ impl Page<'_> {
             Some(_) => self.paint(GOOD, &value),
             None => value,
         };
+        let interval = match (allocator.dsr_interval, allocator.sampling) {
+            (Some(interval), Some(sampling)) => {
+                format!(" (95 %: {}, 1 of {} granules)", units::interval(interval), sampling.one_in)
+            }
+            _ => String::new(),
+        };
         self.fact(
             "DSR",
             &format!(
-                "{value}  {} drainable, {} pinned, {} unknown",
+                "{value}{interval}  {} drainable, {} pinned, {} unknown",
                 granules.drainable, granules.pinned, granules.unknown
             ),
         )
+    }
+
+    /// What is known of all granules where only some were looked at.
+    fn estimates(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let Some(sampling) = allocator.sampling else { return Ok(()) };
+        let estimated = sampling.estimated;
+        let mut parts = vec![format!("about {} closed", estimated.granules_closed)];
+        if allocator.kind == Kind::Drain {
+            parts.push(format!("{} pinned", estimated.granules_pinned));
+            if let Some(retained) = estimated.granules_retained {
+                parts.push(format!("{retained} retained{}", held(estimated.retained_bytes)));
+            }
+        }
+        if let Some(live) = estimated.objects_live {
+            parts.push(format!("{live} objects live{}", held(estimated.objects_live_bytes)));
+        }
+        let text = format!(
+            "{}; 1 of {} was counted, {} opens were left out",
+            parts.join(", "),
+            sampling.one_in,
+            sampling.granules_out
+        );
+        self.fact("estimated", &text)
     }
 
     fn counts(&mut self, allocator: &Allocator) -> Result<(), Error> {
@@ -77,6 +107,7 @@ impl Page<'_> {
             (granules.resets, "resets"),
             (granules.reopened, "reopened"),
             (granules.destroyed, "destroyed open"),
+            (granules.left_open, "open at a window's end"),
         ];
         parts.push(format!("{} closed", granules.closed));
         parts.extend(rarely.iter().filter(|&&(n, _)| n > 0).map(|(n, what)| format!("{n} {what}")));
@@ -92,10 +123,14 @@ impl Page<'_> {
                 }
                 _ => String::new(),
             };
+            let left = match objects.left {
+                0 => String::new(),
+                left => format!("{left} live at a window's end, "),
+            };
             self.fact(
                 "objects",
                 &format!(
-                    "{} allocated, {} freed, {} live{bytes}",
+                    "{} allocated, {} freed, {left}{} live{bytes}",
                     objects.allocated, objects.freed, objects.live
                 ),
             )?;
@@ -125,6 +160,14 @@ impl Page<'_> {
         };
         let bytes = held(retention.bytes);
         self.fact("retained", &format!("{granules} granules{bytes}, {drained} drained late"))?;
+        if let Some(left) = retention.left_granules.filter(|&left| left > 0) {
+            let bytes = held(retention.left_bytes);
+            let text = format!(
+                "{left} more{bytes} were closed and pinned at a window's end; what became of them \
+                 was not seen"
+            );
+            self.fact("", &text)?;
+        }
         if let Some(delay) = spread(&retention.pin_delay_seconds) {
             self.fact("pin delay", &delay)?;
         }

@@ -90,8 +90,17 @@ impl Page<'_> {
             "{} {}{kernel}, {} observed",
             escape::shown(&report.tool.name, SYMBOL),
             escape::shown(&report.tool.version, SYMBOL),
-            units::duration(report.window.seconds)
+            units::duration(report.window.observed())
         ))?;
+        if let Some(duty) = report.window.duty {
+            self.line(&format!(
+                "duty cycle: {} of every {}, {} windows in {}",
+                units::duration(duty.on_seconds),
+                units::duration(duty.period_seconds),
+                duty.windows,
+                units::duration(report.window.seconds)
+            ))?;
+        }
         self.line(&format!(
             "own use: CPU {}{ratio}, RSS {} (peak {}), kernel maps {}",
             units::duration(own.cpu_seconds),

@@ -28,7 +28,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
                 "{} objects allocated and none freed in {}: is the free function inlined, or does the \
                  program free through another one?",
                 objects.allocated,
-                units::duration(case.report.window.seconds)
+                units::duration(case.report.window.observed())
             );
             found.push(subject.found(RULE.code, Weight::Warning, message));
         }

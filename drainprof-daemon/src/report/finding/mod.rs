@@ -88,15 +88,22 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// `count` per second of the window; `None` where the window is empty.
+    /// `count` per second of the observed time; `None` where the window is empty.
     fn per_second(&self, count: u64) -> Option<f64> {
-        let seconds = self.report.window.seconds;
+        let seconds = self.report.window.observed();
         (seconds > 0.0).then(|| count as f64 / seconds)
     }
 }
 
 impl Subject<'_> {
+    /// What was counted in a sample is told as such.
     fn found(&self, code: &str, weight: Weight, message: String) -> Found {
+        let message = match self.shown.sampling {
+            Some(sampling) => {
+                format!("in a sample of 1 of {} granules: {message}", sampling.one_in)
+            }
+            None => message,
+        };
         let finding = Finding {
             profile: Some(self.shown.profile.clone()),
             instance: self.shown.instance.clone(),

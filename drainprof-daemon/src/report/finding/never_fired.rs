@@ -42,7 +42,7 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
     let fired = |probe: &ProbeFacts| probe.entries > 0 || probe.returns > 0;
     let silent: Vec<_> = probes.iter().filter(|probe| !fired(probe)).collect();
     let some_fired = silent.len() < probes.len();
-    let long_enough = case.snapshot.window >= case.options.never_fired_after;
+    let long_enough = case.report.window.observed() >= case.options.never_fired_after.as_secs_f64();
     if silent.is_empty() || !(some_fired || long_enough) {
         return None;
     }
@@ -70,7 +70,7 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
          another binary, or a clone such as .part.0?",
         silent.len(),
         probes.len(),
-        units::duration(case.report.window.seconds),
+        units::duration(case.report.window.observed()),
         names.join(", ")
     );
     Some(Finding { profile: Some(profile.to_owned()), ..finding(RULE.code, weight, message) })

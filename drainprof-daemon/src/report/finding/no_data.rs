@@ -10,7 +10,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
-    let window = units::duration(case.report.window.seconds);
+    let window = units::duration(case.report.window.observed());
     let mut found = Vec::new();
     for (index, target) in case.snapshot.targets.iter().enumerate() {
         if target.allocators.is_empty() {

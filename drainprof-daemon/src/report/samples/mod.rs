@@ -12,7 +12,8 @@ use drainprof_common::{
 
 use crate::{
     account::{
-        AllocatorFacts, Began, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
+        AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
+        TargetFacts, Windows,
     },
     plan,
     profile::{Address, Expr, Kind, Level, MatchRule, Phase, Probe, Profile, Role, Source},
@@ -34,6 +35,8 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
         ("slab", slab_snapshot()),
         ("lifecycle", lifecycle_snapshot()),
         ("incomplete", incomplete_snapshot()),
+        ("duty", duty_snapshot()),
+        ("sampled", sampled_snapshot()),
         ("empty", Snapshot { targets: Vec::new(), window: Duration::ZERO, ..drain_snapshot() }),
     ]
 }
@@ -136,6 +139,28 @@ pub(crate) fn lifecycle_snapshot() -> Snapshot {
     snapshot
 }
 
+/// Two windows of a duty cycle have ended, a third runs.
+pub(crate) fn duty_snapshot() -> Snapshot {
+    let mut windows = Windows::new(16);
+    for _ in 0..2 {
+        let mut facts = drain();
+        facts.open_now = 3;
+        facts.totals.opened += 3;
+        windows.add(snapshot(vec![facts]), Duration::from_secs(10));
+    }
+    let now = Snapshot { window: Duration::from_secs(1_205), ..drain_snapshot() };
+    let duty = Duty { on: Duration::from_secs(10), period: Duration::from_mins(10) };
+    let facts = DutyFacts { duty, windows: 3, observed: Duration::from_secs(25) };
+    Snapshot { duty: Some(facts), ..windows.join(now) }
+}
+
+/// One of 16 granules was looked at.
+pub(crate) fn sampled_snapshot() -> Snapshot {
+    let mut facts = drain();
+    facts.sampled_out = 150_127;
+    Snapshot { sample: 16, ..snapshot(vec![facts]) }
+}
+
 /// Slots ran out.
 pub(crate) fn incomplete_snapshot() -> Snapshot {
     let mut snapshot = drain_snapshot();
@@ -159,6 +184,8 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
     Snapshot {
         now_ns: NOW_NS,
         window: Duration::from_secs(10),
+        duty: None,
+        sample: 1,
         losses,
         self_use: SelfUse {
             cpu: Duration::from_millis(125),
@@ -278,9 +305,15 @@ fn drain() -> AllocatorFacts {
             closed_bytes: 40_960_000,
             ..Totals::default()
         },
+        sampled_out: 0,
         open_now: 0,
         open_peak: 16,
         destroyed_open: 0,
+        left_open: 0,
+        left_objects: 0,
+        left_object_bytes: 0,
+        left_retained: 0,
+        left_retained_bytes: 0,
         retained_granules: 2_474,
         retained_bytes: 10_133_504,
         pin_delays: Hist::new(),

@@ -1,0 +1,55 @@
+//! Taking probes out without waiting for it.
+//!
+//! The kernel needs about a tenth of a second to remove one probe, one after the other, whoever asks. So
+//! links are closed on a thread of their own: nothing counts any more once the targets are taken out, and
+//! what was counted can be read and told meanwhile.
+
+use std::thread::{Builder, JoinHandle};
+
+use aya::programs::uprobe::UProbeLink;
+
+use super::Session;
+
+/// Probes on their way out. Dropping it changes nothing about that; a process that ends first waits for
+/// them all the same, in the kernel.
+#[derive(Debug)]
+#[must_use = "the probes are still there until it was waited for"]
+pub struct Detaching {
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Detaching {
+    /// Closes whatever `links` holds on another thread; on this one where there can be no other.
+    fn begin<T: Send + 'static>(links: T) -> Self {
+        // Where no thread can be started, the closure is dropped with what it holds.
+        let thread = Builder::new().name("detach".to_owned()).spawn(move || drop(links));
+        if let Err(error) = &thread {
+            tracing::debug!(%error, "no thread to detach on");
+        }
+        Self { thread: thread.ok() }
+    }
+
+    /// Waits until the probes are gone.
+    pub fn wait(self) {
+        if let Some(thread) = self.thread {
+            // It only closes descriptors.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Session {
+    /// Takes all probes out, in the background. What was counted stays readable, and probes can be put in
+    /// place again.
+    ///
+    /// A probe that is on its way out still counts in processes that are armed: disarm them first.
+    pub fn detach(&mut self) -> Detaching {
+        let links: Vec<UProbeLink> = std::mem::take(&mut self.links);
+        Detaching::begin(links)
+    }
+
+    /// Ends the session in the background: its probes, then its maps and all that was counted.
+    pub fn end(self) -> Detaching {
+        Detaching::begin(self)
+    }
+}
