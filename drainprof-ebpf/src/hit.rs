@@ -17,7 +17,7 @@ use drainprof_common::{
     spec::{Cookie, Kind, MAX_STACK, MAX_STEPS, ProbeSpec, flags, op, value},
 };
 
-use crate::{atomic, config, granule::mode, losses, maps};
+use crate::{atomic, config, granule::mode, losses, maps, moved};
 
 /// A hit in a traced process.
 pub(crate) struct Hit {
@@ -74,13 +74,13 @@ impl Hit {
         unsafe { (&*self.values)[index as usize] }
     }
 
-    /// Notes the stack pointer at a function's entry; the return address, 0 where it cannot be read.
+    /// Notes the stack pointer as it was at the function's entry; the return address, 0 where it cannot be read.
     #[inline(always)]
     pub(crate) fn enter<C: EbpfContext>(&mut self, ctx: &C) -> u64 {
         let regs: *const pt_regs = ctx.as_ptr().cast();
-        // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load.
-        self.rsp = unsafe { (*regs).rsp };
-        // The frame is not set up yet: the return address is on top of the stack.
+        // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load. The spec is a live value.
+        self.rsp = unsafe { (*regs).rsp.wrapping_add(u64::from((*self.spec).stack_moved)) };
+        // There the return address is on top of the stack.
         read_user(self.rsp, 8).unwrap_or(0)
     }
 
@@ -226,13 +226,14 @@ pub(crate) fn begin<C: EbpfContext>(
     })
 }
 
-/// The operands at a function's entry; in the program's own stack frame.
+/// The operands as they were at the function's entry, in the program's own stack frame; `false` where one
+/// cannot be read.
 #[inline(always)]
 pub(crate) fn entry_operands<C: EbpfContext>(
     ctx: &C,
     hit: &mut Hit,
     operands: &mut MaybeUninit<Operands>,
-) {
+) -> bool {
     let regs: *const pt_regs = ctx.as_ptr().cast();
     let caller = hit.enter(ctx);
     let inputs = operands.as_mut_ptr().cast::<u64>();
@@ -246,8 +247,12 @@ pub(crate) fn entry_operands<C: EbpfContext>(
         inputs.add(5).write((*regs).r9);
         inputs.add(op::INPUT_RET as usize).write(0);
         inputs.add(op::INPUT_CALLER as usize).write(caller);
+        if (*hit.spec).moved != 0 && !moved::fetch(regs, hit.spec, inputs) {
+            return false;
+        }
     }
     hit.operands = operands.as_ptr();
+    true
 }
 
 /// Runs one phase of the spec's code; counts and returns `false` where the hit is not to be counted.

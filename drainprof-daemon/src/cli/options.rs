@@ -12,6 +12,7 @@ use crate::{
     bpf::{Offsets, SessionConfig, Sizes},
     export::{self, Format},
     kernel::{self, HostView, LiveHost, Tracefs},
+    plan::cost::Costs,
     profile::Library,
     report,
     watch::{Observer, ObserverOptions},
@@ -107,6 +108,8 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         level: args.level.map(Into::into),
         follow: args.follow_forks,
         debug_dirs: args.debug_dir.clone(),
+        sites: args.sites.into(),
+        costs: Costs::assumed(),
     };
     Ok(Observer::new(&config, library, options)?)
 }

@@ -11,12 +11,15 @@ pub mod matching;
 mod model;
 mod places;
 mod resolver;
+pub mod site;
+mod sites;
 
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
 pub use ifunc::ifuncs;
 pub use matching::{Mismatch, NoMatch, Tried, match_objects};
 pub use model::{AttachPlan, Finding, PlanRow, PlannedProbe, Site};
 pub use resolver::ObjectResolver;
+pub use sites::{Sites, needs};
 
 #[cfg(test)]
 mod testing;

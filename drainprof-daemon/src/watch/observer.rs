@@ -9,7 +9,7 @@ use crate::{
     account::{Began, Ended},
     bpf::{Arming, BpfError, Session, SessionConfig},
     export::Names,
-    plan::{AttachPlan, Finding, NoMatch, PlanError},
+    plan::{AttachPlan, Finding, NoMatch, PlanError, Sites, cost::Costs},
     profile::{Level, Library, Profile},
     target::{ElfCache, Image, ImageOptions, Process, TargetError},
 };
@@ -25,6 +25,10 @@ pub struct ObserverOptions {
     pub follow: bool,
     /// More places to look for separate debug files.
     pub debug_dirs: Vec<PathBuf>,
+    /// Which instructions of functions may be probed.
+    pub sites: Sites,
+    /// What hits cost on this machine.
+    pub costs: Costs,
 }
 
 /// Why a process cannot be observed.

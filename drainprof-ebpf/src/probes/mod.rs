@@ -24,8 +24,7 @@ fn at_entry(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
     let mut values = MaybeUninit::uninit();
     let Some(mut hit) = hit::begin(ctx, &mut values, false) else { return };
     let mut operands = MaybeUninit::uninit();
-    hit::entry_operands(ctx, &mut hit, &mut operands);
-    if hit::evaluate(&hit, false) {
+    if hit::entry_operands(ctx, &mut hit, &mut operands) && hit::evaluate(&hit, false) {
         handle(&hit);
     }
 }

@@ -13,7 +13,19 @@ use crate::{
 };
 
 fn plan_of(profile: &Arc<Profile>, image: &Image, level: Level) -> Result<AttachPlan, PlanError> {
-    plan(Request { profile, level, allocator: 7, image, followed: &[] }, &wanted, &compile)
+    plan(
+        Request {
+            profile,
+            level,
+            allocator: 7,
+            image,
+            followed: &[],
+            costs: &Costs::assumed(),
+            sites: Sites::Cheapest,
+        },
+        &wanted,
+        &compile,
+    )
 }
 
 fn codes(plan: &AttachPlan) -> Vec<&str> {
@@ -103,6 +115,8 @@ fn aliases_are_one_probe() {
             allocator: 0,
             image: &image,
             followed: &[],
+            costs: &Costs::assumed(),
+            sites: Sites::Cheapest,
         };
         let plan = super::plan(request, &wanted, &differing).unwrap();
         assert_eq!(plan.probes.len(), probes, "{second}");
@@ -212,8 +226,15 @@ fn followed_ifuncs() {
     let planned = |outcome| {
         let followed = [Followed { key: keys[0], outcome }];
         let level = Level::Objects;
-        let request =
-            Request { profile: &profile, level, allocator: 7, image: &image, followed: &followed };
+        let request = Request {
+            profile: &profile,
+            level,
+            allocator: 7,
+            image: &image,
+            followed: &followed,
+            costs: &Costs::assumed(),
+            sites: Sites::Cheapest,
+        };
         build(request, &objects, &wanted, &compile).unwrap()
     };
     for (object, name) in [(0, "fast"), (1, "pool_open")] {
@@ -339,6 +360,8 @@ fn compile_errors() {
         allocator: 0,
         image: &image,
         followed: &[],
+        costs: &Costs::assumed(),
+        sites: Sites::Cheapest,
     };
     let error = plan(request, &wanted, &fails).unwrap_err().to_string();
     assert!(

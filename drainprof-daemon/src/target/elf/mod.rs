@@ -6,6 +6,7 @@
 //! instead of SIGBUS), and the names that come out are shown only through
 //! [`printable`](super::printable()).
 
+mod code;
 mod debug;
 mod demangle;
 mod read;
@@ -19,6 +20,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+pub use code::Extent;
 pub use debug::DebugSearch;
 pub(crate) use relocations::Slot;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
