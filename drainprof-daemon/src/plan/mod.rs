@@ -19,7 +19,7 @@ pub use ifunc::ifuncs;
 pub use matching::{Mismatch, NoMatch, Tried, match_objects};
 pub use model::{AttachPlan, Finding, PlanRow, PlannedProbe, Site};
 pub use resolver::ObjectResolver;
-pub use sites::{Sites, needs};
+pub use sites::{Chooser, Sites, needs};
 
 #[cfg(test)]
 mod testing;

@@ -59,7 +59,7 @@ pub(super) fn place_all(
         let key = (probe.site.inode, probe.site.entry_offset);
         functions.entry(key).or_default().push(index);
     }
-    let mut jumps: BTreeMap<(u64, u64), OnceCell<FarJumps>> = BTreeMap::new();
+    let mut choosers: BTreeMap<(u64, u64), Chooser<'_>> = BTreeMap::new();
     let mut findings = Vec::new();
     for ((inode, entry_offset), members) in functions {
         let elf = image.objects.iter().find(|object| object.mapped.inode == inode);
@@ -80,8 +80,8 @@ pub(super) fn place_all(
         };
         let choice = match elf {
             Some(elf) => {
-                let jumps = jumps.entry(inode).or_default();
-                look(elf, entry_offset, together, costs, kept, jumps)
+                let chooser = choosers.entry(inode).or_insert_with(|| Chooser::new(elf));
+                chooser.choose(entry_offset, together, costs, kept)
             }
             None => Choice::blind(kept.unwrap_or(Stop::Unread), together),
         };
@@ -96,49 +96,79 @@ pub(super) fn place_all(
     findings
 }
 
-/// Chooses the instruction of one function.
-fn look(
-    elf: &Elf,
-    entry_offset: u64,
-    needs: Needs,
-    costs: &Costs,
-    kept: Option<Stop>,
-    far: &OnceCell<FarJumps>,
-) -> Choice {
-    if !cfg!(target_arch = "x86_64") {
-        return Choice::blind(Stop::Machine, needs);
+/// Chooses instructions in the functions of one object. Keeps what it has read of it for the next one.
+#[derive(Debug)]
+pub struct Chooser<'a> {
+    elf: &'a Elf,
+    /// Addresses and sizes, sorted.
+    symbols: OnceCell<Vec<(u64, u64)>>,
+    far: OnceCell<FarJumps>,
+}
+
+impl<'a> Chooser<'a> {
+    /// For the functions of `elf`.
+    #[must_use]
+    pub fn new(elf: &'a Elf) -> Self {
+        Self { elf, symbols: OnceCell::new(), far: OnceCell::new() }
     }
-    let Ok(address) = elf.code_at(entry_offset) else {
-        return Choice::blind(Stop::Unread, needs);
-    };
-    let extent = elf.extent(address);
-    let size = usize::try_from(extent.size).unwrap_or(usize::MAX);
-    let known = size > 0 && size <= MAX_FUNCTION;
-    // An instruction has at most 15 bytes.
-    let Ok(bytes) = elf.code(address, if known { size } else { 16 }) else {
-        return Choice::blind(Stop::Unread, needs);
-    };
-    let kept = kept.or((!known || bytes.len() < size).then_some(Stop::Size));
-    if let Some(stop) = kept {
-        return Choice::at_entry(&bytes, address, needs, costs, stop);
-    }
-    let before = address.checked_sub(NEIGHBOUR as u64);
-    let before = before.and_then(|from| elf.code(from, NEIGHBOUR).ok()).unwrap_or_default();
-    let before = if before.len() == NEIGHBOUR { before.as_slice() } else { &[] };
-    let function = Function { bytes: &bytes, address, before, symbols: &extent.inner };
-    choose(function, needs, costs, &|first, last| {
-        let far = match far.get() {
-            Some(far) => far,
-            None => match elf.all_code(MAX_CODE_BYTES) {
-                Ok(code) => far.get_or_init(|| {
-                    FarJumps::of(code.iter().map(|(at, bytes)| (*at, bytes.as_slice())))
-                }),
-                // What cannot be searched is not known to be free of jumps.
-                Err(_) => return true,
-            },
+
+    /// Chooses for the function whose first instruction lies at `entry_offset` of the file; `kept` says why
+    /// it must be the first one, if it must.
+    #[must_use]
+    pub fn choose(
+        &self,
+        entry_offset: u64,
+        needs: Needs,
+        costs: &Costs,
+        kept: Option<Stop>,
+    ) -> Choice {
+        let elf = self.elf;
+        if !cfg!(target_arch = "x86_64") {
+            return Choice::blind(Stop::Machine, needs);
+        }
+        let Ok(address) = elf.code_at(entry_offset) else {
+            return Choice::blind(Stop::Unread, needs);
         };
-        far.into_range(first, last)
-    })
+        let (size, inner) = self.extent(address);
+        let known = size > 0 && size <= MAX_FUNCTION;
+        // An instruction has at most 15 bytes.
+        let Ok(bytes) = elf.code(address, if known { size } else { 16 }) else {
+            return Choice::blind(Stop::Unread, needs);
+        };
+        let kept = kept.or((!known || bytes.len() < size).then_some(Stop::Size));
+        if let Some(stop) = kept {
+            return Choice::at_entry(&bytes, address, needs, costs, stop);
+        }
+        let before = address.checked_sub(NEIGHBOUR as u64);
+        let before = before.and_then(|from| elf.code(from, NEIGHBOUR).ok()).unwrap_or_default();
+        let before = if before.len() == NEIGHBOUR { before.as_slice() } else { &[] };
+        let function = Function { bytes: &bytes, address, before, symbols: &inner };
+        choose(function, needs, costs, &|first, last| self.far_jumps(first, last))
+    }
+
+    /// The size of the function at `address`, 0 where it is not known, and where else in it code begins.
+    fn extent(&self, address: u64) -> (usize, Vec<u64>) {
+        let symbols = self.symbols.get_or_init(|| self.elf.code_symbols());
+        let at = symbols.partition_point(|symbol| symbol.0 < address);
+        let size = symbols.get(at).filter(|own| own.0 == address).map_or(0, |own| own.1);
+        let inner = symbols
+            .iter()
+            .skip(at + 1)
+            .map(|symbol| symbol.0)
+            .take_while(|other| other - address < size)
+            .collect();
+        (usize::try_from(size).unwrap_or(usize::MAX), inner)
+    }
+
+    fn far_jumps(&self, first: u64, last: u64) -> bool {
+        if let Some(far) = self.far.get() {
+            return far.into_range(first, last);
+        }
+        // What cannot be searched is not known to be free of jumps.
+        let Ok(code) = self.elf.all_code(MAX_CODE_BYTES) else { return true };
+        let pieces = code.iter().map(|(at, bytes)| (*at, bytes.as_slice()));
+        self.far.get_or_init(|| FarJumps::of(pieces)).into_range(first, last)
+    }
 }
 
 /// Writes the choice into a probe and its spec.

@@ -91,6 +91,18 @@ impl State {
             .map(|(at, _)| Found::Stack(at - stack))
     }
 
+    /// All that is known of registers, by number.
+    #[cfg(test)]
+    pub(super) fn known_registers(&self) -> impl Iterator<Item = (usize, Value)> {
+        self.registers.iter().enumerate().filter_map(|(number, value)| Some((number, (*value)?)))
+    }
+
+    /// All that is known of the stack, by distance from the stack pointer at entry.
+    #[cfg(test)]
+    pub(super) fn known_slots(&self) -> impl Iterator<Item = (i64, Value)> {
+        self.slots.iter().map(|(at, value)| (*at, *value))
+    }
+
     /// Steps over `instruction`; `Err`: nothing after it can be used, and why.
     pub(super) fn step(
         &mut self,

@@ -367,5 +367,7 @@ fn text(instruction: &Instruction) -> String {
     text
 }
 
+#[cfg(all(test, target_arch = "x86_64"))]
+mod executed_tests;
 #[cfg(test)]
 mod tests;

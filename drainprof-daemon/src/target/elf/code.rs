@@ -1,4 +1,4 @@
-//! Code of an ELF object: a function's extent and its bytes.
+//! Code of an ELF object: where functions are, and their bytes.
 //!
 //! Read from the file when asked, never kept: most functions are never looked at. `plan` asks, to choose
 //! where in a function its probe goes.
@@ -8,34 +8,20 @@ use std::{fs::File, os::unix::fs::FileExt as _};
 use super::{Elf, ElfError, SymbolKind, read::MAX_FILE, symbols::SymbolTable};
 use crate::target::file::open_regular;
 
-/// A function's extent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// Bytes; 0 where the tables do not say.
-    pub size: u64,
-    /// Addresses within it at which other symbols of code stand, sorted.
-    pub inner: Vec<u64>,
-}
-
 impl Elf {
-    /// What the symbol tables say about the function at `vaddr`.
+    /// Where code begins by the symbol tables, with its size (0 where they do not say), by address; of
+    /// several symbols at one address the largest.
     #[must_use]
-    pub fn extent(&self, vaddr: u64) -> Extent {
-        let code = || {
-            let all = self.tables().flat_map(SymbolTable::all);
-            all.filter(|symbol| symbol.kind != SymbolKind::Object)
-        };
-        let size = code()
-            .filter(|symbol| symbol.vaddr == vaddr)
-            .map(|symbol| symbol.size)
-            .max()
-            .unwrap_or(0);
-        let within = |at: u64| at.checked_sub(vaddr).is_some_and(|by| by > 0 && by < size);
-        let mut inner: Vec<u64> =
-            code().map(|symbol| symbol.vaddr).filter(|at| within(*at)).collect();
-        inner.sort_unstable();
-        inner.dedup();
-        Extent { size, inner }
+    pub fn code_symbols(&self) -> Vec<(u64, u64)> {
+        let mut all: Vec<(u64, u64)> = self
+            .tables()
+            .flat_map(SymbolTable::all)
+            .filter(|symbol| symbol.kind != SymbolKind::Object && self.is_code(symbol.vaddr))
+            .map(|symbol| (symbol.vaddr, symbol.size))
+            .collect();
+        all.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
+        all.dedup_by_key(|symbol| symbol.0);
+        all
     }
 
     /// At most `size` bytes of code from `vaddr` on: fewer where its segment ends.

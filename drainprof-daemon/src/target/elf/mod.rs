@@ -20,7 +20,6 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-pub use code::Extent;
 pub use debug::DebugSearch;
 pub(crate) use relocations::Slot;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
