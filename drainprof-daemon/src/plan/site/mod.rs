@@ -110,6 +110,8 @@ pub enum Stop {
     UnknownJump,
     /// A needed argument is no longer anywhere.
     ArgumentLost(u8),
+    /// Nothing that could follow would be cheaper.
+    Cheapest,
     /// The line is longer than is looked at.
     TooLong,
     /// The function's size is not known, or larger than is decoded, so that its jumps are not known.
@@ -140,6 +142,7 @@ impl std::fmt::Display for Stop {
             Self::ArgumentLost(argument) => {
                 return write!(out, "arg{argument} is not kept any longer");
             }
+            Self::Cheapest => "nothing is cheaper",
             Self::TooLong => "the straight line is longer than is looked at",
             Self::Size => "the function's size is not known, or too large",
             Self::Unread => "the function's bytes cannot be read",
@@ -249,7 +252,12 @@ pub fn choose(
     let mut best = first(stop);
     best.entered_again = inner.into_range(address, address);
     let entry_price = price(&entry.instruction, bytes, address, costs);
+    let cheapest = cheapest(costs);
     for step in line.iter().skip(1) {
+        if best.here.as_ref().unwrap_or(&entry_price).cost_ns * WORTH <= cheapest {
+            stop = Stop::Cheapest;
+            break;
+        }
         let at = step.instruction.ip();
         let Some(places) = places(&step.before, needs) else {
             let lost = needs.arguments().find(|argument| place(&step.before, *argument).is_none());
@@ -334,6 +342,12 @@ fn is_eligible(kind: InstructionKind) -> bool {
     !matches!(kind, InstructionKind::Nop5 | InstructionKind::Other)
 }
 
+/// What a hit costs at best behind a function's first instruction.
+fn cheapest(costs: &Costs) -> f64 {
+    let kinds = InstructionKind::ALL.into_iter().filter(|kind| is_eligible(*kind));
+    kinds.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
+}
+
 fn place(state: &State, argument: u8) -> Option<Place> {
     match state.find(argument)? {
         Found::Register(number) => Some(Place::Register(number)),
@@ -361,6 +375,7 @@ fn text(instruction: &Instruction) -> String {
     let mut formatter = FastFormatter::new();
     formatter.options_mut().set_space_after_operand_separator(true);
     formatter.options_mut().set_use_hex_prefix(true);
+    formatter.options_mut().set_uppercase_hex(false);
     formatter.options_mut().set_rip_relative_addresses(true);
     let mut text = String::new();
     formatter.format(instruction, &mut text);
