@@ -270,6 +270,7 @@ fn run(command: &[&str]) -> Result<Tally> {
         let mut regs = ptrace::getregs(traced.pid)?;
         let address = regs.rip.wrapping_sub(1);
         let Some(at) = breakpoints.get(&address).filter(|_| stopped == Signal::SIGTRAP) else {
+            ensure!(stopped != Signal::SIGTRAP, "a trap at {address:#x}, where no breakpoint is");
             signal = Some(stopped);
             continue;
         };
@@ -339,7 +340,7 @@ fn compare(
 /// Programs that run in one thread and start no others.
 const WORKLOADS: [&[&str]; 7] = [
     &[
-        "python3",
+        "/usr/bin/python3",
         "-S",
         "-c",
         "import re, json, hashlib, decimal, random, collections, functools, zlib\n\
@@ -352,17 +353,17 @@ const WORKLOADS: [&[&str]; 7] = [
          try:\n  [].pop()\nexcept IndexError as e: print(list(A()), e)\n",
     ],
     &[
-        "perl",
+        "/usr/bin/perl",
         "-e",
         "my %h = map { $_ => [1..$_ % 7] } 1..300; my $s = join ',', sort { $a <=> $b } keys %h; \
          $s =~ s/(\\d)(\\d)/$2$1/g; my @w = split /,/, $s; local $_ = sprintf '%s %d %.3f', @w[0..2]; \
          print pack('NnA4', 1, 2, 'abcd'), length $s, reverse @w; eval { die { code => 3 } }; \
          print ref $@, lc uc $_, substr $s, 3, 5;",
     ],
-    &["openssl", "genpkey", "-algorithm", "ED25519"],
-    &["openssl", "dhparam", "-dsaparam", "-out", "/dev/null", "512"],
+    &["/usr/bin/openssl", "genpkey", "-algorithm", "ED25519"],
+    &["/usr/bin/openssl", "dhparam", "-dsaparam", "-out", "/dev/null", "512"],
     &[
-        "sqlite3",
+        "/usr/bin/sqlite3",
         ":memory:",
         "create table t(a integer primary key, b text, c real); create index i on t(b); \
          with recursive n(x) as (select 1 union all select x + 1 from n where x < 400) \
@@ -372,8 +373,8 @@ const WORKLOADS: [&[&str]; 7] = [
          select a, upper(b), round(c, 2), date('now') from t order by c desc limit 20; \
          explain query plan select * from t join t u on t.b = u.b; pragma integrity_check;",
     ],
-    &["xz", "-T1", "-9e", "-c", "/etc/services"],
-    &["objdump", "-d", "-x", "/usr/bin/env"],
+    &["/usr/bin/xz", "-T1", "-9e", "-c", "/etc/services"],
+    &["/usr/bin/objdump", "-d", "-x", "/usr/bin/env"],
 ];
 
 /// For thousands of functions of stock programs, hundreds of which run: arguments and return address are

@@ -186,6 +186,30 @@ fn price(row: &PlanRow) -> Option<String> {
     Some(text)
 }
 
+/// Where the probes of a process go, as `--dry-run -o json` shows it.
+pub(super) fn plans_json(
+    process: &Process,
+    plans: &[AttachPlan],
+    findings: &[Finding],
+) -> serde_json::Value {
+    let plans: Vec<_> = plans
+        .iter()
+        .map(|plan| {
+            serde_json::json!({
+                "profile": plan.profile.name,
+                "level": plan.level.name(),
+                "probes": plan.rows(),
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "pid": process.pid,
+        "comm": printable(&process.comm),
+        "plans": plans,
+        "findings": findings,
+    })
+}
+
 /// Prints where the probes of a process go.
 pub(super) fn print_plans(
     process: &Process,
