@@ -258,16 +258,24 @@ pub fn choose(
             stop = Stop::Cheapest;
             break;
         }
-        let at = step.instruction.ip();
+        let here = price(&step.instruction, bytes, address, costs);
+        let best_ns = best.here.as_ref().unwrap_or(&entry_price).cost_ns;
+        if !is_eligible(here.kind) || here.cost_ns >= best_ns * WORTH {
+            continue;
+        }
         let Some(places) = places(&step.before, needs) else {
             let lost = needs.arguments().find(|argument| place(&step.before, *argument).is_none());
             stop = lost.map_or(stop, Stop::ArgumentLost);
             continue;
         };
-        let second = entry.instruction.next_ip();
+        let (second, at) = (entry.instruction.next_ip(), step.instruction.ip());
         let symbol = function.symbols.partition_point(|symbol| *symbol < second);
         let named = function.symbols.get(symbol).is_some_and(|symbol| *symbol <= at);
-        if named || inner.into_range(second, at) {
+        if named
+            || inner.into_range(second, at)
+            || neighbour_jumps(function.before, address, second, at)
+            || jumps(second, at)
+        {
             stop = Stop::JumpTarget;
             break;
         }
@@ -275,16 +283,6 @@ pub fn choose(
         // pointer: no compiler makes one.
         if inner.indirect && end.stack() == step.before.stack() {
             stop = Stop::UnknownJump;
-            break;
-        }
-        let here = price(&step.instruction, bytes, address, costs);
-        let best_ns = best.here.as_ref().unwrap_or(&entry_price).cost_ns;
-        if !is_eligible(here.kind) || here.cost_ns >= best_ns * WORTH {
-            continue;
-        }
-        let neighbour = neighbour_jumps(function.before, address, second, at);
-        if neighbour || jumps(second, at) {
-            stop = Stop::JumpTarget;
             break;
         }
         best = Choice {
