@@ -86,7 +86,7 @@ pub(super) fn place_all(
             None => Choice::blind(kept.unwrap_or(Stop::Unread), together),
         };
         if choice.entered_again {
-            findings.extend(members.first().map(|&index| entered_again(&probes[index])));
+            findings.extend(members.first().map(|&index| entered_again(probes[index])));
         }
         for index in members {
             take(probes[index], &choice);
@@ -162,12 +162,12 @@ impl<'a> Chooser<'a> {
 
     fn far_jumps(&self, first: u64, last: u64) -> bool {
         if let Some(far) = self.far.get() {
-            return far.into_range(first, last);
+            return far.reaches(first, last);
         }
         // What cannot be searched is not known to be free of jumps.
         let Ok(code) = self.elf.all_code(MAX_CODE_BYTES) else { return true };
         let pieces = code.iter().map(|(at, bytes)| (*at, bytes.as_slice()));
-        self.far.get_or_init(|| FarJumps::of(pieces)).into_range(first, last)
+        self.far.get_or_init(|| FarJumps::of(pieces)).reaches(first, last)
     }
 }
 
@@ -242,3 +242,6 @@ fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
         ),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -121,7 +121,7 @@ impl State {
         self.forget_slots(&before, instruction, info)?;
         self.learn(&before, instruction)?;
         let Some(Value::Stack(stack)) = self.registers[RSP] else { return Err(Stop::StackPointer) };
-        if stack > 0 || stack < -MAX_FRAME {
+        if !(-MAX_FRAME..=0).contains(&stack) {
             return Err(Stop::StackPointer);
         }
         // What lies below the red zone can be overwritten by a signal handler at any time.
@@ -161,7 +161,8 @@ impl State {
             if instruction.is_string_instruction() {
                 return Err(Stop::Store);
             }
-            let size = used.memory_size().size() as i64;
+            let size = used.memory_size().size();
+            let size = i64::try_from(size).map_err(|_| Stop::Store)?;
             let at = before.own_address(used).ok_or(Stop::Store)?;
             // The return address and what lies above belongs to the caller; below is nobody's.
             if size == 0 || at + size > 0 || at < before.stack() - RED_ZONE {

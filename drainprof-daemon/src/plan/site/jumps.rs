@@ -45,7 +45,7 @@ impl Inner {
     }
 
     /// Whether it jumps to an address from `first` to `last`.
-    pub(super) fn into_range(&self, first: u64, last: u64) -> bool {
+    pub(super) fn reaches(&self, first: u64, last: u64) -> bool {
         any_within(&self.targets, first, last)
     }
 }
@@ -123,7 +123,7 @@ impl FarJumps {
 
     /// Whether something could jump to an address from `first` to `last`.
     #[must_use]
-    pub fn into_range(&self, first: u64, last: u64) -> bool {
+    pub fn reaches(&self, first: u64, last: u64) -> bool {
         any_within(&self.targets, first, last)
     }
 }
@@ -140,10 +140,10 @@ mod tests {
         code[30..36].copy_from_slice(&[0x0f, 0x85, 0xe0, 0xff, 0xff, 0xff]);
         code[50..55].copy_from_slice(&[0xe8, 0, 1, 0, 0]);
         let jumps = FarJumps::of([(0x1000, code.as_slice())]);
-        assert!(jumps.into_range(0x1014, 0x1014), "a jmp");
-        assert!(jumps.into_range(0x1004, 0x1004), "a jcc backwards");
-        assert!(!jumps.into_range(0x1005, 0x1013), "nothing between");
-        assert!(!jumps.into_range(0x1100, 0x1200), "a call out of the code is no jump in it");
+        assert!(jumps.reaches(0x1014, 0x1014), "a jmp");
+        assert!(jumps.reaches(0x1004, 0x1004), "a jcc backwards");
+        assert!(!jumps.reaches(0x1005, 0x1013), "nothing between");
+        assert!(!jumps.reaches(0x1100, 0x1200), "a call out of the code is no jump in it");
     }
 
     /// A short jump from the code before a function is seen, whatever its start would be read as.
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn inner() {
         let inner = Inner::of(&[0x90, 0x75, 0xfd, 0xff, 0xe0], 0x10);
-        assert!(inner.whole && inner.indirect && inner.into_range(0x10, 0x10));
+        assert!(inner.whole && inner.indirect && inner.reaches(0x10, 0x10));
         let through_got = Inner::of(&[0xff, 0x25, 0, 0, 0, 0], 0x10);
         assert!(through_got.whole && !through_got.indirect);
         assert!(!Inner::of(&[0x06], 0x10).whole, "not an instruction of 64-bit code");

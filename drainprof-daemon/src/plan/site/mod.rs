@@ -250,7 +250,7 @@ pub fn choose(
     let Line { steps: line, end, mut stop } = straight_line(bytes, address);
     let Some(entry) = line.first() else { return first(stop) };
     let mut best = first(stop);
-    best.entered_again = inner.into_range(address, address);
+    best.entered_again = inner.reaches(address, address);
     let entry_price = price(&entry.instruction, bytes, address, costs);
     let cheapest = cheapest(costs);
     for step in line.iter().skip(1) {
@@ -272,7 +272,7 @@ pub fn choose(
         let symbol = function.symbols.partition_point(|symbol| *symbol < second);
         let named = function.symbols.get(symbol).is_some_and(|symbol| *symbol <= at);
         if named
-            || inner.into_range(second, at)
+            || inner.reaches(second, at)
             || neighbour_jumps(function.before, address, second, at)
             || jumps(second, at)
         {
@@ -380,7 +380,8 @@ fn text(instruction: &Instruction) -> String {
     text
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod executed_tests;
 #[cfg(test)]
 mod tests;
