@@ -236,8 +236,8 @@ fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
     Some(Finding {
         code: "expensive_site".into(),
         message: format!(
-            "{count} of the places probed are dear, and their functions have no cheaper one; an ordinary hit costs \
-             {ordinary:.0} ns ({source}): {}{more}",
+            "{count} of the places probed are dear, for want of a better one; an ordinary hit costs {ordinary:.0} ns \
+             ({source}): {}{more}",
             named.join("; ")
         ),
     })
