@@ -100,7 +100,7 @@ fn random(state: &mut u64) -> u64 {
 /// come up.
 fn costs(seed: &mut u64) -> Costs {
     let mut costs = Costs::assumed();
-    if random(seed) % 2 == 0 {
+    if random(seed).is_multiple_of(2) {
         for cost in &mut costs.entry_ns {
             *cost = 100.0 + (random(seed) % 2000) as f64;
         }
@@ -125,7 +125,6 @@ impl Traced {
         built.env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
         // SAFETY: one system call, which is allowed between fork and exec.
         unsafe { built.pre_exec(|| ptrace::traceme().map_err(std::io::Error::from)) };
-        #[expect(clippy::zombie_processes, reason = "waited for through its pid, as a tracer does")]
         let child = built.spawn()?;
         let pid = Pid::from_raw(i32::try_from(child.id())?);
         ensure!(matches!(waitpid(pid, None)?, WaitStatus::Stopped(_, Signal::SIGTRAP)));

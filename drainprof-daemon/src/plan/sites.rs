@@ -142,7 +142,9 @@ impl<'a> Chooser<'a> {
         let before = address.checked_sub(NEIGHBOUR as u64);
         let before = before.and_then(|from| elf.code(from, NEIGHBOUR).ok()).unwrap_or_default();
         let before = if before.len() == NEIGHBOUR { before.as_slice() } else { &[] };
-        let function = Function { bytes: &bytes, address, before, symbols: &inner };
+        let end = address.saturating_add(size as u64);
+        let after = elf.code(end, NEIGHBOUR).unwrap_or_default();
+        let function = Function { bytes: &bytes, address, before, after: &after, symbols: &inner };
         choose(function, needs, costs, &|first, last| self.far_jumps(first, last))
     }
 

@@ -211,8 +211,13 @@ fn chosen_places_hold() {
         let code = function(&machine, &mut random);
         let needs = Needs { args: (random.below(64) & random.below(64)) as u8, caller: true };
         let costs = random_costs(&mut random);
-        let whole =
-            Function { bytes: &code, address: machine.address(CODE), before: &[], symbols: &[] };
+        let whole = Function {
+            bytes: &code,
+            address: machine.address(CODE),
+            before: &[],
+            after: &[],
+            symbols: &[],
+        };
         let choice = choose(whole, needs, &costs, &|_, _| false);
         later += usize::from(choice.offset > 0);
         tally.check(&machine, &code, &choice, &mut random);
@@ -266,8 +271,13 @@ fn wrong_beliefs_are_caught() {
         let code = function(&machine, &mut random);
         let needs = Needs { args: 63, caller: true };
         let costs = random_costs(&mut random);
-        let whole =
-            Function { bytes: &code, address: machine.address(CODE), before: &[], symbols: &[] };
+        let whole = Function {
+            bytes: &code,
+            address: machine.address(CODE),
+            before: &[],
+            after: &[],
+            symbols: &[],
+        };
         let choice = choose(whole, needs, &costs, &|_, _| false);
         let home = Choice { places: Choice::blind(Stop::Asked, needs).places, ..choice.clone() };
         naive.check(&machine, &code, &home, &mut random);

@@ -7,7 +7,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
-/// Bytes before a function that are looked at for short jumps into it.
+/// Bytes before and behind a function that are looked at for short jumps into it.
 pub const NEIGHBOUR: usize = 192;
 
 /// The jumps of one function.
@@ -70,6 +70,14 @@ pub(super) fn neighbour_jumps(before: &[u8], address: u64, first: u64, last: u64
         }
         jumps && end == address
     })
+}
+
+/// Whether what stands right behind a function, from `address` on, jumps to an address from `first` to
+/// `last`.
+pub(super) fn follower_jumps(after: &[u8], address: u64, first: u64, last: u64) -> bool {
+    Decoder::with_ip(64, after, address, DecoderOptions::NONE)
+        .into_iter()
+        .any(|instruction| target(&instruction).is_some_and(|to| (first..=last).contains(&to)))
 }
 
 fn target(instruction: &Instruction) -> Option<u64> {
@@ -153,6 +161,14 @@ mod tests {
         before[30..32].copy_from_slice(&[0x75, 12]);
         assert!(neighbour_jumps(&before, 0x2000, 0x2001, 0x2004));
         assert!(!neighbour_jumps(&before, 0x2000, 0x2005, 0x2008));
+    }
+
+    /// A short jump back from the code behind a function is seen, also behind bytes that are no code.
+    #[test]
+    fn follower() {
+        let after = [0x06, 0x90, 0xeb, 0xf0];
+        assert!(follower_jumps(&after, 0x2010, 0x2001, 0x2004));
+        assert!(!follower_jumps(&after, 0x2010, 0x2001, 0x2003));
     }
 
     /// A function's own jumps, the short ones too; a jump through a register is told apart from one

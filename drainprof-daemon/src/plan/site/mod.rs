@@ -18,7 +18,7 @@ use iced_x86::{Decoder, DecoderOptions, FastFormatter, Instruction, InstructionI
 use super::cost::{Costs, InstructionKind};
 use flow::{Found, State};
 pub use jumps::{FarJumps, NEIGHBOUR};
-use jumps::{Inner, neighbour_jumps};
+use jumps::{Inner, follower_jumps, neighbour_jumps};
 
 /// Most bytes of a function that are decoded; larger ones are probed at their first instruction.
 pub const MAX_FUNCTION: usize = 1 << 20;
@@ -64,6 +64,8 @@ pub struct Function<'a> {
     pub address: u64,
     /// What stands before it, at most [`NEIGHBOUR`] bytes; empty where that is not known.
     pub before: &'a [u8],
+    /// What stands behind it, likewise.
+    pub after: &'a [u8],
     /// Where else within it functions begin, by the symbol tables; sorted.
     pub symbols: &'a [u64],
 }
@@ -274,6 +276,7 @@ pub fn choose(
         if named
             || inner.reaches(second, at)
             || neighbour_jumps(function.before, address, second, at)
+            || follower_jumps(function.after, address + bytes.len() as u64, second, at)
             || jumps(second, at)
         {
             stop = Stop::JumpTarget;

@@ -9,7 +9,7 @@ fn needs(args: u8) -> Needs {
 }
 
 fn function(bytes: &[u8]) -> Function<'_> {
-    Function { bytes, address: ADDRESS, before: &[], symbols: &[] }
+    Function { bytes, address: ADDRESS, before: &[], after: &[], symbols: &[] }
 }
 
 fn chosen(bytes: &[u8], args: u8) -> Choice {
@@ -76,7 +76,7 @@ fn effects_come_after() {
     assert_eq!(choose(function(&code), needs(1), &costs, &|_, _| false).offset, 3);
 }
 
-/// Jumps behind the first instruction: by the function itself, by code right before it, by code far away,
+/// Jumps behind the first instruction: by the function itself, by code right before and behind it, by code far away,
 /// by name, and, where it is not known where to, only if the stack would not show it.
 #[test]
 fn jumped_to() {
@@ -92,6 +92,9 @@ fn jumped_to() {
     before.extend([0x75, 0x02]);
     let neighbour = Function { before: &before, ..function(&code) };
     let choice = choose(neighbour, needs(1), &Costs::assumed(), &|_, _| false);
+    assert_eq!((choice.offset, choice.stop), (0, Stop::JumpTarget));
+    let follower = Function { after: &[0xeb, 0xfb], ..function(&code) };
+    let choice = choose(follower, needs(1), &Costs::assumed(), &|_, _| false);
     assert_eq!((choice.offset, choice.stop), (0, Stop::JumpTarget));
     let named = Function { symbols: &[ADDRESS + 2], ..function(&code) };
     let choice = choose(named, needs(1), &Costs::assumed(), &|_, _| false);
