@@ -247,7 +247,11 @@ impl Session {
                     let original = traced.put(address)?;
                     let other =
                         breakpoints.insert(address, Breakpoint { function, at_entry, original });
-                    ensure!(other.is_none(), "{path:?}+{at:#x} shares its place with another one");
+                    ensure!(
+                        other.is_none(),
+                        "{}+{at:#x} shares its place with another one",
+                        path.display()
+                    );
                 }
                 planned.push(Planned { path: path.clone(), at, choice, calls: 0 });
             }
@@ -285,7 +289,7 @@ fn run(command: &[&str], session: &mut Session) -> Result<()> {
         if at.at_entry {
             if let Some(open) = &call {
                 let open = &planned[open.function];
-                bail!("{:?}+{:#x} was left before its place", open.path, open.at);
+                bail!("{}+{:#x} was left before its place", open.path.display(), open.at);
             }
             function.calls += 1;
             call = Some(Call {
@@ -294,7 +298,7 @@ fn run(command: &[&str], session: &mut Session) -> Result<()> {
                 caller: traced.word(regs.rsp)?,
             });
         } else {
-            let name = || format!("{:?}+{:#x}", function.path, function.at);
+            let name = || format!("{}+{:#x}", function.path.display(), function.at);
             let call = call.take().filter(|call| call.function == at.function);
             let call = call.with_context(|| format!("{}: its place without its entry", name()))?;
             compare(&traced, function, &call, &regs, &mut session.tally).with_context(name)?;
