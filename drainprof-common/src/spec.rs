@@ -332,6 +332,22 @@ impl Cookie {
     }
 }
 
+/// Where an argument is at a probe that does not sit on its function's first instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct ArgPlace {
+    /// The register, in the order in which x86 encodes them (rax rcx rdx rbx rsp rbp rsi rdi r8 … r15);
+    /// [`ArgPlace::ON_STACK`]: in memory.
+    pub register: u16,
+    /// In memory: bytes from the stack pointer at the probe.
+    pub offset: i16,
+}
+
+impl ArgPlace {
+    /// Instead of a register.
+    pub const ON_STACK: u16 = 16;
+}
+
 /// One probe, as the kernel programs see it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -365,6 +381,13 @@ pub struct ProbeSpec {
     pub live_start: u64,
     /// Bytes per granule where they are a constant of the profile; 0: unknown.
     pub granule_bytes: u64,
+    /// Bytes by which the stack pointer at the probe lies below where it was at the function's entry.
+    pub stack_moved: u32,
+    /// Bit *i*: argument *i* is not in the register that the calling convention gives it, but where
+    /// `places` says.
+    pub moved: u32,
+    /// Where the arguments are that have moved.
+    pub places: [ArgPlace; 6],
     /// What needs no code, both phases.
     pub simple: [Simple; MAX_SIMPLE],
     /// The code, both phases.

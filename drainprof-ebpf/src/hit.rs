@@ -17,7 +17,7 @@ use drainprof_common::{
     spec::{Cookie, Kind, MAX_SIMPLE, ProbeSpec, Simple, flags, op, value},
 };
 
-use crate::{atomic, config, granule::mode, losses, maps, walk};
+use crate::{atomic, config, granule::mode, losses, maps, moved, walk};
 
 /// A hit in a traced process.
 pub(crate) struct Hit {
@@ -80,13 +80,13 @@ impl Hit {
         }
     }
 
-    /// Notes the stack pointer at a function's entry; the return address, 0 where it is not wanted or cannot
-    /// be read.
+    /// Notes the stack pointer as it was at the function's entry; the return address, 0 where it is not wanted or
+    /// cannot be read.
     #[inline(always)]
     pub(crate) fn enter<C: EbpfContext>(&mut self, ctx: &C) -> u64 {
         let regs: *const pt_regs = ctx.as_ptr().cast();
-        // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load.
-        self.rsp = unsafe { (*regs).rsp };
+        // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load. The spec is a live value.
+        self.rsp = unsafe { (*regs).rsp.wrapping_add(u64::from((*self.spec).stack_moved)) };
         if self.has(flags::HAS_CALLER) { return_address(self.rsp) } else { 0 }
     }
 
@@ -260,12 +260,12 @@ fn started(who: u64, index: u32, target: TargetValue, at_return: bool) -> Option
     })
 }
 
-/// Fills the file at a function's entry.
+/// Fills the file at a function's entry; `false` where an argument cannot be read.
 ///
 /// # Safety
 /// `file` points to a file that lives as long as the hit; it need not be initialised.
 #[inline(always)]
-pub(crate) unsafe fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit, file: *mut File) {
+pub(crate) unsafe fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit, file: *mut File) -> bool {
     let regs: *const pt_regs = ctx.as_ptr().cast();
     let caller = hit.enter(ctx);
     let words = file.cast::<u64>();
@@ -283,8 +283,12 @@ pub(crate) unsafe fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit, file: *mut Fi
         for value in INPUTS..FILE_WORDS {
             words.add(value).write_volatile(0);
         }
+        if (*hit.spec).moved != 0 && !moved::fetch(regs, hit.spec, words) {
+            return false;
+        }
     }
     hit.file = file;
+    true
 }
 
 /// Runs one phase of the spec's code; `false` where the hit is not to be counted. What failed is counted.

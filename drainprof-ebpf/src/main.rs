@@ -39,6 +39,7 @@ mod histogram;
 mod hit;
 mod losses;
 mod maps;
+mod moved;
 mod object;
 mod objects;
 mod probes;

@@ -71,3 +71,21 @@ pub fn changed_text_bytes(pid: u32, path: &Path) -> Result<usize> {
     ensure!(compared > 0, "process {pid} maps no code of {}", path.display());
     Ok(changed)
 }
+
+/// The address of a function in a process that has mapped `path`.
+pub fn address_in(pid: u32, path: &Path, symbol: &str) -> Result<u64> {
+    let offset = file_offset(path, symbol)?;
+    let path = path.canonicalize()?.display().to_string();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    for line in maps.lines().filter(|line| line.ends_with(&path)) {
+        let mut fields = line.split_whitespace();
+        let (range, at) = (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
+        let (start, end) = range.split_once('-').context("a mapping has a start and an end")?;
+        let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
+        let at = u64::from_str_radix(at, 16)?;
+        if (at..at + (end - start)).contains(&offset) {
+            return Ok(start + (offset - at));
+        }
+    }
+    anyhow::bail!("process {pid} does not map {symbol} of {path}")
+}

@@ -43,6 +43,7 @@ fn truths_add_up() -> Result<()> {
         ("misuse", &["mode=replaced_across"]),
         ("misuse", &["mode=unknown_free"]),
         ("resize", &[]),
+        ("shapes", &[]),
         ("nested", &["inflight=1"]),
         ("instances", &["destroy=1"]),
         ("family", &["mode=fork"]),

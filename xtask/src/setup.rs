@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 19] = [
     "apache2-utils",
     "apt",
     "binutils",
@@ -17,11 +17,18 @@ const PACKAGES: [&str; 12] = [
     "cpio",
     "dpkg",
     "gcc",
+    "libapr1",
     "libc6-dev",
+    "libjemalloc2",
     "nginx-light",
+    "openssl",
+    "perl",
     "postgresql-15",
+    "python3",
     "qemu-system-x86",
+    "sqlite3",
     "util-linux",
+    "xz-utils",
 ];
 
 /// What the demo alone needs.

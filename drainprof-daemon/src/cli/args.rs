@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{account::Duty, export::FORMATS, profile::Level};
+use crate::{account::Duty, export::FORMATS, plan::Sites, profile::Level};
 
 const EXIT_CODES: &str = "Exit codes:
   0 ok    1 failure    2 usage    3 below --fail-under    4 no such target, or no profile matches
@@ -109,6 +109,10 @@ pub(super) struct ObserveArgs {
     /// List only granules that hold at least this many bytes, where bytes are known.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub(super) min_size: u64,
+    /// Which instruction of a function may be probed: its first, or the cheapest that sees the same.
+    #[arg(long, value_enum, default_value_t = SitesArg::Cheapest, value_name = "WHICH",
+          env = "DRAINPROF_SITES")]
+    pub(super) sites: SitesArg,
     /// Look for separate debug files here too.
     #[arg(long, value_name = "DIR", env = "DRAINPROF_DEBUG_DIR")]
     pub(super) debug_dir: Vec<PathBuf>,
@@ -159,7 +163,12 @@ pub(super) struct SizeArgs {
 
 impl ObserveArgs {
     /// What `profile check` observes with.
-    pub(super) fn for_check(profile: &str, level: Option<Level>, cache: CacheArgs) -> Self {
+    pub(super) fn for_check(
+        profile: &str,
+        level: Option<Level>,
+        sites: SitesArg,
+        cache: CacheArgs,
+    ) -> Self {
         Self {
             profile: vec![profile.to_owned()],
             level: level.map(|level| match level {
@@ -179,6 +188,7 @@ impl ObserveArgs {
             top: 20,
             min_age: Duration::ZERO,
             min_size: 0,
+            sites,
             debug_dir: Vec::new(),
             cache,
             sizes: SizeArgs {
@@ -241,6 +251,10 @@ pub(super) enum ProfileAction {
         /// The level to check at; default: the deepest that the profile offers.
         #[arg(long, value_enum)]
         level: Option<LevelArg>,
+        /// Which instruction of a function may be probed: its first, or the cheapest that sees the same.
+        #[arg(long, value_enum, default_value_t = SitesArg::Cheapest, value_name = "WHICH",
+              env = "DRAINPROF_SITES")]
+        sites: SitesArg,
         #[command(flatten)]
         cache: CacheArgs,
     },
@@ -288,6 +302,24 @@ impl From<LevelArg> for Level {
         match level {
             LevelArg::Boundary => Self::Boundary,
             LevelArg::Objects => Self::Objects,
+        }
+    }
+}
+
+/// Which instructions of functions may be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum SitesArg {
+    /// The first one, whatever it costs.
+    Entry,
+    /// The cheapest at which everything that is needed is still known.
+    Cheapest,
+}
+
+impl From<SitesArg> for Sites {
+    fn from(sites: SitesArg) -> Self {
+        match sites {
+            SitesArg::Entry => Self::Entry,
+            SitesArg::Cheapest => Self::Cheapest,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `drainprof attach`.
 
+use std::io::Write as _;
+
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -7,7 +9,7 @@ use super::{
     args::AttachArgs,
     drive::{Driver, Happening, block_on},
     options,
-    profile::print_plans,
+    profile::{plans_json, print_plans},
 };
 use crate::target::Process;
 
@@ -59,10 +61,19 @@ async fn attach(args: AttachArgs) -> Result<u8> {
 
 fn dry_run(args: &AttachArgs) -> Result<u8> {
     let mut observer = options::observer(&args.observe)?;
+    let mut planned = Vec::new();
     for pid in &args.pid {
         let process = Process::open(*pid)?;
         let (plans, findings) = observer.plan(&process)?;
-        print_plans(&process, &plans, &findings)?;
+        if args.observe.format == "json" {
+            planned.push(plans_json(&process, &plans, &findings));
+        } else {
+            print_plans(&process, &plans, &findings)?;
+        }
+    }
+    if args.observe.format == "json" {
+        let document = serde_json::json!({ "schema": "drainprof.plan/1", "processes": planned });
+        writeln!(std::io::stdout().lock(), "{document:#}")?;
     }
     Ok(super::code::OK)
 }

@@ -118,6 +118,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         debug_dirs: args.debug_dir.clone(),
         costs: calibrate::costs(&calibration(&args.cache, false)),
         duty: args.duty,
+        sites: args.sites.into(),
     };
     Ok(Observer::new(&config, library, options)?)
 }

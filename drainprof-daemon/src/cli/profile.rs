@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io::Write as _, time::Duration};
 use anyhow::{Context as _, Result};
 
 use super::{
-    args::{CacheArgs, ObserveArgs, ProfileAction, ProfileArgs},
+    args::{CacheArgs, ObserveArgs, ProfileAction, ProfileArgs, SitesArg},
     code,
     drive::block_on,
     exit::Failure,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     account::ProbeFacts,
-    plan::{AttachPlan, Finding},
+    plan::{AttachPlan, Finding, PlanRow},
     profile::{self, Level, Profile, Source},
     target::{Process, printable},
     watch::Observer,
@@ -24,8 +24,8 @@ pub(super) fn main(args: ProfileArgs) -> Result<u8> {
     match args.action {
         ProfileAction::List => list(),
         ProfileAction::Show { name } => show(&name),
-        ProfileAction::Check { profile, pid, time, level, cache } => {
-            check(&profile, pid, time, level.map(Into::into), cache)
+        ProfileAction::Check { profile, pid, time, level, sites, cache } => {
+            check(&profile, pid, time, level.map(Into::into), sites, cache)
         }
     }
 }
@@ -70,6 +70,7 @@ fn check(
     pid: Option<u32>,
     time: Option<Duration>,
     level: Option<Level>,
+    sites: SitesArg,
     cache: CacheArgs,
 ) -> Result<u8> {
     let (library, names) = options::library(&[asked.to_owned()])?;
@@ -81,7 +82,7 @@ fn check(
     describe(profile, &levels)?;
     let Some(pid) = pid else { return Ok(code::OK) };
     let level = level.or_else(|| levels.last().copied());
-    let args = ObserveArgs::for_check(asked, level, cache);
+    let args = ObserveArgs::for_check(asked, level, sites, cache);
     let mut observer = options::observer(&args)?;
     let process = Process::open(pid)?;
     let (plans, findings) = observer.plan(&process)?;
@@ -166,6 +167,50 @@ fn fired(probe: &ProbeFacts) -> String {
     text
 }
 
+/// Which instruction is probed, what a hit costs there, and what it would at the function's first.
+fn price(row: &PlanRow) -> Option<String> {
+    let mut text = format!(
+        "+{:#x} `{}`: {}, {:.0} ns{}",
+        row.offset,
+        row.instruction.as_deref()?,
+        row.instruction_kind?,
+        row.cost_ns?,
+        if row.costs_measured { "" } else { " (assumed)" }
+    );
+    if row.offset > 0 {
+        let _ = write!(text, "; at +0 {}, {:.0} ns", row.entry_kind?, row.entry_cost_ns?);
+    }
+    if !row.moved.is_empty() {
+        let _ = write!(text, "; {}", row.moved.join(" "));
+    }
+    let _ = write!(text, "; not further: {}", row.stop);
+    Some(text)
+}
+
+/// Where the probes of a process go, as `--dry-run -o json` shows it.
+pub(super) fn plans_json(
+    process: &Process,
+    plans: &[AttachPlan],
+    findings: &[Finding],
+) -> serde_json::Value {
+    let plans: Vec<_> = plans
+        .iter()
+        .map(|plan| {
+            serde_json::json!({
+                "profile": plan.profile.name,
+                "level": plan.level.name(),
+                "probes": plan.rows(),
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "pid": process.pid,
+        "comm": printable(&process.comm),
+        "plans": plans,
+        "findings": findings,
+    })
+}
+
 /// Prints where the probes of a process go.
 pub(super) fn print_plans(
     process: &Process,
@@ -187,6 +232,9 @@ pub(super) fn print_plans(
                 "    {:<8} {:<7} {}+{:#x} {}{aliases}",
                 row.role, row.phase, row.object, row.file_offset, row.symbol
             )?;
+            if let Some(price) = price(&row) {
+                writeln!(out, "             {price}")?;
+            }
         }
     }
     for finding in findings {

@@ -25,6 +25,8 @@
 //! | `clones` | copies or parts of a probed function exist beside it |
 //! | `clone_only`, `renamed` | a function exists only as what the compiler made of it |
 //! | `deleted`, `replaced` | the object's file is no longer what its path names |
+//! | `entered_again` | a function jumps to its own first instruction |
+//! | `expensive_site` | probes for which there is no cheap instruction |
 //! | `ifunc` | which function an IFUNC stands for, or why that is not known |
 //! | `not_a_function` | a symbol that cannot be probed |
 //! | `missing_symbol` | a probe's address is not in the object |
@@ -35,9 +37,12 @@ use std::sync::Arc;
 use drainprof_common::spec::ProbeSpec;
 
 use super::{
-    AttachPlan, Finding, NoMatch, ObjectResolver, PlannedProbe, Site,
+    AttachPlan, Finding, NoMatch, ObjectResolver, PlannedProbe, Site, Sites,
+    cost::Costs,
     matching::{address_text, match_objects},
     places::{self, Place, Within},
+    site::{Choice, Needs, Stop},
+    sites,
 };
 use crate::{
     profile::{Level, Probe, Profile, Role},
@@ -79,6 +84,10 @@ pub struct Request<'a> {
     pub image: &'a Image,
     /// What the IFUNCs that the profile names stand for in it; those that are not there are not probed.
     pub followed: &'a [Followed],
+    /// What hits cost on this machine.
+    pub costs: &'a Costs,
+    /// Which instructions of functions may be probed.
+    pub sites: Sites,
 }
 
 /// Why there is no plan.
@@ -263,7 +272,7 @@ impl Builder<'_> {
             .unwrap_or(object);
         let same = self.planned.iter_mut().find(|other| {
             other.probe.site.inode == object.mapped.inode
-                && other.probe.site.file_offset == place.file_offset
+                && other.probe.site.entry_offset == place.file_offset
                 && other.probe.role == probe.role
                 // Two tables that name the very same address mean two probes (with different `when`s),
                 // unless they do the same thing.
@@ -283,9 +292,12 @@ impl Builder<'_> {
                         shown_path: object.mapped.shown_path.clone(),
                         inode: object.mapped.inode,
                         file_offset: place.file_offset,
+                        entry_offset: place.file_offset,
                         symbol: place.symbol,
                         aliases: place.alias.into_iter().collect(),
                     },
+                    // Chosen when all probes are known.
+                    choice: Choice::blind(Stop::Asked, Needs::default()),
                 },
             });
             return;
@@ -323,6 +335,17 @@ impl Builder<'_> {
                 });
             }
         }
+        let mut probes: Vec<_> =
+            self.planned.iter_mut().map(|planned| &mut planned.probe).collect();
+        let found = sites::place_all(
+            &mut probes,
+            self.request.image,
+            self.request.costs,
+            self.request.sites,
+        );
+        for finding in found {
+            self.note(finding);
+        }
         // Stable: within a role the profile's order stays.
         self.planned.sort_by_key(|planned| {
             ORDER.iter().position(|&role| role == planned.probe.role).unwrap_or(ORDER.len())
@@ -331,6 +354,7 @@ impl Builder<'_> {
             profile: Arc::clone(profile),
             level,
             allocator,
+            costs: self.request.costs.clone(),
             probes: self.planned.into_iter().map(|planned| planned.probe).collect(),
             findings: self.findings,
         })

@@ -11,6 +11,8 @@ pub mod matching;
 mod model;
 mod places;
 mod resolver;
+pub mod site;
+mod sites;
 mod treatment;
 
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
@@ -18,6 +20,7 @@ pub use ifunc::ifuncs;
 pub use matching::{Mismatch, NoMatch, Tried, match_objects};
 pub use model::{AttachPlan, Finding, PlanRow, PlannedProbe, Site};
 pub use resolver::ObjectResolver;
+pub use sites::{Chooser, Sites, needs};
 
 #[cfg(test)]
 mod testing;

@@ -9,7 +9,7 @@ use crate::{
     account::{Began, Duty, Ended, Windows},
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
     export::Names,
-    plan::{AttachPlan, Finding, NoMatch, PlanError, cost::Costs},
+    plan::{AttachPlan, Finding, NoMatch, PlanError, Sites, cost::Costs},
     profile::{Level, Library, Profile},
     target::{ElfCache, Image, ImageOptions, Process, TargetError},
 };
@@ -29,6 +29,8 @@ pub struct ObserverOptions {
     pub costs: Costs,
     /// Observe in windows only.
     pub duty: Option<Duty>,
+    /// Which instructions of functions may be probed.
+    pub sites: Sites,
 }
 
 /// Why a process cannot be observed.

@@ -59,7 +59,15 @@ pub(super) fn plans(
         let followed = follow_ifuncs(process, image, &ifuncs(profile, &objects));
         let level = level(profile, options.level)?;
         let allocator = number(allocators, profile, level);
-        let request = Request { profile, level, allocator, image, followed: &followed };
+        let request = Request {
+            profile,
+            level,
+            allocator,
+            image,
+            followed: &followed,
+            costs: &options.costs,
+            sites: options.sites,
+        };
         let compile = |profile: &Profile,
                        probe: &profile::Probe,
                        level: Level,
@@ -167,7 +175,7 @@ impl Observer {
             placed.allocator == allocator
                 && placed.pid == scope
                 && placed.probe.site.inode == probe.site.inode
-                && placed.probe.site.file_offset == probe.site.file_offset
+                && placed.probe.site.entry_offset == probe.site.entry_offset
                 && placed.probe.role == probe.role
         })
     }

@@ -25,8 +25,8 @@ fn at_entry(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
     let Some(mut hit) = hit::begin(ctx, false) else { return };
     let mut file = MaybeUninit::uninit();
     // SAFETY: the file lives to the end of this function, as the hit does.
-    unsafe { hit::enter(ctx, &mut hit, file.as_mut_ptr()) };
-    if hit::evaluate(&hit, false) {
+    let entered = unsafe { hit::enter(ctx, &mut hit, file.as_mut_ptr()) };
+    if entered && hit::evaluate(&hit, false) {
         handle(&hit);
     }
 }

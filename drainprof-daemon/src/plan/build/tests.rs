@@ -13,7 +13,19 @@ use crate::{
 };
 
 fn plan_of(profile: &Arc<Profile>, image: &Image, level: Level) -> Result<AttachPlan, PlanError> {
-    plan(Request { profile, level, allocator: 7, image, followed: &[] }, &wanted, &compile)
+    plan(
+        Request {
+            profile,
+            level,
+            allocator: 7,
+            image,
+            followed: &[],
+            costs: &Costs::assumed(),
+            sites: Sites::Cheapest,
+        },
+        &wanted,
+        &compile,
+    )
 }
 
 fn codes(plan: &AttachPlan) -> Vec<&str> {
@@ -44,7 +56,8 @@ fn levels_and_order() {
     let plan = plan_of(&profile, &image, Level::Objects).unwrap();
     let roles: Vec<Role> = plan.probes.iter().map(|probe| probe.role).collect();
     assert_eq!(roles, [Role::Free, Role::Alloc, Role::Close, Role::Open]);
-    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+    let codes: Vec<&str> = plan.findings.iter().map(|finding| finding.code.as_str()).collect();
+    assert_eq!(codes, ["expensive_site"], "functions of one instruction have no other place");
     assert_eq!(plan.allocator, 7);
     for probe in &plan.probes {
         let hit = &elf.resolve(&probe.site.symbol)[0];
@@ -103,6 +116,8 @@ fn aliases_are_one_probe() {
             allocator: 0,
             image: &image,
             followed: &[],
+            costs: &Costs::assumed(),
+            sites: Sites::Cheapest,
         };
         let plan = super::plan(request, &wanted, &differing).unwrap();
         assert_eq!(plan.probes.len(), probes, "{second}");
@@ -212,8 +227,15 @@ fn followed_ifuncs() {
     let planned = |outcome| {
         let followed = [Followed { key: keys[0], outcome }];
         let level = Level::Objects;
-        let request =
-            Request { profile: &profile, level, allocator: 7, image: &image, followed: &followed };
+        let request = Request {
+            profile: &profile,
+            level,
+            allocator: 7,
+            image: &image,
+            followed: &followed,
+            costs: &Costs::assumed(),
+            sites: Sites::Cheapest,
+        };
         build(request, &objects, &wanted, &compile).unwrap()
     };
     for (object, name) in [(0, "fast"), (1, "pool_open")] {
@@ -339,6 +361,8 @@ fn compile_errors() {
         allocator: 0,
         image: &image,
         followed: &[],
+        costs: &Costs::assumed(),
+        sites: Sites::Cheapest,
     };
     let error = plan(request, &wanted, &fails).unwrap_err().to_string();
     assert!(

@@ -25,6 +25,10 @@ fn exercise(path: &Path) {
         let _ = elf.clones(name);
     }
     let _ = elf.resolve_demangled("*pool*");
+    for (vaddr, size) in elf.code_symbols() {
+        let _ = elf.code(vaddr, usize::try_from(size).unwrap_or(usize::MAX));
+    }
+    let _ = elf.all_code(1 << 20);
     let _ = elf.slots(&[b"the_pool".to_vec(), b"in_bss".to_vec()], Some(0));
     if let Ok(types) = elf.types() {
         for field in ["live", "d.nested.high", "next", "gone"] {

@@ -6,6 +6,7 @@
 //! instead of SIGBUS), and the names that come out are shown only through
 //! [`printable`](super::printable()).
 
+mod code;
 mod debug;
 mod demangle;
 mod read;

@@ -25,7 +25,7 @@ use super::{
 use crate::target::{file::open_regular, printable};
 
 /// Largest file that is opened: debug files of browsers have several GiB, of which little is read.
-const MAX_FILE: u64 = 16 << 30;
+pub(super) const MAX_FILE: u64 = 16 << 30;
 /// Most section headers (`-ffunction-sections` leaves many in object files, few in programs).
 const MAX_SECTIONS: usize = 100_000;
 /// Most program headers.

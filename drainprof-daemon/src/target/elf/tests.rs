@@ -334,3 +334,31 @@ fn unreadable_files() {
     fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
     assert!(try_open(&sparse).to_string().contains("larger"));
 }
+
+/// Code is read from the file, function by function and as a whole, within bounds.
+#[test]
+fn code() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = library(dir.path(), "libpool.so", &[]);
+    let elf = open(&path, &[]);
+    let file = fs::read(&path).unwrap();
+    let hit = &elf.resolve("pool_open")[0];
+    let symbols = elf.code_symbols();
+    assert!(symbols.contains(&(hit.vaddr, hit.size)), "an alias is one with it");
+    assert!(symbols.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    let at = usize::try_from(hit.file_offset.unwrap()).unwrap();
+    assert_eq!(elf.code(hit.vaddr, 8).unwrap(), file[at..at + 8]);
+    let data = elf.resolve("the_pool")[0].vaddr;
+    assert!(elf.code(data, 8).unwrap().is_empty(), "data is no code");
+    let all = elf.all_code(1 << 20).unwrap();
+    let (start, bytes) = all
+        .iter()
+        .find(|(start, bytes)| (*start..start + bytes.len() as u64).contains(&hit.vaddr))
+        .unwrap();
+    let into = usize::try_from(hit.vaddr - start).unwrap();
+    assert_eq!(bytes[into..into + 8], file[at..at + 8]);
+    assert_eq!(elf.code(hit.vaddr, usize::MAX).unwrap().len(), bytes.len() - into, "to the end");
+    assert!(elf.all_code(8).unwrap_err().to_string().contains("more than is searched"));
+    fs::write(&path, &file[..at]).unwrap();
+    assert!(elf.code(hit.vaddr, 8).unwrap_err().to_string().contains("beyond the end"));
+}

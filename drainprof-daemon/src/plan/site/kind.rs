@@ -1,0 +1,82 @@
+//! Which kind an instruction is of, for its price.
+//!
+//! Only exact shapes get a kind other than [`InstructionKind::Other`]: kernels decide by opcode bytes and
+//! prefixes, and refuse to probe some prefixes altogether. Called by `site`.
+
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+
+use crate::plan::cost::InstructionKind;
+
+/// The nops that every kernel knows, but for the one of five bytes.
+const NOPS: [&[u8]; 5] = [
+    &[0x90],
+    &[0x66, 0x90],
+    &[0x0f, 0x1f, 0x00],
+    &[0x0f, 0x1f, 0x40, 0x00],
+    &[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
+];
+const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+/// The kind of `instruction`, which was decoded from `bytes`.
+pub(super) fn of(instruction: &Instruction, bytes: &[u8]) -> InstructionKind {
+    if bytes == NOP5 {
+        return InstructionKind::Nop5;
+    }
+    if NOPS.contains(&bytes) {
+        return InstructionKind::Nop;
+    }
+    if is_prefixed(instruction) {
+        return InstructionKind::Other;
+    }
+    match instruction.mnemonic() {
+        // `push r64` without further prefixes: 50+r, or 41 50+r.
+        Mnemonic::Push if instruction.code() == Code::Push_r64 => match bytes {
+            [0x50..=0x57] | [0x41, 0x50..=0x57] => InstructionKind::Push,
+            _ => InstructionKind::Other,
+        },
+        Mnemonic::Endbr64 => InstructionKind::Endbr,
+        Mnemonic::Ret if bytes == [0xc3] => InstructionKind::Return,
+        Mnemonic::Mov => moved(instruction),
+        Mnemonic::Test | Mnemonic::Cmp => InstructionKind::Compare,
+        Mnemonic::Lea => InstructionKind::Lea,
+        Mnemonic::Add | Mnemonic::Sub | Mnemonic::And | Mnemonic::Or | Mnemonic::Xor => {
+            InstructionKind::Arithmetic
+        }
+        _ if is_relative_branch(bytes) => InstructionKind::Branch,
+        _ => InstructionKind::Other,
+    }
+}
+
+/// Prefixes that kernels refuse, or that change what an opcode is taken for.
+fn is_prefixed(instruction: &Instruction) -> bool {
+    let refused = matches!(
+        instruction.segment_prefix(),
+        Register::ES | Register::CS | Register::SS | Register::DS
+    );
+    refused
+        || instruction.has_lock_prefix()
+        || instruction.has_rep_prefix()
+        || instruction.has_repne_prefix()
+}
+
+fn moved(instruction: &Instruction) -> InstructionKind {
+    let kinds = [instruction.op0_kind(), instruction.op1_kind()];
+    let special = |operand: u32| {
+        let register = instruction.op_register(operand);
+        register.is_segment_register() || register.is_cr() || register.is_dr() || register.is_tr()
+    };
+    match kinds {
+        _ if special(0) || special(1) => InstructionKind::Other,
+        [OpKind::Memory, _] | [_, OpKind::Memory] => InstructionKind::Memory,
+        // `mov reg, imm` is as cheap or dear as one between registers: no kernel emulates either.
+        _ => InstructionKind::Move,
+    }
+}
+
+/// `jmp`, `jcc` and `call` with a displacement, without any prefix.
+fn is_relative_branch(bytes: &[u8]) -> bool {
+    matches!(
+        bytes,
+        [0xeb | 0x70..=0x7f, _] | [0xe9 | 0xe8, _, _, _, _] | [0x0f, 0x80..=0x8f, _, _, _, _]
+    )
+}

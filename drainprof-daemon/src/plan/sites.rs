@@ -1,0 +1,249 @@
+//! Which instruction of its function each probe of a plan goes to.
+//!
+//! [`mod@crate::plan::site`] chooses for one function; this gathers what it needs of the object's file,
+//! asks it once for all probes of a function, writes the answer into the probes and their specs, and says
+//! which ones stay dear. Called by `build` when all probes are planned.
+
+use std::{cell::OnceCell, collections::BTreeMap};
+
+use drainprof_common::spec::{ArgPlace, ProbeSpec, op};
+
+use super::{
+    Finding, PlannedProbe,
+    cost::{Costs, InstructionKind},
+    site::{Choice, FarJumps, Function, MAX_FUNCTION, NEIGHBOUR, Needs, Place, Stop, choose},
+};
+use crate::{
+    profile::{Phase, Role},
+    target::{Elf, Image, printable},
+};
+
+/// Most bytes of code that are searched for jumps (the largest programs have 300 MB of it).
+const MAX_CODE_BYTES: u64 = 512 << 20;
+/// How much dearer than an ordinary hit one must be for the user to be told.
+const DEAR: f64 = 4.0;
+/// Most probes that one finding names.
+const MAX_NAMED: usize = 8;
+
+/// Which instructions of functions are considered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sites {
+    /// Each function's first.
+    Entry,
+    /// The cheapest at which everything that is needed is still known.
+    #[default]
+    Cheapest,
+}
+
+/// What the entry side of a probe computes from.
+#[must_use]
+pub fn needs(spec: &ProbeSpec) -> Needs {
+    let start = usize::from(spec.entry_start);
+    let code = spec.code.iter().skip(start).take(usize::from(spec.entry_len));
+    code.fold(Needs::default(), |needs, insn| match insn.op {
+        op::ARG if insn.arg < 6 => Needs { args: needs.args | 1 << insn.arg, ..needs },
+        op::CALLER => Needs { caller: true, ..needs },
+        _ => needs,
+    })
+}
+
+/// Chooses the instruction of every probe.
+pub(super) fn place_all(
+    probes: &mut [&mut PlannedProbe],
+    image: &Image,
+    costs: &Costs,
+    sites: Sites,
+) -> Vec<Finding> {
+    let mut functions: BTreeMap<((u64, u64), u64), Vec<usize>> = BTreeMap::new();
+    for (index, probe) in probes.iter().enumerate() {
+        let key = (probe.site.inode, probe.site.entry_offset);
+        functions.entry(key).or_default().push(index);
+    }
+    let mut choosers: BTreeMap<(u64, u64), Chooser<'_>> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for ((inode, entry_offset), members) in functions {
+        let elf = image.objects.iter().find(|object| object.mapped.inode == inode);
+        let elf = elf.and_then(|object| object.elf.as_ref().ok());
+        // One place for all: each further place would be one more trap in every call.
+        let together = members.iter().fold(Needs::default(), |all, &index| {
+            let probe = &probes[index];
+            let opens = matches!(probe.role, Role::Open | Role::Reset | Role::Alloc);
+            all.and(needs(&probe.spec)).and(Needs { args: 0, caller: opens })
+        });
+        let returns = members.iter().any(|&index| probes[index].phase == Phase::Return);
+        let kept = match sites {
+            // The kernel's trampoline stands in for the return address once a return probe was hit, and
+            // its breakpoint on the first instruction is paid for anyway.
+            _ if returns => Some(Stop::ReturnProbe),
+            Sites::Entry => Some(Stop::Asked),
+            Sites::Cheapest => None,
+        };
+        let choice = match elf {
+            Some(elf) => {
+                let chooser = choosers.entry(inode).or_insert_with(|| Chooser::new(elf));
+                chooser.choose(entry_offset, together, costs, kept)
+            }
+            None => Choice::blind(kept.unwrap_or(Stop::Unread), together),
+        };
+        if choice.entered_again {
+            findings.extend(members.first().map(|&index| entered_again(probes[index])));
+        }
+        for index in members {
+            take(probes[index], &choice);
+        }
+    }
+    findings.extend(expensive(probes, costs));
+    findings
+}
+
+/// Chooses instructions in the functions of one object. Keeps what it has read of it for the next one.
+#[derive(Debug)]
+pub struct Chooser<'a> {
+    elf: &'a Elf,
+    /// Addresses and sizes, sorted.
+    symbols: OnceCell<Vec<(u64, u64)>>,
+    far: OnceCell<FarJumps>,
+}
+
+impl<'a> Chooser<'a> {
+    /// For the functions of `elf`.
+    #[must_use]
+    pub fn new(elf: &'a Elf) -> Self {
+        Self { elf, symbols: OnceCell::new(), far: OnceCell::new() }
+    }
+
+    /// Chooses for the function whose first instruction lies at `entry_offset` of the file; `kept` says why
+    /// it must be the first one, if it must.
+    #[must_use]
+    pub fn choose(
+        &self,
+        entry_offset: u64,
+        needs: Needs,
+        costs: &Costs,
+        kept: Option<Stop>,
+    ) -> Choice {
+        let elf = self.elf;
+        if !cfg!(target_arch = "x86_64") {
+            return Choice::blind(Stop::Machine, needs);
+        }
+        let Ok(address) = elf.code_at(entry_offset) else {
+            return Choice::blind(Stop::Unread, needs);
+        };
+        let (size, inner) = self.extent(address);
+        let known = size > 0 && size <= MAX_FUNCTION;
+        // An instruction has at most 15 bytes.
+        let Ok(bytes) = elf.code(address, if known { size } else { 16 }) else {
+            return Choice::blind(Stop::Unread, needs);
+        };
+        let kept = kept.or((!known || bytes.len() < size).then_some(Stop::Size));
+        if let Some(stop) = kept {
+            return Choice::at_entry(&bytes, address, needs, costs, stop);
+        }
+        let before = address.checked_sub(NEIGHBOUR as u64);
+        let before = before.and_then(|from| elf.code(from, NEIGHBOUR).ok()).unwrap_or_default();
+        let before = if before.len() == NEIGHBOUR { before.as_slice() } else { &[] };
+        let end = address.saturating_add(size as u64);
+        let after = elf.code(end, NEIGHBOUR).unwrap_or_default();
+        let function = Function { bytes: &bytes, address, before, after: &after, symbols: &inner };
+        choose(function, needs, costs, &|first, last| self.far_jumps(first, last))
+    }
+
+    /// The size of the function at `address`, 0 where it is not known, and where else in it code begins.
+    fn extent(&self, address: u64) -> (usize, Vec<u64>) {
+        let symbols = self.symbols.get_or_init(|| self.elf.code_symbols());
+        let at = symbols.partition_point(|symbol| symbol.0 < address);
+        let size = symbols.get(at).filter(|own| own.0 == address).map_or(0, |own| own.1);
+        let inner = symbols
+            .iter()
+            .skip(at + 1)
+            .map(|symbol| symbol.0)
+            .take_while(|other| other - address < size)
+            .collect();
+        (usize::try_from(size).unwrap_or(usize::MAX), inner)
+    }
+
+    fn far_jumps(&self, first: u64, last: u64) -> bool {
+        if let Some(far) = self.far.get() {
+            return far.reaches(first, last);
+        }
+        // What cannot be searched is not known to be free of jumps.
+        let Ok(code) = self.elf.all_code(MAX_CODE_BYTES) else { return true };
+        let pieces = code.iter().map(|(at, bytes)| (*at, bytes.as_slice()));
+        self.far.get_or_init(|| FarJumps::of(pieces)).reaches(first, last)
+    }
+}
+
+/// Writes the choice into a probe and its spec.
+fn take(probe: &mut PlannedProbe, choice: &Choice) {
+    probe.site.file_offset = probe.site.entry_offset + u64::from(choice.offset);
+    probe.spec.stack_moved = choice.stack_moved;
+    probe.spec.moved = u32::from(choice.moved());
+    for (place, found) in probe.spec.places.iter_mut().zip(choice.places) {
+        *place = match found {
+            Some(Place::Register(number)) => ArgPlace { register: number.into(), offset: 0 },
+            Some(Place::Stack(offset)) => ArgPlace { register: ArgPlace::ON_STACK, offset },
+            None => ArgPlace::default(),
+        };
+    }
+    probe.choice = choice.clone();
+}
+
+fn entered_again(probe: &PlannedProbe) -> Finding {
+    Finding {
+        code: "entered_again".into(),
+        message: format!(
+            "{} in {} jumps back to its own first instruction (a loop, or a call to itself that the compiler \
+             made a jump): each time counts as a call",
+            printable(&probe.site.symbol),
+            probe.site.shown_path
+        ),
+    }
+}
+
+/// What an ordinary hit costs: one on the cheapest instruction that functions have.
+fn ordinary(costs: &Costs) -> f64 {
+    let common = InstructionKind::ALL.into_iter().filter(|kind| *kind != InstructionKind::Nop5);
+    common.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
+}
+
+/// Says which probes stay on a dear instruction.
+fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
+    let ordinary = ordinary(costs);
+    let mut named = Vec::new();
+    for probe in probes {
+        let dear = probe.choice.here.as_ref().filter(|here| here.cost_ns > ordinary * DEAR);
+        if let Some(here) = dear {
+            let text = format!(
+                "{}+{:#x} `{}` {:.0} ns ({})",
+                printable(&probe.site.symbol),
+                probe.choice.offset,
+                here.instruction,
+                here.cost_ns,
+                probe.choice.stop
+            );
+            // Several probes at one place are one trap.
+            if !named.contains(&text) {
+                named.push(text);
+            }
+        }
+    }
+    if named.is_empty() {
+        return None;
+    }
+    let count = named.len();
+    named.truncate(MAX_NAMED);
+    let more = count - named.len();
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let source = if costs.measured { "measured here" } else { "assumed, not measured here" };
+    Some(Finding {
+        code: "expensive_site".into(),
+        message: format!(
+            "{count} of the places probed are dear, for want of a better one; an ordinary hit costs {ordinary:.0} ns \
+             ({source}): {}{more}",
+            named.join("; ")
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests;
