@@ -72,6 +72,25 @@ impl Session {
         Ok(index)
     }
 
+    /// Attaches the empty programs where [`Session::attach`] would attach the counting ones of a probe:
+    /// at the entry, and at the return too for a probe that is judged there.
+    ///
+    /// Nothing is counted, and no spec is taken. A hit then costs what the kernel's probing costs at this
+    /// very place: the floor against which drainprof's own cost is measured. Benchmarks call it. The
+    /// programs stay attached as long as the session.
+    pub fn attach_empty(
+        &mut self,
+        probe: &PlannedProbe,
+        pid: Option<NonZeroU32>,
+    ) -> Result<(), BpfError> {
+        let object = open(&probe.site)?;
+        self.attach_program(names::EMPTY_ENTRY, &object, &probe.site, 0, pid)?;
+        if probe.phase == Phase::Return {
+            self.attach_program(names::EMPTY_RETURN, &object, &probe.site, 0, pid)?;
+        }
+        Ok(())
+    }
+
     fn attach_program(
         &mut self,
         name: &'static str,

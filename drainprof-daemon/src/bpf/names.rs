@@ -53,6 +53,10 @@ pub(super) const TRACEPOINTS: [(&str, &str, &str); 4] = [
 /// The program at the entry of every call that is judged at its return.
 pub(super) const CALL_ENTRY: &str = "call_entry";
 
+/// The programs that do nothing, at entry and at return.
+pub(super) const EMPTY_ENTRY: &str = "empty_entry";
+pub(super) const EMPTY_RETURN: &str = "empty_return";
+
 /// The program that judges a role's hits in a phase. `None`: a realloc is judged at return only.
 pub(super) const fn program(role: Role, phase: Phase) -> Option<&'static str> {
     Some(match (role, phase) {
@@ -111,7 +115,7 @@ mod tests {
     #[test]
     fn programs_agree_with_the_object() {
         let mut used: BTreeSet<_> = TRACEPOINTS.iter().map(|row| row.0.to_owned()).collect();
-        used.insert(CALL_ENTRY.to_owned());
+        used.extend([CALL_ENTRY, EMPTY_ENTRY, EMPTY_RETURN].map(str::to_owned));
         for role in Role::ALL {
             for phase in [Phase::Entry, Phase::Return] {
                 used.extend(program(role, phase).map(str::to_owned));
