@@ -51,14 +51,16 @@ pub(crate) fn observer(profile: &str, level: Level) -> Result<Observer> {
     Ok(Observer::new(&config()?, library, options)?)
 }
 
-/// Empty programs wherever drainprof would put its own; they go when the session is dropped.
-pub(crate) fn attach(pid: u32, profile: &str, level: Level) -> Result<Session> {
+/// Empty programs wherever drainprof would put its own, for this process or for all that map its files;
+/// they go when the session is dropped.
+pub(crate) fn attach(pid: u32, profile: &str, level: Level, for_all: bool) -> Result<Session> {
     let mut observer = observer(profile, level)?;
     let process = Process::open(pid)?;
     let (plans, _) = observer.plan(&process)?;
+    let scope = NonZeroU32::new(pid).filter(|_| !for_all);
     let mut session = Session::load(&config()?)?;
     for probe in plans.iter().flat_map(|plan| &plan.probes) {
-        session.attach_empty(probe, NonZeroU32::new(pid))?;
+        session.attach_empty(probe, scope)?;
     }
     Ok(session)
 }

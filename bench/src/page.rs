@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn results_are_kept() {
         let written = serde_json::to_string(&results()).unwrap();
-        let read: crate::model::Results = serde_json::from_str(&written).unwrap();
+        let read: Results = serde_json::from_str(&written).unwrap();
         assert_eq!(text(&read), text(&results()));
     }
 

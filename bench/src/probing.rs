@@ -1,10 +1,11 @@
-//! What can be put on a target: nothing, empty programs, drainprof, bpftrace, perf.
+//! What can be put on a target: empty programs, drainprof, bpftrace, perf.
 //!
 //! Each is in place when `attach` returns and gone when `detach` does; the target's text is looked at to
 //! be sure of both.
 
 use std::{
-    fs,
+    fs::{self, OpenOptions},
+    io::Write as _,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -13,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use drainprof::{bpf::Session, profile::Level};
 use drainprof_tests::{
-    elf::changed_text_bytes,
+    elf::{changed_text_bytes, file_offset},
     environment::{deadline, which},
     process::Process,
     tracer::Tracer,
@@ -33,21 +34,20 @@ pub(crate) type Script = (&'static str, &'static str);
 /// What is put on a target.
 #[derive(Clone, Debug)]
 pub(crate) enum Probing {
-    /// Nothing.
-    Bare,
     /// Empty programs at the sites of a profile at a level.
     Floor(&'static str, Level),
+    /// The same for every process that maps the file, forked ones included.
+    FloorOnFile(&'static str, Level),
     /// drainprof with a profile at a level, and more arguments.
     Drainprof(&'static str, Level, &'static [&'static str]),
     /// bpftrace with a script.
     Bpftrace(Script),
-    /// Kernel uprobe events at these places (as `perf probe` takes them), counted by `perf stat`.
-    PerfStat(&'static [&'static str]),
+    /// The kernel's own uprobe events at these functions, counted by `perf stat`; `true`: at the return.
+    PerfStat(&'static [(&'static str, bool)]),
 }
 
 /// Something in place.
 pub(crate) enum Attached {
-    Nothing,
     Floor(Box<Session>),
     Drainprof(Box<Tracer>),
     Bpftrace(Process, TempDir),
@@ -68,9 +68,11 @@ impl Probing {
     /// Puts it on a process of which `probed` is the file that is probed.
     pub(crate) fn attach(&self, pid: u32, probed: &Path) -> Result<Attached> {
         let attached = match self {
-            Self::Bare => return Ok(Attached::Nothing),
             Self::Floor(profile, level) => {
-                Attached::Floor(Box::new(floor::attach(pid, profile, *level)?))
+                Attached::Floor(Box::new(floor::attach(pid, profile, *level, false)?))
+            }
+            Self::FloorOnFile(profile, level) => {
+                Attached::Floor(Box::new(floor::attach(pid, profile, *level, true)?))
             }
             Self::Drainprof(profile, level, more) => {
                 let mut args = vec!["--level", level.name()];
@@ -90,7 +92,6 @@ impl Attached {
     /// Takes it off again; the report where there is one.
     pub(crate) fn detach(self, pid: u32, probed: &Path) -> Result<Option<Value>> {
         let report = match self {
-            Self::Nothing => return Ok(None),
             Self::Floor(session) => {
                 drop(session);
                 None
@@ -114,7 +115,7 @@ impl Attached {
             Self::PerfStat(process) => {
                 process.signal(Signal::SIGINT)?;
                 process.finish()?;
-                forget_events();
+                forget_events()?;
                 None
             }
         };
@@ -139,40 +140,46 @@ fn bpftrace(pid: u32, probed: &Path, (name, text): Script) -> Result<Attached> {
     Ok(Attached::Bpftrace(process, directory))
 }
 
+/// Where uprobe events are made and removed, and the group of ours.
+const EVENTS: &str = "/sys/kernel/tracing/uprobe_events";
 const GROUP: &str = "drainprof_bench";
 
-fn perf_stat(pid: u32, probed: &Path, places: &[&str]) -> Result<Attached> {
-    let perf = which("perf").context("perf is not installed")?;
-    forget_events();
-    let mut events = Vec::new();
-    for (number, place) in places.iter().enumerate() {
-        let output = Command::new(&perf)
-            .args(["probe", "-q", "-x"])
-            .arg(probed)
-            .arg("--add")
-            .arg(format!("{GROUP}:e{number}={place}"))
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "perf probe {place} failed: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        events.push(format!("{GROUP}:e{number}"));
+fn perf_stat(pid: u32, probed: &Path, places: &[(&str, bool)]) -> Result<Attached> {
+    forget_events()?;
+    let mut names = Vec::new();
+    for (number, (symbol, at_return)) in places.iter().enumerate() {
+        let name = format!("{GROUP}/e{number}");
+        let kind = if *at_return { 'r' } else { 'p' };
+        let offset = file_offset(probed, symbol)?;
+        event(&format!("{kind}:{name} {}:{offset:#x}", probed.display()))?;
+        names.push(name.replace('/', ":"));
     }
-    let mut command = Command::new(&perf);
-    command.args(["stat", "-e", &events.join(","), "-p", &pid.to_string()]);
-    let process = Process::start("perf stat", command)?;
+    let mut command = Command::new(which("perf").context("perf is not installed")?);
+    command.args(["stat", "-e", &names.join(","), "-p", &pid.to_string()]);
+    let mut process = Process::start("perf stat", command)?;
     // It does not say when it counts.
-    wait_for("perf stat to count", || Ok(changed_text_bytes(pid, probed)? > 0))?;
+    wait_for("perf stat to count", || {
+        ensure!(process.is_running()?, "perf stat has ended: {}", process.talk());
+        Ok(changed_text_bytes(pid, probed)? > 0)
+    })?;
     Ok(Attached::PerfStat(process))
 }
 
-/// Removes our kernel events, ours of an interrupted run included.
-fn forget_events() {
-    if let Some(perf) = which("perf") {
-        // It fails where there are none, which is what is wanted.
-        let _ = Command::new(perf).args(["probe", "-q", "-d", &format!("{GROUP}:*")]).output();
+/// Tells the kernel of an event, or to forget one.
+fn event(line: &str) -> Result<()> {
+    let mut file = OpenOptions::new().append(true).open(EVENTS).context(EVENTS)?;
+    writeln!(file, "{line}").with_context(|| format!("write `{line}` to {EVENTS}"))
+}
+
+/// Removes our kernel events, those of an interrupted run included.
+fn forget_events() -> Result<()> {
+    let known = fs::read_to_string(EVENTS).context(EVENTS)?;
+    for name in known.lines().filter_map(|line| line.split_once(':')?.1.split(' ').next()) {
+        if name.starts_with(GROUP) {
+            event(&format!("-:{name}"))?;
+        }
     }
+    Ok(())
 }
 
 fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {

@@ -3,7 +3,7 @@
 //! A machine grows warm, or busy, within minutes; within a round it changes little. So variants are
 //! compared within their round.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -70,20 +70,25 @@ impl Variant {
 pub(crate) const BARE: &str = "bare";
 pub(crate) const BARE_AGAIN: &str = "bare, at the round's end";
 pub(crate) const FLOOR: &str = "floor: empty eBPF programs at drainprof's sites";
+pub(crate) const FLOOR_BOUNDARY: &str = "floor: empty eBPF programs at the sites of level boundary";
+pub(crate) const FLOOR_OBJECTS: &str = "floor: empty eBPF programs at the sites of level objects";
 pub(crate) const BPFTRACE: &str = "bpftrace, equivalent script";
 pub(crate) const BPFTRACE_EMPTY: &str = "bpftrace, empty probes";
 
 /// What came out of some rounds.
-#[derive(Default)]
 pub(crate) struct Outcome {
-    pub(crate) rows: Vec<Row>,
+    /// The rows of one table per figure that is measured.
+    pub(crate) tables: Vec<Vec<Row>>,
     /// What drainprof's reports said beside the counts.
     pub(crate) notes: Vec<String>,
 }
 
+/// Measures once what is attached at the moment: for each figure its samples.
+pub(crate) type Measure<'a> = dyn FnMut() -> Result<Vec<Vec<f64>>> + 'a;
+
 impl Outcome {
     /// Begins the rows: bare, the variants, bare.
-    fn begin(variants: &[Variant]) -> Self {
+    pub(crate) fn begin(variants: &[Variant], figures: usize) -> Self {
         let named = |name, baseline| Row::new(name, baseline, Vec::new());
         let mut rows = vec![named(BARE, true)];
         rows.extend(variants.iter().map(|variant| match variant.probing.missing() {
@@ -91,90 +96,80 @@ impl Outcome {
             None => named(variant.name, false),
         }));
         rows.push(named(BARE_AGAIN, true));
-        Self { rows, notes: Vec::new() }
+        Self { tables: vec![rows; figures], notes: Vec::new() }
+    }
+
+    /// One round: bare, every variant on process `pid`, bare again.
+    pub(crate) fn round(
+        &mut self,
+        (pid, probed): (u32, &Path),
+        variants: &[Variant],
+        measure: &mut Measure<'_>,
+    ) -> Result<()> {
+        self.push(0, measure()?);
+        for (variant, row) in variants.iter().zip(1..) {
+            if self.tables[0][row].unavailable.is_some() {
+                continue;
+            }
+            match measured(pid, probed, &variant.probing, measure) {
+                Ok((figures, report)) => {
+                    self.push(row, figures);
+                    note_losses(variant.name, report.as_ref(), &mut self.notes);
+                }
+                // What is not there any more (the kernel refuses, the peer fails) is told, not left out.
+                Err(error) => {
+                    for table in &mut self.tables {
+                        table[row].unavailable = Some(format!("{error:#}"));
+                    }
+                }
+            }
+        }
+        self.push(variants.len() + 1, measure()?);
+        Ok(())
+    }
+
+    fn push(&mut self, row: usize, figures: Vec<Vec<f64>>) {
+        for (table, samples) in self.tables.iter_mut().zip(figures) {
+            table[row].push(samples);
+        }
     }
 }
 
-/// Measures all variants on one worker, round by round.
+/// Says which round begins.
+pub(crate) fn announce(round: usize, effort: Effort) {
+    eprintln!("    round {} of {}", round + 1, effort.rounds);
+}
+
+/// Measures all variants on workers, one after the other, round by round; one figure.
 pub(crate) fn interleave(
-    worker: &mut Worker,
-    probed: &Path,
-    variants: &[Variant],
-    effort: Effort,
-    value: fn(&Sample) -> f64,
-) -> Result<Outcome> {
-    let mut outcome = Outcome::begin(variants);
-    for round in 0..effort.rounds {
-        eprintln!("    round {} of {}", round + 1, effort.rounds);
-        one_round(worker, probed, variants, effort, value, &mut outcome)?;
-    }
-    Ok(outcome)
-}
-
-/// One round on each of several workers in turn, round by round.
-pub(crate) fn interleave_workers(
-    workers: &mut [Worker],
+    workers: &mut [(Worker, PathBuf)],
     variants: &[Variant],
     effort: Effort,
     value: fn(&Sample) -> f64,
 ) -> Result<Vec<Outcome>> {
-    let mut outcomes: Vec<Outcome> = workers.iter().map(|_| Outcome::begin(variants)).collect();
+    let mut outcomes: Vec<Outcome> = workers.iter().map(|_| Outcome::begin(variants, 1)).collect();
     for round in 0..effort.rounds {
-        eprintln!("    round {} of {}", round + 1, effort.rounds);
-        for (worker, outcome) in workers.iter_mut().zip(&mut outcomes) {
-            let probed = worker.program.clone();
-            one_round(worker, &probed, variants, effort, value, outcome)?;
+        announce(round, effort);
+        for ((worker, probed), outcome) in workers.iter_mut().zip(&mut outcomes) {
+            let pid = worker.pid();
+            outcome.round((pid, probed), variants, &mut || {
+                Ok(vec![worker.batches(effort.batches, value)?])
+            })?;
         }
     }
     Ok(outcomes)
 }
 
-fn one_round(
-    worker: &mut Worker,
-    probed: &Path,
-    variants: &[Variant],
-    effort: Effort,
-    value: fn(&Sample) -> f64,
-    outcome: &mut Outcome,
-) -> Result<()> {
-    let last = outcome.rows.len() - 1;
-    let bare = batches(worker, effort, value)?;
-    outcome.rows[0].push(bare);
-    for (variant, row) in variants.iter().zip(&mut outcome.rows[1..last]) {
-        if row.unavailable.is_some() {
-            continue;
-        }
-        match measured(worker, probed, &variant.probing, effort, value) {
-            Ok((samples, report)) => {
-                row.push(samples);
-                note_losses(variant.name, report.as_ref(), &mut outcome.notes);
-            }
-            // What is not there any more (the kernel refuses, the peer fails) is told, not left out.
-            Err(error) => row.unavailable = Some(format!("{error:#}")),
-        }
-    }
-    let bare = batches(worker, effort, value)?;
-    outcome.rows[last].push(bare);
-    Ok(())
-}
-
 fn measured(
-    worker: &mut Worker,
+    pid: u32,
     probed: &Path,
     probing: &Probing,
-    effort: Effort,
-    value: fn(&Sample) -> f64,
-) -> Result<(Vec<f64>, Option<Value>)> {
-    let attached = probing.attach(worker.pid(), probed)?;
-    let samples = batches(worker, effort, value);
-    let report = attached.detach(worker.pid(), probed).context("after the batches")?;
-    Ok((samples?, report))
-}
-
-/// One batch to get warm, then those that count.
-fn batches(worker: &mut Worker, effort: Effort, value: fn(&Sample) -> f64) -> Result<Vec<f64>> {
-    worker.batch()?;
-    (0..effort.batches).map(|_| worker.batch().map(|sample| value(&sample))).collect()
+    measure: &mut Measure<'_>,
+) -> Result<(Vec<Vec<f64>>, Option<Value>)> {
+    let attached = probing.attach(pid, probed)?;
+    let figures = measure();
+    let report = attached.detach(pid, probed).context("after measuring")?;
+    Ok((figures?, report))
 }
 
 /// A figure that was bought with losses must say so.

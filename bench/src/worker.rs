@@ -44,15 +44,12 @@ impl Sample {
 pub(crate) struct Worker {
     process: Process,
     pid: u32,
-    /// Its program.
-    pub(crate) program: PathBuf,
 }
 
 impl Worker {
     /// Starts a target of the tests.
     pub(crate) fn start(target: &str, args: &[String]) -> Result<Self> {
-        let program = environment::target(target)?;
-        let command = Command::new(&program);
+        let command = Command::new(environment::target(target)?);
         Self::start_under(target, command, args)
     }
 
@@ -62,7 +59,12 @@ impl Worker {
         let mut process = Process::start(target, command)?;
         let line = process.expect_out("READY ")?;
         let pid = line["READY ".len()..].parse().with_context(|| format!("{target}: {line:?}"))?;
-        Ok(Self { process, pid, program: environment::target(target)? })
+        Ok(Self { process, pid })
+    }
+
+    /// Starts a target whose own functions are probed; with the file that they are in.
+    pub(crate) fn of_itself(target: &str, args: &[String]) -> Result<(Self, PathBuf)> {
+        Ok((Self::start(target, args)?, environment::target(target)?))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -78,6 +80,12 @@ impl Worker {
     /// One batch.
     pub(crate) fn batch(&mut self) -> Result<Sample> {
         Sample::read(&self.ask("go", "SAMPLE ")?)
+    }
+
+    /// One batch to get warm, then those that count.
+    pub(crate) fn batches(&mut self, number: usize, value: fn(&Sample) -> f64) -> Result<Vec<f64>> {
+        self.batch()?;
+        (0..number).map(|_| self.batch().map(|sample| value(&sample))).collect()
     }
 
     /// Ends it by closing its stdin.

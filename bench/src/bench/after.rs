@@ -8,7 +8,7 @@ use crate::{
     model::{Benchmark, Bound, Compare, Goal, Row, Table},
     probing::{Probing, mapped},
     rounds::Effort,
-    worker::Worker,
+    worker::{Sample, Worker},
 };
 
 pub(super) const BENCHMARK: Known = Known {
@@ -29,12 +29,12 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let probing = Probing::Drainprof("glibc-pages", Level::Objects, &[]);
     let mut rows = [Row::new(BEFORE, true, Vec::new()), Row::new(AFTER, false, Vec::new())];
     for _ in 0..effort.rounds {
-        rows[0].push(pairs(&mut worker, effort)?);
+        rows[0].push(worker.batches(effort.batches, Sample::per_object)?);
         let attached = probing.attach(worker.pid(), &libc)?;
         let batch = worker.batch();
         attached.detach(worker.pid(), &libc)?;
         batch?;
-        rows[1].push(pairs(&mut worker, effort)?);
+        rows[1].push(worker.batches(effort.batches, Sample::per_object)?);
     }
     worker.finish()?;
     let table = Table {
@@ -51,9 +51,4 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     ));
     benchmark.tables.push(table);
     Ok(())
-}
-
-fn pairs(worker: &mut Worker, effort: Effort) -> Result<Vec<f64>> {
-    worker.batch()?;
-    (0..effort.batches).map(|_| worker.batch().map(|sample| sample.per_object())).collect()
 }

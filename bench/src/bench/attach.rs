@@ -93,7 +93,7 @@ fn once(worker: &mut Worker) -> Result<Measured> {
     // As long as the attach took, and nothing happens: it is this time that is measured.
     let ((), calm) = paused(worker, || std::thread::sleep(attach))?;
     let (((), detach), detaching) = paused(worker, || timed(|| drop(observer)))?;
-    let (session, empty) = paused(worker, || floor::attach(pid, PROFILE, Level::Objects))?;
+    let (session, empty) = paused(worker, || floor::attach(pid, PROFILE, Level::Objects, false))?;
     drop(session?);
     let (tracer, command) = timed(|| Tracer::attach(&[pid], PROFILE, &["--level", "objects"]));
     let tracer = tracer?;

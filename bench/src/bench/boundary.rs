@@ -7,7 +7,7 @@ use super::{Known, costs};
 use crate::{
     model::{Benchmark, Bound, Goal},
     probing::Probing,
-    rounds::{BPFTRACE, Effort, FLOOR, Variant, interleave},
+    rounds::{BPFTRACE, Effort, FLOOR, Outcome, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -32,12 +32,14 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         Variant::new(BPFTRACE, Probing::Bpftrace(SCRIPT)),
     ];
     let mut measure = |objects: &str, value: fn(&Sample) -> f64| {
-        let mut worker = Worker::start("cost", &[objects.to_owned(), effort.ms()])?;
-        let program = worker.program.clone();
-        let outcome = interleave(&mut worker, &program, &variants, effort, value)?;
-        worker.finish()?;
-        benchmark.notes.extend(outcome.notes);
-        anyhow::Ok(outcome.rows)
+        let mut workers = [Worker::of_itself("cost", &[objects.to_owned(), effort.ms()])?];
+        let Outcome { mut tables, notes } =
+            interleave(&mut workers, &variants, effort, value)?.remove(0);
+        for (worker, _) in workers {
+            worker.finish()?;
+        }
+        benchmark.notes.extend(notes);
+        anyhow::Ok(tables.remove(0))
     };
     let rows = measure("objects=1000", Sample::per_object)?;
     let large = costs("granules of 1000 objects", "ns per object", rows);

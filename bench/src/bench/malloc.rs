@@ -11,7 +11,7 @@ use super::{Known, costs};
 use crate::{
     model::{Benchmark, Bound, Goal, Row},
     probing::{Probing, mapped},
-    rounds::{BPFTRACE, BPFTRACE_EMPTY, Effort, FLOOR, Variant, interleave},
+    rounds::{BPFTRACE, BPFTRACE_EMPTY, Effort, FLOOR, Outcome, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -38,13 +38,20 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         Variant::new(DRAINPROF, Probing::Drainprof(PROFILE, Level::Objects, &[])),
         Variant::new(BPFTRACE, Probing::Bpftrace(SCRIPT)),
         Variant::new(BPFTRACE_EMPTY, Probing::Bpftrace(EMPTY)),
-        Variant::new(PERF, Probing::PerfStat(&["malloc", "malloc%return", "free"])),
+        Variant::new(
+            PERF,
+            Probing::PerfStat(&[("malloc", false), ("malloc", true), ("free", false)]),
+        ),
     ];
-    let mut worker = Worker::start("malloc_pairs", &[effort.ms()])?;
+    let worker = Worker::start("malloc_pairs", &[effort.ms()])?;
     let libc = mapped(worker.pid(), "libc.so.6")?;
-    let outcome = interleave(&mut worker, &libc, &variants, effort, Sample::per_object)?;
-    worker.finish()?;
-    let mut table = costs("", "ns per pair", outcome.rows);
+    let mut workers = [(worker, libc)];
+    let Outcome { mut tables, notes } =
+        interleave(&mut workers, &variants, effort, Sample::per_object)?.remove(0);
+    for (worker, _) in workers {
+        worker.finish()?;
+    }
+    let mut table = costs("", "ns per pair", tables.remove(0));
     for runner in RUNNERS {
         table.rows.push(runner.row(effort));
     }
@@ -63,7 +70,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         DRAINPROF,
     ));
     benchmark.tables.push(table);
-    benchmark.notes.extend(outcome.notes);
+    benchmark.notes.extend(notes);
     Ok(())
 }
 
@@ -101,10 +108,7 @@ impl Runner {
         command.args(self.args).arg(environment::target("malloc_pairs")?);
         command.current_dir(directory.path()).stderr(Stdio::null());
         let mut worker = Worker::start_under("malloc_pairs", command, &[effort.ms()])?;
-        worker.batch()?;
-        let samples = (0..effort.batches)
-            .map(|_| worker.batch().map(|sample| sample.per_object()))
-            .collect::<Result<_>>()?;
+        let samples = worker.batches(effort.batches, Sample::per_object)?;
         worker.finish()?;
         Ok(samples)
     }

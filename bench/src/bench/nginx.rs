@@ -1,14 +1,16 @@
 //! nginx under `ab`, with and without level `boundary`.
 
+use std::fs;
+
 use anyhow::{Context as _, Result};
 use drainprof::profile::Level;
 use drainprof_tests::{environment::which, nginx::Nginx};
 
 use super::Known;
 use crate::{
-    model::{Benchmark, Bound, Compare, Goal, Row, Table},
+    model::{Benchmark, Bound, Compare, Goal, Table},
     probing::Probing,
-    rounds::{Effort, note_losses},
+    rounds::{Effort, FLOOR_BOUNDARY, Outcome, Variant, announce},
 };
 
 pub(super) const BENCHMARK: Known = Known {
@@ -20,55 +22,63 @@ pub(super) const BENCHMARK: Known = Known {
     run,
 };
 
-const WITHOUT: &str = "without";
-const AGAIN: &str = "without, at the round's end";
 const BOUNDARY: &str = "drainprof, level boundary";
 const OBJECTS: &str = "drainprof, level objects";
+const FIGURES: [(&str, Compare); 2] = [
+    ("requests per second", Compare::Ratio),
+    ("µs of nginx's CPU time per request", Compare::Added),
+];
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     for program in ["nginx", "ab"] {
-        which(program).with_context(|| format!("not available: {program} is not installed"))?;
+        which(program).with_context(|| format!("{program} is not installed"))?;
     }
     let nginx = Nginx::start(false)?;
     let binary = which("nginx").context("nginx is installed")?;
     let variants = [
-        (WITHOUT, Probing::Bare),
-        (BOUNDARY, Probing::Drainprof("nginx", Level::Boundary, &[])),
-        (OBJECTS, Probing::Drainprof("nginx", Level::Objects, &[])),
-        (AGAIN, Probing::Bare),
+        Variant::new(FLOOR_BOUNDARY, Probing::Floor("nginx", Level::Boundary)),
+        Variant::new(BOUNDARY, Probing::Drainprof("nginx", Level::Boundary, &[])),
+        Variant::new(OBJECTS, Probing::Drainprof("nginx", Level::Objects, &[])),
     ];
-    let mut rows: Vec<Row> = variants
-        .iter()
-        .map(|(name, probing)| Row::new(name, matches!(probing, Probing::Bare), Vec::new()))
-        .collect();
     let requests = effort.requests.to_string();
-    let load = || rate(&nginx.ab(&["-k", "-c", "8", "-n", &requests])?);
+    let load = || -> Result<Vec<Vec<f64>>> {
+        let before = cpu_ns(nginx.worker)?;
+        let text = nginx.ab(&["-k", "-c", "8", "-n", &requests])?;
+        let cpu = cpu_ns(nginx.worker)? - before;
+        Ok(vec![vec![rate(&text)?], vec![cpu / 1e3 / f64::from(effort.requests)]])
+    };
+    // The first requests find nothing in caches.
     load()?;
+    let mut outcome = Outcome::begin(&variants, FIGURES.len());
     for round in 0..effort.rounds {
-        eprintln!("    round {} of {}", round + 1, effort.rounds);
-        for ((name, probing), row) in variants.iter().zip(&mut rows) {
-            let attached = probing.attach(nginx.worker, &binary)?;
-            let measured = load();
-            let report = attached.detach(nginx.worker, &binary)?;
-            row.push(vec![measured?]);
-            note_losses(name, report.as_ref(), &mut benchmark.notes);
-        }
+        announce(round, effort);
+        outcome.round((nginx.worker, &binary), &variants, &mut || load())?;
     }
     nginx.quit()?;
-    let table = Table {
-        title: String::new(),
-        unit: "requests per second".to_owned(),
-        compare: Compare::Ratio,
-        rows,
-    };
-    benchmark.goals.push(Goal::new(
-        "requests per second with level boundary, of those without",
-        "×",
-        Bound::AtLeast(0.98),
-        table.compared(BOUNDARY),
-    ));
-    benchmark.tables.push(table);
+    for ((unit, compare), rows) in FIGURES.iter().zip(outcome.tables) {
+        let (title, unit) = (String::new(), (*unit).to_owned());
+        benchmark.tables.push(Table { title, unit, compare: *compare, rows });
+    }
+    benchmark.notes.extend(outcome.notes);
+    let table = &benchmark.tables[0];
+    benchmark.goals.push(
+        Goal::new(
+            "requests per second with level boundary, of those without",
+            "×",
+            Bound::AtLeast(0.98),
+            table.compared(BOUNDARY),
+        )
+        .because(table.why_not(BOUNDARY)),
+    );
     Ok(())
+}
+
+/// CPU time of a process of one thread, in nanoseconds.
+fn cpu_ns(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let word = text.split(' ').next().and_then(|word| word.parse().ok());
+    word.with_context(|| format!("{path} begins with no number: {text:?}"))
 }
 
 fn rate(text: &str) -> Result<f64> {

@@ -7,7 +7,7 @@ use super::{Known, costs};
 use crate::{
     model::{Benchmark, Bound, Goal},
     probing::Probing,
-    rounds::{BPFTRACE, Effort, FLOOR, Variant, interleave_workers},
+    rounds::{BPFTRACE, Effort, FLOOR, Outcome, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -37,21 +37,22 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     ];
     let mut workers = PROGRAMS
         .iter()
-        .map(|(program, _)| Worker::start(program, &["objects=1000".to_owned(), effort.ms()]))
+        .map(|(program, _)| Worker::of_itself(program, &["objects=1000".to_owned(), effort.ms()]))
         .collect::<Result<Vec<_>>>()?;
-    let outcomes = interleave_workers(&mut workers, &variants, effort, Sample::per_object)?;
-    for worker in workers {
+    let outcomes = interleave(&mut workers, &variants, effort, Sample::per_object)?;
+    for (worker, _) in workers {
         worker.finish()?;
     }
     for ((_, title), outcome) in PROGRAMS.iter().zip(outcomes) {
-        let table = costs(title, "ns per object (its alloc and its free)", outcome.rows);
+        let Outcome { mut tables, notes } = outcome;
+        let table = costs(title, "ns per object (its alloc and its free)", tables.remove(0));
         let what = format!("drainprof adds, of what empty programs at the same sites add; {title}");
         benchmark.goals.push(
             Goal::new(&what, "×", Bound::AtMost(1.25), table.times(DRAINPROF, FLOOR))
                 .because(table.why_not(DRAINPROF)),
         );
         benchmark.tables.push(table);
-        benchmark.notes.extend(outcome.notes);
+        benchmark.notes.extend(notes);
     }
     Ok(())
 }

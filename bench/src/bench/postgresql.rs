@@ -9,9 +9,9 @@ use drainprof_tests::{
 
 use super::Known;
 use crate::{
-    model::{Benchmark, Bound, Compare, Goal, Row, Table},
+    model::{Benchmark, Bound, Compare, Goal, Table},
     probing::Probing,
-    rounds::{Effort, note_losses},
+    rounds::{Effort, FLOOR_BOUNDARY, FLOOR_OBJECTS, Outcome, Variant, announce},
 };
 
 pub(super) const BENCHMARK: Known = Known {
@@ -24,54 +24,46 @@ pub(super) const BENCHMARK: Known = Known {
     run,
 };
 
-const WITHOUT: &str = "without";
-const AGAIN: &str = "without, at the round's end";
 const BOUNDARY: &str = "drainprof, level boundary";
 const OBJECTS: &str = "drainprof, level objects";
 const FOLLOW: &[&str] = &["--follow-forks"];
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
-    which("pgbench").context("not available: pgbench is not installed")?;
-    let server = binaries().context("not available: no PostgreSQL server up to version 15")?;
+    which("pgbench").context("pgbench is not installed")?;
+    let server = binaries().context("no PostgreSQL server up to version 15 is installed")?;
     let binary = server.join("postgres");
     let cluster = Cluster::start()?;
     let output = cluster.client("pgbench").args(["-i", "-q", "-s", "1", "postgres"]).output()?;
     ensure!(output.status.success(), "pgbench -i failed: {output:?}");
     let variants = [
-        (WITHOUT, Probing::Bare),
-        (BOUNDARY, Probing::Drainprof("postgresql", Level::Boundary, FOLLOW)),
-        (OBJECTS, Probing::Drainprof("postgresql", Level::Objects, FOLLOW)),
-        (AGAIN, Probing::Bare),
+        Variant::new(FLOOR_BOUNDARY, Probing::FloorOnFile("postgresql", Level::Boundary)),
+        Variant::new(BOUNDARY, Probing::Drainprof("postgresql", Level::Boundary, FOLLOW)),
+        Variant::new(FLOOR_OBJECTS, Probing::FloorOnFile("postgresql", Level::Objects)),
+        Variant::new(OBJECTS, Probing::Drainprof("postgresql", Level::Objects, FOLLOW)),
     ];
-    let mut rows: Vec<Row> = variants
-        .iter()
-        .map(|(name, probing)| Row::new(name, matches!(probing, Probing::Bare), Vec::new()))
-        .collect();
+    // The first transactions find nothing in caches.
     load(&cluster, 1)?;
+    let mut outcome = Outcome::begin(&variants, 1);
     for round in 0..effort.rounds {
-        eprintln!("    round {} of {}", round + 1, effort.rounds);
-        for ((name, probing), row) in variants.iter().zip(&mut rows) {
-            let attached = probing.attach(cluster.postmaster.pid(), &binary)?;
-            let measured = load(&cluster, effort.pgbench_seconds);
-            let report = attached.detach(cluster.postmaster.pid(), &binary)?;
-            row.push(vec![measured?]);
-            note_losses(name, report.as_ref(), &mut benchmark.notes);
-        }
+        announce(round, effort);
+        outcome.round((cluster.postmaster.pid(), &binary), &variants, &mut || {
+            Ok(vec![vec![load(&cluster, effort.pgbench_seconds)?]])
+        })?;
     }
     cluster.stop()?;
-    let table = Table {
-        title: String::new(),
-        unit: "transactions per second".to_owned(),
-        compare: Compare::Ratio,
-        rows,
-    };
-    let goal = |level: &str, bound, row| {
-        let what = format!("transactions per second with level {level}, of those without");
-        Goal::new(&what, "×", bound, table.compared(row))
-    };
-    benchmark.goals.push(goal("boundary", Bound::AtLeast(0.98), BOUNDARY));
-    benchmark.goals.push(goal("objects", Bound::Stated, OBJECTS));
-    benchmark.tables.push(table);
+    benchmark.notes.extend(outcome.notes);
+    for rows in outcome.tables {
+        let (title, unit) = (String::new(), "transactions per second".to_owned());
+        let table = Table { title, unit, compare: Compare::Ratio, rows };
+        for (level, bound, row) in
+            [("boundary", Bound::AtLeast(0.98), BOUNDARY), ("objects", Bound::Stated, OBJECTS)]
+        {
+            let what = format!("transactions per second with level {level}, of those without");
+            let goal = Goal::new(&what, "×", bound, table.compared(row));
+            benchmark.goals.push(goal.because(table.why_not(row)));
+        }
+        benchmark.tables.push(table);
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use super::{Known, costs};
 use crate::{
     model::{Benchmark, Bound, Goal, Table},
     probing::Probing,
-    rounds::{Effort, FLOOR, Variant, interleave_workers},
+    rounds::{Effort, FLOOR, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -39,22 +39,23 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
                 format!("shared={}", u8::from(*shared)),
                 effort.ms(),
             ];
-            Worker::start("cost", &args)
+            Worker::of_itself("cost", &args)
         })
         .collect::<Result<Vec<_>>>()?;
-    let outcomes = interleave_workers(&mut workers, &variants, effort, Sample::per_object)?;
-    for worker in workers {
+    let outcomes = interleave(&mut workers, &variants, effort, Sample::per_object)?;
+    for (worker, _) in workers {
         worker.finish()?;
     }
     let mut tables: Vec<Table> = Vec::new();
     for ((threads, shared), outcome) in cases.iter().zip(outcomes) {
+        benchmark.notes.extend(outcome.notes);
         let title = match (threads, shared) {
             (1, _) => "1 thread".to_owned(),
             (_, true) => format!("{threads} threads, one granule"),
             (_, false) => format!("{threads} threads, one granule each"),
         };
-        tables.push(costs(&title, "ns per object (its alloc and its free)", outcome.rows));
-        benchmark.notes.extend(outcome.notes);
+        let unit = "ns per object (its alloc and its free)";
+        tables.extend(outcome.tables.into_iter().map(|rows| costs(&title, unit, rows)));
     }
     if let Some((alone, others)) = tables.split_first() {
         for table in others {
