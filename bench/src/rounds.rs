@@ -6,12 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
 
 use crate::{
     model::Row,
     probing::Probing,
-    worker::{Sample, Worker},
+    worker::{Counts, Sample, Worker},
 };
 
 /// How much is measured.
@@ -83,8 +82,9 @@ pub(crate) struct Outcome {
     pub(crate) notes: Vec<String>,
 }
 
-/// Measures once what is attached at the moment: for each figure its samples.
-pub(crate) type Measure<'a> = dyn FnMut() -> Result<Vec<Vec<f64>>> + 'a;
+/// Measures once what is attached at the moment: for each figure its samples, and what was done meanwhile,
+/// where the target knows.
+pub(crate) type Measure<'a> = dyn FnMut() -> Result<(Vec<Vec<f64>>, Counts)> + 'a;
 
 impl Outcome {
     /// Begins the rows: bare, the variants, bare.
@@ -106,15 +106,16 @@ impl Outcome {
         variants: &[Variant],
         measure: &mut Measure<'_>,
     ) -> Result<()> {
-        self.push(0, measure()?);
+        self.push(0, measure()?.0);
         for (variant, row) in variants.iter().zip(1..) {
             if self.tables[0][row].unavailable.is_some() {
                 continue;
             }
             match measured(pid, probed, &variant.probing, measure) {
-                Ok((figures, report)) => {
+                Ok((figures, wrong)) => {
                     self.push(row, figures);
-                    note_losses(variant.name, report.as_ref(), &mut self.notes);
+                    self.notes
+                        .extend(wrong.iter().map(|wrong| format!("{}: {wrong}", variant.name)));
                 }
                 // What is not there any more (the kernel refuses, the peer fails) is told, not left out.
                 Err(error) => {
@@ -124,7 +125,7 @@ impl Outcome {
                 }
             }
         }
-        self.push(variants.len() + 1, measure()?);
+        self.push(variants.len() + 1, measure()?.0);
         Ok(())
     }
 
@@ -153,7 +154,10 @@ pub(crate) fn interleave(
         for ((worker, probed), outcome) in workers.iter_mut().zip(&mut outcomes) {
             let pid = worker.pid();
             outcome.round((pid, probed), variants, &mut || {
-                Ok(vec![worker.batches(effort.batches, value)?])
+                // What it did before is nobody's business.
+                worker.done();
+                let samples = worker.batches(effort.batches, value)?;
+                Ok((vec![samples], worker.done()))
             })?;
         }
     }
@@ -165,25 +169,10 @@ fn measured(
     probed: &Path,
     probing: &Probing,
     measure: &mut Measure<'_>,
-) -> Result<(Vec<Vec<f64>>, Option<Value>)> {
+) -> Result<(Vec<Vec<f64>>, Vec<String>)> {
     let attached = probing.attach(pid, probed)?;
-    let figures = measure();
-    let report = attached.detach(pid, probed).context("after measuring")?;
-    Ok((figures?, report))
-}
-
-/// A figure that was bought with losses must say so.
-pub(crate) fn note_losses(variant: &str, report: Option<&Value>, notes: &mut Vec<String>) {
-    let Some(report) = report.filter(|report| report["complete"] != true) else { return };
-    let losses: Vec<String> = report["losses"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(_, count)| count.as_u64().unwrap_or(0) > 0)
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect();
-    let note = format!("{variant}: the report was not complete: {}", losses.join(", "));
-    if !notes.contains(&note) {
-        notes.push(note);
-    }
+    let measured = measure();
+    let seen = attached.detach(pid, probed).context("after measuring")?;
+    let (figures, done) = measured?;
+    Ok((figures, seen.wrong(done)))
 }

@@ -44,6 +44,16 @@ impl Sample {
 pub(crate) struct Worker {
     process: Process,
     pid: u32,
+    done: Counts,
+}
+
+/// How much there was to count: what a target has done, or what somebody has seen of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Counts {
+    /// Objects allocated.
+    pub(crate) allocated: Option<f64>,
+    /// Granules opened.
+    pub(crate) opened: Option<f64>,
 }
 
 impl Worker {
@@ -59,7 +69,7 @@ impl Worker {
         let mut process = Process::start(target, command)?;
         let line = process.expect_out("READY ")?;
         let pid = line["READY ".len()..].parse().with_context(|| format!("{target}: {line:?}"))?;
-        Ok(Self { process, pid })
+        Ok(Self { process, pid, done: Counts::default() })
     }
 
     /// Starts a target whose own functions are probed; with the file that they are in.
@@ -79,7 +89,16 @@ impl Worker {
 
     /// One batch.
     pub(crate) fn batch(&mut self) -> Result<Sample> {
-        Sample::read(&self.ask("go", "SAMPLE ")?)
+        let sample = Sample::read(&self.ask("go", "SAMPLE ")?)?;
+        let add = |sum: &mut Option<f64>, more| *sum = Some(sum.unwrap_or(0.0) + more);
+        add(&mut self.done.allocated, sample.objects);
+        add(&mut self.done.opened, sample.granules);
+        Ok(sample)
+    }
+
+    /// What it has done since it was asked last.
+    pub(crate) fn done(&mut self) -> Counts {
+        std::mem::take(&mut self.done)
     }
 
     /// One batch to get warm, then those that count.

@@ -3,7 +3,7 @@
 //! nginx makes one pool per connection and one per request, so `ab -n 100 -c 1` opens exactly 200 and
 //! closes exactly 200. It has done all that it was asked when it sleeps in its wait for events.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     compare::sum_rule,
     environment::{has_programs, requires_root},

@@ -88,7 +88,8 @@ fn once(worker: &mut Worker) -> Result<Measured> {
     let (observer, load) = timed(|| floor::observer(PROFILE, Level::Objects));
     let mut observer = observer?;
     let pid = worker.pid();
-    let ((added, attach), attaching) = paused(worker, || timed(|| observer.add(pid, false)))?;
+    let ((added, attach), attaching) =
+        paused(worker, || timed(|| observer.add(pid, false).map_err(anyhow::Error::from)))?;
     added?;
     // As long as the attach took, and nothing happens: it is this time that is measured.
     let ((), calm) = paused(worker, || std::thread::sleep(attach))?;

@@ -11,6 +11,7 @@ use crate::{
     model::{Benchmark, Bound, Compare, Goal, Table},
     probing::Probing,
     rounds::{Effort, FLOOR_BOUNDARY, Outcome, Variant, announce},
+    worker::Counts,
 };
 
 pub(super) const BENCHMARK: Known = Known {
@@ -52,7 +53,8 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let mut outcome = Outcome::begin(&variants, FIGURES.len());
     for round in 0..effort.rounds {
         announce(round, effort);
-        outcome.round((nginx.worker, &binary), &variants, &mut || load())?;
+        outcome
+            .round((nginx.worker, &binary), &variants, &mut || Ok((load()?, Counts::default())))?;
     }
     nginx.quit()?;
     for ((unit, compare), rows) in FIGURES.iter().zip(outcome.tables) {

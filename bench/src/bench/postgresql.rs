@@ -12,6 +12,7 @@ use crate::{
     model::{Benchmark, Bound, Compare, Goal, Table},
     probing::Probing,
     rounds::{Effort, FLOOR_BOUNDARY, FLOOR_OBJECTS, Outcome, Variant, announce},
+    worker::Counts,
 };
 
 pub(super) const BENCHMARK: Known = Known {
@@ -47,7 +48,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     for round in 0..effort.rounds {
         announce(round, effort);
         outcome.round((cluster.postmaster.pid(), &binary), &variants, &mut || {
-            Ok(vec![vec![load(&cluster, effort.pgbench_seconds)?]])
+            Ok((vec![vec![load(&cluster, effort.pgbench_seconds)?]], Counts::default()))
         })?;
     }
     cluster.stop()?;

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::{Known, costs};
 use crate::{
     model::{Benchmark, Bound, Goal, Row},
-    rounds::{BARE, Effort, note_losses},
+    probing::Seen,
+    rounds::{BARE, Effort},
     worker::Worker,
 };
 
@@ -41,7 +42,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         ];
         benchmark.tables.push(costs(phase, "ns per event", rows));
     }
-    note_losses("drainprof", Some(&large.report), &mut benchmark.notes);
+    benchmark.notes.extend(Seen::of_report(&large.report).losses);
     let lost = f64::from(u8::from(large.report["complete"] != true));
     let wrong = large.wrong(granules, objects, effort).unwrap_or_default();
     benchmark.notes.extend(wrong.iter().cloned());
