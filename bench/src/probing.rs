@@ -28,6 +28,9 @@ use crate::{floor, worker::Counts};
 /// Between two looks at whether probes are in place, where nobody says so.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// How long a peer may take to end before it is asked again.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// A script for bpftrace: its name and text; `{binary}` in it stands for the probed file.
 pub(crate) type Script = (&'static str, &'static str);
 
@@ -106,14 +109,12 @@ impl Attached {
                 Seen::of_report(&report)
             }
             Self::Bpftrace(process, directory) => {
-                process.signal(Signal::SIGINT)?;
-                let printed = process.finish()?.stdout;
+                let printed = stop(process)?;
                 drop(directory);
                 Seen::of_bpftrace(&printed)
             }
             Self::PerfStat(process) => {
-                process.signal(Signal::SIGINT)?;
-                process.finish()?;
+                stop(process)?;
                 forget_events()?;
                 Seen::default()
             }
@@ -241,6 +242,20 @@ fn forget_events() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Interrupts a peer until it ends; what it printed. (bpftrace 0.17 forgets a signal now and then.)
+fn stop(mut process: Process) -> Result<Vec<String>> {
+    let mut asked: Option<Instant> = None;
+    wait_for("a peer to end after SIGINT", || {
+        let running = process.is_running()?;
+        if running && asked.is_none_or(|asked| asked.elapsed() > PATIENCE) {
+            process.signal(Signal::SIGINT)?;
+            asked = Some(Instant::now());
+        }
+        Ok(!running)
+    })?;
+    Ok(process.finish()?.stdout)
 }
 
 fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
