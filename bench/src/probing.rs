@@ -204,13 +204,14 @@ fn bpftrace(pid: u32, probed: &Path, (name, text): Script) -> Result<Attached> {
 
 /// Where uprobe events are made and removed, and the group of ours.
 const EVENTS: &str = "/sys/kernel/tracing/uprobe_events";
-const GROUP: &str = "drainprof_bench";
+/// Begins the name of our groups of events; the process id follows.
+const GROUP: &str = "drainprof_bench_";
 
 fn perf_stat(pid: u32, probed: &Path, places: &[(&str, bool)]) -> Result<Attached> {
     forget_events()?;
     let mut names = Vec::new();
     for (number, (symbol, at_return)) in places.iter().enumerate() {
-        let name = format!("{GROUP}/e{number}");
+        let name = format!("{GROUP}{}/e{number}", std::process::id());
         let kind = if *at_return { 'r' } else { 'p' };
         let offset = file_offset(probed, symbol)?;
         event(&format!("{kind}:{name} {}:{offset:#x}", probed.display()))?;
@@ -233,11 +234,16 @@ fn event(line: &str) -> Result<()> {
     writeln!(file, "{line}").with_context(|| format!("write `{line}` to {EVENTS}"))
 }
 
-/// Removes our kernel events, those of an interrupted run included.
+/// Removes our kernel events, and those of runs that were ended before they could.
 fn forget_events() -> Result<()> {
     let known = fs::read_to_string(EVENTS).context(EVENTS)?;
     for name in known.lines().filter_map(|line| line.split_once(':')?.1.split(' ').next()) {
-        if name.starts_with(GROUP) {
+        let Some((owner, _)) = name.strip_prefix(GROUP).and_then(|rest| rest.split_once('/'))
+        else {
+            continue;
+        };
+        let is_ours = owner == std::process::id().to_string();
+        if is_ours || !Path::new("/proc").join(owner).exists() {
             event(&format!("-:{name}"))?;
         }
     }

@@ -1,4 +1,5 @@
-//! Builds what the tests run and says where it lies: test binaries, the `drainprof` binary, the C targets.
+//! Builds what the tests run and says where it lies: test binaries, the `drainprof` binary, the C targets, the
+//! benchmarks.
 //!
 //! Asks cargo (its JSON messages) instead of guessing paths under `target/`. Called by `test`, `vm`, `demo`, `bench`.
 
@@ -51,7 +52,7 @@ pub(crate) fn target_dir(root: &Path) -> PathBuf {
 pub(crate) struct Tests {
     /// The test binaries.
     pub(crate) binaries: Vec<TestBinary>,
-    /// Programs of the packages themselves, which tests may run.
+    /// Programs of the package with the privileged tests, which these may run.
     pub(crate) programs: Vec<PathBuf>,
     /// `targets/` in the packages' build directories: C programs, profiles.
     pub(crate) targets: Option<PathBuf>,
@@ -74,7 +75,7 @@ pub(crate) fn tests(root: &Path, args: &[&str]) -> Result<Tests> {
                         path: path.into(),
                         directory: directory.into(),
                     });
-                } else {
+                } else if artifact.package_id.repr.contains(TESTS_PACKAGE) {
                     tests.programs.push(path.into());
                 }
             }
