@@ -71,10 +71,9 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     };
     benchmark.tables.push(table("time", "ms", &times));
     benchmark.tables.push(table("longest pause of the target", "µs", &pauses));
-    benchmark.notes.push(
-        "A pause includes time in which other programs had the CPU; the undisturbed one shows how much."
-            .to_owned(),
-    );
+    benchmark
+        .notes
+        .push("Pauses in which another program was given the CPU are left out.".to_owned());
     Ok(())
 }
 
