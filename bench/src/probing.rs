@@ -31,7 +31,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long a peer may take to end before it is asked again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A script for bpftrace: its name and text; `{binary}` in it stands for the probed file.
+/// A script for bpftrace: its name and text; `{binary}` and `{pid}` in it stand for the probed
+/// file and the process.
 pub(crate) type Script = (&'static str, &'static str);
 
 /// What is put on a target.
@@ -191,7 +192,8 @@ impl Seen {
 fn bpftrace(pid: u32, probed: &Path, (name, text): Script) -> Result<Attached> {
     let directory = TempDir::new()?;
     let script = directory.path().join(name);
-    fs::write(&script, text.replace("{binary}", &probed.display().to_string()))?;
+    let text = text.replace("{binary}", &probed.display().to_string());
+    fs::write(&script, text.replace("{pid}", &pid.to_string()))?;
     let mut command = Command::new(which("bpftrace").context("bpftrace is not installed")?);
     command.arg("-p").arg(pid.to_string()).arg(&script);
     // Its default, 4096 entries, would lose what is to be counted.
