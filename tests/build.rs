@@ -19,6 +19,7 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("ifunc_static", "ifunc", &["-static"]),
     ("psweep_fixed", "psweep", &["-no-pie", "-fno-pic"]),
     ("psweep_plain", "psweep", &["-fomit-frame-pointer", "-fshrink-wrap", "-fcf-protection=full"]),
+    ("cost_endbr", "cost", &["-fcf-protection=full"]),
 ];
 
 fn main() -> Result<()> {

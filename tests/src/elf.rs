@@ -10,12 +10,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 
-/// File offset of a function, by its name in the symbol table.
+/// File offset of a function, by its name in one of the symbol tables.
 pub fn file_offset(path: &Path, symbol: &str) -> Result<u64> {
     let data = fs::read(path)?;
     let file = object::File::parse(&*data)?;
     let address = file
         .symbols()
+        .chain(file.dynamic_symbols())
         .find(|candidate| candidate.name() == Ok(symbol))
         .with_context(|| format!("{} has no symbol {symbol}", path.display()))?
         .address();

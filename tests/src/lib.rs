@@ -8,6 +8,8 @@
 pub mod compare;
 pub mod elf;
 pub mod environment;
+pub mod nginx;
+pub mod postgresql;
 pub mod process;
 pub mod target;
 pub mod tracer;

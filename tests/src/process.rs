@@ -129,6 +129,19 @@ impl Process {
             .with_context(|| format!("cannot send {signal} to {}", self.name))
     }
 
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> Result<bool> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+        }
+        Ok(self.ended.is_none())
+    }
+
+    /// What it has said on stderr so far.
+    pub fn talk(&mut self) -> String {
+        self.so_far()
+    }
+
     /// Waits for its end, within the deadline.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.ended {

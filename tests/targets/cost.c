@@ -1,15 +1,30 @@
 /* cflags: -fno-omit-frame-pointer -fpatchable-function-entry=1 */
-/* What probing costs the target: it measures itself, and says every 100 ms how much CPU time one object took, from
- * its allocation to its free, its share of the granule's open and close included. See docs/overhead.md.
- * The probed functions begin with a 1-byte nop, which the kernel emulates as it does the usual `push`; built
- * with -fcf-protection=full instead they begin with `endbr64`, which it single-steps.
+/* What probing costs the target: it measures its own CPU time. See docs/performance.md.
  *
- * usage: cost [objects=N per granule] [seconds=N]
+ * Says `READY <pid>`. For each line on stdin it works for `ms` milliseconds and says how much it did:
+ * `SAMPLE <objects> <granules> <CPU ns of all threads>`; it ends with its stdin. Between batches it sleeps.
+ *
+ * The probed functions begin with a 1-byte nop, which the kernel emulates as it does the usual `push`; built with
+ * -fcf-protection=full as well (`cost_endbr`) they begin with `endbr64`, which it single-steps.
+ *
+ * usage: cost [objects=N per granule] [ms=N] [threads=N] [hold=1: keep a granule open, only alloc and free]
+ *             [shared=1: threads alloc in one granule, not each in its own; with hold=1]
  */
 #include "arena.h"
+#include <pthread.h>
 #include <time.h>
 
+enum { MEMBERS = 4096, THREADS = 64, IDS_EACH = 64 };
+
+struct worker {
+    u64 first_id, objects, granules, cpu;
+    struct object *members[MEMBERS];
+};
+
 static struct arena arena;
+static struct worker workers[THREADS];
+static u64 objects, milliseconds, threads, hold, shared;
+static pthread_barrier_t barrier;
 
 static u64 now_ns(clockid_t clock) {
     struct timespec t;
@@ -17,28 +32,65 @@ static u64 now_ns(clockid_t clock) {
     return (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec;
 }
 
+static void fill_and_empty(struct worker *w, u64 id) {
+    for (u64 i = 0; i < objects; i++) w->members[i] = arena_alloc(&arena, id, 64);
+    for (u64 i = 0; i < objects; i++) arena_free(&arena, w->members[i]);
+}
+
+static void batch(struct worker *w) {
+    /* Reading the clock must not count where a granule has few objects. */
+    u64 repeat = 1 + 64 / (objects + 1), id = 0;
+    u64 start = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_THREAD_CPUTIME_ID);
+    w->objects = w->granules = 0;
+    do {
+        for (u64 i = 0; i < repeat; i++) {
+            u64 granule = hold ? (shared ? workers[0].first_id : w->first_id) : w->first_id + id++ % IDS_EACH;
+            if (!hold) arena_open(&arena, granule, 4096);
+            fill_and_empty(w, granule);
+            if (!hold) arena_close(&arena, granule);
+        }
+        w->objects += repeat * objects;
+        w->granules += repeat;
+    } while (now_ns(CLOCK_MONOTONIC) - start < milliseconds * 1000000);
+    w->cpu = now_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
+}
+
+static void *run(void *worker) {
+    for (;;) {
+        pthread_barrier_wait(&barrier);
+        batch(worker);
+        pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     truth_begin(argc, argv);
-    u64 objects = option("objects", 1000), seconds = option("seconds", 60);
-    static struct object *members[4096];
-    if (objects == 0 || objects > 4096) return 2;
-    ready();
-    u64 id = 0, end = now_ns(CLOCK_MONOTONIC) + seconds * 1000000000;
-    for (u64 start = now_ns(CLOCK_MONOTONIC); start < end;) {
-        u64 done = 0, now = start, cpu = now_ns(CLOCK_THREAD_CPUTIME_ID);
-        while (now - start < 100000000) {
-            id = id % 1024 + 1;
-            arena_open(&arena, id, 4096);
-            for (u64 i = 0; i < objects; i++) members[i] = arena_alloc(&arena, id, 64);
-            for (u64 i = 0; i < objects; i++) arena_free(&arena, members[i]);
-            arena_close(&arena, id);
-            done += objects;
-            now = now_ns(CLOCK_MONOTONIC);
-        }
-        cpu = now_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
-        printf("%.2f %.2f\n", (double)start / 1e9, (double)cpu / (double)done);
+    objects = option("objects", 1000), milliseconds = option("ms", 100);
+    threads = option("threads", 1), hold = option("hold", 0), shared = option("shared", 0);
+    if (objects > MEMBERS || threads == 0 || threads > THREADS) return 2;
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
+    for (u64 i = 0; i < threads; i++) {
+        pthread_t thread;
+        workers[i].first_id = 1 + i * IDS_EACH;
+        if (pthread_create(&thread, NULL, run, &workers[i])) return 3;
+    }
+    printf("READY %d\n", (int)getpid());
+    fflush(stdout);
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        u64 sum[3] = {0};
+        if (hold)
+            for (u64 i = 0; i < (shared ? 1 : threads); i++) arena_open(&arena, workers[i].first_id, 4096);
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+        if (hold)
+            for (u64 i = 0; i < (shared ? 1 : threads); i++) arena_close(&arena, workers[i].first_id);
+        for (u64 i = 0; i < threads; i++)
+            sum[0] += workers[i].objects, sum[1] += workers[i].granules, sum[2] += workers[i].cpu;
+        printf("SAMPLE %llu %llu %llu\n", (unsigned long long)sum[0], (unsigned long long)sum[1],
+               (unsigned long long)sum[2]);
         fflush(stdout);
-        start = now;
     }
     return 0;
 }

@@ -1,6 +1,7 @@
-//! Builds what the tests run and says where it lies: test binaries, the `drainprof` binary, the C targets.
+//! Builds what the tests run and says where it lies: test binaries, the `drainprof` binary, the C targets, the
+//! benchmarks.
 //!
-//! Asks cargo (its JSON messages) instead of guessing paths under `target/`. Called by `test`, `vm`, `demo`.
+//! Asks cargo (its JSON messages) instead of guessing paths under `target/`. Called by `test`, `vm`, `demo`, `bench`.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,9 @@ use crate::work;
 
 /// The package with the privileged tests.
 pub(crate) const TESTS_PACKAGE: &str = "drainprof-tests";
+
+/// The package with the benchmarks.
+pub(crate) const BENCH_PACKAGE: &str = "drainprof-bench";
 
 /// One executable of tests.
 #[derive(Clone, Debug)]
@@ -48,7 +52,7 @@ pub(crate) fn target_dir(root: &Path) -> PathBuf {
 pub(crate) struct Tests {
     /// The test binaries.
     pub(crate) binaries: Vec<TestBinary>,
-    /// Programs of the packages themselves, which tests may run.
+    /// Programs of the package with the privileged tests, which these may run.
     pub(crate) programs: Vec<PathBuf>,
     /// `targets/` in the packages' build directories: C programs, profiles.
     pub(crate) targets: Option<PathBuf>,
@@ -71,7 +75,7 @@ pub(crate) fn tests(root: &Path, args: &[&str]) -> Result<Tests> {
                         path: path.into(),
                         directory: directory.into(),
                     });
-                } else {
+                } else if artifact.package_id.repr.contains(TESTS_PACKAGE) {
                     tests.programs.push(path.into());
                 }
             }
@@ -90,26 +94,34 @@ pub(crate) fn tests(root: &Path, args: &[&str]) -> Result<Tests> {
     Ok(tests)
 }
 
-/// Builds the release binary.
+/// Builds drainprof's release binary.
 pub(crate) fn drainprof(root: &Path) -> Result<PathBuf> {
+    release(root, "drainprof-daemon", "drainprof")
+}
+
+/// Builds the release binary of the benchmarks.
+pub(crate) fn bench(root: &Path) -> Result<PathBuf> {
+    release(root, BENCH_PACKAGE, BENCH_PACKAGE)
+}
+
+/// Builds one binary of a package for release.
+fn release(root: &Path, package: &str, name: &str) -> Result<PathBuf> {
     let mut command = work::cargo(root);
-    command.args([
-        "build",
-        "--release",
-        "--locked",
-        "-p",
-        "drainprof-daemon",
-        "--bin",
-        "drainprof",
-    ]);
-    build("build drainprof", &mut command)?
+    command.args(["build", "--release", "--locked", "-p", package, "--bin", name]);
+    build(&format!("build {name}"), &mut command)?
         .into_iter()
         .find_map(|message| match message {
-            Message::CompilerArtifact(artifact) if artifact.target.is_bin() => artifact.executable,
+            Message::CompilerArtifact(artifact)
+                if artifact.target.is_bin() && artifact.target.name == name =>
+            {
+                artifact.executable
+            }
             _ => None,
         })
         .map(Into::into)
-        .context("build drainprof: cargo named no executable; does drainprof-daemon still have it?")
+        .with_context(|| {
+            format!("build {name}: cargo named no executable; does {package} still have it?")
+        })
 }
 
 /// Runs a cargo build and collects its messages; its diagnostics go to stderr as usual.

@@ -4,6 +4,7 @@
 //! Nothing here is part of the product.
 
 mod artifacts;
+mod bench;
 mod ci;
 mod demo;
 mod ebpf;
@@ -34,6 +35,8 @@ enum Task {
     Ci(ci::Args),
     /// Show a structural leak and its fix on a small server.
     Demo(demo::Args),
+    /// Measure what drainprof costs, beside its peers.
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Task::Vm(args) => vm::run(&args),
         Task::Ci(args) => ci::run(&args),
         Task::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
+        Task::Bench(args) => bench::run(&args).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: installs what the tests and the demo need, and mounts tracefs.
+//! `cargo xtask setup`: installs what the tests, the demo and the benchmarks need, and mounts tracefs.
 //!
 //! Fast and without root when all is there. The toolchain of the kernel side is `build-ebpf --setup`'s job.
 
@@ -34,16 +34,27 @@ const PACKAGES: [&str; 19] = [
 /// What the demo alone needs.
 pub(crate) const DEMO_PACKAGES: [&str; 2] = ["gcc", "libc6-dev"];
 
+/// What the benchmarks need beyond [`PACKAGES`]: the peers.
+const BENCH_PACKAGES: [&str; 4] = ["bpftrace", "heaptrack", "linux-perf", "valgrind"];
+
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Arguments of `setup`.
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+#[derive(clap::Args, Default)]
+pub(crate) struct Args {
+    /// Also what the benchmarks compare with: bpftrace, perf, heaptrack, Valgrind.
+    #[arg(long)]
+    pub(crate) bench: bool,
+}
 
 /// Installs and mounts what is missing.
-pub(crate) fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     work::step("setup: packages for the tests and the demo");
     packages::install(&PACKAGES, "for the tests and the demo")?;
+    if args.bench {
+        work::step("setup: packages for the benchmarks");
+        packages::install(&BENCH_PACKAGES, "to compare with")?;
+    }
     mount_tracefs()
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::artifacts::{self, TESTS_PACKAGE};
+use crate::artifacts::{self, BENCH_PACKAGE, TESTS_PACKAGE};
 use crate::tally::{Reader, Style, Tally};
 use crate::{ebpf, setup, vm, work};
 
@@ -75,7 +75,7 @@ pub(crate) fn conclude(tally: &Tally) -> ExitCode {
 fn all(args: &Args) -> Result<Tally> {
     let root = work::root()?;
     if !args.no_setup && !args.unprivileged {
-        setup::run(&setup::Args {})?;
+        setup::run(&setup::Args::default())?;
     }
     if args.fresh_ebpf {
         ebpf::build(&root)?;
@@ -130,7 +130,7 @@ impl Privileged {
         work::step("test: build drainprof (release), the test targets and the privileged tests");
         Ok(Self {
             drainprof: artifacts::drainprof(root)?,
-            tests: artifacts::tests(root, &["-p", TESTS_PACKAGE])?,
+            tests: artifacts::tests(root, &["-p", TESTS_PACKAGE, "-p", BENCH_PACKAGE])?,
         })
     }
 
@@ -139,7 +139,7 @@ impl Privileged {
         let mut tally = Tally::default();
         for binary in &self.tests.binaries {
             let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
-            work::step(format!("test: {TESTS_PACKAGE} {}{why}", binary.name));
+            work::step(format!("test: privileged: {}{why}", binary.name));
             let env = [
                 ("DRAINPROF_BIN", self.drainprof.as_os_str()),
                 ("CARGO_MANIFEST_DIR", binary.directory.as_os_str()),

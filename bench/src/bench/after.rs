@@ -1,0 +1,54 @@
+//! After drainprof has gone, the target is what it was.
+
+use anyhow::Result;
+use drainprof::profile::Level;
+
+use super::Known;
+use crate::{
+    model::{Benchmark, Bound, Compare, Goal, Row, Table},
+    probing::{Probing, mapped},
+    rounds::Effort,
+    worker::{Sample, Worker},
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "after",
+    title: "After the detach",
+    about: "Pairs of malloc and free again: before drainprof attaches (level `objects`, with work done meanwhile), and \
+            after it has gone. That no byte of the program's text differs from its file any more is checked here, \
+            and after every other variant of every benchmark.",
+    run,
+};
+
+const BEFORE: &str = "before";
+const AFTER: &str = "after";
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    let mut worker = Worker::start("malloc_pairs", &[effort.ms()])?;
+    let libc = mapped(worker.pid(), "libc.so.6")?;
+    let probing = Probing::Drainprof("glibc-pages", Level::Objects, &[]);
+    let mut rows = [Row::new(BEFORE, true, Vec::new()), Row::new(AFTER, false, Vec::new())];
+    for _ in 0..effort.rounds {
+        rows[0].push(worker.batches(effort.batches, Sample::per_object)?);
+        let attached = probing.attach(worker.pid(), &libc)?;
+        let batch = worker.batch();
+        attached.detach(worker.pid(), &libc)?;
+        batch?;
+        rows[1].push(worker.batches(effort.batches, Sample::per_object)?);
+    }
+    worker.finish()?;
+    let table = Table {
+        title: String::new(),
+        unit: "ns per pair".to_owned(),
+        compare: Compare::Ratio,
+        rows: rows.into(),
+    };
+    benchmark.goals.push(Goal::new(
+        "cost after the detach, of the cost before",
+        "×",
+        Bound::AtMost(1.02),
+        table.compared(AFTER),
+    ));
+    benchmark.tables.push(table);
+    Ok(())
+}

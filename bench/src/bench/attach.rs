@@ -1,0 +1,120 @@
+//! How long attaching and detaching take, and how long the target is stopped by them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use drainprof::profile::Level;
+use drainprof_tests::tracer::Tracer;
+
+use super::Known;
+use crate::{
+    floor,
+    model::{Benchmark, Bound, Compare, Goal, Row, Table},
+    rounds::Effort,
+    worker::Worker,
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "attach",
+    title: "Attaching and detaching ten probes",
+    about: "A profile of ten entry probes (`tests/profiles/ten.toml`) on a process that reads the clock as fast as it \
+            can and remembers its longest pause. Attaching is everything from opening the process to counting: reading \
+            its ELF files, planning, loading the programs, placing the probes. It is timed in-process through \
+            drainprof's library, and, as a whole, on the command.",
+    run,
+};
+
+const PROFILE: &str = "ten";
+const LOAD: &str = "load maps and lifecycle programs (before the target is touched)";
+const ATTACH: &str = "attach: plan, load, place ten probes, arm";
+const DETACH: &str = "detach";
+const COMMAND: &str = "the command, from its start until it counts";
+const END: &str = "the command, from Ctrl-C to its end";
+const CALM: &str = "undisturbed, for as long";
+const ATTACHING: &str = "while drainprof attaches";
+const DETACHING: &str = "while drainprof detaches";
+const FLOOR: &str = "while ten empty programs are attached";
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    let mut times = [LOAD, ATTACH, DETACH, COMMAND, END].map(|name| (name, Vec::new()));
+    let mut pauses = [CALM, ATTACHING, DETACHING, FLOOR].map(|name| (name, Vec::new()));
+    let mut worker = Worker::start("pause", &[])?;
+    for round in 0..effort.rounds {
+        eprintln!("    round {} of {}", round + 1, effort.rounds);
+        let measured = once(&mut worker)?;
+        for ((_, list), value) in times.iter_mut().zip(measured.milliseconds) {
+            list.push(value);
+        }
+        for ((_, list), value) in pauses.iter_mut().zip(measured.pauses) {
+            list.push(value);
+        }
+    }
+    worker.finish()?;
+    benchmark.goals.push(Goal::new(
+        "attaching ten probes to one process",
+        "ms",
+        Bound::AtMost(50.0),
+        times[1].1.clone(),
+    ));
+    benchmark.goals.push(Goal::new("detaching them", "ms", Bound::Stated, times[2].1.clone()));
+    benchmark.goals.push(Goal::new(
+        "longest pause of the target while drainprof attaches",
+        "µs",
+        Bound::Stated,
+        pauses[1].1.clone(),
+    ));
+    let table = |title: &str, unit: &str, rows: &[(&str, Vec<f64>)]| Table {
+        title: title.to_owned(),
+        unit: unit.to_owned(),
+        compare: Compare::Nothing,
+        rows: rows.iter().map(|(name, samples)| Row::single(name, samples)).collect(),
+    };
+    benchmark.tables.push(table("time", "ms", &times));
+    benchmark.tables.push(table("longest pause of the target", "µs", &pauses));
+    benchmark
+        .notes
+        .push("Pauses in which another program was given the CPU are left out.".to_owned());
+    Ok(())
+}
+
+/// One round: in the order of the rows.
+struct Measured {
+    milliseconds: [f64; 5],
+    pauses: [f64; 4],
+}
+
+fn once(worker: &mut Worker) -> Result<Measured> {
+    let (observer, load) = timed(|| floor::observer(PROFILE, Level::Objects));
+    let mut observer = observer?;
+    let pid = worker.pid();
+    let ((added, attach), attaching) =
+        paused(worker, || timed(|| observer.add(pid, false).map_err(anyhow::Error::from)))?;
+    added?;
+    // As long as the attach took, and nothing happens: it is this time that is measured.
+    let ((), calm) = paused(worker, || std::thread::sleep(attach))?;
+    let (((), detach), detaching) = paused(worker, || timed(|| drop(observer)))?;
+    let (session, empty) = paused(worker, || floor::attach(pid, PROFILE, Level::Objects, false))?;
+    drop(session?);
+    let (tracer, command) = timed(|| Tracer::attach(&[pid], PROFILE, &["--level", "objects"]));
+    let tracer = tracer?;
+    tracer.interrupt()?;
+    let (outcome, end) = timed(|| tracer.finish());
+    outcome?.report.context("drainprof wrote no report")?;
+    let milliseconds = [load, attach, detach, command, end].map(|time| time.as_secs_f64() * 1e3);
+    Ok(Measured { milliseconds, pauses: [calm, attaching, detaching, empty] })
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    let made = work();
+    (made, began.elapsed())
+}
+
+/// Does something and asks the target for its longest pause meanwhile, in microseconds.
+fn paused<T>(worker: &mut Worker, work: impl FnOnce() -> T) -> Result<(T, f64)> {
+    worker.ask("reset", "RESET")?;
+    let made = work();
+    let line = worker.ask("read", "PAUSE ")?;
+    let ns: f64 = line["PAUSE ".len()..].parse().with_context(|| format!("no number: {line:?}"))?;
+    Ok((made, ns / 1e3))
+}

@@ -1,0 +1,68 @@
+//! Level `boundary` on an arena: per object of a large granule, and per open and close.
+
+use anyhow::Result;
+use drainprof::profile::Level;
+
+use super::{Known, costs};
+use crate::{
+    model::{Benchmark, Bound, Goal},
+    probing::Probing,
+    rounds::{BPFTRACE, Effort, FLOOR, Outcome, Variant, interleave},
+    worker::{Sample, Worker},
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "boundary",
+    title: "Level `boundary`: an arena's open and close",
+    about: "The arena of `objects`. drainprof probes open and close only and reads the live count from the program's \
+            memory; bpftrace does the same in `bench/peers/boundary.bt`. The first table is what an object pays in \
+            granules of 1000; the second, what a granule pays for its open and close, measured on granules \
+            without objects.",
+    run,
+};
+
+const PROFILE: &str = "arena";
+const DRAINPROF: &str = "drainprof, level boundary";
+const SCRIPT: (&str, &str) = ("boundary.bt", include_str!("../../peers/boundary.bt"));
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    let variants = [
+        Variant::new(FLOOR, Probing::Floor(PROFILE, Level::Boundary)),
+        Variant::new(DRAINPROF, Probing::Drainprof(PROFILE, Level::Boundary, &[])),
+        Variant::new(BPFTRACE, Probing::Bpftrace(SCRIPT)),
+    ];
+    let mut measure = |objects: &str, value: fn(&Sample) -> f64| {
+        let mut workers = [Worker::of_itself("cost", &[objects.to_owned(), effort.ms()])?];
+        let Outcome { mut tables, notes } =
+            interleave(&mut workers, &variants, effort, value)?.remove(0);
+        for (worker, _) in workers {
+            worker.finish()?;
+        }
+        benchmark.notes.extend(notes);
+        anyhow::Ok(tables.remove(0))
+    };
+    let rows = measure("objects=1000", Sample::per_object)?;
+    let large = costs("granules of 1000 objects", "ns per object", rows);
+    let rows = measure("objects=0", Sample::per_granule)?;
+    let empty = costs("granules without objects", "ns per granule", rows);
+    benchmark.goals.push(
+        Goal::new(
+            "drainprof adds per object, 1000 objects per granule",
+            "ns",
+            Bound::AtMost(2.0),
+            large.compared(DRAINPROF),
+        )
+        .because(large.why_not(DRAINPROF)),
+    );
+    benchmark.goals.push(
+        Goal::new(
+            "drainprof adds per open and close, of what empty programs at the same sites add",
+            "×",
+            Bound::AtMost(1.3),
+            empty.times(DRAINPROF, FLOOR),
+        )
+        .because(empty.why_not(DRAINPROF)),
+    );
+    benchmark.tables.extend([large, empty]);
+    Ok(())
+}

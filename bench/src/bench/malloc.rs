@@ -1,0 +1,115 @@
+//! malloc and free of stock glibc, at level `objects`, beside everything else that can look at them.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+use drainprof::profile::Level;
+use drainprof_tests::environment::{self, which};
+use tempfile::TempDir;
+
+use super::{Known, costs};
+use crate::{
+    model::{Benchmark, Bound, Goal, Row},
+    probing::{Probing, mapped},
+    rounds::{BPFTRACE, BPFTRACE_EMPTY, Effort, FLOOR, Outcome, Variant, interleave},
+    worker::{Sample, Worker},
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "malloc",
+    title: "Pairs of malloc and free of glibc",
+    about: "A program keeps 1000 objects of 16 to 512 bytes and replaces one at random, again and again. \
+            drainprof follows every malloc and free (level `objects`) with `tests/profiles/glibc-pages.toml`: \
+            pointer to size and granule, live objects and bytes per 64 KiB. bpftrace keeps the same in \
+            `bench/peers/malloc.bt`. `perf stat` only counts hits. heaptrack and Valgrind run the program \
+            themselves, so they are measured in a process of their own.",
+    run,
+};
+
+const PROFILE: &str = "glibc-pages";
+const DRAINPROF: &str = "drainprof, level objects";
+const PERF: &str = "perf stat on uprobe events (counts only)";
+const SCRIPT: (&str, &str) = ("malloc.bt", include_str!("../../peers/malloc.bt"));
+const EMPTY: (&str, &str) = ("malloc-empty.bt", include_str!("../../peers/malloc-empty.bt"));
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    let variants = [
+        Variant::new(FLOOR, Probing::Floor(PROFILE, Level::Objects)),
+        Variant::new(DRAINPROF, Probing::Drainprof(PROFILE, Level::Objects, &[])),
+        Variant::new(BPFTRACE, Probing::Bpftrace(SCRIPT)),
+        Variant::new(BPFTRACE_EMPTY, Probing::Bpftrace(EMPTY)),
+        Variant::new(
+            PERF,
+            Probing::PerfStat(&[("malloc", false), ("malloc", true), ("free", false)]),
+        ),
+    ];
+    let worker = Worker::start("malloc_pairs", &[effort.ms()])?;
+    let libc = mapped(worker.pid(), "libc.so.6")?;
+    let mut workers = [(worker, libc)];
+    let Outcome { mut tables, notes } =
+        interleave(&mut workers, &variants, effort, Sample::per_object)?.remove(0);
+    for (worker, _) in workers {
+        worker.finish()?;
+    }
+    let mut table = costs("", "ns per pair", tables.remove(0));
+    for runner in RUNNERS {
+        table.rows.push(runner.row(effort));
+    }
+    let goal =
+        |what, bound, rounds, row| Goal::new(what, "×", bound, rounds).because(table.why_not(row));
+    benchmark.goals.push(goal(
+        "bpftrace adds, of what drainprof adds",
+        Bound::AtLeast(10.0),
+        table.times(BPFTRACE, DRAINPROF),
+        BPFTRACE,
+    ));
+    benchmark.goals.push(goal(
+        "drainprof adds, of what empty programs at the same sites add",
+        Bound::AtMost(1.25),
+        table.times(DRAINPROF, FLOOR),
+        DRAINPROF,
+    ));
+    benchmark.tables.push(table);
+    benchmark.notes.extend(notes);
+    Ok(())
+}
+
+/// A tool that runs the program itself.
+struct Runner {
+    name: &'static str,
+    program: &'static str,
+    args: &'static [&'static str],
+}
+
+const RUNNERS: [Runner; 2] = [
+    Runner { name: "heaptrack (in-process, with stacks)", program: "heaptrack", args: &[] },
+    Runner { name: "Valgrind memcheck (for scale)", program: "valgrind", args: &["-q"] },
+];
+
+impl Runner {
+    fn row(&self, effort: Effort) -> Row {
+        eprintln!("    {}", self.program);
+        let mut row = Row::new(self.name, false, Vec::new());
+        for _ in 0..effort.rounds {
+            match self.round(effort) {
+                Ok(samples) => row.push(samples),
+                Err(error) => return Row::unavailable(self.name, &format!("{error:#}")),
+            }
+        }
+        row
+    }
+
+    fn round(&self, effort: Effort) -> Result<Vec<f64>> {
+        let path =
+            which(self.program).with_context(|| format!("{} is not installed", self.program))?;
+        // heaptrack writes what it recorded into its working directory.
+        let directory = TempDir::new()?;
+        let mut command = Command::new(path);
+        command.args(self.args).arg(environment::target("malloc_pairs")?);
+        command.current_dir(directory.path()).stderr(Stdio::null());
+        let mut worker = Worker::start_under("malloc_pairs", command, &[effort.ms()])?;
+        let samples = worker.batches(effort.batches, Sample::per_object)?;
+        worker.finish()?;
+        Ok(samples)
+    }
+}

@@ -1,0 +1,103 @@
+//! nginx under `ab`, with and without level `boundary`.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use drainprof::profile::Level;
+use drainprof_tests::{environment::which, nginx::Nginx};
+
+use super::Known;
+use crate::{
+    model::{Benchmark, Bound, Compare, Goal, Table},
+    probing::Probing,
+    rounds::{Effort, FLOOR_BOUNDARY, Outcome, Variant, announce},
+    worker::Counts,
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "nginx",
+    title: "nginx under ab",
+    about: "Debian's nginx, one process, a small file over eight kept connections on loopback; the built-in profile. At \
+            level `boundary` each request costs the open and the close of its pool. ab has a CPU of its own where there \
+            are two.",
+    run,
+};
+
+const BOUNDARY: &str = "drainprof, level boundary";
+const OBJECTS: &str = "drainprof, level objects";
+const FIGURES: [(&str, Compare); 2] = [
+    ("requests per second", Compare::Ratio),
+    ("µs of nginx's CPU time per request", Compare::Added),
+];
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    for program in ["nginx", "ab"] {
+        which(program).with_context(|| format!("{program} is not installed"))?;
+    }
+    let nginx = Nginx::start(false)?;
+    let binary = which("nginx").context("nginx is installed")?;
+    let variants = [
+        Variant::new(FLOOR_BOUNDARY, Probing::Floor("nginx", Level::Boundary)),
+        Variant::new(BOUNDARY, Probing::Drainprof("nginx", Level::Boundary, &[])),
+        Variant::new(OBJECTS, Probing::Drainprof("nginx", Level::Objects, &[])),
+    ];
+    let requests = effort.requests.to_string();
+    let load = || -> Result<Vec<Vec<f64>>> {
+        let before = cpu_ns(nginx.worker)?;
+        let text = nginx.ab(&["-k", "-c", "8", "-n", &requests])?;
+        let cpu = cpu_ns(nginx.worker)? - before;
+        Ok(vec![vec![rate(&text)?], vec![cpu / 1e3 / f64::from(effort.requests)]])
+    };
+    // The first requests find nothing in caches.
+    load()?;
+    let mut outcome = Outcome::begin(&variants, FIGURES.len());
+    for round in 0..effort.rounds {
+        announce(round, effort);
+        outcome
+            .round((nginx.worker, &binary), &variants, &mut || Ok((load()?, Counts::default())))?;
+    }
+    nginx.quit()?;
+    for ((unit, compare), rows) in FIGURES.iter().zip(outcome.tables) {
+        let (title, unit) = (String::new(), (*unit).to_owned());
+        benchmark.tables.push(Table { title, unit, compare: *compare, rows });
+    }
+    benchmark.notes.extend(outcome.notes);
+    let table = &benchmark.tables[0];
+    benchmark.goals.push(
+        Goal::new(
+            "requests per second with level boundary, of those without",
+            "×",
+            Bound::AtLeast(0.98),
+            table.compared(BOUNDARY),
+        )
+        .because(table.why_not(BOUNDARY)),
+    );
+    Ok(())
+}
+
+/// CPU time of a process of one thread, in nanoseconds.
+fn cpu_ns(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let word = text.split(' ').next().and_then(|word| word.parse().ok());
+    word.with_context(|| format!("{path} begins with no number: {text:?}"))
+}
+
+fn rate(text: &str) -> Result<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Requests per second:"));
+    let word = line.and_then(|rest| rest.split_whitespace().next());
+    word.and_then(|word| word.parse().ok()).with_context(|| format!("ab told no rate:\n{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rate;
+
+    /// ab's rate is read; without one there is an error, not a zero.
+    #[test]
+    fn ab_is_read() {
+        let text = "Failed requests:        0\nRequests per second:    41234.56 [#/sec] (mean)\n";
+        assert!((rate(text).unwrap() - 41234.56).abs() < 1e-6);
+        assert!(rate("ab: connection refused\n").is_err());
+    }
+}

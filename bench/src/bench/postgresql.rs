@@ -1,0 +1,97 @@
+//! PostgreSQL under `pgbench -S`, with and without drainprof.
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof::profile::Level;
+use drainprof_tests::{
+    environment::which,
+    postgresql::{Cluster, binaries},
+};
+
+use super::Known;
+use crate::{
+    model::{Benchmark, Bound, Compare, Goal, Table},
+    probing::Probing,
+    rounds::{Effort, FLOOR_BOUNDARY, FLOOR_OBJECTS, Outcome, Variant, announce},
+    worker::Counts,
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "postgresql",
+    title: "PostgreSQL under pgbench -S",
+    about: "Debian's PostgreSQL, a cluster of its own in a temporary directory, one client over a socket, simple \
+            selects; the built-in profile with `--follow-forks` on the postmaster. Level `boundary` probes the \
+            making, resetting and deleting of memory contexts, level `objects` every palloc and pfree as well. \
+            Transactions per second without the time to connect.",
+    run,
+};
+
+const BOUNDARY: &str = "drainprof, level boundary";
+const OBJECTS: &str = "drainprof, level objects";
+const FOLLOW: &[&str] = &["--follow-forks"];
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    which("pgbench").context("pgbench is not installed")?;
+    let server = binaries().context("no PostgreSQL server up to version 15 is installed")?;
+    let binary = server.join("postgres");
+    let cluster = Cluster::start()?;
+    let output = cluster.client("pgbench").args(["-i", "-q", "-s", "1", "postgres"]).output()?;
+    ensure!(output.status.success(), "pgbench -i failed: {output:?}");
+    let variants = [
+        Variant::new(FLOOR_BOUNDARY, Probing::FloorOnFile("postgresql", Level::Boundary)),
+        Variant::new(BOUNDARY, Probing::Drainprof("postgresql", Level::Boundary, FOLLOW)),
+        Variant::new(FLOOR_OBJECTS, Probing::FloorOnFile("postgresql", Level::Objects)),
+        Variant::new(OBJECTS, Probing::Drainprof("postgresql", Level::Objects, FOLLOW)),
+    ];
+    // The first transactions find nothing in caches.
+    load(&cluster, 1)?;
+    let mut outcome = Outcome::begin(&variants, 1);
+    for round in 0..effort.rounds {
+        announce(round, effort);
+        outcome.round((cluster.postmaster.pid(), &binary), &variants, &mut || {
+            Ok((vec![vec![load(&cluster, effort.pgbench_seconds)?]], Counts::default()))
+        })?;
+    }
+    cluster.stop()?;
+    benchmark.notes.extend(outcome.notes);
+    for rows in outcome.tables {
+        let (title, unit) = (String::new(), "transactions per second".to_owned());
+        let table = Table { title, unit, compare: Compare::Ratio, rows };
+        for (level, bound, row) in
+            [("boundary", Bound::AtLeast(0.98), BOUNDARY), ("objects", Bound::Stated, OBJECTS)]
+        {
+            let what = format!("transactions per second with level {level}, of those without");
+            let goal = Goal::new(&what, "×", bound, table.compared(row));
+            benchmark.goals.push(goal.because(table.why_not(row)));
+        }
+        benchmark.tables.push(table);
+    }
+    Ok(())
+}
+
+fn load(cluster: &Cluster, seconds: u32) -> Result<f64> {
+    let mut command = cluster.client("pgbench");
+    command.args(["-S", "-n", "-c", "1", "-T", &seconds.to_string(), "postgres"]);
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "pgbench failed: {output:?}");
+    rate(&text)
+}
+
+fn rate(text: &str) -> Result<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("tps = "));
+    let word = line.and_then(|rest| rest.split_whitespace().next());
+    word.and_then(|word| word.parse().ok()).with_context(|| format!("pgbench told no tps:\n{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rate;
+
+    /// pgbench's rate is read; without one there is an error, not a zero.
+    #[test]
+    fn pgbench_is_read() {
+        let text = "latency average = 0.05 ms\ntps = 19876.5 (without initial connection time)\n";
+        assert!((rate(text).unwrap() - 19876.5).abs() < 1e-6);
+        assert!(rate("pgbench: error\n").is_err());
+    }
+}

@@ -1,0 +1,88 @@
+//! Several threads at once, in one granule and in one each: does the cost of an event grow?
+
+use anyhow::Result;
+use drainprof::profile::Level;
+
+use super::{Known, costs};
+use crate::{
+    model::{Benchmark, Bound, Goal, Table},
+    probing::Probing,
+    rounds::{Effort, FLOOR, Variant, interleave},
+    worker::{Sample, Worker},
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "threads",
+    title: "Threads",
+    about: "Threads of the arena's program allocate and free 1000 objects again and again, in granules that stay open: \
+            one granule for all of them, or one each. CPU time of all threads, per object; half of it per event. A \
+            shared granule costs more than bare anyway: its own counter is contended.",
+    run,
+};
+
+const PROFILE: &str = "arena";
+const DRAINPROF: &str = "drainprof, level objects";
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    let variants = [
+        Variant::new(FLOOR, Probing::Floor(PROFILE, Level::Objects)),
+        Variant::new(DRAINPROF, Probing::Drainprof(PROFILE, Level::Objects, &[])),
+    ];
+    let cases = cases();
+    let mut workers = cases
+        .iter()
+        .map(|(threads, shared)| {
+            let args = [
+                "objects=1000".to_owned(),
+                "hold=1".to_owned(),
+                format!("threads={threads}"),
+                format!("shared={}", u8::from(*shared)),
+                effort.ms(),
+            ];
+            Worker::of_itself("cost", &args)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let outcomes = interleave(&mut workers, &variants, effort, Sample::per_object)?;
+    for (worker, _) in workers {
+        worker.finish()?;
+    }
+    let mut tables: Vec<Table> = Vec::new();
+    for ((threads, shared), outcome) in cases.iter().zip(outcomes) {
+        benchmark.notes.extend(outcome.notes);
+        let title = match (threads, shared) {
+            (1, _) => "1 thread".to_owned(),
+            (_, true) => format!("{threads} threads, one granule"),
+            (_, false) => format!("{threads} threads, one granule each"),
+        };
+        let unit = "ns per object (its alloc and its free)";
+        tables.extend(outcome.tables.into_iter().map(|rows| costs(&title, unit, rows)));
+    }
+    if let Some((alone, others)) = tables.split_first() {
+        for table in others {
+            let what =
+                format!("drainprof adds per event, {}, of what it adds with 1 thread", table.title);
+            let ratio = |row| {
+                let pairs = table.compared(row).into_iter().zip(alone.compared(row));
+                pairs.map(|(many, one)| many / one).collect::<Vec<_>>()
+            };
+            benchmark.goals.push(
+                Goal::new(&what, "×", Bound::AtMost(1.3), ratio(DRAINPROF))
+                    .because(table.why_not(DRAINPROF)),
+            );
+            let what = format!("empty programs, {}, of what they add with 1 thread", table.title);
+            benchmark.goals.push(Goal::new(&what, "×", Bound::Stated, ratio(FLOOR)));
+        }
+    }
+    benchmark.tables = tables;
+    Ok(())
+}
+
+/// Threads, and whether they share a granule: 1, 2, and all CPUs where there are more.
+fn cases() -> Vec<(usize, bool)> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(64);
+    let mut cases = vec![(1, false), (2, false), (2, true)];
+    if cpus > 2 {
+        cases.extend([(cpus, false), (cpus, true)]);
+    }
+    cases
+}

@@ -1,0 +1,66 @@
+//! The library in-process: empty programs at drainprof's own sites, and an observer for timing it.
+
+use std::{num::NonZeroU32, path::PathBuf};
+
+use anyhow::{Context as _, Result};
+use drainprof::{
+    bpf::{Offsets, Session, SessionConfig, Sizes},
+    kernel::{self, LiveHost},
+    profile::{Level, Library, Source},
+    target::Process,
+    watch::{Observer, ObserverOptions},
+};
+use drainprof_tests::environment;
+
+/// The configuration that the command has by default.
+fn config() -> Result<SessionConfig> {
+    let tracefs = kernel::ensure_mounted(&LiveHost).context("find tracefs")?;
+    let offset = |category: &str, event: &str, field: &str| -> Result<u32> {
+        let format = tracefs.format(&LiveHost, category, event)?;
+        let found = format.field(field).with_context(|| format!("{event} has no field {field}"))?;
+        Ok(found.offset)
+    };
+    let offsets = Offsets {
+        newtask_pid: offset("task", "task_newtask", "pid")?,
+        newtask_flags: offset("task", "task_newtask", "clone_flags")?,
+        exec_old_pid: offset("sched", "sched_process_exec", "old_pid")?,
+    };
+    Ok(SessionConfig { sizes: Sizes::default(), events: false, offsets })
+}
+
+/// A loaded observer for one profile of the tests.
+pub(crate) fn observer(profile: &str, level: Level) -> Result<Observer> {
+    let file = PathBuf::from(environment::profile(profile));
+    let (library, name) = if file.is_file() {
+        let library = Library::load(std::slice::from_ref(&file), &[])?;
+        let name = library
+            .iter()
+            .find(|known| matches!(&known.source, Source::File(path) if *path == file))
+            .map(|known| known.name.clone())
+            .with_context(|| format!("the profile in {} is not in the library", file.display()))?;
+        (library, name)
+    } else {
+        (Library::built_in()?, profile.to_owned())
+    };
+    let options = ObserverOptions {
+        profiles: vec![name],
+        level: Some(level),
+        follow: false,
+        debug_dirs: Vec::new(),
+    };
+    Ok(Observer::new(&config()?, library, options)?)
+}
+
+/// Empty programs wherever drainprof would put its own, for this process or for all that map its files;
+/// they go when the session is dropped.
+pub(crate) fn attach(pid: u32, profile: &str, level: Level, for_all: bool) -> Result<Session> {
+    let mut observer = observer(profile, level)?;
+    let process = Process::open(pid)?;
+    let (plans, _) = observer.plan(&process)?;
+    let scope = NonZeroU32::new(pid).filter(|_| !for_all);
+    let mut session = Session::load(&config()?)?;
+    for probe in plans.iter().flat_map(|plan| &plan.probes) {
+        session.attach_empty(probe, scope)?;
+    }
+    Ok(session)
+}

@@ -1,0 +1,101 @@
+//! `cargo xtask bench`: what drainprof costs, beside its peers; the results as JSON and as a page.
+//!
+//! Installs the peers, builds drainprof and the package `drainprof-bench` for release, and runs that as root;
+//! what it measures and how is its business. Goals that are missed fail nothing: this is no test.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{artifacts, setup, work};
+
+/// Where the results go by default, below the build directory.
+const RESULTS: &str = "bench/results.json";
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only these benchmarks; the results of others stay as they are in the results file.
+    #[arg(long, value_delimiter = ',', num_args = 1.., value_name = "NAME")]
+    only: Vec<String>,
+    /// One short round of each: shows that everything runs; the figures mean little.
+    #[arg(long)]
+    quick: bool,
+    /// Write the results here.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Renew docs/performance.md from the results.
+    #[arg(long, conflicts_with = "quick")]
+    page: bool,
+    /// Measure nothing: with --page, from the results that there are.
+    #[arg(long, requires = "page")]
+    no_run: bool,
+    /// Install and mount nothing first; peers that are missing are reported as not available.
+    #[arg(long)]
+    no_setup: bool,
+}
+
+/// Builds, measures, writes.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let root = work::root()?;
+    let results = match &args.out {
+        Some(path) => std::path::absolute(path)?,
+        None => artifacts::target_dir(&root).join(RESULTS),
+    };
+    if !args.no_setup && !args.no_run {
+        // A peer that cannot be had is a row that says so, no reason to measure nothing.
+        if let Err(error) = setup::run(&setup::Args { bench: true }) {
+            work::note(format!("{error:#}; what is missing will be reported as not available"));
+        }
+    }
+    work::step("bench: build drainprof and its benchmarks (release; minutes at the first time)");
+    let bench = artifacts::bench(&root)?;
+    if !args.no_run {
+        let drainprof = artifacts::drainprof(&root)?;
+        write(&results, &measure(args, &bench, &drainprof, &results)?)?;
+        work::note(format!("results: {}", results.display()));
+    }
+    if args.page {
+        let page = root.join("docs/performance.md");
+        let mut command = Command::new(&bench);
+        command.arg("page").arg(&results);
+        write(&page, &work::read("make the page", "measure first", &mut command)?)?;
+        work::note(format!("page: {}", page.display()));
+    }
+    Ok(())
+}
+
+/// Runs the benchmarks as root; their results, which the user who asked then writes.
+fn measure(args: &Args, bench: &Path, drainprof: &Path, earlier: &Path) -> Result<String> {
+    let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
+    work::step(format!("bench: measure{why}"));
+    let env: [(&str, &OsStr); 1] = [("DRAINPROF_BIN", drainprof.as_os_str())];
+    let mut command = work::as_root(bench, &env);
+    command.arg("measure").arg("--keep").arg(earlier);
+    if args.quick {
+        command.arg("--quick");
+    }
+    for name in &args.only {
+        command.args(["--only", name]);
+    }
+    let line = work::describe(&command);
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("run `{line}`"))?;
+    if !output.status.success() {
+        bail!("`{line}` ended with {}; its messages are above", output.status);
+    }
+    String::from_utf8(output.stdout).context("the results are no text")
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    }
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
