@@ -5,7 +5,9 @@ use std::{num::NonZeroU32, path::PathBuf};
 use anyhow::{Context as _, Result};
 use drainprof::{
     bpf::{Offsets, Session, SessionConfig, Sizes},
+    calibrate::{self, CalibrateOptions},
     kernel::{self, LiveHost},
+    plan::Sites,
     profile::{Level, Library, Source},
     target::Process,
     watch::{Observer, ObserverOptions},
@@ -25,7 +27,7 @@ fn config() -> Result<SessionConfig> {
         newtask_flags: offset("task", "task_newtask", "clone_flags")?,
         exec_old_pid: offset("sched", "sched_process_exec", "old_pid")?,
     };
-    Ok(SessionConfig { sizes: Sizes::default(), events: false, offsets })
+    Ok(SessionConfig { sizes: Sizes::default(), events: false, offsets, sample: 1 })
 }
 
 /// A loaded observer for one profile of the tests.
@@ -47,6 +49,13 @@ pub(crate) fn observer(profile: &str, level: Level) -> Result<Observer> {
         level: Some(level),
         follow: false,
         debug_dirs: Vec::new(),
+        // The places that the command would choose: the floor is that of the very same ones.
+        costs: calibrate::costs(&CalibrateOptions {
+            cache: calibrate::cache_directory(),
+            fresh: false,
+        }),
+        sites: Sites::Cheapest,
+        duty: None,
     };
     Ok(Observer::new(&config()?, library, options)?)
 }
