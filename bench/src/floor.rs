@@ -51,7 +51,7 @@ pub(crate) fn observer(profile: &str, level: Level) -> Result<Observer> {
         debug_dirs: Vec::new(),
         // The places that the command would choose: the floor is that of the very same ones.
         costs: calibrate::costs(&CalibrateOptions {
-            cache: calibrate::cache_directory(),
+            cache: calibrate::cache_directory(None, true, |name| std::env::var_os(name)),
             fresh: false,
         }),
         sites: Sites::Cheapest,
