@@ -27,6 +27,8 @@ globals! {
     max_histograms, MAX_HISTOGRAMS: 1;
     /// Slots in `PROBES`.
     max_probes, MAX_PROBES: 1;
+    /// One of so many granules is in the sample.
+    sample, SAMPLE: 1;
     /// 1: send every close and late drain.
     events_wanted, EVENTS_WANTED: 0;
     /// Offset of `pid` in `task:task_newtask`.

@@ -276,13 +276,10 @@ fn free_by_granule(hit: &Hit) {
         return;
     };
     let size = if hit.has(flags::HAS_SIZE) { hit.value(value::SIZE) } else { 0 };
-    if granule::take_off_id(hit, series, hit.value(value::GRANULE), size) {
-        bump!(series, freed);
-        if size != 0 {
-            bump!(series, freed_bytes, size);
-        }
-    } else {
-        unmatched(hit);
+    match granule::take_off_id(hit, series, hit.value(value::GRANULE), size) {
+        Some(true) => count_free(series, size),
+        Some(false) => unmatched(hit),
+        None => {}
     }
 }
 

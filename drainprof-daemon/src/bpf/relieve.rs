@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use drainprof_common::{
     loss::Loss,
-    maps::{IndexKey, ObjectValue, WAYS, cursor, place_of, tag},
+    maps::{IndexKey, NO_SLOT, ObjectValue, WAYS, cursor, place_of, tag},
     spec::Kind,
     state,
 };
@@ -93,12 +93,12 @@ impl Session {
 
     /// Forgets ids of granules that never had a slot and are closed.
     fn forget_ids(&mut self) -> Result<usize, BpfError> {
-        let closed = place_of::UNFOLLOWED | place_of::CLOSED;
+        let is_closed = |word: u64| place_of::slot(word) == NO_SLOT && word & place_of::CLOSED != 0;
         let keys: Vec<IndexKey> = self
             .index
             .iter()
             .filter_map(Result::ok)
-            .filter(|(_, word)| *word == closed)
+            .filter(|(_, word)| is_closed(*word))
             .map(|(key, _)| key.0)
             .collect();
         for key in &keys {

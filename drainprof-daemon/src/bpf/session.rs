@@ -249,6 +249,7 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
         ("THREAD_SLOT_MASK", sizes.thread_slots() - 1),
         ("MAX_SERIES", sizes.instances),
         ("MAX_PROBES", sizes.probes),
+        ("SAMPLE", config.sample),
         ("EVENTS_WANTED", u32::from(config.events)),
         ("NEWTASK_PID_OFFSET", config.offsets.newtask_pid),
         ("NEWTASK_FLAGS_OFFSET", config.offsets.newtask_flags),
@@ -277,8 +278,6 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     for (name, value) in &globals {
         loader.override_global(name, value, true);
     }
-    // An object that cannot sample is refused only if it has to.
-    loader.override_global("SAMPLE", &config.sample, config.sample > 1);
     for (name, value) in entries {
         loader.map_max_entries(name, value);
     }

@@ -151,7 +151,7 @@ impl Observer {
             instance: state.key.instance,
             destroyed,
             totals: *totals,
-            sampled_out: 0,
+            sampled_out: totals.sampled_out,
             open_now: state.open_now,
             open_peak: state.open_peak,
             destroyed_open: state.destroyed_open,

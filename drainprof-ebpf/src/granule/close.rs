@@ -11,6 +11,7 @@ use drainprof_common::{
 use super::{
     AGAIN, EEXIST, NOTHING, mode,
     open::granule_begin,
+    sample,
     slots::{self, Found, GENERATION_STEP, find, forget_if_scarce},
 };
 use crate::{
@@ -73,11 +74,15 @@ pub(crate) extern "C" fn granule_close(
         Found::Changing => return AGAIN,
         Found::Nothing => {
             // Remember that it is closed, so that a second close is recognised.
-            let word = place_of::UNFOLLOWED | place_of::CLOSED;
+            let out = sample::leaves_out();
+            let word = place_of::CLOSED | if out { sample::OUT } else { place_of::UNFOLLOWED };
             match maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
                 Ok(()) => series::level(cursor::INDEX, true),
                 Err(EEXIST) => return AGAIN,
                 Err(_) => losses::count(Loss::GranuleIndexFull),
+            }
+            if out {
+                return left_out(totals);
             }
             // Older than the attach; or never used, which only an observation from the start can tell.
             if has_open || !from_start {
@@ -90,16 +95,22 @@ pub(crate) extern "C" fn granule_close(
             }
         }
         Found::Unfollowed(found) => {
+            let out = found.word & place_of::OUT != 0;
             if found.word & place_of::CLOSED == 0 {
                 if !found.change(found.word | place_of::CLOSED) {
                     return AGAIN;
+                }
+                if out {
+                    return 0;
                 }
                 series::closed(series);
                 if !boundary {
                     closed.verdict = Verdict::Unknown;
                 }
             } else if has_open {
-                return unmatched(totals);
+                return if out { 0 } else { unmatched(totals) };
+            } else if sample::leaves_out() {
+                return left_out(totals);
             } else {
                 opened = 1;
             }
@@ -107,6 +118,9 @@ pub(crate) extern "C" fn granule_close(
         Found::Retiring => {
             if has_open {
                 return unmatched(totals);
+            }
+            if sample::leaves_out() {
+                return left_out(totals);
             }
             opened = 1;
         }
@@ -131,6 +145,7 @@ pub(crate) extern "C" fn granule_close(
                     }
                 }
                 None if has_open => return unmatched(totals),
+                None if sample::leaves_out() => return left_out(totals),
                 None => opened = 1,
             }
         }
@@ -152,6 +167,13 @@ pub(crate) extern "C" fn granule_close(
             }
         });
     }
+    0
+}
+
+/// The close of a generation that is not in the sample and shows only here.
+#[inline(always)]
+fn left_out(totals: *mut Totals) -> u64 {
+    sample::count(totals);
     0
 }
 

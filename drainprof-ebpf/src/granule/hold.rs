@@ -34,12 +34,15 @@ pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64) 
         Found::Nothing | Found::Retiring => {}
         Found::Changing => return AGAIN,
         Found::Unfollowed(place) => {
+            let out = place.word & place_of::OUT;
             if place.word & place_of::CLOSED == 0 {
-                return place_of::UNFOLLOWED;
+                return place_of::UNFOLLOWED | out;
             }
             if has_open && calls::open_in_flight(series, rsp) == 0 {
-                after_close(series);
-                return place_of::UNFOLLOWED;
+                if out == 0 {
+                    after_close(series);
+                }
+                return place_of::UNFOLLOWED | out;
             }
         }
         Found::Slot(place, slot, seen) => {
@@ -272,8 +275,8 @@ fn pay(series: u32, slot: *mut Slot) {
     }
 }
 
-/// Takes one object off the live count of a granule that is known by id only: 1, 0 where it has none, or
-/// [`AGAIN`].
+/// Takes one object off the live count of a granule that is known by id only: 1, 0 where it has none,
+/// [`place_of::OUT`], or [`AGAIN`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u64 {
@@ -282,6 +285,7 @@ pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, ho
             let generation = place_of::generation(place.word);
             u64::from(take_off(place_of::slot(place.word), slot, generation, size, how))
         }
+        Found::Unfollowed(place) if place.word & place_of::OUT != 0 => place_of::OUT,
         // Without a slot nothing can be said against it.
         Found::Unfollowed(_) => 1,
         Found::Nothing | Found::Retiring => 0,

@@ -15,6 +15,7 @@
 mod close;
 mod hold;
 mod open;
+mod sample;
 pub(crate) mod slots;
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
@@ -173,7 +174,9 @@ fn close_in(hit: &Hit, series: u32) {
 #[inline(always)]
 pub(crate) fn reset(hit: &Hit) {
     let Some(series) = series(hit) else { return };
-    bump!(series, resets);
+    if !sample::is_out(series, hit.value(value::GRANULE)) {
+        bump!(series, resets);
+    }
     if hit.is(Kind::Drain) {
         close_in(hit, series);
         open_in(hit, series);
@@ -185,7 +188,7 @@ pub(crate) fn reset(hit: &Hit) {
 }
 
 /// Counts an object in the granule that an alloc belongs to, made if its open was not seen: its index
-/// word. `None`: a counted loss.
+/// word. `None`: a counted loss, or the granule is not in the sample.
 #[inline(always)]
 pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
     if let Some(word) = hold::hold_remembered(series, id) {
@@ -203,12 +206,16 @@ pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
         }
     })?;
     slots::remember(series, id, word);
-    Some(word)
+    if word & place_of::OUT == 0 { Some(word) } else { None }
 }
 
-/// Takes one object off the live count of a granule that is known by id only; `false` where it has none.
+/// Takes one object off the live count of a granule that is known by id only; `Some(false)` where it has none.
+/// `None`: a counted loss, or the granule is not in the sample.
 #[inline(always)]
-pub(crate) fn take_off_id(hit: &Hit, series: u32, id: u64, size: u64) -> bool {
+pub(crate) fn take_off_id(hit: &Hit, series: u32, id: u64, size: u64) -> Option<bool> {
     let how = hit.mode();
-    repeat(|| granule_take_off_id(series, id, size, how)) == Some(1)
+    match repeat(|| granule_take_off_id(series, id, size, how))? {
+        place_of::OUT => None,
+        taken => Some(taken == 1),
+    }
 }

@@ -7,10 +7,10 @@ use drainprof_common::{
 };
 
 use super::{
-    AGAIN, EEXIST, NOTHING, mode,
-    slots::{self, Found, Fresh, find, slot_give_back, slot_take},
+    AGAIN, EEXIST, NOTHING, mode, sample,
+    slots::{self, Found, Fresh, Place, find, slot_give_back, slot_take},
 };
-use crate::{atomic, hit::now, losses, maps, series};
+use crate::{atomic, config, hit::now, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
 /// How often a compare-and-swap against other CPUs' counts is tried.
@@ -38,8 +38,15 @@ pub(crate) extern "C" fn granule_begin(
         Found::Nothing => {}
         Found::Unfollowed(found) => {
             old = Some(found);
-            if found.word & place_of::CLOSED == 0 && !by_open {
-                return AGAIN;
+            if found.word & place_of::CLOSED == 0 {
+                if !by_open {
+                    return AGAIN;
+                }
+                if found.word & place_of::IN_FLIGHT != 0 {
+                    // An alloc inside this very open has drawn for it.
+                    let word = found.word & !place_of::IN_FLIGHT;
+                    return if found.change(word) { word } else { AGAIN };
+                }
             }
         }
         Found::Slot(found, old_slot, seen) => {
@@ -85,6 +92,11 @@ pub(crate) extern "C" fn granule_begin(
         Found::Changing => return AGAIN,
     }
     let claimed = !slot.is_null();
+    // A generation that takes over objects without ids goes on being followed: else they would never drain. It is
+    // not judged, so that it does not weigh in the sample.
+    if inherited == 0 && sample::leaves_out() {
+        return leave_out(series, totals, id, how, old, word);
+    }
     if !claimed {
         word = slot_take();
         if place_of::slot(word) != NO_SLOT {
@@ -128,7 +140,9 @@ pub(crate) extern "C" fn granule_begin(
             slot_give_back(word);
             return AGAIN;
         }
-        if place_of::slot(place.word) == NO_SLOT && place.word & place_of::CLOSED == 0 {
+        if place.word & (place_of::CLOSED | place_of::OUT) == 0
+            && place_of::slot(place.word) == NO_SLOT
+        {
             reopened(series, totals);
         }
     }
@@ -138,9 +152,54 @@ pub(crate) extern "C" fn granule_begin(
     word
 }
 
-/// Looks an id up that is to begin a generation: without the index where its slot just goes on.
+/// A generation begins that is not in the sample: its index word, [`AGAIN`], or [`NOTHING`] for a counted loss.
+/// `claimed` is the word of the slot of the id's last generation, if the slot is to be given back, else 0.
+#[inline(always)]
+fn leave_out(
+    series: u32,
+    totals: *mut Totals,
+    id: u64,
+    how: u32,
+    old: Option<Place>,
+    claimed: u64,
+) -> u64 {
+    let mut word = sample::OUT;
+    if how & mode::IN_FLIGHT != 0 {
+        word |= place_of::IN_FLIGHT;
+    }
+    if let Some(place) = old {
+        let changed = place.change(word);
+        if claimed != 0 {
+            // A claim makes this CPU the only one that may put a word there.
+            slot_give_back(claimed);
+        } else if !changed {
+            return AGAIN;
+        }
+        if place.word & (place_of::CLOSED | place_of::OUT) == 0
+            && place_of::slot(place.word) == NO_SLOT
+        {
+            reopened(series, totals);
+        }
+    } else if let Err(error) = maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
+        if error == EEXIST {
+            return AGAIN;
+        }
+        losses::count(Loss::GranuleIndexFull);
+        return NOTHING;
+    } else {
+        series::level(cursor::INDEX, true);
+    }
+    sample::count(totals);
+    word
+}
+
+/// Looks an id up that is to begin a generation: without the index where its slot just goes on. (In a sample it
+/// may not.)
 #[inline(always)]
 fn find_last(series: u32, id: u64, how: u32) -> Found {
+    if config::sample() > 1 {
+        return find(series, id);
+    }
     match slots::remembered(series, id) {
         Some((place, slot, seen)) if seen & state::CLOSED != 0 && goes_on(seen, how) => {
             Found::Slot(place, slot, seen)
