@@ -59,7 +59,7 @@ fn check(closes: u64, traced: &Traced, objects: bool) {
         .as_array()
         .into_iter()
         .flatten()
-        .flat_map(Value::as_f64)
+        .filter_map(Value::as_f64)
         .collect();
     assert!(interval.len() == 2 && interval[0] < dsr && dsr < interval[1], "{allocator}");
     if objects {

@@ -278,7 +278,7 @@ pub struct Allocator {
 pub struct Sampling {
     /// One of so many granules is in the sample.
     pub one_in: u32,
-    /// Opens of granules that are not.
+    /// Granules that are not.
     pub granules_out: u64,
     /// Estimates for all granules: the sample's counts times `one_in`.
     pub estimated: Estimates,
