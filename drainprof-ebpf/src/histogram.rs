@@ -18,7 +18,7 @@ pub(crate) fn add(series: u32, of: u32, place: u64, nanoseconds: u64) {
     let Some(slot) =
         remembered(series, of, place).or_else(|| slot(histogram_get(series, of, place)))
     else {
-        losses::count(Loss::HistogramMapFull);
+        losses::count_here(Loss::HistogramMapFull, 1);
         return;
     };
     // The compiler must not see that the check below always holds: the verifier does not.

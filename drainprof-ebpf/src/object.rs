@@ -2,7 +2,7 @@
 
 use drainprof_common::{
     loss::Loss,
-    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, SeriesKey, place_of},
+    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, place_of},
     spec::{Kind, flags, value},
     state,
 };
@@ -22,14 +22,20 @@ const SERIES_SCOPE: u32 = 1 << 31;
 /// The key of an object id; `None` where its instance was never seen.
 #[inline(always)]
 pub(crate) fn key(hit: &Hit, id: u64) -> Option<ObjectKey> {
-    let scope = if hit.has(flags::OBJECT_PER_INSTANCE) {
-        let instance = hit.value(value::INSTANCE);
-        let series = SeriesKey { target: hit.target, allocator: hit.allocator(), instance };
-        series::find(&series)? | SERIES_SCOPE
+    let series = if hit.has(flags::OBJECT_PER_INSTANCE) {
+        series::known(hit.target, hit.allocator(), hit.value(value::INSTANCE))?
     } else {
-        hit.allocator()
+        0
     };
-    Some(ObjectKey { target: hit.target, scope, id })
+    Some(key_in(hit, series, id))
+}
+
+/// The key of an object id in a series that is known.
+#[inline(always)]
+pub(crate) fn key_in(hit: &Hit, series: u32, id: u64) -> ObjectKey {
+    let per_instance = hit.has(flags::OBJECT_PER_INSTANCE);
+    let scope = if per_instance { series | SERIES_SCOPE } else { hit.allocator() };
+    ObjectKey { target: hit.target, scope, id }
 }
 
 /// An alloc.
@@ -41,7 +47,7 @@ pub(crate) fn alloc(hit: &Hit) {
     };
     let size = if hit.has(flags::HAS_SIZE) { hit.value(value::SIZE) } else { 0 };
     if hit.has(flags::BY_OBJECT) {
-        let Some(key) = key(hit, hit.value(value::OBJECT)) else { return };
+        let key = key_in(hit, series, hit.value(value::OBJECT));
         if !counted_inside(hit, &key) {
             insert(hit, series, &key, size);
         }
@@ -100,41 +106,58 @@ pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
         reserved: 0,
     };
     count_in_slot(object.slot, size);
-    match objects::enter(key, &object) {
-        Ok(()) => count_alloc(series, size),
-        Err(_) => {
-            object_enter(key, &raw const object, hit.mode());
-        }
-    }
+    enter(key, &object, hit.mode());
 }
 
-/// Enters a new object, which holds its granule, in the map; an older one with the same id goes.
+/// Enters a new object, which holds its granule; an older one with the same id goes.
+#[inline(always)]
+pub(crate) fn enter(key: &ObjectKey, object: &ObjectValue, how: u32) {
+    let result = objects::enter(key, object);
+    if result.is_ok() {
+        count_alloc(object.series, object.size);
+        return;
+    }
+    if result == Err(Refused::Exists) {
+        object_evict(key, how);
+    }
+    object_enter_again(key, object);
+}
+
+/// Enters an object where there was no room, or where another one with its id was; or gives it up.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn object_enter(
+pub(crate) extern "C" fn object_enter_again(
     key: *const ObjectKey,
     object: *const ObjectValue,
-    how: u32,
 ) -> u32 {
     if key.is_null() || object.is_null() {
         return 0;
     }
-    // Copies on this function's stack: Linux 6.1 takes no other memory for a map's key or value.
+    // A copy on this function's stack: Linux 6.1 takes no other memory for a map's key.
     // SAFETY: the callers pass their own.
-    let (key, object) = unsafe { (*key, *object) };
-    let mut result = objects::enter(&key, &object);
-    if result == Err(Refused::Exists) {
-        if let Some(old) = objects::take(&key) {
-            replaced(&old, how);
-        }
-        result = objects::enter(&key, &object);
+    let (key, object) = unsafe { (*key, &*object) };
+    if objects::enter(&key, object).is_ok() {
+        count_alloc(object.series, object.size);
+    } else {
+        object_lose(object);
     }
-    if result.is_err() {
-        lose(&object);
+    0
+}
+
+/// An object's id was given out again without a free.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn object_evict(key: *const ObjectKey, how: u32) -> u32 {
+    if key.is_null() {
         return 0;
     }
-    count_alloc(object.series, object.size);
-    1
+    // A copy on this function's stack: Linux 6.1 takes no other memory for a map's key.
+    // SAFETY: the callers pass their own.
+    let key = unsafe { *key };
+    if let Some(old) = objects::take(&key) {
+        replaced(&old, how);
+    }
+    0
 }
 
 /// Puts an object back that was taken out; its size may be another one by now.
@@ -148,36 +171,45 @@ pub(crate) extern "C" fn object_restore(
     if key.is_null() || object.is_null() {
         return 0;
     }
-    // SAFETY: the callers pass their own; copied as in `object_enter`.
-    let (key, object) = unsafe { (*key, *object) };
-    match objects::enter(&key, &object) {
+    // SAFETY: the callers pass their own; the key is copied as in `object_evict`.
+    let (key, object) = unsafe { (*key, &*object) };
+    match objects::enter(&key, object) {
         Ok(()) => {}
         // Its id was given out again while it was out.
-        Err(Refused::Exists) => replaced(&object, how),
-        Err(Refused::Full) => lose(&object),
+        Err(Refused::Exists) => replaced(object, how),
+        Err(Refused::Full) => {
+            object_lose(object);
+        }
     }
     0
 }
 
 #[inline(always)]
 fn replaced(old: &ObjectValue, how: u32) {
-    if object_drop(old, how) != 0 {
+    if drop_it(old, how) != 0 {
         bump!(old.series, replaced);
         losses::count(Loss::ObjectReplaced);
     }
 }
 
 /// An object finds no room in the map: its granule's close cannot be decided any more.
-#[inline(always)]
-fn lose(object: &ObjectValue) {
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn object_lose(object: *const ObjectValue) -> u32 {
     losses::count(Loss::ObjectMapFull);
-    if object.slot != NO_SLOT
-        && let Some(slot) = slots::slot(object.slot)
+    if object.is_null() {
+        return 0;
+    }
+    // SAFETY: the callers pass their own.
+    let ObjectValue { slot: index, size, .. } = unsafe { *object };
+    if index != NO_SLOT
+        && let Some(slot) = slots::slot(index)
     {
         // SAFETY: map memory; the reference is still held.
         unsafe { atomic::or(&raw mut (*slot).state, state::TAINTED) };
-        granule::granule_release(object.slot, slot, object.size, 1);
+        granule::release(index, slot, size, 1);
     }
+    0
 }
 
 /// Gives up an object's reference to its granule: 1, or 0 where its granule had freed it in bulk.
@@ -188,11 +220,16 @@ pub(crate) extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u3
         return 0;
     }
     // SAFETY: the callers pass their own.
-    let ObjectValue { slot: index, generation, size, series, .. } = unsafe { *object };
+    drop_it(unsafe { &*object }, how)
+}
+
+#[inline(always)]
+fn drop_it(object: &ObjectValue, how: u32) -> u32 {
+    let ObjectValue { slot: index, generation, size, series, .. } = *object;
     if index != NO_SLOT {
         let Some(slot) = slots::slot(index) else { return 0 };
         if mode::is_drain(how) {
-            granule::granule_release(index, slot, size, 1);
+            granule::release(index, slot, size, 1);
         } else if granule::take_off(index, slot, generation, size, how) == 0 {
             return 0;
         }
@@ -206,12 +243,8 @@ pub(crate) extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u3
 #[inline(always)]
 fn unmatched(hit: &Hit) {
     losses::count(Loss::UnmatchedFree);
-    let key = SeriesKey {
-        target: hit.target,
-        allocator: hit.allocator(),
-        instance: hit.value(value::INSTANCE),
-    };
-    if let Some(series) = series::find(&key) {
+    let known = series::known(hit.target, hit.allocator(), hit.value(value::INSTANCE));
+    if let Some(series) = known {
         bump!(series, unmatched_frees);
     }
 }

@@ -87,7 +87,9 @@ pub(crate) fn enter(key: &ObjectKey, value: &ObjectValue) -> Result<(), Refused>
         // SAFETY: map memory; the entry is ours alone once the swap has succeeded.
         unsafe {
             if atomic::compare_swap(at, free_tag, owned) == free_tag {
-                *entry_at(bucket, way) = ObjectEntry { key: *key, value: *value };
+                let entry = entry_at(bucket, way);
+                (*entry).key = *key;
+                (*entry).value = *value;
                 // x86 keeps the order of stores.
                 atomic::store(at, tag::with(owned, full));
                 return Ok(());

@@ -10,9 +10,7 @@ use crate::{
     atomic, calls,
     granule::slots,
     hit::Hit,
-    object::{
-        counted_inside, free_taken, insert, key, object_enter, object_restore, put_back, taken,
-    },
+    object::{counted_inside, enter, free_taken, insert, key_in, object_restore, put_back, taken},
     series::{self, bump},
 };
 
@@ -36,7 +34,7 @@ pub(crate) fn at_return(hit: &Hit, frame: *mut Frame) {
         return;
     }
     bump!(series, reallocs);
-    let Some(new_key) = key(hit, new) else { return };
+    let new_key = key_in(hit, series, new);
     let inside = counted_inside(hit, &new_key);
     match taken(frame) {
         Some(object) if !inside && stays(hit, series, &object, old == new) => {
@@ -91,7 +89,7 @@ fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
     if !in_place {
         bump!(series, freed);
         bump!(series, freed_bytes, object.size);
-        object_enter(key, &raw const entry, hit.mode());
+        enter(key, &entry, hit.mode());
         return;
     }
     if size > object.size {

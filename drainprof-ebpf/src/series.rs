@@ -21,6 +21,25 @@ pub(crate) fn get_or_make(target: u32, allocator: u32, instance: u64) -> Option<
     }
 }
 
+/// The index of a series, if there is one.
+#[inline(always)]
+pub(crate) fn known(target: u32, allocator: u32, instance: u64) -> Option<u32> {
+    if let Some(index) = remembered(target, allocator, instance) {
+        return Some(index);
+    }
+    match series_find(target, allocator, instance) {
+        NO_SERIES => None,
+        index => Some(index),
+    }
+}
+
+/// [`known`] where it is not remembered.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn series_find(target: u32, allocator: u32, instance: u64) -> u32 {
+    find(&SeriesKey { target, allocator, instance }).unwrap_or(NO_SERIES)
+}
+
 /// Where `SERIES_WORDS` may remember a series.
 #[inline(always)]
 fn place(target: u32, allocator: u32, instance: u64) -> u32 {

@@ -14,8 +14,7 @@ use super::{
     slots::{self, Found, find},
 };
 use crate::{
-    atomic, calls, config, emit,
-    histogram::histogram_add,
+    atomic, calls, config, emit, histogram,
     hit::now,
     losses,
     series::{self, bump},
@@ -172,7 +171,7 @@ pub(crate) extern "C" fn granule_drained(
                 atomic::sub(&raw mut (*state).retained_bytes, bytes);
             }
         }
-        histogram_add(series, hist::Of::PinDelay as u32, 0, at.saturating_sub(closed_ns));
+        histogram::add(series, hist::Of::PinDelay as u32, 0, at.saturating_sub(closed_ns));
         if config::events_wanted() != 0
             && let Some(slot) = slots::slot(index)
         {

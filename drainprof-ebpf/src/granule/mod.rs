@@ -26,7 +26,7 @@ use drainprof_common::{
     state,
 };
 
-pub(crate) use self::hold::{granule_release, release, take_off};
+pub(crate) use self::hold::{release, take_off};
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},
@@ -195,8 +195,17 @@ pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
         return Some(word);
     }
     let (how, bytes) = (hit.mode(), hit.constant_bytes());
+    let word = granule_hold_or_begin(series, id, how, bytes, hit.rsp);
+    if word & (NOTHING | place_of::OUT) == 0 { Some(word) } else { None }
+}
+
+/// [`hold`] where the granule is not remembered: its index word, or [`NOTHING`] for a counted loss. A function of
+/// its own for the sake of its callers' stacks.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn granule_hold_or_begin(series: u32, id: u64, how: u32, bytes: u64, rsp: u64) -> u64 {
     let word = repeat(|| {
-        let word = granule_hold(series, id, how, hit.rsp);
+        let word = granule_hold(series, id, how, rsp);
         if word & BEGIN == 0 {
             return word;
         }
@@ -204,9 +213,10 @@ pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
             NOTHING => NOTHING,
             _ => AGAIN,
         }
-    })?;
+    });
+    let Some(word) = word else { return NOTHING };
     slots::remember(series, id, word);
-    if word & place_of::OUT == 0 { Some(word) } else { None }
+    word
 }
 
 /// Takes one object off the live count of a granule that is known by id only; `Some(false)` where it has none.
