@@ -129,6 +129,8 @@ pub mod flags {
     pub const MAY_NEST: u32 = 1 << 13;
     /// The return address of the call is wanted.
     pub const HAS_CALLER: u32 = 1 << 14;
+    /// The probe may sit behind what its function writes.
+    pub const UNSHARED: u32 = 1 << 15;
 }
 
 /// Indices into [`crate::interp::Values`]: what expressions compute.

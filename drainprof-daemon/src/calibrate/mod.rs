@@ -26,6 +26,9 @@ use crate::{
     target::TargetError,
 };
 
+/// How often is measured until the figures can be prices.
+const ATTEMPTS: usize = 4;
+
 /// How prices are come by.
 #[derive(Clone, Debug, Default)]
 pub struct CalibrateOptions {
@@ -102,7 +105,7 @@ pub fn costs(options: &CalibrateOptions) -> Costs {
 fn calibrate_on(
     host: &dyn HostView,
     options: &CalibrateOptions,
-    measure: impl FnOnce() -> Result<Costs, CalibrateError>,
+    measure: impl Fn() -> Result<Costs, CalibrateError>,
 ) -> Result<Calibration, CalibrateError> {
     let host = HostKey::of(host);
     if let (Some(directory), false) = (&options.cache, options.fresh) {
@@ -113,13 +116,26 @@ fn calibrate_on(
             }
         }
     }
-    let costs = measure()?;
+    let costs = try_hard(measure)?;
     if let Some(directory) = &options.cache
         && let Err(error) = cache::store(directory, &host, &costs)
     {
         tracing::debug!(%error, directory = %directory.display(), "prices are not remembered");
     }
     Ok(Calibration { costs, host, cached: false })
+}
+
+/// Measures again where the figures cannot be: a machine may have been taken away from us in between.
+fn try_hard(measure: impl Fn() -> Result<Costs, CalibrateError>) -> Result<Costs, CalibrateError> {
+    for _ in 1..ATTEMPTS {
+        match measure() {
+            Err(CalibrateError::Implausible) => {
+                tracing::debug!("calibration measured prices that cannot be; measuring again");
+            }
+            other => return other,
+        }
+    }
+    measure()
 }
 
 #[cfg(test)]
@@ -134,6 +150,26 @@ mod tests {
 
     fn failing() -> Result<Costs, CalibrateError> {
         Err(CalibrateError::Implausible)
+    }
+
+    /// Figures that cannot be are measured again, but not for ever; other errors are told at once.
+    #[test]
+    fn implausible_figures_are_measured_again() {
+        let calls = std::cell::Cell::new(0);
+        let third = || {
+            calls.set(calls.get() + 1);
+            if calls.get() < 3 { failing() } else { Ok(measured(7.0)) }
+        };
+        assert_eq!((try_hard(third).unwrap(), calls.get()), (measured(7.0), 3));
+        calls.set(0);
+        let never = || {
+            calls.set(calls.get() + 1);
+            failing()
+        };
+        assert!(try_hard(never).is_err());
+        assert_eq!(calls.get(), ATTEMPTS);
+        let own = || Err(CalibrateError::Own { step: "do anything", source: None });
+        assert!(matches!(try_hard(own), Err(CalibrateError::Own { .. })));
     }
 
     /// What was measured once is not measured again, unless it is asked for; then it is remembered anew.

@@ -6,7 +6,7 @@
 
 use std::{cell::OnceCell, collections::BTreeMap};
 
-use drainprof_common::spec::{ArgPlace, ProbeSpec, op};
+use drainprof_common::spec::{ArgPlace, ProbeSpec, flags, op};
 
 use super::{
     Finding, PlannedProbe,
@@ -40,7 +40,8 @@ pub enum Sites {
 pub fn needs(spec: &ProbeSpec) -> Needs {
     let start = usize::from(spec.entry_start);
     let code = spec.code.iter().skip(start).take(usize::from(spec.entry_len));
-    code.fold(Needs::default(), |needs, insn| match insn.op {
+    let past_stores = spec.flags & flags::UNSHARED != 0;
+    code.fold(Needs { past_stores, ..Needs::default() }, |needs, insn| match insn.op {
         op::ARG if insn.arg < 6 => Needs { args: needs.args | 1 << insn.arg, ..needs },
         op::CALLER => Needs { caller: true, ..needs },
         _ => needs,
@@ -65,10 +66,11 @@ pub(super) fn place_all(
         let elf = image.objects.iter().find(|object| object.mapped.inode == inode);
         let elf = elf.and_then(|object| object.elf.as_ref().ok());
         // One place for all: each further place would be one more trap in every call.
-        let together = members.iter().fold(Needs::default(), |all, &index| {
+        let nothing = Needs { past_stores: true, ..Needs::default() };
+        let together = members.iter().fold(nothing, |all, &index| {
             let probe = &probes[index];
             let opens = matches!(probe.role, Role::Open | Role::Reset | Role::Alloc);
-            all.and(needs(&probe.spec)).and(Needs { args: 0, caller: opens })
+            all.and(needs(&probe.spec)).and(Needs { caller: opens, ..nothing })
         });
         let returns = members.iter().any(|&index| probes[index].phase == Phase::Return);
         let kept = match sites {

@@ -33,6 +33,7 @@ pub(crate) fn probe(role: Role, at: Address) -> Probe {
         parent: None,
         label: None,
         when: None,
+        unshared: false,
         span: 0..0,
     }
 }

@@ -127,6 +127,9 @@ pub struct Probe {
     pub label: Option<Expr>,
     /// Only hits for which this holds count.
     pub when: Option<Expr>,
+    /// An open that nobody but the calling thread knows of before it returns: the probe may sit behind what
+    /// the function writes.
+    pub unshared: bool,
     /// Where the probe's table stands in the text.
     pub span: Span,
 }

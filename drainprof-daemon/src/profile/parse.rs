@@ -77,6 +77,7 @@ pub(super) struct RawProbe {
     parent: Option<Spanned<String>>,
     label: Option<Spanned<String>>,
     when: Option<Spanned<String>>,
+    unshared: Option<Spanned<bool>>,
 }
 
 impl RawProbe {
@@ -334,10 +335,31 @@ fn parse_probe(place: Text<'_>, raw: &Spanned<RawProbe>) -> Result<Probe, Profil
         parent: read(&raw.parent, expr::parse)?,
         label: read(&raw.label, expr::parse_label)?,
         when: read(&raw.when, expr::parse)?,
+        unshared: raw.unshared.as_ref().is_some_and(|unshared| *unshared.get_ref()),
         span,
     };
     probe.phase = phase(place, raw, &probe)?;
+    check_unshared(place, raw, &probe)?;
     Ok(probe)
+}
+
+/// `unshared` lets the probe sit behind what the function writes: so it fits nothing that must be seen before
+/// its effect, and no expression that reads what may be written.
+fn check_unshared(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<(), ProfileError> {
+    let Some(written) = raw.unshared.as_ref().filter(|_| probe.unshared) else { return Ok(()) };
+    let at = written.span().start;
+    if probe.role != Role::Open || probe.phase != Phase::Entry {
+        let error = place.fail(at, "`unshared` is for an `open` that is evaluated at entry");
+        return Err(error.with_hint("leave it out"));
+    }
+    let reads = |key: &str, expr: &Expr| key != "label" && expr.reads();
+    if let Some((key, _)) = probe.expressions().find(|(key, expr)| reads(key, expr)) {
+        let at = raw.place(key).map_or(at, |span| span.start);
+        let error = place
+            .fail(at, format!("`{key}` reads memory, which the function may have written by then"));
+        return Err(error.with_hint("leave `unshared` out, or do without the read"));
+    }
+    Ok(())
 }
 
 type Reader = fn(&str) -> Result<Expr, expr::ExprError>;

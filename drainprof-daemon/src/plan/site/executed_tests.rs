@@ -209,7 +209,12 @@ fn chosen_places_hold() {
     let mut later = 0;
     for _ in 0..20_000 {
         let code = function(&machine, &mut random);
-        let needs = Needs { args: (random.below(64) & random.below(64)) as u8, caller: true };
+        let needs = Needs {
+            args: (random.below(64) & random.below(64)) as u8,
+            caller: true,
+            // Stores to wherever a register points would have to be let happen.
+            past_stores: false,
+        };
         let costs = random_costs(&mut random);
         let whole = Function {
             bytes: &code,
@@ -241,7 +246,7 @@ fn every_belief_holds() {
             Value::Argument(argument) => input[ARGUMENTS[argument as usize] as usize],
             Value::Stack(offset) => input[4].wrapping_add_signed(offset),
         };
-        for step in straight_line(&code, machine.address(CODE)).steps {
+        for step in straight_line(&code, machine.address(CODE), false).steps {
             let length = (step.instruction.ip() - machine.address(CODE)) as usize;
             let seen = machine.run(&code[..length], &input);
             assert_eq!(machine.word(input[4]), caller, "the return address stays");
@@ -269,7 +274,7 @@ fn wrong_beliefs_are_caught() {
     let mut still = Tally::default();
     for _ in 0..500 {
         let code = function(&machine, &mut random);
-        let needs = Needs { args: 63, caller: true };
+        let needs = Needs { args: 63, caller: true, past_stores: false };
         let costs = random_costs(&mut random);
         let whole = Function {
             bytes: &code,

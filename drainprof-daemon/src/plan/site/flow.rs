@@ -108,6 +108,7 @@ impl State {
         &mut self,
         instruction: &Instruction,
         factory: &mut InstructionInfoFactory,
+        past_stores: bool,
     ) -> Result<(), Stop> {
         match instruction.flow_control() {
             FlowControl::Next => {}
@@ -118,7 +119,14 @@ impl State {
         let before = self.clone();
         let info = factory.info(instruction);
         self.forget_registers(info);
-        self.forget_slots(&before, instruction, info)?;
+        if let Err(stop) = self.forget_slots(&before, instruction, info) {
+            if !past_stores {
+                return Err(stop);
+            }
+            // It may have been anywhere but where the return address is: a function that overwrites that does
+            // not return to its caller.
+            self.slots.clear();
+        }
         self.learn(&before, instruction)?;
         let Some(Value::Stack(stack)) = self.registers[RSP] else { return Err(Stop::StackPointer) };
         if !(-MAX_FRAME..=0).contains(&stack) {

@@ -41,13 +41,19 @@ pub struct Needs {
     pub args: u8,
     /// The return address; it is known everywhere on the line.
     pub caller: bool,
+    /// The probe may sit behind a store that others can see.
+    pub past_stores: bool,
 }
 
 impl Needs {
     /// What either of two probes needs.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
-        Self { args: self.args | other.args, caller: self.caller || other.caller }
+        Self {
+            args: self.args | other.args,
+            caller: self.caller || other.caller,
+            past_stores: self.past_stores && other.past_stores,
+        }
     }
 
     fn arguments(self) -> impl Iterator<Item = u8> {
@@ -249,7 +255,7 @@ pub fn choose(
     if !inner.whole {
         return first(Stop::Undecodable);
     }
-    let Line { steps: line, end, mut stop } = straight_line(bytes, address);
+    let Line { steps: line, end, mut stop } = straight_line(bytes, address, needs.past_stores);
     let Some(entry) = line.first() else { return first(stop) };
     let mut best = first(stop);
     best.entered_again = inner.reaches(address, address);
@@ -315,7 +321,7 @@ struct Line {
     stop: Stop,
 }
 
-fn straight_line(bytes: &[u8], address: u64) -> Line {
+fn straight_line(bytes: &[u8], address: u64, past_stores: bool) -> Line {
     let mut line = Line { steps: Vec::new(), end: State::at_entry(), stop: Stop::TooLong };
     let mut factory = InstructionInfoFactory::new();
     let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
@@ -327,7 +333,7 @@ fn straight_line(bytes: &[u8], address: u64) -> Line {
         }
         line.steps.push(Step { instruction, before: line.end.clone() });
         let mut next = line.end.clone();
-        if let Err(stop) = next.step(&instruction, &mut factory) {
+        if let Err(stop) = next.step(&instruction, &mut factory, past_stores) {
             line.stop = stop;
             break;
         }

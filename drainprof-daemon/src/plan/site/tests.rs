@@ -5,7 +5,7 @@ use super::*;
 const ADDRESS: u64 = 0x1000;
 
 fn needs(args: u8) -> Needs {
-    Needs { args, caller: true }
+    Needs { args, caller: true, past_stores: false }
 }
 
 fn function(bytes: &[u8]) -> Function<'_> {
@@ -74,6 +74,18 @@ fn effects_come_after() {
     costs.entry_ns[InstructionKind::Memory as usize] = 100.0;
     let code = [0x48, 0x85, 0xff, 0x48, 0x89, 0x37, 0xc3];
     assert_eq!(choose(function(&code), needs(1), &costs, &|_, _| false).offset, 3);
+}
+
+/// `mov [rdi],rsi; push rax`, where nobody else looks before the return: the push will do. What was on the
+/// stack before a store that may have gone there is not believed.
+#[test]
+fn unless_nobody_looks() {
+    let unshared = Needs { past_stores: true, ..needs(1) };
+    let chosen = |code: &[u8]| choose(function(code), unshared, &Costs::assumed(), &|_, _| false);
+    assert_eq!(chosen(&[0x48, 0x89, 0x37, 0x50, 0x58, 0xc3]).offset, 3);
+    // mov [rsp-8],rdi; xor edi,edi; mov [rsi],rdx; push rax
+    let spilled = [0x48, 0x89, 0x7c, 0x24, 0xf8, 0x31, 0xff, 0x48, 0x89, 0x16, 0x50, 0x58, 0xc3];
+    assert_eq!((chosen(&spilled).offset, chosen(&spilled).stop), (0, Stop::ArgumentLost(0)));
 }
 
 /// Jumps behind the first instruction: by the function itself, by code right before and behind it, by code far away,

@@ -58,7 +58,7 @@ fn planned(dir: &Path, probes: Vec<Probe>, sites: Sites, arguments: &[u8]) -> At
 /// What a probe needs is what its entry side reads, no more.
 #[test]
 fn needs_of_specs() {
-    let all = Needs { args: 0b10_0101, caller: true };
+    let all = Needs { args: 0b10_0101, caller: true, past_stores: false };
     assert_eq!(needs(&reads(&[0, 5, 2, 0], true)), all);
     assert_eq!(needs(&reads(&[], false)), Needs::default());
     let mut at_return = reads(&[1], true);
@@ -140,7 +140,7 @@ fn unreadable_objects() {
     let image = image(&[&path]);
     let elf = image.objects[0].elf.as_ref().unwrap();
     let offset = elf.resolve("pool_open")[0].file_offset.unwrap();
-    let needs = Needs { args: 3, caller: true };
+    let needs = Needs { args: 3, caller: true, past_stores: false };
     let costs = Costs::assumed();
     assert!(Chooser::new(elf).choose(offset, needs, &costs, None).here.is_some());
     assert_eq!(Chooser::new(elf).choose(u64::MAX, needs, &costs, None).stop, Stop::Unread);

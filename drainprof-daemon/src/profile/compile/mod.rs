@@ -219,6 +219,9 @@ pub fn compile(
     {
         flags |= flags::HAS_CALLER;
     }
+    if probe.unshared {
+        flags |= flags::UNSHARED;
+    }
 
     let mut emitter = Emitter::default();
     let mut live_start = 0;

@@ -70,6 +70,12 @@ impl Expr {
         matches!(self, Self::Ret) || self.children().any(Self::names_ret)
     }
 
+    /// Whether the expression reads the target's memory.
+    #[must_use]
+    pub fn reads(&self) -> bool {
+        matches!(self, Self::Read(..) | Self::Walk(_)) || self.children().any(Self::reads)
+    }
+
     /// Whether the expression names `caller`.
     #[must_use]
     pub fn names_caller(&self) -> bool {

@@ -150,6 +150,16 @@ const REFUSALS: &[(&str, &str, &str)] = &[
         "p.toml:16:8: the role `reparent` is not supported by this version",
     ),
     ("\"epoch-demo\"", "\"Epoch demo\"", "p.toml:2:11: `Epoch demo` cannot be a profile's name"),
+    (
+        "role = \"close\"",
+        "unshared = true\nrole = \"close\"",
+        "p.toml:24:12: `unshared` is for an `open` that is evaluated at entry; leave it out",
+    ),
+    (
+        "at = \"epoch_advance\"",
+        "at = \"epoch_advance\"\nunshared = true",
+        "p.toml:20:11: `granule` reads memory, which the function may have written by then; leave `unshared` out, or do without the read",
+    ),
     ("\"return\"", "\"exit\"", "p.toml:43:9: unknown phase `exit`; expected `entry` or `return`"),
     ("\"AB12\"", "\"xyz\"", "p.toml:10:12: expected a build id in hexadecimal, found `xyz`"),
     ("\"server\"", "\"a[\"", "p.toml:9:16: `a[` is not a pattern"),
@@ -354,7 +364,7 @@ fn every_key_is_documented() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 7 + 4 + 1 + 13);
+    assert_eq!(keys, 7 + 4 + 1 + 14);
     for word in Role::ALL.map(Role::name).iter().chain(&["drain", "bulk", "slab"]) {
         assert!(docs.contains(&format!("`{word}`")), "{word} is not in docs/profiles.md");
     }

@@ -265,6 +265,7 @@ fn profile(name: &str, kind: Kind) -> Profile {
         parent: None,
         label: None,
         when: None,
+        unshared: false,
         span: 0..0,
     };
     Profile {

@@ -207,6 +207,7 @@ fn free_with(granule: Expr) -> Probe {
         parent: None,
         label: None,
         when: None,
+        unshared: false,
         span: 0..0,
     }
 }
