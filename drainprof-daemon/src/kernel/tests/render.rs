@@ -62,7 +62,12 @@ fn text_is_tame() {
 fn table_of_programs() {
     let mut out = Vec::new();
     render_programs(&programs(), &mut out).unwrap();
-    insta::assert_snapshot!(String::from_utf8(out).unwrap(), @"");
+    insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
+
+    program        verified    JITed, B
+    close_entry       12345        6789
+    exec                  -           -
+    ");
 }
 
 /// Where nothing could be loaded, there is no heading over nothing.
