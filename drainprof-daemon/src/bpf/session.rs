@@ -10,7 +10,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
-    programs::{ProgramError, TracePoint, uprobe::UProbeLink},
+    programs::{ProgramError, ProgramInfo, TracePoint, uprobe::UProbeLink},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
@@ -24,6 +24,7 @@ use drainprof_common::{
 };
 
 use super::{BpfError, Sizes, memory::Mapped, names};
+use crate::kernel::ProgramStatistics;
 
 /// The kernel side, built by `cargo xtask build-ebpf`.
 pub(super) static OBJECT: &[u8] =
@@ -344,17 +345,36 @@ fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &'static str) -> Result<M, BpfEr
 }
 
 impl Session {
-    /// Loads every program that is not loaded yet; returns how many there are.
-    pub(super) fn load_all(&mut self) -> Result<usize, BpfError> {
-        let mut loaded = 0;
+    /// Loads every program that is not loaded yet.
+    pub(super) fn load_all(&mut self) -> Result<(), BpfError> {
         for (name, program) in self.ebpf.programs_mut() {
             if let aya::programs::Program::UProbe(program) = program
                 && program.fd().is_err()
             {
                 program.load().map_err(|source| load_error(name, source))?;
             }
-            loaded += 1;
         }
-        Ok(loaded)
+        Ok(())
+    }
+
+    /// What the kernel says about each program that is loaded, in the order of their names.
+    #[must_use]
+    pub fn program_statistics(&self) -> Vec<ProgramStatistics> {
+        let mut programs: Vec<_> = self
+            .ebpf
+            .programs()
+            .filter(|(_, program)| program.fd().is_ok())
+            .map(|(name, program)| {
+                let info = program.info().ok();
+                let info = info.as_ref();
+                ProgramStatistics {
+                    name: name.to_owned(),
+                    verified_instructions: info.and_then(ProgramInfo::verified_instruction_count),
+                    jited_bytes: info.map(ProgramInfo::size_jitted).filter(|bytes| *bytes > 0),
+                }
+            })
+            .collect();
+        programs.sort_by(|a, b| a.name.cmp(&b.name));
+        programs
     }
 }

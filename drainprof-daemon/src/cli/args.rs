@@ -277,6 +277,10 @@ pub(super) struct DoctorArgs {
     /// Output format.
     #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
     pub(super) format: PlainFormat,
+    /// Add what this kernel makes of each eBPF program: the instructions that its verifier goes through,
+    /// and the bytes of machine code. The JSON document always has them.
+    #[arg(long)]
+    pub(super) programs: bool,
 }
 
 /// Formats of commands that write a table of their own.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     bpf,
-    kernel::{self, Check, Class, LiveHost},
+    kernel::{self, Check, Class, LiveHost, ProgramStatistics},
 };
 
 /// Says what this host allows.
@@ -21,27 +21,39 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
         let _ = kernel::ensure_mounted(&host);
     }
     let mut checks = kernel::run(&host);
-    checks.push(self_test(host));
+    let (check, programs) = self_test(host);
+    checks.push(check);
     let mut out = io::stdout().lock();
     match args.format {
-        PlainFormat::Text => kernel::render_text(&checks, &mut out)?,
-        PlainFormat::Json => kernel::render_json(&checks, &mut out)?,
+        PlainFormat::Text => {
+            kernel::render_text(&checks, &mut out)?;
+            if args.programs {
+                kernel::render_programs(&programs, &mut out)?;
+            }
+        }
+        PlainFormat::Json => kernel::render_json(&checks, &programs, &mut out)?,
     }
     Ok(kernel::verdict(&checks).exit_code())
 }
 
-/// Loads every program with small maps: what really works here.
-fn self_test(host: LiveHost) -> Check {
+/// Loads every program with small maps: what really works here, and what the kernel says about each.
+fn self_test(host: LiveHost) -> (Check, Vec<ProgramStatistics>) {
     let class =
         if kernel::missing_privileges(&host).is_some() { Class::Privilege } else { Class::Feature };
     let check = Check::new(kernel::SELF_TEST, class).required();
     let result = options::offsets(&host).and_then(|offsets| Ok(bpf::self_test(offsets)?));
     match result {
-        Ok(programs) => check.ok(format!("the kernel takes all {programs} eBPF programs")),
-        Err(error) => check.fail(
-            format!("{error:#}"),
-            "the kernel side cannot be loaded; nothing can be attached",
-            "mend what the other checks name; if they are all fine, report it with this line",
-        ),
+        Ok(programs) => {
+            let check = check.ok(format!("the kernel takes all {} eBPF programs", programs.len()));
+            (check, programs)
+        }
+        Err(error) => {
+            let check = check.fail(
+                format!("{error:#}"),
+                "the kernel side cannot be loaded; nothing can be attached",
+                "mend what the other checks name; if they are all fine, report it with this line",
+            );
+            (check, Vec::new())
+        }
     }
 }

@@ -11,6 +11,7 @@ mod check;
 mod checks;
 mod format;
 mod host;
+mod program;
 mod render;
 mod tracefs;
 
@@ -24,5 +25,6 @@ pub use checks::{
 };
 pub use format::{Field, Format, FormatError};
 pub use host::{HostView, LiveHost};
-pub use render::{render_json, render_text};
+pub use program::ProgramStatistics;
+pub use render::{render_json, render_programs, render_text};
 pub use tracefs::{Tracefs, TracefsError, ensure_mounted};

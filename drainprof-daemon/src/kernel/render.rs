@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Check, Status, Verdict, verdict};
+use super::{Check, ProgramStatistics, Status, Verdict, verdict};
 
 /// The name and version of the JSON document.
 const SCHEMA: &str = "drainprof.doctor/1";
@@ -60,11 +60,32 @@ struct Document<'a> {
     schema: &'static str,
     verdict: Verdict,
     checks: &'a [Check],
+    programs: &'a [ProgramStatistics],
 }
 
-/// Writes the checks and the verdict as one JSON document.
-pub fn render_json(checks: &[Check], out: &mut dyn Write) -> io::Result<()> {
-    let document = Document { schema: SCHEMA, verdict: verdict(checks), checks };
+/// Writes a table of the programs that the kernel took; nothing where there are none.
+pub fn render_programs(programs: &[ProgramStatistics], out: &mut dyn Write) -> io::Result<()> {
+    let Some(width) = programs.iter().map(|program| program.name.len()).max() else {
+        return Ok(());
+    };
+    let width = width.max("program".len());
+    writeln!(out, "\n{:width$}  {:>10}  {:>10}", "program", "verified", "JITed, B")?;
+    let shown = |figure: Option<u32>| figure.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    for program in programs {
+        let verified = shown(program.verified_instructions);
+        let jited = shown(program.jited_bytes);
+        writeln!(out, "{:width$}  {verified:>10}  {jited:>10}", program.name)?;
+    }
+    Ok(())
+}
+
+/// Writes the checks, the verdict and the programs as one JSON document.
+pub fn render_json(
+    checks: &[Check],
+    programs: &[ProgramStatistics],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let document = Document { schema: SCHEMA, verdict: verdict(checks), checks, programs };
     serde_json::to_writer_pretty(&mut *out, &document)?;
     writeln!(out)
 }

@@ -29,16 +29,17 @@ pub(crate) struct Args {
 type Check = (&'static str, fn(&Path) -> Result<()>);
 
 /// All checks, the quick ones first.
-const CHECKS: [Check; 9] = [
+const CHECKS: [Check; 10] = [
     ("format", format),
     ("file sizes, lints, module direction", rules::check),
     ("licences", dependencies::licences),
     ("unused dependencies", dependencies::unused),
-    ("eBPF digest", ebpf::check),
+    ("eBPF digest and table", ebpf::check),
     ("eBPF toolchain", ebpf::setup),
     ("clippy of the kernel side", ebpf::clippy),
     ("clippy", clippy),
     ("documentation", documentation),
+    ("eBPF verifier", ebpf::compare),
 ];
 
 /// Runs the checks and the tests, and prints the sum.

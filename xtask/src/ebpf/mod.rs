@@ -1,18 +1,22 @@
 //! `cargo xtask build-ebpf`: the kernel side, from its sources to the object file that is committed.
 //!
 //! The object lies in `drainprof-daemon/ebpf/` beside a digest of the sources it was made from, so that
-//! users need neither nightly nor bpf-linker, and a stale object is noticed without building one. Called by
-//! `test --fresh-ebpf` and `ci` as well.
+//! users need neither nightly nor bpf-linker, and a stale object is noticed without building one; and beside a
+//! table of its programs' sizes, so that a change shows what it costs. Called by `test --fresh-ebpf` and `ci`
+//! as well.
 
 mod digest;
 mod object;
+mod stats;
 mod toolchain;
+mod verifier;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 use crate::{artifacts, work};
+use stats::Statistics;
 use toolchain::Toolchain;
 
 const CRATE: &str = "drainprof-ebpf";
@@ -21,9 +25,12 @@ const TARGET: &str = "bpfel-unknown-none";
 /// Arguments of `build-ebpf`.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Only compare the committed digest with the sources; builds nothing.
+    /// Only compare the committed digest with the sources, and the committed table with the object; builds nothing.
     #[arg(long)]
     check: bool,
+    /// Only compare what this kernel's verifier says of the committed object with the committed table.
+    #[arg(long, conflicts_with = "check")]
+    compare: bool,
     /// Install the toolchain first where it is missing.
     #[arg(long)]
     setup: bool,
@@ -35,7 +42,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.setup {
         toolchain::install(&root)?;
     }
-    if args.check { check(&root) } else { build(&root) }
+    if args.check {
+        return check(&root);
+    }
+    if args.compare {
+        return compare(&root);
+    }
+    let mut statistics = compile(&root)?;
+    renew_figures(&root, &mut statistics)?;
+    print(&statistics);
+    Ok(())
 }
 
 /// Installs the toolchain of the kernel side where there is none.
@@ -51,7 +67,20 @@ fn digest_path(root: &Path) -> PathBuf {
     object_path(root).with_extension("digest")
 }
 
-/// Fails when the committed object was not made from the sources as they are.
+fn statistics_path(root: &Path) -> PathBuf {
+    object_path(root).with_extension("stats")
+}
+
+/// The committed table.
+fn statistics(root: &Path) -> Result<Statistics> {
+    let path = statistics_path(root);
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    Statistics::parse(&text).with_context(|| format!("read {}", path.display()))
+}
+
+/// Fails when the committed object was not made from the sources as they are, or the committed table is not
+/// about that object.
 pub(crate) fn check(root: &Path) -> Result<()> {
     work::step("build-ebpf: compare the committed digest with the sources");
     let path = digest_path(root);
@@ -65,14 +94,80 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             committed.trim()
         );
     }
-    if !object_path(root).is_file() {
-        bail!("{} is missing; {advice}", object_path(root).display());
+    let path = object_path(root);
+    let bytes =
+        std::fs::read(&path).with_context(|| format!("read {}; {advice}", path.display()))?;
+    let kept = statistics(root).context(advice)?;
+    let differences = kept.differences(&Statistics::of(object::programs(&bytes)?));
+    if !differences.is_empty() {
+        bail!(
+            "{} is not about the committed eBPF object; {advice}\n  {}",
+            statistics_path(root).display(),
+            differences.join("\n  ")
+        );
     }
     Ok(())
 }
 
-/// Builds the object, checks it, writes it beside its digest, and prints what is in it.
+/// Fails when a program takes this kernel's verifier far longer than the committed table says.
+pub(crate) fn compare(root: &Path) -> Result<()> {
+    let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
+    work::step(format!("build-ebpf: ask the kernel's verifier{why}"));
+    // The release binary, because the tests need it as well.
+    let measured = verifier::measure(&artifacts::drainprof(root)?)?;
+    let comparison = statistics(root)?.compare(&measured);
+    for line in &comparison.lines {
+        work::note(line);
+    }
+    if !comparison.breaches.is_empty() {
+        bail!(
+            "much more to verify than before; find out which change made it so, or, if it has to be, run `cargo xtask \
+             build-ebpf` as root and commit {}\n  {}",
+            statistics_path(root).display(),
+            comparison.breaches.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
+/// Builds the object, checks it, writes it beside its digest and its table, and prints what is in it.
 pub(crate) fn build(root: &Path) -> Result<()> {
+    print(&compile(root)?);
+    Ok(())
+}
+
+fn print(statistics: &Statistics) {
+    for line in statistics.to_string().lines().filter(|line| !line.is_empty()) {
+        work::note(line);
+    }
+}
+
+/// Asks this kernel's verifier, where that is possible, and writes the table anew.
+fn renew_figures(root: &Path, statistics: &mut Statistics) -> Result<()> {
+    work::step("build-ebpf: ask the kernel's verifier");
+    if !work::is_root() {
+        work::note("the verifier's figures were left as they were: loading eBPF needs root");
+        return Ok(());
+    }
+    match artifacts::drainprof_dev(root).and_then(|drainprof| verifier::measure(&drainprof)) {
+        Ok(measured) => statistics.set_figures(&measured),
+        // The object is built all the same: the daemon may not fit it yet, or a container forbid loading.
+        Err(error) => {
+            work::note(format!("the verifier's figures were left as they were: {error:#}"));
+            return Ok(());
+        }
+    }
+    write_statistics(root, statistics)
+}
+
+fn write_statistics(root: &Path, statistics: &Statistics) -> Result<()> {
+    let path = statistics_path(root);
+    std::fs::write(&path, statistics.to_string())
+        .with_context(|| format!("write {}", path.display()))
+}
+
+/// Builds the object, checks it, and writes it beside its digest and its table. The verifier's figures stay.
+fn compile(root: &Path) -> Result<Statistics> {
     let toolchain = Toolchain::find()?;
     work::step(format!("build-ebpf: compile {CRATE} for {TARGET} with {}", toolchain.name()));
     let target_dir = artifacts::target_dir(root).join("bpf");
@@ -98,7 +193,7 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 
     let path = object_path(root);
     let same = std::fs::read(&path).is_ok_and(|before| before == bytes);
-    work::step(format!("build-ebpf: write {} and its digest", path.display()));
+    work::step(format!("build-ebpf: write {}, its digest and its table", path.display()));
     if same {
         work::note("the object is the one that was there already");
     } else {
@@ -112,11 +207,14 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     let path = digest_path(root);
     std::fs::write(&path, format!("{digest}\n"))
         .with_context(|| format!("write {}", path.display()))?;
-    for (program, instructions) in object::programs(&bytes)? {
-        work::note(format!("{program:<32} {instructions:>6} instructions"));
+    let mut fresh = Statistics::of(object::programs(&bytes)?);
+    match statistics(root) {
+        Ok(before) => fresh.keep_figures(&before),
+        Err(error) => work::note(format!("a new table, without the verifier's figures: {error:#}")),
     }
+    write_statistics(root, &fresh)?;
     work::note(format!("{} bytes", bytes.len()));
-    Ok(())
+    Ok(fresh)
 }
 
 /// Lints the kernel side for its own target.

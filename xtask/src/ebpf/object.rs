@@ -39,6 +39,8 @@ pub(super) fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
 }
 
 /// Every program and every function that was not inlined, by name, with its number of instructions.
+///
+/// A mangled name holds a hash, which another compiler would change, so it is shown as it is in the source.
 pub(super) fn programs(bytes: &[u8]) -> Result<Vec<(String, u64)>> {
     let file = object::File::parse(bytes).context("parse the object")?;
     let mut found = Vec::new();
@@ -46,8 +48,8 @@ pub(super) fn programs(bytes: &[u8]) -> Result<Vec<(String, u64)>> {
         let Some(index) = symbol.section_index() else { continue };
         let section = file.section_by_index(index).context("find a program's section")?;
         if section.kind() == SectionKind::Text && symbol.size() > 0 {
-            let name = symbol.name().unwrap_or("?");
-            found.push((name.to_owned(), symbol.size() / INSTRUCTION));
+            let name = rustc_demangle::demangle(symbol.name().unwrap_or("?"));
+            found.push((format!("{name:#}"), symbol.size() / INSTRUCTION));
         }
     }
     found.sort();

@@ -1,7 +1,9 @@
 //! What `doctor` shows.
 
 use super::FakeHost;
-use crate::kernel::{Check, Class, render_json, render_text, run};
+use crate::kernel::{
+    Check, Class, ProgramStatistics, render_json, render_programs, render_text, run,
+};
 
 fn sample() -> Vec<Check> {
     vec![
@@ -10,6 +12,16 @@ fn sample() -> Vec<Check> {
         Check::new("psi", Class::Info).warn("switched off", "no trigger", "boot with psi=1"),
         Check::new("cap_bpf", Class::Privilege).required().fail("missing", "no probes", "sudo"),
     ]
+}
+
+/// A program whose figures are told, and one of a kernel that tells none.
+fn programs() -> Vec<ProgramStatistics> {
+    let program = |name: &str, verified_instructions, jited_bytes| ProgramStatistics {
+        name: name.to_owned(),
+        verified_instructions,
+        jited_bytes,
+    };
+    vec![program("close_entry", Some(12_345), Some(6_789)), program("exec", None, None)]
 }
 
 fn text(checks: &[Check]) -> String {
@@ -45,11 +57,32 @@ fn text_is_tame() {
     assert!(!shown.contains('\u{1b}'));
 }
 
-/// The JSON document names its schema, the verdict and every check with all its fields.
+/// Every program has a line; a figure that the kernel does not tell is a dash, not a zero.
+#[test]
+fn table_of_programs() {
+    let mut out = Vec::new();
+    render_programs(&programs(), &mut out).unwrap();
+    insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
+
+    program        verified    JITed, B
+    close_entry       12345        6789
+    exec                  -           -
+    ");
+}
+
+/// Where nothing could be loaded, there is no heading over nothing.
+#[test]
+fn no_programs_no_table() {
+    let mut out = Vec::new();
+    render_programs(&[], &mut out).unwrap();
+    assert!(out.is_empty());
+}
+
+/// The JSON document names its schema, the verdict, every check and program with all their fields.
 #[test]
 fn json() {
     let mut out = Vec::new();
-    render_json(&sample(), &mut out).unwrap();
+    render_json(&sample(), &programs(), &mut out).unwrap();
     let document: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(document["schema"], "drainprof.doctor/1");
     assert_eq!(document["verdict"], "privilege");
@@ -59,6 +92,13 @@ fn json() {
             "name": "cap_bpf", "status": "fail", "class": "privilege", "required": true,
             "found": "missing", "means": "no probes", "mend": "sudo"
         })
+    );
+    assert_eq!(
+        document["programs"],
+        serde_json::json!([
+            { "name": "close_entry", "verified_instructions": 12_345, "jited_bytes": 6_789 },
+            { "name": "exec", "verified_instructions": null, "jited_bytes": null }
+        ])
     );
     assert!(out.ends_with(b"\n"));
 }
