@@ -19,7 +19,7 @@ pub fn self_test(offsets: Offsets) -> Result<Vec<ProgramStatistics>, BpfError> {
         targets: 4,
         ring_bytes: 4_096,
     };
-    let mut session = Session::load(&SessionConfig { sizes, events: true, sample: 1, offsets })?;
+    let mut session = Session::load(&SessionConfig { sizes, events: true, sample: 2, offsets })?;
     session.load_all()?;
     Ok(session.program_statistics())
 }
