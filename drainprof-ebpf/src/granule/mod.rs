@@ -15,6 +15,7 @@
 mod close;
 mod hold;
 mod open;
+mod quick;
 mod sample;
 pub(crate) mod slots;
 
@@ -117,6 +118,9 @@ pub(crate) fn open(hit: &Hit) {
 
 #[inline(always)]
 fn open_in(hit: &Hit, series: u32) {
+    if quick::reopen(hit, series, hit.value(value::GRANULE)) {
+        return;
+    }
     let (id, bytes, how) =
         (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode() | mode::BY_OPEN);
     let Some(word) = repeat(|| granule_begin(series, id, how, bytes, hit.caller())) else { return };
@@ -164,6 +168,9 @@ pub(crate) fn close(hit: &Hit) {
 
 #[inline(always)]
 fn close_in(hit: &Hit, series: u32) {
+    if quick::close(hit, series, hit.value(value::GRANULE)) {
+        return;
+    }
     let (id, bytes, how) = (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode());
     let live = hit.value(value::LIVE);
     // What happened is in the counters.
