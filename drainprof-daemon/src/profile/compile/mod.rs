@@ -214,7 +214,10 @@ pub fn compile(
         flags |= row.flag;
     }
 
-    if matches!(probe.role, Role::Open | Role::Reset)
+    // Reading the return address is a tenth of what an open costs. Who opened a granule says something about
+    // its lifetime; of a kind whose measure is who pins, it is left out where every nanosecond counts.
+    let wants_place = level != Level::Boundary || profile.kind != Kind::Drain;
+    if (matches!(probe.role, Role::Open | Role::Reset) && wants_place)
         || probe.expressions().any(|(_, expr)| expr.names_caller())
     {
         flags |= flags::HAS_CALLER;
