@@ -222,7 +222,8 @@ impl Session {
             for (vaddr, size) in elf.code_symbols() {
                 let Some(at) = elf.file_offset(vaddr).filter(|_| size > 0) else { continue };
                 let arguments = random(&mut seed) % 7;
-                let needs = Needs { args: (1_u8 << arguments) - 1, caller: true };
+                let needs =
+                    Needs { args: (1_u8 << arguments) - 1, caller: true, past_stores: false };
                 let choice = chooser.choose(at, needs, &costs(&mut seed), None);
                 self.tally.planned += 1;
                 if choice.offset > 0 {
