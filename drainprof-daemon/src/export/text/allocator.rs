@@ -138,6 +138,7 @@ impl Page<'_> {
         if allocator.kind == Kind::Drain {
             self.retention(allocator)?;
         }
+        self.growth(allocator)?;
         if allocator.overdue.granules > 0 {
             let bytes = held(allocator.overdue.bytes);
             let text = format!("{} granules{bytes}", allocator.overdue.granules);
@@ -172,6 +173,16 @@ impl Page<'_> {
             self.fact("pin delay", &delay)?;
         }
         Ok(())
+    }
+
+    /// How what is held back changes over time.
+    fn growth(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let retention = &allocator.retention;
+        let (Some(verdict), Some(reason)) = (retention.verdict, &retention.verdict_reason) else {
+            return Ok(());
+        };
+        let sampled = if allocator.sampling.is_some() { "of the sample, " } else { "" };
+        self.fact("growth", &format!("{sampled}{}: {reason}", verdict.words()))
     }
 
     fn lifetimes(&mut self, allocator: &Allocator) -> Result<(), Error> {
