@@ -5,12 +5,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use drainprof_common::state;
 
-use super::{observer::Observer, snapshot::now_ns};
+use super::{
+    observer::Observer,
+    snapshot::{now_ns, own_cpu},
+};
 use crate::{
     account::{Curve, CurvePoint, FIRST_INTERVAL, GranuleFacts, HeldBytes, held_bytes},
     bpf::SeriesRecord,
@@ -25,7 +28,8 @@ const SHARE: u32 = 100;
 impl Observer {
     /// Takes a point of every curve that is not at its end; returns the time until the next is due.
     pub fn sample(&mut self) -> Duration {
-        let began = Instant::now();
+        // Not the time of day: while other programs have the CPU, nothing is spent.
+        let began = own_cpu();
         let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
         let records = self.session.read_series();
         let mut bytes = self.open_bytes(&records);
@@ -42,7 +46,7 @@ impl Observer {
         }
         Duration::from_nanos(due_ns.saturating_sub(at_ns))
             .clamp(FIRST_INTERVAL, LONGEST)
-            .max(began.elapsed() * SHARE)
+            .max(own_cpu().saturating_sub(began) * SHARE)
     }
 
     /// The curve of a series up to now; `granules` are those of the series.

@@ -11,7 +11,7 @@ use super::{
 use crate::account::{Curve, CurvePoint, Duty, DutyFacts};
 
 /// Runs per program.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 
 fn run(streams: &[(f64, Stay)]) -> Run {
     let streams = streams.iter().map(|&(rate, stay)| Stream { rate, stay }).collect();
@@ -112,9 +112,9 @@ fn shutdown_needs_an_end() {
 #[test]
 fn noise_is_not_accused() {
     let accused = |verdict: Growth| matches!(verdict, Growth::LinearLeak | Growth::Mixed);
-    for level in [30.0, 1_000.0, 100_000.0] {
+    for level in [30.0, 10_000.0] {
         for memory in [0.0, 0.5, 0.9, 0.99, 1.0] {
-            for spread in [0.01, 0.1, 0.3] {
+            for spread in [0.02, 0.3] {
                 let mut count = 0;
                 for seed in 0..SEEDS {
                     let mut random = Random::new(seed + 17);
@@ -138,8 +138,8 @@ fn noise_is_not_accused() {
             }
         }
     }
-    for rate in [3.0, 30.0, 300.0] {
-        for mean in [0.1, 1.0, 3.0, 6.0, 12.0, 20.0, 40.0] {
+    for rate in [3.0, 30.0] {
+        for mean in [0.1, 1.0, 4.0, 8.0, 14.0, 25.0] {
             for stay in [Stay::About(mean), Stay::Fixed(mean), Stay::Cleared(mean)] {
                 let found = share(&run(&[(rate, stay)]), accused);
                 // What stays longer than half of the run may not have settled, and then is not judged.
