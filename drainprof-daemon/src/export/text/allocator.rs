@@ -1,6 +1,6 @@
 //! One allocator's part of the page.
 
-use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SYMBOL, escape};
+use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SENTENCE, SYMBOL, escape};
 use crate::report::{Allocator, Census, Kind, OpenGranule, PinnedGranule, Spread, units};
 
 /// Columns before a fact's text: four of indent, ten for its name.
@@ -182,6 +182,7 @@ impl Page<'_> {
             return Ok(());
         };
         let sampled = if allocator.sampling.is_some() { "of the sample, " } else { "" };
+        let reason = escape::shown(reason, SENTENCE);
         self.fact("growth", &format!("{sampled}{}: {reason}", verdict.words()))
     }
 

@@ -125,14 +125,15 @@ mod tests {
     /// deviation is √(8/7), so half an interval is 2.3646 × √(1/7).
     #[test]
     fn known_interval() {
-        let value = |part: i32| f64::from(part % 2);
-        let points: Vec<At> = (0..BLOCKS as i32)
-            .flat_map(|part| [0.0, 0.5].map(|more| (f64::from(part) + more, value(part))))
+        // Nine parts of two points each, and one more at the very end, which belongs to the last.
+        let points: Vec<At> = (0..9u32)
+            .flat_map(|part| [0.25, 0.75].map(|more| (f64::from(part) + more, f64::from(part % 2))))
+            .chain([(0.0, 0.0), (9.0, 0.0)])
             .collect();
-        // The last point stands half a part before the end, so parts are 8.5 / 9 long.
-        let points: Vec<At> = points.into_iter().chain([(9.0, value(8))]).collect();
+        let mut points = points;
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
         let [low, high] = Changes::of(&points).unwrap().interval();
-        let half = T * (1.0f64 / 7.0).sqrt();
+        let half = 2.364_6 * (1.0f64 / 7.0).sqrt();
         assert!((low + half).abs() < 0.05 && (high - half).abs() < 0.05, "{low} {high} {half}");
     }
 

@@ -87,7 +87,9 @@ fn freed_only_at_the_end() {
     let still = judged(facts(&flat, 100, 100), 60.0, true);
     assert_eq!(still.verdict, Some(Growth::FreedAtShutdown), "{still:?}");
     let mut cache = flat;
-    cache.iter_mut().for_each(|at| at.1 *= 0.9);
+    for at in &mut cache {
+        at.1 *= 0.9;
+    }
     let cache = judged(facts(&cache, 9_000, 9_000), 60.0, true);
     assert_eq!(cache.verdict, Some(Growth::Bounded), "{cache:?}");
 }
@@ -115,8 +117,10 @@ fn noise_is_not_accused() {
     for level in [30.0, 10_000.0] {
         for memory in [0.0, 0.5, 0.9, 0.99, 1.0] {
             for spread in [0.02, 0.3] {
+                // The hardest case has its share near the limit; more runs tell it from the limit.
+                let seeds = if memory < 1.0 { SEEDS } else { 6 * SEEDS };
                 let mut count = 0;
-                for seed in 0..SEEDS {
+                for seed in 0..seeds {
                     let mut random = Random::new(seed + 17);
                     let mut noise = 0.0;
                     let values: Vec<At> = (0..400)
@@ -133,7 +137,7 @@ fn noise_is_not_accused() {
                     let found = verdict(&facts(&values, 100_000, 100_000), false);
                     count += u32::from(accused(found));
                 }
-                let share = f64::from(count) / SEEDS as f64;
+                let share = f64::from(count) / seeds as f64;
                 assert!(share <= 0.05, "level {level}, memory {memory}, {spread}: {share}");
             }
         }
