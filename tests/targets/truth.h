@@ -41,6 +41,7 @@ struct truth {
     u64 open_now, open_peak;
     u64 allocated, freed, bulk_freed, allocated_bytes, freed_bytes;
     u64 retained, retained_bytes, late_drained, pinned_objects;
+    const char *verdict; /* what is retained over time; NULL: left to chance */
     bool pins_known;  /* whether the objects that were live at pinned closes are printed */
     bool bytes_known; /* bytes of granules are compared only where the profile knows them */
 };
@@ -271,6 +272,7 @@ static inline void truth_print_one(const struct truth *t) {
         KEY("granules", t->retained);
         if (t->bytes_known && !(t->omit & NO_BYTES)) KEY("bytes", t->retained_bytes);
         KEY("late_drained", t->late_drained);
+        if (t->verdict) printf(",\"verdict\":\"%s\"", t->verdict);
         printf("}");
     }
     printf("}");

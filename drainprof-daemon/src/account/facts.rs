@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
 
+use super::Curve;
 use crate::{
     plan::Finding,
     profile::{Level, Profile},
@@ -153,6 +154,8 @@ pub struct AllocatorFacts {
     pub lifetimes: BTreeMap<u64, Hist>,
     /// Granules that are open, or closed and retained.
     pub granules: Vec<GranuleFacts>,
+    /// What was held back over time; with a duty cycle, in the last window in which it was seen.
+    pub curve: Curve,
 }
 
 /// One granule that is open or retained.

@@ -1,8 +1,10 @@
 //! The ledger: facts per target, allocator and granule. Pure: no I/O, clock, async or lock.
 
+mod curve;
 mod facts;
 mod windows;
 
+pub use curve::{CURVE_POINTS, Curve, CurvePoint, FIRST_INTERVAL, HeldBytes, held_bytes};
 pub use facts::{
     AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
     TargetFacts,

@@ -181,6 +181,10 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
         into.lifetimes.entry(if known { place } else { 0 }).or_default().merge(&hist);
     }
     into.granules.extend(later.granules);
+    // Two windows make no course: between them nobody looked.
+    if !later.curve.is_empty() {
+        into.curve = later.curve;
+    }
 }
 
 /// Probes that are put in place again count on; two of the same function stay two.

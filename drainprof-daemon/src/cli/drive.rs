@@ -81,6 +81,8 @@ pub(super) struct Driver {
     awaited: HashSet<u32>,
     tick: Interval,
     relief: Interval,
+    /// When the curves are due.
+    sample: Instant,
     deadline: Option<Instant>,
     duration: Option<Duration>,
     output: Output,
@@ -113,6 +115,7 @@ impl Driver {
             awaited: HashSet::new(),
             tick,
             relief,
+            sample: Instant::now(),
             deadline: None,
             duration: args.duration,
             output,
@@ -210,6 +213,12 @@ impl Driver {
             _ = self.relief.tick(), if self.stage.is_watching() => {
                 if let Stage::Watching { observer, .. } = &mut self.stage {
                     observer.relieve();
+                }
+                Ok(Happening::Quiet)
+            }
+            () = sleep_until(self.sample), if self.stage.is_watching() => {
+                if let Stage::Watching { observer, .. } = &mut self.stage {
+                    self.sample = Instant::now() + observer.sample();
                 }
                 Ok(Happening::Quiet)
             }

@@ -7,7 +7,7 @@ use drainprof_common::{hist::Hist, loss::Loss};
 use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule,
     Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool,
-    Weight, Window, census, finding, lifetimes, sampling,
+    Weight, Window, census, finding, lifetimes, sampling, trend,
 };
 use crate::{
     account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
@@ -77,6 +77,7 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<String, Option<u64>> {
 
 fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
     let probes: Vec<Probe> = facts.probes.iter().map(probe).collect();
+    let ended = facts.ended.is_some();
     Target {
         target: facts.target,
         pid: facts.pid,
@@ -106,6 +107,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
             .iter()
             .map(|facts| {
                 let mut shown = allocator(facts, snapshot.now_ns, options);
+                trend::add(&mut shown.retention, facts, snapshot, ended);
                 if snapshot.sample > 1 {
                     sampling::add(&mut shown, facts, snapshot.sample);
                 }
@@ -208,6 +210,7 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
             left_granules: known.objects.then_some(facts.left_retained),
             left_bytes: (known.objects && known.bytes).then_some(facts.left_retained_bytes),
             pin_delay_seconds: spread(&facts.pin_delays),
+            ..Retention::default()
         },
         lifetimes,
         open_granules: open_granules(facts, now_ns, known, options, &is_overdue),

@@ -3,7 +3,7 @@
 //! Run at each build; what does not hold becomes the finding `invariant`. A violation is a bug (of the
 //! kernel side, of the ledger or of a profile's probes), never something that the target did.
 
-use super::{Allocator, Kind, Report};
+use super::{Allocator, Growth, Kind, Report};
 use crate::health::Health;
 
 /// All rules, exactly: for reports whose counters no longer moved while they were read.
@@ -30,6 +30,7 @@ pub fn invariants_within(report: &Report, slack: u64) -> Vec<String> {
             check.objects();
             check.retention();
             check.lists();
+            check.course();
             let instance = allocator.instance.as_deref().unwrap_or("-");
             broken.extend(check.broken.into_iter().map(|text| {
                 format!("{}[{}] {} {instance}: {text}", target.comm, target.pid, allocator.profile)
@@ -159,6 +160,31 @@ impl Check<'_> {
         }
     }
 
+    /// The curve ends with what is held back now. The windows of a duty cycle have curves of their own.
+    fn course(&mut self) {
+        let allocator = self.allocator;
+        let retention = &allocator.retention;
+        let now = match allocator.kind {
+            Kind::Drain => retention.granules.unwrap_or_default(),
+            Kind::Bulk | Kind::Slab => allocator.granules.open_now,
+        };
+        let last = retention.series.as_ref().and_then(|series| series.last());
+        if let (Some(last), None) = (last, self.report.window.duty) {
+            self.equal(self.slack, "the series ends with what is held back now", last.1, now);
+        }
+        if let (Some([low, high]), Some(slope)) =
+            (retention.slope_interval, retention.slope_granules_per_second)
+            && !(low..=high).contains(&slope)
+        {
+            self.broken.push(format!("slope {slope} is not in its interval {low} to {high}"));
+        }
+        if retention.forecast_bytes_per_day.is_some()
+            && !matches!(retention.verdict, Some(Growth::LinearLeak | Growth::Mixed))
+        {
+            self.broken.push(format!("a forecast without growth: {:?}", retention.verdict));
+        }
+    }
+
     /// Allocs in closed granules: such a straggler pins a drained granule once more, without a close.
     fn stragglers(&self) -> u64 {
         self.report.losses.get("allocs_after_close").copied().flatten().unwrap_or_default()
@@ -233,6 +259,9 @@ mod tests {
             ("retained + late_drained ≤ pinned", |a| a.retention.left_granules = Some(1)),
             ("opened + opened_before", |a| a.granules.left_open = 1),
             ("pinned ≤ retained + late_drained", |a| a.retention.granules = Some(2473)),
+            ("the series ends", |a| a.retention.series.as_mut().unwrap().last_mut().unwrap().1 = 3),
+            ("not in its interval", |a| a.retention.slope_interval = Some([0.0, 1.0])),
+            ("a forecast without", |a| a.retention.verdict = Some(Growth::Bounded)),
             ("lifetimes = their sum", |a| a.lifetimes.count -= 1),
             ("lifetimes ≤ ends", |a| a.lifetimes.count += 1 << 40),
             ("overdue =", |a| a.overdue.granules += 1),

@@ -15,6 +15,7 @@ pub(crate) mod samples;
 mod sampling;
 #[cfg(test)]
 mod schema;
+pub mod trend;
 pub mod units;
 mod verdict;
 
@@ -24,9 +25,9 @@ pub use drainprof_common::spec::Kind;
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use model::{
-    Allocator, Began, Bucket, Census, Cost, Duty, Ended, Estimates, Finding, Granules, Host,
-    Lifetimes, Objects, Occupancy, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe, Report,
-    Retention, SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window,
+    Allocator, Began, Bucket, Census, Cost, Duty, Ended, Estimates, Finding, Granules, Growth,
+    Host, Lifetimes, Objects, Occupancy, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe,
+    Report, Retention, SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window,
 };
 pub use sampling::wilson;
 pub use verdict::{Verdict, verdict};

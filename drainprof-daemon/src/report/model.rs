@@ -364,7 +364,7 @@ pub struct Pins {
 }
 
 /// Granules that are closed, pinned and not yet drained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Retention {
     /// How many; null at level `boundary`.
     pub granules: Option<u64>,
@@ -380,6 +380,65 @@ pub struct Retention {
     pub left_bytes: Option<u64>,
     /// Close to late drain.
     pub pin_delay_seconds: Spread,
+    /// What was held back over time: seconds on the scale of [`Window::seconds`], granules, bytes. Of
+    /// kind `drain` granules that are retained, of the others granules that are open. Null where it is
+    /// not known.
+    #[serde(default)]
+    pub series: Option<Vec<(f64, u64, Option<u64>)>>,
+    /// Growth per second, granules; null where too little was observed.
+    #[serde(default)]
+    pub slope_granules_per_second: Option<f64>,
+    /// Growth per second, bytes; null also where they are not known.
+    #[serde(default)]
+    pub slope_bytes_per_second: Option<f64>,
+    /// The 95 % confidence interval of [`Retention::slope_granules_per_second`].
+    #[serde(default)]
+    pub slope_interval: Option<[f64; 2]>,
+    /// The share of the variance of the granules that the slope explains.
+    #[serde(default)]
+    pub r_squared: Option<f64>,
+    /// What the course looks like; null where it is not known, or something was lost.
+    #[serde(default)]
+    pub verdict: Option<Growth>,
+    /// Why, in a sentence with numbers.
+    #[serde(default)]
+    pub verdict_reason: Option<String>,
+    /// Growth in a day at the present rate; null where none is foreseen, or bytes are not known.
+    #[serde(default)]
+    pub forecast_bytes_per_day: Option<f64>,
+}
+
+/// What the course of retention over time looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Growth {
+    /// It does not grow, or has come to an end of it.
+    Bounded,
+    /// It grows steadily; hardly anything goes again.
+    LinearLeak,
+    /// It grows steadily, and a part comes and goes.
+    Mixed,
+    /// It was held until the end of the run and freed there.
+    FreedAtShutdown,
+    /// Too little was observed.
+    TooEarly,
+    /// Nothing was retained.
+    None,
+}
+
+impl Growth {
+    /// Its name for people.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Bounded => "bounded",
+            Self::LinearLeak => "linear leak",
+            Self::Mixed => "mixed: bounded and linear",
+            Self::FreedAtShutdown => "freed at shutdown",
+            Self::TooEarly => "too early to say",
+            Self::None => "none",
+        }
+    }
 }
 
 /// Three points of a distribution; null where it is empty.

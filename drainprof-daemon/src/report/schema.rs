@@ -71,6 +71,10 @@ fn broken_reports_are_refused() {
         ("bulk", "/targets/0/allocators/0/granules/pinned", json!(1)),
         ("slab", "/targets/0/allocators/0/census/occupancy/0/live_to", json!(-1)),
         ("boundary", "/targets/0/allocators/0/retention/granules", json!(0)),
+        ("boundary", "/targets/0/allocators/0/retention/verdict", json!("none")),
+        ("drain", "/targets/0/allocators/0/retention/verdict", json!("leak")),
+        ("drain", "/targets/0/allocators/0/retention/series", json!([[0.5, 3]])),
+        ("drain", "/targets/0/allocators/0/retention/slope_interval", json!([1.0])),
         (
             "boundary",
             "/targets/0/allocators/0/objects",

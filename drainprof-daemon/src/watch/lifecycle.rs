@@ -57,6 +57,8 @@ impl Observer {
     }
 
     fn executed(&mut self, event: &Event) -> Ending {
+        // The old image's curves end here.
+        self.sample();
         if let Some(old) = self.targets.iter_mut().find(|target| target.target == event.target) {
             old.ended.get_or_insert(Ended::Exec);
         }

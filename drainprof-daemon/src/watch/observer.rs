@@ -6,7 +6,7 @@ use drainprof_common::event::{Event, EventKind};
 
 use super::place::Placed;
 use crate::{
-    account::{Began, Duty, Ended, Windows},
+    account::{Began, Curve, Duty, Ended, Windows},
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
     export::Names,
     plan::{AttachPlan, Finding, NoMatch, PlanError, Sites, cost::Costs},
@@ -152,6 +152,8 @@ pub struct Observer {
     pub(super) window_ns: Option<u64>,
     /// When counting was stopped.
     pub(super) stopped_ns: Option<u64>,
+    /// What was held back over time, by series.
+    pub(super) curves: BTreeMap<u32, Curve>,
 }
 
 impl Observer {
@@ -184,6 +186,7 @@ impl Observer {
             windows: Windows::new(config.sizes.instances as usize),
             window_ns: None,
             stopped_ns: None,
+            curves: BTreeMap::new(),
         })
     }
 
@@ -288,6 +291,8 @@ impl Observer {
         else {
             return;
         };
+        // Its curves end here.
+        self.sample();
         self.targets[index].ended = Some(Ended::Exit(status));
         if self.session.target_of(pid) == Some(self.targets[index].target) {
             self.session.disarm(pid);
@@ -300,6 +305,7 @@ impl Observer {
             self.session.disarm(pid);
         }
         self.stopped_ns.get_or_insert_with(super::snapshot::now_ns);
+        self.sample();
     }
 
     /// Takes all probes out, in the background. What was counted stays readable.

@@ -16,7 +16,7 @@ use nix::{
 use super::observer::{Observer, Target};
 use crate::{
     account::{
-        AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
+        AllocatorFacts, Curve, DutyFacts, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
     },
     bpf::{GranuleRecord, SeriesRecord},
     profile::Phase,
@@ -164,6 +164,7 @@ impl Observer {
             retained_bytes: kept(state.retained_bytes),
             pin_delays: own.pin_delays.unwrap_or_default(),
             lifetimes: own.lifetimes,
+            curve: self.curve(record, &own.granules),
             granules: if destroyed { Vec::new() } else { own.granules },
         })
     }
@@ -196,6 +197,7 @@ impl Observer {
                     pin_delays: Hist::new(),
                     lifetimes: BTreeMap::new(),
                     granules: Vec::new(),
+                    curve: Curve::default(),
                 });
             }
         }

@@ -80,6 +80,7 @@ impl Resting {
             windows: self.windows,
             window_ns: None,
             stopped_ns: None,
+            curves: BTreeMap::new(),
         };
         for index in 0..observer.targets.len() {
             if observer.targets[index].ended.is_none() {

@@ -1,6 +1,6 @@
 //! One allocator's part of the page.
 
-use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SYMBOL, escape};
+use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SENTENCE, SYMBOL, escape};
 use crate::report::{Allocator, Census, Kind, OpenGranule, PinnedGranule, Spread, units};
 
 /// Columns before a fact's text: four of indent, ten for its name.
@@ -138,6 +138,7 @@ impl Page<'_> {
         if allocator.kind == Kind::Drain {
             self.retention(allocator)?;
         }
+        self.growth(allocator)?;
         if allocator.overdue.granules > 0 {
             let bytes = held(allocator.overdue.bytes);
             let text = format!("{} granules{bytes}", allocator.overdue.granules);
@@ -172,6 +173,17 @@ impl Page<'_> {
             self.fact("pin delay", &delay)?;
         }
         Ok(())
+    }
+
+    /// How what is held back changes over time.
+    fn growth(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        let retention = &allocator.retention;
+        let (Some(verdict), Some(reason)) = (retention.verdict, &retention.verdict_reason) else {
+            return Ok(());
+        };
+        let sampled = if allocator.sampling.is_some() { "of the sample, " } else { "" };
+        let reason = escape::shown(reason, SENTENCE);
+        self.fact("growth", &format!("{sampled}{}: {reason}", verdict.words()))
     }
 
     fn lifetimes(&mut self, allocator: &Allocator) -> Result<(), Error> {

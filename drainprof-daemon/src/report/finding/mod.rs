@@ -3,6 +3,7 @@
 //! A new rule is one file here and one row in [`RULES`].
 
 mod allocs_without_frees;
+mod leak;
 mod lost;
 mod low_dsr;
 mod never_fired;
@@ -33,6 +34,7 @@ pub const RULES: &[Rule] = &[
     allocs_without_frees::RULE,
     low_dsr::RULE,
     pinned::RULE,
+    leak::RULE,
     overdue::RULE,
     INVARIANT,
 ];

@@ -23,7 +23,7 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
         units::percent(1.0 - dsr),
         pins.objects
     )];
-    let retention = subject.shown.retention;
+    let retention = &subject.shown.retention;
     if let (Some(granules), Some(drained)) = (retention.granules, retention.late_drained) {
         let held =
             retention.bytes.map(|bytes| format!(" ({})", units::bytes(bytes))).unwrap_or_default();

@@ -6,7 +6,7 @@ use drainprof_common::maps::Totals;
 
 use super::{MS, NOW_NS, drain, granule, profile};
 use crate::{
-    account::{AllocatorFacts, GranuleFacts},
+    account::{AllocatorFacts, Curve, GranuleFacts},
     profile::{Kind, Level},
 };
 
@@ -34,6 +34,7 @@ pub(crate) fn history(kind: Kind, level: Level, steps: &[(u8, u64, u64)]) -> All
         retained_bytes: 0,
         lifetimes: BTreeMap::new(),
         granules: Vec::new(),
+        curve: Curve::default(),
         ..drain()
     };
     let mut cells = [Cell::default(); 8];

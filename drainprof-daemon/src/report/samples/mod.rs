@@ -12,8 +12,8 @@ use drainprof_common::{
 
 use crate::{
     account::{
-        AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
-        TargetFacts, Windows,
+        AllocatorFacts, Began, Curve, CurvePoint, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts,
+        SelfUse, Snapshot, TargetFacts, Windows,
     },
     plan,
     profile::{Address, Expr, Kind, Level, MatchRule, Phase, Probe, Profile, Role, Source},
@@ -90,6 +90,7 @@ pub(crate) fn undecided_snapshot() -> Snapshot {
     };
     (facts.open_now, facts.open_peak) = (1, 1);
     (facts.retained_granules, facts.retained_bytes) = (0, 0);
+    facts.curve = curve(|_| 0);
     facts.lifetimes = BTreeMap::new();
     facts.granules = vec![GranuleFacts { bytes: 0, live_bytes: 0, live: 3, ..granule(9) }];
     snapshot(vec![facts])
@@ -279,6 +280,17 @@ fn profile(name: &str, kind: Kind) -> Profile {
     }
 }
 
+/// What was held back in the ten seconds before the samples are taken, by twentieths of a second.
+fn curve(granules: impl Fn(u64) -> u64) -> Curve {
+    let mut curve = Curve::default();
+    for tick in 0..=200 {
+        let granules = granules(tick);
+        let at_ns = NOW_NS - (200 - tick) * 50 * MS;
+        curve.add(CurvePoint { at_ns, granules, bytes: 4096 * granules, appeared: 0 });
+    }
+    curve
+}
+
 fn drain() -> AllocatorFacts {
     let retained = |id: u64, generation| GranuleFacts {
         generation,
@@ -320,6 +332,7 @@ fn drain() -> AllocatorFacts {
         pin_delays: Hist::new(),
         lifetimes: BTreeMap::from([(0x40_1234, hist(10_000, 16 * MS))]),
         granules: vec![retained(3, 1), retained(11, 0), retained(3, 0)],
+        curve: curve(|tick| 2_474 * tick / 200),
     }
 }
 
@@ -345,6 +358,7 @@ pub(crate) fn bulk() -> AllocatorFacts {
         retained_granules: 0,
         retained_bytes: 0,
         lifetimes: BTreeMap::from([(0xa0, hist(25, 2 * MS)), (0xb0, hist(5, 700 * MS))]),
+        curve: curve(|tick| tick % 3),
         granules: vec![
             GranuleFacts { bytes: 8192, place: 0xa0, live: 3, ..granule(0x5000) },
             GranuleFacts {
@@ -383,6 +397,7 @@ pub(crate) fn slab() -> AllocatorFacts {
         retained_granules: 0,
         retained_bytes: 0,
         lifetimes: BTreeMap::from([(0, hist(3, 50 * MS))]),
+        curve: curve(|tick| 4.min(tick)),
         granules: vec![
             GranuleFacts { live: 0, live_bytes: 0, ..granule(0x10) },
             GranuleFacts { live: 1, ..granule(0x20) },
