@@ -1,10 +1,12 @@
 //! The ledger: facts per target, allocator and granule. Pure: no I/O, clock, async or lock.
 
 mod facts;
+mod frame;
 mod windows;
 
 pub use facts::{
     AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
     TargetFacts,
 };
+pub use frame::{Frame, Frames, Inlined, SymbolFacts};
 pub use windows::Windows;

@@ -16,7 +16,7 @@ use nix::{
 use super::observer::{Observer, Target};
 use crate::{
     account::{
-        AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
+        AllocatorFacts, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
     },
     bpf::{GranuleRecord, SeriesRecord},
     profile::Phase,
@@ -95,6 +95,7 @@ impl Observer {
             losses: self.session.read_losses(),
             self_use: self.self_use(),
             prices_measured: self.options.costs.measured,
+            symbols: None,
         }
     }
 
@@ -252,6 +253,7 @@ pub(super) fn target_facts(target: &Target) -> TargetFacts {
         allocators: Vec::new(),
         probes: Vec::new(),
         findings: target.findings.clone(),
+        frames: Frames::new(),
     }
 }
 

@@ -5,6 +5,7 @@
 mod allocs_without_frees;
 mod lost;
 mod low_dsr;
+mod names_missing;
 mod never_fired;
 mod no_data;
 mod overdue;
@@ -34,6 +35,7 @@ pub const RULES: &[Rule] = &[
     low_dsr::RULE,
     pinned::RULE,
     overdue::RULE,
+    names_missing::RULE,
     INVARIANT,
 ];
 
