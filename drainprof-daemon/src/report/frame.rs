@@ -16,7 +16,7 @@ pub struct Frame {
     /// Source file of the code, as the compiler was given it.
     pub file: Option<String>,
     /// Line in it.
-    pub line: Option<u32>,
+    pub line: Option<u64>,
     /// Name of the file that the code is mapped from, without its directory; or what else it lies in, in
     /// brackets.
     pub module: Option<String>,
@@ -34,7 +34,7 @@ pub struct Inlined {
     /// Source file of the code.
     pub file: Option<String>,
     /// Line in it.
-    pub line: Option<u32>,
+    pub line: Option<u64>,
 }
 
 /// How far naming has come.
@@ -75,7 +75,7 @@ fn frame(facts: &account::Frame) -> Frame {
         function: facts.function.clone(),
         offset: facts.offset,
         file: facts.file.clone(),
-        line: facts.line,
+        line: facts.line.map(u64::from),
         module: facts.module.clone(),
         module_offset: facts.module_offset.and_then(hex),
         inlined: facts
@@ -84,7 +84,7 @@ fn frame(facts: &account::Frame) -> Frame {
             .map(|inlined| Inlined {
                 function: inlined.function.clone(),
                 file: inlined.file.clone(),
-                line: inlined.line,
+                line: inlined.line.map(u64::from),
             })
             .collect(),
     }

@@ -43,7 +43,7 @@ fn function(frame: &Frame, most: usize) -> Option<String> {
     Some(format!("{function}{offset}"))
 }
 
-fn source(file: Option<&str>, line: Option<u32>) -> Option<String> {
+fn source(file: Option<&str>, line: Option<u64>) -> Option<String> {
     let file = file?;
     let name = escape::shown(file.rsplit('/').next().unwrap_or(file), FILE);
     Some(line.map_or_else(|| name.clone(), |line| format!("{name}:{line}")))
