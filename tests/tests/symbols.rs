@@ -58,7 +58,10 @@ fn all_from_dwarf(outcome: &Outcome, name: &str) -> Result<()> {
     {
         let place = place(outcome, closed);
         is_at(&place, function, "places.c", mark)?;
-        ensure!(place["module"] == name && place["inlined"] == Value::Array(Vec::new()), "{place:#}");
+        ensure!(
+            place["module"] == name && place["inlined"] == Value::Array(Vec::new()),
+            "{place:#}"
+        );
     }
     let place = place(outcome, INLINED);
     is_at(&place, "caller_of_inlined", "places.c", "around")?;

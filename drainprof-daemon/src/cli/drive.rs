@@ -236,7 +236,8 @@ impl Driver {
 
     /// Processes that are new are looked at for their symbols now: they may end at any time.
     fn meet(&mut self) {
-        if let (Some(symbols), Stage::Watching { observer, .. }) = (&mut self.symbols, &self.stage) {
+        if let (Some(symbols), Stage::Watching { observer, .. }) = (&mut self.symbols, &self.stage)
+        {
             let newcomers = observer.newcomers(self.met);
             self.met += newcomers.len();
             symbols.meet(&newcomers);

@@ -29,8 +29,7 @@ pub(super) fn wanted(args: &ObserveArgs) -> Result<Option<Symbols>> {
     if args.no_symbols {
         return Ok(None);
     }
-    let options =
-        SymbolOptions { debug_dirs: args.debug_dir.clone(), ..SymbolOptions::default() };
+    let options = SymbolOptions { debug_dirs: args.debug_dir.clone(), ..SymbolOptions::default() };
     let symbols = Symbols::new(options).context("cannot start the thread that looks names up")?;
     Ok(Some(symbols))
 }

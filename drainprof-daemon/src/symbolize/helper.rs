@@ -44,7 +44,7 @@ pub enum HelperError {
 
 /// A symbol helper that is started when it is needed.
 #[derive(Debug)]
-pub(super) struct Helper {
+pub struct Helper {
     program: PathBuf,
     running: Option<Running>,
     deaths: u32,
@@ -66,12 +66,14 @@ impl Drop for Running {
 
 impl Helper {
     /// A helper that `program` becomes with [`COMMAND`]. Nothing is started yet.
-    pub(super) const fn new(program: PathBuf) -> Self {
+    #[must_use]
+    pub const fn new(program: PathBuf) -> Self {
         Self { program, running: None, deaths: 0 }
     }
 
-    /// The names of addresses (at most [`MAX_ADDRESSES`]) in `object`, within `limit`.
-    pub(super) fn ask(
+    /// The names of addresses (of more than 256, those of the first) in `object`'s own address space, within
+    /// `limit`. What has no name is `None`. An error costs the helper; the next question starts another.
+    pub fn ask(
         &mut self,
         object: &File,
         debug: Option<&File>,
@@ -85,20 +87,17 @@ impl Helper {
             Some(running) => running,
             None => self.start()?,
         };
-        let addresses = addresses[..addresses.len().min(MAX_ADDRESSES)].to_vec();
+        let addresses: Vec<u64> = addresses.iter().copied().take(MAX_ADDRESSES).collect();
         let wanted = addresses.len();
         // The helper's own clock is the second net.
         let seconds = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX - 2).saturating_add(2);
         let until = Instant::now() + limit;
         let mut descriptors = vec![object.as_fd()];
         descriptors.extend(debug.map(File::as_fd));
-        let sent = running
-            .stream
-            .set_write_timeout(Some(limit))
-            .and_then(|()| {
-                let request = Request { addresses, seconds };
-                wire::send(&mut running.stream, &request, &descriptors)
-            });
+        let sent = running.stream.set_write_timeout(Some(limit)).and_then(|()| {
+            let request = Request { addresses, seconds };
+            wire::send(&mut running.stream, &request, &descriptors)
+        });
         let answer = sent
             .and_then(|()| wire::receive::<Answer>(&mut running.stream, MAX_ANSWER, Some(until)));
         let what = match answer {
@@ -123,10 +122,8 @@ impl Helper {
     }
 
     fn start(&self) -> Result<Running, HelperError> {
-        let failed = |source| HelperError::Start {
-            program: self.program.display().to_string(),
-            source,
-        };
+        let failed =
+            |source| HelperError::Start { program: self.program.display().to_string(), source };
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let child = Command::new(&self.program)
             .arg(COMMAND)
@@ -138,5 +135,57 @@ impl Helper {
             .spawn()
             .map_err(failed)?;
         Ok(Running { child, stream: ours })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+    use super::*;
+
+    fn script(directory: &Path, text: &str) -> PathBuf {
+        let path = directory.join("helper");
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A helper that hangs is ended in time, one that dies or talks nonsense is no answer, and after a number
+    /// of deaths no other is started.
+    #[test]
+    fn bad_helpers() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let cases = [
+            ("exec sleep 1000", "took longer"),
+            ("exit 3", "died"),
+            ("printf '\\377\\377\\377\\377' >&0; exec sleep 1000", "not believed"),
+            ("printf '\\014\\000\\000\\000{\"names\":[]}' >&0; exec sleep 1000", "does not fit"),
+        ];
+        for (text, told) in cases {
+            let mut helper = Helper::new(script(directory.path(), text));
+            let began = Instant::now();
+            let error = helper.ask(&file, None, &[1], Duration::from_millis(500)).unwrap_err();
+            assert!(error.to_string().contains(told), "{text}: {error}");
+            assert!(began.elapsed() < Duration::from_secs(20), "{text}");
+            assert!(helper.running.is_none());
+        }
+        let mut helper = Helper::new(script(directory.path(), "exit 0"));
+        for _ in 0..MAX_DEATHS {
+            let error = helper.ask(&file, None, &[1], Duration::from_secs(20)).unwrap_err();
+            assert!(matches!(error, HelperError::Died { .. }), "{error}");
+        }
+        let error = helper.ask(&file, None, &[1], Duration::from_secs(20)).unwrap_err();
+        assert!(matches!(error, HelperError::GivenUp), "{error}");
+    }
+
+    /// A program that is not there is told with its name.
+    #[test]
+    fn no_program() {
+        let file = tempfile::tempfile().unwrap();
+        let mut helper = Helper::new(PathBuf::from("/nowhere/drainprof"));
+        let error = helper.ask(&file, None, &[1], Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/drainprof"), "{error}");
     }
 }

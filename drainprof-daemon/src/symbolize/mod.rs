@@ -15,6 +15,7 @@ mod vdso;
 mod wire;
 mod worker;
 
-pub use helper::{COMMAND, HelperError};
+pub use helper::{COMMAND, Helper, HelperError};
 pub use names::{SymbolOptions, Symbols};
+pub use wire::Name;
 pub use worker::serve;

@@ -5,6 +5,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt as _,
     path::PathBuf,
     sync::{
         Arc,
@@ -74,6 +76,8 @@ struct Target {
     parent: Option<u32>,
     uid: u32,
     pid_inside: u32,
+    /// Device and inode of its executable: an exec keeps pid and start time.
+    exe: Option<(u64, u64)>,
     root: Arc<Root>,
     /// The newest last.
     spaces: Vec<Space>,
@@ -156,6 +160,7 @@ impl Symbols {
             parent,
             uid: u32::MAX,
             pid_inside: facts.pid,
+            exe: None,
             root: Arc::new(Root::of(facts.pid)),
             spaces: Vec::new(),
             places: BTreeMap::new(),
@@ -240,8 +245,7 @@ impl Symbols {
         match self.jobs.try_send(job) {
             Ok(()) => {
                 for &(place, _) in places {
-                    let tries = match self.targets.get(&target).and_then(|t| t.places.get(&place))
-                    {
+                    let tries = match self.targets.get(&target).and_then(|t| t.places.get(&place)) {
                         Some(Known::Unnamed { tries, .. }) => tries + 1,
                         _ => 1,
                     };
@@ -348,6 +352,12 @@ impl Target {
         }
         (self.uid, self.pid_inside) = (process.uid, process.pid_inside);
         let Ok(space) = Space::of(&process) else { return };
+        // After the mappings: an exec in between then shows.
+        let exe = fs::metadata(format!("/proc/{}/exe", self.pid)).ok();
+        let Some(exe) = exe.map(|exe| (exe.dev(), exe.ino())) else { return };
+        if *self.exe.get_or_insert(exe) != exe {
+            return;
+        }
         match self.spaces.last_mut() {
             Some(last) if last.same_objects(&space) => *last = space,
             _ => self.spaces.push(space),

@@ -188,8 +188,7 @@ impl Resolver {
         let search = root.search(object, &self.debug_dirs);
         let elf =
             Elf::open(&path, &object.shown_path, search).map_err(|error| error.to_string())?;
-        let debug =
-            elf.debug_file().and_then(|path| open_regular(path, MAX_DEBUG_FILE).ok());
+        let debug = elf.debug_file().and_then(|path| open_regular(path, MAX_DEBUG_FILE).ok());
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
@@ -256,11 +255,9 @@ fn named(name: Name, frame: Frame) -> Frame {
 /// The frame with the name that our own reader finds.
 fn from_symbols(elf: &Elf, address: u64, frame: Frame) -> Frame {
     match elf.symbol_at(address) {
-        Some(hit) if hit.kind != SymbolKind::Object => Frame {
-            offset: Some(address - hit.vaddr + 1),
-            function: Some(hit.name),
-            ..frame
-        },
+        Some(hit) if hit.kind != SymbolKind::Object => {
+            Frame { offset: Some(address - hit.vaddr + 1), function: Some(hit.name), ..frame }
+        }
         _ => frame,
     }
 }

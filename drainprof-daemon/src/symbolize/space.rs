@@ -120,9 +120,8 @@ impl Root {
     pub(super) fn of(pid: u32) -> Self {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let namespace = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
-        let identity = |path: &Path| {
-            fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
-        };
+        let identity =
+            |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
         let shared = namespace("self") == namespace(&pid.to_string())
             && identity(&root) == identity(Path::new("/"));
         if shared {
@@ -157,7 +156,8 @@ impl Root {
 /// file is still there.
 pub(super) fn open(object: &MappedObject, root: &Root) -> io::Result<File> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for path in [object.open_path.clone(), root.join(&object.path)] {
+    // A root in the mounts that we see ourselves is part of the path that the kernel shows.
+    for path in [object.open_path.clone(), root.join(&object.path), object.path.clone()] {
         match open_regular(&path, MAX_FILE) {
             Ok(file) => {
                 let metadata = file.metadata()?;

@@ -46,16 +46,19 @@ pub(super) struct Answer {
     pub(super) names: Vec<Option<Name>>,
 }
 
-/// The name of one address.
+/// The name of one address. Hostile text, but bounded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Name {
-    pub(super) function: String,
+pub struct Name {
+    /// The function, demangled.
+    pub function: String,
     /// Bytes from its first to the address.
-    pub(super) offset: u64,
-    pub(super) file: Option<String>,
-    pub(super) line: Option<u32>,
-    /// Function, file and line, the outermost first.
-    pub(super) inlined: Vec<(String, Option<String>, Option<u32>)>,
+    pub offset: u64,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line in it.
+    pub line: Option<u32>,
+    /// Function, file and line of what was inlined there, the outermost first.
+    pub inlined: Vec<(String, Option<String>, Option<u32>)>,
 }
 
 /// Sends a message with at most two descriptors.
@@ -71,8 +74,7 @@ pub(super) fn send(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors in one message"));
     }
-    let sent =
-        sendmsg(&*stream, &[IoSlice::new(&length)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = sendmsg(&*stream, &[IoSlice::new(&length)], &mut control, SendFlags::NOSIGNAL)?;
     // The descriptors went with the first byte.
     stream.write_all(&length[sent..])?;
     stream.write_all(&bytes)

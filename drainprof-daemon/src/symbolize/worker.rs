@@ -52,8 +52,7 @@ pub fn serve() -> io::Result<()> {
 fn confine() {
     // Nobody reads what a panic says.
     std::panic::set_hook(Box::new(|_| {}));
-    let limits =
-        [(Resource::Data, MAX_MEMORY), (Resource::Core, 0), (Resource::Fsize, 0)];
+    let limits = [(Resource::Data, MAX_MEMORY), (Resource::Core, 0), (Resource::Fsize, 0)];
     for (resource, most) in limits {
         let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
     }
@@ -89,8 +88,7 @@ impl Object {
                 let mut elf = Elf::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
                 elf.debug_syms = debug;
                 let source = Source::Elf(elf);
-                let single =
-                    self.symbolizer.symbolize_single(&source, Input::VirtOffset(address));
+                let single = self.symbolizer.symbolize_single(&source, Input::VirtOffset(address));
                 let Ok(Symbolized::Sym(symbol)) = single else { continue };
                 let name = of(&symbol);
                 if name.line.is_some() {
