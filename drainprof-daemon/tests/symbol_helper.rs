@@ -1,5 +1,7 @@
 //! The symbol helper, as a process: right names from good files, and no harm from hostile ones.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::{
     fs::{self, File, OpenOptions},
     path::{Path, PathBuf},

@@ -15,6 +15,7 @@ use drainprof_tests::{
     target::Target,
     tracer::{Outcome, Tracer, trace, trace_from_start},
 };
+use object::{Object as _, ObjectSymbol as _};
 use serde_json::Value;
 
 const PLACES: &str = "places";
@@ -75,7 +76,6 @@ fn offsets_are_right(place: &Value, name: &str, function: &str) -> Result<()> {
     let at = place["module_offset"].as_str().and_then(|text| text.strip_prefix("0x"));
     let at = u64::from_str_radix(at.context("a module offset")?, 16)?;
     let data = fs::read(&path)?;
-    use object::{Object as _, ObjectSymbol as _};
     let file = object::File::parse(&*data)?;
     let symbol = file.symbols().find(|symbol| symbol.name() == Ok(function));
     let symbol = symbol.with_context(|| format!("{name} has no symbol {function}"))?;

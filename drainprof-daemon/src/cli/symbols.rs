@@ -48,10 +48,12 @@ pub(super) async fn at_last(symbols: &mut Option<Symbols>, snapshot: &mut Snapsh
     let Some(symbols) = symbols else { return };
     let began = Instant::now();
     let mut said = !std::io::stderr().is_terminal();
+    symbols.learn(snapshot);
     loop {
         symbols.collect();
-        // Places that found no room before.
-        symbols.learn(snapshot);
+        if symbols.postponed() {
+            symbols.learn(snapshot);
+        }
         let pending = symbols.pending();
         if pending == 0 || began.elapsed() >= LIMIT {
             break;

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     account::{AllocatorFacts, Began, Frame, Snapshot, SymbolFacts, TargetFacts},
-    target::Process,
+    target::{MappedObject, Process},
 };
 
 /// Names that are kept, over all targets.
@@ -63,6 +63,7 @@ pub struct Symbols {
     done: Receiver<Done>,
     places: usize,
     left_out: u64,
+    postponed: bool,
     given_up: u64,
     troubles: Vec<String>,
 }
@@ -83,6 +84,9 @@ struct Target {
     spaces: Vec<Space>,
     places: BTreeMap<u64, Known>,
 }
+
+/// A file, and places in it with their offsets.
+type InFile = (Arc<MappedObject>, Vec<(u64, u64)>);
 
 #[derive(Debug)]
 enum Known {
@@ -110,6 +114,7 @@ impl Symbols {
             done,
             places: 0,
             left_out: 0,
+            postponed: false,
             given_up: 0,
             troubles: Vec::new(),
         })
@@ -119,6 +124,7 @@ impl Symbols {
     /// places, and asks for the names of these. What does not fit now is asked for the next time.
     pub fn learn(&mut self, snapshot: &Snapshot) {
         self.left_out = 0;
+        self.postponed = false;
         for facts in &snapshot.targets {
             self.meet_one(facts);
             let Some(target) = self.targets.get_mut(&facts.target) else { continue };
@@ -173,7 +179,7 @@ impl Symbols {
     }
 
     fn ask(&mut self, number: u32, fresh: Vec<u64>) {
-        let mut files: BTreeMap<(u64, u64), (Arc<_>, Vec<(u64, u64)>)> = BTreeMap::new();
+        let mut files: BTreeMap<(u64, u64), InFile> = BTreeMap::new();
         let (mut vdso, mut generated) = (Vec::new(), Vec::new());
         for place in fresh {
             // The call lies before the place that it returns to, maybe as the last of its function.
@@ -253,7 +259,7 @@ impl Symbols {
                 }
             }
             // They are asked for again with the next snapshot.
-            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Full(_)) => self.postponed = true,
             Err(TrySendError::Disconnected(_)) => {
                 self.trouble("the thread that looks names up has ended".to_owned());
                 for &(place, _) in places {
@@ -299,6 +305,12 @@ impl Symbols {
                 target.places.insert(place, known);
             }
         }
+    }
+
+    /// Whether some places found no room among the jobs when it was learned last.
+    #[must_use]
+    pub const fn postponed(&self) -> bool {
+        self.postponed
     }
 
     /// How many answers are still to come.

@@ -33,8 +33,8 @@ use crate::{
 const MAX_DEBUG_FILE: u64 = 16 << 30;
 /// Longest time for one job.
 const JOB_LIMIT: Duration = Duration::from_secs(10);
-/// Objects that are remembered.
-const MAX_KNOWN: usize = 16;
+/// Objects whose symbol tables are kept from job to job.
+const MAX_KNOWN: usize = 4;
 
 /// Addresses of one target that lie in one thing.
 #[derive(Debug)]
@@ -222,13 +222,9 @@ impl Resolver {
 }
 
 fn told(module: &str, error: &HelperError) -> String {
-    let mut text = format!("the functions of {module} are told without file and line: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        text += &format!(": {next}");
-        cause = next.source();
-    }
-    text
+    let cause = std::error::Error::source(error).map(|cause| format!(" ({cause})"));
+    let cause = cause.unwrap_or_default();
+    format!("the functions of {module} are told without file and line: {error}{cause}")
 }
 
 fn identity(file: &File) -> io::Result<Key> {

@@ -34,6 +34,7 @@ impl Server {
 
 /// Has none of its own.
 #[inline(always)]
+#[allow(clippy::inline_always, reason = "that it is inlined is what the test is about")]
 fn open_batch(id: u64) -> u64 {
     let opened = place_open(black_box(id)); // mark: inlined
     black_box(opened)

@@ -53,7 +53,7 @@ fn named(symbols: &mut Symbols, snapshot: &mut Snapshot) -> SymbolFacts {
             break;
         }
         assert!(Instant::now() < until, "answers come");
-        std::thread::yield_now();
+        thread::yield_now();
     }
     symbols.fill(snapshot);
     snapshot.symbols.clone().unwrap()
