@@ -20,6 +20,8 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("psweep_fixed", "psweep", &["-no-pie", "-fno-pic"]),
     ("psweep_plain", "psweep", &["-fomit-frame-pointer", "-fshrink-wrap", "-fcf-protection=full"]),
     ("cost_endbr", "cost", &["-fcf-protection=full"]),
+    ("places_fixed", "places", &["-no-pie", "-fno-pic"]),
+    ("places_static", "places", &["-static"]),
 ];
 
 fn main() -> Result<()> {
@@ -34,7 +36,9 @@ fn main() -> Result<()> {
 
     for entry in fs::read_dir(sources.join("targets"))? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "c") {
+        // A plugin has no `main`; it is built below.
+        let plugin = path.file_stem().is_some_and(|stem| stem == "places_plugin");
+        if path.extension().is_some_and(|extension| extension == "c") && !plugin {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             compile(&path, &out.join(&name), &[])?;
         }
@@ -46,7 +50,17 @@ fn main() -> Result<()> {
     let psweep = out.join("psweep");
     let stripped = out.join("psweep_stripped");
     run(Command::new("objcopy").arg("--strip-all").arg(&psweep).arg(&stripped))?;
-    split_debug(&psweep, &out)?;
+    split_debug("psweep", &out)?;
+    for name in ["places", "places_fixed", "places_static"] {
+        split_debug(name, &out)?;
+        let stripped = out.join(format!("{name}_stripped"));
+        run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
+    }
+    let source = sources.join("targets/places_cpp.cc");
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    run(Command::new(compiler).args(COMMON).arg(source).arg("-o").arg(out.join("places_cpp")))?;
+    let plugin = sources.join("targets/places_plugin.c");
+    compile(&plugin, &out.join("places_plugin"), &["-shared", "-fPIC"])?;
 
     for entry in fs::read_dir(sources.join("profiles"))? {
         let path = entry?.path();
@@ -76,16 +90,16 @@ fn compile(source: &Path, output: &Path, more: &[&str]) -> Result<()> {
         .arg(output))
 }
 
-/// `psweep_split`: no symbols of its own, but a debug file beside it, found by its debug link.
-fn split_debug(psweep: &Path, out: &Path) -> Result<()> {
-    let split = out.join("psweep_split");
-    let debug = "psweep_split.debug";
-    run(Command::new("objcopy").arg("--only-keep-debug").arg(psweep).arg(out.join(debug)))?;
+/// `NAME_split`: no symbols of its own, but a debug file beside it, found by its debug link.
+fn split_debug(name: &str, out: &Path) -> Result<()> {
+    let (whole, split) = (out.join(name), out.join(format!("{name}_split")));
+    let debug = format!("{name}_split.debug");
+    run(Command::new("objcopy").arg("--only-keep-debug").arg(&whole).arg(out.join(&debug)))?;
     run(Command::new("objcopy")
         .current_dir(out)
         .arg("--strip-all")
         .arg(format!("--add-gnu-debuglink={debug}"))
-        .arg(psweep)
+        .arg(whole)
         .arg(split))
 }
 

@@ -14,5 +14,6 @@ pub mod launch;
 pub mod plan;
 pub mod profile;
 pub mod report;
+pub mod symbolize;
 pub mod target;
 pub mod watch;

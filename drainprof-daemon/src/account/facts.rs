@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
 
-use super::Curve;
+use super::{Curve, Frames, SymbolFacts};
 use crate::{
     plan::Finding,
     profile::{Level, Profile},
@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub self_use: SelfUse,
     /// Whether the probes' prices were measured on this host; else they are other machines'.
     pub prices_measured: bool,
+    /// How far naming has come; `None` where no names were looked for.
+    pub symbols: Option<SymbolFacts>,
 }
 
 /// A duty cycle: for how long of each period is observed.
@@ -111,6 +113,8 @@ pub struct TargetFacts {
     pub probes: Vec<ProbeFacts>,
     /// What the user should know: late attach, replaced binary, …
     pub findings: Vec<Finding>,
+    /// The names of its places, as far as they are known.
+    pub frames: Frames,
 }
 
 /// One allocator instance of one target.

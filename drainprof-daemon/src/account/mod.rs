@@ -2,6 +2,7 @@
 
 mod curve;
 mod facts;
+mod frame;
 mod windows;
 
 pub use curve::{CURVE_POINTS, Curve, CurvePoint, FIRST_INTERVAL, HeldBytes, held_bytes};
@@ -9,4 +10,5 @@ pub use facts::{
     AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
     TargetFacts,
 };
+pub use frame::{Frame, Frames, Inlined, SymbolFacts};
 pub use windows::Windows;

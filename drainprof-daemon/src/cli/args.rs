@@ -53,6 +53,9 @@ The other commands do the same at their start, where nothing is remembered yet."
     Calibrate(CalibrateArgs),
     /// Say what this kernel and our privileges allow, and how to mend what is missing.
     Doctor(DoctorArgs),
+    /// Read symbols for another drainprof, which speaks to it over its stdin.
+    #[command(name = crate::symbolize::COMMAND, hide = true)]
+    SymbolHelper,
 }
 
 /// What `attach` and `run` have in common.
@@ -116,6 +119,9 @@ pub(super) struct ObserveArgs {
     /// Look for separate debug files here too.
     #[arg(long, value_name = "DIR", env = "DRAINPROF_DEBUG_DIR")]
     pub(super) debug_dir: Vec<PathBuf>,
+    /// Show places as addresses only; look for no names.
+    #[arg(long, env = "DRAINPROF_NO_SYMBOLS", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(super) no_symbols: bool,
     #[command(flatten)]
     pub(super) cache: CacheArgs,
     #[command(flatten)]
@@ -190,6 +196,7 @@ impl ObserveArgs {
             min_size: 0,
             sites,
             debug_dir: Vec::new(),
+            no_symbols: true,
             cache,
             sizes: SizeArgs {
                 max_granules: None,

@@ -15,11 +15,13 @@ use super::{
     duty::{self, Cycle, Leaving},
     options,
     output::{Output, clock},
+    symbols,
 };
 use crate::{
     account::Snapshot,
     export::{Format, Interval as Between, live},
     report::{self, Report, Verdict},
+    symbolize::Symbols,
     watch::{Ending, Observer, Resting},
 };
 
@@ -90,6 +92,9 @@ pub(super) struct Driver {
     options: report::Options,
     fail_under: Option<f64>,
     before: Option<Report>,
+    symbols: Option<Symbols>,
+    /// Targets whose mappings were looked at.
+    met: usize,
 }
 
 impl Driver {
@@ -97,6 +102,7 @@ impl Driver {
     pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
         let format = options::format(args)?;
         let output = Output::open(args.output.as_deref(), args.top)?;
+        let symbols = symbols::wanted(args)?;
         let observer = Box::new(options::observer(args)?);
         let ring = observer
             .session()
@@ -123,6 +129,8 @@ impl Driver {
             options: options::report(args),
             fail_under: args.fail_under,
             before: None,
+            symbols,
+            met: 0,
         })
     }
 
@@ -131,6 +139,7 @@ impl Driver {
         if let Stage::Watching { observer, .. } = &mut self.stage {
             observer.add(pid, from_start)?;
         }
+        self.meet();
         self.await_end(pid);
         Ok(())
     }
@@ -234,6 +243,16 @@ impl Driver {
         }
     }
 
+    /// Processes that are new are looked at for their symbols now: they may end at any time.
+    fn meet(&mut self) {
+        if let (Some(symbols), Stage::Watching { observer, .. }) = (&mut self.symbols, &self.stage)
+        {
+            let newcomers = observer.newcomers(self.met);
+            self.met += newcomers.len();
+            symbols.meet(&newcomers);
+        }
+    }
+
     /// Reads the ring until it is empty.
     fn take_events(&mut self) -> Result<()> {
         let Self { stage, output, format, .. } = self;
@@ -257,6 +276,9 @@ impl Driver {
                 break;
             }
         }
+        if !follow.is_empty() {
+            self.meet();
+        }
         for pid in follow {
             self.await_end(pid);
         }
@@ -268,7 +290,8 @@ impl Driver {
 
     /// One line, record or screen.
     pub(super) fn interval(&mut self) -> Result<()> {
-        let snapshot = self.snapshot();
+        let mut snapshot = self.snapshot();
+        symbols::now(&mut self.symbols, &mut snapshot);
         let options = report::Options { slack: SLACK, ..self.options.clone() };
         let now = Report::build(&snapshot, &options);
         let clock = clock();
@@ -311,7 +334,8 @@ impl Driver {
             (Stage::Watching { observer, .. }, _) => Leaving::of(observer.detach()),
             (_, leaving) => leaving.unwrap_or_default(),
         };
-        let snapshot = self.snapshot();
+        let mut snapshot = self.snapshot();
+        symbols::at_last(&mut self.symbols, &mut snapshot).await;
         let report = Report::build(&snapshot, &self.options);
         if self.format.name == "text" && self.output.is_terminal() {
             self.output.clear()?;

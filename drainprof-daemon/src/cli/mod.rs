@@ -16,6 +16,7 @@ mod options;
 mod output;
 mod profile;
 mod run;
+mod symbols;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ pub fn main() -> ExitCode {
         args::Command::Profile(profile) => profile::main(profile),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
         args::Command::Doctor(doctor) => doctor::main(&doctor),
+        args::Command::SymbolHelper => symbols::helper(),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -7,7 +7,7 @@ use drainprof_common::{hist::Hist, loss::Loss};
 use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule,
     Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool,
-    Weight, Window, census, finding, lifetimes, sampling, trend,
+    Weight, Window, census, finding, frame, lifetimes, sampling, trend,
 };
 use crate::{
     account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
@@ -32,6 +32,7 @@ impl Report {
             losses: losses(snapshot),
             window: Window { seconds: window, duty: snapshot.duty.map(duty) },
             self_use: self_use(&snapshot.self_use, window),
+            symbols: snapshot.symbols.as_ref().map(frame::symbols),
             findings: Vec::new(),
             targets: snapshot
                 .targets
@@ -105,11 +106,12 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         allocators: facts
             .allocators
             .iter()
-            .map(|facts| {
-                let mut shown = allocator(facts, snapshot.now_ns, options);
-                trend::add(&mut shown.retention, facts, snapshot, ended);
+            .map(|allocator_facts| {
+                let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
+                trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
+                frame::add(&mut shown, &facts.frames);
                 if snapshot.sample > 1 {
-                    sampling::add(&mut shown, facts, snapshot.sample);
+                    sampling::add(&mut shown, allocator_facts, snapshot.sample);
                 }
                 shown
             })
@@ -282,6 +284,7 @@ fn open_granules(
             label: label(granule),
             parent: hex(granule.parent),
             place: hex(granule.place),
+            opened_by: None,
             overdue: is_overdue(granule),
         })
         .collect()
@@ -313,6 +316,7 @@ fn pinned_granules(
             label: label(granule),
             parent: hex(granule.parent),
             place: hex(granule.place),
+            opened_by: None,
         })
         .collect()
 }

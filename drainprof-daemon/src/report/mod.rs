@@ -7,6 +7,7 @@
 mod build;
 mod census;
 pub mod finding;
+mod frame;
 mod invariants;
 mod lifetimes;
 mod model;
@@ -22,6 +23,7 @@ mod verdict;
 use std::time::Duration;
 
 pub use drainprof_common::spec::Kind;
+pub use frame::{Frame, Inlined, Symbols};
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use model::{

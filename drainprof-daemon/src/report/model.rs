@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Kind;
+use super::{Frame, Kind, Symbols};
 use crate::profile::Level;
 
 /// The schema's name and version.
@@ -32,6 +32,8 @@ pub struct Report {
     /// What drainprof itself used.
     #[serde(rename = "self")]
     pub self_use: SelfUse,
+    /// How far the naming of places has come; null where no names were looked for.
+    pub symbols: Option<Symbols>,
     /// Findings that concern the report as a whole.
     pub findings: Vec<Finding>,
     /// The processes.
@@ -472,6 +474,9 @@ pub struct Lifetimes {
 pub struct Place {
     /// Return address of the open call; null where unknown.
     pub place: Option<String>,
+    /// What it is called.
+    #[serde(flatten)]
+    pub frame: Frame,
     /// Closes of granules opened there.
     pub closed: u64,
     /// Half of them lived less, in seconds.
@@ -514,6 +519,8 @@ pub struct OpenGranule {
     pub parent: Option<String>,
     /// Return address of the call that opened it; null where unknown.
     pub place: Option<String>,
+    /// What that place is called; null where it has no name.
+    pub opened_by: Option<Frame>,
     /// Whether it outlives its peers.
     pub overdue: bool,
 }
@@ -539,6 +546,8 @@ pub struct PinnedGranule {
     pub parent: Option<String>,
     /// Return address of the call that opened it; null where unknown.
     pub place: Option<String>,
+    /// What that place is called; null where it has no name.
+    pub opened_by: Option<Frame>,
 }
 
 /// Granules that are open much longer than others opened at the same place.

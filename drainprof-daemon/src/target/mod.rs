@@ -17,9 +17,11 @@ mod process;
 
 pub use elf::{CloneKind, DebugSearch, Elf, ElfError, SymbolHit, SymbolKind, SymbolSource};
 pub use error::TargetError;
+pub(crate) use file::{open_regular, read_proc};
 pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub(crate) use image::describe;
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject};
+pub(crate) use locate::through_root;
 pub use maps::{MappedObject, Mapping, mapped_objects};
 pub use printable::printable;
 pub use process::Process;

@@ -6,7 +6,7 @@ use drainprof_common::event::{Event, EventKind};
 
 use super::place::Placed;
 use crate::{
-    account::{Began, Curve, Duty, Ended, Windows},
+    account::{Began, Curve, Duty, Ended, TargetFacts, Windows},
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
     export::Names,
     plan::{AttachPlan, Finding, NoMatch, PlanError, Sites, cost::Costs},
@@ -261,6 +261,12 @@ impl Observer {
             pass_on(self, *kind, event, ending);
         }
         events.len()
+    }
+
+    /// The targets that came after the first `known` ones, without anything that was counted.
+    #[must_use]
+    pub fn newcomers(&self, known: usize) -> Vec<TargetFacts> {
+        self.targets.iter().skip(known).map(super::snapshot::target_facts).collect()
     }
 
     /// Processes that have not ended.

@@ -16,7 +16,8 @@ use nix::{
 use super::observer::{Observer, Target};
 use crate::{
     account::{
-        AllocatorFacts, Curve, DutyFacts, GranuleFacts, ProbeFacts, SelfUse, Snapshot, TargetFacts,
+        AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
+        TargetFacts,
     },
     bpf::{GranuleRecord, SeriesRecord},
     profile::Phase,
@@ -95,6 +96,7 @@ impl Observer {
             losses: self.session.read_losses(),
             self_use: self.self_use(),
             prices_measured: self.options.costs.measured,
+            symbols: None,
         }
     }
 
@@ -254,6 +256,7 @@ pub(super) fn target_facts(target: &Target) -> TargetFacts {
         allocators: Vec::new(),
         probes: Vec::new(),
         findings: target.findings.clone(),
+        frames: Frames::new(),
     }
 }
 

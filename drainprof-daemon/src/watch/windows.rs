@@ -108,6 +108,7 @@ impl Resting {
             losses: Default::default(),
             self_use: snapshot::self_use(self.cpu_at_start, 0),
             prices_measured: self.options.costs.measured,
+            symbols: None,
         };
         self.windows.join(now)
     }

@@ -1,6 +1,6 @@
 //! One allocator's part of the page.
 
-use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SENTENCE, SYMBOL, escape};
+use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SENTENCE, SYMBOL, escape, frame};
 use crate::report::{Allocator, Census, Kind, OpenGranule, PinnedGranule, Spread, units};
 
 /// Columns before a fact's text: four of indent, ten for its name.
@@ -193,17 +193,18 @@ impl Page<'_> {
         let mean = lifetimes.bytes_per_granule.map(|mean| units::bytes(mean.round() as u64));
         let mean = mean.map(|mean| format!(", {mean} per granule")).unwrap_or_default();
         self.fact("lifetime", &format!("{text} over {} closes{mean}", lifetimes.count))?;
-        if lifetimes.places.len() < 2 {
-            return Ok(());
+        if let [place] = &lifetimes.places[..] {
+            // A single address would tell nothing; a name does.
+            let named = place.frame.module.as_ref();
+            let text = named.and_then(|_| frame::long(&place.frame, place.place.as_deref()));
+            return text.map_or(Ok(()), |text| self.fact("opened at", &text));
         }
         let header = ["opened at", "closed", "p50", "p99", "open now", "overdue"];
         let mut rows = Rows::new(&header, 1, self.style.width.saturating_sub(4));
         for place in lifetimes.places.iter().take(self.style.top) {
             rows.push(vec![
-                place
-                    .place
-                    .as_deref()
-                    .map_or_else(|| "unknown".to_owned(), |place| escape::shown(place, ADDRESS)),
+                frame::long(&place.frame, place.place.as_deref())
+                    .unwrap_or_else(|| "unknown".to_owned()),
                 place.closed.to_string(),
                 time(place.p50),
                 time(place.p99),
@@ -245,8 +246,9 @@ impl Page<'_> {
             ["open granule", "gen", "label", "opened at", "parent", "age", "live", "bytes", ""];
         let mut rows = Rows::new(&header, 5, self.style.width.saturating_sub(4));
         for granule in granules.iter().take(self.style.top) {
-            let OpenGranule { id, generation, label, place, parent, .. } = granule;
-            let mut row = identity(id, *generation, label.as_ref(), place.as_ref());
+            let OpenGranule { id, generation, label, place, opened_by, parent, .. } = granule;
+            let place = frame::short(opened_by.as_ref(), place.as_deref());
+            let mut row = identity(id, *generation, label.as_ref(), place);
             row.extend([
                 parent.as_deref().map_or_else(dash, |parent| escape::shown(parent, ADDRESS)),
                 granule.age_seconds.map_or_else(|| "before attach".to_owned(), units::duration),
@@ -268,8 +270,9 @@ impl Page<'_> {
         let header = ["pinned granule", "gen", "label", "opened at", "closed for", "pins", "bytes"];
         let mut rows = Rows::new(&header, 4, self.style.width.saturating_sub(4));
         for granule in granules.iter().take(self.style.top) {
-            let PinnedGranule { id, generation, label, place, .. } = granule;
-            let mut row = identity(id, *generation, label.as_ref(), place.as_ref());
+            let PinnedGranule { id, generation, label, place, opened_by, .. } = granule;
+            let place = frame::short(opened_by.as_ref(), place.as_deref());
+            let mut row = identity(id, *generation, label.as_ref(), place);
             row.extend([
                 time(granule.closed_for_seconds),
                 granule.live.to_string(),
@@ -296,13 +299,13 @@ fn identity(
     id: &str,
     generation: u32,
     label: Option<&String>,
-    place: Option<&String>,
+    place: Option<String>,
 ) -> Vec<String> {
     vec![
         escape::shown(id, ADDRESS),
         generation.to_string(),
         label.map_or_else(dash, |label| escape::shown(label, LABEL)),
-        place.map_or_else(dash, |place| escape::shown(place, ADDRESS)),
+        place.unwrap_or_else(dash),
     ]
 }
 

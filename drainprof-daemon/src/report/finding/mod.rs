@@ -6,6 +6,7 @@ mod allocs_without_frees;
 mod leak;
 mod lost;
 mod low_dsr;
+mod names_missing;
 mod never_fired;
 mod no_data;
 mod overdue;
@@ -36,6 +37,7 @@ pub const RULES: &[Rule] = &[
     pinned::RULE,
     leak::RULE,
     overdue::RULE,
+    names_missing::RULE,
     INVARIANT,
 ];
 

@@ -12,8 +12,8 @@ use drainprof_common::{
 
 use crate::{
     account::{
-        AllocatorFacts, Began, Curve, CurvePoint, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts,
-        SelfUse, Snapshot, TargetFacts, Windows,
+        AllocatorFacts, Began, Curve, CurvePoint, Duty, DutyFacts, Ended, Frame, Frames,
+        GranuleFacts, Inlined, ProbeFacts, SelfUse, Snapshot, SymbolFacts, TargetFacts, Windows,
     },
     plan,
     profile::{Address, Expr, Kind, Level, MatchRule, Phase, Probe, Profile, Role, Source},
@@ -195,6 +195,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             map_bytes: 34 << 20,
         },
         prices_measured: true,
+        symbols: Some(SymbolFacts { places: 2, named: 1, ..SymbolFacts::default() }),
         targets: vec![TargetFacts {
             target: 0,
             pid: 4242,
@@ -207,6 +208,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             allocators,
             probes: probes.to_vec(),
             findings: Vec::new(),
+            frames: frames(),
         }],
     }
 }
@@ -243,6 +245,25 @@ pub(crate) fn granule(id: u64) -> GranuleFacts {
         parent: 0,
         label: String::new(),
     }
+}
+
+/// A place with everything that can be known of it; other places have no name.
+fn frames() -> Frames {
+    let inlined = Inlined {
+        function: "epoch_open".to_owned(),
+        file: Some("/src/epoch.h".to_owned()),
+        line: Some(12),
+    };
+    let frame = Frame {
+        function: Some("handle_request".to_owned()),
+        offset: Some(0x3c),
+        file: Some("/src/server.c".to_owned()),
+        line: Some(84),
+        module: Some("svc".to_owned()),
+        module_offset: Some(0x1234),
+        inlined: vec![inlined],
+    };
+    Frames::from([(0x40_1234, frame)])
 }
 
 fn hist(count: u64, value: u64) -> Hist {
