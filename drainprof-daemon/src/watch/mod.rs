@@ -8,6 +8,7 @@ mod observer;
 mod place;
 mod price;
 mod relieve;
+mod retreat;
 mod snapshot;
 mod windows;
 

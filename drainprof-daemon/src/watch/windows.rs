@@ -199,8 +199,9 @@ impl Observer {
         process: &Process,
         number: u32,
     ) -> Result<(Vec<u32>, Vec<Finding>), ObserveError> {
-        let (plans, findings) = self.plan(process)?;
-        let allocators = self.place(process, &plans)?;
+        let (plans, mut findings) = self.plan(process)?;
+        let (allocators, unplanned) = self.place(process, &plans)?;
+        findings.extend(unplanned);
         self.session.arm(process.pid, number, Arming::default())?;
         self.window_ns.get_or_insert_with(snapshot::now_ns);
         Ok((allocators, findings))

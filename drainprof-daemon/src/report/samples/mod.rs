@@ -254,6 +254,7 @@ fn profile(name: &str, kind: Kind) -> Profile {
     let probe = |role| Probe {
         role,
         at: Address::Symbol(format!("{role:?}")),
+        one_of: None,
         phase: Phase::Entry,
         instance: None,
         granule: Some(Expr::Arg(0)),
