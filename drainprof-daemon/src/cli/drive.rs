@@ -17,7 +17,7 @@ use super::{
     output::{Output, clock},
 };
 use crate::{
-    account::Snapshot,
+    account::{History, Snapshot},
     export::{Format, Interval as Between, live},
     report::{self, Report, Verdict},
     watch::{Ending, Observer, Resting},
@@ -88,6 +88,8 @@ pub(super) struct Driver {
     options: report::Options,
     fail_under: Option<f64>,
     before: Option<Report>,
+    /// What was allocated and freed earlier.
+    history: History,
 }
 
 impl Driver {
@@ -120,6 +122,7 @@ impl Driver {
             options: options::report(args),
             fail_under: args.fail_under,
             before: None,
+            history: History::default(),
         })
     }
 
@@ -210,6 +213,9 @@ impl Driver {
             _ = self.relief.tick(), if self.stage.is_watching() => {
                 if let Stage::Watching { observer, .. } = &mut self.stage {
                     observer.relieve();
+                    if self.history.due(observer.observed()) {
+                        self.history.add(observer.moment());
+                    }
                 }
                 Ok(Happening::Quiet)
             }
@@ -278,11 +284,13 @@ impl Driver {
 
     /// What is known now.
     fn snapshot(&self) -> Snapshot {
-        match &self.stage {
+        let snapshot = match &self.stage {
             Stage::Watching { observer, .. } => observer.snapshot(),
             Stage::Resting(resting) => resting.snapshot(),
             Stage::Changing => Snapshot::default(),
-        }
+        };
+        let halfway = self.history.middle(snapshot.observed()).cloned();
+        Snapshot { halfway, ..snapshot }
     }
 
     /// Stops counting, and takes notice of all that came before.

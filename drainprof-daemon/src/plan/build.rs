@@ -166,7 +166,9 @@ pub fn build(
             match &probe.one_of {
                 None => builder.place(object, index, probe, &compile)?,
                 // With the first of a group the whole group is decided.
-                Some(group) if !probes[..index].iter().any(|other| other.one_of == probe.one_of) => {
+                Some(group)
+                    if !probes[..index].iter().any(|other| other.one_of == probe.one_of) =>
+                {
                     builder.place_one_of(object, group, probe.role, &compile)?;
                 }
                 Some(_) => {}

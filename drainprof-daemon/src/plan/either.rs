@@ -105,7 +105,8 @@ impl Builder<'_> {
     /// What a call costs through the dearest of the places that a member has.
     fn dearest(&mut self, probe: &Probe, spec: &ProbeSpec, found: &Places) -> Option<f64> {
         let ask = Ask { role: probe.role, phase: probe.phase, spec };
-        let prices = found.all.iter().map(|place| self.placer.price(place.inode, place.file_offset, ask));
+        let prices =
+            found.all.iter().map(|place| self.placer.price(place.inode, place.file_offset, ask));
         prices.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
     }
 

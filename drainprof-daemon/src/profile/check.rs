@@ -135,7 +135,9 @@ impl Checked<'_> {
             let at = written.span().start;
             if self.probes().filter(of_group).count() < 2 {
                 let error = self.place.fail(at, format!("the group `{group}` has one probe only"));
-                return Err(error.with_hint("a group has two probes or more, of which one is placed"));
+                return Err(
+                    error.with_hint("a group has two probes or more, of which one is placed")
+                );
             }
             let Some((first, _)) = self.probes().take(index).find(of_group) else { continue };
             let line = line_and_column(self.place.text, first.span.start).0;
@@ -155,9 +157,13 @@ impl Checked<'_> {
                 }
                 let key = row.key;
                 let message = if there {
-                    format!("no `{key}`, which the first probe of the group `{group}` (line {line}) has")
+                    format!(
+                        "no `{key}`, which the first probe of the group `{group}` (line {line}) has"
+                    )
                 } else {
-                    format!("`{key}`, which the first probe of the group `{group}` (line {line}) lacks")
+                    format!(
+                        "`{key}`, which the first probe of the group `{group}` (line {line}) lacks"
+                    )
                 };
                 let at = raw.place(key).map_or(at, |span| span.start);
                 let hint = "its probes stand for one another: give all of them the same values";

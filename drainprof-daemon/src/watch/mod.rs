@@ -3,6 +3,7 @@
 //! [`Observer`] owns the loaded kernel side and everything that is known of the targets. It does no
 //! waiting of its own: `cli` drives it with events, ticks and the ends of processes.
 
+mod flows;
 mod lifecycle;
 mod observer;
 mod place;

@@ -300,7 +300,9 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
     // Of a group one is placed: its members do not meet.
     let first = |probe: &&Probe| {
         probe.one_of.is_none()
-            || probes().find(|other| other.one_of == probe.one_of).is_some_and(|other| std::ptr::eq(other, *probe))
+            || probes()
+                .find(|other| other.one_of == probe.one_of)
+                .is_some_and(|other| std::ptr::eq(other, *probe))
     };
     if probes().filter(allocating).filter(first).count() > 1 {
         flags |= flags::MAY_NEST;

@@ -187,6 +187,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
         duty: None,
         sample: 1,
         losses,
+        halfway: None,
         self_use: SelfUse {
             cpu: Duration::from_millis(125),
             rss_bytes: 12 << 20,
