@@ -47,6 +47,10 @@ fn main() -> Result<()> {
     let stripped = out.join("psweep_stripped");
     run(Command::new("objcopy").arg("--strip-all").arg(&psweep).arg(&stripped))?;
     split_debug(&psweep, &out)?;
+    run(Command::new("objcopy")
+        .arg("--strip-symbol=hooked_note")
+        .arg(out.join("hooked"))
+        .arg(out.join("hooked_stripped")))?;
 
     for entry in fs::read_dir(sources.join("profiles"))? {
         let path = entry?.path();

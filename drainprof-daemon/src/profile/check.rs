@@ -261,3 +261,6 @@ fn number_for(name: impl Hash) -> u64 {
     name.hash(&mut hasher);
     hasher.finish() | 1 << 63
 }
+
+#[cfg(test)]
+mod tests;
