@@ -49,6 +49,7 @@ fn truths_add_up() -> Result<()> {
         ("hooked", &[]),
         ("hooked_stripped", &["watch=1"]),
         ("halves", &["ms=50"]),
+        ("refused", &[]),
         ("family", &["mode=fork"]),
         ("family", &["mode=vfork"]),
         ("family", &["mode=exec"]),
