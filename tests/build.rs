@@ -61,6 +61,10 @@ fn main() -> Result<()> {
     run(Command::new(compiler).args(COMMON).arg(source).arg("-o").arg(out.join("places_cpp")))?;
     let plugin = sources.join("targets/places_plugin.c");
     compile(&plugin, &out.join("places_plugin"), &["-shared", "-fPIC"])?;
+    run(Command::new("objcopy")
+        .arg("--strip-symbol=hooked_note")
+        .arg(out.join("hooked"))
+        .arg(out.join("hooked_stripped")))?;
 
     for entry in fs::read_dir(sources.join("profiles"))? {
         let path = entry?.path();

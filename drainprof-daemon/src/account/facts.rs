@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
 
-use super::{Curve, Frames, SymbolFacts};
+use super::{Curve, Frames, Moment, SymbolFacts};
 use crate::{
     plan::Finding,
     profile::{Level, Profile},
@@ -25,12 +25,22 @@ pub struct Snapshot {
     pub targets: Vec<TargetFacts>,
     /// What was lost or not matched.
     pub losses: LossCounts,
+    /// What had been allocated and freed about half-way; `None` where that was not noted.
+    pub halfway: Option<Moment>,
     /// What drainprof itself used.
     pub self_use: SelfUse,
     /// Whether the probes' prices were measured on this host; else they are other machines'.
     pub prices_measured: bool,
     /// How far naming has come; `None` where no names were looked for.
     pub symbols: Option<SymbolFacts>,
+}
+
+impl Snapshot {
+    /// For how long was observed: the window, or the windows of a duty cycle.
+    #[must_use]
+    pub fn observed(&self) -> Duration {
+        self.duty.map_or(self.window, |duty| duty.observed)
+    }
 }
 
 /// A duty cycle: for how long of each period is observed.

@@ -2,6 +2,7 @@
 
 mod curve;
 mod facts;
+mod flows;
 mod frame;
 mod windows;
 
@@ -10,5 +11,6 @@ pub use facts::{
     AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
     TargetFacts,
 };
+pub use flows::{Flow, Flows, History, Moment};
 pub use frame::{Frame, Frames, Inlined, SymbolFacts};
 pub use windows::Windows;

@@ -10,7 +10,7 @@ use drainprof_common::{
     maps::Totals,
 };
 
-use super::{AllocatorFacts, ProbeFacts, Snapshot, TargetFacts};
+use super::{AllocatorFacts, Flows, ProbeFacts, Snapshot, TargetFacts};
 use crate::profile::Level;
 
 /// Places of opening that are told apart, per allocator: those beyond count as unknown places.
@@ -53,6 +53,12 @@ impl Windows {
     #[must_use]
     pub const fn observed(&self) -> Duration {
         self.observed
+    }
+
+    /// What was allocated and freed in them.
+    #[must_use]
+    pub fn flows(&self) -> Flows {
+        Flows::over(&self.targets, &self.losses)
     }
 
     /// A window has ended after `length`; the snapshot holds what was seen in it alone.

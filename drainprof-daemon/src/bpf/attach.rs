@@ -61,14 +61,17 @@ impl Session {
         self.probes
             .set(index, Plain(probe.spec), 0)
             .map_err(|source| BpfError::map("writing", names::PROBES, source))?;
-        self.specs += 1;
         let program = names::program(probe.role, probe.phase).ok_or_else(|| {
             BpfError::Mismatch(format!("a program for {} at entry", probe.role.name()))
         })?;
-        if probe.phase == Phase::Return {
-            self.attach_program(names::CALL_ENTRY, &object, &probe.site, index, pid)?;
+        let at_return = probe.phase == Phase::Return;
+        let first = if at_return { names::CALL_ENTRY } else { program };
+        self.attach_program(first, &object, &probe.site, index, pid)?;
+        // Taken once something can hit it: an attach that is refused leaves it to the next.
+        self.specs += 1;
+        if at_return {
+            self.attach_program(program, &object, &probe.site, index, pid)?;
         }
-        self.attach_program(program, &object, &probe.site, index, pid)?;
         Ok(index)
     }
 

@@ -2,6 +2,9 @@
 
 use std::io;
 
+/// The kernel's own word for "not supported"; it was never meant to leave the kernel, and libc lacks it.
+const ENOTSUPP: i32 = 524;
+
 /// An error of loading, attaching or reading; names the step, the object and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -88,6 +91,17 @@ impl BpfError {
     #[must_use]
     pub const fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported { .. })
+    }
+
+    /// Whether the kernel refused a probe on the very instruction: another one of the function may do.
+    ///
+    /// It says so in several ways: of instructions that it does not know, may not move, or that are not
+    /// where it expects them.
+    #[must_use]
+    pub fn is_place_refused(&self) -> bool {
+        let Self::Attach { source, .. } = self else { return false };
+        let refusals = [nix::libc::EINVAL, nix::libc::EOPNOTSUPP, ENOTSUPP, nix::libc::ENOEXEC];
+        os_error(source.as_ref()).is_some_and(|error| refusals.contains(&error))
     }
 
     pub(super) fn map(

@@ -18,7 +18,7 @@ use super::{
     symbols,
 };
 use crate::{
-    account::Snapshot,
+    account::{History, Snapshot},
     export::{Format, Interval as Between, live},
     report::{self, Report, Verdict},
     symbolize::Symbols,
@@ -95,6 +95,8 @@ pub(super) struct Driver {
     symbols: Option<Symbols>,
     /// Targets whose mappings were looked at.
     met: usize,
+    /// What was allocated and freed earlier.
+    history: History,
 }
 
 impl Driver {
@@ -131,6 +133,7 @@ impl Driver {
             before: None,
             symbols,
             met: 0,
+            history: History::default(),
         })
     }
 
@@ -222,6 +225,9 @@ impl Driver {
             _ = self.relief.tick(), if self.stage.is_watching() => {
                 if let Stage::Watching { observer, .. } = &mut self.stage {
                     observer.relieve();
+                    if self.history.due(observer.observed()) {
+                        self.history.add(observer.moment());
+                    }
                 }
                 Ok(Happening::Quiet)
             }
@@ -310,11 +316,13 @@ impl Driver {
 
     /// What is known now.
     fn snapshot(&self) -> Snapshot {
-        match &self.stage {
+        let snapshot = match &self.stage {
             Stage::Watching { observer, .. } => observer.snapshot(),
             Stage::Resting(resting) => resting.snapshot(),
             Stage::Changing => Snapshot::default(),
-        }
+        };
+        let halfway = self.history.middle(snapshot.observed()).cloned();
+        Snapshot { halfway, ..snapshot }
     }
 
     /// Stops counting, and takes notice of all that came before.

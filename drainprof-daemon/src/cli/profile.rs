@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     account::ProbeFacts,
-    plan::{AttachPlan, Finding, PlanRow},
+    plan::{AttachPlan, Finding, Member, PlanRow},
     profile::{self, Level, Profile, Source},
     target::{Process, printable},
     watch::Observer,
@@ -187,6 +187,20 @@ fn price(row: &PlanRow) -> Option<String> {
     Some(text)
 }
 
+/// One of several probes that stand for one another.
+fn one_of(member: &Member, measured: bool) -> String {
+    let used = if member.used { "used" } else { "not used" };
+    let mut text = format!("{used:<8} {} at {}", member.at, member.phase);
+    if let Some(cost) = member.cost_ns {
+        let source = if measured { "" } else { " (assumed)" };
+        let _ = write!(text, ", {cost:.0} ns{source}");
+    }
+    if let Some(drawback) = &member.drawback {
+        let _ = write!(text, ": {drawback}");
+    }
+    text
+}
+
 /// Where the probes of a process go, as `--dry-run -o json` shows it.
 pub(super) fn plans_json(
     process: &Process,
@@ -200,6 +214,7 @@ pub(super) fn plans_json(
                 "profile": plan.profile.name,
                 "level": plan.level.name(),
                 "probes": plan.rows(),
+                "groups": plan.groups,
             })
         })
         .collect();
@@ -234,6 +249,16 @@ pub(super) fn print_plans(
             )?;
             if let Some(price) = price(&row) {
                 writeln!(out, "             {price}")?;
+            }
+        }
+        for group in &plan.groups {
+            writeln!(
+                out,
+                "    one of {}: {} probes of {} that stand for one another",
+                group.group, group.role, group.object
+            )?;
+            for member in &group.members {
+                writeln!(out, "             {}", one_of(member, plan.costs.measured))?;
             }
         }
     }

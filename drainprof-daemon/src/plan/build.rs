@@ -28,6 +28,7 @@
 //! | `entered_again` | a function jumps to its own first instruction |
 //! | `expensive_site` | probes for which there is no cheap instruction |
 //! | `ifunc` | which function an IFUNC stands for, or why that is not known |
+//! | `no_alternative` | of a group of probes (`one_of`), none can be placed in an object |
 //! | `not_a_function` | a symbol that cannot be probed |
 //! | `missing_symbol` | a probe's address is not in the object |
 //! | `usdt_unsupported` | a USDT probe |
@@ -40,9 +41,10 @@ use super::{
     AttachPlan, Finding, NoMatch, ObjectResolver, PlannedProbe, Site, Sites,
     cost::Costs,
     matching::{address_text, match_objects},
-    places::{self, Place, Within},
+    model::Group,
+    places::{self, Place, Places, Within},
     site::{Choice, Needs, Stop},
-    sites,
+    sites::Placer,
 };
 use crate::{
     profile::{Level, Probe, Profile, Role},
@@ -67,6 +69,9 @@ const NEEDED: [Role; 5] = [Role::Open, Role::Close, Role::Reset, Role::Alloc, Ro
 /// Compiles one probe of a profile for one object.
 pub type CompileFn<'c> =
     dyn Fn(&Profile, &Probe, Level, u32, &ObjectResolver<'_>) -> Result<ProbeSpec, String> + 'c;
+
+/// The same for one object, which only the probe is left to be said to.
+pub(super) type CompileOne<'c> = dyn Fn(&Probe) -> Result<ProbeSpec, String> + 'c;
 
 /// Whether a probe is used at a level.
 pub type WantedFn<'c> = dyn Fn(&Probe, Level) -> bool + 'c;
@@ -145,17 +150,28 @@ pub fn build(
     wanted: &WantedFn<'_>,
     compile: &CompileFn<'_>,
 ) -> Result<AttachPlan, PlanError> {
-    let mut builder =
-        Builder { request, planned: Vec::new(), findings: Vec::new(), missing: Vec::new() };
+    let mut builder = Builder::new(request);
     let main = request.image.objects.iter().find(|object| object.is_main);
     for &object in objects {
         builder.describe_object(object);
         let resolver = ObjectResolver::new(object, main);
-        for (index, probe) in request.profile.probes.iter().enumerate() {
-            if wanted(probe, request.level) {
-                builder.place(object, index, probe, |probe| {
-                    compile(request.profile, probe, request.level, request.allocator, &resolver)
-                })?;
+        let compile = |probe: &Probe| {
+            compile(request.profile, probe, request.level, request.allocator, &resolver)
+        };
+        let probes = &request.profile.probes;
+        for (index, probe) in probes.iter().enumerate() {
+            if !wanted(probe, request.level) {
+                continue;
+            }
+            match &probe.one_of {
+                None => builder.place(object, index, probe, &compile)?,
+                // With the first of a group the whole group is decided.
+                Some(group)
+                    if !probes[..index].iter().any(|other| other.one_of == probe.one_of) =>
+                {
+                    builder.place_one_of(object, group, probe.role, &compile)?;
+                }
+                Some(_) => {}
             }
         }
         for finding in resolver.into_findings() {
@@ -172,27 +188,41 @@ struct Planned {
 }
 
 /// A probe that has no place in an object.
-struct Missing {
-    role: Role,
+pub(super) struct Missing {
+    pub(super) role: Role,
     /// Object, address and reason.
-    text: String,
+    pub(super) text: String,
 }
 
-struct Builder<'a> {
-    request: Request<'a>,
+/// A plan in the making; `either` adds to it too.
+pub(super) struct Builder<'a> {
+    pub(super) request: Request<'a>,
+    pub(super) placer: Placer<'a>,
     planned: Vec<Planned>,
+    pub(super) groups: Vec<Group>,
     findings: Vec<Finding>,
-    missing: Vec<Missing>,
+    pub(super) missing: Vec<Missing>,
 }
 
-impl Builder<'_> {
-    fn note(&mut self, finding: Finding) {
+impl<'a> Builder<'a> {
+    const fn new(request: Request<'a>) -> Self {
+        Self {
+            request,
+            placer: Placer::new(request.image, request.costs, request.sites),
+            planned: Vec::new(),
+            groups: Vec::new(),
+            findings: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    pub(super) fn note(&mut self, finding: Finding) {
         if !self.findings.contains(&finding) {
             self.findings.push(finding);
         }
     }
 
-    fn finding(&mut self, code: &str, message: String) {
+    pub(super) fn finding(&mut self, code: &str, message: String) {
         self.note(Finding { code: code.to_owned(), message });
     }
 
@@ -213,24 +243,42 @@ impl Builder<'_> {
         }
     }
 
+    /// Where `probe` can go in `object`.
+    pub(super) fn find(&self, object: &LoadedObject, probe: &Probe) -> Places {
+        match &object.elf {
+            Ok(elf) => {
+                let inode = object.mapped.inode;
+                let within = Within { elf, inode, followed: self.request.followed };
+                places::find(within, &probe.at)
+            }
+            Err(error) => Places { missing: Some(error.to_string()), ..Places::default() },
+        }
+    }
+
+    /// The error of a probe that cannot be compiled for an object.
+    pub(super) fn uncompiled(
+        &self,
+        object: &LoadedObject,
+        probe: &Probe,
+        what: String,
+    ) -> PlanError {
+        PlanError::Compile {
+            profile: self.request.profile.name.clone(),
+            address: address_text(&probe.at),
+            object: describe(object),
+            what,
+        }
+    }
+
     /// Plans `probe`, the profile's `table`-th, in `object`.
     fn place(
         &mut self,
         object: &LoadedObject,
         table: usize,
         probe: &Probe,
-        compile: impl FnOnce(&Probe) -> Result<ProbeSpec, String>,
+        compile: &CompileOne<'_>,
     ) -> Result<(), PlanError> {
-        let found = match &object.elf {
-            Ok(elf) => {
-                let inode = object.mapped.inode;
-                let within = Within { elf, inode, followed: self.request.followed };
-                places::find(within, &probe.at)
-            }
-            Err(error) => {
-                places::Places { missing: Some(error.to_string()), ..places::Places::default() }
-            }
-        };
+        let found = self.find(object, probe);
         let address = address_text(&probe.at);
         for finding in found.findings {
             self.note(finding);
@@ -243,12 +291,7 @@ impl Builder<'_> {
         if found.all.is_empty() {
             return Ok(());
         }
-        let spec = compile(probe).map_err(|what| PlanError::Compile {
-            profile: self.request.profile.name.clone(),
-            address,
-            object: describe(object),
-            what,
-        })?;
+        let spec = compile(probe).map_err(|what| self.uncompiled(object, probe, what))?;
         for place in found.all {
             self.add(object, table, probe, &spec, place);
         }
@@ -256,7 +299,7 @@ impl Builder<'_> {
     }
 
     /// Adds a probe, or its name to the one that is at this place already.
-    fn add(
+    pub(super) fn add(
         &mut self,
         object: &LoadedObject,
         table: usize,
@@ -337,12 +380,7 @@ impl Builder<'_> {
         }
         let mut probes: Vec<_> =
             self.planned.iter_mut().map(|planned| &mut planned.probe).collect();
-        let found = sites::place_all(
-            &mut probes,
-            self.request.image,
-            self.request.costs,
-            self.request.sites,
-        );
+        let found = self.placer.place_all(&mut probes);
         for finding in found {
             self.note(finding);
         }
@@ -356,6 +394,7 @@ impl Builder<'_> {
             allocator,
             costs: self.request.costs.clone(),
             probes: self.planned.into_iter().map(|planned| planned.probe).collect(),
+            groups: self.groups,
             findings: self.findings,
         })
     }

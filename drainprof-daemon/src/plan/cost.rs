@@ -125,6 +125,12 @@ impl Costs {
         }
     }
 
+    /// Nanoseconds of a call through a probe whose hit at the entry costs `entry_ns`.
+    #[must_use]
+    pub const fn call(&self, at_return: bool, entry_ns: f64) -> f64 {
+        if at_return { entry_ns + self.return_ns } else { entry_ns }
+    }
+
     /// Nanoseconds of a hit on an instruction of this kind.
     #[must_use]
     pub const fn entry(&self, kind: InstructionKind) -> f64 {

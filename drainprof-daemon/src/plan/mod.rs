@@ -6,6 +6,7 @@
 
 pub mod build;
 pub mod cost;
+mod either;
 mod ifunc;
 pub mod matching;
 mod model;
@@ -18,9 +19,9 @@ mod treatment;
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
 pub use ifunc::ifuncs;
 pub use matching::{Mismatch, NoMatch, Tried, match_objects};
-pub use model::{AttachPlan, Finding, PlanRow, PlannedProbe, Site};
+pub use model::{AttachPlan, Finding, Group, Member, PlanRow, PlannedProbe, Site};
 pub use resolver::ObjectResolver;
-pub use sites::{Chooser, Sites, needs};
+pub use sites::{Chooser, Sites, needs, retreat};
 
 #[cfg(test)]
 mod testing;

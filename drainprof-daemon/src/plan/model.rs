@@ -28,8 +28,48 @@ pub struct AttachPlan {
     /// a thing comes after all that can happen to it, so that whatever was seen to begin is seen whole.
     /// [`mod@crate::plan::build`] explains it.
     pub probes: Vec<PlannedProbe>,
+    /// Of each group of probes that stand for one another (`one_of`), which one is placed in each object.
+    pub groups: Vec<Group>,
     /// What the user should know about it: clones that cannot be probed, IFUNCs, costs.
     pub findings: Vec<Finding>,
+}
+
+/// Probes of a profile that stand for one another, in one object, as `--dry-run` and `profile check` list
+/// them.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Group {
+    /// The group's name (`one_of`).
+    pub group: String,
+    /// What a hit of each means.
+    pub role: &'static str,
+    /// The object, as the process sees it, safe to show.
+    pub object: String,
+    /// Its probes, in the profile's order.
+    pub members: Vec<Member>,
+}
+
+/// One of several probes that stand for one another.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Member {
+    /// The address as the profile writes it, safe to show.
+    pub at: String,
+    /// `entry` or `return`.
+    pub phase: &'static str,
+    /// Nanoseconds of a call if this one is placed alone, what a return adds included; `None` where it cannot
+    /// be placed, or its code cannot be read.
+    pub cost_ns: Option<f64>,
+    /// Whether it is the one that is placed.
+    pub used: bool,
+    /// Why it cannot be placed, or why some calls may go by it; `None`: it is as good as any.
+    pub drawback: Option<String>,
+}
+
+/// A phase as lists show it.
+pub(super) const fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Entry => "entry",
+        Phase::Return => "return",
+    }
 }
 
 /// One probe, at one place.
@@ -106,8 +146,7 @@ pub struct PlanRow {
 impl AttachPlan {
     /// Nanoseconds of a call through `probe` if it sits on that instruction.
     fn cost(&self, probe: &PlannedProbe, at: Option<&Priced>) -> Option<f64> {
-        let returning = if probe.phase == Phase::Return { self.costs.return_ns } else { 0.0 };
-        at.map(|at| at.cost_ns + returning)
+        at.map(|at| self.costs.call(probe.phase == Phase::Return, at.cost_ns))
     }
 
     /// The probes as a list for people.
@@ -130,10 +169,7 @@ impl AttachPlan {
                 stop: probe.choice.stop.to_string(),
                 moved: probe.choice.moved_text(),
                 role: probe.role.name(),
-                phase: match probe.phase {
-                    Phase::Entry => "entry",
-                    Phase::Return => "return",
-                },
+                phase: phase_name(probe.phase),
             })
             .collect()
     }

@@ -43,6 +43,8 @@ pub(super) struct Places {
     pub(super) findings: Vec<Finding>,
     /// Why there is none.
     pub(super) missing: Option<String>,
+    /// Why some calls may go by unseen, or be seen wrongly.
+    pub(super) doubt: Option<&'static str>,
 }
 
 /// Finds where `address` is in an object.
@@ -149,6 +151,7 @@ impl Places {
                 let names: Vec<String> =
                     implementations.iter().map(|place| printable(&place.symbol)).collect();
                 let names = list(&names);
+                self.doubt = Some("an IFUNC");
                 self.note(
                     "ifunc",
                     format!(
@@ -206,6 +209,7 @@ impl Places {
             .map(|(hit, _)| printable(&hit.name))
             .collect();
         if !clones.is_empty() {
+            self.doubt = Some("calls of its clones are not seen");
             self.note(
                 "clones",
                 format!(
@@ -239,6 +243,9 @@ impl Places {
         let (shown, object) = (printable(name), elf.shown_path());
         let names: Vec<String> = hits.iter().map(|hit| printable(&hit.name)).collect();
         let names = list(&names);
+        if kind != CloneKind::Renamed {
+            self.doubt = Some("it exists only as clones");
+        }
         match kind {
             CloneKind::Renamed => {
                 self.note("renamed", format!("{shown} is called {names} in {object}"));

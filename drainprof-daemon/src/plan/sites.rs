@@ -2,7 +2,8 @@
 //!
 //! [`mod@crate::plan::site`] chooses for one function; this gathers what it needs of the object's file,
 //! asks it once for all probes of a function, writes the answer into the probes and their specs, and says
-//! which ones stay dear. Called by `build` when all probes are planned.
+//! which ones stay dear. Called by `build` when all probes are planned, and before by `either`, which wants
+//! to know what a probe would cost. [`retreat`] takes a choice back that the kernel refuses.
 
 use std::{cell::OnceCell, collections::BTreeMap};
 
@@ -48,54 +49,111 @@ pub fn needs(spec: &ProbeSpec) -> Needs {
     })
 }
 
-/// Chooses the instruction of every probe.
-pub(super) fn place_all(
-    probes: &mut [&mut PlannedProbe],
-    image: &Image,
-    costs: &Costs,
-    sites: Sites,
-) -> Vec<Finding> {
-    let mut functions: BTreeMap<((u64, u64), u64), Vec<usize>> = BTreeMap::new();
-    for (index, probe) in probes.iter().enumerate() {
-        let key = (probe.site.inode, probe.site.entry_offset);
-        functions.entry(key).or_default().push(index);
+/// What a probe asks of its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) role: Role,
+    pub(super) phase: Phase,
+    pub(super) spec: &'a ProbeSpec,
+}
+
+impl<'a> From<&'a PlannedProbe> for Ask<'a> {
+    fn from(probe: &'a PlannedProbe) -> Self {
+        Self { role: probe.role, phase: probe.phase, spec: &probe.spec }
     }
-    let mut choosers: BTreeMap<(u64, u64), Chooser<'_>> = BTreeMap::new();
-    let mut findings = Vec::new();
-    for ((inode, entry_offset), members) in functions {
-        let elf = image.objects.iter().find(|object| object.mapped.inode == inode);
-        let elf = elf.and_then(|object| object.elf.as_ref().ok());
-        // One place for all: each further place would be one more trap in every call.
+}
+
+/// Chooses instructions in the objects of one process. Keeps what it has read of them.
+#[derive(Debug)]
+pub(super) struct Placer<'a> {
+    image: &'a Image,
+    costs: &'a Costs,
+    sites: Sites,
+    choosers: BTreeMap<(u64, u64), Chooser<'a>>,
+}
+
+impl<'a> Placer<'a> {
+    pub(super) const fn new(image: &'a Image, costs: &'a Costs, sites: Sites) -> Self {
+        Self { image, costs, sites, choosers: BTreeMap::new() }
+    }
+
+    /// Nanoseconds of a call of the function at `entry_offset` of the object `inode`, if this probe alone were
+    /// in it; `None` where its code cannot be read.
+    pub(super) fn price(
+        &mut self,
+        inode: (u64, u64),
+        entry_offset: u64,
+        ask: Ask<'_>,
+    ) -> Option<f64> {
+        let choice = self.choose(inode, entry_offset, &[ask]);
+        Some(self.costs.call(ask.phase == Phase::Return, choice.here.as_ref()?.cost_ns))
+    }
+
+    /// One place for all: each further place would be one more trap in every call.
+    fn choose(&mut self, inode: (u64, u64), entry_offset: u64, asks: &[Ask<'_>]) -> Choice {
         let nothing = Needs { past_stores: true, ..Needs::default() };
-        let together = members.iter().fold(nothing, |all, &index| {
-            let probe = &probes[index];
-            let opens = matches!(probe.role, Role::Open | Role::Reset | Role::Alloc);
-            all.and(needs(&probe.spec)).and(Needs { caller: opens, ..nothing })
+        let together = asks.iter().fold(nothing, |all, ask| {
+            let opens = matches!(ask.role, Role::Open | Role::Reset | Role::Alloc);
+            all.and(needs(ask.spec)).and(Needs { caller: opens, ..nothing })
         });
-        let returns = members.iter().any(|&index| probes[index].phase == Phase::Return);
-        let kept = match sites {
+        let returns = asks.iter().any(|ask| ask.phase == Phase::Return);
+        let kept = match self.sites {
             // The kernel's trampoline stands in for the return address once a return probe was hit, and
             // its breakpoint on the first instruction is paid for anyway.
             _ if returns => Some(Stop::ReturnProbe),
             Sites::Entry => Some(Stop::Asked),
             Sites::Cheapest => None,
         };
-        let choice = match elf {
+        let elf = self.image.objects.iter().find(|object| object.mapped.inode == inode);
+        match elf.and_then(|object| object.elf.as_ref().ok()) {
             Some(elf) => {
-                let chooser = choosers.entry(inode).or_insert_with(|| Chooser::new(elf));
-                chooser.choose(entry_offset, together, costs, kept)
+                let chooser = self.choosers.entry(inode).or_insert_with(|| Chooser::new(elf));
+                chooser.choose(entry_offset, together, self.costs, kept)
             }
             None => Choice::blind(kept.unwrap_or(Stop::Unread), together),
-        };
-        if choice.entered_again {
-            findings.extend(members.first().map(|&index| entered_again(probes[index])));
-        }
-        for index in members {
-            take(probes[index], &choice);
         }
     }
-    findings.extend(expensive(probes, costs));
-    findings
+
+    /// Chooses the instruction of every probe.
+    pub(super) fn place_all(&mut self, probes: &mut [&mut PlannedProbe]) -> Vec<Finding> {
+        let mut functions: BTreeMap<((u64, u64), u64), Vec<usize>> = BTreeMap::new();
+        for (index, probe) in probes.iter().enumerate() {
+            let key = (probe.site.inode, probe.site.entry_offset);
+            functions.entry(key).or_default().push(index);
+        }
+        let mut findings = Vec::new();
+        for ((inode, entry_offset), members) in functions {
+            let asks: Vec<_> = members.iter().map(|&index| Ask::from(&*probes[index])).collect();
+            let choice = self.choose(inode, entry_offset, &asks);
+            if choice.entered_again {
+                findings.extend(members.first().map(|&index| entered_again(probes[index])));
+            }
+            for index in members {
+                take(probes[index], &choice);
+            }
+        }
+        findings.extend(expensive(probes, self.costs));
+        findings
+    }
+}
+
+/// The probe on its function's first instruction, for where the kernel refuses the one that was chosen.
+/// `None` if it is there already.
+#[must_use]
+pub fn retreat(probe: &PlannedProbe) -> Option<PlannedProbe> {
+    if probe.choice.offset == 0 {
+        return None;
+    }
+    let entry = probe.choice.entry.clone();
+    let choice = Choice {
+        here: entry.clone(),
+        entry,
+        entered_again: probe.choice.entered_again,
+        ..Choice::blind(Stop::Refused, needs(&probe.spec))
+    };
+    let mut at_entry = probe.clone();
+    take(&mut at_entry, &choice);
+    Some(at_entry)
 }
 
 /// Chooses instructions in the functions of one object. Keeps what it has read of it for the next one.

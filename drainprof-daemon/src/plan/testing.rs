@@ -22,6 +22,7 @@ pub(crate) fn probe(role: Role, at: Address) -> Probe {
     Probe {
         role,
         at,
+        one_of: None,
         phase: Phase::Entry,
         instance: None,
         granule: None,

@@ -11,7 +11,7 @@ use toml::Spanned;
 
 use super::{
     compile::{self, Resolver, VALUES},
-    error::{ProfileError, Text},
+    error::{ProfileError, Text, line_and_column},
     model::{Address, Level, Phase, Probe, Profile},
     parse::RawProbe,
 };
@@ -40,6 +40,7 @@ pub(super) fn check(
         checked.place_fits(probe, raw)?;
     }
     checked.no_duplicates()?;
+    checked.groups_agree()?;
     checked.instances_agree()?;
     checked.kind_has_its_probes()?;
     checked.compiles()
@@ -121,6 +122,52 @@ impl Checked<'_> {
                 let message = format!("a second `{}` probe at `{}`", probe.role.name(), probe.at);
                 let error = self.place.fail(raw.at.span().start, message);
                 return Err(error.with_hint("join the two with `||` in one `when`"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Probes of one group stand for one another: whichever is placed, the same is known.
+    fn groups_agree(&self) -> Verdict {
+        for (index, (probe, raw)) in self.probes().enumerate() {
+            let (Some(group), Some(written)) = (&probe.one_of, &raw.one_of) else { continue };
+            let of_group = |(other, _): &(&Probe, &RawProbe)| other.one_of == probe.one_of;
+            let at = written.span().start;
+            if self.probes().filter(of_group).count() < 2 {
+                let error = self.place.fail(at, format!("the group `{group}` has one probe only"));
+                return Err(
+                    error.with_hint("a group has two probes or more, of which one is placed")
+                );
+            }
+            let Some((first, _)) = self.probes().take(index).find(of_group) else { continue };
+            let line = line_and_column(self.place.text, first.span.start).0;
+            if first.role != probe.role {
+                let message = format!(
+                    "the group `{group}` is of `{}` probes (line {line}), and this is a `{}` probe",
+                    first.role.name(),
+                    probe.role.name()
+                );
+                let hint = "its probes stand for one another: give all of them one role";
+                return Err(self.place.fail(at, message).with_hint(hint));
+            }
+            for row in &VALUES {
+                let (there, here) = ((row.expr)(first).is_some(), (row.expr)(probe).is_some());
+                if there == here {
+                    continue;
+                }
+                let key = row.key;
+                let message = if there {
+                    format!(
+                        "no `{key}`, which the first probe of the group `{group}` (line {line}) has"
+                    )
+                } else {
+                    format!(
+                        "`{key}`, which the first probe of the group `{group}` (line {line}) lacks"
+                    )
+                };
+                let at = raw.place(key).map_or(at, |span| span.start);
+                let hint = "its probes stand for one another: give all of them the same values";
+                return Err(self.place.fail(at, message).with_hint(hint));
             }
         }
         Ok(())
@@ -214,3 +261,6 @@ fn number_for(name: impl Hash) -> u64 {
     name.hash(&mut hasher);
     hasher.finish() | 1 << 63
 }
+
+#[cfg(test)]
+mod tests;

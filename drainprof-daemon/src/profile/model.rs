@@ -105,6 +105,8 @@ pub struct Probe {
     pub role: Role,
     /// Where it goes.
     pub at: Address,
+    /// The group of probes that stand for one another: of them one is placed per object.
+    pub one_of: Option<String>,
     /// When it is evaluated: at return if any expression names `ret` or the profile says so.
     pub phase: Phase,
     /// Which allocator instance.

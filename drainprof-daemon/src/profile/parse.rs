@@ -66,6 +66,7 @@ struct RawGranule {
 pub(super) struct RawProbe {
     pub(super) role: Spanned<String>,
     pub(super) at: Spanned<String>,
+    pub(super) one_of: Option<Spanned<String>>,
     pub(super) phase: Option<Spanned<String>>,
     instance: Option<Spanned<String>>,
     granule: Option<Spanned<String>>,
@@ -166,7 +167,7 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
     let probes =
         raw.probes.iter().map(|probe| parse_probe(place, probe)).collect::<Result<_, _>>()?;
     let profile = Profile {
-        name: name(place, &raw.name)?,
+        name: name(place, &raw.name, "a profile's name")?,
         kind: kind(place, &raw.kind)?,
         summary: raw.summary,
         rule,
@@ -213,7 +214,7 @@ fn shape_error(place: Text<'_>, error: &toml::de::Error) -> ProfileError {
     }
 }
 
-fn name(place: Text<'_>, raw: &Spanned<String>) -> Result<String, ProfileError> {
+fn name(place: Text<'_>, raw: &Spanned<String>, what: &str) -> Result<String, ProfileError> {
     let name = raw.get_ref();
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let fits = name.len() <= MAX_NAME_BYTES
@@ -222,7 +223,7 @@ fn name(place: Text<'_>, raw: &Spanned<String>) -> Result<String, ProfileError> 
     if fits {
         return Ok(name.clone());
     }
-    Err(place.fail(raw.span().start, format!("`{name}` cannot be a profile's name")).with_hint(
+    Err(place.fail(raw.span().start, format!("`{name}` cannot be {what}")).with_hint(
         format!("expected a-z, 0-9, `-` and `_`, beginning with a letter or digit, at most {MAX_NAME_BYTES} bytes"),
     ))
 }
@@ -324,6 +325,7 @@ fn parse_probe(place: Text<'_>, raw: &Spanned<RawProbe>) -> Result<Probe, Profil
     let mut probe = Probe {
         role,
         at,
+        one_of: raw.one_of.as_ref().map(|raw| name(place, raw, "a group's name")).transpose()?,
         phase: Phase::Entry,
         instance: read(&raw.instance, expr::parse)?,
         granule: read(&raw.granule, expr::parse)?,

@@ -127,8 +127,9 @@ impl Observer {
         // probed would look abandoned.
         self.session.disarm(process.pid);
         match self.place(process, &plans) {
-            Ok(allocators) => {
+            Ok((allocators, unplanned)) => {
                 target.allocators = allocators;
+                target.findings.extend(unplanned);
                 let arming = Arming { from_start: false, follow };
                 if let Err(error) = self.session.arm(process.pid, target.target, arming) {
                     tracing::warn!(pid = process.pid, %error, "cannot follow the new program");

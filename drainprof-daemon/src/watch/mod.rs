@@ -4,11 +4,13 @@
 //! waiting of its own: `cli` drives it with events, ticks and the ends of processes.
 
 mod curves;
+mod flows;
 mod lifecycle;
 mod observer;
 mod place;
 mod price;
 mod relieve;
+mod retreat;
 mod snapshot;
 mod windows;
 

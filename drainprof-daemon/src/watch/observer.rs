@@ -193,8 +193,9 @@ impl Observer {
     /// Places the probes of all matching profiles in a process and arms it, all at once.
     pub fn add(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
         let process = Process::open(pid)?;
-        let (plans, findings) = self.plan(&process)?;
-        let allocators = self.place(&process, &plans)?;
+        let (plans, mut findings) = self.plan(&process)?;
+        let (allocators, unplanned) = self.place(&process, &plans)?;
+        findings.extend(unplanned);
         let target = self.session.next_target();
         let began = if from_start { Began::FromStart } else { Began::Attached };
         let follow = self.options.follow;

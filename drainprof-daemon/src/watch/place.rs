@@ -141,31 +141,36 @@ fn number(allocators: &mut Vec<Allocator>, profile: &Arc<Profile>, level: Level)
 }
 
 impl Observer {
-    /// Attaches what is planned for a process and not in place yet; returns its allocators.
+    /// Attaches what is planned for a process and not in place yet; returns its allocators, and what did not
+    /// go as planned.
     pub(super) fn place(
         &mut self,
         process: &Process,
         plans: &[AttachPlan],
-    ) -> Result<Vec<u32>, ObserveError> {
+    ) -> Result<(Vec<u32>, Vec<Finding>), ObserveError> {
         let scope = (!self.options.follow).then_some(process.pid);
         let mut allocators = Vec::new();
+        let mut findings = Vec::new();
         for plan in plans {
             allocators.push(plan.allocator);
             for probe in &plan.probes {
                 if self.in_place(probe, plan.allocator, scope) {
                     continue;
                 }
-                let spec = self.session.attach(probe, scope.and_then(NonZeroU32::new))?;
+                let attached = super::retreat::attach(probe, |probe| {
+                    self.session.attach(probe, scope.and_then(NonZeroU32::new))
+                })?;
+                findings.extend(attached.finding);
                 self.placed.push(Placed {
-                    spec,
+                    spec: attached.spec,
                     allocator: plan.allocator,
                     pid: scope,
-                    probe: probe.clone(),
-                    entry_ns: super::price::entry_ns(probe, &self.options.costs),
+                    entry_ns: super::price::entry_ns(&attached.probe, &self.options.costs),
+                    probe: attached.probe,
                 });
             }
         }
-        Ok(allocators)
+        Ok((allocators, findings))
     }
 
     /// Whether a planned probe is there already: an image that was executed again, or another process of

@@ -94,6 +94,7 @@ impl Observer {
             sample: self.config.sample,
             targets,
             losses: self.session.read_losses(),
+            halfway: None,
             self_use: self.self_use(),
             prices_measured: self.options.costs.measured,
             symbols: None,

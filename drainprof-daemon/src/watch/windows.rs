@@ -106,6 +106,7 @@ impl Resting {
             sample: self.config.sample,
             targets: self.targets.iter().map(snapshot::target_facts).collect(),
             losses: Default::default(),
+            halfway: None,
             self_use: snapshot::self_use(self.cpu_at_start, 0),
             prices_measured: self.options.costs.measured,
             symbols: None,
@@ -201,8 +202,9 @@ impl Observer {
         process: &Process,
         number: u32,
     ) -> Result<(Vec<u32>, Vec<Finding>), ObserveError> {
-        let (plans, findings) = self.plan(process)?;
-        let allocators = self.place(process, &plans)?;
+        let (plans, mut findings) = self.plan(process)?;
+        let (allocators, unplanned) = self.place(process, &plans)?;
+        findings.extend(unplanned);
         self.session.arm(process.pid, number, Arming::default())?;
         self.window_ns.get_or_insert_with(snapshot::now_ns);
         Ok((allocators, findings))

@@ -132,6 +132,8 @@ pub enum Stop {
     Machine,
     /// It was asked for (`--sites entry`).
     Asked,
+    /// The kernel refused a probe at the place that was chosen.
+    Refused,
 }
 
 impl std::fmt::Display for Stop {
@@ -157,6 +159,7 @@ impl std::fmt::Display for Stop {
             Self::ReturnProbe => "a probe at its return needs the first instruction",
             Self::Machine => "only code of x86-64 is looked into",
             Self::Asked => "the first instruction was asked for",
+            Self::Refused => "the kernel refuses a probe at the place that was chosen",
         })
     }
 }

@@ -148,3 +148,23 @@ fn unreadable_objects() {
     let choice = Chooser::new(elf).choose(offset, needs, &costs, None);
     assert_eq!((choice.offset, choice.stop, choice.here), (0, Stop::Unread, None));
 }
+
+/// A place that is taken back is the first instruction, with all that the spec says of it: arguments in
+/// their registers, the stack pointer not moved; what is on the first one cannot be taken back.
+#[test]
+fn retreats() {
+    let dir = tempfile::tempdir().unwrap();
+    let probes = vec![probe(Role::Alloc, symbol("two")), probe(Role::Free, symbol("odd"))];
+    let plan = planned(dir.path(), probes, Sites::Cheapest, &[0]);
+    let find = |name: &str| plan.probes.iter().find(|probe| probe.site.symbol == name).unwrap();
+    let two = find("two");
+    assert_eq!((two.choice.offset, two.spec.moved), (7, 1));
+    let back = retreat(two).unwrap();
+    assert_eq!(back.site.file_offset, two.site.entry_offset);
+    assert_eq!((back.spec.moved, back.spec.stack_moved), (0, 0));
+    assert_eq!((back.choice.offset, back.choice.stop), (0, Stop::Refused));
+    assert_eq!(back.choice.here, two.choice.entry);
+    let again = planned(dir.path(), vec![probe(Role::Alloc, symbol("two"))], Sites::Entry, &[0]);
+    assert_eq!(bytemuck::bytes_of(&back.spec), bytemuck::bytes_of(&again.probes[0].spec));
+    assert!(retreat(find("odd")).is_none());
+}

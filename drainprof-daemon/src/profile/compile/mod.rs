@@ -64,7 +64,8 @@ pub(super) struct ValueRow {
     index: u8,
     /// The flag that says that it is computed; 0: none.
     flag: u32,
-    expr: fn(&Probe) -> Option<&Expr>,
+    /// What a probe computes it by; `None`: it does not.
+    pub(super) expr: fn(&Probe) -> Option<&Expr>,
     /// The roles that have a use for it.
     pub(super) roles: &'static [Role],
 }
@@ -302,7 +303,14 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
         // A bulk close needs no object's identity, unless a free cannot name its granule otherwise.
         && (profile.kind != Kind::Bulk || probes().filter(frees).any(|probe| probe.granule.is_none()));
     let allocating = |probe: &&Probe| matches!(probe.role, Role::Alloc | Role::Realloc);
-    if probes().filter(allocating).count() > 1 {
+    // Of a group one is placed: its members do not meet.
+    let first = |probe: &&Probe| {
+        probe.one_of.is_none()
+            || probes()
+                .find(|other| other.one_of == probe.one_of)
+                .is_some_and(|other| std::ptr::eq(other, *probe))
+    };
+    if probes().filter(allocating).filter(first).count() > 1 {
         flags |= flags::MAY_NEST;
     }
     if by_object {

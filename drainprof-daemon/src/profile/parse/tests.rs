@@ -119,7 +119,7 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     (
         "size =",
         "sizes =",
-        "p.toml:36:1: unknown key `sizes`; expected one of `role`, `at`, `phase`",
+        "p.toml:36:1: unknown key `sizes`; expected one of `role`, `at`, `one_of`, `phase`",
     ),
     ("\"arg2\"", "2", "p.toml:34:11: invalid type: integer `2`; expected a string in quotes"),
     (

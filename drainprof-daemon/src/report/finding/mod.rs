@@ -14,7 +14,7 @@ mod pinned;
 mod unmatched_frees_high;
 
 use super::{Allocator, Finding, Options, Report, Weight, invariants_within};
-use crate::account::{AllocatorFacts, Snapshot, TargetFacts};
+use crate::account::{AllocatorFacts, Snapshot};
 
 /// One rule.
 #[derive(Debug)]
@@ -73,7 +73,6 @@ struct Found {
 /// One allocator of a case.
 struct Subject<'a> {
     index: usize,
-    target: &'a TargetFacts,
     facts: &'a AllocatorFacts,
     shown: &'a Allocator,
 }
@@ -85,7 +84,6 @@ impl<'a> Case<'a> {
         pairs.flat_map(|(index, (target, shown))| {
             target.allocators.iter().zip(&shown.allocators).map(move |(facts, shown)| Subject {
                 index,
-                target,
                 facts,
                 shown,
             })

@@ -188,6 +188,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
         duty: None,
         sample: 1,
         losses,
+        halfway: None,
         self_use: SelfUse {
             cpu: Duration::from_millis(125),
             rss_bytes: 12 << 20,
@@ -276,6 +277,7 @@ fn profile(name: &str, kind: Kind) -> Profile {
     let probe = |role| Probe {
         role,
         at: Address::Symbol(format!("{role:?}")),
+        one_of: None,
         phase: Phase::Entry,
         instance: None,
         granule: Some(Expr::Arg(0)),

@@ -196,6 +196,7 @@ fn free_with(granule: Expr) -> Probe {
     Probe {
         role: Role::Free,
         at: Address::Symbol("drop".to_owned()),
+        one_of: None,
         phase: Phase::Entry,
         instance: None,
         granule: Some(granule),

@@ -1,0 +1,107 @@
+//! Groups of probes that stand for one another; the other rules are tested with `parse`.
+
+use drainprof_common::spec::flags;
+
+use super::Anything;
+use crate::profile::{Level, Profile, ProfileError, Source, compile::compile, parse::parse};
+
+/// A profile whose group is in lines 14 and 23, changed by one replacement.
+fn read(from: &str, to: &str) -> Result<Profile, ProfileError> {
+    const GROUPED: &str = r#"schema = 1
+name = "pool"
+kind = "drain"
+match = { symbols = "pool_close" }
+
+[[probe]]
+role = "close"
+at = "pool_close"
+granule = "arg0"
+
+[[probe]]
+role = "alloc"
+at = "pool_alloc"
+one_of = "made"
+granule = "arg0"
+object = "ret"
+size = "arg1"
+when = "ret != 0"
+
+[[probe]]
+role = "alloc"
+at = "pool_note"
+one_of = "made"
+granule = "arg0"
+object = "arg1"
+size = "arg2"
+
+[[probe]]
+role = "free"
+at = "pool_free"
+object = "arg0"
+"#;
+    assert!(GROUPED.contains(from), "{from}");
+    parse(&GROUPED.replacen(from, to, 1), &Source::File("p.toml".into()))
+}
+
+fn refusal(from: &str, to: &str) -> String {
+    read(from, to).map_or_else(|error| error.to_string(), |_| "accepted".to_owned())
+}
+
+/// A group is one role and one set of values, and is more than one probe; a `when` may differ. What is wrong
+/// is named with its place, and with the line of the probe that it is compared to.
+#[test]
+fn groups_must_agree() {
+    assert_eq!(refusal("pool", "pool"), "accepted");
+    for (from, to, says) in [
+        (
+            "role = \"free\"\nat = \"pool_free\"",
+            "role = \"free\"\none_of = \"made\"\nat = \"pool_free\"",
+            "p.toml:30:10: the group `made` is of `alloc` probes (line 11), and this is a `free` probe; its probes stand",
+        ),
+        (
+            "size = \"arg2\"\n",
+            "",
+            "p.toml:23:10: no `size`, which the first probe of the group `made` (line 11) has; its probes stand",
+        ),
+        (
+            "size = \"arg1\"\n",
+            "",
+            "p.toml:25:8: `size`, which the first probe of the group `made` (line 11) lacks; its probes stand",
+        ),
+        (
+            "one_of = \"made\"\ngranule = \"arg0\"\nobject = \"ret\"",
+            "granule = \"arg0\"\nobject = \"ret\"",
+            "p.toml:22:10: the group `made` has one probe only; a group has two probes or more",
+        ),
+        (
+            "\"made\"",
+            "\"Made up\"",
+            "p.toml:14:10: `Made up` cannot be a group's name; expected a-z",
+        ),
+        ("\"made\"", "1", "p.toml:14:10: invalid type: integer `1`; expected a string in quotes"),
+        ("at = \"pool_note\"", "at = \"pool_alloc\"", "p.toml:22:6: a second `alloc` probe at"),
+    ] {
+        let error = refusal(from, to);
+        assert!(error.starts_with(says), "{from} → {to}:\n  is     {error}\n  wanted {says}");
+    }
+}
+
+/// Of a group one is placed, so that its probes are not taken for functions that call one another; two of
+/// them that are no group are.
+#[test]
+fn members_do_not_nest() {
+    let may_nest = |profile: &Profile| {
+        let specs = profile.probes.iter().map(|probe| {
+            compile(profile, probe, Level::Objects, 0, &Anything).map(|spec| spec.flags)
+        });
+        let flags: Result<Vec<_>, _> = specs.collect();
+        flags.map(|all| all.iter().all(|flags| flags & flags::MAY_NEST != 0))
+    };
+    let grouped = read("pool", "pool").expect("it is a good profile");
+    assert_eq!(may_nest(&grouped), Ok(false));
+    let mut apart = grouped;
+    for probe in &mut apart.probes {
+        probe.one_of = None;
+    }
+    assert_eq!(may_nest(&apart), Ok(true));
+}

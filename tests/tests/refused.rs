@@ -1,0 +1,81 @@
+//! Places that the kernel refuses, as the kernel says it. The planner never chooses one that it knows to be
+//! refused, so the test puts a chosen place where it should not be.
+
+use std::{fs::File, num::NonZeroU32, os::unix::fs::FileExt as _, path::PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof::{
+    bpf::{Arming, Offsets, Session, SessionConfig, Sizes},
+    kernel::{self, LiveHost},
+    plan::{Sites, cost::Costs, retreat},
+    profile::{Level, Library},
+    target::Process,
+    watch::{Observer, ObserverOptions},
+};
+use drainprof_tests::{
+    environment::{self, requires_root},
+    target::Target,
+};
+
+/// Where the atomic instruction of `refused_open` is, and how it begins.
+const LOCK: (u64, u8) = (5, 0xf0);
+
+fn config() -> Result<SessionConfig> {
+    let tracefs = kernel::ensure_mounted(&LiveHost).context("find tracefs")?;
+    let offset = |category: &str, event: &str, field: &str| -> Result<u32> {
+        let format = tracefs.format(&LiveHost, category, event)?;
+        Ok(format.field(field).with_context(|| format!("{event}: no field {field}"))?.offset)
+    };
+    let offsets = Offsets {
+        newtask_pid: offset("task", "task_newtask", "pid")?,
+        newtask_flags: offset("task", "task_newtask", "clone_flags")?,
+        exec_old_pid: offset("sched", "sched_process_exec", "old_pid")?,
+    };
+    Ok(SessionConfig { sizes: Sizes::default(), events: false, offsets, sample: 1 })
+}
+
+/// The kernel's answer is known for a refusal of the place; on its function's first instruction the same
+/// probe is taken, and sees every call.
+#[test]
+fn the_first_instruction_is_taken_instead() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let mut target = Target::start("refused", &[])?;
+    let options = ObserverOptions {
+        profiles: vec!["test-refused".to_owned()],
+        level: Some(Level::Boundary),
+        follow: false,
+        debug_dirs: Vec::new(),
+        costs: Costs::assumed(),
+        duty: None,
+        sites: Sites::Cheapest,
+    };
+    let library = Library::load(&[PathBuf::from(environment::profile("refused"))], &[])?;
+    let mut observer = Observer::new(&config()?, library, options)?;
+    let (plans, _) = observer.plan(&Process::open(target.pid())?)?;
+    let mut planned = plans.iter().flat_map(|plan| &plan.probes);
+    let planned = planned.find(|probe| probe.site.symbol == "refused_open");
+    let mut misplaced = planned.context("the open is planned")?.clone();
+    ensure!(misplaced.choice.offset == 3, "the push is the cheapest: {:?}", misplaced.choice);
+    misplaced.site.file_offset = misplaced.site.entry_offset + LOCK.0;
+    let mut byte = [0];
+    File::open(&misplaced.site.open_path)?.read_exact_at(&mut byte, misplaced.site.file_offset)?;
+    ensure!(byte[0] == LOCK.1, "{:#x} is no prefix of an atomic instruction", byte[0]);
+
+    let mut session = Session::load(&config()?)?;
+    let pid = NonZeroU32::new(target.pid());
+    let error = session.attach(&misplaced, pid).err();
+    let error = error.context("the kernel lets an atomic instruction be probed")?;
+    ensure!(error.is_place_refused(), "{error}: {:?}", std::error::Error::source(&error));
+    let at_entry = retreat(&misplaced).context("there is another place")?;
+    let spec = session.attach(&at_entry, pid)?;
+    let number = session.next_target();
+    session.arm(target.pid(), number, Arming::default())?;
+    target.go()?;
+    let truths = target.finish()?.truths;
+    let opened =
+        truths[0].pointer("/allocators/0/granules/opened").and_then(serde_json::Value::as_u64);
+    assert_eq!((opened, session.read_probe(spec).entries), (Some(100), 100));
+    Ok(())
+}
