@@ -2,7 +2,7 @@
 /* Threads that share granules, and know all the same what happens: allocs, frees and reallocs of a granule run
  * side by side (under its lock as readers), its close, reset and next open run alone (as writer). Objects go from
  * thread to thread; their ids are addresses that the next alloc of any thread is given at once, and granules' ids
- * come back at once, or after `cycle` others, while objects of their earlier lives are live.
+ * come back at once, or after `cycle` others (`jump`: in any order), while objects of their earlier lives are live.
  *
  * `mode`: drain; lazy (no opens: a granule's first object opens it); bulk (closes and resets free the members);
  * counted (objects without ids: what a close finds cannot be told from what an earlier life has left).
@@ -132,7 +132,7 @@ static struct held *exchange[EXCHANGE];
 static struct truth sums;
 static pthread_mutex_t sums_lock = PTHREAD_MUTEX_INITIALIZER;
 static enum mode mode;
-static u64 place_count, cycle, hold_count, events, bytes_each, seed;
+static u64 place_count, cycle, jump, hold_count, events, bytes_each, seed;
 
 static u64 next(u64 *state) {
     u64 z = (*state += 0x9e3779b97f4a7c15u);
@@ -222,7 +222,7 @@ static void turn_over(struct truth *t, struct place *p, u64 random) {
             if (!old->used) opened(t, old);
         }
         judge(t, old);
-        p->turn = (p->turn + 1) % cycle;
+        p->turn = jump ? (random >> 4) % cycle : (p->turn + 1) % cycle;
         p->id = (u64)(p - places) + place_count * p->turn;
         open_place(t, p);
     }
@@ -372,6 +372,7 @@ int main(int argc, char **argv) {
         if (!strcmp(name, names[i])) mode = (enum mode)i;
     place_count = option("places", 32);
     cycle = option("cycle", 1);
+    jump = option("jump", 0);
     hold_count = option("hold", 6);
     events = option("events", 20000);
     bytes_each = mode == LAZY ? 0 : option("bytes", 4096);

@@ -110,7 +110,7 @@ fn overflowing_buckets() -> Result<()> {
 fn ids_are_retired() -> Result<()> {
     if requires_root() {
         let more = ["--max-granules", "512"];
-        let args = ["mode=drain", "places=64", "cycle=2000", "events=250000", "rounds=1"];
+        let args = ["mode=drain", "places=64", "cycle=2000", "jump=1", "events=250000", "rounds=1"];
         chaos(&args, "chaos", &more)?.exact();
     }
     Ok(())
