@@ -24,3 +24,4 @@ pub mod loss;
 pub mod maps;
 pub mod spec;
 pub mod state;
+pub mod table;

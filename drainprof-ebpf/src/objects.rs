@@ -8,7 +8,10 @@
 //! Two programs enter the same id at the same time only if the target was given it twice at once; then the
 //! table may hold it twice, where a map would have told.
 
-use drainprof_common::maps::{Bucket, ObjectEntry, ObjectKey, ObjectValue, WAYS, cursor, tag};
+use drainprof_common::{
+    maps::{Bucket, ObjectEntry, ObjectKey, ObjectValue, WAYS, cursor, tag},
+    table::{self, Entered, Memory},
+};
 
 use crate::{atomic, config, maps, series};
 
@@ -25,30 +28,73 @@ pub(crate) enum Refused {
 }
 
 #[inline(always)]
-fn bucket(hash: u64) -> Option<*mut Bucket> {
-    maps::OBJECT_BUCKETS.get_ptr_mut(tag::bucket(hash, config::object_buckets()))
+fn bucket(hash: u64) -> Option<At> {
+    maps::OBJECT_BUCKETS.get_ptr_mut(tag::bucket(hash, config::object_buckets())).map(At)
 }
 
-#[inline(always)]
-fn tag_at(bucket: *mut Bucket, way: u32) -> *mut u64 {
-    // SAFETY: the number is masked to the array's length.
-    unsafe { (&raw mut (*bucket).tags).cast::<u64>().add((way & WAY_MASK) as usize) }
+/// A bucket's memory, as the table's code sees it.
+struct At(*mut Bucket);
+
+impl At {
+    #[inline(always)]
+    fn tag_at(&self, way: u32) -> *mut u64 {
+        // SAFETY: the number is masked to the array's length.
+        unsafe { (&raw mut (*self.0).tags).cast::<u64>().add((way & WAY_MASK) as usize) }
+    }
+
+    #[inline(always)]
+    fn entry_at(&self, way: u32) -> *mut ObjectEntry {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*self.0).entries).cast::<ObjectEntry>().add((way & WAY_MASK) as usize) }
+    }
 }
 
-#[inline(always)]
-fn entry_at(bucket: *mut Bucket, way: u32) -> *mut ObjectEntry {
-    // SAFETY: as above.
-    unsafe { (&raw mut (*bucket).entries).cast::<ObjectEntry>().add((way & WAY_MASK) as usize) }
-}
+// x86 keeps the order of loads and that of stores.
+impl Memory for At {
+    #[inline(always)]
+    fn tag(&self, way: u32) -> u64 {
+        // SAFETY: map memory, one word.
+        unsafe { atomic::load(self.tag_at(way)) }
+    }
 
-/// Whether the entry is of this key, as far as can be said without owning it.
-#[inline(always)]
-unsafe fn is_of(entry: *const ObjectEntry, key: &ObjectKey) -> bool {
-    // SAFETY: the caller passes map memory.
-    unsafe {
-        (*entry).key.id == key.id
-            && (*entry).key.target == key.target
-            && (*entry).key.scope == key.scope
+    #[inline(always)]
+    fn swap_tag(&self, way: u32, expected: u64, tag: u64) -> u64 {
+        // SAFETY: as above.
+        unsafe { atomic::compare_swap(self.tag_at(way), expected, tag) }
+    }
+
+    #[inline(always)]
+    fn set_tag(&self, way: u32, tag: u64) {
+        // SAFETY: as above.
+        unsafe { atomic::store(self.tag_at(way), tag) };
+    }
+
+    #[inline(always)]
+    fn is_of(&self, way: u32, key: &ObjectKey) -> bool {
+        let entry = self.entry_at(way);
+        // SAFETY: map memory.
+        unsafe {
+            (*entry).key.id == key.id
+                && (*entry).key.target == key.target
+                && (*entry).key.scope == key.scope
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, way: u32, key: &ObjectKey, value: &ObjectValue) {
+        let entry = self.entry_at(way);
+        // Part by part: the whole would first be put together on the stack, where there is no room for it.
+        // SAFETY: map memory that the caller owns.
+        unsafe {
+            (*entry).key = *key;
+            (*entry).value = *value;
+        }
+    }
+
+    #[inline(always)]
+    fn read(&self, way: u32) -> ObjectValue {
+        // SAFETY: as above.
+        unsafe { (*self.entry_at(way)).value }
     }
 }
 
@@ -64,37 +110,11 @@ fn has_overflown() -> bool {
 pub(crate) fn enter(key: &ObjectKey, value: &ObjectValue) -> Result<(), Refused> {
     let hash = tag::hash(key);
     let Some(bucket) = bucket(hash) else { return Err(Refused::Full) };
-    let full = tag::full(hash);
-    let mut free = WAYS as u32;
-    let mut free_tag = 0;
-    for way in 0..WAYS as u32 {
-        // SAFETY: map memory, one word.
-        let seen = unsafe { atomic::load(tag_at(bucket, way)) };
-        if tag::is_free(seen) {
-            (free, free_tag) = (way, seen);
-            // SAFETY: map memory.
-        } else if tag::plain(seen) == full && unsafe { is_of(entry_at(bucket, way), key) } {
-            return Err(Refused::Exists);
-        }
-    }
-    if has_overflown() && maps::OBJECTS.get_ptr(key).is_some() {
-        return Err(Refused::Exists);
-    }
-    if free < WAYS as u32 {
-        let way = core::hint::black_box(free);
-        let at = tag_at(bucket, way);
-        let owned = tag::with(free_tag.wrapping_add(tag::VERSION), tag::OWNED);
-        // SAFETY: map memory; the entry is ours alone once the swap has succeeded.
-        unsafe {
-            if atomic::compare_swap(at, free_tag, owned) == free_tag {
-                let entry = entry_at(bucket, way);
-                (*entry).key = *key;
-                (*entry).value = *value;
-                // x86 keeps the order of stores.
-                atomic::store(at, tag::with(owned, full));
-                return Ok(());
-            }
-        }
+    let elsewhere = || has_overflown() && maps::OBJECTS.get_ptr(key).is_some();
+    match table::enter(&bucket, hash, key, value, elsewhere) {
+        Entered::Here => return Ok(()),
+        Entered::Exists => return Err(Refused::Exists),
+        Entered::NoRoom => {}
     }
     match object_overflow(key, value) {
         0 => Ok(()),
@@ -113,39 +133,19 @@ pub(crate) extern "C" fn object_overflow(key: *const ObjectKey, value: *const Ob
     // Copies on this function's stack: Linux 6.1 takes no other memory for a map's key or value.
     // SAFETY: the callers pass their own.
     let (key, value) = unsafe { (*key, *value) };
-    match maps::OBJECTS.insert(&key, &value, BPF_NOEXIST) {
-        Ok(()) => {
-            series::level(cursor::OBJECTS, true);
-            0
-        }
-        Err(-17) => 1,
-        Err(_) => 2,
-    }
+    // Counted first: as long as an object is in the map, the level says so, whatever else comes and goes.
+    series::level(cursor::OBJECTS, true);
+    let Err(error) = maps::OBJECTS.insert(&key, &value, BPF_NOEXIST) else { return 0 };
+    series::level(cursor::OBJECTS, false);
+    if error == -17 { 1 } else { 2 }
 }
 
 /// Takes an object out. Only one of several that try gets it.
 #[inline(always)]
 pub(crate) fn take(key: &ObjectKey) -> Option<ObjectValue> {
     let hash = tag::hash(key);
-    let bucket = bucket(hash)?;
-    let full = tag::full(hash);
-    for way in 0..WAYS as u32 {
-        let at = tag_at(bucket, way);
-        let entry = entry_at(bucket, way);
-        // SAFETY: map memory. The swap fails if the entry has changed since its tag was read.
-        unsafe {
-            let seen = atomic::load(at);
-            if tag::plain(seen) == full
-                && is_of(entry, key)
-                && atomic::compare_swap(at, seen, tag::with(seen, tag::OWNED)) == seen
-            {
-                let value = (*entry).value;
-                atomic::store(at, tag::with(seen, 0));
-                return Some(value);
-            }
-        }
-    }
-    if has_overflown() { take_overflown(key) } else { None }
+    let found = table::take(&bucket(hash)?, hash, key);
+    if found.is_none() && has_overflown() { take_overflown(key) } else { found }
 }
 
 #[inline(always)]
@@ -162,16 +162,5 @@ fn take_overflown(key: &ObjectKey) -> Option<ObjectValue> {
 pub(crate) fn has(key: &ObjectKey) -> bool {
     let hash = tag::hash(key);
     let Some(bucket) = bucket(hash) else { return false };
-    let full = tag::full(hash);
-    for way in 0..WAYS as u32 {
-        // SAFETY: map memory.
-        unsafe {
-            if tag::plain(atomic::load(tag_at(bucket, way))) == full
-                && is_of(entry_at(bucket, way), key)
-            {
-                return true;
-            }
-        }
-    }
-    has_overflown() && maps::OBJECTS.get_ptr(key).is_some()
+    table::has(&bucket, hash, key) || (has_overflown() && maps::OBJECTS.get_ptr(key).is_some())
 }

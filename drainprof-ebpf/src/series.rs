@@ -96,6 +96,12 @@ pub(crate) extern "C" fn series_make(target: u32, allocator: u32, instance: u64)
         losses::count(Loss::InstanceMapFull);
         return NO_SERIES;
     };
+    let state = state(index);
+    if let Some(state) = state {
+        // Before the map tells others of it: they look at the key.
+        // SAFETY: map memory; the index is this program's alone.
+        unsafe { (*state).key = key };
+    }
     if maps::SERIES.insert(&key, u64::from(index), BPF_NOEXIST).is_err() {
         // Another CPU made it first (our index stays unused), or the map is full.
         let found = find(&key);
@@ -104,13 +110,10 @@ pub(crate) extern "C" fn series_make(target: u32, allocator: u32, instance: u64)
         }
         return found.unwrap_or(NO_SERIES);
     }
-    if let Some(state) = state(index) {
-        // SAFETY: map memory; this CPU alone made the entry. `created_ns` is written last: the reader
+    if let Some(state) = state {
+        // SAFETY: map memory; this program alone made the entry. `created_ns` is written last: the reader
         // takes the slot as ready once it is set.
-        unsafe {
-            (*state).key = key;
-            atomic::store(&raw mut (*state).created_ns, now());
-        }
+        unsafe { atomic::store(&raw mut (*state).created_ns, now()) };
     }
     index
 }

@@ -13,6 +13,7 @@ mod memory;
 mod names;
 mod read;
 mod relieve;
+mod removal;
 mod session;
 mod sizes;
 

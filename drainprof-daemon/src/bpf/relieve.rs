@@ -14,10 +14,11 @@ use drainprof_common::{
 };
 use nix::time::{ClockId, clock_gettime};
 
-use super::{BpfError, Session, names, session::Plain};
+use super::{BpfError, Session, names, removal::take_out, session::Plain};
 
 /// A granule that closed more recently than this is left alone: a probe may be on its way to it.
 const QUARANTINE_NS: u64 = 1_000_000_000;
+const BPF_NOEXIST: u64 = 1;
 const GENERATION_STEP: u64 = 1 << state::GENERATION_SHIFT;
 
 impl Session {
@@ -94,20 +95,36 @@ impl Session {
     /// Forgets ids of granules that never had a slot and are closed.
     fn forget_ids(&mut self) -> Result<usize, BpfError> {
         let is_closed = |word: u64| place_of::slot(word) == NO_SLOT && word & place_of::CLOSED != 0;
-        let keys: Vec<IndexKey> = self
+        let keys: Vec<(IndexKey, u64)> = self
             .index
             .iter()
             .filter_map(Result::ok)
             .filter(|(_, word)| is_closed(*word))
-            .map(|(key, _)| key.0)
+            .map(|(key, word)| (key.0, word))
             .collect();
-        for key in &keys {
-            self.index
-                .remove(&Plain(*key))
-                .map_err(|source| BpfError::map("removing an id from", names::INDEX, source))?;
-            self.move_level(cursor::INDEX, u64::MAX);
+        let mut forgotten = 0;
+        for (key, closed) in &keys {
+            // Many have been opened again since the first of them was listed.
+            if self.index.get(&Plain(*key), 0).ok() != Some(*closed) {
+                continue;
+            }
+            let failed = |source| BpfError::map("removing an id from", names::INDEX, source);
+            match take_out(&self.index_fd, key).map_err(failed)? {
+                Some(word) if word == *closed => {
+                    self.move_level(cursor::INDEX, u64::MAX);
+                    forgotten += 1;
+                }
+                // Opened in this very instant. A probe that looked for it meanwhile has found nothing.
+                Some(word) => {
+                    self.count_loss(Loss::IndexRaced, 1);
+                    if self.index.insert(Plain(*key), word, BPF_NOEXIST).is_err() {
+                        self.move_level(cursor::INDEX, u64::MAX);
+                    }
+                }
+                None => {}
+            }
         }
-        Ok(keys.len())
+        Ok(forgotten)
     }
 
     /// Takes out objects that a bulk close has freed, if they crowd the table out. `kind_of` tells the kind

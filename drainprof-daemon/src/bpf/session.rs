@@ -90,6 +90,8 @@ pub struct Session {
     pub(super) cursors: Mapped<u64>,
     target_words: Mapped<u64>,
     pub(super) index: HashMap<MapData, Plain<IndexKey>, u64>,
+    /// The same map, for what aya does not do with it.
+    pub(super) index_fd: OwnedFd,
     pub(super) buckets: Mapped<Bucket>,
     pub(super) objects: HashMap<MapData, Plain<ObjectKey>, Plain<ObjectValue>>,
     pub(super) histograms: Mapped<HistSlot>,
@@ -130,6 +132,7 @@ impl Session {
             losses: mapped(&ebpf, names::LOSSES, n)?,
             cursors: mapped(&ebpf, names::CURSORS, cursor::COUNT as usize)?,
             target_words: mapped(&ebpf, names::TARGET_WORDS, TARGET_WORDS)?,
+            index_fd: descriptor(&ebpf, names::INDEX)?,
             index: take(&mut ebpf, names::INDEX)?,
             buckets: mapped(&ebpf, names::OBJECT_BUCKETS, sizes.buckets() as usize)?,
             objects: take(&mut ebpf, names::OBJECTS)?,
@@ -185,19 +188,19 @@ impl Session {
 
     /// Takes a process out: its probes do nothing any more.
     pub fn disarm(&mut self, tgid: u32) {
-        self.set_word(tgid, 0);
-        // It may have been taken out by the kernel side already.
+        // It may have been taken out by the kernel side already. First here, then the word: a process that
+        // executes another program in this instant is entered anew in both, and looks here last.
         let _ = self.targets.remove(&tgid);
+        self.set_word(tgid, 0);
     }
 
     /// Changes the word in front of `TARGETS`, unless it is another process's; as the kernel side does.
     fn set_word(&self, tgid: u32, word: u64) {
         let Some(at) = self.target_words.word(target_word::index(tgid) as usize, 0) else { return };
-        let seen = at.load(Ordering::SeqCst);
-        if seen == 0 || target_word::unpack(seen, tgid).is_some() {
-            // Where it has changed since, another process has taken the place.
-            let _ = at.compare_exchange(seen, word, Ordering::SeqCst, Ordering::SeqCst);
-        }
+        // Where it does not change, another process has the place.
+        let _ = at.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |seen| {
+            (seen == 0 || target_word::unpack(seen, tgid).is_some()).then_some(word)
+        });
     }
 
     /// Which target a process is, as the kernel side has it now.
@@ -335,6 +338,17 @@ fn mapped<T: Pod + Zeroable>(
             Mapped::new(name, data.fd(), entries)
         }
         _ => Err(BpfError::Mismatch(format!("the array map {name}"))),
+    }
+}
+
+fn descriptor(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, BpfError> {
+    match ebpf.map(name) {
+        Some(Map::HashMap(data)) => data
+            .fd()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|source| BpfError::map("opening", name, source)),
+        _ => Err(BpfError::Mismatch(format!("the hash map {name}"))),
     }
 }
 

@@ -115,7 +115,7 @@ pub(crate) extern "C" fn granule_close(
                 opened = 1;
             }
         }
-        Found::Retiring => {
+        Found::Retiring | Found::Left(_) => {
             if has_open {
                 return unmatched(totals);
             }
@@ -335,7 +335,7 @@ pub(crate) extern "C" fn granule_reset(
         }
         Found::Changing => return AGAIN,
         Found::Slot(_, slot, seen) if seen & state::CLOSED == 0 => (slot, seen),
-        Found::Slot(..) | Found::Unfollowed(_) | Found::Retiring => return 0,
+        Found::Slot(..) | Found::Unfollowed(_) | Found::Left(_) | Found::Retiring => return 0,
     };
     let Some(totals) = series::totals(series) else { return 0 };
     let at = now();

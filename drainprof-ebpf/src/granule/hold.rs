@@ -32,11 +32,11 @@ pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64) 
     match find(series, id) {
         Found::Nothing | Found::Retiring => {}
         Found::Changing => return AGAIN,
-        Found::Unfollowed(place) => {
+        Found::Unfollowed(place) if place.word & place_of::CLOSED == 0 => {
+            return place_of::UNFOLLOWED | (place.word & place_of::OUT);
+        }
+        Found::Unfollowed(place) | Found::Left(place) => {
             let out = place.word & place_of::OUT;
-            if place.word & place_of::CLOSED == 0 {
-                return place_of::UNFOLLOWED | out;
-            }
             if has_open && calls::open_in_flight(series, rsp) == 0 {
                 if out == 0 {
                     after_close(series);
@@ -139,15 +139,27 @@ pub(crate) fn release(index: u32, slot: *mut Slot, size: u64, judge: u32) {
         let mut before = atomic::sub(&raw mut (*slot).state, 1);
         if state::live(before) == 1 && before & (state::CLOSED | state::DETACHED) != 0 {
             if seen & state::CLOSED == 0 {
-                // It was closed in between.
-                closed_ns = (*slot).closed_ns;
-                bytes = (*slot).bytes;
+                // It was closed in between. What its close has noted is only there as long as the slot serves
+                // this generation, to which nothing refers any more: else the close was just now.
+                (closed_ns, bytes) = noted(slot, before, bytes);
             }
             if judge == 0 {
                 before |= state::STRAGGLER;
             }
             granule_drained(series, index, before, closed_ns, bytes);
         }
+    }
+}
+
+/// When a generation was closed, and its bytes; now, and `bytes`, where its slot is another's by now.
+#[inline(always)]
+fn noted(slot: *mut Slot, before: u64, bytes: u64) -> (u64, u64) {
+    // SAFETY: map memory.
+    unsafe {
+        let found =
+            (atomic::load(&raw const (*slot).closed_ns), atomic::load(&raw const (*slot).bytes));
+        let seen = atomic::load(&raw const (*slot).state);
+        if state::generation(seen) == state::generation(before) { found } else { (now(), bytes) }
     }
 }
 
@@ -190,6 +202,10 @@ pub(crate) extern "C" fn granule_drained(
     }
     if before & state::DETACHED != 0 {
         slots::retire(index);
+    } else if let Some(slot) = slots::slot(index) {
+        // Whichever granule the slot serves by now: it is forgotten only if it is closed and empty.
+        // SAFETY: map memory.
+        slots::forget_if_scarce(series, unsafe { (*slot).id });
     }
     0
 }
@@ -245,14 +261,14 @@ pub(crate) extern "C" fn granule_take_off(
         if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
             return BUSY;
         }
+        if last && !by_object {
+            pay(series, slot);
+        }
         if last && seen & (state::CLOSED | state::DETACHED) != 0 {
             // The slot may serve another granule already: its bytes are left alone.
             granule_drained(series, index, seen, closed_ns, bytes);
         } else if size != 0 {
             atomic::sub(&raw mut (*slot).live_bytes, size);
-        }
-        if last && !by_object {
-            pay(series, slot);
         }
     }
     1
@@ -260,7 +276,7 @@ pub(crate) extern "C" fn granule_take_off(
 
 /// Earlier generations, whose objects were counted with this one's, have drained.
 #[inline(always)]
-fn pay(series: u32, slot: *mut Slot) {
+pub(super) fn pay(series: u32, slot: *mut Slot) {
     // SAFETY: map memory.
     unsafe {
         if (*slot).owed == 0 {
@@ -287,7 +303,7 @@ pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, ho
         Found::Unfollowed(place) if place.word & place_of::OUT != 0 => place_of::OUT,
         // Without a slot nothing can be said against it.
         Found::Unfollowed(_) => 1,
-        Found::Nothing | Found::Retiring => 0,
+        Found::Nothing | Found::Left(_) | Found::Retiring => 0,
         Found::Changing => AGAIN,
     }
 }

@@ -7,7 +7,9 @@ use drainprof_common::{
 };
 
 use super::{
-    AGAIN, EEXIST, NOTHING, mode, sample,
+    AGAIN, EEXIST, NOTHING,
+    hold::pay,
+    mode, sample,
     slots::{self, Found, Fresh, Place, find, slot_give_back, slot_take},
 };
 use crate::{atomic, config, hit::now, losses, maps, series};
@@ -34,6 +36,9 @@ pub(crate) extern "C" fn granule_begin(
     let mut slot = core::ptr::null_mut();
     let mut word = 0;
     let mut inherited = 0;
+    let mut generation_flags =
+        state::USED | (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT);
+    let out = sample::leaves_out();
     match find_last(series, id, how) {
         Found::Nothing => {}
         Found::Unfollowed(found) => {
@@ -67,6 +72,11 @@ pub(crate) extern "C" fn granule_begin(
                     None => return AGAIN,
                 }
             }
+            if out && let Some(word) = leave_slot(series, totals, id, how, found, old_slot) {
+                return word;
+            }
+            // SAFETY: map memory.
+            let bytes_left = unsafe { atomic::load(&raw const (*old_slot).live_bytes) };
             match claim(old_slot, place_of::generation(old_word), how) {
                 STALE => return AGAIN,
                 LEFT => {}
@@ -75,16 +85,22 @@ pub(crate) extern "C" fn granule_begin(
                     let generation = place_of::generation(old_word).wrapping_add(1);
                     word = place_of::slot_word(place_of::slot(old_word), generation);
                     if mode::is_bulk(how) {
-                        end_members(totals, slot, members);
+                        end_members(totals, members, bytes_left);
                     } else {
                         inherited = state::live(members);
                         if members & OWED != 0 {
                             owe(series, slot);
                         }
                     }
+                    if inherited == 0 && bytes_left != 0 {
+                        // Of the last generation; others may have added theirs by now.
+                        // SAFETY: map memory.
+                        unsafe { atomic::sub(&raw mut (*slot).live_bytes, bytes_left) };
+                    }
                 }
             }
         }
+        Found::Left(found) => old = Some(found),
         Found::Retiring => {
             losses::count(Loss::IndexRaced);
             return NOTHING;
@@ -94,17 +110,28 @@ pub(crate) extern "C" fn granule_begin(
     let claimed = !slot.is_null();
     // A generation that takes over objects without ids goes on being followed: else they would never drain. It is
     // not judged, so that it does not weigh in the sample.
-    if inherited == 0 && sample::leaves_out() {
-        return leave_out(series, totals, id, how, old, word);
+    if out && !claimed {
+        return leave_out(series, totals, id, how, old);
     }
     if !claimed {
         word = slot_take();
         if place_of::slot(word) != NO_SLOT {
             slot = slots::slot(place_of::slot(word)).unwrap_or(slot);
         }
+        if old.is_some_and(|place| {
+            !slot.is_null() && place_of::slot(place.raw) == place_of::slot(word)
+        }) {
+            // The very slot that is leaving the index, retired meanwhile: others would take it for the id's.
+            slot_give_back(word);
+            return AGAIN;
+        }
         if !slot.is_null() {
-            // SAFETY: map memory; this CPU alone holds the slot.
-            unsafe { (*slot).owed = 0 };
+            slots::disremember(series, id, word);
+            // SAFETY: map memory; this program alone holds the slot.
+            unsafe {
+                (*slot).owed = 0;
+                atomic::store(&raw mut (*slot).live_bytes, 0);
+            }
         }
     }
     let first = old.is_none();
@@ -112,14 +139,16 @@ pub(crate) extern "C" fn granule_begin(
     let how = if first { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
     if !slot.is_null() {
         let before = how & mode::BEFORE != 0;
-        let mut flags = (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT)
-            | (u64::from((how / mode::BEFORE) & 1) * state::BEFORE);
-        if inherited != 0 {
-            // The frees of the two generations cannot be told apart until none of their objects is left.
-            flags |= state::TAINTED;
+        if before {
+            generation_flags |= state::BEFORE;
         }
         let opened_ns = if before { 0 } else { now() };
-        slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, flags, inherited });
+        slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, inherited });
+        if !claimed {
+            // The slot has had no flags since it was taken.
+            // SAFETY: map memory.
+            unsafe { atomic::or(&raw mut (*slot).state, generation_flags) };
+        }
     }
     if first {
         if let Err(error) = maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
@@ -135,8 +164,7 @@ pub(crate) extern "C" fn granule_begin(
         && !claimed
     {
         // The index gets another slot; whoever is first to put one there.
-        let at = if place.at.is_null() { slots::place(series, id) } else { Some(place) };
-        if !at.is_some_and(|place| place.change(word)) {
+        if !enter(series, id, place, word) {
             slot_give_back(word);
             return AGAIN;
         }
@@ -153,26 +181,14 @@ pub(crate) extern "C" fn granule_begin(
 }
 
 /// A generation begins that is not in the sample: its index word, [`AGAIN`], or [`NOTHING`] for a counted loss.
-/// `claimed` is the word of the slot of the id's last generation, if the slot is to be given back, else 0.
 #[inline(always)]
-fn leave_out(
-    series: u32,
-    totals: *mut Totals,
-    id: u64,
-    how: u32,
-    old: Option<Place>,
-    claimed: u64,
-) -> u64 {
+fn leave_out(series: u32, totals: *mut Totals, id: u64, how: u32, old: Option<Place>) -> u64 {
     let mut word = sample::OUT;
     if how & mode::IN_FLIGHT != 0 {
         word |= place_of::IN_FLIGHT;
     }
     if let Some(place) = old {
-        let changed = place.change(word);
-        if claimed != 0 {
-            // A claim makes this CPU the only one that may put a word there.
-            slot_give_back(claimed);
-        } else if !changed {
+        if !place.change(word) {
             return AGAIN;
         }
         if place.word & (place_of::CLOSED | place_of::OUT) == 0
@@ -191,6 +207,64 @@ fn leave_out(
     }
     sample::count(totals);
     word
+}
+
+/// [`leave_out`] of an id whose closed slot is current: the slot leaves the index, and serves its objects, if
+/// there are any. `None`: objects without ids would have to be taken over, so the generation is followed.
+#[inline(always)]
+fn leave_slot(
+    series: u32,
+    totals: *mut Totals,
+    id: u64,
+    how: u32,
+    place: Place,
+    slot: *mut Slot,
+) -> Option<u64> {
+    // SAFETY: map memory.
+    unsafe {
+        let seen = atomic::load(&raw const (*slot).state);
+        let empty = state::live(seen) == 0;
+        if !empty && (mode::is_bulk(how) || how & mode::BY_OBJECT == 0) {
+            return None;
+        }
+        if state::generation(seen) != place_of::generation(place.word)
+            || seen & (state::DETACHED | state::RETIRING) != 0
+            || atomic::compare_swap(&raw mut (*slot).state, seen, seen | state::DETACHED) != seen
+        {
+            return Some(AGAIN);
+        }
+        let word = leave_out(series, totals, id, how, Some(place));
+        if empty {
+            slots::retire(place_of::slot(place.word));
+        }
+        Some(word)
+    }
+}
+
+/// Puts another slot in an id's place in the index; `false` where another CPU was first.
+#[inline(always)]
+fn enter(series: u32, id: u64, old: Place, word: u64) -> bool {
+    let mut place = old;
+    if old.at.is_null() {
+        let Some(found) = slots::place(series, id) else { return false };
+        if place_of::slot(found.raw) != place_of::slot(old.word) {
+            return false;
+        }
+        place = found;
+    }
+    if !place.change(word) {
+        return false;
+    }
+    if place_of::slot(place.raw) != NO_SLOT {
+        return true;
+    }
+    // User space may have removed the id in this instant (it does so only with ids without a slot), and the
+    // kernel have given its entry to another id. A word that names a slot is nobody else's.
+    if slots::place(series, id).is_some_and(|found| found.raw == word) {
+        return true;
+    }
+    place.put_back(word);
+    false
 }
 
 /// Looks an id up that is to begin a generation: without the index where its slot just goes on. (In a sample it
@@ -277,9 +351,15 @@ fn try_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
         let bulk = mode::is_bulk(how);
         let mine = goes_on(seen, how);
         let kept = if bulk { seen & !state::LIVE } else { seen };
-        // Without USED the slot is nobody's to look at until it is filled.
+        // The generation is open from here on: nobody must wait until a program that is preempted now has
+        // described it.
+        let mut flags = state::USED | (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT);
+        if state::live(kept) != 0 {
+            // The frees of the two generations cannot be told apart until none of their objects is left.
+            flags |= state::TAINTED;
+        }
         let next = if mine {
-            (kept & !state::FLAGS).wrapping_add(slots::GENERATION_STEP)
+            (kept & !state::FLAGS).wrapping_add(slots::GENERATION_STEP) | flags
         } else {
             seen | state::DETACHED
         };
@@ -297,11 +377,10 @@ fn try_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
 
 /// Members of a bulk granule that came after its close, or whose close was not seen, end with it.
 #[inline(always)]
-fn end_members(totals: *mut Totals, slot: *mut Slot, members: u64) {
+fn end_members(totals: *mut Totals, members: u64, bytes: u64) {
     if members != 0 {
-        // SAFETY: map memory; this CPU's counters.
+        // SAFETY: this CPU's counters.
         unsafe {
-            let bytes = atomic::load(&raw const (*slot).live_bytes);
             atomic::add(&raw mut (*totals).freed_in_bulk, members);
             atomic::add(&raw mut (*totals).freed_bytes, bytes);
         }
@@ -317,6 +396,11 @@ fn owe(series: u32, slot: *mut Slot) {
         atomic::add_32(&raw mut (*slot).owed, 1);
         if let Some(state) = series::state(series) {
             atomic::sub(&raw mut (*state).retained_bytes, (*slot).bytes);
+        }
+        let seen = atomic::load(&raw const (*slot).state);
+        if seen & state::TAINTED == 0 || state::live(seen) == 0 {
+            // The last of them went in this instant, and may have found nothing owed.
+            pay(series, slot);
         }
     }
 }

@@ -24,9 +24,10 @@ pub(super) fn reopen(hit: &Hit, series: u32, id: u64) -> bool {
         return false;
     }
     let Some(totals) = series::totals(series) else { return false };
-    // SAFETY: map memory. The swap makes this program the slot's only owner until it says that it is used.
+    // SAFETY: map memory. The generation is open from the swap on; nobody else writes what describes it.
     unsafe {
-        let next = (seen & !state::FLAGS).wrapping_add(slots::GENERATION_STEP);
+        let left = atomic::load(&raw const (*slot).live_bytes);
+        let next = (seen & !state::FLAGS).wrapping_add(slots::GENERATION_STEP) | state::USED;
         if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
             return false;
         }
@@ -34,13 +35,15 @@ pub(super) fn reopen(hit: &Hit, series: u32, id: u64) -> bool {
         (*slot).closed_ns = 0;
         (*slot).place = hit.caller();
         (*slot).bytes = hit.granule_bytes();
-        (*slot).live_bytes = 0;
+        if left != 0 {
+            // Of the last generation; others may have added theirs by now.
+            atomic::sub(&raw mut (*slot).live_bytes, left);
+        }
         (*slot).parent = 0;
         (*slot).label_at = 0;
         (*slot).pinned_objects = 0;
         // The text's end stands first.
         (&raw mut (*slot).label).cast::<u64>().write(0);
-        atomic::or(&raw mut (*slot).state, state::USED);
         atomic::add(&raw mut (*totals).opened, 1);
     }
     series::opened(series);

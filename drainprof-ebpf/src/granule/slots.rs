@@ -47,6 +47,13 @@ impl Place {
         // SAFETY: the index entry's word.
         unsafe { atomic::compare_swap(self.at, self.raw, word) == self.raw }
     }
+
+    /// Undoes a [`change`](Self::change).
+    #[inline(always)]
+    pub(crate) fn put_back(self, word: u64) {
+        // SAFETY: the index entry's word. Where another has changed it since, there is nothing to undo.
+        unsafe { atomic::compare_swap(self.at, word, self.raw) };
+    }
 }
 
 /// Where an id was found.
@@ -57,9 +64,12 @@ pub(crate) enum Found {
     Unfollowed(Place),
     /// Its slot and state word.
     Slot(Place, *mut Slot, u64),
+    /// It is closed, and its slot is leaving the index in this instant. Nobody need wait for that: who begins
+    /// the next generation puts another slot there.
+    Left(Place),
     /// User space is about to remove it from the index: it was closed and empty.
     Retiring,
-    /// Another CPU puts a new generation there in this instant: look again.
+    /// What was looked up has changed in this instant: look again.
     Changing,
 }
 
@@ -81,8 +91,11 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
             return Found::Changing;
         }
         let seen = atomic::load(&raw const (*slot).state);
-        if seen & (state::USED | state::DETACHED) != state::USED {
+        if seen & state::USED == 0 {
             return Found::Changing;
+        }
+        if seen & state::DETACHED != 0 {
+            return Found::Left(Place { at, raw: word, word });
         }
         if seen & state::RETIRING != 0 {
             return Found::Retiring;
@@ -116,6 +129,19 @@ pub(crate) fn remember(series: u32, id: u64, word: u64) {
     {
         // SAFETY: map memory, one word.
         unsafe { atomic::store(at, word) };
+    }
+}
+
+/// Forgets that the id was in this slot before, which is about to serve it again, but may yet be given back.
+#[inline(always)]
+pub(crate) fn disremember(series: u32, id: u64, word: u64) {
+    if let Some(at) = memory(series, id) {
+        // SAFETY: map memory, one word. To lose what another has just put there costs a look-up, no more.
+        unsafe {
+            if place_of::slot(atomic::load(at)) == place_of::slot(word) {
+                atomic::store(at, place_of::UNFOLLOWED);
+            }
+        }
     }
 }
 
@@ -170,11 +196,20 @@ pub(crate) fn next_generation(before: u64) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn slot_give_back(word: u64) -> u32 {
-    let index = place_of::slot(word);
-    if index != NO_SLOT && maps::FREE_SLOTS.push(index, 0).is_ok() {
+    give_back(place_of::slot(word));
+    0
+}
+
+/// [`slot_give_back`] where the stack has no room for one more call.
+#[inline(always)]
+fn give_back(index: u32) {
+    let Some(slot) = slot(index) else { return };
+    // Else it would look like a granule until it is used again.
+    // SAFETY: map memory.
+    unsafe { atomic::and(&raw mut (*slot).state, !state::FLAGS) };
+    if maps::FREE_SLOTS.push(index, 0).is_ok() {
         series::level(cursor::FREE_SLOTS, true);
     }
-    0
 }
 
 /// Gives back a slot that has left the index, once its last object has gone. Of several that may find
@@ -191,7 +226,7 @@ pub(crate) fn retire(index: u32) {
                 return;
             }
             if atomic::compare_swap(&raw mut (*slot).state, seen, seen & !state::FLAGS) == seen {
-                slot_give_back(u64::from(index));
+                give_back(index);
                 return;
             }
         }
@@ -215,12 +250,16 @@ extern "C" fn slot_forget(series: u32, id: u64) -> u32 {
     if seen & state::CLOSED == 0 || state::live(seen) != 0 {
         return 0;
     }
-    if place.change(place_of::UNFOLLOWED | place_of::CLOSED) {
-        // An alloc that still means this granule may have come in between: then its free retires the slot.
-        // SAFETY: map memory.
-        unsafe { atomic::or(&raw mut (*slot).state, state::DETACHED) };
-        retire(place_of::slot(place.word));
+    // First the slot, as whoever opens the id again would: of the two one gets it.
+    // SAFETY: map memory.
+    unsafe {
+        if atomic::compare_swap(&raw mut (*slot).state, seen, seen | state::DETACHED) != seen {
+            return 0;
+        }
     }
+    // Where this fails the id has been opened again, with another slot.
+    let _ = place.change(place_of::UNFOLLOWED | place_of::CLOSED);
+    retire(place_of::slot(place.word));
     0
 }
 
@@ -250,16 +289,15 @@ pub(crate) struct Fresh {
     pub(crate) place: u64,
     /// Bytes that it retains.
     pub(crate) bytes: u64,
-    /// Flags of its state.
-    pub(crate) flags: u64,
     /// Objects that it takes over from its last generation, with their bytes.
     pub(crate) inherited: u64,
 }
 
-/// Fills a slot that the caller alone holds, and opens it.
+/// Describes a granule whose generation the caller has begun. What other programs change is left alone: they
+/// may be counting in it already.
 #[inline(always)]
 pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
-    // SAFETY: map memory; whoever else looks at the slot sees another generation in the index.
+    // SAFETY: map memory; nobody else writes these fields before the generation's close.
     unsafe {
         (*slot).series = fresh.series;
         (*slot).id = fresh.id;
@@ -268,17 +306,12 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         (*slot).place = fresh.place;
         (*slot).bytes = fresh.bytes;
         // Volatile: else it becomes a call of a byte-wise `memset`.
-        if fresh.inherited == 0 {
-            atomic::store(&raw mut (*slot).live_bytes, 0);
-        }
         atomic::store(&raw mut (*slot).parent, 0);
         atomic::store(&raw mut (*slot).label_at, 0);
         atomic::store(&raw mut (*slot).pinned_objects, fresh.inherited);
         for word in 0..LABEL_BYTES / 8 {
             atomic::store(slot.cast::<u64>().add(offset_of!(Slot, label) / 8 + word), 0);
         }
-        // The slot has had no flags since it was taken or claimed.
-        atomic::or(&raw mut (*slot).state, state::USED | fresh.flags);
     }
 }
 

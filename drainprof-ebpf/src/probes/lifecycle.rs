@@ -68,6 +68,10 @@ fn enter_target(tgid: u32, value: TargetValue) {
         return;
     }
     set_word(tgid, target_word::pack(tgid, value));
+    // User space may have taken it out in between: then it is not to be found here either.
+    if maps::TARGETS.get_ptr(tgid).is_none() {
+        set_word(tgid, 0);
+    }
 }
 
 #[inline(always)]

@@ -1,0 +1,136 @@
+//! Threads that get in one another's way wherever they can, and know all the same what happened.
+//!
+//! The target (`targets/chaos.c`) is synchronised as a correct program is, so each count is known to the
+//! last event, although its hits meet one another, and preempt one another, in every order. Each run has a
+//! seed of its own, which a failing test prints; `DRAINPROF_CHAOS_SEED` sets it.
+
+use std::{env, time::SystemTime};
+
+use anyhow::{Context as _, Result};
+use drainprof_tests::{
+    compare::Expect,
+    environment::requires_root,
+    tracer::{Traced, trace, trace_from_start},
+};
+
+const OBJECTS: [&str; 2] = ["--level", "objects"];
+
+fn seed() -> Result<String> {
+    let seed = match env::var("DRAINPROF_CHAOS_SEED") {
+        Ok(text) => text.parse().context("DRAINPROF_CHAOS_SEED is no number")?,
+        Err(_) => {
+            u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.subsec_nanos())
+        }
+    };
+    println!("DRAINPROF_CHAOS_SEED={seed}");
+    Ok(format!("seed={seed}"))
+}
+
+fn chaos(args: &[&str], profile: &str, more: &[&str]) -> Result<Traced> {
+    let seed = seed()?;
+    let args: Vec<&str> = args.iter().copied().chain([seed.as_str()]).collect();
+    trace("chaos", &args, profile, &[&OBJECTS, more].concat())
+}
+
+/// Kind `drain`: objects change hands, ids of objects and granules are reused at once, frees are refused,
+/// objects are resized in place and moved, granules are reset and opened again while objects are late.
+#[test]
+fn shared_granules() -> Result<()> {
+    if requires_root() {
+        chaos(&["mode=drain"], "chaos", &[])?.exact();
+    }
+    Ok(())
+}
+
+/// The same at level `boundary`, where resets are boundaries too.
+#[test]
+fn shared_granules_at_boundary() -> Result<()> {
+    if requires_root() {
+        let seed = seed()?;
+        let args = ["mode=drain", "boundary=1", &seed];
+        let traced = trace("chaos", &args, "chaos", &["--level", "boundary"])?;
+        Expect::default().leave_out("objects").leave_out("retention").check(&traced);
+    }
+    Ok(())
+}
+
+/// Four threads and two granules only: nearly every hit meets another one in the same granule.
+#[test]
+fn few_granules() -> Result<()> {
+    if requires_root() {
+        chaos(&["mode=drain", "places=2", "hold=2"], "chaos", &[])?.exact();
+    }
+    Ok(())
+}
+
+/// Kind `bulk`: closes and resets free members, whose ids other threads are given at once.
+#[test]
+fn bulk_granules() -> Result<()> {
+    if requires_root() {
+        chaos(&["mode=bulk"], "chaos_bulk", &[])?.exact();
+    }
+    Ok(())
+}
+
+/// Without opens: several threads at once allocate the first object in a granule that was closed, also while
+/// objects of its earlier life are live.
+#[test]
+fn first_objects_open() -> Result<()> {
+    if requires_root() {
+        let seed = seed()?;
+        let args = ["mode=lazy", "places=4", &seed];
+        trace_from_start("chaos", &args, "chaos_lazy", &OBJECTS)?.exact();
+    }
+    Ok(())
+}
+
+/// Objects without ids: sums are exact, whichever life a free is counted with.
+#[test]
+fn counted_objects() -> Result<()> {
+    if requires_root() {
+        chaos(&["mode=counted", "places=4"], "chaos_counted", &[])?.exact();
+    }
+    Ok(())
+}
+
+/// Room for few objects, so that buckets overflow into the map behind them, and for few threads, so that
+/// threads share slots.
+#[test]
+fn overflowing_buckets() -> Result<()> {
+    if requires_root() {
+        let more = ["--max-objects", "512", "--max-threads", "16"];
+        let args = ["mode=drain", "threads=8", "rounds=8", "events=5000", "hold=40"];
+        chaos(&args, "chaos", &more)?.exact();
+    }
+    Ok(())
+}
+
+/// More ids than the index holds and few slots: ids and slots are retired while others come back.
+#[test]
+fn ids_are_retired() -> Result<()> {
+    if requires_root() {
+        let more = ["--max-granules", "512"];
+        let args = ["mode=drain", "places=64", "cycle=2000", "jump=1", "events=250000", "rounds=1"];
+        chaos(&args, "chaos", &more)?.exact();
+    }
+    Ok(())
+}
+
+/// Threads that live for a few calls only.
+#[test]
+fn short_lived_threads() -> Result<()> {
+    if requires_root() {
+        chaos(&["mode=drain", "rounds=200", "events=100"], "chaos", &[])?.exact();
+    }
+    Ok(())
+}
+
+/// Three processes, each with four threads, of which two are children of the first.
+#[test]
+fn forked_chaos() -> Result<()> {
+    if requires_root() {
+        let more = ["--follow-forks"];
+        chaos(&["mode=drain", "children=2", "events=8000"], "chaos", &more)?.exact();
+    }
+    Ok(())
+}
