@@ -41,7 +41,9 @@ impl Observer {
                 let point = self.point(record, own);
                 let curve = self.curves.entry(record.series).or_default();
                 extend(curve, record, point, at_ns);
-                due_ns = due_ns.min(curve.due_ns());
+                if record.state.destroyed_ns == 0 {
+                    due_ns = due_ns.min(curve.due_ns());
+                }
             }
         }
         Duration::from_nanos(due_ns.saturating_sub(at_ns))
