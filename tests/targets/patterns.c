@@ -5,6 +5,8 @@
  *   mode=mixed      of three out of four after five others, of the fourth never
  *   mode=shutdown   at the very end
  *   mode=none       before the close
+ * With mode=unclosed the allocator is of kind `bulk`: three out of four granules are closed after five others,
+ * the fourth never.
  * The truth says which verdict that makes.
  */
 #include "arena.h"
@@ -14,6 +16,8 @@
 
 static struct arena arena;
 static struct object *pins[MOST];
+
+static struct gen *gens[MOST];
 
 static void free_pin(struct truth *t, u64 which) {
     if (!pins[which]) return;
@@ -38,9 +42,11 @@ int main(int argc, char **argv) {
                                               {"cache", "bounded"},
                                               {"mixed", "mixed"},
                                               {"shutdown", "freed_at_shutdown"},
+                                              {"unclosed", "mixed"},
                                               {"none", "none"}};
     for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++)
         if (!strcmp(mode, verdicts[i][0])) t.verdict = verdicts[i][1];
+    if (*mode == 'u') t.kind = BULK;
     if (!t.verdict || count > MOST || rate == 0) return 7;
     ready();
     struct timespec from;
@@ -49,6 +55,11 @@ int main(int argc, char **argv) {
         wait_until(&from, i * 1000000000 / rate);
         struct gen *g = do_open(&t, &arena, i, 65536, NULL);
         pins[i] = do_alloc(&t, &arena, i, g, 100);
+        gens[i] = g;
+        if (*mode == 'u') {
+            if (i >= 5 && (i - 5) % 4 != 3) do_close(&t, &arena, i - 5, gens[i - 5]);
+            continue;
+        }
         if (*mode == 'n') free_pin(&t, i);
         do_close(&t, &arena, i, g);
         if (*mode == 'c' && i >= 40) free_pin(&t, i - 40);

@@ -274,6 +274,8 @@ static inline void truth_print_one(const struct truth *t) {
         KEY("late_drained", t->late_drained);
         if (t->verdict) printf(",\"verdict\":\"%s\"", t->verdict);
         printf("}");
+    } else if (t->kind != DRAIN && t->verdict) {
+        printf(",\"retention\":{\"verdict\":\"%s\"}", t->verdict);
     }
     printf("}");
 }

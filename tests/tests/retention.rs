@@ -16,6 +16,14 @@ fn number(value: &Value) -> Result<f64> {
     value.as_f64().with_context(|| format!("no number: {value}"))
 }
 
+/// Compares with the truth, the verdict first: its reason is what explains a difference.
+fn check(traced: &Traced) {
+    let truth = &traced.truths[0]["allocators"][0]["retention"]["verdict"];
+    let retention = retention(traced);
+    assert_eq!(&retention["verdict"], truth, "{retention}");
+    traced.exact();
+}
+
 /// The codes and sentences of the findings about the target.
 fn findings(traced: &Traced) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -32,7 +40,7 @@ fn never_freed() -> Result<()> {
         return Ok(());
     }
     let traced = trace("patterns", &["mode=leak"], "arena", &["--level", "objects"])?;
-    traced.exact();
+    check(&traced);
     let retention = retention(&traced);
     let slope = number(&retention["slope_granules_per_second"])?;
     assert!((95.0..105.0).contains(&slope), "{retention:#}");
@@ -59,7 +67,7 @@ fn bounded_by_eviction() -> Result<()> {
         return Ok(());
     }
     let traced = trace_from_start("patterns", &["mode=cache"], "arena", &["--level", "objects"])?;
-    traced.exact();
+    check(&traced);
     assert_eq!(retention(&traced)["forecast_bytes_per_day"], Value::Null);
     assert!(findings(&traced).iter().all(|(code, _)| code != "leak"));
     Ok(())
@@ -72,7 +80,7 @@ fn temporary_and_linear() -> Result<()> {
         return Ok(());
     }
     let traced = trace("patterns", &["mode=mixed"], "arena", &["--level", "objects"])?;
-    traced.exact();
+    check(&traced);
     let slope = number(&retention(&traced)["slope_granules_per_second"])?;
     assert!((22.0..28.0).contains(&slope), "{:#}", retention(&traced));
     assert!(findings(&traced).iter().any(|(code, _)| code == "leak"));
@@ -87,7 +95,7 @@ fn freed_at_shutdown() -> Result<()> {
     }
     let args = ["mode=shutdown", "seconds=10"];
     let traced = trace_from_start("patterns", &args, "arena", &["--level", "objects"])?;
-    traced.exact();
+    check(&traced);
     let retention = retention(&traced);
     assert_eq!(retention["granules"], 0);
     assert_eq!(retention["forecast_bytes_per_day"], Value::Null);
@@ -97,6 +105,27 @@ fn freed_at_shutdown() -> Result<()> {
     let notes = report["targets"][0]["findings"].as_array().context("a list")?;
     let leak = notes.iter().find(|finding| finding["code"] == "leak").context("no note")?;
     assert_eq!(leak["weight"], "info", "{leak}");
+    Ok(())
+}
+
+/// Of kind `bulk`, granules that are never closed: the number of open ones grows, and with it the bytes that
+/// each told when it was opened.
+#[test]
+fn never_closed() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let traced = trace("patterns", &["mode=unclosed"], "arena_bulk", &[])?;
+    check(&traced);
+    let retention = retention(&traced);
+    let slope = number(&retention["slope_granules_per_second"])?;
+    let bytes = number(&retention["slope_bytes_per_second"])?;
+    assert!((22.0..28.0).contains(&slope), "{retention:#}");
+    // Granules and their bytes are not read at one instant.
+    assert!((bytes / slope / 65_536.0 - 1.0).abs() < 0.01, "{retention:#}");
+    let found = findings(&traced);
+    let leak = found.iter().find(|(code, _)| code == "leak").context("no finding")?;
+    assert!(leak.1.contains("opens/s without a close"), "{leak:?}");
     Ok(())
 }
 

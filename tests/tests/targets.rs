@@ -79,6 +79,7 @@ fn truths_add_up() -> Result<()> {
         ("patterns", &["mode=cache", "seconds=1"]),
         ("patterns", &["mode=mixed", "seconds=1"]),
         ("patterns", &["mode=shutdown", "seconds=1"]),
+        ("patterns", &["mode=unclosed", "seconds=1"]),
         ("rust_arena", &[]),
         ("rust_slab", &[]),
         ("rust_epochs", &[]),

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// However slowly the curves grow, new instances are noticed after this time.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_millis(200);
 /// Sampling takes at most this part of one CPU: where it takes long, it is done more rarely.
 const SHARE: u32 = 100;
 
@@ -34,14 +34,16 @@ impl Observer {
         let records = self.session.read_series();
         let mut bytes = self.open_bytes(&records);
         let ended = self.ended_targets();
-        let mut due_ns = u64::MAX;
+        let mut due_ns = if records.is_empty() { at_ns } else { u64::MAX };
         for record in &records {
             if !ended.contains(&record.state.key.target) {
                 let own = bytes.remove(&record.series).unwrap_or_default();
                 let point = self.point(record, own);
                 let curve = self.curves.entry(record.series).or_default();
                 extend(curve, record, point, at_ns);
-                due_ns = due_ns.min(curve.due_ns());
+                if record.state.destroyed_ns == 0 {
+                    due_ns = due_ns.min(curve.due_ns());
+                }
             }
         }
         Duration::from_nanos(due_ns.saturating_sub(at_ns))

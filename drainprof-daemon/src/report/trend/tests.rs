@@ -153,6 +153,28 @@ fn noise_is_not_accused() {
     }
 }
 
+/// The textbook error of a slope would accuse what a healthy queue holds, flat as it is, in many runs: why
+/// the interval is taken otherwise. Ours excludes a slope of 0 in at most 5 % of them, counting both sides.
+#[test]
+fn textbook_error_would_accuse() {
+    let (mut textbook, mut ours, mut runs) = (0u32, 0u32, 0u32);
+    for seed in 0..SEEDS {
+        let facts = run(&[(40.0, Stay::About(4.0))]).facts(seed);
+        let case = Case::of(&facts, false);
+        let tail = &case.course[case.course.partition_point(|at| at.0 < 20.0)..];
+        let line = fit::line(tail).unwrap();
+        let count = tail.len() as f64;
+        // From R²: t² = R² (n − 2) / (1 − R²).
+        let fit = line.r_squared.unwrap();
+        textbook += u32::from(fit * (count - 2.0) / (1.0 - fit) > 1.96 * 1.96);
+        let [low, high] = Changes::of(tail).unwrap().interval();
+        ours += u32::from(!(low..=high).contains(&0.0));
+        runs += 1;
+    }
+    assert!(textbook > runs / 2, "{textbook} of {runs}");
+    assert!(ours <= runs / 20, "{ours} of {runs}");
+}
+
 /// Growth that comes to an end is bounded, growth that slows down is not judged yet.
 #[test]
 fn flattening() {
