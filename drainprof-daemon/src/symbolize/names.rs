@@ -34,6 +34,8 @@ const MAX_JOBS: usize = 64;
 const MAX_EARLIER: usize = 8;
 /// Targets whose mappings are kept.
 const MAX_TARGETS: usize = 4096;
+/// Root directories that are kept open: of containers, one for each process that was not forked in our sight.
+const MAX_ROOTS: usize = 128;
 /// How often a generated function is looked for: JIT compilers write their maps late.
 const MAX_TRIES: u8 = 5;
 /// Sentences about what went wrong that are kept.
@@ -62,6 +64,8 @@ pub struct Symbols {
     jobs: SyncSender<Job>,
     done: Receiver<Done>,
     places: usize,
+    /// Root directories that are kept open.
+    roots: usize,
     left_out: u64,
     postponed: bool,
     given_up: u64,
@@ -113,6 +117,7 @@ impl Symbols {
             jobs,
             done,
             places: 0,
+            roots: 0,
             left_out: 0,
             postponed: false,
             given_up: 0,
@@ -160,6 +165,13 @@ impl Symbols {
             Began::Forked(parent) => Some(parent),
             Began::Attached | Began::FromStart | Began::Exec(_) => None,
         };
+        let inherited = parent.and_then(|parent| self.targets.get(&parent));
+        let root = match inherited {
+            Some(parent) => Arc::clone(&parent.root),
+            None if self.roots >= MAX_ROOTS => Arc::default(),
+            None => Arc::new(Root::of(facts.pid)),
+        };
+        self.roots += usize::from(root.path().is_some() && inherited.is_none());
         let mut target = Target {
             pid: facts.pid,
             start_time: facts.start_time,
@@ -167,7 +179,7 @@ impl Symbols {
             uid: u32::MAX,
             pid_inside: facts.pid,
             exe: None,
-            root: Arc::new(Root::of(facts.pid)),
+            root,
             spaces: Vec::new(),
             places: BTreeMap::new(),
         };
