@@ -49,7 +49,7 @@ fn named(symbols: &mut Symbols, snapshot: &mut Snapshot) -> SymbolFacts {
     loop {
         symbols.learn(snapshot);
         symbols.collect();
-        if symbols.pending() == 0 {
+        if symbols.pending() == 0 && !symbols.postponed() {
             break;
         }
         assert!(Instant::now() < until, "answers come");
