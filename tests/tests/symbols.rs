@@ -5,6 +5,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,7 +17,12 @@ use drainprof_tests::{
     target::Target,
     tracer::{Outcome, Tracer, trace, trace_from_start},
 };
-use object::{Object as _, ObjectSymbol as _};
+use nix::sys::signal::Signal;
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use serde_json::Value;
 
 const PLACES: &str = "places";
@@ -319,7 +326,91 @@ fn nginx() -> Result<()> {
     Ok(())
 }
 
-/// With `--no-symbols` there are addresses alone, and no helper is started.
+/// DWARF that claims to unfold to a terabyte costs the helper: functions are still named, from the symbol
+/// table, the reason is told, and the counts are what they are.
+#[test]
+fn hostile_dwarf() -> Result<()> {
+    if requires_root() && has_programs(&["objcopy"]) {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("svc");
+        let mut objcopy = Command::new("objcopy");
+        objcopy.arg("--compress-debug-sections=zlib").arg(environment::target("places")?);
+        ensure!(objcopy.arg(&path).status()?.success(), "objcopy failed");
+        let mut bytes = fs::read(&path)?;
+        let at = {
+            let file = object::File::parse(&*bytes)?;
+            let section = file.section_by_name(".debug_info").context("it has DWARF")?;
+            usize::try_from(section.file_range().context("in the file")?.0)? + 8
+        };
+        bytes[at..at + 8].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        fs::write(&path, bytes)?;
+        let mut target = Target::start_command("places with hostile DWARF", Command::new(&path))?;
+        let tracer = Tracer::attach(&[target.pid()], PLACES, &[])?;
+        target.go()?;
+        target.finish()?;
+        let outcome = tracer.finish()?;
+        assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
+        let place = place(&outcome, HIDDEN);
+        assert_eq!((&place["function"], &place["line"]), (&"hidden_caller".into(), &Value::Null));
+        let report = outcome.report();
+        assert_eq!(report["symbols"]["given_up"], 3);
+        let findings = report["findings"].as_array().cloned().unwrap_or_default();
+        let found = findings.iter().find(|finding| finding["code"] == "names_missing");
+        let message =
+            found.context("it is told")?["message"].as_str().unwrap_or_default().to_owned();
+        assert!(message.contains("svc") && message.contains("helper"), "{message}");
+    }
+    Ok(())
+}
+
+/// The helper of a running drainprof.
+fn helper_of(drainprof: u32) -> Result<Pid> {
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        // A process that ends meanwhile is none that is looked for.
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
+        let Ok(words) = fs::read_to_string(format!("/proc/{pid}/cmdline")) else { continue };
+        if status.contains(&format!("\nPPid:\t{drainprof}\n")) && words.contains("symbol-helper") {
+            return Pid::from_raw(pid).context("a pid is not 0");
+        }
+    }
+    anyhow::bail!("drainprof {drainprof} has no helper")
+}
+
+/// The helper ends with drainprof, also when that is killed.
+#[test]
+fn helper_is_not_left_behind() -> Result<()> {
+    if requires_root() {
+        let mut target = Target::start("places", &["stops=1"])?;
+        let mut tracer = stream(target.pid(), "ndjson")?;
+        target.go()?;
+        target.reaches("end")?;
+        interval_with(&mut tracer, EXPORTED + HIDDEN + INLINED)?;
+        let drainprof = tracer.process().pid();
+        // It is started by the thread that looks names up, some time after the first line that wants them.
+        let until = Instant::now() + environment::deadline();
+        let helper = loop {
+            match helper_of(drainprof) {
+                Ok(helper) => break helper,
+                Err(error) if Instant::now() > until => return Err(error),
+                Err(_) => thread::yield_now(),
+            }
+        };
+        let ended = pidfd_open(helper, PidfdFlags::empty())?;
+        tracer.process().signal(Signal::SIGKILL)?;
+        let limit =
+            Timespec { tv_sec: i64::try_from(environment::deadline().as_secs())?, tv_nsec: 0 };
+        let mut waited = [PollFd::new(&ended, PollFlags::IN)];
+        ensure!(poll(&mut waited, Some(&limit))? == 1, "helper {helper:?} runs on");
+        tracer.finish()?;
+        target.go()?;
+        target.finish()?;
+    }
+    Ok(())
+}
+
+/// With `--no-symbols` there are addresses alone.
 #[test]
 fn not_wanted() -> Result<()> {
     if requires_root() {

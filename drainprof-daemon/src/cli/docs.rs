@@ -62,7 +62,7 @@ fn section(page: &mut String, command: &clap::Command) {
     let help = command.clone().render_help().to_string();
     let help: Vec<_> = help.lines().map(str::trim_end).collect();
     let _ = write!(page, "\n## `{name}`\n\n```text\n{}\n```\n", help.join("\n").trim_end());
-    for command in command.get_subcommands() {
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         section(page, command);
     }
 }

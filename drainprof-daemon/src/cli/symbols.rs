@@ -55,7 +55,7 @@ pub(super) async fn at_last(symbols: &mut Option<Symbols>, snapshot: &mut Snapsh
             symbols.learn(snapshot);
         }
         let pending = symbols.pending();
-        if pending == 0 || began.elapsed() >= LIMIT {
+        if (pending == 0 && !symbols.postponed()) || began.elapsed() >= LIMIT {
             break;
         }
         if !said && began.elapsed() >= SAY_AFTER {

@@ -22,18 +22,22 @@ use super::{
     wire::MAX_ADDRESSES,
 };
 use crate::{
-    account::{AllocatorFacts, Began, Frame, Snapshot, SymbolFacts, TargetFacts},
+    account::{Began, Frame, Snapshot, SymbolFacts, TargetFacts},
     target::{MappedObject, Process},
 };
 
 /// Names that are kept, over all targets.
 const MAX_PLACES: usize = 65_536;
+/// Places of one target that are asked for at once.
+const MAX_AT_ONCE: usize = 8_192;
 /// Jobs that wait at once: each holds a file open.
 const MAX_JOBS: usize = 64;
 /// Earlier states of a process's mappings that are kept, for objects that were unloaded.
 const MAX_EARLIER: usize = 8;
 /// Targets whose mappings are kept.
 const MAX_TARGETS: usize = 4096;
+/// Root directories that are kept open: of containers, one for each process that was not forked in our sight.
+const MAX_ROOTS: usize = 128;
 /// How often a generated function is looked for: JIT compilers write their maps late.
 const MAX_TRIES: u8 = 5;
 /// Sentences about what went wrong that are kept.
@@ -62,6 +66,8 @@ pub struct Symbols {
     jobs: SyncSender<Job>,
     done: Receiver<Done>,
     places: usize,
+    /// Root directories that are kept open.
+    roots: usize,
     left_out: u64,
     postponed: bool,
     given_up: u64,
@@ -113,6 +119,7 @@ impl Symbols {
             jobs,
             done,
             places: 0,
+            roots: 0,
             left_out: 0,
             postponed: false,
             given_up: 0,
@@ -135,6 +142,9 @@ impl Symbols {
             let room = MAX_PLACES.saturating_sub(self.places);
             self.left_out += fresh.len().saturating_sub(room) as u64;
             fresh.truncate(room);
+            // What is asked for at once is bounded: a live line must not wait for it.
+            self.postponed |= fresh.len() > MAX_AT_ONCE;
+            fresh.truncate(MAX_AT_ONCE);
             if fresh.is_empty() {
                 continue;
             }
@@ -160,6 +170,13 @@ impl Symbols {
             Began::Forked(parent) => Some(parent),
             Began::Attached | Began::FromStart | Began::Exec(_) => None,
         };
+        let inherited = parent.and_then(|parent| self.targets.get(&parent));
+        let root = match inherited {
+            Some(parent) => Arc::clone(&parent.root),
+            None if self.roots >= MAX_ROOTS => Arc::default(),
+            None => Arc::new(Root::of(facts.pid)),
+        };
+        self.roots += usize::from(root.path().is_some() && inherited.is_none());
         let mut target = Target {
             pid: facts.pid,
             start_time: facts.start_time,
@@ -167,7 +184,7 @@ impl Symbols {
             uid: u32::MAX,
             pid_inside: facts.pid,
             exe: None,
-            root: Arc::new(Root::of(facts.pid)),
+            root,
             spaces: Vec::new(),
             places: BTreeMap::new(),
         };
@@ -219,7 +236,9 @@ impl Symbols {
                         continue;
                     }
                 };
-                self.send(number, chunk, within);
+                if !self.send(number, chunk, within) {
+                    break;
+                }
             }
         }
         for chunk in vdso.chunks(MAX_ADDRESSES) {
@@ -246,25 +265,33 @@ impl Symbols {
         None
     }
 
-    fn send(&mut self, target: u32, places: &[(u64, u64)], within: Within) {
+    /// Hands a job over; `false` where there is no room for it now.
+    fn send(&mut self, target: u32, places: &[(u64, u64)], within: Within) -> bool {
         let job = Job { target, places: places.to_vec(), within };
         match self.jobs.try_send(job) {
             Ok(()) => {
                 for &(place, _) in places {
-                    let tries = match self.targets.get(&target).and_then(|t| t.places.get(&place)) {
+                    let known =
+                        self.targets.get(&target).and_then(|known| known.places.get(&place));
+                    let tries = match known {
                         Some(Known::Unnamed { tries, .. }) => tries + 1,
                         _ => 1,
                     };
                     self.remember(target, place, Known::Asked { tries });
                 }
+                true
             }
-            // They are asked for again with the next snapshot.
-            Err(TrySendError::Full(_)) => self.postponed = true,
+            Err(TrySendError::Full(_)) => {
+                // They are asked for again with the next snapshot.
+                self.postponed = true;
+                false
+            }
             Err(TrySendError::Disconnected(_)) => {
                 self.trouble("the thread that looks names up has ended".to_owned());
                 for &(place, _) in places {
                     self.remember(target, place, Known::Named(Frame::default()));
                 }
+                true
             }
         }
     }
@@ -383,11 +410,13 @@ impl Target {
 
 /// All places of a target, each once.
 fn places(facts: &TargetFacts) -> BTreeSet<u64> {
-    let of = |allocator: &AllocatorFacts| {
-        let granules = allocator.granules.iter().map(|granule| granule.place);
-        allocator.lifetimes.keys().copied().chain(granules).collect::<Vec<_>>()
-    };
-    facts.allocators.iter().flat_map(of).filter(|&place| place != 0).collect()
+    let mut all = BTreeSet::new();
+    for allocator in &facts.allocators {
+        all.extend(allocator.lifetimes.keys());
+        all.extend(allocator.granules.iter().map(|granule| granule.place));
+    }
+    all.remove(&0);
+    all
 }
 
 #[cfg(test)]

@@ -22,11 +22,11 @@ use super::{
     perf_map,
     space::{self, Root},
     vdso,
-    wire::Name,
+    wire::{self, Name},
 };
 use crate::{
     account::{Frame, Inlined},
-    target::{Elf, MappedObject, SymbolKind, open_regular},
+    target::{DebugSearch, Elf, MappedObject, SymbolKind, elf::readable, open_regular},
 };
 
 /// Largest debug file that is read.
@@ -79,7 +79,7 @@ struct Resolver {
     known: HashMap<Key, Known>,
     /// Objects over which the helper died.
     bad: HashSet<Key>,
-    vdso: Option<File>,
+    vdso: Option<Elf>,
 }
 
 /// Does jobs until there are no more, or nobody wants them.
@@ -196,26 +196,25 @@ impl Resolver {
         Ok(())
     }
 
+    /// The vDSO has no DWARF and comes from the kernel: our own reader does.
     fn vdso(&mut self, places: &[(u64, u64)]) -> (Vec<Frame>, Option<String>) {
-        let bare = |offset: u64| Frame {
-            module: Some(vdso::NAME.to_owned()),
-            module_offset: Some(offset + 1),
-            ..Frame::default()
-        };
         if self.vdso.is_none() {
-            self.vdso = vdso::image().ok();
+            self.vdso = vdso::image().ok().and_then(|file| {
+                let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+                Elf::open(&path, vdso::NAME, DebugSearch::default()).ok()
+            });
         }
-        // It is linked at address 0.
-        let addresses: Vec<u64> = places.iter().map(|&(_, offset)| offset).collect();
-        let names = self
-            .vdso
-            .as_ref()
-            .and_then(|file| self.helper.ask(file, None, &addresses, JOB_LIMIT).ok())
-            .unwrap_or_default();
-        let mut names = names.into_iter();
-        let frames = addresses.into_iter().map(|offset| match names.next().flatten() {
-            Some(name) => named(name, bare(offset)),
-            None => bare(offset),
+        let frames = places.iter().map(|&(_, offset)| {
+            let bare = Frame {
+                module: Some(vdso::NAME.to_owned()),
+                module_offset: Some(offset + 1),
+                ..Frame::default()
+            };
+            match &self.vdso {
+                // It is linked at address 0.
+                Some(elf) => from_symbols(elf, offset, bare),
+                None => bare,
+            }
         });
         (frames.collect(), None)
     }
@@ -251,9 +250,11 @@ fn named(name: Name, frame: Frame) -> Frame {
 /// The frame with the name that our own reader finds.
 fn from_symbols(elf: &Elf, address: u64, frame: Frame) -> Frame {
     match elf.symbol_at(address) {
-        Some(hit) if hit.kind != SymbolKind::Object => {
-            Frame { offset: Some(address - hit.vaddr + 1), function: Some(hit.name), ..frame }
-        }
+        Some(hit) if hit.kind != SymbolKind::Object => Frame {
+            offset: Some(address - hit.vaddr + 1),
+            function: Some(wire::cut(&readable(&hit.name))),
+            ..frame
+        },
         _ => frame,
     }
 }

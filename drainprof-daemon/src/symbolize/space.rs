@@ -113,7 +113,7 @@ fn nameless_line(line: &str) -> Option<Nameless> {
 
 /// The root directory of a process that does not share ours, kept open: files can be found in it after
 /// the process has ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Root(Option<File>);
 
 impl Root {

@@ -13,9 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+use rustix::{
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -74,7 +77,9 @@ pub(super) fn send(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors in one message"));
     }
-    let sent = sendmsg(&*stream, &[IoSlice::new(&length)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = rustix::io::retry_on_intr(|| {
+        sendmsg(&*stream, &[IoSlice::new(&length)], &mut control, SendFlags::NOSIGNAL)
+    })?;
     // The descriptors went with the first byte.
     stream.write_all(&length[sent..])?;
     stream.write_all(&bytes)
@@ -89,10 +94,14 @@ pub(super) fn receive<T: DeserializeOwned>(
     let mut length = [0_u8; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    wait_at_most(stream, until)?;
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received =
-        recvmsg(&*stream, &mut [IoSliceMut::new(&mut length)], &mut control, flags)?.bytes;
+    let received = rustix::io::retry_on_intr(|| {
+        // A call with a time limit is not restarted by the kernel after a signal.
+        wait_at_most(stream, until)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::TIMEDOUT))?;
+        let mut parts = [IoSliceMut::new(&mut length)];
+        recvmsg(&*stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?
+    .bytes;
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {

@@ -88,9 +88,15 @@ impl Object {
                 let mut elf = Elf::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
                 elf.debug_syms = debug;
                 let source = Source::Elf(elf);
-                let single = self.symbolizer.symbolize_single(&source, Input::VirtOffset(address));
-                let Ok(Symbolized::Sym(symbol)) = single else { continue };
-                let name = of(&symbol);
+                // Arithmetic on hostile numbers panics in some builds; the other file may do.
+                let ask = || {
+                    let input = Input::VirtOffset(address);
+                    match self.symbolizer.symbolize_single(&source, input) {
+                        Ok(Symbolized::Sym(symbol)) => Some(of(&symbol)),
+                        _ => None,
+                    }
+                };
+                let Ok(Some(name)) = catch_unwind(AssertUnwindSafe(ask)) else { continue };
                 if name.line.is_some() {
                     return Some(name);
                 }
@@ -123,9 +129,7 @@ pub(super) fn answer(
     });
     let object = &kept[index];
     let addresses = request.addresses.iter().take(MAX_ADDRESSES);
-    addresses
-        .map(|&address| catch_unwind(AssertUnwindSafe(|| object.name(address))).unwrap_or(None))
-        .collect()
+    addresses.map(|&address| object.name(address)).collect()
 }
 
 fn identity(file: &File) -> io::Result<(u64, u64, u64, i64)> {

@@ -49,7 +49,7 @@ fn named(symbols: &mut Symbols, snapshot: &mut Snapshot) -> SymbolFacts {
     loop {
         symbols.learn(snapshot);
         symbols.collect();
-        if symbols.pending() == 0 {
+        if symbols.pending() == 0 && !symbols.postponed() {
             break;
         }
         assert!(Instant::now() < until, "answers come");
@@ -145,4 +145,24 @@ fn many_places() {
     let facts = named(&mut symbols(), &mut snapshot(u32::MAX, &places));
     assert_eq!((facts.places, facts.left_out), (places.len() as u64, 10));
     assert_eq!((facts.named, facts.pending), (0, 0));
+}
+
+/// An address in the vDSO is named by the kernel's own symbols.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn vdso() {
+    let directory = tempfile::tempdir().unwrap();
+    let process = Waiting::start(&cc(directory.path(), "echo", ECHO, &["-O1"]));
+    let maps = fs::read_to_string(format!("/proc/{}/maps", process.pid())).unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+    let start = u64::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap();
+    let image = super::super::vdso::image().unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&image));
+    let at = open(Path::new(&path), &[]).resolve("__vdso_clock_gettime")[0].vaddr;
+    let mut snapshot = snapshot(process.pid(), &[start + at + 5]);
+    assert_eq!(named(&mut symbols(), &mut snapshot).named, 1);
+    let frame = &snapshot.targets[0].frames[&(start + at + 5)];
+    assert!(frame.function.as_deref().is_some_and(|name| name.contains("clock_gettime")));
+    assert_eq!((frame.module.as_deref(), frame.offset), (Some("[vdso]"), Some(5)));
+    assert_eq!(frame.module_offset, Some(at + 5));
 }

@@ -94,6 +94,12 @@ impl Pattern {
     }
 }
 
+/// The name as people write it: demangled, or as it is.
+pub(crate) fn readable(mangled: &str) -> String {
+    let short = mangled.len() <= MAX_MANGLED;
+    short.then(|| forms(mangled).into_iter().next()).flatten().unwrap_or_else(|| mangled.to_owned())
+}
+
 /// The demangled forms of `mangled`; none for what is not mangled.
 fn forms(mangled: &str) -> Vec<String> {
     // The clones' suffixes are not part of the mangled name for either demangler; a clone is not the
@@ -177,6 +183,19 @@ mod tests {
         assert!(!matches("tcmalloc::PageHeap::Delete", new));
         let in_std = "_ZNSs6appendEPKc";
         assert!(matches("std::*string*::append*", in_std), "{:?}", forms(in_std));
+    }
+
+    /// Names are shown demangled, with parameters; what is not mangled, or too long, as it is.
+    #[test]
+    fn readable_names() {
+        assert_eq!(
+            readable("_ZN8tcmalloc8PageHeap3NewEm"),
+            "tcmalloc::PageHeap::New(unsigned long)"
+        );
+        assert_eq!(readable("_ZN7bumpalo4Bump5reset17h0123456789abcdefE"), "bumpalo::Bump::reset");
+        for plain in ["malloc", "_Zunfinished", &"_Z".repeat(MAX_MANGLED)] {
+            assert_eq!(readable(plain), plain);
+        }
     }
 
     /// What is not mangled matches nothing: plain symbols have an address form of their own.

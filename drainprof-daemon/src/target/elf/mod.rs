@@ -26,6 +26,7 @@ pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
 pub use types::Types;
 
 use debug::DebugFile;
+pub(crate) use demangle::readable;
 use read::Parts;
 pub(crate) use read::foreign;
 use symbols::SymbolTable;
