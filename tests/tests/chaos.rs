@@ -8,7 +8,7 @@ use std::{env, time::SystemTime};
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
-    compare::Expect,
+    compare::{Count, Expect},
     environment::{requires_root, sweep_closes},
     tracer::{Traced, trace, trace_from_start},
 };
@@ -36,6 +36,11 @@ fn chaos(args: &[&str], profile: &str, more: &[&str]) -> Result<Traced> {
     let usual = [seed.as_str(), events.as_str()];
     let args: Vec<&str> = args.iter().copied().chain(usual).collect();
     trace("chaos", &args, profile, &[&OBJECTS, more].concat())
+}
+
+/// Exact, also where the sweep says that it met an id between two system calls: it puts back what it took out.
+fn swept() -> Expect {
+    Expect::default().loss("index_raced", Count::Any)
 }
 
 /// Kind `drain`: objects change hands, ids of objects and granules are reused at once, frees are refused,
@@ -132,7 +137,8 @@ fn overflowing_buckets() -> Result<()> {
 fn stale_members_are_swept() -> Result<()> {
     if requires_root() {
         let args = ["mode=bulk", "fifo=1", "keep=1", "rounds=8", "hold=20"];
-        chaos(&args, "chaos_bulk", &["--max-objects", "5085"])?.exact();
+        let traced = chaos(&args, "chaos_bulk", &["--max-objects", "5085"])?;
+        swept().check(&traced);
     }
     Ok(())
 }
@@ -143,7 +149,7 @@ fn ids_are_retired() -> Result<()> {
     if requires_root() {
         let more = ["--max-granules", "512"];
         let args = ["mode=drain", "places=64", "cycle=2000", "jump=1", "events=250000", "rounds=1"];
-        chaos(&args, "chaos", &more)?.exact();
+        swept().check(&chaos(&args, "chaos", &more)?);
     }
     Ok(())
 }
