@@ -90,8 +90,8 @@ losses! {
         "Ring-buffer records that could not be decoded and were skipped.",
         "report it: kernel side and user space are of different versions";
     IndexRaced, "index_raced", Incomplete,
-        "Granule ids that were reused in the instant in which the sweep removed them from the index.",
-        "raise --max-granules, so that no sweep is needed";
+        "Ids of granules or objects that were reused in the instant in which the sweep removed them.",
+        "raise --max-granules and --max-objects, so that no sweep is needed";
     AttachedLate, "attached_late", Incomplete,
         "Processes that were found (after fork or exec) only after they had begun to run.",
         "start them under drainprof run, or attach to their parent with --follow-forks";

@@ -1,11 +1,12 @@
 /* cflags: -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer -fno-shrink-wrap */
 /* Threads that share granules, and know all the same what happens: allocs, frees and reallocs of a granule run
  * side by side (under its lock as readers), its close, reset and next open run alone (as writer). Objects go from
- * thread to thread; their ids are addresses that the next alloc of any thread is given at once, and granules' ids
+ * thread to thread; their ids are addresses that the next alloc is given at once (`fifo`: last), and granules' ids
  * come back at once, or after `cycle` others (`jump`: in any order), while objects of their earlier lives are live.
  *
  * `mode`: drain; lazy (no opens: a granule's first object opens it); bulk (closes and resets free the members);
  * counted (objects without ids: what a close finds cannot be told from what an earlier life has left).
+ * `keep`: in bulk, members are freed by closes and resets only.
  * `rounds` of `threads` threads that each do `events` things; `children` processes do the same beside this one.
  */
 #include "truth.h"
@@ -29,7 +30,8 @@ struct heap {
     u32 live[IDS]; /* offset 0: objects live in the present life of an id */
     u32 life[IDS];
     pthread_mutex_t lock;
-    struct cell *free;
+    struct cell *free, *last;
+    u64 fifo; /* cells wait for their turn, instead of being used again at once */
 };
 
 static struct cell *pop(struct heap *h) {
@@ -42,8 +44,14 @@ static struct cell *pop(struct heap *h) {
 
 static void push(struct heap *h, struct cell *c) {
     pthread_mutex_lock(&h->lock);
-    c->next = h->free;
-    h->free = c;
+    if (h->fifo && h->free) {
+        c->next = NULL;
+        h->last = h->last->next = c;
+    } else {
+        if (!h->free) h->last = c;
+        c->next = h->free;
+        h->free = c;
+    }
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -132,7 +140,7 @@ static struct held *exchange[EXCHANGE];
 static struct truth sums;
 static pthread_mutex_t sums_lock = PTHREAD_MUTEX_INITIALIZER;
 static enum mode mode;
-static u64 place_count, cycle, jump, hold_count, events, bytes_each, seed;
+static u64 place_count, cycle, jump, keep, hold_count, events, bytes_each, seed;
 
 static u64 next(u64 *state) {
     u64 z = (*state += 0x9e3779b97f4a7c15u);
@@ -260,7 +268,7 @@ static struct held *take(struct truth *t, struct place *p, u64 size) {
 static void give(struct truth *t, struct held *h, u64 random) {
     struct place *p = h->place;
     pthread_rwlock_rdlock(&p->lock);
-    if (mode != BULKS || p->life == h->life) {
+    if (mode != BULKS || (p->life == h->life && !keep)) {
         u64 size = h->cell->size;
         if (random % 4 == 0 && mode != COUNTED) {
             h->cell->busy = 1;
@@ -373,6 +381,8 @@ int main(int argc, char **argv) {
     place_count = option("places", 32);
     cycle = option("cycle", 1);
     jump = option("jump", 0);
+    keep = option("keep", 0);
+    heap.fifo = option("fifo", 0);
     hold_count = option("hold", 6);
     events = option("events", 20000);
     bytes_each = mode == LAZY ? 0 : option("bytes", 4096);

@@ -254,7 +254,7 @@ fn every_loss_has_its_test() {
     const NOT_FROM_OUTSIDE: [&str; 3] = [
         "alloc_raced", // needs a close and a reopen within nanoseconds, several times in a row
         "event_unknown", // needs two versions at once; `drainprof_common::event` tests the decoding
-        "index_raced", // needs a reopen in the very instant of a sweep
+        "index_raced", // needs a reopen between two system calls of a sweep
     ];
     for info in drainprof_common::loss::LOSSES {
         assert!(

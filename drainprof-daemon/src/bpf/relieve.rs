@@ -109,7 +109,7 @@ impl Session {
                 continue;
             }
             let failed = |source| BpfError::map("removing an id from", names::INDEX, source);
-            match take_out(&self.index_fd, key).map_err(failed)? {
+            match take_out::<_, u64>(&self.index_fd, key).map_err(failed)? {
                 Some(word) if word == *closed => {
                     self.move_level(cursor::INDEX, u64::MAX);
                     forgotten += 1;
@@ -133,6 +133,7 @@ impl Session {
         if !self.is_filling(cursor::OBJECTS, self.sizes.overflow()) {
             return 0;
         }
+        let mut raced = 0;
         let is_stale = |object: &ObjectValue| {
             let series = self.series_state.get(object.series as usize);
             let slot = self.slots.get(object.slot as usize);
@@ -160,11 +161,24 @@ impl Session {
         let stale: Vec<_> =
             overflown.filter(|(_, object)| is_stale(&object.0)).map(|(key, _)| key).collect();
         for key in stale {
-            if self.objects.remove(&key).is_ok() {
-                self.move_level(cursor::OBJECTS, u64::MAX);
-                removed += 1;
+            // Some ids have been given out again since the first of them was listed.
+            if !self.objects.get(&key, 0).is_ok_and(|object| is_stale(&object.0)) {
+                continue;
             }
+            let Ok(Some(object)) = take_out::<_, ObjectValue>(&self.objects_fd, &key.0) else {
+                continue;
+            };
+            if !is_stale(&object) {
+                // In this very instant. A free may have looked for it meanwhile.
+                raced += 1;
+                if self.objects.insert(key, Plain(object), BPF_NOEXIST).is_ok() {
+                    continue;
+                }
+            }
+            self.move_level(cursor::OBJECTS, u64::MAX);
+            removed += 1;
         }
+        self.count_loss(Loss::IndexRaced, raced);
         removed
     }
 

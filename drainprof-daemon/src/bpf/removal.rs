@@ -24,18 +24,18 @@ struct Arguments {
     flags: u64,
 }
 
-/// Takes the entry of `key` out of a hash map whose values are one word: what the word was; `None` where there is
-/// no such entry. `K` is the map's key type.
-pub(super) fn take_out<K: Pod>(map: &OwnedFd, key: &K) -> io::Result<Option<u64>> {
-    let mut word = 0u64;
+/// Takes the entry of `key` out of a hash map: what it was; `None` where there is no such entry. `K` and `V` are the
+/// types of the map's keys and values.
+pub(super) fn take_out<K: Pod, V: Pod>(map: &OwnedFd, key: &K) -> io::Result<Option<V>> {
+    let mut value = V::zeroed();
     let arguments = Arguments {
         map: map.as_raw_fd().cast_unsigned(),
         reserved: 0,
         key: std::ptr::from_ref(key) as u64,
-        value: std::ptr::from_mut(&mut word) as u64,
+        value: std::ptr::from_mut(&mut value) as u64,
         flags: 0,
     };
-    // SAFETY: the kernel reads the arguments and the key, both of the stated sizes, and writes one word.
+    // SAFETY: the kernel reads the arguments and the key, both of the stated sizes, and writes the value.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -45,7 +45,7 @@ pub(super) fn take_out<K: Pod>(map: &OwnedFd, key: &K) -> io::Result<Option<u64>
         )
     };
     if result == 0 {
-        return Ok(Some(word));
+        return Ok(Some(value));
     }
     match io::Error::last_os_error() {
         error if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),

@@ -93,6 +93,7 @@ pub struct Session {
     /// The same map, for what aya does not do with it.
     pub(super) index_fd: OwnedFd,
     pub(super) buckets: Mapped<Bucket>,
+    pub(super) objects_fd: OwnedFd,
     pub(super) objects: HashMap<MapData, Plain<ObjectKey>, Plain<ObjectValue>>,
     pub(super) histograms: Mapped<HistSlot>,
     pub(super) free_slots: Queue<MapData, u32>,
@@ -135,6 +136,7 @@ impl Session {
             index_fd: descriptor(&ebpf, names::INDEX)?,
             index: take(&mut ebpf, names::INDEX)?,
             buckets: mapped(&ebpf, names::OBJECT_BUCKETS, sizes.buckets() as usize)?,
+            objects_fd: descriptor(&ebpf, names::OBJECTS)?,
             objects: take(&mut ebpf, names::OBJECTS)?,
             histograms: mapped(&ebpf, names::HISTOGRAMS, sizes.places as usize)?,
             free_slots: take(&mut ebpf, names::FREE_SLOTS)?,
