@@ -215,9 +215,9 @@ pub fn compile(
         flags |= row.flag;
     }
 
-    // Reading the return address is a tenth of what an open costs. Who opened a granule says something about
-    // its lifetime; of a kind whose measure is who pins, it is left out where every nanosecond counts.
-    let wants_place = level != Level::Boundary || profile.kind != Kind::Drain;
+    // Reading the return address is a tenth of what an open at entry costs. Who opened a granule says something
+    // about its lifetime; of a kind whose measure is who pins, it is left out where every nanosecond counts.
+    let wants_place = level != Level::Boundary || profile.kind != Kind::Drain || at_return;
     if (matches!(probe.role, Role::Open | Role::Reset) && wants_place)
         || probe.expressions().any(|(_, expr)| expr.names_caller())
     {
