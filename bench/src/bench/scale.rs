@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use drainprof::bpf::Sizes;
 use drainprof_tests::tracer::Tracer;
 use serde_json::Value;
 
@@ -164,9 +165,15 @@ struct Memory {
 }
 
 impl Memory {
-    /// The maps are told apart by their sizes: objects and granules by what was asked for, the index of
-    /// granules by having more than twice as many entries.
+    /// The maps are told apart by their sizes: granules by what was asked for, the table of objects and the map behind
+    /// it by what follows from that, the index of granules by having more than twice as many entries.
     fn of(pid: u32, granules: u64, objects: u64) -> Result<Self> {
+        let sizes = Sizes {
+            objects: u32::try_from(objects)?,
+            granules: u32::try_from(granules)?,
+            ..Sizes::default()
+        };
+        let (buckets, behind) = (u64::from(sizes.buckets()), u64::from(sizes.overflow()));
         let mut memory = Self::default();
         let mut seen = Vec::new();
         for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
@@ -179,7 +186,8 @@ impl Memory {
             seen.push(map.id);
             memory.total += map.bytes as f64;
             match (map.kind, map.entries) {
-                (HASH, entries) if entries == objects => memory.objects += map.bytes as f64,
+                (ARRAY, entries) if entries == buckets => memory.objects += map.bytes as f64,
+                (HASH, entries) if entries == behind => memory.objects += map.bytes as f64,
                 (HASH, entries) if entries >= 2 * granules && entries <= 2 * granules + 65_536 => {
                     memory.index += map.bytes as f64;
                 }
