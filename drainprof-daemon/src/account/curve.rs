@@ -20,7 +20,7 @@ pub struct CurvePoint {
     pub at_ns: u64,
     /// Granules held back.
     pub granules: u64,
-    /// Their bytes; 0 where unknown (see [`held_bytes_known`]).
+    /// Their bytes; 0 where unknown (see [`held_bytes`]).
     pub bytes: u64,
     /// Granules so far whose open was not seen. Of the kinds that count open granules, these appear in
     /// the curve when they are first used, though they were there before.

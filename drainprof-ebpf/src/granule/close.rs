@@ -37,6 +37,10 @@ struct Closed {
 
 /// Closes; what happened is all in the counters. `live` and `bytes` are what the probe has read (or the
 /// profile's constant). 0, or [`AGAIN`].
+#[allow(
+    clippy::too_many_lines,
+    reason = "one decision over all that an id can be; parts would be calls, or take half of it as arguments"
+)]
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn granule_close(

@@ -20,6 +20,10 @@ const TRIES: usize = 16;
 
 /// Begins a generation of the id; `how` holds bits of [`mode`]. The new index word, [`AGAIN`], or
 /// [`NOTHING`] for a counted loss. Without [`mode::BY_OPEN`] a granule that is open is left alone.
+#[allow(
+    clippy::too_many_lines,
+    reason = "one decision over all that an id can be; parts would be calls, or take half of it as arguments"
+)]
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn granule_begin(

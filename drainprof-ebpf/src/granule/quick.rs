@@ -4,8 +4,11 @@
 //! Each does what `granule_begin` and `granule_close` would, or nothing: then those are asked. It is worth its lines:
 //! the cost of a hit is the number of instructions that it runs, and those two know every case.
 
+use core::mem::offset_of;
+
 use drainprof_common::{
     hist,
+    maps::{Slot, place_of},
     spec::{Kind, flags, value},
     state::{self, Verdict},
 };
@@ -43,7 +46,7 @@ pub(super) fn reopen(hit: &Hit, series: u32, id: u64) -> bool {
         (*slot).label_at = 0;
         (*slot).pinned_objects = 0;
         // The text's end stands first.
-        (&raw mut (*slot).label).cast::<u64>().write(0);
+        slot.cast::<u64>().add(offset_of!(Slot, label) / 8).write(0);
         atomic::add(&raw mut (*totals).opened, 1);
     }
     series::opened(series);
@@ -69,7 +72,7 @@ pub(super) fn close(hit: &Hit, series: u32, id: u64) -> bool {
         }
         (*slot).closed_ns = at;
         let (bytes, opened_ns, opener) = ((*slot).bytes, (*slot).opened_ns, (*slot).place);
-        let generation = drainprof_common::maps::place_of::generation(place.word);
+        let generation = place_of::generation(place.word);
         match slots::mark(slot, generation, state::CLOSED | state::STRAGGLER) {
             Some(before) if before & state::CLOSED == 0 => {}
             _ => return false,
