@@ -2,9 +2,12 @@
 
 use std::{fs::File, io, num::NonZeroU32, os::fd::AsRawFd as _, os::unix::fs::MetadataExt as _};
 
-use aya::programs::{
-    UProbe,
-    uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
+use aya::{
+    Ebpf,
+    programs::{
+        UProbe,
+        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
+    },
 };
 
 use drainprof_common::spec::Cookie;
@@ -31,6 +34,13 @@ fn open(site: &Site) -> Result<File, BpfError> {
             io::Error::other("the file was replaced while it was looked at; try again"),
         ))
     }
+}
+
+/// A program that goes on functions, by its name in the object.
+pub(super) fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut UProbe, BpfError> {
+    ebpf.program_mut(name)
+        .and_then(|program| program.try_into().ok())
+        .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))
 }
 
 fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -> BpfError {
@@ -102,11 +112,7 @@ impl Session {
         index: u32,
         pid: Option<NonZeroU32>,
     ) -> Result<(), BpfError> {
-        let program: &mut UProbe = self
-            .ebpf
-            .program_mut(name)
-            .and_then(|program| program.try_into().ok())
-            .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))?;
+        let program = uprobe(&mut self.ebpf, name)?;
         if program.fd().is_err() {
             program.load().map_err(|source| load_error(name, source))?;
         }

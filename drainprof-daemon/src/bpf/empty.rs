@@ -7,14 +7,13 @@ use std::{fs::File, num::NonZeroU32, os::fd::AsRawFd as _, thread};
 
 use aya::{
     Ebpf, EbpfLoader,
-    programs::{
-        UProbe,
-        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
-    },
+    programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
 };
 
 use super::{
-    BpfError, names,
+    BpfError,
+    attach::uprobe,
+    names,
     session::{OBJECT, load_error},
 };
 
@@ -39,7 +38,7 @@ impl EmptyProbes {
             .load(OBJECT)
             .map_err(|source| BpfError::load("maps".to_owned(), RING_BYTES.into(), source))?;
         for name in [names::EMPTY_ENTRY, names::EMPTY_RETURN] {
-            program(&mut ebpf, name)?.load().map_err(|source| load_error(name, source))?;
+            uprobe(&mut ebpf, name)?.load().map_err(|source| load_error(name, source))?;
         }
         Ok(Self { ebpf })
     }
@@ -87,7 +86,7 @@ impl EmptyProbes {
             cookie: None,
         };
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());
-        program(&mut self.ebpf, name)?
+        uprobe(&mut self.ebpf, name)?
             .attach(point, path, UProbeScope::OneProcess(pid))
             .map(drop)
             .map_err(|source| BpfError::Attach {
@@ -97,10 +96,4 @@ impl EmptyProbes {
                 source: Box::new(source),
             })
     }
-}
-
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut UProbe, BpfError> {
-    ebpf.program_mut(name)
-        .and_then(|program| program.try_into().ok())
-        .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))
 }

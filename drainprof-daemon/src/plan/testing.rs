@@ -7,7 +7,7 @@ use drainprof_common::spec::ProbeSpec;
 
 use super::ObjectResolver;
 use crate::{
-    profile::{Address, Kind, Level, MatchRule, Phase, Probe, Profile, Role, Source},
+    profile::{Address, Kind, Level, MatchRule, Probe, Profile, Role, Source},
     target::{DebugSearch, Elf, Image, LoadedObject, MappedObject, Mapping, printable},
 };
 
@@ -19,24 +19,7 @@ pub(crate) fn symbol(name: &str) -> Address {
 }
 
 pub(crate) fn probe(role: Role, at: Address) -> Probe {
-    Probe {
-        role,
-        at,
-        one_of: None,
-        phase: Phase::Entry,
-        instance: None,
-        granule: None,
-        object: None,
-        new_object: None,
-        size: None,
-        bytes: None,
-        live: None,
-        parent: None,
-        label: None,
-        when: None,
-        unshared: false,
-        span: 0..0,
-    }
+    Probe::bare(role, at)
 }
 
 pub(crate) fn profile(rule: MatchRule, probes: Vec<Probe>) -> Arc<Profile> {

@@ -137,6 +137,29 @@ pub struct Probe {
 }
 
 impl Probe {
+    /// A probe at entry that says nothing but its role and its address: what tests add to.
+    #[cfg(test)]
+    pub(crate) const fn bare(role: Role, at: Address) -> Self {
+        Self {
+            role,
+            at,
+            one_of: None,
+            phase: Phase::Entry,
+            instance: None,
+            granule: None,
+            object: None,
+            new_object: None,
+            size: None,
+            bytes: None,
+            live: None,
+            parent: None,
+            label: None,
+            when: None,
+            unshared: false,
+            span: 0..0,
+        }
+    }
+
     /// All expressions of the probe, with their keys; a label's is the address inside `str(…)`.
     pub fn expressions(&self) -> impl Iterator<Item = (&'static str, &Expr)> {
         [

@@ -199,6 +199,13 @@ fn random_costs(random: &mut Random) -> Costs {
     costs
 }
 
+/// What the planner chooses in a function that stands by itself.
+fn chosen(machine: &Machine, code: &[u8], needs: Needs, costs: &Costs) -> Choice {
+    let address = machine.address(CODE);
+    let whole = Function { bytes: code, address, before: &[], after: &[], symbols: &[] };
+    choose(whole, needs, costs, &|_, _| false)
+}
+
 /// For thousands of functions, needs and prices: where the planner puts a probe, every needed argument is
 /// where it says, and so is the return address.
 #[test]
@@ -216,14 +223,7 @@ fn chosen_places_hold() {
             past_stores: false,
         };
         let costs = random_costs(&mut random);
-        let whole = Function {
-            bytes: &code,
-            address: machine.address(CODE),
-            before: &[],
-            after: &[],
-            symbols: &[],
-        };
-        let choice = choose(whole, needs, &costs, &|_, _| false);
+        let choice = chosen(&machine, &code, needs, &costs);
         later += usize::from(choice.offset > 0);
         tally.check(&machine, &code, &choice, &mut random);
     }
@@ -276,14 +276,7 @@ fn wrong_beliefs_are_caught() {
         let code = function(&machine, &mut random);
         let needs = Needs { args: 63, caller: true, past_stores: false };
         let costs = random_costs(&mut random);
-        let whole = Function {
-            bytes: &code,
-            address: machine.address(CODE),
-            before: &[],
-            after: &[],
-            symbols: &[],
-        };
-        let choice = choose(whole, needs, &costs, &|_, _| false);
+        let choice = chosen(&machine, &code, needs, &costs);
         let home = Choice { places: Choice::blind(Stop::Asked, needs).places, ..choice.clone() };
         naive.check(&machine, &code, &home, &mut random);
         still.check(&machine, &code, &Choice { stack_moved: 0, ..choice }, &mut random);

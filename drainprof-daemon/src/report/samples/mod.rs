@@ -16,7 +16,7 @@ use crate::{
         GranuleFacts, Inlined, ProbeFacts, SelfUse, Snapshot, SymbolFacts, TargetFacts, Windows,
     },
     plan,
-    profile::{Address, Expr, Kind, Level, MatchRule, Phase, Probe, Profile, Role, Source},
+    profile::{Address, Expr, Kind, Level, MatchRule, Probe, Profile, Role, Source},
 };
 
 pub(crate) use history::history;
@@ -275,22 +275,9 @@ fn hist(count: u64, value: u64) -> Hist {
 
 fn profile(name: &str, kind: Kind) -> Profile {
     let probe = |role| Probe {
-        role,
-        at: Address::Symbol(format!("{role:?}")),
-        one_of: None,
-        phase: Phase::Entry,
-        instance: None,
         granule: Some(Expr::Arg(0)),
-        object: None,
-        new_object: None,
         size: (role == Role::Alloc).then_some(Expr::Arg(1)),
-        bytes: None,
-        live: None,
-        parent: None,
-        label: None,
-        when: None,
-        unshared: false,
-        span: 0..0,
+        ..Probe::bare(role, Address::Symbol(format!("{role:?}")))
     };
     Profile {
         name: name.to_owned(),

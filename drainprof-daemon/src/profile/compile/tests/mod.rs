@@ -193,24 +193,7 @@ fn levels_follow_from_kind_and_probes() {
 }
 
 fn free_with(granule: Expr) -> Probe {
-    Probe {
-        role: Role::Free,
-        at: Address::Symbol("drop".to_owned()),
-        one_of: None,
-        phase: Phase::Entry,
-        instance: None,
-        granule: Some(granule),
-        object: None,
-        new_object: None,
-        size: None,
-        bytes: None,
-        live: None,
-        parent: None,
-        label: None,
-        when: None,
-        unshared: false,
-        span: 0..0,
-    }
+    Probe { granule: Some(granule), ..Probe::bare(Role::Free, Address::Symbol("drop".to_owned())) }
 }
 
 fn profile_with(probe: Probe) -> Profile {
