@@ -25,3 +25,4 @@ pub mod maps;
 pub mod spec;
 pub mod state;
 pub mod table;
+pub mod unwind;

@@ -95,6 +95,18 @@ losses! {
     AttachedLate, "attached_late", Incomplete,
         "Processes that were found (after fork or exec) only after they had begun to run.",
         "start them under drainprof run, or attach to their parent with --follow-forks";
+    SiteTableFull, "site_table_full", Incomplete,
+        "Allocations of call paths beyond the number that can be told apart; no site counts them.",
+        "raise --max-call-paths";
+    PinPairsFull, "pin_pairs_full", Incomplete,
+        "Pins whose granule may count more or less than once for their call path: too many granules are pinned from several paths at once.",
+        "raise --max-call-paths";
+    PathNotCaptured, "path_not_captured", Notice,
+        "Allocations of call paths that were not known yet and whose stack could not be sent to user space; only the known part of their path is told.",
+        "nothing, if it does not grow: paths are learnt within milliseconds";
+    PathCut, "path_cut", Notice,
+        "Allocations whose call path could not be followed to its start: code without unwind information, an unreadable stack, or too deep.",
+        "the report tells the reason at each path (path_end)";
     UnmatchedFree, "unmatched_frees", Notice,
         "Frees of objects whose allocation was not seen: allocated before the attach, freed twice, or allocated by a function that the profile does not name.",
         "attach earlier (drainprof run); if it keeps growing, the profile misses an alloc function";

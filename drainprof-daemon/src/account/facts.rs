@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
 
-use super::{Curve, Frames, Moment, SymbolFacts};
+use super::{Curve, Frames, Moment, SiteFacts, SymbolFacts};
 use crate::{
     plan::Finding,
     profile::{Level, Profile},
@@ -170,6 +170,8 @@ pub struct AllocatorFacts {
     pub granules: Vec<GranuleFacts>,
     /// What was held back over time; with a duty cycle, in the last window in which it was seen.
     pub curve: Curve,
+    /// Who allocates; empty at other levels than `stacks`.
+    pub sites: Vec<SiteFacts>,
 }
 
 /// One granule that is open or retained.

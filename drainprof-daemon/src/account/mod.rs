@@ -4,6 +4,7 @@ mod curve;
 mod facts;
 mod flows;
 mod frame;
+mod sites;
 mod windows;
 
 pub use curve::{CURVE_POINTS, Curve, CurvePoint, FIRST_INTERVAL, HeldBytes, held_bytes};
@@ -13,4 +14,5 @@ pub use facts::{
 };
 pub use flows::{Flow, Flows, History, Moment};
 pub use frame::{Frame, Frames, Inlined, SymbolFacts};
+pub use sites::{CallPath, Lateness, PathEnd, SiteFacts};
 pub use windows::Windows;

@@ -180,6 +180,7 @@ impl ObserveArgs {
             level: level.map(|level| match level {
                 Level::Boundary => LevelArg::Boundary,
                 Level::Objects => LevelArg::Objects,
+                Level::Stacks => LevelArg::Stacks,
             }),
             duration: None,
             duty: None,
@@ -306,6 +307,8 @@ pub(super) enum LevelArg {
     Boundary,
     /// Every alloc and free as well.
     Objects,
+    /// And the call path of every alloc: who pins.
+    Stacks,
 }
 
 impl From<LevelArg> for Level {
@@ -313,6 +316,7 @@ impl From<LevelArg> for Level {
         match level {
             LevelArg::Boundary => Self::Boundary,
             LevelArg::Objects => Self::Objects,
+            LevelArg::Stacks => Self::Stacks,
         }
     }
 }

@@ -14,6 +14,8 @@ pub enum Level {
     Boundary,
     /// Every alloc and free as well.
     Objects,
+    /// And the call path of every alloc.
+    Stacks,
 }
 
 impl Level {
@@ -23,6 +25,7 @@ impl Level {
         match self {
             Self::Boundary => "boundary",
             Self::Objects => "objects",
+            Self::Stacks => "stacks",
         }
     }
 }

@@ -219,6 +219,8 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         pinned_granules: pinned_granules(facts, now_ns, known, options),
         overdue,
         census: (kind == Kind::Slab && known.objects).then(|| census::census(facts, known)),
+        sites: None,
+        sites_total: None,
     }
 }
 

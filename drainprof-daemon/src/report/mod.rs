@@ -16,6 +16,7 @@ pub(crate) mod samples;
 mod sampling;
 #[cfg(test)]
 mod schema;
+mod site;
 pub mod trend;
 pub mod units;
 mod verdict;
@@ -32,6 +33,7 @@ pub use model::{
     Report, Retention, SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window,
 };
 pub use sampling::wilson;
+pub use site::{OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteFrame};
 pub use verdict::{Verdict, verdict};
 
 /// How a report is built.

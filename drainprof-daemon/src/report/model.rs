@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, Kind, Symbols};
+use super::{Frame, Kind, Site, Symbols};
 use crate::profile::Level;
 
 /// The schema's name and version.
@@ -273,6 +273,12 @@ pub struct Allocator {
     pub overdue: Overdue,
     /// How full the open granules are; null for other kinds than `slab`, and at level `boundary`.
     pub census: Option<Census>,
+    /// The call paths that allocate, those that pin most first; null at other levels than `stacks`.
+    #[serde(default)]
+    pub sites: Option<Vec<Site>>,
+    /// How many sites there are, listed or not; null at other levels than `stacks`.
+    #[serde(default)]
+    pub sites_total: Option<u64>,
 }
 
 /// Granules are sampled: what that leaves out, and what may be concluded.

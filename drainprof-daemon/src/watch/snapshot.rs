@@ -168,6 +168,7 @@ impl Observer {
             pin_delays: own.pin_delays.unwrap_or_default(),
             lifetimes: own.lifetimes,
             curve: self.curve(record, &own.granules),
+            sites: Vec::new(),
             granules: if destroyed { Vec::new() } else { own.granules },
         })
     }
@@ -201,6 +202,7 @@ impl Observer {
                     lifetimes: BTreeMap::new(),
                     granules: Vec::new(),
                     curve: Curve::default(),
+                    sites: Vec::new(),
                 });
             }
         }

@@ -148,7 +148,7 @@ pub(super) const VALUES: [ValueRow; value::COUNT] = [
 pub fn wanted(probe: &Probe, level: Level) -> bool {
     match level {
         Level::Boundary => !matches!(probe.role, Role::Alloc | Role::Free | Role::Realloc),
-        Level::Objects => true,
+        Level::Objects | Level::Stacks => true,
     }
 }
 
@@ -166,6 +166,7 @@ pub fn levels(profile: &Profile) -> Vec<Level> {
     }
     if has(profile, Role::Alloc) {
         levels.push(Level::Objects);
+        levels.push(Level::Stacks);
     }
     if levels.is_empty() {
         // The parser refuses such profiles; opens and closes can be counted even so.

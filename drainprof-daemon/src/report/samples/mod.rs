@@ -343,6 +343,7 @@ fn drain() -> AllocatorFacts {
         lifetimes: BTreeMap::from([(0x40_1234, hist(10_000, 16 * MS))]),
         granules: vec![retained(3, 1), retained(11, 0), retained(3, 0)],
         curve: curve(|tick| 2_474 * tick / 200),
+        sites: Vec::new(),
     }
 }
 

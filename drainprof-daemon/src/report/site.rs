@@ -1,0 +1,135 @@
+//! Sites: call paths that allocate, and what of theirs pins. The shape, and how it follows from the facts.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Frame, Growth, Spread};
+
+/// One site: what one call path allocates in granules of one class, that is, opened at one place.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Site {
+    /// Pinned closes at which at least one of its objects was live; each counts once. 0 for other kinds than
+    /// `drain`.
+    pub granules_pinned: u64,
+    /// Its share of all pinned closes of the allocator; null where there are none. Shares add up to more
+    /// than 1 where several sites pin the same granules.
+    pub share: Option<f64>,
+    /// Objects of it that were live at pinned closes: its pins.
+    pub objects: u64,
+    /// Their bytes; null where the profile knows no sizes.
+    pub bytes: Option<u64>,
+    /// Pins that are live still.
+    pub objects_live: u64,
+    /// Their bytes; null where the profile knows no sizes.
+    pub bytes_live: Option<u64>,
+    /// Granules that are retained now with at least one of its objects.
+    pub granules_retained: u64,
+    /// Bytes of these granules; null where the profile knows none.
+    pub retained_bytes: Option<u64>,
+    /// Close to free of its pins that were freed.
+    pub pin_delay_seconds: Spread,
+    /// What most of its pins are; null without pins, and while it cannot be told.
+    pub class: Option<PinClass>,
+    /// Its pins by class.
+    pub classes: PinClasses,
+    /// What its course of retention looks like; null where that is not known.
+    pub verdict: Option<Growth>,
+    /// Why, in a sentence with numbers.
+    pub verdict_reason: Option<String>,
+    /// Objects that it has allocated, pins or not.
+    pub allocated: u64,
+    /// Their bytes; null where the profile knows no sizes.
+    pub allocated_bytes: Option<u64>,
+    /// Its objects that are live now, in open and in closed granules; null where objects have no ids.
+    pub live: Option<u64>,
+    /// Their bytes; null also where the profile knows no sizes.
+    pub live_bytes: Option<u64>,
+    /// Its first allocation, on the scale of `window.seconds`, to some milliseconds.
+    pub first_seen_seconds: f64,
+    /// Its last allocation.
+    pub last_seen_seconds: f64,
+    /// Names of threads that allocate there, a few of them.
+    pub threads: Vec<String>,
+    /// Whether there are more threads than are named.
+    pub more_threads: bool,
+    /// Where the granules were opened: the class of granule. Counts of granules' lifetimes are not repeated
+    /// here.
+    pub opened_at: OpenedAt,
+    /// Why the path ends where it does: `start` means that it is whole.
+    pub path_end: PathEnd,
+    /// The call path, the allocating function first.
+    pub frames: Vec<SiteFrame>,
+}
+
+/// Where granules were opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenedAt {
+    /// Return address of the open call; null where unknown.
+    pub place: Option<String>,
+    /// What it is called.
+    #[serde(flatten)]
+    pub frame: Frame,
+}
+
+/// One frame of a call path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteFrame {
+    /// The return address; null in reports without paths.
+    pub address: Option<String>,
+    /// What it is called.
+    #[serde(flatten)]
+    pub frame: Frame,
+}
+
+/// How late a pin is freed, measured by its granule's lifetime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PinClass {
+    /// Less than a tenth of the lifetime after the close.
+    NearMiss,
+    /// Up to ten times the lifetime.
+    Moderate,
+    /// Later, or never.
+    Fundamental,
+}
+
+impl PinClass {
+    /// Its name for people.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::NearMiss => "near miss",
+            Self::Moderate => "moderate",
+            Self::Fundamental => "fundamental",
+        }
+    }
+}
+
+/// Pins by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinClasses {
+    /// See [`PinClass::NearMiss`].
+    pub near_miss: u64,
+    /// See [`PinClass::Moderate`].
+    pub moderate: u64,
+    /// See [`PinClass::Fundamental`].
+    pub fundamental: u64,
+    /// Still live and not yet old enough to tell, or in a granule whose lifetime is not known.
+    pub undecided: u64,
+}
+
+/// Why a call path ends where it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathEnd {
+    /// At the start of its thread or process: it is whole.
+    Start,
+    /// It is deeper than is followed.
+    TooDeep,
+    /// At code without unwind information.
+    NoUnwindInfo,
+    /// At a part of the stack that could not be read.
+    Unreadable,
+    /// The stack was not captured in time.
+    #[default]
+    NotCaptured,
+}
