@@ -31,6 +31,8 @@ pub mod kind {
     pub const START: u64 = 5;
     /// Code that cannot be unwound.
     pub const STOP: u64 = 6;
+    /// No code at all: the frame before has led astray.
+    pub const NO_CODE: u64 = 7;
 }
 
 /// The caller's frame pointer is saved at the rule's second offset from the CFA.
@@ -58,6 +60,8 @@ impl Rule {
     pub const START: Self = Self(kind::START);
     /// Code that cannot be unwound.
     pub const STOP: Self = Self(kind::STOP);
+    /// No code at all.
+    pub const NO_CODE: Self = Self(kind::NO_CODE);
     /// A function that has set up a frame pointer.
     pub const FRAME_POINTER: Self = Self::new(kind::BP, 16, SavedBp::AtCfa(-16));
 
@@ -95,7 +99,8 @@ impl Rule {
 }
 
 /// One frame on the way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
 pub struct Cursor {
     /// Code address: where the frame goes on.
     pub pc: u64,
@@ -120,6 +125,8 @@ pub mod step {
     pub const UNREADABLE: u32 = 3;
     /// No rule is known for the frame.
     pub const UNKNOWN: u32 = 4;
+    /// There is no frame: what was taken for its code address is none.
+    pub const NO_FRAME: u32 = 5;
 }
 
 /// The stack, word by word.
@@ -167,6 +174,8 @@ pub fn advance(rule: Rule, at: &mut Cursor, stack: &mut impl Stack) -> u32 {
         return step::START;
     } else if kind == kind::STOP {
         return step::STOP;
+    } else if kind == kind::NO_CODE {
+        return step::NO_FRAME;
     } else {
         return step::UNKNOWN;
     };
@@ -286,6 +295,7 @@ mod tests {
         for (rule, expected) in [
             (Rule::START, step::START),
             (Rule::STOP, step::STOP),
+            (Rule::NO_CODE, step::NO_FRAME),
             (Rule::UNKNOWN, step::UNKNOWN),
             (Rule::new(kind::SP, 0x20, SavedBp::Kept), step::UNREADABLE),
             (Rule::new(kind::SP, 0, SavedBp::Kept), step::STOP),

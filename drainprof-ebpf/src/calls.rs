@@ -373,6 +373,36 @@ fn innermost(target: u32, holds: impl Fn(*mut Frame) -> bool) -> Option<*mut Fra
     None
 }
 
+/// The return address of the innermost call of ours that was entered with stack pointer `rsp`, 0 where there is none
+/// or it was not read.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn call_return_address(who: u64, target: u32, rsp: u64) -> u64 {
+    let mut found = 0;
+    for number in 0..MAX_FRAMES {
+        let (at, caller) = call_at(who, target, number);
+        if at == rsp && caller != 0 {
+            found = caller;
+        }
+    }
+    found
+}
+
+/// Stack pointer at entry and return address of a thread's call by its number, the outermost first; zeros where it is
+/// in none, or the return address was not read.
+#[inline(always)]
+pub(crate) fn call_at(who: u64, target: u32, number: usize) -> (u64, u64) {
+    let Some(state) = thread_of(who) else { return (0, 0) };
+    // SAFETY: map memory that only this thread touches.
+    unsafe {
+        if (*state).target != target || number as u32 >= (*state).depth {
+            return (0, 0);
+        }
+        let frame = frame(state, number as u32);
+        ((*frame).rsp, (*frame).file.inputs[op::INPUT_CALLER as usize])
+    }
+}
+
 /// Forgets a thread; returns how many of its calls had not returned.
 #[inline(always)]
 pub(crate) fn forget(pid_tgid: u64) -> u32 {

@@ -16,8 +16,8 @@ use nix::{
 use super::observer::{Observer, Target};
 use crate::{
     account::{
-        AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
-        TargetFacts,
+        AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, SiteFacts,
+        Snapshot, TargetFacts,
     },
     bpf::{GranuleRecord, SeriesRecord},
     profile::Phase,
@@ -40,6 +40,7 @@ struct Belongings {
     granules: Vec<GranuleFacts>,
     pin_delays: Option<Hist>,
     lifetimes: BTreeMap<u64, Hist>,
+    sites: Vec<SiteFacts>,
 }
 
 impl Observer {
@@ -66,7 +67,7 @@ impl Observer {
     pub(super) fn window(&self) -> Snapshot {
         let now_ns = now_ns();
         let records = self.session.read_series();
-        let mut belongings = self.belongings(&records);
+        let mut belongings = self.belongings(&records, now_ns);
         let mut series: BTreeMap<u32, Vec<AllocatorFacts>> = BTreeMap::new();
         for record in records {
             let target = record.state.key.target;
@@ -101,7 +102,7 @@ impl Observer {
         }
     }
 
-    fn belongings(&self, records: &[SeriesRecord]) -> BTreeMap<u32, Belongings> {
+    fn belongings(&self, records: &[SeriesRecord], now_ns: u64) -> BTreeMap<u32, Belongings> {
         let mut belongings: BTreeMap<u32, Belongings> = BTreeMap::new();
         let pids: BTreeMap<u32, u32> = records
             .iter()
@@ -130,14 +131,21 @@ impl Observer {
                 },
             });
         }
+        let mut site_delays = BTreeMap::new();
         for (of, series, place, hist) in self.session.read_histograms() {
             let own = belongings.entry(series).or_default();
             match of {
                 Of::PinDelay => own.pin_delays = Some(hist),
+                Of::SiteDelay => {
+                    site_delays.insert(place as u32, hist);
+                }
                 Of::Lifetime => {
                     own.lifetimes.insert(place, hist);
                 }
             }
+        }
+        for (series, sites) in self.sites(now_ns, site_delays) {
+            belongings.entry(series).or_default().sites = sites;
         }
         belongings
     }
@@ -168,7 +176,7 @@ impl Observer {
             pin_delays: own.pin_delays.unwrap_or_default(),
             lifetimes: own.lifetimes,
             curve: self.curve(record, &own.granules),
-            sites: Vec::new(),
+            sites: own.sites,
             granules: if destroyed { Vec::new() } else { own.granules },
         })
     }

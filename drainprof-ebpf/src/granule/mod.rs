@@ -27,7 +27,8 @@ use drainprof_common::{
     state,
 };
 
-pub(crate) use self::hold::{release, take_off};
+pub(crate) use self::hold::release;
+pub(crate) use self::hold::take_off;
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},
