@@ -96,7 +96,7 @@ pub struct SiteSlot {
     pub moderate: u64,
     /// Those that were later.
     pub fundamental: u64,
-    /// First allocation (`CLOCK_MONOTONIC` ns, coarse).
+    /// First allocation (`CLOCK_MONOTONIC` ns).
     pub first_ns: u64,
     /// Last allocation.
     pub last_ns: u64,

@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::{bpf_get_current_comm, bpf_ktime_get_coarse_ns};
+use aya_ebpf::helpers::generated::bpf_get_current_comm;
 use drainprof_common::{
     hist,
     loss::Loss,
@@ -10,7 +10,7 @@ use drainprof_common::{
     paths::{Late, PinPair, SITE_THREADS, SiteSlot, late, site_hash},
 };
 
-use crate::{atomic, config, histogram, hit::now, losses, maps, paths, series};
+use crate::{atomic, histogram, hit::now, losses, maps, paths, series};
 
 const BPF_NOEXIST: u64 = 1;
 const EEXIST: i32 = -17;
@@ -32,15 +32,15 @@ pub(crate) extern "C" fn site_alloc(
     tid: u32,
 ) -> u32 {
     let hash = site_hash(series, path, place);
-    let Some(number) = paths::claim(&maps::SITE_HASHES, config::path_buckets(), hash) else {
+    let Some(number) = paths::claim(paths::of::SITES, hash) else {
         losses::count(Loss::SiteTableFull);
         return 0;
     };
     let index = number as u32;
     let Some(site) = maps::SITES.get_ptr_mut(index) else { return 0 };
-    // SAFETY: map memory. The helper takes no argument.
+    let at = now();
+    // SAFETY: map memory.
     unsafe {
-        let at = bpf_ktime_get_coarse_ns();
         if number >> 32 != 0 {
             (*site).series = series;
             (*site).place = place;

@@ -85,7 +85,7 @@ pub struct SiteFacts {
     pub lateness: Lateness,
     /// When the longest-held of its live pins had its granule closed (`CLOCK_MONOTONIC` ns); 0: none.
     pub oldest_close_ns: u64,
-    /// Its first allocation (`CLOCK_MONOTONIC` ns, to some milliseconds).
+    /// Its first allocation (`CLOCK_MONOTONIC` ns).
     pub first_ns: u64,
     /// Its last allocation.
     pub last_ns: u64,
@@ -140,7 +140,8 @@ impl SiteFacts {
     /// Adds what was counted of the same site elsewhere: under another number, or in another window. Granules that
     /// both have counted count twice.
     pub fn join(&mut self, other: &Self) {
-        let earliest = |one: u64, two: u64| if one == 0 || (two != 0 && two < one) { two } else { one };
+        let earliest =
+            |one: u64, two: u64| if one == 0 || (two != 0 && two < one) { two } else { one };
         self.allocated += other.allocated;
         self.allocated_bytes += other.allocated_bytes;
         self.live = match (self.live, other.live) {

@@ -203,12 +203,12 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
 /// A site keeps its path through all windows.
 fn join_sites(into: &mut Vec<SiteFacts>, later: Vec<SiteFacts>) {
     for facts in later {
-        let same = |known: &&mut SiteFacts| {
-            known.path == facts.path && known.opened_at == facts.opened_at
-        };
+        let same =
+            |known: &&mut SiteFacts| known.path == facts.path && known.opened_at == facts.opened_at;
+        let has_room = into.len() < SITES;
         match into.iter_mut().find(same) {
             Some(known) => known.join(&facts),
-            None if into.len() < SITES => into.push(facts),
+            None if has_room => into.push(facts),
             None => {}
         }
     }

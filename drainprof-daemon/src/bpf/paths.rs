@@ -12,7 +12,9 @@ use aya::{
 };
 use drainprof_common::{
     maps::{ObjectValue, Slot, WAYS, cursor, tag},
-    paths::{NO_WORDS, PathSlot, PinPair, SPACE_SLOTS, SPACES, SiteSlot, SnapshotHead, SpaceRanges},
+    paths::{
+        NO_WORDS, PathSlot, PinPair, SPACE_SLOTS, SPACES, SiteSlot, SnapshotHead, SpaceRanges,
+    },
     state,
     unwind::{MAX_PATH, RULE_WAYS, Rule, RuleBucket, rule_bucket},
 };

@@ -104,8 +104,9 @@ impl Session {
         (0..self.filled(cursor::HIST, self.histograms.len()))
             .filter_map(|index| {
                 let HistSlot { key, hist } = self.histograms.get(index);
-                let of =
-                    [Of::PinDelay, Of::Lifetime, Of::SiteDelay].into_iter().find(|of| *of as u32 == key.of)?;
+                let of = [Of::PinDelay, Of::Lifetime, Of::SiteDelay]
+                    .into_iter()
+                    .find(|of| *of as u32 == key.of)?;
                 Some((of, key.series, key.place, hist))
             })
             .collect()

@@ -5,9 +5,7 @@ use drainprof_common::{
         Bucket, GRANULE_WORDS, HIST_WORDS, HistSlot, ObjectEntry, ProbeCounts, SERIES_WORDS,
         SeriesState, Slot, TARGET_WORDS, ThreadState, Totals,
     },
-    paths::{
-        HASH_WAYS, PathSlot, PinPair, SPACE_SLOTS, SPACES, SiteSlot, SpaceRanges, WalkState,
-    },
+    paths::{HASH_WAYS, PathSlot, PinPair, SPACE_SLOTS, SPACES, SiteSlot, SpaceRanges, WalkState},
     spec::ProbeSpec,
     unwind::RuleBucket,
 };

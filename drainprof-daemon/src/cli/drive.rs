@@ -136,8 +136,8 @@ impl Driver {
         let output = Output::open(args.output.as_deref(), args.top)?;
         let symbols = symbols::wanted(args)?;
         let observer = Box::new(options::observer(args)?);
-        let rings = Rings::of(observer.session())
-            .context("cannot wait for events of the kernel side")?;
+        let rings =
+            Rings::of(observer.session()).context("cannot wait for events of the kernel side")?;
         let period = args.interval.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + period, period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -421,7 +421,7 @@ async fn wait_readable(fd: OwnedFd) {
     }
 }
 
-pub(super) fn register(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+fn register(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is owned by the `AsyncFd`, and nobody else closes it.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(Into::into)
 }

@@ -4,7 +4,7 @@
 
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::drive::{Driver, Stage, register};
+use super::drive::{Driver, Rings, Stage};
 use crate::{account::Duty, bpf::Detaching, watch::Resting};
 
 /// Probes on their way out; by default there are none.

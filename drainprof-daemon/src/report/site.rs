@@ -43,7 +43,7 @@ pub struct Site {
     pub live: Option<u64>,
     /// Their bytes; null also where the profile knows no sizes.
     pub live_bytes: Option<u64>,
-    /// Its first allocation, on the scale of `window.seconds`, to some milliseconds.
+    /// Its first allocation, on the scale of `window.seconds`.
     pub first_seen_seconds: f64,
     /// Its last allocation.
     pub last_seen_seconds: f64,

@@ -79,6 +79,8 @@ pub struct Walk {
     pub rules: Vec<(u64, Rule)>,
     /// Why it ends.
     pub end: PathEnd,
+    /// Whether the start itself is code, as far as is known; else nobody should call it a frame.
+    pub starts_in_code: bool,
 }
 
 /// Unwinds stacks of processes.
@@ -170,11 +172,16 @@ impl Unwinder {
                 break PathEnd::Start;
             }
             let known = match self.known(space, &at) {
-                Known::NoCode => break PathEnd::NoUnwindInfo,
+                Known::NoCode => {
+                    walk.rules.push((key, Rule::NO_CODE));
+                    break PathEnd::NoUnwindInfo;
+                }
                 Known::Later => break PathEnd::Unreadable,
                 known => known,
             };
-            if !is_start {
+            if is_start {
+                walk.starts_in_code = true;
+            } else {
                 walk.addresses.push(at.pc);
             }
             is_start = false;

@@ -192,7 +192,10 @@ mod tests {
     #[test]
     fn near_ranges_become_one() {
         let few = ranges(7, &[(0x9000, 0xa000), (0x1000, 0x2000)]);
-        assert_eq!((few.space, few.ranges[0], few.ranges[1]), (7, [0x1000, 0x1000], [0x9000, 0x1000]));
+        assert_eq!(
+            (few.space, few.ranges[0], few.ranges[1]),
+            (7, [0x1000, 0x1000], [0x9000, 0x1000])
+        );
         assert_eq!(few.ranges[2], [0, 0]);
 
         let code: Vec<(u64, u64)> =

@@ -80,8 +80,7 @@ impl Observer {
         let mut keys: HashMap<u32, Key> = HashMap::new();
         for (number, slot) in self.session.read_sites() {
             let path = slot.path.wrapping_sub(1);
-            let path =
-                known.entry(path).or_insert_with(|| paths.path(&self.session, path)).clone();
+            let path = known.entry(path).or_insert_with(|| paths.path(&self.session, path)).clone();
             let key = (slot.series, path, slot.place);
             let site = sites.entry(key.clone()).or_insert_with(|| Site {
                 facts: SiteFacts::new(Arc::clone(&key.1), slot.place),
@@ -130,9 +129,9 @@ impl Observer {
         let ended = self.session.series_key(series).is_some_and(|key| {
             self.targets.iter().any(|known| known.target == key.target && known.ended.is_some())
         });
-        let has_ids = self.allocator_of(series).is_some_and(|own| {
-            crate::profile::follows_objects(&own.profile, own.level)
-        });
+        let has_ids = self
+            .allocator_of(series)
+            .is_some_and(|own| crate::profile::follows_objects(&own.profile, own.level));
         facts.live = has_ids.then_some(live.objects);
         facts.live_bytes = live.bytes;
         facts.pins += live.pins;

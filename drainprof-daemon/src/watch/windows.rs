@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     observer::{Allocator, ObserveError, Observer, ObserverOptions, Target},
+    paths::Paths,
     snapshot,
 };
 use crate::{

@@ -17,7 +17,7 @@ use drainprof_common::{
     unwind::{Cursor, PATH_SEED, path_hash, step},
 };
 
-pub(crate) use self::table::claim;
+pub(crate) use self::table::{claim, of};
 use crate::{atomic, config, hit::Hit, losses, maps};
 
 /// How many pieces of working memory are tried.

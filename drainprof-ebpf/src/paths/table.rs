@@ -1,10 +1,9 @@
 //! Tables of hashes, and the paths behind one of them.
 
-use aya_ebpf::maps::Array;
 use drainprof_common::{
     loss::Loss,
     maps::cursor,
-    paths::{HASH_WAYS, HashBucket, NO_WORDS, PathSlot, WalkState, hash_bucket, spare_bucket},
+    paths::{HASH_WAYS, NO_WORDS, PathSlot, WalkState, hash_bucket, spare_bucket},
     unwind::MAX_PATH,
 };
 
@@ -13,34 +12,57 @@ use crate::{atomic, config, losses, maps};
 /// The bit of [`claim`]'s answer that says that the entry is new, and the caller's to fill.
 pub(crate) const NEW: u64 = 1 << 32;
 
-/// The number of a hash in a table, entered if it is not there; with [`NEW`] if it was not. `None`: there is no room.
-#[inline(always)]
-pub(crate) fn claim(table: &Array<HashBucket>, buckets: u32, hash: u64) -> Option<u64> {
-    let first = hash_bucket(hash, buckets);
-    claim_in(table, first, hash).or_else(|| claim_in(table, spare_bucket(first), hash))
+/// The tables of hashes.
+pub(crate) mod of {
+    /// `PATH_HASHES`.
+    pub(crate) const PATHS: u32 = 0;
+    /// `SITE_HASHES`.
+    pub(crate) const SITES: u32 = 1;
 }
 
+/// The number of a hash in a table (one of [`of`]), entered if it is not there; with [`NEW`] if it was not. `None`:
+/// there is no room.
 #[inline(always)]
-fn claim_in(table: &Array<HashBucket>, bucket: u32, hash: u64) -> Option<u64> {
-    let hashes: *mut u64 = table.get_ptr_mut(bucket)?.cast();
+pub(crate) fn claim(table: u32, hash: u64) -> Option<u64> {
+    let first = hash_bucket(hash, config::path_buckets());
+    let number = match hash_claim(table, first, hash) {
+        FULL => hash_claim(table, spare_bucket(first), hash),
+        number => number,
+    };
+    if number == FULL { None } else { Some(number) }
+}
+
+/// Instead of a number: the bucket is full.
+const FULL: u64 = u64::MAX;
+
+/// Looks a hash up in one bucket and enters it if there is room: its number, or [`FULL`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn hash_claim(table: u32, bucket: u32, hash: u64) -> u64 {
+    let hashes = if table == of::PATHS {
+        maps::PATH_HASHES.get_ptr_mut(bucket)
+    } else {
+        maps::SITE_HASHES.get_ptr_mut(bucket)
+    };
+    let Some(hashes) = hashes else { return FULL };
     for way in 0..HASH_WAYS {
         // SAFETY: map memory; the number is within the bucket.
         unsafe {
-            let at = hashes.add(way);
-            let mut seen = atomic::load(at);
+            let at = hashes.cast::<u64>().add(way);
             let number = u64::from(bucket) * HASH_WAYS as u64 + way as u64;
+            let mut seen = atomic::load(at);
             if seen == 0 {
                 seen = atomic::compare_swap(at, 0, hash);
                 if seen == 0 {
-                    return Some(number | NEW);
+                    return number | NEW;
                 }
             }
             if seen == hash {
-                return Some(number);
+                return number;
             }
         }
     }
-    None
+    FULL
 }
 
 /// The number of a walk's path, by its hash: one more than it, 0 where there is no room. Kept with its return
@@ -54,7 +76,7 @@ pub(super) extern "C" fn path_enter(walk: *mut WalkState, reason: u32) -> u32 {
     // SAFETY: map memory that the caller has taken.
     let hash = unsafe { (*walk).hash };
     let hash = if hash == 0 { 1 } else { hash };
-    let Some(number) = claim(&maps::PATH_HASHES, config::path_buckets(), hash) else {
+    let Some(number) = claim(of::PATHS, hash) else {
         losses::count(Loss::SiteTableFull);
         return 0;
     };
