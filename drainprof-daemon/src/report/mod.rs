@@ -17,6 +17,7 @@ mod sampling;
 #[cfg(test)]
 mod schema;
 mod site;
+mod sites;
 pub mod trend;
 pub mod units;
 mod verdict;
