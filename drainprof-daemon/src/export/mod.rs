@@ -3,6 +3,7 @@
 //! An exporter cannot tell where its report came from, looks nothing up, and reads no clock: times of
 //! day and names arrive as text. `cli` picks a format by name; help and documentation read the table.
 
+pub mod diff;
 mod escape;
 mod json;
 pub mod live;
@@ -28,6 +29,11 @@ pub enum Error {
     /// A value has no JSON form.
     #[error("cannot write the report as JSON")]
     Json(#[source] serde_json::Error),
+    /// A picture of nothing.
+    #[error(
+        "there is nothing to draw: no call path has a weight; only reports of level stacks have any"
+    )]
+    NothingToDraw,
 }
 
 impl Error {
