@@ -22,6 +22,8 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("cost_endbr", "cost", &["-fcf-protection=full"]),
     ("places_fixed", "places", &["-no-pie", "-fno-pic"]),
     ("places_static", "places", &["-static"]),
+    ("paths_fixed", "paths", &["-no-pie", "-fno-pic"]),
+    ("paths_static", "paths", &["-static"]),
 ];
 
 fn main() -> Result<()> {
@@ -51,14 +53,21 @@ fn main() -> Result<()> {
     let stripped = out.join("psweep_stripped");
     run(Command::new("objcopy").arg("--strip-all").arg(&psweep).arg(&stripped))?;
     split_debug("psweep", &out)?;
-    for name in ["places", "places_fixed", "places_static"] {
+    for name in ["places", "places_fixed", "places_static", "paths"] {
         split_debug(name, &out)?;
         let stripped = out.join(format!("{name}_stripped"));
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
     }
-    let source = sources.join("targets/places_cpp.cc");
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    run(Command::new(compiler).args(COMMON).arg(source).arg("-o").arg(out.join("places_cpp")))?;
+    for name in ["places_cpp", "paths_cpp"] {
+        let source = sources.join("targets").join(name).with_extension("cc");
+        run(Command::new(&compiler).args(COMMON).arg(source).arg("-o").arg(out.join(name)))?;
+    }
+    // Optimised, which the tests' own programs are not.
+    run(Command::new(env::var("RUSTC")?)
+        .args(["--edition", "2024", "-O", "-g", "--crate-name", "rust_paths", "-o"])
+        .arg(out.join("rust_paths"))
+        .arg(sources.join("targets/rust/rust_paths.rs")))?;
     let plugin = sources.join("targets/places_plugin.c");
     compile(&plugin, &out.join("places_plugin"), &["-shared", "-fPIC"])?;
     run(Command::new("objcopy")
@@ -66,10 +75,20 @@ fn main() -> Result<()> {
         .arg(out.join("hooked"))
         .arg(out.join("hooked_stripped")))?;
 
-    for entry in fs::read_dir(sources.join("profiles"))? {
+    copy_files(&sources.join("profiles"), &profiles)?;
+    // Tests look for the lines of marks in them.
+    copy_files(&sources.join("targets"), &out.join("sources"))?;
+    copy_files(&sources.join("targets/rust"), &out.join("sources"))
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
         let path = entry?.path();
-        if let Some(name) = path.file_name() {
-            fs::copy(&path, profiles.join(name))?;
+        if let Some(name) = path.file_name()
+            && path.is_file()
+        {
+            fs::copy(&path, to.join(name))?;
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod elf;
 pub mod environment;
 pub mod nginx;
+pub mod paths;
 pub mod postgresql;
 pub mod process;
 pub mod target;

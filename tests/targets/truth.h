@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 typedef uint8_t u8;
+typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 
@@ -64,6 +65,8 @@ static int truth_argc;
 static char **truth_argv;
 static u64 truth_random_state;
 static const char *truth_role = "main";
+/* Prints more keys of the truth's line, each with a comma before it; or NULL. */
+static void (*truth_more)(void);
 
 /* ---- options: key=value ---- */
 
@@ -134,7 +137,7 @@ static inline void truth_now_open(struct truth *t) {
 
 /* An open that is seen; `before` is what the id meant until now, or NULL. */
 static inline struct gen *truth_open(struct truth *t, struct gen *before, u64 bytes) {
-    struct gen *g = calloc(1, sizeof *g);
+    struct gen *g = (struct gen *)calloc(1, sizeof *g);
     t->opened++;
     if (before && before->open) { /* reopened without a close: the earlier one is gone */
         t->reopened++;
@@ -150,7 +153,7 @@ static inline struct gen *truth_open(struct truth *t, struct gen *before, u64 by
 
 /* A granule whose open was not seen, at the first alloc or close in our sight. */
 static inline struct gen *truth_lazy(struct truth *t, u64 bytes) {
-    struct gen *g = calloc(1, sizeof *g);
+    struct gen *g = (struct gen *)calloc(1, sizeof *g);
     t->opened_before++;
     truth_now_open(t);
     g->open = true;
@@ -296,7 +299,9 @@ static inline void truth_print(const struct truth *const *all, size_t count) {
     KEY("calls_cut_by_exec", truth_losses.calls_cut_by_exec);
     KEY("read_fault", truth_losses.read_fault);
     KEY("walk_cut", truth_losses.walk_cut);
-    printf("}}\n");
+    printf("}");
+    if (truth_more) truth_more();
+    printf("}\n");
     fflush(stdout);
 }
 

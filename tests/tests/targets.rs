@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use drainprof_tests::{compare::sum_rule, environment, target};
+use drainprof_tests::{compare::sum_rule, environment, paths::marked, target};
 use serde_json::Value;
 
 /// Runs a target as `drainprof run` would start it.
@@ -84,6 +84,13 @@ fn truths_add_up() -> Result<()> {
         ("patterns", &["mode=mixed", "seconds=1"]),
         ("patterns", &["mode=shutdown", "seconds=1"]),
         ("patterns", &["mode=unclosed", "seconds=1"]),
+        ("paths", &["deep=200", "alt=1", "large=1"]),
+        ("paths_fixed", &["warm=20"]),
+        ("paths_static", &["fork=1"]),
+        ("paths_cpp", &[]),
+        ("rust_paths", &[]),
+        ("thousand", &["closes=1000"]),
+        ("delays", &["pins=3"]),
         ("rust_arena", &[]),
         ("rust_slab", &[]),
         ("rust_epochs", &[]),
@@ -114,6 +121,55 @@ fn truths_add_up() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// The truths of call paths are those of the allocators, apart by path; and every path differs from the others.
+#[test]
+fn paths_add_up() -> Result<()> {
+    for (name, args) in [
+        ("paths", &["deep=200", "alt=1", "large=1"][..]),
+        ("paths", &["rounds=1"]),
+        ("paths_cpp", &[]),
+        ("rust_paths", &[]),
+        ("thousand", &[]),
+    ] {
+        let truth = run(name, args)?.remove(0);
+        let paths = truth["paths"].as_array().context("a list of paths")?;
+        let sum =
+            |key: &str| -> u64 { paths.iter().filter_map(|path| path["site"][key].as_u64()).sum() };
+        assert_eq!(sum("allocated"), count(&truth, "objects.allocated"), "{name} {args:?}");
+        assert_eq!(sum("live"), count(&truth, "objects.live"), "{name} {args:?}");
+        let mut chains: Vec<&str> =
+            paths.iter().filter_map(|path| path["chain"].as_str()).collect();
+        chains.sort_unstable();
+        chains.dedup();
+        assert_eq!(chains.len(), paths.len(), "{name} {args:?}");
+        for mark in chains.iter().flat_map(|chain| chain.split(" < ")) {
+            let mark = mark.trim_end_matches('…').split_once('@').map(|(_, mark)| mark);
+            mark.map(marked).transpose()?;
+        }
+        for path in paths {
+            let of = |key: &str| path["site"][key].as_u64().unwrap_or(0);
+            assert!(of("objects") > 0, "{name} {args:?}: every path pins: {path}");
+            assert!(of("objects") >= of("granules_pinned"), "{path}");
+            assert!(of("granules_pinned") >= of("granules_retained"), "{path}");
+        }
+    }
+    Ok(())
+}
+
+/// A thousand sites pin a hundred thousand granules, each another number of them: their ranks are distinct.
+#[test]
+fn ranks_are_distinct() -> Result<()> {
+    let truth = run("thousand", &[])?.remove(0);
+    assert_eq!(count(&truth, "granules.pinned"), 100_000);
+    let paths = truth["paths"].as_array().context("a list of paths")?;
+    let mut pinned: Vec<u64> =
+        paths.iter().filter_map(|path| path["site"]["granules_pinned"].as_u64()).collect();
+    pinned.sort_unstable();
+    let expected: Vec<u64> = (1..1000).chain([100_000]).collect();
+    assert_eq!(pinned, expected);
     Ok(())
 }
 
