@@ -113,6 +113,14 @@ pub struct Cursor {
     pub interrupted: u64,
 }
 
+/// The address under which a frame is told. Names are looked for one byte before it, where the call is that it returns
+/// from; a frame that was interrupted, which goes on with the very instruction, is told one byte later.
+#[inline(always)]
+#[must_use]
+pub const fn shown(at: &Cursor) -> u64 {
+    if at.interrupted == 0 { at.pc } else { at.pc.wrapping_add(1) }
+}
+
 /// Where a step leads. A plain number, because the kernel side passes it through a call.
 pub mod step {
     /// To the caller's frame.

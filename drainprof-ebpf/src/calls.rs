@@ -310,10 +310,11 @@ pub(crate) extern "C" fn call_nested(target: u32, rsp: u64) -> u32 {
     0
 }
 
-/// 1 where this thread is inside a call that opens a granule of the series' allocator.
+/// Not 0 where this thread is inside a call that opens a granule of the series' allocator: its return address, or 1 where
+/// that was not wanted.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u32 {
+pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u64 {
     let Some(state) = series::state(series) else { return 0 };
     // SAFETY: map memory; the key is written before the series is handed out.
     let (target, allocator) = unsafe { ((*state).key.target, (*state).key.allocator) };
@@ -325,7 +326,12 @@ pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u32 {
                 && (*frame).rsp >= rsp
         }
     });
-    u32::from(found.is_some())
+    // SAFETY: as above.
+    match found.map(|frame| unsafe { (*frame).file.inputs[op::INPUT_CALLER as usize] }) {
+        Some(0) => 1,
+        Some(caller) => caller,
+        None => 0,
+    }
 }
 
 /// Whether an enclosing call of this thread has taken the object out already: a wrapper's inner free.

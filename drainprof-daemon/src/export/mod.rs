@@ -203,7 +203,8 @@ mod tests {
                 serde_json::Value::Array(items) => items.iter_mut().for_each(spoil),
                 serde_json::Value::Object(fields) => {
                     let names = ["how", "kind", "level", "weight", "pid", "target", "generation"];
-                    let more = ["code", "signal", "from_target", "one_in", "verdict", "class", "path_end"];
+                    let more =
+                        ["code", "signal", "from_target", "one_in", "verdict", "class", "path_end"];
                     let kept = |name: &str| names.contains(&name) || more.contains(&name);
                     fields.iter_mut().filter(|(name, _)| !kept(name)).for_each(|(_, v)| spoil(v));
                 }

@@ -71,8 +71,8 @@ impl Stack for Snapshot<'_> {
 /// What a snapshot shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
-    /// Where the callers of the start go on, the nearest first: return addresses; below a signal handler the
-    /// address of the instruction that was interrupted. The start's own address is not among them.
+    /// Where the callers of the start go on, the nearest first, as [`unwind::shown`] has them. The start's own address is
+    /// not among them.
     pub addresses: Vec<u64>,
     /// The rules of the frames that were passed, the start's and the last one's too, by
     /// [`rule_key`]. They hold for the address, whatever the stack.
@@ -182,7 +182,7 @@ impl Unwinder {
             if is_start {
                 walk.starts_in_code = true;
             } else {
-                walk.addresses.push(at.pc);
+                walk.addresses.push(unwind::shown(&at));
             }
             is_start = false;
             let rule = match known {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, io::IoSliceMut, sync::Arc, time::Duration};
 
 use drainprof_common::{
     hist::{Hist, Of},
+    loss::Loss,
     spec::LABEL_BYTES,
     state,
 };
@@ -16,8 +17,8 @@ use nix::{
 use super::observer::{Observer, Target};
 use crate::{
     account::{
-        AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, SiteFacts,
-        Snapshot, TargetFacts,
+        AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, PathEnd, ProbeFacts, SelfUse,
+        SiteFacts, Snapshot, TargetFacts,
     },
     bpf::{GranuleRecord, SeriesRecord},
     profile::Phase,
@@ -76,6 +77,16 @@ impl Observer {
                 series.entry(target).or_default().push(facts);
             }
         }
+        let mut losses = self.session.read_losses();
+        for site in series.values().flatten().flat_map(|facts| &facts.sites) {
+            match site.path.end {
+                PathEnd::Start => {}
+                PathEnd::NotCaptured => losses[Loss::PathNotCaptured as usize] += site.allocated,
+                PathEnd::TooDeep | PathEnd::NoUnwindInfo | PathEnd::Unreadable => {
+                    losses[Loss::PathCut as usize] += site.allocated;
+                }
+            }
+        }
         let mut targets: Vec<TargetFacts> = self
             .targets
             .iter()
@@ -94,7 +105,7 @@ impl Observer {
             duty: None,
             sample: self.config.sample,
             targets,
-            losses: self.session.read_losses(),
+            losses,
             halfway: None,
             self_use: self.self_use(),
             prices_measured: self.options.costs.measured,

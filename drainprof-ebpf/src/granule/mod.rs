@@ -35,6 +35,7 @@ use self::{
     open::granule_begin,
 };
 use crate::{
+    calls,
     hit::Hit,
     losses,
     series::{self, bump},
@@ -217,7 +218,11 @@ extern "C" fn granule_hold_or_begin(series: u32, id: u64, how: u32, bytes: u64, 
         if word & BEGIN == 0 {
             return word;
         }
-        match granule_begin(series, id, how | word as u32, bytes, 0) {
+        // The open will find its granule described but for what it alone can tell.
+        let place =
+            if word as u32 & mode::IN_FLIGHT == 0 { 0 } else { calls::open_in_flight(series, rsp) };
+        let place = if place == 1 { 0 } else { place };
+        match granule_begin(series, id, how | word as u32, bytes, place) {
             NOTHING => NOTHING,
             _ => AGAIN,
         }

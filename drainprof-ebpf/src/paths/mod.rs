@@ -111,9 +111,6 @@ pub(crate) extern "C" fn path_find(walk: *mut WalkState, begin: u32) -> u32 {
         } else {
             end::TOO_DEEP
         };
-        if reason != end::START {
-            losses::count(Loss::PathCut);
-        }
         (*walk).hash = path_hash((*walk).hash, u64::from(reason));
         table::path_enter(walk, reason)
     }

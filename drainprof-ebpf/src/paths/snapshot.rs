@@ -4,7 +4,6 @@ use core::ffi::c_void;
 
 use aya_ebpf::{helpers::generated::bpf_probe_read_user, maps::ring_buf::RingBufEntry};
 use drainprof_common::{
-    loss::Loss,
     maps::MAX_FRAMES,
     paths::{
         CODE_RANGES, LargeSnapshot, SNAPSHOT_LARGE, SNAPSHOT_SMALL, SPACE_SLOTS, SmallSnapshot,
@@ -14,7 +13,7 @@ use drainprof_common::{
 };
 
 use super::{table, unwind::stack_window};
-use crate::{calls, losses, maps};
+use crate::{calls, maps};
 
 /// Windows that are looked at: more than fit a snapshot, because one ends where a page cannot be read.
 const WINDOWS: usize = 2 * SNAPSHOT_LARGE / WINDOW_BYTES;
@@ -56,8 +55,8 @@ pub(super) extern "C" fn path_unknown(walk: *mut WalkState) -> u32 {
                 path_send_large(walk, path - 1)
             };
             if sent == 0 {
+                // User space counts what that concerns.
                 table::turn(path - 1, end::SENT, end::NOT_SENT);
-                losses::count(Loss::PathNotCaptured);
             }
         }
         path

@@ -7,7 +7,7 @@ use drainprof_common::{
     paths::{WINDOW_BYTES, WalkState},
     unwind::{
         MAX_PATH, RULE_WAYS, Rule, RuleBucket, Stack, advance, path_hash, rule_bucket, rule_key,
-        step,
+        shown, step,
     },
 };
 
@@ -75,7 +75,7 @@ pub(super) extern "C" fn stack_window(walk: *mut WalkState, address: u64) -> u32
 pub(super) unsafe fn add(walk: *mut WalkState) {
     // SAFETY: map memory that the caller has taken.
     unsafe {
-        let pc = (*walk).at.pc;
+        let pc = shown(&(*walk).at);
         let frames = (*walk).frames;
         let index = core::hint::black_box(frames as usize) & (MAX_PATH - 1);
         (&raw mut (*walk).addresses).cast::<u64>().add(index).write(pc);
