@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::{
-    args::{CacheArgs, ObserveArgs, SizeArgs},
+    args::{CacheArgs, LevelArg, ObserveArgs, SizeArgs},
     exit::{Failure, code},
+    output::require_no_terminal,
 };
 use crate::{
     bpf::{Offsets, SessionConfig, Sizes},
     calibrate::{self, CalibrateOptions},
     export::{self, Format},
     kernel::{self, HostView, LiveHost, Tracefs},
-    profile::Library,
+    profile::{Level, Library},
     report,
     watch::{Observer, ObserverOptions},
 };
@@ -113,7 +114,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     };
     let options = ObserverOptions {
         profiles,
-        level: args.level.map(Into::into),
+        level: level(args),
         follow: args.follow_forks,
         debug_dirs: args.debug_dir.clone(),
         costs: calibrate::costs(&calibration(&args.cache, false)),
@@ -166,7 +167,21 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         )
         .into());
     }
+    if format.paths && !matches!(args.level, None | Some(LevelArg::Stacks)) {
+        return Err(Failure::new(
+            code::USAGE,
+            format!("{} shows call paths, which need --level stacks", format.name),
+        )
+        .into());
+    }
+    require_no_terminal(format, args.output.as_deref())?;
     Ok(format)
+}
+
+/// The level asked for; a format that shows call paths asks for them.
+fn level(args: &ObserveArgs) -> Option<Level> {
+    let paths = export::format(&args.format).is_some_and(|format| format.paths);
+    args.level.map(Into::into).or(paths.then_some(Level::Stacks))
 }
 
 /// How the report is to be built.

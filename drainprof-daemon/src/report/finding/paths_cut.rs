@@ -71,7 +71,7 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
 
 fn reason(end: PathEnd, cut: &Cut) -> String {
     let count = cut.paths.len();
-    let mut text = match end {
+    let text = match end {
         PathEnd::Start => format!("{count} are whole"),
         PathEnd::TooDeep => format!("{count} are deeper than is followed"),
         PathEnd::NoUnwindInfo => format!("{count} end at code without unwind information"),
@@ -80,12 +80,12 @@ fn reason(end: PathEnd, cut: &Cut) -> String {
             format!("{count} were not captured, because they were not known yet")
         }
     };
-    if !cut.modules.is_empty() {
-        let named: Vec<&str> = cut.modules.iter().take(MODULES).map(String::as_str).collect();
-        let more = if cut.modules.len() > MODULES { ", …" } else { "" };
-        text += &format!(" ({}{more})", named.join(", "));
+    if cut.modules.is_empty() {
+        return text;
     }
-    text
+    let named: Vec<&str> = cut.modules.iter().take(MODULES).map(String::as_str).collect();
+    let more = if cut.modules.len() > MODULES { ", …" } else { "" };
+    format!("{text} ({}{more})", named.join(", "))
 }
 
 #[cfg(test)]
