@@ -43,6 +43,15 @@ mod tests {
         insta::assert_snapshot!("folded_holders", folded(&holders, PinWeight::Granules));
     }
 
+    /// The example of the documentation is what the sample gives.
+    #[test]
+    fn documented() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/flamegraphs.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let text = folded(&samples::stacks_snapshot(), PinWeight::Granules);
+        assert!(page.contains(&format!("```text\n{text}```")), "{text}");
+    }
+
     /// Without call paths there is nothing to write.
     #[test]
     fn nothing_without_paths() {
