@@ -113,9 +113,10 @@ pub(super) struct ObserveArgs {
     /// Show where the probes would go, and attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Granules that the report lists at most, per allocator.
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub(super) top: usize,
+    /// Granules and call paths that the report lists at most, per allocator. Default: 20, or 1000 in
+    /// formats that show call paths alone.
+    #[arg(long, value_name = "N")]
+    pub(super) top: Option<usize>,
     /// List only granules of at least this age.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
     pub(super) min_age: Duration,
@@ -203,7 +204,7 @@ impl ObserveArgs {
             follow_forks: false,
             fail_under: None,
             dry_run: false,
-            top: 20,
+            top: None,
             min_age: Duration::ZERO,
             min_size: 0,
             sites,

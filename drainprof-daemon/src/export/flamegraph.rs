@@ -12,8 +12,10 @@ use inferno::flamegraph::{Options, Palette, from_lines};
 use super::{Error, Exporter, Style, escape, weigh, weigh::Stacks};
 use crate::report::{Report, units};
 
-/// Characters of a title's list of processes.
-const LIST: usize = 80;
+/// Characters of a title's lists (processes, profiles), and of the line below it: what does not fit the
+/// picture's width would be cut at both ends.
+const LIST: usize = 32;
+const BELOW: usize = 150;
 /// All widths of a picture add up to less: what is more is only in a report that was made by hand.
 const MOST: u64 = 1 << 52;
 
@@ -70,17 +72,13 @@ fn subtitle(report: &Report, stacks: &Stacks) -> String {
     if !report.complete {
         parts.push("INCOMPLETE: something that the counts need was lost".to_owned());
     }
-    parts.push(format!(
-        "width: {} of a call path; {} observed",
-        stacks.quantity.words(),
-        units::duration(report.window.observed())
-    ));
+    parts.push(format!("{} observed", units::duration(report.window.observed())));
     let mut allocators = report.targets.iter().flat_map(|target| &target.allocators);
     if let Some(sampling) = allocators.find_map(|allocator| allocator.sampling) {
         parts.push(format!("in a sample of 1 of {} granules", sampling.one_in));
     }
     parts.extend(stacks.left_out.iter().cloned());
-    parts.join("; ")
+    escape::shown(&parts.join("; "), BELOW)
 }
 
 /// A picture that says why there is none.
