@@ -4,7 +4,12 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{account::Duty, export::FORMATS, plan::Sites, profile::Level};
+use crate::{
+    account::Duty,
+    export::{FORMATS, PinWeight},
+    plan::Sites,
+    profile::Level,
+};
 
 const EXIT_CODES: &str = "Exit codes:
   0 ok    1 failure    2 usage    3 below --fail-under    4 no such target, or no profile matches
@@ -29,6 +34,7 @@ pub(super) enum Command {
   drainprof attach -p 4242                        a live table, and a report at Ctrl-C
   drainprof attach -p 4242 -d 30s -o json         30 seconds, then one JSON document
   drainprof attach -p $(pidof -s svc) --profile ./svc.toml --level objects
+  drainprof attach -p 4242 -d 30s -o flamegraph -O pins.svg   who pins, as a picture
   drainprof attach -p 4242 --dry-run              where the probes would go; attaches nothing
   drainprof attach -p 4242 --duty 10s/10m -d 24h  10 seconds of every 10 minutes, for a day
   drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
@@ -86,6 +92,10 @@ pub(super) struct ObserveArgs {
     #[arg(short = 'o', long, value_parser = format_names(), default_value = FORMATS[0].name,
           value_name = "FORMAT", env = "DRAINPROF_FORMAT")]
     pub(super) format: String,
+    /// What widths mean (formats folded and flamegraph).
+    #[arg(long, value_enum, default_value_t = WeightArg::Granules, value_name = "WHAT",
+          env = "DRAINPROF_WEIGHT")]
+    pub(super) weight: WeightArg,
     /// Write to this file instead of stdout.
     #[arg(short = 'O', long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
@@ -103,9 +113,10 @@ pub(super) struct ObserveArgs {
     /// Show where the probes would go, and attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Granules that the report lists at most, per allocator.
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub(super) top: usize,
+    /// Granules and call paths that the report lists at most, per allocator. Default: 20, or 1000 in
+    /// formats that show call paths alone.
+    #[arg(long, value_name = "N")]
+    pub(super) top: Option<usize>,
     /// List only granules of at least this age.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
     pub(super) min_age: Duration,
@@ -190,12 +201,13 @@ impl ObserveArgs {
             sample: 1,
             interval: Duration::from_secs(1),
             format: FORMATS[0].name.to_owned(),
+            weight: WeightArg::Granules,
             output: None,
             events: false,
             follow_forks: false,
             fail_under: None,
             dry_run: false,
-            top: 20,
+            top: None,
             min_age: Duration::ZERO,
             min_size: 0,
             sites,
@@ -321,6 +333,27 @@ impl From<LevelArg> for Level {
             LevelArg::Boundary => Self::Boundary,
             LevelArg::Objects => Self::Objects,
             LevelArg::Stacks => Self::Stacks,
+        }
+    }
+}
+
+/// What the widths of a flame graph mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum WeightArg {
+    /// Granules that the path pinned.
+    Granules,
+    /// Bytes of its pins.
+    Bytes,
+    /// Bytes of the granules that it retains now.
+    Retained,
+}
+
+impl From<WeightArg> for PinWeight {
+    fn from(weight: WeightArg) -> Self {
+        match weight {
+            WeightArg::Granules => Self::Granules,
+            WeightArg::Bytes => Self::Bytes,
+            WeightArg::Retained => Self::Retained,
         }
     }
 }

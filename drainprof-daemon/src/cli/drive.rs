@@ -133,7 +133,8 @@ impl Driver {
     /// Prepares output and the loop. Must be called inside the runtime.
     pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
         let format = options::format(args)?;
-        let output = Output::open(args.output.as_deref(), args.top)?;
+        let mut output = Output::open(args.output.as_deref(), options::top(args))?;
+        output.weigh(args.weight.into());
         let symbols = symbols::wanted(args)?;
         let observer = Box::new(options::observer(args)?);
         let rings =

@@ -7,13 +7,14 @@ use anyhow::{Context as _, Result};
 use super::{
     args::{CacheArgs, LevelArg, ObserveArgs, SizeArgs},
     exit::{Failure, code},
+    output::require_no_terminal,
 };
 use crate::{
     bpf::{Offsets, SessionConfig, Sizes},
     calibrate::{self, CalibrateOptions},
     export::{self, Format},
     kernel::{self, HostView, LiveHost, Tracefs},
-    profile::Library,
+    profile::{Level, Library},
     report,
     watch::{Observer, ObserverOptions},
 };
@@ -113,7 +114,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     };
     let options = ObserverOptions {
         profiles,
-        level: args.level.map(Into::into),
+        level: level(args),
         follow: args.follow_forks,
         debug_dirs: args.debug_dir.clone(),
         costs: calibrate::costs(&calibration(&args.cache, false)),
@@ -170,7 +171,27 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         )
         .into());
     }
+    if format.paths && !matches!(args.level, None | Some(LevelArg::Stacks)) {
+        return Err(Failure::new(
+            code::USAGE,
+            format!("{} shows call paths, which need --level stacks", format.name),
+        )
+        .into());
+    }
+    require_no_terminal(format, args.output.as_deref())?;
     Ok(format)
+}
+
+/// The level asked for; a format that shows call paths asks for them.
+fn level(args: &ObserveArgs) -> Option<Level> {
+    let paths = export::format(&args.format).is_some_and(|format| format.paths);
+    args.level.map(Into::into).or(paths.then_some(Level::Stacks))
+}
+
+/// How many granules and call paths are listed. A picture has room for more than a page.
+pub(super) fn top(args: &ObserveArgs) -> usize {
+    let paths = export::format(&args.format).is_some_and(|format| format.paths);
+    args.top.unwrap_or(if paths { 1_000 } else { 20 })
 }
 
 /// How the report is to be built.
@@ -179,7 +200,7 @@ pub(super) fn report(args: &ObserveArgs) -> report::Options {
         kernel: nix::sys::utsname::uname()
             .map(|name| name.release().to_string_lossy().into_owned())
             .unwrap_or_default(),
-        top: args.top,
+        top: top(args),
         min_age: args.min_age,
         min_bytes: args.min_size,
         ..report::Options::default()
@@ -189,4 +210,37 @@ pub(super) fn report(args: &ObserveArgs) -> report::Options {
 /// Whether tracefs is there; for `doctor`.
 pub(super) fn tracefs_is_mounted(host: &dyn HostView) -> bool {
     Tracefs::find(host).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Cli, Command};
+
+    fn parsed(more: &[&str]) -> ObserveArgs {
+        let words = ["drainprof", "attach", "-p", "1", "-O", "out"].iter().chain(more);
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Attach(attach) => attach.observe,
+            _ => unreachable!(),
+        }
+    }
+
+    /// A format that shows call paths asks for them, and refuses a level that has none.
+    #[test]
+    fn formats_of_paths_need_stacks() {
+        for name in ["folded", "flamegraph", "pprof"] {
+            let args = parsed(&["-o", name]);
+            assert_eq!(format(&args).unwrap().name, name);
+            assert_eq!((level(&args), top(&args)), (Some(Level::Stacks), 1_000));
+            assert!(format(&parsed(&["-o", name, "--level", "stacks"])).is_ok());
+            let error = format(&parsed(&["-o", name, "--level", "objects"])).unwrap_err();
+            assert!(error.to_string().contains("--level stacks"), "{error}");
+            assert_eq!(top(&parsed(&["-o", name, "--top", "20"])), 20);
+        }
+        let args = parsed(&["-o", "json"]);
+        assert_eq!((level(&args), top(&args)), (None, 20));
+        assert!(format(&parsed(&["-o", "json", "--level", "objects"])).is_ok());
+    }
 }

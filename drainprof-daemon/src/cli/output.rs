@@ -9,7 +9,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::export::Style;
+use super::exit::{Failure, code};
+use crate::export::{Format, PinWeight, Style};
 
 /// Talk goes to stderr; `RUST_LOG` overrides what `-v` asks for.
 pub(super) fn init_talk(verbose: u8) {
@@ -30,6 +31,18 @@ pub(super) fn init_talk(verbose: u8) {
 
 fn no_color() -> Option<()> {
     std::env::var_os("NO_COLOR").filter(|value| !value.is_empty()).map(drop)
+}
+
+/// Refuses to write what is no text to a terminal.
+pub(super) fn require_no_terminal(format: &Format, path: Option<&Path>) -> Result<()> {
+    if format.binary && path.is_none() && io::stdout().is_terminal() {
+        let text = format!(
+            "{} is no text and does not belong on a terminal: name a file with -O, or redirect stdout",
+            format.name
+        );
+        return Err(Failure::new(code::USAGE, text).into());
+    }
+    Ok(())
 }
 
 /// The place that output goes to.
@@ -55,8 +68,14 @@ impl Output {
             colour: terminal && no_color().is_none(),
             width: if terminal { width } else { 100 },
             top,
+            weight: PinWeight::default(),
         };
         Ok(Self { writer: BufWriter::new(writer), terminal, style })
+    }
+
+    /// What widths mean, in formats that have them.
+    pub(super) const fn weigh(&mut self, weight: PinWeight) {
+        self.style.weight = weight;
     }
 
     /// Whether a person looks at it.

@@ -5,18 +5,25 @@
 
 pub mod diff;
 mod escape;
+mod flamegraph;
+mod folded;
 mod json;
 pub mod live;
 mod ndjson;
+mod pprof;
 mod rate;
+mod stack;
 mod table;
 mod text;
+mod weigh;
 
 use std::{fmt, io};
 
 use drainprof_common::event::{Event, EventKind};
 
 pub use escape::shown;
+pub use weigh::PinWeight;
+use weigh::weigh;
 
 use crate::report::Report;
 
@@ -44,7 +51,7 @@ impl Error {
     }
 }
 
-/// How text looks. The data formats do not heed it.
+/// How output looks. `json`, `ndjson` and `pprof` do not heed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// Whether to colour; the caller knows whether this is a terminal and what `NO_COLOR` says.
@@ -53,11 +60,13 @@ pub struct Style {
     pub width: u16,
     /// Rows that a list shows at most.
     pub top: usize,
+    /// What the widths of `folded` and `flamegraph` mean.
+    pub weight: PinWeight,
 }
 
 impl Default for Style {
     fn default() -> Self {
-        Self { colour: false, width: 100, top: 10 }
+        Self { colour: false, width: 100, top: 10, weight: PinWeight::Granules }
     }
 }
 
@@ -120,6 +129,10 @@ pub struct Format {
     pub what: &'static str,
     /// Whether it has records for single events (`--events`).
     pub events: bool,
+    /// Whether it shows call paths and nothing else, so that it needs the level `stacks`.
+    pub paths: bool,
+    /// Whether it is no text: not for a terminal.
+    pub binary: bool,
     /// Who writes it.
     pub exporter: &'static dyn Exporter,
 }
@@ -132,6 +145,8 @@ pub const FORMATS: &[Format] = &[
         media_type: "text/plain; charset=utf-8",
         what: "tables for people; one line per allocator and interval, then the report",
         events: false,
+        paths: false,
+        binary: false,
         exporter: &text::Text,
     },
     Format {
@@ -140,6 +155,8 @@ pub const FORMATS: &[Format] = &[
         media_type: "application/json",
         what: "one drainprof.report/1 document at the end",
         events: false,
+        paths: false,
+        binary: false,
         exporter: &json::Json,
     },
     Format {
@@ -148,7 +165,39 @@ pub const FORMATS: &[Format] = &[
         media_type: "application/x-ndjson",
         what: "one JSON record per line: intervals, events if asked for, then the report",
         events: true,
+        paths: false,
+        binary: false,
         exporter: &ndjson::Ndjson,
+    },
+    Format {
+        name: "folded",
+        extension: "folded",
+        media_type: "text/plain; charset=utf-8",
+        what: "call paths as folded stacks, one per line, weighed by --weight",
+        events: false,
+        paths: true,
+        binary: false,
+        exporter: &folded::Folded,
+    },
+    Format {
+        name: "flamegraph",
+        extension: "svg",
+        media_type: "image/svg+xml",
+        what: "call paths as a flame graph (SVG), as wide as --weight says",
+        events: false,
+        paths: true,
+        binary: false,
+        exporter: &flamegraph::Flamegraph,
+    },
+    Format {
+        name: "pprof",
+        extension: "pb.gz",
+        media_type: "application/gzip",
+        what: "call paths for `go tool pprof` and other viewers of profiles (compressed protobuf)",
+        events: false,
+        paths: true,
+        binary: true,
+        exporter: &pprof::Pprof,
     },
 ];
 
@@ -185,6 +234,9 @@ mod tests {
                 let interval = Interval { before: None, now: &report, clock: "12:00:05" };
                 format.exporter.interval(&interval, &Style::default(), &mut out).unwrap();
                 format.exporter.report(&report, &Style::default(), &mut out).unwrap();
+                if format.binary {
+                    continue;
+                }
                 let text = String::from_utf8(out).unwrap();
                 let bad = text.chars().find(|&c| c != '\n' && escape::is_hostile(c));
                 assert_eq!(bad, None, "{name} as {}", format.name);
@@ -228,6 +280,9 @@ mod tests {
                     live::screen(&interval, &Style::default(), &mut out).unwrap();
                 }
                 format.exporter.report(&spoilt, &Style::default(), &mut out).unwrap();
+                if format.binary {
+                    continue;
+                }
                 let text = String::from_utf8(out).unwrap();
                 let bad = text.chars().find(|&c| c != '\n' && escape::is_hostile(c));
                 assert_eq!(bad, None, "{name} as {}", format.name);
@@ -247,7 +302,7 @@ mod tests {
                 Ok(())
             }
         }
-        let report = Report::build(&samples::drain_snapshot(), &Options::default());
+        let report = Report::build(&samples::stacks_snapshot(), &Options::default());
         for format in FORMATS {
             let write = |kind| {
                 format.exporter.report(&report, &Style::default(), &mut Closed(kind)).unwrap_err()

@@ -6,7 +6,7 @@
 
 use std::{
     cmp::{Ordering, Reverse},
-    collections::BTreeMap,
+    collections::HashMap,
 };
 
 use drainprof_common::hist::Hist;
@@ -33,7 +33,7 @@ pub(super) fn add(
     if facts.level != Level::Stacks {
         return;
     }
-    let mut joined: BTreeMap<(&CallPath, u64), Vec<&SiteFacts>> = BTreeMap::new();
+    let mut joined: HashMap<(&CallPath, u64), Vec<&SiteFacts>> = HashMap::new();
     for site in &facts.sites {
         joined.entry((&site.path, site.opened_at)).or_default().push(site);
     }

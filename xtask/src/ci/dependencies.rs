@@ -4,6 +4,7 @@
 //! well; advisories need its database and are not looked at here. A dependency counts as used when its
 //! name stands in a source file of its package, which is what cargo-machete goes by.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -17,13 +18,15 @@ use crate::{artifacts, work};
 pub(super) fn licences(root: &Path) -> Result<()> {
     let path = root.join("deny.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let allowed = allowed(&text)?;
+    let (allowed, exceptions, none) = (allowed(&text)?, exceptions(&text)?, Vec::new());
     let mut breaches = Vec::new();
     let metadata = artifacts::metadata(root)?;
     for package in &metadata.packages {
         let stated = package.license.as_deref().unwrap_or_default();
+        let excepted = exceptions.get(package.name.as_str()).unwrap_or(&none);
+        let is_allowed = |wanted: &LicenseReq| allows(&allowed, wanted) || allows(excepted, wanted);
         match Expression::parse_mode(stated, ParseMode::LAX) {
-            Ok(expression) if expression.evaluate(|wanted| allows(&allowed, wanted)) => {}
+            Ok(expression) if expression.evaluate(is_allowed) => {}
             Ok(_) => breaches.push(format!("{} {}: {stated}", package.name, package.version)),
             Err(_) => breaches.push(format!("{} {}: no licence", package.name, package.version)),
         }
@@ -43,7 +46,31 @@ fn allowed(text: &str) -> Result<Vec<String>> {
         .and_then(|licences| licences.get("allow"))
         .and_then(toml::Value::as_array)
         .context("deny.toml has no list `licenses.allow`")?;
-    Ok(list.iter().filter_map(toml::Value::as_str).map(str::to_owned).collect())
+    Ok(texts(list))
+}
+
+fn texts(list: &[toml::Value]) -> Vec<String> {
+    list.iter().filter_map(toml::Value::as_str).map(str::to_owned).collect()
+}
+
+/// The licences that it allows to single packages, by their names.
+fn exceptions(text: &str) -> Result<BTreeMap<String, Vec<String>>> {
+    let table: toml::Table = text.parse().context("parse deny.toml")?;
+    let list = table
+        .get("licenses")
+        .and_then(|licences| licences.get("exceptions"))
+        .and_then(toml::Value::as_array);
+    list.into_iter()
+        .flatten()
+        .map(|exception| {
+            let name = exception.get("crate").and_then(toml::Value::as_str);
+            let allow = exception.get("allow").and_then(toml::Value::as_array);
+            let (name, allow) = name
+                .zip(allow)
+                .context("an exception of deny.toml names no `crate` or no `allow`")?;
+            Ok((name.to_owned(), texts(allow)))
+        })
+        .collect()
 }
 
 fn allows(allowed: &[String], wanted: &LicenseReq) -> bool {
@@ -91,7 +118,7 @@ fn names(source: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{allowed, allows, names};
+    use super::{allowed, allows, exceptions, names};
     use spdx::{Expression, ParseMode};
 
     /// One allowed alternative is enough; a licence that is needed and not allowed is not.
@@ -113,6 +140,17 @@ mod tests {
     #[test]
     fn a_list_must_be_there() {
         assert!(allowed("[bans]\n").is_err());
+    }
+
+    /// An exception is of the one package that it names; half a one is an error, not an exception for all.
+    #[test]
+    fn exceptions_are_of_one_package() {
+        let text = "[[licenses.exceptions]]\ncrate = \"a\"\nallow = [\"MPL-2.0\"]\n";
+        let found = exceptions(text).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found["a"], ["MPL-2.0"]);
+        assert!(exceptions("[licenses]\n").unwrap().is_empty());
+        assert!(exceptions("[[licenses.exceptions]]\nallow = [\"MPL-2.0\"]\n").is_err());
     }
 
     /// A name counts as a whole word of code, not in a comment or inside of another word.

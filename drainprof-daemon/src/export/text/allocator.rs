@@ -17,7 +17,7 @@ impl Page<'_> {
         let head = format!("{} {instance}", escape::shown(&allocator.profile, SYMBOL));
         let head = self.paint(BOLD, head.trim_end());
         let kind = allocator.kind.name();
-        let level = if allocator.objects.is_some() { "objects" } else { "boundary" };
+        let level = allocator.level.name();
         self.line(&format!("\n  {head}  (kind {kind}, level {level}{destroyed})"))?;
         self.dsr(allocator)?;
         self.counts(allocator)?;
@@ -26,12 +26,13 @@ impl Page<'_> {
         if let Some(census) = &allocator.census {
             self.census(census)?;
         }
+        self.sites(allocator)?;
         self.open_granules(allocator)?;
         self.pinned_granules(allocator)
     }
 
     /// A named fact, on more lines if it does not fit one.
-    fn fact(&mut self, name: &str, text: &str) -> Result<(), Error> {
+    pub(super) fn fact(&mut self, name: &str, text: &str) -> Result<(), Error> {
         let indent = " ".repeat(NAMES);
         // Colour has no width, but the wrapping would not know; what is coloured is short.
         let lines = if text.contains('\u{1b}') {
@@ -313,7 +314,7 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-fn count(value: Option<u64>) -> String {
+pub(super) fn count(value: Option<u64>) -> String {
     value.map_or_else(dash, |value| value.to_string())
 }
 

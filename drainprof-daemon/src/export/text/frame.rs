@@ -1,7 +1,7 @@
 //! Places in words: `handle_request+0x3c server.c:84 (svc)`.
 
 use super::escape;
-use crate::report::Frame;
+use crate::report::{Frame, SiteFrame};
 
 /// Characters of a function's name in a line of its own, and in a table of granules.
 const LONG: usize = 96;
@@ -28,6 +28,21 @@ pub(super) fn long(frame: &Frame, place: Option<&str>) -> Option<String> {
         text = format!("{text} ({})", escape::shown(module, FILE));
     }
     Some(text)
+}
+
+/// One line per function of a frame of a call path, the innermost first.
+pub(super) fn lines(at: &SiteFrame) -> Vec<String> {
+    let frame = &at.frame;
+    let mut lines = Vec::new();
+    for inlined in frame.inlined.iter().rev() {
+        let name = escape::shown(&inlined.function, LONG);
+        let source = source(inlined.file.as_deref(), inlined.line);
+        let source = source.map(|source| format!(" {source}")).unwrap_or_default();
+        lines.push(format!("{name}{source} (inlined)"));
+    }
+    let outer = Frame { inlined: Vec::new(), ..frame.clone() };
+    lines.push(long(&outer, at.address.as_deref()).unwrap_or_else(|| "?".to_owned()));
+    lines
 }
 
 /// The function alone; else module and offset; else the bare address.

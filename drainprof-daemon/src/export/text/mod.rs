@@ -5,6 +5,7 @@
 
 mod allocator;
 mod frame;
+mod site;
 
 use std::io;
 

@@ -44,7 +44,7 @@ fn built_in_levels() {
     ] {
         let profile = library.get(name).unwrap();
         assert_eq!((profile.kind, default_level(profile)), (kind, default), "{name}");
-        assert_eq!(levels(profile), [Level::Boundary, Level::Objects], "{name}");
+        assert_eq!(levels(profile), [Level::Boundary, Level::Objects, Level::Stacks], "{name}");
         assert!(profile.probes.iter().any(|probe| probe.role == Role::Close), "{name}");
     }
 }

@@ -1,10 +1,10 @@
 //! `paths_cut`: call paths that could not be followed to the start of their thread, and why.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{Case, Found, Rule, Subject};
 use crate::{
-    account::PathEnd,
+    account::{CallPath, PathEnd},
     profile::Level,
     report::{Weight, units},
 };
@@ -20,9 +20,9 @@ const MODULES: usize = 3;
 
 /// The paths that end for one reason.
 #[derive(Default)]
-struct Cut {
-    paths: BTreeSet<(Vec<u64>, u64)>,
-    modules: BTreeSet<String>,
+struct Cut<'a> {
+    paths: HashSet<(&'a CallPath, u64)>,
+    modules: BTreeSet<&'a str>,
 }
 
 fn check(case: &Case<'_>) -> Vec<Found> {
@@ -35,7 +35,7 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
     }
     let frames = &case.snapshot.targets.get(subject.index)?.frames;
     let (mut allocated, mut all_allocated) = (0u64, 0u64);
-    let mut reasons: BTreeMap<PathEnd, Cut> = BTreeMap::new();
+    let mut reasons: BTreeMap<PathEnd, Cut<'_>> = BTreeMap::new();
     for site in &subject.facts.sites {
         all_allocated = all_allocated.saturating_add(site.allocated);
         let end = site.path.end;
@@ -44,13 +44,13 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
         }
         allocated = allocated.saturating_add(site.allocated);
         let cut = reasons.entry(end).or_default();
-        cut.paths.insert((site.path.addresses.clone(), site.opened_at));
+        cut.paths.insert((&site.path, site.opened_at));
         // The code that the outermost known call returns to is the one that cannot be left.
         let outermost = site.path.addresses.last().and_then(|address| frames.get(address));
         if let (PathEnd::NoUnwindInfo, Some(module)) =
             (end, outermost.and_then(|frame| frame.module.as_ref()))
         {
-            cut.modules.insert(module.clone());
+            cut.modules.insert(module);
         }
     }
     if reasons.is_empty() {
@@ -69,9 +69,9 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
     Some(subject.found(RULE.code, Weight::Info, message))
 }
 
-fn reason(end: PathEnd, cut: &Cut) -> String {
+fn reason(end: PathEnd, cut: &Cut<'_>) -> String {
     let count = cut.paths.len();
-    let mut text = match end {
+    let text = match end {
         PathEnd::Start => format!("{count} are whole"),
         PathEnd::TooDeep => format!("{count} are deeper than is followed"),
         PathEnd::NoUnwindInfo => format!("{count} end at code without unwind information"),
@@ -80,12 +80,12 @@ fn reason(end: PathEnd, cut: &Cut) -> String {
             format!("{count} were not captured, because they were not known yet")
         }
     };
-    if !cut.modules.is_empty() {
-        let named: Vec<&str> = cut.modules.iter().take(MODULES).map(String::as_str).collect();
-        let more = if cut.modules.len() > MODULES { ", …" } else { "" };
-        text += &format!(" ({}{more})", named.join(", "));
+    if cut.modules.is_empty() {
+        return text;
     }
-    text
+    let named: Vec<&str> = cut.modules.iter().take(MODULES).copied().collect();
+    let more = if cut.modules.len() > MODULES { ", …" } else { "" };
+    format!("{text} ({}{more})", named.join(", "))
 }
 
 #[cfg(test)]

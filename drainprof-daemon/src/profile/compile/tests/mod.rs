@@ -167,19 +167,19 @@ fn reallocs_bring_a_new_object() {
 /// Which probes a level wants, which levels a profile has, and which of them is the default.
 #[test]
 fn levels_follow_from_kind_and_probes() {
-    use Level::{Boundary, Objects};
+    use Level::{Boundary, Objects, Stacks};
     let open_close = "open create granule=ret\nclose shut granule=arg0";
     let with_live = "close shut granule=arg0 live=*(u32)(arg0)";
     let objects = "\nalloc take granule=arg0\nfree drop granule=arg0";
     let reset = "\nreset clear granule=arg0";
     for (kind, lines, all, default) in [
         ("bulk", open_close.to_owned(), vec![Boundary], Boundary),
-        ("bulk", format!("{open_close}{objects}"), vec![Boundary, Objects], Objects),
-        ("slab", format!("{open_close}{objects}"), vec![Boundary, Objects], Objects),
-        ("drain", format!("{open_close}{objects}"), vec![Objects], Objects),
+        ("bulk", format!("{open_close}{objects}"), vec![Boundary, Objects, Stacks], Objects),
+        ("slab", format!("{open_close}{objects}"), vec![Boundary, Objects, Stacks], Objects),
+        ("drain", format!("{open_close}{objects}"), vec![Objects, Stacks], Objects),
         ("drain", with_live.to_owned(), vec![Boundary], Boundary),
-        ("drain", format!("{with_live}{objects}"), vec![Boundary, Objects], Boundary),
-        ("drain", format!("{with_live}{objects}{reset}"), vec![Objects], Objects),
+        ("drain", format!("{with_live}{objects}"), vec![Boundary, Objects, Stacks], Boundary),
+        ("drain", format!("{with_live}{objects}{reset}"), vec![Objects, Stacks], Objects),
     ] {
         let profile = profile(kind, &lines);
         assert_eq!(levels(&profile), all, "{kind}: {lines}");
