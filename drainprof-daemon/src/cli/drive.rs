@@ -20,7 +20,7 @@ use super::{
 use crate::{
     account::{History, Snapshot},
     export::{Format, Interval as Between, live},
-    report::{self, Report, Verdict},
+    report::{self, Report, Verdict, filter::Filter},
     symbolize::Symbols,
     watch::{Ending, Observer, Resting},
 };
@@ -90,6 +90,7 @@ pub(super) struct Driver {
     output: Output,
     format: &'static Format,
     options: report::Options,
+    filter: Filter,
     fail_under: Option<f64>,
     before: Option<Report>,
     symbols: Option<Symbols>,
@@ -103,7 +104,7 @@ impl Driver {
     /// Prepares output and the loop. Must be called inside the runtime.
     pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
         let format = options::format(args)?;
-        let output = Output::open(args.output.as_deref(), args.top)?;
+        let output = Output::open(args.output.as_deref(), args.filter.rows())?;
         let symbols = symbols::wanted(args)?;
         let observer = Box::new(options::observer(args)?);
         let ring = observer
@@ -129,6 +130,7 @@ impl Driver {
             output,
             format,
             options: options::report(args),
+            filter: args.filter.live(),
             fail_under: args.fail_under,
             before: None,
             symbols,
@@ -299,7 +301,8 @@ impl Driver {
         let mut snapshot = self.snapshot();
         symbols::now(&mut self.symbols, &mut snapshot);
         let options = report::Options { slack: SLACK, ..self.options.clone() };
-        let now = Report::build(&snapshot, &options);
+        let mut now = Report::build(&snapshot, &options);
+        self.filter.anonymise(&mut now);
         let clock = clock();
         let between = Between { before: self.before.as_ref(), now: &now, clock: &clock };
         let style = self.output.style();
@@ -344,7 +347,8 @@ impl Driver {
         };
         let mut snapshot = self.snapshot();
         symbols::at_last(&mut self.symbols, &mut snapshot).await;
-        let report = Report::build(&snapshot, &self.options);
+        let mut report = Report::build(&snapshot, &self.filter.rows(&self.options));
+        self.filter.apply(&mut report);
         if self.format.name == "text" && self.output.is_terminal() {
             self.output.clear()?;
         }

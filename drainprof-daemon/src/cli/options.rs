@@ -166,6 +166,13 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         )
         .into());
     }
+    if args.events && args.filter.no_paths() {
+        return Err(Failure::new(
+            code::USAGE,
+            "--no-paths takes names and ids out of reports, and events are made of them: leave out --events",
+        )
+        .into());
+    }
     Ok(format)
 }
 
@@ -175,9 +182,9 @@ pub(super) fn report(args: &ObserveArgs) -> report::Options {
         kernel: nix::sys::utsname::uname()
             .map(|name| name.release().to_string_lossy().into_owned())
             .unwrap_or_default(),
-        top: args.top,
-        min_age: args.min_age,
-        min_bytes: args.min_size,
+        top: args.filter.rows(),
+        min_age: args.filter.min_age(),
+        min_bytes: args.filter.min_size(),
         ..report::Options::default()
     }
 }

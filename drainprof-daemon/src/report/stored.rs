@@ -125,6 +125,10 @@ fn line(text: &str) -> Result<Report, StoredError> {
 
 fn document(text: &str) -> Result<Report, StoredError> {
     bounded(text)?;
+    // A list would be taken for the fields of a record in their order.
+    if text.starts_with('[') {
+        return Err(StoredError::NoSchema);
+    }
     let head: Head = serde_json::from_str(text).map_err(StoredError::Json)?;
     match (head.schema.as_deref(), head.record.as_deref()) {
         (Some(SCHEMA), _) => serde_json::from_str(text).map_err(StoredError::Json),

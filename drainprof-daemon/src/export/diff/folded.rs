@@ -61,6 +61,7 @@ pub(super) fn flame_graph(
     });
     let missing = match gone {
         0 => String::new(),
+        1 => "; 1 path is gone and has no width".to_owned(),
         gone => format!("; {gone} paths are gone and have no width"),
     };
     options.subtitle = Some(format!("{before} → {after}; red grew, blue shrank{missing}"));

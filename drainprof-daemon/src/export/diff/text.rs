@@ -70,10 +70,11 @@ impl Page<'_> {
         };
         let incomplete = if side.complete { "" } else { ", INCOMPLETE" };
         let text = format!(
-            "{which:<7} {}: {} observed, {} processes, drainprof {}{kernel}{incomplete}",
+            "{which:<7} {}: {} observed, {} {}, drainprof {}{kernel}{incomplete}",
             escape::shown(&side.file, PATH),
             units::duration(side.observed_seconds),
             side.processes,
+            if side.processes == 1 { "process" } else { "processes" },
             escape::shown(&side.version, NAME)
         );
         self.wrapped("", &text)
@@ -224,7 +225,12 @@ fn told<T: Copy>(name: &str, change: Change<T>, shown: impl Fn(T) -> String) -> 
         return None;
     }
     let side = |value: Option<T>| value.map_or_else(|| "-".to_owned(), &shown);
-    Some(format!("{name} {} → {}", side(change.before), side(change.after)))
+    let (before, after) = (side(change.before), side(change.after));
+    Some(if before == after {
+        format!("{name} {after} as before")
+    } else {
+        format!("{name} {before} → {after}")
+    })
 }
 
 /// `make_session session.c ← handle_request server.c ← main`, the allocating function first.

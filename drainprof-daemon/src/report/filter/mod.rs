@@ -14,7 +14,7 @@ use std::time::Duration;
 pub use pattern::{Pattern, PatternError};
 
 use self::anonymise::Anonymiser;
-use super::{Finding, Frame, Kind, Report, Site, Weight};
+use super::{Finding, Frame, Kind, Options, Report, Site, Weight};
 
 /// The code of the finding that says what a filter has left.
 pub const FILTERED: &str = "filtered";
@@ -120,6 +120,14 @@ impl Filter {
     #[must_use]
     pub const fn wanted(&self) -> &Wanted {
         &self.wanted
+    }
+
+    /// The options to build a report with that this filter is then applied to: where it chooses among rows,
+    /// more of them must be there than are listed in the end.
+    #[must_use]
+    pub fn rows(&self, options: &Options) -> Options {
+        let top = if self.wanted.chooses() { options.top.max(CHOOSE_FROM) } else { options.top };
+        Options { top, ..options.clone() }
     }
 
     /// Takes from the report what is not wanted, and says how much is left of each list.

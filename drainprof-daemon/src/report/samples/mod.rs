@@ -1,6 +1,7 @@
 //! Synthetic snapshots of every kind, level and corner, for the tests of `report` and `export`.
 
 mod history;
+mod saved;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,6 +21,7 @@ use crate::{
 };
 
 pub(crate) use history::history;
+pub(crate) use saved::{after, before, saved};
 
 /// When all samples are taken.
 pub(crate) const NOW_NS: u64 = 100_000_000_000;
