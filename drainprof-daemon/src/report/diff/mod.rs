@@ -8,6 +8,8 @@
 mod allocators;
 mod matching;
 mod model;
+#[cfg(test)]
+mod schema;
 mod sites;
 #[cfg(test)]
 mod tests;

@@ -42,6 +42,23 @@ fn what_was_saved_is_read_back() {
     }
 }
 
+/// The reports that the documentation works with are the samples (`UPDATE_DOCS=1` rewrites them).
+#[test]
+fn examples_are_fresh() {
+    for (name, report) in samples::saved() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../docs/examples")
+            .join(format!("{name}.json"));
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let text = serde_json::to_string(&report).unwrap() + "\n";
+            std::fs::write(&path, text).unwrap();
+        }
+        let saved = read(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(saved, report, "{} is stale: run with UPDATE_DOCS=1", path.display());
+    }
+}
+
 /// A report of the first version lacks what came later; that is null.
 #[test]
 fn reports_of_the_first_version() {
