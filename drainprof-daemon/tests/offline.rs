@@ -57,14 +57,17 @@ fn the_page_shows_what_is_printed() {
     let (mut fresh, mut seen) = (String::new(), 0);
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
-        fresh += &format!("{line}\n");
+        fresh.push_str(line);
+        fresh.push('\n');
         if line != "```console" {
             continue;
         }
         let typed = lines.next().unwrap();
         let words: Vec<_> = typed.strip_prefix("$ drainprof ").unwrap().split(' ').collect();
         let words: Vec<_> = words.iter().map(|word| word.trim_matches('\'')).collect();
-        fresh += &format!("{typed}\n{}", text(&run(&words).stdout));
+        fresh.push_str(typed);
+        fresh.push('\n');
+        fresh.push_str(&text(&run(&words).stdout));
         // What the page shows now is passed by.
         lines.by_ref().find(|line| *line == "```").unwrap();
         fresh += "```\n";
@@ -74,7 +77,10 @@ fn the_page_shows_what_is_printed() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, &fresh).unwrap();
     }
-    assert!(fs::read_to_string(&path).unwrap() == fresh, "the page is stale: run with UPDATE_DOCS=1");
+    assert!(
+        fs::read_to_string(&path).unwrap() == fresh,
+        "the page is stale: run with UPDATE_DOCS=1"
+    );
 }
 
 /// The exit code is that of the report: complete, below a threshold, incomplete; the worst of several.
@@ -117,7 +123,10 @@ fn failures_say_what_and_where() {
         expect(2, &[command, "before.json", "after.json", "-o", "xml"]);
     }
     let (_, err) = expect(2, &["report", "before.json", "--exclude", "a(b"]);
-    assert!(err.contains("--exclude <REGEX>") && err.contains("a(b\n") && err.contains("unclosed"), "{err}");
+    assert!(
+        err.contains("--exclude <REGEX>") && err.contains("a(b\n") && err.contains("unclosed"),
+        "{err}"
+    );
     expect(2, &["report", "before.json", "--live-only", "--drained"]);
     let (_, err) = expect(1, &["diff", "before.json", "/dev/null"]);
     assert!(err.contains("/dev/null") && err.contains("empty"), "{err}");
@@ -142,7 +151,8 @@ fn written_again() {
 #[test]
 fn several_reports() {
     let (out, _) = expect(0, &["report", "before.json", "after.json"]);
-    let (first, second) = (out.find("== before.json ==").unwrap(), out.find("== after.json ==").unwrap());
+    let (first, second) =
+        (out.find("== before.json ==").unwrap(), out.find("== after.json ==").unwrap());
     assert!(first < second && !expect(0, &["report", "before.json"]).0.contains("=="));
     let (out, _) = expect(0, &["report", "before.json", "after.json", "-o", "json"]);
     let documents: Vec<Value> =

@@ -98,12 +98,12 @@ pub fn read(bytes: &[u8]) -> Result<Report, StoredError> {
     if last.len() < text.len() && last.starts_with('{') {
         return line(last);
     }
-    document(text).or_else(|error| match error {
+    document(text).map_err(|error| match error {
         // A stream whose last line was cut off in its middle is told as what it is.
         StoredError::Json(_) if last.len() < text.len() && is_stream(text) => {
-            Err(StoredError::NoReportYet { last: "cut off".to_owned() })
+            StoredError::NoReportYet { last: "cut off".to_owned() }
         }
-        other => Err(other),
+        other => other,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Comparisons as bytes.
 
 use super::*;
-use crate::report::{Options, Report, samples};
+use crate::report::{Kind, Options, Report, samples};
 
 fn diff() -> Diff {
     Diff::of(("before.json", &samples::before()), ("after.json", &samples::after()))
@@ -115,7 +115,6 @@ fn kinds_are_not_mixed() {
         report.targets[0].allocators.push(bulk);
         report
     };
-    use crate::report::Kind;
     let [a, b] = [samples::before(), samples::after()].map(with_bulk);
     let diff = Diff::of(("a", &a), ("b", &b));
     assert!(!written("folded", &diff, &DiffStyle::default()).contains("pools"));

@@ -184,17 +184,12 @@ fn builds_without_lines_and_with_other_names() {
     let change = |change: fn(&mut Frame)| {
         let mut after = samples::before();
         "/opt/svc-new".clone_into(&mut after.targets[0].exe);
-        let sites = after.targets[0].allocators[0].sites.as_mut().unwrap();
-        for site in sites {
+        for site in after.targets[0].allocators[0].sites.as_mut().unwrap() {
             site.frames.iter_mut().for_each(|frame| change(&mut frame.frame));
             change(&mut site.opened_at.frame);
         }
-        let diff = Diff::of(("a", &samples::before()), ("b", &after));
-        sites_of(&diff)
+        sites(&Diff::of(("a", &samples::before()), ("b", &after))).len()
     };
-    fn sites_of(diff: &Diff) -> usize {
-        diff.allocators[0].sites.as_ref().unwrap().len()
-    }
     assert_eq!(
         change(|frame| {
             (frame.file, frame.line) = (None, None);

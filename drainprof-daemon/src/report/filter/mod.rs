@@ -153,19 +153,20 @@ impl Filter {
                     && wanted.granule(granule.closed_for_seconds, held, granule.opened_by.as_ref())
             });
         }
+        // Before the note is added, which tells no pattern then: another filter's may hold names.
+        self.anonymise(report);
         // Lists that were only cut at their ends say so themselves.
         if self.wanted.chooses() {
             let words = [sites.words("sites"), granules.words("listed granules")];
             let left = words.into_iter().flatten().collect::<Vec<_>>().join(" and ");
             if !left.is_empty() {
                 let message = format!(
-                    "filtered: {left} are shown ({}); counts, rates and verdicts are of all",
+                    "{left} are shown ({}); counts, rates and verdicts are of all",
                     self.wanted.words()
                 );
                 report.findings.push(note(message));
             }
         }
-        self.anonymise(report);
     }
 
     /// Only takes out, where that is wanted, what tells where and on what the report was measured.

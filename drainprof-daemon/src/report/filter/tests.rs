@@ -135,7 +135,7 @@ fn totals_stay() {
     let note = report.findings.iter().find(|finding| finding.code == FILTERED).unwrap();
     assert_eq!(
         note.message,
-        "filtered: 1 of 3 sites and 0 of 3 listed granules are shown (--min-size 5 --include session \
+        "1 of 3 sites and 0 of 3 listed granules are shown (--min-size 5 --include session \
          --exclude main2); counts, rates and verdicts are of all"
     );
     let (now, then) =
@@ -247,6 +247,10 @@ fn names_with_paths() {
         message: "open in /home/me/svc".to_owned(),
         ..note(String::new())
     });
+    // An earlier filter's note tells its pattern; one that is applied now does not.
+    Filter::new(Wanted { exclude: vec![pattern("/home/you|cache")], ..Wanted::default() })
+        .apply(&mut report);
+    assert!(report.findings.iter().any(|finding| finding.message.contains("/home/you")));
     Filter::new(Wanted { no_paths: true, include: vec![pattern("home")], ..Wanted::default() })
         .apply(&mut report);
     let text = serde_json::to_string(&report).unwrap();

@@ -187,10 +187,10 @@ fn retry(base: u64) -> Vec<SiteFrame> {
 
 /// Frames of a library without symbols.
 fn stripped(base: u64) -> Vec<SiteFrame> {
-    let bare = |offset: u64| Frame {
+    let nameless = |offset: u64| Frame {
         module: Some("libplugin.so".to_owned()),
         module_offset: Some(format!("{offset:#x}")),
         ..Frame::default()
     };
-    vec![at(base + 0x4f0, bare(0x4f0)), at(base + 0x9a0, bare(0x9a0))]
+    vec![at(base + 0x4f0, nameless(0x4f0)), at(base + 0x9a0, nameless(0x9a0))]
 }
