@@ -263,7 +263,9 @@ impl Driver {
 
     /// Reads the ring until it is empty.
     fn take_events(&mut self) -> Result<()> {
-        let Self { stage, output, format, .. } = self;
+        let Self { stage, output, format, filter, .. } = self;
+        // Events are ids: even that a process ended is told with its own.
+        let tell = !filter.wanted().no_paths;
         let Stage::Watching { observer, .. } = stage else { return Ok(()) };
         let mut follow = Vec::new();
         let mut failure = None;
@@ -277,8 +279,10 @@ impl Driver {
                 {
                     observer.learn_series();
                 }
-                let written = format.exporter.event(kind, event, observer, output.writer());
-                failure = failure.take().or(written.err());
+                if tell {
+                    let written = format.exporter.event(kind, event, observer, output.writer());
+                    failure = failure.take().or(written.err());
+                }
             });
             if taken == 0 {
                 break;
