@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::{diff::DiffArgs, filter::FilterArgs, report::ReportArgs};
 use crate::{
     account::Duty,
     export::{FORMATS, PinWeight},
@@ -45,6 +46,21 @@ pub(super) enum Command {
   drainprof run -o json -O report.json --profile ./svc.toml -- ./svc
   drainprof run --follow-forks -- nginx -g 'daemon off;'")]
     Run(RunArgs),
+    /// Show saved reports again: in another format, or only a part of them. Needs no privileges.
+    #[command(after_help = "Examples:
+  drainprof report svc.json                       as text
+  drainprof report svc.json --include 'make_session|cache_' --min-size 4096
+  drainprof report svc.json --no-paths -o json -O svc-anonymous.json
+  drainprof report monday.json tuesday.json       one after the other
+  drainprof report svc.json --fail-under 0.95 -O /dev/null && echo drains well")]
+    Report(ReportArgs),
+    /// Compare two saved reports: what pins now that did not before, and what no longer does.
+    #[command(after_help = "Examples:
+  drainprof diff before.json after.json
+  drainprof diff before.json after.json -o json
+  drainprof diff before.json after.json -o flamegraph -O diff.svg
+Save reports to compare with a --top above the number of their sites: -o json --top 10000")]
+    Diff(DiffArgs),
     /// List, show and check allocator profiles.
     #[command(after_help = "Examples:
   drainprof profile list
@@ -113,16 +129,6 @@ pub(super) struct ObserveArgs {
     /// Show where the probes would go, and attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Granules and call paths that the report lists at most, per allocator. Default: 20, or 1000 in
-    /// formats that show call paths alone.
-    #[arg(long, value_name = "N")]
-    pub(super) top: Option<usize>,
-    /// List only granules of at least this age.
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
-    pub(super) min_age: Duration,
-    /// List only granules that hold at least this many bytes, where bytes are known.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub(super) min_size: u64,
     /// Which instruction of a function may be probed: its first, or the cheapest that sees the same.
     #[arg(long, value_enum, default_value_t = SitesArg::Cheapest, value_name = "WHICH",
           env = "DRAINPROF_SITES")]
@@ -135,6 +141,8 @@ pub(super) struct ObserveArgs {
     pub(super) no_symbols: bool,
     #[command(flatten)]
     pub(super) cache: CacheArgs,
+    #[command(flatten)]
+    pub(super) filter: FilterArgs,
     #[command(flatten)]
     pub(super) sizes: SizeArgs,
 }
@@ -207,13 +215,11 @@ impl ObserveArgs {
             follow_forks: false,
             fail_under: None,
             dry_run: false,
-            top: None,
-            min_age: Duration::ZERO,
-            min_size: 0,
             sites,
             debug_dir: Vec::new(),
             no_symbols: true,
             cache,
+            filter: FilterArgs::default(),
             sizes: SizeArgs {
                 max_granules: None,
                 max_objects: None,
@@ -376,7 +382,7 @@ impl From<SitesArg> for Sites {
     }
 }
 
-fn format_names() -> clap::builder::PossibleValuesParser {
+pub(super) fn format_names() -> clap::builder::PossibleValuesParser {
     FORMATS
         .iter()
         .map(|format| clap::builder::PossibleValue::new(format.name).help(format.what))
@@ -385,7 +391,7 @@ fn format_names() -> clap::builder::PossibleValuesParser {
 }
 
 /// A time: a number of seconds, or one with the unit ms, s, m or h.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number: f64 = number
@@ -426,7 +432,7 @@ fn duty(text: &str) -> Result<Duty, String> {
     Ok(Duty { on, period })
 }
 
-fn ratio(text: &str) -> Result<f64, String> {
+pub(super) fn ratio(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
         _ => Err("expected a number from 0 to 1".to_owned()),

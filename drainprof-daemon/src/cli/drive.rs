@@ -21,7 +21,7 @@ use crate::{
     account::{History, Snapshot},
     bpf::Session,
     export::{Format, Interval as Between, live},
-    report::{self, Report, Verdict},
+    report::{self, Report, Verdict, filter::Filter},
     symbolize::Symbols,
     watch::{Ending, Observer, Resting},
 };
@@ -120,6 +120,7 @@ pub(super) struct Driver {
     output: Output,
     format: &'static Format,
     options: report::Options,
+    filter: Filter,
     fail_under: Option<f64>,
     before: Option<Report>,
     symbols: Option<Symbols>,
@@ -157,6 +158,7 @@ impl Driver {
             output,
             format,
             options: options::report(args),
+            filter: args.filter.live(options::top(args)),
             fail_under: args.fail_under,
             before: None,
             symbols,
@@ -297,7 +299,9 @@ impl Driver {
 
     /// Reads the ring until it is empty.
     fn take_events(&mut self) -> Result<()> {
-        let Self { stage, output, format, .. } = self;
+        let Self { stage, output, format, filter, .. } = self;
+        // Events are ids: even that a process ended is told with its own.
+        let tell = !filter.wanted().no_paths;
         let Stage::Watching { observer, .. } = stage else { return Ok(()) };
         let mut follow = Vec::new();
         let mut failure = None;
@@ -311,8 +315,10 @@ impl Driver {
                 {
                     observer.learn_series();
                 }
-                let written = format.exporter.event(kind, event, observer, output.writer());
-                failure = failure.take().or(written.err());
+                if tell {
+                    let written = format.exporter.event(kind, event, observer, output.writer());
+                    failure = failure.take().or(written.err());
+                }
             });
             if taken == 0 {
                 break;
@@ -338,7 +344,8 @@ impl Driver {
         let mut snapshot = self.snapshot();
         symbols::now(&mut self.symbols, &mut snapshot);
         let options = report::Options { slack: SLACK, ..self.options.clone() };
-        let now = Report::build(&snapshot, &options);
+        let mut now = Report::build(&snapshot, &options);
+        self.filter.anonymise(&mut now);
         let clock = clock();
         let between = Between { before: self.before.as_ref(), now: &now, clock: &clock };
         let style = self.output.style();
@@ -384,7 +391,8 @@ impl Driver {
         };
         let mut snapshot = self.snapshot();
         symbols::at_last(&mut self.symbols, &mut snapshot).await;
-        let report = Report::build(&snapshot, &self.options);
+        let mut report = Report::build(&snapshot, &self.filter.rows(&self.options));
+        self.filter.apply(&mut report);
         if self.format.name == "text" && self.output.is_terminal() {
             self.output.clear()?;
         }

@@ -6,16 +6,20 @@
 mod args;
 mod attach;
 mod calibrate;
+mod diff;
 #[cfg(test)]
 mod docs;
 mod doctor;
 mod drive;
 mod duty;
 mod exit;
+mod filter;
 mod options;
 mod output;
 mod profile;
+mod report;
 mod run;
+mod saved;
 mod symbols;
 
 use std::process::ExitCode;
@@ -39,6 +43,8 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         args::Command::Attach(attach) => attach::main(attach),
         args::Command::Run(run) => run::main(run),
+        args::Command::Report(report) => report::main(&report),
+        args::Command::Diff(diff) => diff::main(&diff),
         args::Command::Profile(profile) => profile::main(profile),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
         args::Command::Doctor(doctor) => doctor::main(&doctor),

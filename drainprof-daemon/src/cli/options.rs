@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use super::{
     args::{CacheArgs, LevelArg, ObserveArgs, SizeArgs},
     exit::{Failure, code},
+    filter::ROWS,
     output::require_no_terminal,
 };
 use crate::{
@@ -179,6 +180,13 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         .into());
     }
     require_no_terminal(format, args.output.as_deref())?;
+    if args.events && args.filter.no_paths() {
+        return Err(Failure::new(
+            code::USAGE,
+            "--no-paths takes names and ids out of reports, and events are made of them: leave out --events",
+        )
+        .into());
+    }
     Ok(format)
 }
 
@@ -191,7 +199,7 @@ fn level(args: &ObserveArgs) -> Option<Level> {
 /// How many granules and call paths are listed. A picture has room for more than a page.
 pub(super) fn top(args: &ObserveArgs) -> usize {
     let paths = export::format(&args.format).is_some_and(|format| format.paths);
-    args.top.unwrap_or(if paths { 1_000 } else { 20 })
+    args.filter.rows(if paths { 1_000 } else { ROWS })
 }
 
 /// How the report is to be built.
@@ -201,8 +209,8 @@ pub(super) fn report(args: &ObserveArgs) -> report::Options {
             .map(|name| name.release().to_string_lossy().into_owned())
             .unwrap_or_default(),
         top: top(args),
-        min_age: args.min_age,
-        min_bytes: args.min_size,
+        min_age: args.filter.min_age(),
+        min_bytes: args.filter.min_size(),
         ..report::Options::default()
     }
 }

@@ -98,12 +98,12 @@ pub fn read(bytes: &[u8]) -> Result<Report, StoredError> {
     if last.len() < text.len() && last.starts_with('{') {
         return line(last);
     }
-    document(text).or_else(|error| match error {
+    document(text).map_err(|error| match error {
         // A stream whose last line was cut off in its middle is told as what it is.
         StoredError::Json(_) if last.len() < text.len() && is_stream(text) => {
-            Err(StoredError::NoReportYet { last: "cut off".to_owned() })
+            StoredError::NoReportYet { last: "cut off".to_owned() }
         }
-        other => Err(other),
+        other => other,
     })
 }
 
@@ -125,6 +125,10 @@ fn line(text: &str) -> Result<Report, StoredError> {
 
 fn document(text: &str) -> Result<Report, StoredError> {
     bounded(text)?;
+    // A list would be taken for the fields of a record in their order.
+    if text.starts_with('[') {
+        return Err(StoredError::NoSchema);
+    }
     let head: Head = serde_json::from_str(text).map_err(StoredError::Json)?;
     match (head.schema.as_deref(), head.record.as_deref()) {
         (Some(SCHEMA), _) => serde_json::from_str(text).map_err(StoredError::Json),

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, io};
 
 use inferno::flamegraph::{self, Options};
 
-use super::{DiffStyle, Error, Width, escape};
+use super::{Error, PinWeight, Style, escape};
 use crate::report::{
     Kind,
     diff::{AllocatorDiff, Change, Diff, DiffFrame, SiteDiff},
@@ -22,8 +22,8 @@ const NAME: usize = 200;
 const MOST: u64 = 1 << 40;
 
 /// Writes `outermost;…;innermost before after`, a line per path.
-pub(super) fn write(diff: &Diff, style: &DiffStyle, out: &mut dyn io::Write) -> Result<(), Error> {
-    for (path, [before, after]) in stacks(diff, style.width).paths {
+pub(super) fn write(diff: &Diff, style: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
+    for (path, [before, after]) in stacks(diff, style.weight).paths {
         writeln!(out, "{path} {before} {after}")?;
     }
     Ok(())
@@ -32,10 +32,10 @@ pub(super) fn write(diff: &Diff, style: &DiffStyle, out: &mut dyn io::Write) -> 
 /// Draws the second report, coloured by how it differs from the first.
 pub(super) fn flame_graph(
     diff: &Diff,
-    style: &DiffStyle,
+    style: &Style,
     out: &mut dyn io::Write,
 ) -> Result<(), Error> {
-    let stacks = stacks(diff, style.width);
+    let stacks = stacks(diff, style.weight);
     let total = stacks
         .paths
         .values()
@@ -61,6 +61,7 @@ pub(super) fn flame_graph(
     });
     let missing = match gone {
         0 => String::new(),
+        1 => "; 1 path is gone and has no width".to_owned(),
         gone => format!("; {gone} paths are gone and have no width"),
     };
     options.subtitle = Some(format!("{before} → {after}; red grew, blue shrank{missing}"));
@@ -80,16 +81,16 @@ struct Stacks {
     unit: &'static str,
 }
 
-fn stacks(diff: &Diff, width: Width) -> Stacks {
+fn stacks(diff: &Diff, unit_of: PinWeight) -> Stacks {
     let with_sites = || diff.allocators.iter().filter_map(|a| Some((a, a.sites.as_ref()?)));
     let pins = with_sites().any(|(allocator, _)| allocator.kind == Kind::Drain);
     let drawn: Vec<_> =
         with_sites().filter(|(allocator, _)| pins == (allocator.kind == Kind::Drain)).collect();
-    let (what, unit) = match (pins, width) {
+    let (what, unit) = match (pins, unit_of) {
         (false, _) => ("bytes of live objects", "bytes"),
-        (true, Width::Granules) => ("pinned granules", "granules"),
-        (true, Width::Bytes) => ("bytes of pins", "bytes"),
-        (true, Width::Retained) => ("bytes of retained granules", "bytes"),
+        (true, PinWeight::Granules) => ("pinned granules", "granules"),
+        (true, PinWeight::Bytes) => ("bytes of pins", "bytes"),
+        (true, PinWeight::Retained) => ("bytes of retained granules", "bytes"),
     };
     let windows = [diff.before.observed_seconds, diff.after.observed_seconds];
     let scale =
@@ -98,7 +99,7 @@ fn stacks(diff: &Diff, width: Width) -> Stacks {
     for (allocator, sites) in &drawn {
         let root = if drawn.len() > 1 { root(allocator) } else { Vec::new() };
         for site in *sites {
-            let (weight, counted) = weight(site, pins, width);
+            let (weight, counted) = weight(site, pins, unit_of);
             let before = weight.before.unwrap_or_default();
             let before = if counted { scaled(before, scale) } else { before };
             let sums = paths.entry(path(&root, &site.frames)).or_insert([0u64; 2]);
@@ -111,11 +112,11 @@ fn stacks(diff: &Diff, width: Width) -> Stacks {
 }
 
 /// What a site weighs, and whether that was counted over the window.
-fn weight(site: &SiteDiff, pins: bool, width: Width) -> (Change<u64>, bool) {
-    match (pins, width) {
-        (true, Width::Granules) => (site.granules_pinned, true),
-        (true, Width::Bytes) => (site.bytes, true),
-        (true, Width::Retained) => (site.retained_bytes, false),
+fn weight(site: &SiteDiff, pins: bool, unit_of: PinWeight) -> (Change<u64>, bool) {
+    match (pins, unit_of) {
+        (true, PinWeight::Granules) => (site.granules_pinned, true),
+        (true, PinWeight::Bytes) => (site.bytes, true),
+        (true, PinWeight::Retained) => (site.retained_bytes, false),
         (false, _) => (site.live_bytes, false),
     }
 }

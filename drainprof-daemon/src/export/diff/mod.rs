@@ -7,29 +7,8 @@ mod text;
 
 use std::io;
 
-use super::{Error, Style, escape};
+use super::{Error, PinWeight, Style, escape};
 use crate::report::diff::Diff;
-
-/// What the width of a frame stands for in folded stacks and flame graphs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Width {
-    /// Pinned closes.
-    #[default]
-    Granules,
-    /// Bytes of pins.
-    Bytes,
-    /// Bytes of the granules that are retained at the end.
-    Retained,
-}
-
-/// How a comparison is to be shown.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DiffStyle {
-    /// As for reports; `top` is how many sites the text shows per allocator.
-    pub style: Style,
-    /// For stacks.
-    pub width: Width,
-}
 
 /// One row of the table of formats.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +18,7 @@ pub struct DiffFormat {
     /// What it is, in half a line.
     pub what: &'static str,
     /// Writes it.
-    pub write: fn(&Diff, &DiffStyle, &mut dyn io::Write) -> Result<(), Error>,
+    pub write: fn(&Diff, &Style, &mut dyn io::Write) -> Result<(), Error>,
 }
 
 /// All formats; the first is the default.
@@ -68,7 +47,7 @@ pub fn diff_format(name: &str) -> Option<&'static DiffFormat> {
     DIFF_FORMATS.iter().find(|format| format.name == name)
 }
 
-fn json(diff: &Diff, _: &DiffStyle, out: &mut dyn io::Write) -> Result<(), Error> {
+fn json(diff: &Diff, _: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(diff).map_err(Error::Json)?;
     writeln!(out, "{}", escape::json(&text))?;
     Ok(())

@@ -4,7 +4,7 @@ use std::io;
 
 use anstyle::{AnsiColor, Style as Paint};
 
-use super::{DiffStyle, Error, escape};
+use super::{Error, Style, escape};
 use crate::{
     export::table::Rows,
     report::{
@@ -26,7 +26,7 @@ const SENTENCE: usize = 1_000;
 const FRAMES: usize = 8;
 
 /// Writes the page.
-pub(super) fn write(diff: &Diff, style: &DiffStyle, out: &mut dyn io::Write) -> Result<(), Error> {
+pub(super) fn write(diff: &Diff, style: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
     let mut page = Page { style, out };
     page.side("before", &diff.before)?;
     page.side("after", &diff.after)?;
@@ -43,7 +43,7 @@ pub(super) fn write(diff: &Diff, style: &DiffStyle, out: &mut dyn io::Write) -> 
 }
 
 struct Page<'a> {
-    style: &'a DiffStyle,
+    style: &'a Style,
     out: &'a mut dyn io::Write,
 }
 
@@ -54,11 +54,11 @@ impl Page<'_> {
     }
 
     fn paint(&self, paint: Paint, text: &str) -> String {
-        if self.style.style.colour { format!("{paint}{text}{paint:#}") } else { text.to_owned() }
+        if self.style.colour { format!("{paint}{text}{paint:#}") } else { text.to_owned() }
     }
 
     fn wrapped(&mut self, indent: &str, text: &str) -> Result<(), Error> {
-        let mut rows = Rows::bare(self.style.style.width.saturating_sub(indent.len() as u16));
+        let mut rows = Rows::bare(self.style.width.saturating_sub(indent.len() as u16));
         rows.push(vec![text.to_owned()]);
         rows.lines(indent).iter().try_for_each(|line| self.line(line))
     }
@@ -70,10 +70,11 @@ impl Page<'_> {
         };
         let incomplete = if side.complete { "" } else { ", INCOMPLETE" };
         let text = format!(
-            "{which:<7} {}: {} observed, {} processes, drainprof {}{kernel}{incomplete}",
+            "{which:<7} {}: {} observed, {} {}, drainprof {}{kernel}{incomplete}",
             escape::shown(&side.file, PATH),
             units::duration(side.observed_seconds),
             side.processes,
+            if side.processes == 1 { "process" } else { "processes" },
             escape::shown(&side.version, NAME)
         );
         self.wrapped("", &text)
@@ -94,11 +95,8 @@ impl Page<'_> {
             Presence::OnlyBefore => self.line("  only before: nothing after matches it")?,
             Presence::OnlyAfter => self.line("  only after: nothing before matches it")?,
         }
-        let mut rows = Rows::new(
-            &["", "before", "after", "change"],
-            1,
-            self.style.style.width.saturating_sub(2),
-        );
+        let mut rows =
+            Rows::new(&["", "before", "after", "change"], 1, self.style.width.saturating_sub(2));
         let drain = allocator.kind == Kind::Drain;
         if drain {
             let difference = both(allocator.dsr).map(|(a, b)| format!("{:+.4}", b - a));
@@ -137,7 +135,7 @@ impl Page<'_> {
         }
         self.line(&format!("\n  sites: {}", counts.join(", ")))?;
         let changed: Vec<_> = sites.iter().filter(|site| site.status != Status::Same).collect();
-        let top = self.style.style.top;
+        let top = self.style.top;
         for site in changed.iter().take(top) {
             self.site(allocator.kind, site)?;
         }
@@ -224,7 +222,12 @@ fn told<T: Copy>(name: &str, change: Change<T>, shown: impl Fn(T) -> String) -> 
         return None;
     }
     let side = |value: Option<T>| value.map_or_else(|| "-".to_owned(), &shown);
-    Some(format!("{name} {} → {}", side(change.before), side(change.after)))
+    let (before, after) = (side(change.before), side(change.after));
+    Some(if before == after {
+        format!("{name} {after} as before")
+    } else {
+        format!("{name} {before} → {after}")
+    })
 }
 
 /// `make_session session.c ← handle_request server.c ← main`, the allocating function first.

@@ -158,7 +158,9 @@ impl Group {
             add(&mut self.sites_listed, Some(count));
             add(&mut self.sites_total, Some(allocator.sites_total.unwrap_or(count).max(count)));
             let sites = self.sites.get_or_insert_default();
-            listed.iter().for_each(|site| sites.add(site, &target.exe, one_in));
+            for site in listed {
+                sites.add(site, &target.exe, one_in);
+            }
         }
     }
 
@@ -174,9 +176,9 @@ pub(super) fn per_second(count: u64, seconds: f64) -> Option<f64> {
 }
 
 /// How the two differ.
-pub(super) fn compare(pair: Pair, sides: [&Side; 2]) -> AllocatorDiff {
+pub(super) fn compare(pair: &Pair, windows: [&Side; 2]) -> AllocatorDiff {
     let [before, after] = [pair.before.as_ref(), pair.after.as_ref()];
-    let seconds = sides.map(|side| side.observed_seconds);
+    let seconds = windows.map(|side| side.observed_seconds);
     let change = |of: &dyn Fn(&Group) -> Option<u64>| Change {
         before: before.and_then(of),
         after: after.and_then(of),

@@ -8,6 +8,8 @@
 mod allocators;
 mod matching;
 mod model;
+#[cfg(test)]
+mod schema;
 mod sites;
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,7 @@ impl Diff {
         let sides = [side(before.0, before.1), side(after.0, after.1)];
         let allocators = matching::pairs(allocators::groups(before.1), allocators::groups(after.1))
             .into_iter()
-            .map(|pair| allocators::compare(pair, [&sides[0], &sides[1]]))
+            .map(|pair| allocators::compare(&pair, [&sides[0], &sides[1]]))
             .collect::<Vec<_>>();
         let notes = notes(&sides, &allocators);
         let [before, after] = sides;

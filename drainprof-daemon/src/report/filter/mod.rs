@@ -14,7 +14,7 @@ use std::time::Duration;
 pub use pattern::{Pattern, PatternError};
 
 use self::anonymise::Anonymiser;
-use super::{Finding, Frame, Kind, Report, Site, Weight};
+use super::{Finding, Frame, Kind, Options, Report, Site, Weight};
 
 /// The code of the finding that says what a filter has left.
 pub const FILTERED: &str = "filtered";
@@ -122,6 +122,14 @@ impl Filter {
         &self.wanted
     }
 
+    /// The options to build a report with that this filter is then applied to: where it chooses among rows,
+    /// more of them must be there than are listed in the end.
+    #[must_use]
+    pub fn rows(&self, options: &Options) -> Options {
+        let top = if self.wanted.chooses() { options.top.max(CHOOSE_FROM) } else { options.top };
+        Options { top, ..options.clone() }
+    }
+
     /// Takes from the report what is not wanted, and says how much is left of each list.
     pub fn apply(&mut self, report: &mut Report) {
         let (mut sites, mut granules) = (Left::default(), Left::default());
@@ -145,19 +153,20 @@ impl Filter {
                     && wanted.granule(granule.closed_for_seconds, held, granule.opened_by.as_ref())
             });
         }
+        // Before the note is added, which tells no pattern then: another filter's may hold names.
+        self.anonymise(report);
         // Lists that were only cut at their ends say so themselves.
         if self.wanted.chooses() {
             let words = [sites.words("sites"), granules.words("listed granules")];
             let left = words.into_iter().flatten().collect::<Vec<_>>().join(" and ");
             if !left.is_empty() {
                 let message = format!(
-                    "filtered: {left} are shown ({}); counts, rates and verdicts are of all",
+                    "{left} are shown ({}); counts, rates and verdicts are of all",
                     self.wanted.words()
                 );
                 report.findings.push(note(message));
             }
         }
-        self.anonymise(report);
     }
 
     /// Only takes out, where that is wanted, what tells where and on what the report was measured.

@@ -66,7 +66,10 @@ impl Pattern {
 
     /// Whether the name matches, as far as it is looked at.
     fn matches(&self, name: &str) -> bool {
-        let end = name.floor_char_boundary(LOOKED_AT);
+        let mut end = name.len().min(LOOKED_AT);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
         self.regex.is_match(&name[..end])
     }
 }

@@ -1,6 +1,7 @@
 //! Synthetic snapshots of every kind, level and corner, for the tests of `report` and `export`.
 
 mod history;
+mod saved;
 mod sites;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
@@ -21,6 +22,7 @@ use crate::{
 };
 
 pub(crate) use history::history;
+pub(crate) use saved::{after, before, saved};
 pub(crate) use sites::{holders_snapshot, site, stacks_snapshot};
 
 /// When all samples are taken.

@@ -1,0 +1,83 @@
+//! `drainprof report`: saved reports in any format, filtered or not.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::{
+    args::{WeightArg, format_names, ratio},
+    exit::{Failure, code},
+    filter::{FilterArgs, ROWS},
+    output::{Output, require_no_terminal},
+    saved,
+};
+use crate::{
+    export::{self, FORMATS},
+    report::{self, Verdict},
+};
+
+/// Formats of which several in a row can be read again.
+const IN_A_ROW: [&str; 4] = ["text", "json", "ndjson", "folded"];
+
+#[derive(Args, Debug)]
+pub(super) struct ReportArgs {
+    /// Saved reports: documents of -o json, or streams of -o ndjson, whose last line counts. `-` is stdin.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Output format.
+    #[arg(short = 'o', long, value_parser = format_names(), default_value = FORMATS[0].name,
+          value_name = "FORMAT", env = "DRAINPROF_FORMAT")]
+    format: String,
+    /// What widths mean (formats folded and flamegraph).
+    #[arg(long, value_enum, default_value_t = WeightArg::Granules, value_name = "WHAT",
+          env = "DRAINPROF_WEIGHT")]
+    weight: WeightArg,
+    /// Write to this file instead of stdout.
+    #[arg(short = 'O', long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Exit with 3 if the DSR of any allocator is below this (0 to 1). See `attach`.
+    #[arg(long, value_name = "DSR", value_parser = ratio)]
+    fail_under: Option<f64>,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+/// Reads, filters and writes; the exit code is that of the worst report.
+pub(super) fn main(args: &ReportArgs) -> Result<u8> {
+    let format = export::format(&args.format)
+        .ok_or_else(|| Failure::new(code::USAGE, format!("no format is called {}", args.format)))?;
+    let several = args.files.len() > 1;
+    if several && !IN_A_ROW.contains(&format.name) {
+        let text = format!("{} holds one report: name one file", format.name);
+        return Err(Failure::new(code::USAGE, text).into());
+    }
+    require_no_terminal(format, args.output.as_deref())?;
+    // All are read before the output is made, which may be one of them.
+    let reports = saved::read(&args.files)?;
+    let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
+    output.weigh(args.weight.into());
+    let style = output.style();
+    let mut filter = args.filter.saved();
+    let mut worst = Verdict::Ok;
+    for (index, (name, mut report)) in reports.into_iter().enumerate() {
+        worst = worse(worst, report::verdict(&report, args.fail_under));
+        filter.apply(&mut report);
+        if several && format.name == "text" {
+            let gap = if index > 0 { "\n" } else { "" };
+            writeln!(output.writer(), "{gap}== {name} ==")?;
+        }
+        format.exporter.report(&report, &style, output.writer())?;
+    }
+    output.flush()?;
+    Ok(worst.exit_code())
+}
+
+/// What is incomplete proves nothing about what is below.
+const fn worse(one: Verdict, other: Verdict) -> Verdict {
+    match (one, other) {
+        (Verdict::Incomplete, _) | (_, Verdict::Incomplete) => Verdict::Incomplete,
+        (Verdict::BelowThreshold, _) | (_, Verdict::BelowThreshold) => Verdict::BelowThreshold,
+        (Verdict::Ok, Verdict::Ok) => Verdict::Ok,
+    }
+}
