@@ -189,14 +189,25 @@ fn unloaded_library() -> Result<()> {
     Ok(())
 }
 
-/// At level `objects` the same counts are exact, and there are no sites.
+/// At level `objects` all of these programs are counted exactly, and have no sites.
 #[test]
 fn other_levels_have_no_sites() -> Result<()> {
     if requires_root() {
-        let traced = trace("paths", &["rounds=5"], "paths", &["--level", "objects"])?;
-        traced.exact();
-        let allocator = &traced.outcome.report()["targets"][0]["allocators"][0];
-        assert_eq!((&allocator["sites"], &allocator["sites_total"]), (&Value::Null, &Value::Null));
+        for (name, args, profile) in [
+            ("paths", &["deep=200", "alt=1", "large=1", "rounds=50"][..], "paths"),
+            ("paths", &["warm=10", "rounds=50"], "paths_entry"),
+            ("paths_cpp", &["rounds=20"], "paths"),
+            ("rust_paths", &[], "paths"),
+            ("delays", &["pins=20"], "paths"),
+        ] {
+            let traced = trace(name, args, profile, &["--level", "objects"])?;
+            traced.exact();
+            let allocator = &traced.outcome.report()["targets"][0]["allocators"][0];
+            assert_eq!(
+                (&allocator["sites"], &allocator["sites_total"]),
+                (&Value::Null, &Value::Null)
+            );
+        }
     }
     Ok(())
 }
