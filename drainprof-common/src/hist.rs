@@ -18,6 +18,8 @@ pub enum Of {
     PinDelay = 1,
     /// Nanoseconds from a granule's open (or last reset) to its close, per place of opening.
     Lifetime = 2,
+    /// Nanoseconds from a pinned close to the free of a pin, per site (its number stands for the place).
+    SiteDelay = 3,
 }
 
 /// One histogram.

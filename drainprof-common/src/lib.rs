@@ -22,6 +22,7 @@ pub mod hist;
 pub mod interp;
 pub mod loss;
 pub mod maps;
+pub mod paths;
 pub mod spec;
 pub mod state;
 pub mod table;

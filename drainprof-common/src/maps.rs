@@ -217,8 +217,8 @@ pub struct ObjectValue {
     pub size: u64,
     /// The series that counts it.
     pub series: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// One more than the number of its site; 0: none.
+    pub site: u32,
 }
 
 /// Objects that a bucket of `OBJECT_BUCKETS` holds.
@@ -453,6 +453,10 @@ pub mod cursor {
     pub const FREE_SLOTS: u32 = 5;
     /// Next slot of `HISTOGRAMS`.
     pub const HIST: u32 = 6;
+    /// Next word of `PATH_WORDS`.
+    pub const PATH_WORD: u32 = 7;
+    /// Entries in `PIN_PAIRS`.
+    pub const PIN_PAIRS: u32 = 8;
     /// How many cursors there are.
-    pub const COUNT: u32 = 7;
+    pub const COUNT: u32 = 9;
 }

@@ -131,6 +131,8 @@ pub mod flags {
     pub const HAS_CALLER: u32 = 1 << 14;
     /// The probe may sit behind what its function writes.
     pub const UNSHARED: u32 = 1 << 15;
+    /// The call path of the hit is wanted (level `stacks`).
+    pub const STACKS: u32 = 1 << 16;
 }
 
 /// Indices into [`crate::interp::Values`]: what expressions compute.
@@ -157,6 +159,8 @@ pub mod value {
     pub const LABEL: u8 = 7;
     /// For a realloc, the object's new id.
     pub const NEW_OBJECT: u8 = 8;
+    /// Where an alloc keeps one more than the number of its call path: it has no label.
+    pub const PATH: u8 = LABEL;
     /// How many values there are.
     pub const COUNT: usize = 9;
 }

@@ -111,6 +111,14 @@ pub const fn is_late_drain(before: u64) -> bool {
     live(before) == 1 && before & (CLOSED | STRAGGLER | TAINTED | BEFORE) == CLOSED
 }
 
+/// Whether an object that was live in a granule whose state was `seen` is a pin of its: the granule is closed, and
+/// was pinned at its close. (Objects that come after the close are none; there, they came after it was empty.)
+#[inline(always)]
+#[must_use]
+pub const fn has_pins(seen: u64) -> bool {
+    live(seen) != 0 && seen & (CLOSED | STRAGGLER | TAINTED | BEFORE) == CLOSED
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

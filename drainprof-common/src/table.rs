@@ -183,7 +183,7 @@ mod tests {
             generation: !mixed as u32,
             size: use_of_it,
             series: id as u32,
-            reserved: 0,
+            site: 0,
         }
     }
 

@@ -31,6 +31,8 @@ pub mod kind {
     pub const START: u64 = 5;
     /// Code that cannot be unwound.
     pub const STOP: u64 = 6;
+    /// No code at all: the frame before has led astray.
+    pub const NO_CODE: u64 = 7;
 }
 
 /// The caller's frame pointer is saved at the rule's second offset from the CFA.
@@ -58,6 +60,8 @@ impl Rule {
     pub const START: Self = Self(kind::START);
     /// Code that cannot be unwound.
     pub const STOP: Self = Self(kind::STOP);
+    /// No code at all.
+    pub const NO_CODE: Self = Self(kind::NO_CODE);
     /// A function that has set up a frame pointer.
     pub const FRAME_POINTER: Self = Self::new(kind::BP, 16, SavedBp::AtCfa(-16));
 
@@ -95,7 +99,8 @@ impl Rule {
 }
 
 /// One frame on the way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
 pub struct Cursor {
     /// Code address: where the frame goes on.
     pub pc: u64,
@@ -106,6 +111,14 @@ pub struct Cursor {
     /// Not 0: `pc` is the instruction that runs next there, because the frame was interrupted; else it is a
     /// return address, and what counts is the call before it.
     pub interrupted: u64,
+}
+
+/// The address under which a frame is told. Names are looked for one byte before it, where the call is that it returns
+/// from; a frame that was interrupted, which goes on with the very instruction, is told one byte later.
+#[inline(always)]
+#[must_use]
+pub const fn shown(at: &Cursor) -> u64 {
+    if at.interrupted == 0 { at.pc } else { at.pc.wrapping_add(1) }
 }
 
 /// Where a step leads. A plain number, because the kernel side passes it through a call.
@@ -120,6 +133,8 @@ pub mod step {
     pub const UNREADABLE: u32 = 3;
     /// No rule is known for the frame.
     pub const UNKNOWN: u32 = 4;
+    /// There is no frame: what was taken for its code address is none.
+    pub const NO_FRAME: u32 = 5;
 }
 
 /// The stack, word by word.
@@ -167,6 +182,8 @@ pub fn advance(rule: Rule, at: &mut Cursor, stack: &mut impl Stack) -> u32 {
         return step::START;
     } else if kind == kind::STOP {
         return step::STOP;
+    } else if kind == kind::NO_CODE {
+        return step::NO_FRAME;
     } else {
         return step::UNKNOWN;
     };
@@ -286,6 +303,7 @@ mod tests {
         for (rule, expected) in [
             (Rule::START, step::START),
             (Rule::STOP, step::STOP),
+            (Rule::NO_CODE, step::NO_FRAME),
             (Rule::UNKNOWN, step::UNKNOWN),
             (Rule::new(kind::SP, 0x20, SavedBp::Kept), step::UNREADABLE),
             (Rule::new(kind::SP, 0, SavedBp::Kept), step::STOP),

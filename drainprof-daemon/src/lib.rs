@@ -16,4 +16,5 @@ pub mod profile;
 pub mod report;
 pub mod symbolize;
 pub mod target;
+pub mod unwind;
 pub mod watch;

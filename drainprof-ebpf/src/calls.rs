@@ -310,10 +310,11 @@ pub(crate) extern "C" fn call_nested(target: u32, rsp: u64) -> u32 {
     0
 }
 
-/// 1 where this thread is inside a call that opens a granule of the series' allocator.
+/// Not 0 where this thread is inside a call that opens a granule of the series' allocator: its return address, or 1 where
+/// that was not wanted.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u32 {
+pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u64 {
     let Some(state) = series::state(series) else { return 0 };
     // SAFETY: map memory; the key is written before the series is handed out.
     let (target, allocator) = unsafe { ((*state).key.target, (*state).key.allocator) };
@@ -325,7 +326,12 @@ pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u32 {
                 && (*frame).rsp >= rsp
         }
     });
-    u32::from(found.is_some())
+    // SAFETY: as above.
+    match found.map(|frame| unsafe { (*frame).file.inputs[op::INPUT_CALLER as usize] }) {
+        Some(0) => 1,
+        Some(caller) => caller,
+        None => 0,
+    }
 }
 
 /// Whether an enclosing call of this thread has taken the object out already: a wrapper's inner free.
@@ -371,6 +377,36 @@ fn innermost(target: u32, holds: impl Fn(*mut Frame) -> bool) -> Option<*mut Fra
         }
     }
     None
+}
+
+/// The return address of the innermost call of ours that was entered with stack pointer `rsp`, 0 where there is none
+/// or it was not read.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn call_return_address(who: u64, target: u32, rsp: u64) -> u64 {
+    let mut found = 0;
+    for number in 0..MAX_FRAMES {
+        let (at, caller) = call_at(who, target, number);
+        if at == rsp && caller != 0 {
+            found = caller;
+        }
+    }
+    found
+}
+
+/// Stack pointer at entry and return address of a thread's call by its number, the outermost first; zeros where it is
+/// in none, or the return address was not read.
+#[inline(always)]
+pub(crate) fn call_at(who: u64, target: u32, number: usize) -> (u64, u64) {
+    let Some(state) = thread_of(who) else { return (0, 0) };
+    // SAFETY: map memory that only this thread touches.
+    unsafe {
+        if (*state).target != target || number as u32 >= (*state).depth {
+            return (0, 0);
+        }
+        let frame = frame(state, number as u32);
+        ((*frame).rsp, (*frame).file.inputs[op::INPUT_CALLER as usize])
+    }
 }
 
 /// Forgets a thread; returns how many of its calls had not returned.

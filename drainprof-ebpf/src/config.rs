@@ -27,6 +27,14 @@ globals! {
     max_histograms, MAX_HISTOGRAMS: 1;
     /// Slots in `PROBES`.
     max_probes, MAX_PROBES: 1;
+    /// Entries of `RULES`, a power of two.
+    rule_buckets, RULE_BUCKETS: 1;
+    /// Entries of `PATH_HASHES`, and of `SITE_HASHES`; a power of two.
+    path_buckets, PATH_BUCKETS: 2;
+    /// Entries of `PATH_WORDS`.
+    path_words, PATH_WORD_COUNT: 1;
+    /// Entries of `WALKS` less one; they are a power of two.
+    walk_mask, WALK_MASK: 0;
     /// One of so many granules is in the sample.
     sample, SAMPLE: 1;
     /// 1: send every close and late drain.

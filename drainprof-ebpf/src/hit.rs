@@ -37,6 +37,9 @@ pub(crate) struct Hit {
     pub(crate) rsp: u64,
     /// Allocs that were counted inside this call.
     pub(crate) nested: u64,
+    /// Whether the program is one that asks for call paths: known when it is compiled, so that the others have
+    /// nothing of it.
+    pub(crate) asks_path: bool,
 }
 
 impl Hit {
@@ -95,6 +98,23 @@ impl Hit {
     pub(crate) fn caller(&self) -> u64 {
         // SAFETY: the file lives as long as the hit.
         unsafe { (*self.file).inputs[op::INPUT_CALLER as usize] }
+    }
+
+    /// One more than the number of the alloc's call path; 0 where none is wanted, or it is not known.
+    #[inline(always)]
+    pub(crate) fn path(&self) -> u32 {
+        if !self.asks_path {
+            return 0;
+        }
+        // SAFETY: the file lives as long as the hit.
+        unsafe { (*self.file).values[value::PATH as usize] as u32 }
+    }
+
+    /// Notes it.
+    #[inline(always)]
+    pub(crate) fn set_path(&self, path: u32) {
+        // SAFETY: as above.
+        unsafe { (*self.file).values[value::PATH as usize] = u64::from(path) };
     }
 
     /// Whether the target is observed since its first instruction.
@@ -257,6 +277,7 @@ fn started(who: u64, index: u32, target: TargetValue, at_return: bool) -> Option
         file: core::ptr::null_mut(),
         rsp: 0,
         nested: 0,
+        asks_path: false,
     })
 }
 

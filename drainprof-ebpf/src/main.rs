@@ -42,9 +42,11 @@ mod maps;
 mod moved;
 mod object;
 mod objects;
+mod paths;
 mod probes;
 mod realloc;
 mod series;
+mod sites;
 mod walk;
 
 /// A panic could only be a bug; the verifier refuses any program that can reach this endless loop.

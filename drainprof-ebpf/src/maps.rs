@@ -10,7 +10,9 @@ use drainprof_common::{
         self, Bucket, HistKey, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey,
         SeriesState, Slot, TargetValue, ThreadState, Totals, cursor,
     },
+    paths::{self, HashBucket, PathSlot, PinPair, SiteSlot, SpaceRanges, WalkState},
     spec::ProbeSpec,
+    unwind::RuleBucket,
 };
 
 /// User space maps the array into its memory and reads it there.
@@ -113,3 +115,49 @@ pub(crate) static CURSORS: Array<u64> = Array::with_max_entries(cursor::COUNT, B
 /// What user space must act on, or asked for.
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+/// How frames lead to their callers, by code address.
+#[map]
+pub(crate) static RULES: Array<RuleBucket> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Which address space a target works in, where it is not its own.
+#[map]
+pub(crate) static SPACES: Array<u64> =
+    Array::with_max_entries(paths::SPACES as u32, BPF_F_MMAPABLE);
+
+/// Where code lies in address spaces.
+#[map]
+pub(crate) static SPACE_RANGES: Array<SpaceRanges> =
+    Array::with_max_entries(paths::SPACE_SLOTS as u32, BPF_F_MMAPABLE);
+
+/// Working memory of walks up a stack.
+#[map]
+pub(crate) static WALKS: Array<WalkState> = Array::with_max_entries(1, 0);
+
+/// Call paths by their hashes.
+#[map]
+pub(crate) static PATH_HASHES: Array<HashBucket> = Array::with_max_entries(2, BPF_F_MMAPABLE);
+
+/// The call paths.
+#[map]
+pub(crate) static PATHS: Array<PathSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Their return addresses.
+#[map]
+pub(crate) static PATH_WORDS: Array<u64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Sites by their hashes.
+#[map]
+pub(crate) static SITE_HASHES: Array<HashBucket> = Array::with_max_entries(2, BPF_F_MMAPABLE);
+
+/// The sites.
+#[map]
+pub(crate) static SITES: Array<SiteSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Granules with several pins, and the sites for which they are counted. Allocated on demand.
+#[map]
+pub(crate) static PIN_PAIRS: HashMap<PinPair, u32> = HashMap::with_max_entries(1, 1);
+
+/// Stacks that user space is to unwind.
+#[map]
+pub(crate) static SNAPSHOTS: RingBuf = RingBuf::with_byte_size(4096, 0);

@@ -2,7 +2,7 @@
 
 use drainprof_common::{
     loss::Loss,
-    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, place_of},
+    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, Slot, place_of},
     spec::{Kind, flags, value},
     state,
 };
@@ -14,6 +14,7 @@ use crate::{
     losses,
     objects::{self, Refused},
     series::{self, bump},
+    sites,
 };
 
 /// Marks an object key's scope as a series instead of an allocator.
@@ -56,6 +57,7 @@ pub(crate) fn alloc(hit: &Hit) {
         let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
         count_in_slot(place_of::slot(word), size);
         count_alloc(series, size);
+        count_for_site(hit, series, word, size);
     }
     if hit.has(flags::MAY_NEST) {
         calls::tell_outer_of_alloc(hit);
@@ -103,10 +105,22 @@ pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
         generation: place_of::generation(word),
         size,
         series,
-        reserved: 0,
+        site: count_for_site(hit, series, word, size),
     };
     count_in_slot(object.slot, size);
     enter(key, &object, hit.mode());
+}
+
+/// Counts a new object for its site, where call paths are wanted: see [`sites::site_alloc`].
+#[inline(always)]
+fn count_for_site(hit: &Hit, series: u32, word: u64, size: u64) -> u32 {
+    let path = hit.path();
+    if path == 0 {
+        return 0;
+    }
+    // SAFETY: map memory; the caller holds a reference.
+    let place = slots::slot(place_of::slot(word)).map_or(0, |slot| unsafe { (*slot).place });
+    sites::site_alloc(series, path, place, size, hit.who as u32)
 }
 
 /// Enters a new object, which holds its granule; an older one with the same id goes.
@@ -229,7 +243,12 @@ fn drop_it(object: &ObjectValue, how: u32) -> u32 {
     if index != NO_SLOT {
         let Some(slot) = slots::slot(index) else { return 0 };
         if mode::is_drain(how) {
-            granule::release(index, slot, size, 1);
+            let left = granule::release(index, slot, size, 1);
+            if object.site != 0 && state::has_pins(left.before) {
+                // When it was freed is not known; besides, the stack has no room for more.
+                let granule = place_of::slot_word(index, generation);
+                sites::site_pin_freed(object.site, granule, 0, 0, size);
+            }
         } else if granule::take_off(index, slot, generation, size, how) == 0 {
             return 0;
         }
@@ -238,6 +257,24 @@ fn drop_it(object: &ObjectValue, how: u32) -> u32 {
         bump!(series, freed_bytes, size);
     }
     1
+}
+
+/// Gives up an object's reference to its granule, and counts it for its site if it was a pin.
+#[inline(always)]
+fn release_pin(object: &ObjectValue, slot: *mut Slot) {
+    let left = granule::release(object.slot, slot, object.size, 1);
+    if object.site == 0 || !state::has_pins(left.before) {
+        return;
+    }
+    let mut site = object.site;
+    if state::live(left.before) == 1 {
+        site |= sites::LAST;
+    }
+    if left.pins == 1 {
+        site |= sites::ONLY;
+    }
+    let granule = place_of::slot_word(object.slot, object.generation);
+    sites::site_pin_freed(site, granule, left.closed_ns, left.opened_ns, object.size);
 }
 
 #[inline(always)]
@@ -279,7 +316,7 @@ fn commit_free(hit: &Hit, object: &ObjectValue) {
     if hit.is(Kind::Drain) {
         if object.slot != NO_SLOT {
             let Some(slot) = slots::slot(object.slot) else { return };
-            granule::release(object.slot, slot, object.size, 1);
+            release_pin(object, slot);
         }
         count_free(object.series, object.size);
     } else if object_drop(object, hit.mode()) != 0 {

@@ -31,7 +31,8 @@ impl PathEnd {
 /// A call path: return addresses, the allocating call's first, the outermost last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallPath {
-    /// Return addresses in the target's memory.
+    /// Return addresses in the target's memory; of a frame that a signal has interrupted, one byte behind the
+    /// instruction with which it goes on, so that for all of them the name is that of the byte before.
     pub addresses: Vec<u64>,
     /// Why it ends.
     pub end: PathEnd,
@@ -85,7 +86,7 @@ pub struct SiteFacts {
     pub lateness: Lateness,
     /// When the longest-held of its live pins had its granule closed (`CLOCK_MONOTONIC` ns); 0: none.
     pub oldest_close_ns: u64,
-    /// Its first allocation (`CLOCK_MONOTONIC` ns, to some milliseconds).
+    /// Its first allocation (`CLOCK_MONOTONIC` ns).
     pub first_ns: u64,
     /// Its last allocation.
     pub last_ns: u64,
@@ -93,4 +94,88 @@ pub struct SiteFacts {
     pub threads: Vec<String>,
     /// Whether there are more threads than [`SiteFacts::threads`] names.
     pub more_threads: bool,
+}
+
+/// Names of threads that are kept per site.
+const THREADS: usize = 8;
+
+impl SiteFacts {
+    /// A site of which nothing was counted yet.
+    #[must_use]
+    pub fn new(path: Arc<CallPath>, opened_at: u64) -> Self {
+        Self {
+            path,
+            opened_at,
+            allocated: 0,
+            allocated_bytes: 0,
+            live: None,
+            live_bytes: 0,
+            granules_pinned: 0,
+            pins: 0,
+            pin_bytes: 0,
+            pins_live: 0,
+            pins_live_bytes: 0,
+            granules_retained: 0,
+            retained_bytes: 0,
+            delays: Hist::new(),
+            lateness: Lateness::default(),
+            oldest_close_ns: 0,
+            first_ns: 0,
+            last_ns: 0,
+            threads: Vec::new(),
+            more_threads: false,
+        }
+    }
+
+    /// The window has ended: what is live is not followed further.
+    pub fn leave(&mut self) {
+        self.live = self.live.map(|_| 0);
+        self.live_bytes = 0;
+        self.pins_live = 0;
+        self.pins_live_bytes = 0;
+        self.granules_retained = 0;
+        self.retained_bytes = 0;
+        self.oldest_close_ns = 0;
+    }
+
+    /// Adds what was counted of the same site elsewhere: under another number, or in another window. Granules that
+    /// both have counted count twice.
+    pub fn join(&mut self, other: &Self) {
+        let earliest =
+            |one: u64, two: u64| if one == 0 || (two != 0 && two < one) { two } else { one };
+        self.allocated += other.allocated;
+        self.allocated_bytes += other.allocated_bytes;
+        self.live = match (self.live, other.live) {
+            (Some(one), Some(two)) => Some(one + two),
+            (one, two) => one.or(two),
+        };
+        self.live_bytes += other.live_bytes;
+        self.granules_pinned += other.granules_pinned;
+        self.pins += other.pins;
+        self.pin_bytes += other.pin_bytes;
+        self.pins_live += other.pins_live;
+        self.pins_live_bytes += other.pins_live_bytes;
+        self.granules_retained += other.granules_retained;
+        self.retained_bytes += other.retained_bytes;
+        self.delays.merge(&other.delays);
+        self.lateness.near += other.lateness.near;
+        self.lateness.moderate += other.lateness.moderate;
+        self.lateness.fundamental += other.lateness.fundamental;
+        self.lateness.undecided += other.lateness.undecided;
+        self.oldest_close_ns = earliest(self.oldest_close_ns, other.oldest_close_ns);
+        self.first_ns = earliest(self.first_ns, other.first_ns);
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.more_threads |= other.more_threads;
+        for name in &other.threads {
+            if self.threads.contains(name) {
+                continue;
+            }
+            if self.threads.len() < THREADS {
+                self.threads.push(name.clone());
+            } else {
+                self.more_threads = true;
+            }
+        }
+        self.threads.sort();
+    }
 }

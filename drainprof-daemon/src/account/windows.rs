@@ -10,11 +10,14 @@ use drainprof_common::{
     maps::Totals,
 };
 
-use super::{AllocatorFacts, Flows, ProbeFacts, Snapshot, TargetFacts};
+use super::{AllocatorFacts, Flows, ProbeFacts, SiteFacts, Snapshot, TargetFacts};
 use crate::profile::Level;
 
 /// Places of opening that are told apart, per allocator: those beyond count as unknown places.
 const PLACES: usize = 4_096;
+
+/// Sites that are kept, per allocator.
+const SITES: usize = 65_536;
 
 /// The windows that have ended.
 #[derive(Clone, Debug)]
@@ -100,6 +103,9 @@ fn leave(facts: &mut AllocatorFacts) {
     facts.left_retained += std::mem::take(&mut facts.retained_granules);
     facts.left_retained_bytes += std::mem::take(&mut facts.retained_bytes);
     facts.granules.clear();
+    for site in &mut facts.sites {
+        site.leave();
+    }
 }
 
 fn join_losses(into: &mut LossCounts, more: &LossCounts) {
@@ -187,9 +193,24 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
         into.lifetimes.entry(if known { place } else { 0 }).or_default().merge(&hist);
     }
     into.granules.extend(later.granules);
+    join_sites(&mut into.sites, later.sites);
     // Two windows make no course: between them nobody looked.
     if !later.curve.is_empty() {
         into.curve = later.curve;
+    }
+}
+
+/// A site keeps its path through all windows.
+fn join_sites(into: &mut Vec<SiteFacts>, later: Vec<SiteFacts>) {
+    for facts in later {
+        let same =
+            |known: &&mut SiteFacts| known.path == facts.path && known.opened_at == facts.opened_at;
+        let has_room = into.len() < SITES;
+        match into.iter_mut().find(same) {
+            Some(known) => known.join(&facts),
+            None if has_room => into.push(facts),
+            None => {}
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use aya::{
     },
 };
 
-use drainprof_common::spec::Cookie;
+use drainprof_common::spec::{Cookie, flags};
 
 use super::{
     BpfError, Session, names,
@@ -71,7 +71,8 @@ impl Session {
         self.probes
             .set(index, Plain(probe.spec), 0)
             .map_err(|source| BpfError::map("writing", names::PROBES, source))?;
-        let program = names::program(probe.role, probe.phase).ok_or_else(|| {
+        let stacks = probe.spec.flags & flags::STACKS != 0;
+        let program = names::program(probe.role, probe.phase, stacks).ok_or_else(|| {
             BpfError::Mismatch(format!("a program for {} at entry", probe.role.name()))
         })?;
         let at_return = probe.phase == Phase::Return;

@@ -17,6 +17,7 @@ pub fn self_test(offsets: Offsets) -> Result<Vec<ProgramStatistics>, BpfError> {
         places: 4,
         probes: 4,
         targets: 4,
+        call_paths: 64,
         ring_bytes: 4_096,
     };
     let mut session = Session::load(&SessionConfig { sizes, events: true, sample: 2, offsets })?;

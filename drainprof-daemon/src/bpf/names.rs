@@ -5,7 +5,7 @@ use drainprof_common::spec::Role;
 use crate::profile::Phase;
 
 /// Maps that user space uses.
-pub(super) const MAPS: [&str; 23] = [
+pub(super) const MAPS: [&str; 34] = [
     TARGETS,
     TARGET_WORDS,
     PROBES,
@@ -29,6 +29,17 @@ pub(super) const MAPS: [&str; 23] = [
     LOSSES,
     CURSORS,
     EVENTS,
+    RULES,
+    SPACES,
+    SPACE_RANGES,
+    WALKS,
+    PATH_HASHES,
+    PATHS,
+    PATH_WORDS,
+    SITE_HASHES,
+    SITES,
+    PIN_PAIRS,
+    SNAPSHOTS,
 ];
 pub(super) const TARGETS: &str = "TARGETS";
 pub(super) const TARGET_WORDS: &str = "TARGET_WORDS";
@@ -53,6 +64,17 @@ pub(super) const HIST_WORDS: &str = "HIST_WORDS";
 pub(super) const LOSSES: &str = "LOSSES";
 pub(super) const CURSORS: &str = "CURSORS";
 pub(super) const EVENTS: &str = "EVENTS";
+pub(super) const RULES: &str = "RULES";
+pub(super) const SPACES: &str = "SPACES";
+pub(super) const SPACE_RANGES: &str = "SPACE_RANGES";
+pub(super) const WALKS: &str = "WALKS";
+pub(super) const PATH_HASHES: &str = "PATH_HASHES";
+pub(super) const PATHS: &str = "PATHS";
+pub(super) const PATH_WORDS: &str = "PATH_WORDS";
+pub(super) const SITE_HASHES: &str = "SITE_HASHES";
+pub(super) const SITES: &str = "SITES";
+pub(super) const PIN_PAIRS: &str = "PIN_PAIRS";
+pub(super) const SNAPSHOTS: &str = "SNAPSHOTS";
 
 /// The lifecycle programs and their tracepoints.
 pub(super) const TRACEPOINTS: [(&str, &str, &str); 4] = [
@@ -69,9 +91,13 @@ pub(super) const CALL_ENTRY: &str = "call_entry";
 pub(super) const EMPTY_ENTRY: &str = "empty_entry";
 pub(super) const EMPTY_RETURN: &str = "empty_return";
 
-/// The program that judges a role's hits in a phase. `None`: a realloc is judged at return only.
-pub(super) const fn program(role: Role, phase: Phase) -> Option<&'static str> {
+/// The program that judges a role's hits in a phase, with their call paths if `stacks`. `None`: a realloc is judged at
+/// return only.
+pub(super) const fn program(role: Role, phase: Phase, stacks: bool) -> Option<&'static str> {
     Some(match (role, phase) {
+        (Role::Alloc, Phase::Entry) if stacks => "alloc_entry_stacks",
+        (Role::Alloc, Phase::Return) if stacks => "alloc_return_stacks",
+        (Role::Realloc, Phase::Return) if stacks => "realloc_return_stacks",
         (Role::Open, Phase::Entry) => "open_entry",
         (Role::Open, Phase::Return) => "open_return",
         (Role::Close, Phase::Entry) => "close_entry",
@@ -130,7 +156,9 @@ mod tests {
         used.extend([CALL_ENTRY, EMPTY_ENTRY, EMPTY_RETURN].map(str::to_owned));
         for role in Role::ALL {
             for phase in [Phase::Entry, Phase::Return] {
-                used.extend(program(role, phase).map(str::to_owned));
+                for stacks in [false, true] {
+                    used.extend(program(role, phase, stacks).map(str::to_owned));
+                }
             }
         }
         let is_program = |section: &str| {

@@ -3,7 +3,7 @@
 use drainprof_common::{
     hist::{Hist, Of},
     loss::{LOSS_COUNT, LossCounts},
-    maps::{HistSlot, ProbeCounts, SeriesState, Slot, Totals, cursor},
+    maps::{HistSlot, ProbeCounts, SeriesKey, SeriesState, Slot, Totals, cursor},
     state,
 };
 
@@ -58,6 +58,13 @@ impl Session {
             .collect()
     }
 
+    /// Whose series it is.
+    #[must_use]
+    pub fn series_key(&self, series: u32) -> Option<SeriesKey> {
+        let state = self.series_state.get(series as usize);
+        (state.created_ns != 0).then_some(state.key)
+    }
+
     fn sum_totals(&self, series: usize) -> Totals {
         let mut sum = Totals::default();
         for cpu in 0..self.cpus as usize {
@@ -97,8 +104,9 @@ impl Session {
         (0..self.filled(cursor::HIST, self.histograms.len()))
             .filter_map(|index| {
                 let HistSlot { key, hist } = self.histograms.get(index);
-                let of =
-                    [Of::PinDelay, Of::Lifetime].into_iter().find(|of| *of as u32 == key.of)?;
+                let of = [Of::PinDelay, Of::Lifetime, Of::SiteDelay]
+                    .into_iter()
+                    .find(|of| *of as u32 == key.of)?;
                 Some((of, key.series, key.place, hist))
             })
             .collect()

@@ -29,6 +29,7 @@ impl Session {
             taken += self.retire_granules();
             taken += self.forget_ids()?;
         }
+        taken += self.relieve_pairs();
         Ok(taken)
     }
 

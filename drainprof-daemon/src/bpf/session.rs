@@ -23,7 +23,7 @@ use drainprof_common::{
     spec::ProbeSpec,
 };
 
-use super::{BpfError, Sizes, memory::Mapped, names};
+use super::{BpfError, Sizes, memory::Mapped, names, paths::PathMaps};
 use crate::kernel::ProgramStatistics;
 
 /// The kernel side, built by `cargo xtask build-ebpf`.
@@ -101,6 +101,7 @@ pub struct Session {
     pub(super) specs: u32,
     targets: HashMap<MapData, u32, Plain<TargetValue>>,
     ring: RingBuf<MapData>,
+    pub(super) paths: PathMaps,
     /// Losses that user space itself has found.
     own_losses: LossCounts,
 }
@@ -138,11 +139,12 @@ impl Session {
             buckets: mapped(&ebpf, names::OBJECT_BUCKETS, sizes.buckets() as usize)?,
             objects_fd: descriptor(&ebpf, names::OBJECTS)?,
             objects: take(&mut ebpf, names::OBJECTS)?,
-            histograms: mapped(&ebpf, names::HISTOGRAMS, sizes.places as usize)?,
+            histograms: mapped(&ebpf, names::HISTOGRAMS, sizes.histograms() as usize)?,
             free_slots: take(&mut ebpf, names::FREE_SLOTS)?,
             probes: take(&mut ebpf, names::PROBES)?,
             targets: take(&mut ebpf, names::TARGETS)?,
             ring: take(&mut ebpf, names::EVENTS)?,
+            paths: PathMaps::take(&mut ebpf, &sizes)?,
             links: Vec::new(),
             ebpf,
             sizes,
@@ -251,10 +253,14 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     let globals = [
         ("MAX_GRANULES", sizes.granules),
         ("OBJECT_BUCKET_COUNT", sizes.buckets()),
-        ("MAX_HISTOGRAMS", sizes.places),
+        ("MAX_HISTOGRAMS", sizes.histograms()),
         ("THREAD_SLOT_MASK", sizes.thread_slots() - 1),
         ("MAX_SERIES", sizes.instances),
         ("MAX_PROBES", sizes.probes),
+        ("RULE_BUCKETS", sizes.rule_buckets()),
+        ("PATH_BUCKETS", sizes.path_buckets()),
+        ("PATH_WORD_COUNT", sizes.path_words()),
+        ("WALK_MASK", sizes.walks(cpus) - 1),
         ("SAMPLE", config.sample),
         ("EVENTS_WANTED", u32::from(config.events)),
         ("NEWTASK_PID_OFFSET", config.offsets.newtask_pid),
@@ -275,10 +281,21 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
         (names::OBJECTS, sizes.overflow()),
         (names::THREAD_SLOTS, sizes.thread_slots()),
         (names::THREADS, sizes.threads_behind()),
-        (names::HIST_INDEX, sizes.places),
-        (names::HISTOGRAMS, sizes.places),
+        (names::HIST_INDEX, sizes.histograms()),
+        (names::HISTOGRAMS, sizes.histograms()),
         (names::LOSSES, cpus),
         (names::EVENTS, sizes.ring()),
+        (names::RULES, sizes.rule_buckets()),
+        (names::SPACES, sizes.spaces().0),
+        (names::SPACE_RANGES, sizes.spaces().1),
+        (names::WALKS, sizes.walks(cpus)),
+        (names::PATH_HASHES, sizes.path_buckets()),
+        (names::PATHS, sizes.path_slots()),
+        (names::PATH_WORDS, sizes.path_words()),
+        (names::SITE_HASHES, sizes.path_buckets()),
+        (names::SITES, sizes.path_slots()),
+        (names::PIN_PAIRS, sizes.pin_pairs()),
+        (names::SNAPSHOTS, sizes.snapshot_ring()),
     ];
     let mut loader = EbpfLoader::new();
     for (name, value) in &globals {
@@ -323,7 +340,7 @@ pub(super) fn load_error(name: &str, source: ProgramError) -> BpfError {
     BpfError::load(format!("program {name}"), 0, source)
 }
 
-fn mapped<T: Pod + Zeroable>(
+pub(super) fn mapped<T: Pod + Zeroable>(
     ebpf: &Ebpf,
     name: &'static str,
     entries: usize,
@@ -354,7 +371,7 @@ fn descriptor(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, BpfError> {
     }
 }
 
-fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &'static str) -> Result<M, BpfError> {
+pub(super) fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &'static str) -> Result<M, BpfError> {
     ebpf.take_map(name)
         .and_then(|map| M::try_from(map).ok())
         .ok_or_else(|| BpfError::Mismatch(format!("the map {name} in the expected form")))

@@ -5,7 +5,9 @@ use drainprof_common::{
         Bucket, GRANULE_WORDS, HIST_WORDS, HistSlot, ObjectEntry, ProbeCounts, SERIES_WORDS,
         SeriesState, Slot, TARGET_WORDS, ThreadState, Totals,
     },
+    paths::{HASH_WAYS, PathSlot, PinPair, SPACE_SLOTS, SPACES, SiteSlot, SpaceRanges, WalkState},
     spec::ProbeSpec,
+    unwind::RuleBucket,
 };
 
 /// Bytes that the kernel adds to each hash element, and its share of the bucket array.
@@ -22,12 +24,14 @@ pub struct Sizes {
     pub instances: u32,
     /// Threads inside a followed call at once.
     pub threads: u32,
-    /// Histograms: one per place of opening and one per instance that late-drains.
+    /// Histograms: one per place of opening and one per instance that late-drains. (Those of sites come on top.)
     pub places: u32,
     /// Probes.
     pub probes: u32,
     /// Processes.
     pub targets: u32,
+    /// Call paths that are told apart; 0 at other levels than `stacks`.
+    pub call_paths: u32,
     /// Bytes of the ring buffer; a power of two of at least a page.
     pub ring_bytes: u32,
 }
@@ -42,6 +46,7 @@ impl Default for Sizes {
             places: 1_024,
             probes: 512,
             targets: 4_096,
+            call_paths: 0,
             ring_bytes: 1 << 20,
         }
     }
@@ -95,6 +100,81 @@ impl Sizes {
         if behind == 0 { 1 } else { behind }
     }
 
+    /// Call paths that are told apart at level `stacks`, unless another number is asked for.
+    pub const CALL_PATHS: u32 = 8_192;
+
+    /// Buckets of the tables of paths and of sites: half full with as many as are asked for, so that hardly any
+    /// bucket and its spare are.
+    #[must_use]
+    pub const fn path_buckets(&self) -> u32 {
+        if self.call_paths == 0 {
+            return 2;
+        }
+        let buckets = (self.call_paths / (HASH_WAYS as u32 / 2)).next_power_of_two();
+        if buckets < 2 { 2 } else { buckets }
+    }
+
+    /// Entries of these tables.
+    #[must_use]
+    pub const fn path_slots(&self) -> u32 {
+        self.path_buckets() * HASH_WAYS as u32
+    }
+
+    /// Return addresses of paths: thirty-two each, on average.
+    #[must_use]
+    pub const fn path_words(&self) -> u32 {
+        if self.call_paths == 0 { 1 } else { self.call_paths.saturating_mul(32) }
+    }
+
+    /// Buckets of the table of unwind rules, of which a path brings few that others do not have.
+    #[must_use]
+    pub const fn rule_buckets(&self) -> u32 {
+        if self.call_paths == 0 { 1 } else { self.call_paths.next_power_of_two() }
+    }
+
+    /// Walks up a stack that can be under way at once.
+    #[must_use]
+    pub const fn walks(&self, cpus: u32) -> u32 {
+        if self.call_paths == 0 { 1 } else { (cpus * 4).next_power_of_two() }
+    }
+
+    /// Pins of granules with several of them, while they drain.
+    #[must_use]
+    pub const fn pin_pairs(&self) -> u32 {
+        if self.call_paths == 0 { 1 } else { self.call_paths.saturating_mul(8) }
+    }
+
+    /// Bytes of the ring for stacks.
+    #[must_use]
+    pub const fn snapshot_ring(&self) -> u32 {
+        if self.call_paths == 0 { 4_096 } else { 8 << 20 }
+    }
+
+    /// Entries of the maps of address spaces, and of their code.
+    #[must_use]
+    pub const fn spaces(&self) -> (u32, u32) {
+        if self.call_paths == 0 { (1, 1) } else { (SPACES as u32, SPACE_SLOTS as u32) }
+    }
+
+    /// Histograms: of places, and of the pin delays of sites.
+    #[must_use]
+    pub const fn histograms(&self) -> u32 {
+        self.places.saturating_add(self.call_paths)
+    }
+
+    fn path_bytes(&self, cpus: u32) -> u64 {
+        let of = |entries: u32, size: usize| u64::from(entries) * size as u64;
+        let (spaces, ranges) = self.spaces();
+        of(self.rule_buckets(), size_of::<RuleBucket>())
+            + of(spaces, 8)
+            + of(ranges, size_of::<SpaceRanges>())
+            + of(self.walks(cpus), size_of::<WalkState>())
+            + of(self.path_slots(), size_of::<PathSlot>() + size_of::<SiteSlot>() + 16)
+            + of(self.path_words(), 8)
+            + of(self.pin_pairs(), size_of::<PinPair>() + 4 + HASH_OVERHEAD as usize)
+            + u64::from(self.snapshot_ring())
+    }
+
     /// About how much kernel memory the maps take; those that grow on demand are counted in full.
     #[must_use]
     pub fn bytes(&self, cpus: u32) -> u64 {
@@ -110,12 +190,13 @@ impl Sizes {
             + hash(self.threads_behind(), size_of::<ThreadState>() + 8)
             + of(self.thread_slots(), size_of::<ThreadState>())
             + of((TARGET_WORDS + SERIES_WORDS + GRANULE_WORDS + HIST_WORDS) as u32, 8)
-            + of(self.places, size_of::<HistSlot>())
-            + hash(self.places, 24)
+            + of(self.histograms(), size_of::<HistSlot>())
+            + hash(self.histograms(), 24)
             + of(self.probes, size_of::<ProbeSpec>())
             + of(self.probes * cpus, size_of::<ProbeCounts>())
             + of(self.granules, 4)
             + hash(self.targets, 12)
+            + self.path_bytes(cpus)
             + u64::from(self.ring_bytes)
     }
 

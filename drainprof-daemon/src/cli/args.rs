@@ -159,6 +159,9 @@ pub(super) struct SizeArgs {
     /// Places that open granules.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(super) max_places: Option<u32>,
+    /// Call paths, at level stacks.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(super) max_call_paths: Option<u32>,
     /// Probes in one session.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(super) max_probes: Option<u32>,
@@ -205,6 +208,7 @@ impl ObserveArgs {
                 max_instances: None,
                 max_threads: None,
                 max_places: None,
+                max_call_paths: None,
                 max_probes: None,
                 ring_bytes: None,
             },

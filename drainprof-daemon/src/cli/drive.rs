@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     account::{History, Snapshot},
+    bpf::Session,
     export::{Format, Interval as Between, live},
     report::{self, Report, Verdict},
     symbolize::Symbols,
@@ -49,8 +50,8 @@ pub(super) enum Stage {
     Watching {
         /// What sees.
         observer: Box<Observer>,
-        /// Readable when there are events.
-        ring: AsyncFd<OwnedFd>,
+        /// What it can wait for.
+        rings: Rings,
     },
     /// Between two windows of a duty cycle.
     Resting(Box<Resting>),
@@ -58,12 +59,41 @@ pub(super) enum Stage {
     Changing,
 }
 
+/// The kernel side's rings.
+pub(super) struct Rings {
+    /// Readable when there are events.
+    events: AsyncFd<OwnedFd>,
+    /// Readable when there are stacks to unwind.
+    stacks: AsyncFd<OwnedFd>,
+}
+
+impl Rings {
+    /// Must be called inside the runtime.
+    pub(super) fn of(session: &Session) -> std::io::Result<Self> {
+        Ok(Self {
+            events: session.events_fd().and_then(register)?,
+            stacks: session.snapshots_fd().and_then(register)?,
+        })
+    }
+}
+
 impl Stage {
     /// Returns when there are events.
     async fn events(&self) -> std::io::Result<()> {
         match self {
-            Self::Watching { ring, .. } => {
-                ring.readable().await?.clear_ready();
+            Self::Watching { rings, .. } => {
+                rings.events.readable().await?.clear_ready();
+                Ok(())
+            }
+            Self::Resting(_) | Self::Changing => std::future::pending().await,
+        }
+    }
+
+    /// Returns when there are stacks to unwind.
+    async fn stacks(&self) -> std::io::Result<()> {
+        match self {
+            Self::Watching { rings, .. } => {
+                rings.stacks.readable().await?.clear_ready();
                 Ok(())
             }
             Self::Resting(_) | Self::Changing => std::future::pending().await,
@@ -106,18 +136,15 @@ impl Driver {
         let output = Output::open(args.output.as_deref(), args.top)?;
         let symbols = symbols::wanted(args)?;
         let observer = Box::new(options::observer(args)?);
-        let ring = observer
-            .session()
-            .events_fd()
-            .and_then(register)
-            .context("cannot wait for events of the kernel side")?;
+        let rings =
+            Rings::of(observer.session()).context("cannot wait for events of the kernel side")?;
         let period = args.interval.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + period, period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut relief = interval_at(Instant::now() + RELIEF, RELIEF);
         relief.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
-            stage: Stage::Watching { observer, ring },
+            stage: Stage::Watching { observer, rings },
             cycle: args.duty.map(Cycle::new),
             ends: JoinSet::new(),
             awaited: HashSet::new(),
@@ -211,6 +238,13 @@ impl Driver {
                 self.take_events()?;
                 Ok(Happening::Quiet)
             }
+            ready = self.stage.stacks() => {
+                ready.context("waiting for stacks failed")?;
+                if let Stage::Watching { observer, .. } = &mut self.stage {
+                    observer.learn_paths();
+                }
+                Ok(Happening::Quiet)
+            }
             Some(ended) = self.ends.join_next(), if !self.ends.is_empty() => {
                 // What it did last is in the ring already.
                 self.take_events()?;
@@ -225,6 +259,7 @@ impl Driver {
             _ = self.relief.tick(), if self.stage.is_watching() => {
                 if let Stage::Watching { observer, .. } = &mut self.stage {
                     observer.relieve();
+                    observer.retry_paths();
                     if self.history.due(observer.observed()) {
                         self.history.add(observer.moment());
                     }
@@ -296,6 +331,9 @@ impl Driver {
 
     /// One line, record or screen.
     pub(super) fn interval(&mut self) -> Result<()> {
+        if let Stage::Watching { observer, .. } = &mut self.stage {
+            observer.learn_paths();
+        }
         let mut snapshot = self.snapshot();
         symbols::now(&mut self.symbols, &mut snapshot);
         let options = report::Options { slack: SLACK, ..self.options.clone() };
@@ -330,6 +368,7 @@ impl Driver {
         if let Stage::Watching { observer, .. } = &mut self.stage {
             observer.stop();
             settle(observer).await;
+            observer.learn_paths();
         }
         self.take_events()
     }
@@ -382,7 +421,7 @@ async fn wait_readable(fd: OwnedFd) {
     }
 }
 
-pub(super) fn register(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+fn register(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is owned by the `AsyncFd`, and nobody else closes it.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(Into::into)
 }

@@ -4,7 +4,7 @@
 
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::drive::{Driver, Stage, register};
+use super::drive::{Driver, Rings, Stage};
 use crate::{account::Duty, bpf::Detaching, watch::Resting};
 
 /// Probes on their way out; by default there are none.
@@ -119,8 +119,8 @@ impl Driver {
         }
         let Some(cycle) = &mut self.cycle else { return Ok(()) };
         match std::mem::replace(&mut self.stage, Stage::Changing) {
-            Stage::Watching { observer, ring } => {
-                drop(ring);
+            Stage::Watching { observer, rings } => {
+                drop(rings);
                 let (resting, detaching) = observer.rest();
                 cycle.leaving = Some(Leaving::of(detaching));
                 cycle.turn = Some(cycle.began + cycle.duty.period);
@@ -145,11 +145,13 @@ impl Driver {
 /// so far is not given up for it.
 fn begin(resting: Box<Resting>) -> Stage {
     let loaded = resting.load().map_err(anyhow::Error::from).and_then(|session| {
-        let ring = session.events_fd().and_then(register)?;
-        Ok((session, ring))
+        let rings = Rings::of(&session)?;
+        Ok((session, rings))
     });
     match loaded {
-        Ok((session, ring)) => Stage::Watching { observer: Box::new(resting.wake(session)), ring },
+        Ok((session, rings)) => {
+            Stage::Watching { observer: Box::new(resting.wake(session)), rings }
+        }
         Err(error) => {
             eprintln!("drainprof: a window is left out, the next is tried: {error:#}");
             Stage::Resting(resting)

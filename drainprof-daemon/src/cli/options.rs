@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::{
-    args::{CacheArgs, ObserveArgs, SizeArgs},
+    args::{CacheArgs, LevelArg, ObserveArgs, SizeArgs},
     exit::{Failure, code},
 };
 use crate::{
@@ -106,7 +106,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     require_host_pids()?;
     require_privileges()?;
     let config = SessionConfig {
-        sizes: sizes(&args.sizes, &host),
+        sizes: sizes(&args.sizes, args.level, &host),
         events: args.events,
         sample: args.sample,
         offsets: offsets(&host)?,
@@ -132,7 +132,7 @@ pub(super) fn calibration(args: &CacheArgs, fresh: bool) -> CalibrateOptions {
     CalibrateOptions { cache: if args.no_cache { None } else { directory() }, fresh }
 }
 
-fn sizes(args: &SizeArgs, host: &dyn HostView) -> Sizes {
+fn sizes(args: &SizeArgs, level: Option<LevelArg>, host: &dyn HostView) -> Sizes {
     let available = host
         .read(Path::new("/proc/meminfo"))
         .ok()
@@ -151,6 +151,10 @@ fn sizes(args: &SizeArgs, host: &dyn HostView) -> Sizes {
         places: args.max_places.unwrap_or(defaults.places),
         probes: args.max_probes.unwrap_or(defaults.probes),
         targets: defaults.targets,
+        call_paths: match level {
+            Some(LevelArg::Stacks) => args.max_call_paths.unwrap_or(Sizes::CALL_PATHS),
+            Some(LevelArg::Boundary | LevelArg::Objects) | None => 0,
+        },
         ring_bytes: args.ring_bytes.unwrap_or(defaults.ring_bytes),
     }
 }

@@ -3,6 +3,7 @@
 //! An exporter cannot tell where its report came from, looks nothing up, and reads no clock: times of
 //! day and names arrive as text. `cli` picks a format by name; help and documentation read the table.
 
+pub mod diff;
 mod escape;
 mod json;
 pub mod live;
@@ -28,6 +29,11 @@ pub enum Error {
     /// A value has no JSON form.
     #[error("cannot write the report as JSON")]
     Json(#[source] serde_json::Error),
+    /// A picture of nothing.
+    #[error(
+        "there is nothing to draw: no call path has a weight; only reports of level stacks have any"
+    )]
+    NothingToDraw,
 }
 
 impl Error {
@@ -197,7 +203,8 @@ mod tests {
                 serde_json::Value::Array(items) => items.iter_mut().for_each(spoil),
                 serde_json::Value::Object(fields) => {
                     let names = ["how", "kind", "level", "weight", "pid", "target", "generation"];
-                    let more = ["code", "signal", "from_target", "one_in", "verdict"];
+                    let more =
+                        ["code", "signal", "from_target", "one_in", "verdict", "class", "path_end"];
                     let kept = |name: &str| names.contains(&name) || more.contains(&name);
                     fields.iter_mut().filter(|(name, _)| !kept(name)).for_each(|(_, v)| spoil(v));
                 }

@@ -15,7 +15,9 @@ mod library;
 mod model;
 mod parse;
 
-pub use compile::{CompileError, Resolver, compile, default_level, levels, wanted};
+pub use compile::{
+    CompileError, Resolver, compile, default_level, follows_objects, levels, wanted,
+};
 pub use drainprof_common::spec::{Kind, Role};
 pub use error::ProfileError;
 pub use eval::{EvalError, eval};

@@ -7,7 +7,7 @@ use drainprof_common::{hist::Hist, loss::Loss};
 use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule,
     Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool,
-    Weight, Window, census, finding, frame, lifetimes, sampling, trend,
+    Weight, Window, census, finding, frame, lifetimes, sampling, sites, trend,
 };
 use crate::{
     account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
@@ -109,6 +109,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
             .map(|allocator_facts| {
                 let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
                 trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
+                sites::add(&mut shown, allocator_facts, snapshot, options.top);
                 frame::add(&mut shown, &facts.frames);
                 if snapshot.sample > 1 {
                     sampling::add(&mut shown, allocator_facts, snapshot.sample);

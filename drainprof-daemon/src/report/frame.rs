@@ -68,6 +68,12 @@ pub(super) fn add(allocator: &mut Allocator, frames: &Frames) {
     for granule in &mut allocator.pinned_granules {
         granule.opened_by = find(granule.place.as_deref());
     }
+    for site in allocator.sites.iter_mut().flatten() {
+        site.opened_at.frame = find(site.opened_at.place.as_deref()).unwrap_or_default();
+        for frame in &mut site.frames {
+            frame.frame = find(frame.address.as_deref()).unwrap_or_default();
+        }
+    }
 }
 
 fn frame(facts: &account::Frame) -> Frame {

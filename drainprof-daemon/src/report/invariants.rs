@@ -3,6 +3,8 @@
 //! Run at each build; what does not hold becomes the finding `invariant`. A violation is a bug (of the
 //! kernel side, of the ledger or of a profile's probes), never something that the target did.
 
+mod sites;
+
 use super::{Allocator, Growth, Kind, Report};
 use crate::health::Health;
 
@@ -31,6 +33,7 @@ pub fn invariants_within(report: &Report, slack: u64) -> Vec<String> {
             check.retention();
             check.lists();
             check.course();
+            check.sites();
             let instance = allocator.instance.as_deref().unwrap_or("-");
             broken.extend(check.broken.into_iter().map(|text| {
                 format!("{}[{}] {} {instance}: {text}", target.comm, target.pid, allocator.profile)

@@ -6,6 +6,8 @@
 
 mod build;
 mod census;
+pub mod diff;
+pub mod filter;
 pub mod finding;
 mod frame;
 mod invariants;
@@ -17,6 +19,8 @@ mod sampling;
 #[cfg(test)]
 mod schema;
 mod site;
+mod sites;
+pub mod stored;
 pub mod trend;
 pub mod units;
 mod verdict;

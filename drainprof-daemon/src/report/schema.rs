@@ -74,6 +74,13 @@ fn broken_reports_are_refused() {
         ("boundary", "/targets/0/allocators/0/retention/verdict", json!("none")),
         ("drain", "/targets/0/allocators/0/retention/verdict", json!("leak")),
         ("drain", "/targets/0/allocators/0/retention/series", json!([[0.5, 3]])),
+        ("drain", "/targets/0/allocators/0/sites", json!([])),
+        ("stacks", "/targets/0/allocators/0/sites", json!(null)),
+        ("stacks", "/targets/0/allocators/0/sites_total", json!(null)),
+        ("stacks", "/targets/0/allocators/0/sites/0/extra", json!(1)),
+        ("stacks", "/targets/0/allocators/0/sites/0/class", json!("late")),
+        ("stacks", "/targets/0/allocators/0/sites/0/path_end", json!("cut")),
+        ("stacks", "/targets/0/allocators/0/sites/0/frames/0/address", json!(64)),
         ("drain", "/targets/0/allocators/0/retention/slope_interval", json!([1.0])),
         (
             "boundary",

@@ -1,4 +1,5 @@
-//! Sites: call paths that allocate, and what of theirs pins. The shape, and how it follows from the facts.
+//! Sites: call paths that allocate, and what of theirs pins. The shape; `sites` says how it follows from the
+//! facts.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,9 @@ pub struct Site {
     pub retained_bytes: Option<u64>,
     /// Close to free of its pins that were freed.
     pub pin_delay_seconds: Spread,
+    /// The sum of these; 0 where none was freed.
+    #[serde(default)]
+    pub pin_delay_total_seconds: f64,
     /// What most of its pins are; null without pins, and while it cannot be told.
     pub class: Option<PinClass>,
     /// Its pins by class.
@@ -43,7 +47,7 @@ pub struct Site {
     pub live: Option<u64>,
     /// Their bytes; null also where the profile knows no sizes.
     pub live_bytes: Option<u64>,
-    /// Its first allocation, on the scale of `window.seconds`, to some milliseconds.
+    /// Its first allocation, on the scale of `window.seconds`.
     pub first_seen_seconds: f64,
     /// Its last allocation.
     pub last_seen_seconds: f64,

@@ -11,7 +11,7 @@ mod names;
 mod perf_map;
 mod resolve;
 mod space;
-mod vdso;
+pub(crate) mod vdso;
 mod wire;
 mod worker;
 

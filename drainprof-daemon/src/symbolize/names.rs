@@ -414,6 +414,10 @@ fn places(facts: &TargetFacts) -> BTreeSet<u64> {
     for allocator in &facts.allocators {
         all.extend(allocator.lifetimes.keys());
         all.extend(allocator.granules.iter().map(|granule| granule.place));
+        for site in &allocator.sites {
+            all.insert(site.opened_at);
+            all.extend(&site.path.addresses);
+        }
     }
     all.remove(&0);
     all

@@ -15,30 +15,17 @@ use std::{
 };
 
 use crate::target::{
-    DebugSearch, MappedObject, Process, TargetError, mapped_objects, open_regular, printable,
-    read_proc, through_root,
+    DebugSearch, MappedObject, Nameless, NamelessKind, Process, TargetError, mapped_objects,
+    nameless_memory, open_regular, printable, through_root,
 };
 
 /// Largest file whose symbols are read.
 const MAX_FILE: u64 = 16 << 30;
-/// Longest `/proc/PID/maps` that is looked through for memory without a file.
-const MAX_MAPS: u64 = 32 << 20;
-/// Mappings without a file that are remembered.
-const MAX_NAMELESS: usize = 10_000;
-
 /// The executable memory of a process at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     objects: Vec<Arc<MappedObject>>,
     nameless: Vec<Nameless>,
-}
-
-/// Executable memory that is no ELF file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Nameless {
-    start: u64,
-    end: u64,
-    vdso: bool,
 }
 
 /// What an address lies in.
@@ -56,8 +43,7 @@ impl Space {
     /// What `process` has mapped executable.
     pub(super) fn of(process: &Process) -> Result<Self, TargetError> {
         let objects = mapped_objects(process.pid)?.into_iter().map(Arc::new).collect();
-        let maps = read_proc(Path::new(&format!("/proc/{}/maps", process.pid)), MAX_MAPS);
-        let nameless = nameless(&maps.unwrap_or_default());
+        let nameless = nameless_memory(process.pid);
         if !process.is_alive() {
             // It may have been another process's.
             return Err(TargetError::Ended { pid: process.pid });
@@ -83,32 +69,16 @@ impl Space {
         }
         let found =
             self.nameless.iter().find(|range| (range.start..range.end).contains(&address))?;
-        Some(if found.vdso { Spot::Vdso(address - found.start) } else { Spot::Generated })
+        Some(match found.kind {
+            NamelessKind::Vdso => Spot::Vdso(address - found.start),
+            NamelessKind::Generated | NamelessKind::Uprobes => Spot::Generated,
+        })
     }
 
     /// Whether `other` says the same of every file.
     pub(super) fn same_objects(&self, other: &Self) -> bool {
         self.objects == other.objects
     }
-}
-
-/// Executable mappings without a file.
-fn nameless(maps: &[u8]) -> Vec<Nameless> {
-    let text = String::from_utf8_lossy(maps);
-    text.lines().filter_map(nameless_line).take(MAX_NAMELESS).collect()
-}
-
-fn nameless_line(line: &str) -> Option<Nameless> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let executable = words.next()?.as_bytes().get(2) == Some(&b'x');
-    let name = words.nth(3).unwrap_or_default();
-    if !executable || name.starts_with('/') || name == "[vsyscall]" {
-        return None;
-    }
-    let start = u64::from_str_radix(start, 16).ok()?;
-    let end = u64::from_str_radix(end, 16).ok()?;
-    Some(Nameless { start, end, vdso: name == "[vdso]" })
 }
 
 /// The root directory of a process that does not share ours, kept open: files can be found in it after
@@ -196,21 +166,6 @@ pub(super) fn module_offset(object: &MappedObject, offset: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Generated code and the vDSO are told apart; data and files are neither.
-    #[test]
-    fn memory_without_a_file() {
-        let maps = "55e0-55f0 r-xp 00001000 08:01 99 /usr/bin/x\n\
-                    7000-8000 rwxp 00000000 00:00 0 \n\
-                    8000-9000 rw-p 00000000 00:00 0 [heap]\n\
-                    9000-a000 r-xp 00000000 00:00 0 [vdso]\n\
-                    a000-b000 r-xp 00000000 00:00 0 [anon: JIT code]\n\
-                    ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n\
-                    nonsense\n-\nx-y r-xp 0 0 0\n";
-        let found = nameless(maps.as_bytes());
-        let spans: Vec<_> = found.iter().map(|range| (range.start, range.vdso)).collect();
-        assert_eq!(spans, [(0x7000, false), (0x9000, true), (0xa000, false)]);
-    }
-
     /// Our own code is found in our own file, the vDSO as such, the stack not at all.
     #[test]
     fn myself() {
@@ -225,7 +180,11 @@ mod tests {
         assert!(open(&object, &Root::of(process.pid)).is_ok());
         let local = 0_u8;
         assert!(space.find(&raw const local as u64).is_none());
-        let vdso = space.nameless.iter().find(|range| range.vdso).expect("the kernel maps one");
+        let vdso = space
+            .nameless
+            .iter()
+            .find(|range| range.kind == NamelessKind::Vdso)
+            .expect("the kernel maps one");
         assert!(matches!(space.find(vdso.start + 7), Some(Spot::Vdso(7))));
     }
 

@@ -9,12 +9,12 @@ use std::{
 use rustix::fs::{MemfdFlags, memfd_create};
 
 /// What it is called in reports.
-pub(super) const NAME: &str = "[vdso]";
+pub(crate) const NAME: &str = "[vdso]";
 /// Largest vDSO; they have two to four pages.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Our own vDSO, in a file that exists in memory alone.
-pub(super) fn image() -> io::Result<File> {
+pub(crate) fn image() -> io::Result<File> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let range = maps
         .lines()

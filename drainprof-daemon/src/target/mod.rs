@@ -12,10 +12,14 @@ mod ifunc;
 mod image;
 mod locate;
 mod maps;
+mod nameless;
 mod printable;
 mod process;
 
-pub use elf::{CloneKind, DebugSearch, Elf, ElfError, SymbolHit, SymbolKind, SymbolSource};
+pub use elf::{
+    CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
+    SymbolSource,
+};
 pub use error::TargetError;
 pub(crate) use file::{open_regular, read_proc};
 pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
@@ -23,6 +27,7 @@ pub(crate) use image::describe;
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject};
 pub(crate) use locate::through_root;
 pub use maps::{MappedObject, Mapping, mapped_objects};
+pub(crate) use nameless::{Nameless, NamelessKind, nameless_memory};
 pub use printable::printable;
 pub use process::Process;
 

@@ -116,6 +116,7 @@ impl Observer {
         };
         target.findings.extend(findings);
         if self.all_in_place(process, &plans) {
+            self.meet_paths(target.target, process.pid);
             target.allocators = plans.iter().map(|plan| plan.allocator).collect();
             return;
         }
@@ -126,6 +127,7 @@ impl Observer {
         // Nothing counts while probes are put in place one after the other: a call whose entry alone is
         // probed would look abandoned.
         self.session.disarm(process.pid);
+        self.meet_paths(target.target, process.pid);
         match self.place(process, &plans) {
             Ok((allocators, unplanned)) => {
                 target.allocators = allocators;

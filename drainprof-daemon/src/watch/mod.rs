@@ -7,10 +7,12 @@ mod curves;
 mod flows;
 mod lifecycle;
 mod observer;
+mod paths;
 mod place;
 mod price;
 mod relieve;
 mod retreat;
+mod sites;
 mod snapshot;
 mod windows;
 

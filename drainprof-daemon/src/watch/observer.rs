@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use drainprof_common::event::{Event, EventKind};
 
-use super::place::Placed;
+use super::{paths::Paths, place::Placed};
 use crate::{
     account::{Began, Curve, Duty, Ended, TargetFacts, Windows},
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
@@ -154,6 +154,8 @@ pub struct Observer {
     pub(super) stopped_ns: Option<u64>,
     /// What was held back over time, by series.
     pub(super) curves: BTreeMap<u32, Curve>,
+    /// Call paths; `None` at other levels than `stacks`.
+    pub(super) paths: Option<Paths>,
 }
 
 impl Observer {
@@ -175,7 +177,6 @@ impl Observer {
             config: config.clone(),
             session: Session::load(config)?,
             library,
-            options,
             cache: ElfCache::new(),
             allocators: Vec::new(),
             placed: Vec::new(),
@@ -187,6 +188,8 @@ impl Observer {
             window_ns: None,
             stopped_ns: None,
             curves: BTreeMap::new(),
+            paths: Paths::wanted(config, &options),
+            options,
         })
     }
 
@@ -199,6 +202,7 @@ impl Observer {
         let target = self.session.next_target();
         let began = if from_start { Began::FromStart } else { Began::Attached };
         let follow = self.options.follow;
+        self.meet_paths(target, pid);
         self.session.arm(pid, target, Arming { from_start, follow })?;
         let since_ns = super::snapshot::now_ns();
         if self.began_ns.is_none() {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, io::IoSliceMut, sync::Arc, time::Duration};
 
 use drainprof_common::{
     hist::{Hist, Of},
+    loss::Loss,
     spec::LABEL_BYTES,
     state,
 };
@@ -16,8 +17,8 @@ use nix::{
 use super::observer::{Observer, Target};
 use crate::{
     account::{
-        AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
-        TargetFacts,
+        AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, PathEnd, ProbeFacts, SelfUse,
+        SiteFacts, Snapshot, TargetFacts,
     },
     bpf::{GranuleRecord, SeriesRecord},
     profile::Phase,
@@ -40,6 +41,7 @@ struct Belongings {
     granules: Vec<GranuleFacts>,
     pin_delays: Option<Hist>,
     lifetimes: BTreeMap<u64, Hist>,
+    sites: Vec<SiteFacts>,
 }
 
 impl Observer {
@@ -66,13 +68,23 @@ impl Observer {
     pub(super) fn window(&self) -> Snapshot {
         let now_ns = now_ns();
         let records = self.session.read_series();
-        let mut belongings = self.belongings(&records);
+        let mut belongings = self.belongings(&records, now_ns);
         let mut series: BTreeMap<u32, Vec<AllocatorFacts>> = BTreeMap::new();
         for record in records {
             let target = record.state.key.target;
             let own = belongings.remove(&record.series).unwrap_or_default();
             if let Some(facts) = self.allocator_facts(&record, own) {
                 series.entry(target).or_default().push(facts);
+            }
+        }
+        let mut losses = self.session.read_losses();
+        for site in series.values().flatten().flat_map(|facts| &facts.sites) {
+            match site.path.end {
+                PathEnd::Start => {}
+                PathEnd::NotCaptured => losses[Loss::PathNotCaptured as usize] += site.allocated,
+                PathEnd::TooDeep | PathEnd::NoUnwindInfo | PathEnd::Unreadable => {
+                    losses[Loss::PathCut as usize] += site.allocated;
+                }
             }
         }
         let mut targets: Vec<TargetFacts> = self
@@ -93,7 +105,7 @@ impl Observer {
             duty: None,
             sample: self.config.sample,
             targets,
-            losses: self.session.read_losses(),
+            losses,
             halfway: None,
             self_use: self.self_use(),
             prices_measured: self.options.costs.measured,
@@ -101,7 +113,7 @@ impl Observer {
         }
     }
 
-    fn belongings(&self, records: &[SeriesRecord]) -> BTreeMap<u32, Belongings> {
+    fn belongings(&self, records: &[SeriesRecord], now_ns: u64) -> BTreeMap<u32, Belongings> {
         let mut belongings: BTreeMap<u32, Belongings> = BTreeMap::new();
         let pids: BTreeMap<u32, u32> = records
             .iter()
@@ -130,14 +142,21 @@ impl Observer {
                 },
             });
         }
+        let mut site_delays = BTreeMap::new();
         for (of, series, place, hist) in self.session.read_histograms() {
             let own = belongings.entry(series).or_default();
             match of {
                 Of::PinDelay => own.pin_delays = Some(hist),
+                Of::SiteDelay => {
+                    site_delays.insert(place as u32, hist);
+                }
                 Of::Lifetime => {
                     own.lifetimes.insert(place, hist);
                 }
             }
+        }
+        for (series, sites) in self.sites(now_ns, site_delays) {
+            belongings.entry(series).or_default().sites = sites;
         }
         belongings
     }
@@ -168,7 +187,7 @@ impl Observer {
             pin_delays: own.pin_delays.unwrap_or_default(),
             lifetimes: own.lifetimes,
             curve: self.curve(record, &own.granules),
-            sites: Vec::new(),
+            sites: own.sites,
             granules: if destroyed { Vec::new() } else { own.granules },
         })
     }

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     observer::{Allocator, ObserveError, Observer, ObserverOptions, Target},
+    paths::Paths,
     snapshot,
 };
 use crate::{
@@ -65,6 +66,7 @@ impl Resting {
     /// that cannot be probed any more has a finding that says why.
     #[must_use]
     pub fn wake(self, session: Session) -> Observer {
+        let paths = Paths::wanted(&self.config, &self.options);
         let mut observer = Observer {
             config: self.config,
             session,
@@ -81,6 +83,7 @@ impl Resting {
             window_ns: None,
             stopped_ns: None,
             curves: BTreeMap::new(),
+            paths,
         };
         for index in 0..observer.targets.len() {
             if observer.targets[index].ended.is_none() {
@@ -205,6 +208,7 @@ impl Observer {
         let (plans, mut findings) = self.plan(process)?;
         let (allocators, unplanned) = self.place(process, &plans)?;
         findings.extend(unplanned);
+        self.meet_paths(number, process.pid);
         self.session.arm(process.pid, number, Arming::default())?;
         self.window_ns.get_or_insert_with(snapshot::now_ns);
         Ok((allocators, findings))

@@ -123,15 +123,31 @@ pub(crate) extern "C" fn granule_release(
     1
 }
 
+/// What an object's granule was as the object left it.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    /// The state, the object included.
+    pub(crate) before: u64,
+    /// When the granule was closed; means something if it is.
+    pub(crate) closed_ns: u64,
+    /// When it was opened; 0 where that was not seen.
+    pub(crate) opened_ns: u64,
+    /// Objects live at its close; 0 where that is not known.
+    pub(crate) pins: u64,
+}
+
 /// [`granule_release`] where it is worth a call less.
 #[inline(always)]
-pub(crate) fn release(index: u32, slot: *mut Slot, size: u64, judge: u32) {
+pub(crate) fn release(index: u32, slot: *mut Slot, size: u64, judge: u32) -> Left {
     // SAFETY: map memory. What is told about a late drain is read while the reference is held: after it
     // another CPU may fill the slot anew.
     unsafe {
         let seen = atomic::load(&raw const (*slot).state);
         let series = (*slot).series;
         let mut closed_ns = (*slot).closed_ns;
+        let opened_ns = (*slot).opened_ns;
+        let was_closed = seen & state::CLOSED != 0;
+        let pins = if was_closed { (*slot).pinned_objects } else { 0 };
         let mut bytes = (*slot).bytes;
         if size != 0 {
             atomic::sub(&raw mut (*slot).live_bytes, size);
@@ -147,7 +163,11 @@ pub(crate) fn release(index: u32, slot: *mut Slot, size: u64, judge: u32) {
                 before |= state::STRAGGLER;
             }
             granule_drained(series, index, before, closed_ns, bytes);
+        } else if before & state::CLOSED != 0 && !was_closed {
+            // Other pins hold it still, so what its close has noted is there.
+            closed_ns = now();
         }
+        Left { before, closed_ns, opened_ns, pins }
     }
 }
 

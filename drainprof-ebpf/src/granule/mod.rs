@@ -27,13 +27,15 @@ use drainprof_common::{
     state,
 };
 
-pub(crate) use self::hold::{release, take_off};
+pub(crate) use self::hold::release;
+pub(crate) use self::hold::take_off;
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},
     open::granule_begin,
 };
 use crate::{
+    calls,
     hit::Hit,
     losses,
     series::{self, bump},
@@ -216,7 +218,11 @@ extern "C" fn granule_hold_or_begin(series: u32, id: u64, how: u32, bytes: u64, 
         if word & BEGIN == 0 {
             return word;
         }
-        match granule_begin(series, id, how | word as u32, bytes, 0) {
+        // The open will find its granule described but for what it alone can tell.
+        let place =
+            if word as u32 & mode::IN_FLIGHT == 0 { 0 } else { calls::open_in_flight(series, rsp) };
+        let place = if place == 1 { 0 } else { place };
+        match granule_begin(series, id, how | word as u32, bytes, place) {
             NOTHING => NOTHING,
             _ => AGAIN,
         }

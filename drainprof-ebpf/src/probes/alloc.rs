@@ -1,5 +1,10 @@
 //! Objects come and go; and the entry side of every call that is followed to its return.
 
+#![allow(
+    clippy::redundant_closure,
+    reason = "a function passed by name becomes one of its own, with a stack of its own, once two programs pass it"
+)]
+
 use aya_ebpf::{
     macros::{uprobe, uretprobe},
     programs::{ProbeContext, RetProbeContext},
@@ -11,31 +16,52 @@ use crate::{calls, hit, object, realloc};
 
 #[uprobe]
 pub fn alloc_entry(ctx: ProbeContext) -> u32 {
-    at_entry(&ctx, object::alloc);
+    at_entry::<false>(&ctx, |hit| object::alloc(hit));
     0
 }
 
 #[uretprobe]
 pub fn alloc_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| object::alloc(hit), |_, _| {});
+    at_return::<false>(&ctx, |hit, _| object::alloc(hit), |_, _| {});
+    0
+}
+
+/// [`alloc_entry`] with the call path.
+#[uprobe]
+pub fn alloc_entry_stacks(ctx: ProbeContext) -> u32 {
+    at_entry::<true>(&ctx, |hit| object::alloc(hit));
+    0
+}
+
+/// [`alloc_return`] with the call path.
+#[uretprobe]
+pub fn alloc_return_stacks(ctx: RetProbeContext) -> u32 {
+    at_return::<true>(&ctx, |hit, _| object::alloc(hit), |_, _| {});
+    0
+}
+
+/// [`realloc_return`] with the call path.
+#[uretprobe]
+pub fn realloc_return_stacks(ctx: RetProbeContext) -> u32 {
+    at_return::<true>(&ctx, |hit, frame| realloc::at_return(hit, frame), object::put_back);
     0
 }
 
 #[uprobe]
 pub fn free_entry(ctx: ProbeContext) -> u32 {
-    at_entry(&ctx, object::free);
+    at_entry::<false>(&ctx, object::free);
     0
 }
 
 #[uretprobe]
 pub fn free_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, object::free_at_return, object::put_back);
+    at_return::<false>(&ctx, object::free_at_return, object::put_back);
     0
 }
 
 #[uretprobe]
 pub fn realloc_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, realloc::at_return, object::put_back);
+    at_return::<false>(&ctx, |hit, frame| realloc::at_return(hit, frame), object::put_back);
     0
 }
 

@@ -10,24 +10,24 @@ use crate::granule;
 
 #[uprobe]
 pub fn close_entry(ctx: ProbeContext) -> u32 {
-    at_entry(&ctx, granule::close);
+    at_entry::<false>(&ctx, granule::close);
     0
 }
 
 #[uretprobe]
 pub fn close_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| granule::close(hit), |_, _| {});
+    at_return::<false>(&ctx, |hit, _| granule::close(hit), |_, _| {});
     0
 }
 
 #[uprobe]
 pub fn reset_entry(ctx: ProbeContext) -> u32 {
-    at_entry(&ctx, granule::reset);
+    at_entry::<false>(&ctx, granule::reset);
     0
 }
 
 #[uretprobe]
 pub fn reset_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| granule::reset(hit), |_, _| {});
+    at_return::<false>(&ctx, |hit, _| granule::reset(hit), |_, _| {});
     0
 }

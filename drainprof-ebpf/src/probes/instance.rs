@@ -33,24 +33,24 @@ fn destroy(hit: &Hit) {
 
 #[uprobe]
 pub fn init_entry(ctx: ProbeContext) -> u32 {
-    at_entry(&ctx, init);
+    at_entry::<false>(&ctx, init);
     0
 }
 
 #[uretprobe]
 pub fn init_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| init(hit), |_, _| {});
+    at_return::<false>(&ctx, |hit, _| init(hit), |_, _| {});
     0
 }
 
 #[uprobe]
 pub fn destroy_entry(ctx: ProbeContext) -> u32 {
-    at_entry(&ctx, destroy);
+    at_entry::<false>(&ctx, destroy);
     0
 }
 
 #[uretprobe]
 pub fn destroy_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| destroy(hit), |_, _| {});
+    at_return::<false>(&ctx, |hit, _| destroy(hit), |_, _| {});
     0
 }

@@ -16,7 +16,7 @@ use drainprof_common::{
 use crate::{
     atomic, calls, config, emit,
     hit::{current_target, now},
-    losses, maps, series,
+    losses, maps, paths, series,
 };
 
 const CLONE_VM: u64 = 0x100;
@@ -54,6 +54,7 @@ fn try_newtask(ctx: &TracePointContext) -> Option<()> {
     }
     // The child does not run yet: nothing of it is missed. What it inherited was opened before.
     let target = next_target()?;
+    paths::inherit(parent.target, target);
     let value = TargetValue { target, flags: target_flags::FOLLOW };
     enter_target(pid, value);
     announce(EventKind::Fork, parent.target, target, pid, pid);

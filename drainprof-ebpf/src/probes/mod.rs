@@ -17,31 +17,39 @@ use core::mem::MaybeUninit;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use drainprof_common::maps::Frame;
 
-use crate::{calls, hit, hit::Hit};
+use crate::{calls, hit, hit::Hit, paths};
 
-/// A probe that is judged at entry.
+/// A probe that is judged at entry; `PATH`: the call path is wanted.
 #[inline(always)]
-fn at_entry(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
-    let Some(mut hit) = hit::begin(ctx, false) else { return };
+fn at_entry<const PATH: bool>(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
+    let Some(mut hit) = hit::begin(ctx, PATH) else { return };
+    hit.asks_path = PATH;
     let mut file = MaybeUninit::uninit();
     // SAFETY: the file lives to the end of this function, as the hit does.
     let entered = unsafe { hit::enter(ctx, &mut hit, file.as_mut_ptr()) };
     if entered && hit::evaluate(&hit, false) {
+        if PATH {
+            hit.set_path(paths::of_hit(ctx, &hit, false));
+        }
         handle(&hit);
     }
 }
 
 /// A probe that is judged at return, with the frame of its entry; `rejected` is called where the call
-/// turned out not to count.
+/// turned out not to count. `PATH`: the call path is wanted.
 #[inline(always)]
-fn at_return(
+fn at_return<const PATH: bool>(
     ctx: &RetProbeContext,
     handle: impl FnOnce(&Hit, *mut Frame),
     rejected: impl FnOnce(&Hit, *mut Frame),
 ) {
     let Some(mut hit) = hit::begin_at_return(ctx) else { return };
     let Some(frame) = calls::leave(ctx, &mut hit) else { return };
+    hit.asks_path = PATH;
     if hit::evaluate(&hit, true) {
+        if PATH {
+            hit.set_path(paths::of_hit(ctx, &hit, true));
+        }
         handle(&hit, frame);
     } else {
         rejected(&hit, frame);

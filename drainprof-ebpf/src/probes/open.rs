@@ -10,12 +10,12 @@ use crate::granule;
 
 #[uprobe]
 pub fn open_entry(ctx: ProbeContext) -> u32 {
-    at_entry(&ctx, granule::open);
+    at_entry::<false>(&ctx, granule::open);
     0
 }
 
 #[uretprobe]
 pub fn open_return(ctx: RetProbeContext) -> u32 {
-    at_return(&ctx, |hit, _| granule::open(hit), |_, _| {});
+    at_return::<false>(&ctx, |hit, _| granule::open(hit), |_, _| {});
     0
 }

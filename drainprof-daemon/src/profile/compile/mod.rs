@@ -227,6 +227,15 @@ pub fn compile(
     if probe.unshared {
         flags |= flags::UNSHARED;
     }
+    if level == Level::Stacks {
+        if matches!(probe.role, Role::Alloc | Role::Realloc) {
+            flags |= flags::STACKS;
+        }
+        if at_return {
+            // The kernel puts another return address on the stack, over which walks from inside would stumble.
+            flags |= flags::HAS_CALLER;
+        }
+    }
 
     let mut emitter = Emitter::default();
     let mut live_start = 0;
@@ -287,6 +296,22 @@ fn refused(probe: &Probe, key: Option<&'static str>, refusal: Refusal) -> Compil
     }
 }
 
+/// Whether objects are followed one by one, by their ids.
+#[must_use]
+pub fn follows_objects(profile: &Profile, level: Level) -> bool {
+    let probes = || profile.probes.iter();
+    let frees = || probes().filter(|probe| is_free(probe));
+    level != Level::Boundary
+        && probes().any(|probe| probe.role == Role::Alloc && probe.object.is_some())
+        && frees().any(|probe| probe.object.is_some())
+        // A bulk close needs no object's identity, unless a free cannot name its granule otherwise.
+        && (profile.kind != Kind::Bulk || frees().any(|probe| probe.granule.is_none()))
+}
+
+const fn is_free(probe: &Probe) -> bool {
+    matches!(probe.role, Role::Free | Role::Realloc)
+}
+
 /// The flags that are the same for all probes of a profile at a level.
 fn flags_of(profile: &Profile, level: Level) -> u32 {
     let mut flags = 0;
@@ -297,12 +322,9 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
         return flags | flags::BOUNDARY;
     }
     let allocs = |probe: &&Probe| probe.role == Role::Alloc;
-    let frees = |probe: &&Probe| matches!(probe.role, Role::Free | Role::Realloc);
+    let frees = |probe: &&Probe| is_free(probe);
     let probes = || profile.probes.iter();
-    let by_object = probes().filter(allocs).any(|probe| probe.object.is_some())
-        && probes().filter(frees).any(|probe| probe.object.is_some())
-        // A bulk close needs no object's identity, unless a free cannot name its granule otherwise.
-        && (profile.kind != Kind::Bulk || probes().filter(frees).any(|probe| probe.granule.is_none()));
+    let by_object = follows_objects(profile, level);
     let allocating = |probe: &&Probe| matches!(probe.role, Role::Alloc | Role::Realloc);
     // Of a group one is placed: its members do not meet.
     let first = |probe: &&Probe| {

@@ -10,8 +10,11 @@ mod names_missing;
 mod never_fired;
 mod no_data;
 mod overdue;
+mod paths_cut;
 mod pinned;
+mod pins_unnamed;
 mod unmatched_frees_high;
+mod who_pins;
 
 use super::{Allocator, Finding, Options, Report, Weight, invariants_within};
 use crate::account::{AllocatorFacts, Snapshot};
@@ -35,8 +38,11 @@ pub const RULES: &[Rule] = &[
     allocs_without_frees::RULE,
     low_dsr::RULE,
     pinned::RULE,
+    who_pins::RULE,
+    pins_unnamed::RULE,
     leak::RULE,
     overdue::RULE,
+    paths_cut::RULE,
     names_missing::RULE,
     INVARIANT,
 ];

@@ -1,6 +1,7 @@
 //! Synthetic snapshots of every kind, level and corner, for the tests of `report` and `export`.
 
 mod history;
+mod sites;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,6 +21,7 @@ use crate::{
 };
 
 pub(crate) use history::history;
+pub(crate) use sites::{holders_snapshot, site, stacks_snapshot};
 
 /// When all samples are taken.
 pub(crate) const NOW_NS: u64 = 100_000_000_000;
@@ -37,6 +39,8 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
         ("incomplete", incomplete_snapshot()),
         ("duty", duty_snapshot()),
         ("sampled", sampled_snapshot()),
+        ("stacks", stacks_snapshot()),
+        ("holders", holders_snapshot()),
         ("empty", Snapshot { targets: Vec::new(), window: Duration::ZERO, ..drain_snapshot() }),
     ]
 }

@@ -9,6 +9,7 @@
 mod code;
 mod debug;
 mod demangle;
+mod frames;
 mod read;
 mod relocations;
 mod symbols;
@@ -21,6 +22,7 @@ use std::{
 };
 
 pub use debug::DebugSearch;
+pub use frames::{FrameSections, PlacedBytes};
 pub(crate) use relocations::Slot;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
 pub use types::Types;

@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         ElfError::Malformed { path: self.shown.into(), what: what.to_string() }
     }
 
-    fn segment_headers(&self) -> Result<&'a [elf::ProgramHeader64<Little>], ElfError> {
+    pub(super) fn segment_headers(&self) -> Result<&'a [elf::ProgramHeader64<Little>], ElfError> {
         let count =
             self.header.phnum(ENDIAN, self.contents).map_err(|error| self.malformed(error))?;
         if count as usize > MAX_SEGMENTS {
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The section called `name`.
-    fn section(&self, name: &[u8]) -> Option<&'a SectionHeader> {
+    pub(super) fn section(&self, name: &[u8]) -> Option<&'a SectionHeader> {
         let index = self.header.shstrndx(ENDIAN, self.contents).ok()? as usize;
         let strings = self.bytes(self.sections.get(index)?, MAX_STRINGS, "section names").ok()?;
         self.sections.iter().find(|section| {
@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
         compressed.decompress().map(std::borrow::Cow::into_owned).map_err(explain)
     }
 
-    fn segments(&self) -> Result<Vec<Segment>, ElfError> {
+    pub(super) fn segments(&self) -> Result<Vec<Segment>, ElfError> {
         Ok(self
             .segment_headers()?
             .iter()
@@ -295,7 +295,7 @@ impl<'a> Reader<'a> {
             .map_err(|what| self.malformed(what))
     }
 
-    fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
+    pub(super) fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
         let data = self.bytes(self.section(b".gnu_debuglink")?, MAX_SMALL, "debug link").ok()?;
         let end = data.iter().position(|&byte| byte == 0)?;
         let at = (end + 1).next_multiple_of(4);

@@ -1,0 +1,18 @@
+//! Call paths: from a frame to its caller's, by the tables that compilers leave for exceptions.
+//!
+//! The kernel side unwinds stacks itself, by rules that it is taught ([`drainprof_common::unwind`]). Here is where
+//! these come from: [`Unwinder`] reads unwind tables (`cfi`), says the rule of a code address, and walks a
+//! snapshot of a stack that the kernel side could not unwind yet, collecting the rules of all frames on the way.
+//! It keeps no path and knows no eBPF; names of addresses are the business of `symbolize`. Called by `watch`.
+//!
+//! A path of 20 frames takes some 30 µs in a release build, once the tables are read; tables take as much memory
+//! as they have bytes in their files (libc: 150 KiB).
+
+mod cfi;
+mod expression;
+mod objects;
+mod space;
+mod translate;
+mod walk;
+
+pub use walk::{Snapshot, Unwinder, UnwinderOptions, Walk};

@@ -1,0 +1,212 @@
+//! Call paths: unwinds what the kernel side could not, teaches it how, and keeps what was found.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use drainprof_common::{
+    paths::{CODE_RANGES, SpaceRanges, end},
+    unwind::{MAX_PATH, Rule, rule_key},
+};
+
+use super::observer::{Observer, ObserverOptions};
+use crate::{
+    account::{CallPath, PathEnd},
+    bpf::{Session, SessionConfig, StackSnapshot},
+    unwind::{self, Unwinder, UnwinderOptions},
+};
+
+/// A stack whose code is not mapped as far as is known is looked at again after this time: a library may have just
+/// been loaded.
+const AGAIN: Duration = Duration::from_millis(400);
+/// How often, until the code is given up.
+const TRIES: u32 = 3;
+/// Stacks that wait for that at once.
+const MAX_WAITING: usize = 256;
+
+/// All that is known of call paths.
+pub(super) struct Paths {
+    unwinder: Unwinder,
+    /// Spaces that were looked at.
+    met: HashSet<u32>,
+    /// Paths whose end was found here, by number.
+    found: BTreeMap<u32, Arc<CallPath>>,
+    /// Stacks that could not be unwound yet: when to try again, and how often it was tried.
+    waiting: Vec<(Instant, u32, StackSnapshot)>,
+}
+
+impl Observer {
+    /// A process is about to be observed as a target.
+    pub(super) fn meet_paths(&mut self, target: u32, pid: u32) {
+        if let Some(paths) = &mut self.paths {
+            paths.meet(&mut self.session, target, pid);
+        }
+    }
+
+    /// Unwinds the stacks that have come.
+    pub fn learn_paths(&mut self) {
+        if let Some(paths) = &mut self.paths {
+            while paths.learn(&mut self.session) != 0 {}
+        }
+    }
+
+    /// Tries again what could not be unwound; called now and then.
+    pub fn retry_paths(&mut self) {
+        if let Some(paths) = &mut self.paths {
+            paths.retry(&mut self.session, Instant::now());
+        }
+    }
+}
+
+impl Paths {
+    /// `None` where call paths are not wanted.
+    pub(super) fn wanted(config: &SessionConfig, options: &ObserverOptions) -> Option<Self> {
+        (config.sizes.call_paths > 0).then(|| Self {
+            unwinder: Unwinder::new(UnwinderOptions {
+                debug_dirs: options.debug_dirs.clone(),
+                ..UnwinderOptions::default()
+            }),
+            met: HashSet::new(),
+            found: BTreeMap::new(),
+            waiting: Vec::new(),
+        })
+    }
+
+    /// A target's address space is its own, or shared.
+    fn meet(&mut self, session: &mut Session, target: u32, pid: u32) {
+        let space = session.space(target);
+        if let Err(error) = self.unwinder.meet(space, pid) {
+            tracing::debug!(pid, %error, "its mappings cannot be read: call paths will be cut");
+            return;
+        }
+        self.met.insert(space);
+        let ranges = ranges(space, &self.unwinder.code_ranges(space));
+        session.set_ranges(space, &ranges);
+    }
+
+    /// Unwinds the stacks that have come, and tells the kernel side how.
+    fn learn(&mut self, session: &mut Session) -> usize {
+        let snapshots = session.drain_snapshots();
+        let number = snapshots.len();
+        for snapshot in snapshots {
+            self.unwind(session, snapshot, 0);
+        }
+        number
+    }
+
+    /// Tries again what could not be unwound.
+    fn retry(&mut self, session: &mut Session, now: Instant) {
+        let (due, later) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|(at, ..)| *at <= now);
+        self.waiting = later;
+        let due: Vec<_> = due;
+        for (_, tries, snapshot) in due {
+            self.unwind(session, snapshot, tries);
+        }
+    }
+
+    fn unwind(&mut self, session: &mut Session, snapshot: StackSnapshot, tries: u32) {
+        let head = &snapshot.head;
+        if !self.met.contains(&head.space) {
+            self.meet(session, head.target, head.tgid);
+        }
+        let returns: Vec<_> =
+            head.calls.iter().filter(|call| call[1] != 0).map(|call| (call[0], call[1])).collect();
+        let walk = self.unwinder.unwind(
+            head.space,
+            &unwind::Snapshot {
+                start: head.at,
+                base: head.at.sp,
+                bytes: &snapshot.stack,
+                returns: &returns,
+            },
+        );
+        for (key, rule) in &walk.rules {
+            session.teach(*key, *rule);
+        }
+        let known = session.read_path(head.path);
+        let mut addresses = known.and_then(|path| path.addresses).unwrap_or_default();
+        if !walk.starts_in_code && head.at.interrupted == 0 {
+            addresses.pop();
+        }
+        addresses.extend(&walk.addresses);
+        let end = if addresses.len() > MAX_PATH { PathEnd::TooDeep } else { walk.end };
+        addresses.truncate(MAX_PATH);
+        self.found.insert(head.path, Arc::new(CallPath { addresses, end }));
+        // Without a rule the kernel side would ask again with every allocation.
+        let key = rule_key(head.space, &head.at);
+        if walk.rules.iter().any(|(known, _)| *known == key) {
+            return;
+        }
+        if tries < TRIES && self.waiting.len() < MAX_WAITING {
+            self.waiting.push((Instant::now() + AGAIN, tries + 1, snapshot));
+        } else {
+            session.teach(key, Rule::STOP);
+        }
+    }
+
+    /// A path by its number.
+    pub(super) fn path(&self, session: &Session, number: u32) -> Arc<CallPath> {
+        if let Some(found) = self.found.get(&number) {
+            return Arc::clone(found);
+        }
+        let Some(record) = session.read_path(number) else { return Arc::default() };
+        let end = match record.end {
+            end::START => PathEnd::Start,
+            end::STOP => PathEnd::NoUnwindInfo,
+            end::UNREADABLE => PathEnd::Unreadable,
+            end::TOO_DEEP => PathEnd::TooDeep,
+            _ => PathEnd::NotCaptured,
+        };
+        match record.addresses {
+            Some(addresses) => Arc::new(CallPath { addresses, end }),
+            None => Arc::default(),
+        }
+    }
+}
+
+/// At most as many ranges as the kernel side takes: those that are nearest to each other become one.
+fn ranges(space: u32, code: &[(u64, u64)]) -> SpaceRanges {
+    let mut ranges = code.to_vec();
+    ranges.sort_unstable();
+    while ranges.len() > CODE_RANGES {
+        let gap = |at: &usize| ranges[at + 1].0.saturating_sub(ranges[*at].1);
+        let Some(nearest) = (0..ranges.len() - 1).min_by_key(gap) else { break };
+        ranges[nearest].1 = ranges[nearest].1.max(ranges[nearest + 1].1);
+        ranges.remove(nearest + 1);
+    }
+    let mut all = SpaceRanges { space: u64::from(space), ..SpaceRanges::default() };
+    for (slot, (from, to)) in all.ranges.iter_mut().zip(ranges) {
+        *slot = [from, to.saturating_sub(from)];
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Few ranges stay as they are; of many, the nearest become one, and none gets lost.
+    #[test]
+    fn near_ranges_become_one() {
+        let few = ranges(7, &[(0x9000, 0xa000), (0x1000, 0x2000)]);
+        assert_eq!(
+            (few.space, few.ranges[0], few.ranges[1]),
+            (7, [0x1000, 0x1000], [0x9000, 0x1000])
+        );
+        assert_eq!(few.ranges[2], [0, 0]);
+
+        let code: Vec<(u64, u64)> =
+            (0..20).map(|n| (n * 0x1_0000 * (n + 1), n * 0x1_0000 * (n + 1) + 0x1000)).collect();
+        let many = ranges(1, &code);
+        for (from, to) in code {
+            assert!(
+                many.ranges.iter().any(|[at, length]| *at <= from && to <= at + length),
+                "{from:#x} is lost: {many:x?}"
+            );
+        }
+        assert!(many.ranges.windows(2).all(|two| two[0][0] + two[0][1] <= two[1][0]));
+    }
+}

@@ -1,0 +1,140 @@
+//! Call paths: who calls.
+//!
+//! The stack is unwound here, by the rules of the code addresses on it, which user space teaches as they are
+//! met. Where a rule is missing, what is left of the stack is sent to user space, once per stack that looks
+//! different; until the rule is there, the path is known by what its stack looks like.
+//!
+//! A walk works in a piece of map memory of its own: the programs can be preempted, and the BPF stack is small.
+
+mod snapshot;
+mod table;
+mod unwind;
+
+use aya_ebpf::{EbpfContext, bindings::pt_regs, helpers::bpf_get_current_pid_tgid};
+use drainprof_common::{
+    loss::Loss,
+    paths::{SPACES, WalkState, end},
+    unwind::{Cursor, PATH_SEED, path_hash, step},
+};
+
+pub(crate) use self::table::{claim, of};
+use crate::{atomic, config, hit::Hit, losses, maps};
+
+/// How many pieces of working memory are tried.
+const TRIES: u32 = 8;
+
+/// The call path of a hit: one more than its number, 0 for none. Of a probe at return, the path begins with the
+/// caller, as it does of one at entry.
+#[inline(always)]
+pub(crate) fn of_hit<C: EbpfContext>(ctx: &C, hit: &Hit, at_return: bool) -> u32 {
+    let regs: *const pt_regs = ctx.as_ptr().cast();
+    // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load.
+    let (pc, sp, bp) = unsafe { ((*regs).rip, (*regs).rsp, (*regs).rbp) };
+    // SAFETY: the spec is a live value of the array map.
+    let moved = unsafe { (*hit.spec).stack_moved };
+    // 0: at the function's first instruction, or as good as that.
+    let begin = if at_return {
+        BEGIN_AT_CALLER
+    } else if moved == 0 {
+        BEGIN_AT_ENTRY
+    } else {
+        BEGIN_INSIDE
+    };
+    let Some(walk) = take() else {
+        losses::count(Loss::PathNotCaptured);
+        return 0;
+    };
+    // SAFETY: map memory that is ours until `busy` is 0 again.
+    unsafe {
+        (*walk).at = Cursor { pc, sp, bp, interrupted: 0 };
+        (*walk).target = hit.target;
+        let path = path_find(walk, begin);
+        atomic::store(&raw mut (*walk).busy, 0);
+        path
+    }
+}
+
+/// The cursor is at the caller already.
+const BEGIN_AT_CALLER: u32 = 0;
+/// It is at the first instruction of a function: the return address stands at the stack pointer.
+const BEGIN_AT_ENTRY: u32 = 1;
+/// It is further inside: a rule says where the return address is.
+const BEGIN_INSIDE: u32 = 2;
+
+/// Takes a piece of working memory.
+#[inline(always)]
+fn take() -> Option<*mut WalkState> {
+    let first = losses::cpu() * 4;
+    for number in 0..TRIES {
+        let walk = maps::WALKS.get_ptr_mut((first + number) & config::walk_mask())?;
+        // SAFETY: map memory, one word.
+        if unsafe { atomic::compare_swap(&raw mut (*walk).busy, 0, 1) } == 0 {
+            return Some(walk);
+        }
+    }
+    None
+}
+
+/// Walks up the stack from the walk's cursor: one more than the path's number, 0 for none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn path_find(walk: *mut WalkState, begin: u32) -> u32 {
+    if walk.is_null() {
+        return 0;
+    }
+    // SAFETY: map memory that the caller has taken.
+    unsafe {
+        (*walk).space = space((*walk).target);
+        (*walk).who = bpf_get_current_pid_tgid();
+        (*walk).frames = 0;
+        (*walk).hash = PATH_SEED;
+        (*walk).window_len = 0;
+        (*walk).end = step::CALLER;
+        if begin == BEGIN_AT_CALLER {
+            unwind::add(walk);
+        } else if begin == BEGIN_AT_ENTRY {
+            unwind::enter(walk);
+        } else {
+            (*walk).at.interrupted = 1;
+        }
+        unwind::path_walk(walk);
+        let reason = (*walk).end;
+        if reason == step::UNKNOWN {
+            return snapshot::path_unknown(walk);
+        }
+        let reason = if reason == step::START {
+            end::START
+        } else if reason == step::STOP {
+            end::STOP
+        } else if reason == step::UNREADABLE {
+            end::UNREADABLE
+        } else {
+            end::TOO_DEEP
+        };
+        (*walk).hash = path_hash((*walk).hash, u64::from(reason));
+        table::path_enter(walk, reason)
+    }
+}
+
+/// The address space of a target: that of the process that it was forked by, or its own.
+#[inline(always)]
+fn space(target: u32) -> u32 {
+    let own = target & (SPACES as u32 - 1);
+    match maps::SPACES.get_ptr(own) {
+        // SAFETY: map memory, one word.
+        Some(space) => match unsafe { atomic::load(space) } as u32 {
+            0 => own,
+            space => space,
+        },
+        None => own,
+    }
+}
+
+/// A child works in a copy of its parent's memory: what is known of that holds for it.
+#[inline(always)]
+pub(crate) fn inherit(parent: u32, child: u32) {
+    if let Some(at) = maps::SPACES.get_ptr_mut(child & (SPACES as u32 - 1)) {
+        // SAFETY: map memory, one word.
+        unsafe { atomic::store(at, u64::from(space(parent))) };
+    }
+}

@@ -1,0 +1,180 @@
+//! Paths with a rule missing: what their stack looks like, and what is sent of it.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{helpers::generated::bpf_probe_read_user, maps::ring_buf::RingBufEntry};
+use drainprof_common::{
+    maps::MAX_FRAMES,
+    paths::{
+        CODE_RANGES, LargeSnapshot, SNAPSHOT_LARGE, SNAPSHOT_SMALL, SPACE_SLOTS, SmallSnapshot,
+        SnapshotHead, SpaceRanges, WINDOW_BYTES, WalkState, end,
+    },
+    unwind::path_hash,
+};
+
+use super::{table, unwind::stack_window};
+use crate::{calls, maps};
+
+/// Windows that are looked at: more than fit a snapshot, because one ends where a page cannot be read.
+const WINDOWS: usize = 2 * SNAPSHOT_LARGE / WINDOW_BYTES;
+/// Bytes of stack that are read at once.
+const CHUNK: usize = 1024;
+/// A path that is known by what its stack looks like is no path that is known by its frames.
+const LOOKS: u64 = 0x5741_4c4b;
+
+/// The number of a path of which only the first frames are known, plus one. The rest of its stack is sent.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn path_unknown(walk: *mut WalkState) -> u32 {
+    if walk.is_null() {
+        return 0;
+    }
+    // SAFETY: map memory that the caller has taken.
+    unsafe {
+        (*walk).hash = path_hash((*walk).hash, LOOKS);
+        (*walk).extent = 0;
+        for _ in 0..WINDOWS {
+            if (*walk).extent >= SNAPSHOT_LARGE as u64 {
+                break;
+            }
+            let at = (*walk).at.sp.wrapping_add((*walk).extent);
+            if stack_window(walk, at) == 0 {
+                break;
+            }
+            path_looks(walk);
+            (*walk).extent += (*walk).window_len;
+        }
+        let path = table::path_enter(walk, end::NOT_SENT);
+        if path == 0 {
+            return 0;
+        }
+        if table::turn(path - 1, end::NOT_SENT, end::SENT) {
+            let sent = if (*walk).extent <= SNAPSHOT_SMALL as u64 {
+                path_send_small(walk, path - 1)
+            } else {
+                path_send_large(walk, path - 1)
+            };
+            if sent == 0 {
+                // User space counts what that concerns.
+                table::turn(path - 1, end::SENT, end::NOT_SENT);
+            }
+        }
+        path
+    }
+}
+
+/// Adds the window's words that could be code addresses to the hash, and where they stand.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn path_looks(walk: *mut WalkState) -> u32 {
+    if walk.is_null() {
+        return 0;
+    }
+    // SAFETY: map memory that the walk owns; the index is masked.
+    unsafe {
+        let space = (*walk).space;
+        let Some(ranges) = maps::SPACE_RANGES.get_ptr(space & (SPACE_SLOTS as u32 - 1)) else {
+            return 0;
+        };
+        let is_known = (*ranges).space == u64::from(space);
+        let count = (*walk).window_len / 8;
+        let mut hash = (*walk).hash;
+        let mut position = (*walk).extent;
+        for index in 0..WINDOW_BYTES / 8 {
+            if index as u64 >= count {
+                break;
+            }
+            let word = (&raw const (*walk).window).cast::<u64>().add(index).read();
+            if !is_known || is_code(ranges, word) {
+                hash = path_hash(hash, word ^ (position << 47));
+            }
+            position += 8;
+        }
+        (*walk).hash = hash;
+    }
+    0
+}
+
+/// Whether a word lies where code does.
+#[inline(always)]
+unsafe fn is_code(ranges: *const SpaceRanges, word: u64) -> bool {
+    let mut found = false;
+    for number in 0..CODE_RANGES {
+        // SAFETY: the caller's promise: map memory; the number is within the array.
+        let [from, length] =
+            unsafe { (&raw const (*ranges).ranges).cast::<[u64; 2]>().add(number).read() };
+        found |= word.wrapping_sub(from) < length;
+    }
+    found
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn path_send_small(walk: *mut WalkState, path: u32) -> u32 {
+    if walk.is_null() {
+        return 0;
+    }
+    let Some(record) = maps::SNAPSHOTS.reserve::<SmallSnapshot>(0) else { return 0 };
+    // SAFETY: the record that was reserved, of this type; the walk is the caller's.
+    unsafe { send::<_, { SNAPSHOT_SMALL / CHUNK }>(walk, path, record) };
+    1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn path_send_large(walk: *mut WalkState, path: u32) -> u32 {
+    if walk.is_null() {
+        return 0;
+    }
+    let Some(record) = maps::SNAPSHOTS.reserve::<LargeSnapshot>(0) else { return 0 };
+    // SAFETY: as above.
+    unsafe { send::<_, { SNAPSHOT_LARGE / CHUNK }>(walk, path, record) };
+    1
+}
+
+/// Fills a record and sends it.
+///
+/// # Safety
+/// `T` begins with a [`SnapshotHead`], which `CHUNKS` times [`CHUNK`] bytes of stack follow.
+#[inline(always)]
+unsafe fn send<T, const CHUNKS: usize>(
+    walk: *mut WalkState,
+    path: u32,
+    mut record: RingBufEntry<T>,
+) {
+    let head: *mut SnapshotHead = record.as_mut_ptr().cast();
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*head).at = (*walk).at;
+        (*head).path = path;
+        (*head).space = (*walk).space;
+        (*head).target = (*walk).target;
+        (*head).tgid = ((*walk).who >> 32) as u32;
+        for number in 0..MAX_FRAMES {
+            let (at, caller) = calls::call_at((*walk).who, (*walk).target, number);
+            (*head).calls[number] = [at, caller];
+        }
+        let stack: *mut u8 = head.add(1).cast();
+        let from = (*walk).at.sp;
+        let mut bytes = 0u64;
+        for number in 0..CHUNKS {
+            let to: *mut c_void = stack.add(number * CHUNK).cast();
+            let source = from.wrapping_add((number * CHUNK) as u64);
+            if bpf_probe_read_user(to, CHUNK as u32, source as *const c_void) == 0 {
+                bytes += CHUNK as u64;
+                continue;
+            }
+            let rest =
+                core::hint::black_box(4096 - (source as u32 & 4095)) & (2 * CHUNK as u32 - 1);
+            if rest != 0
+                && rest <= CHUNK as u32
+                && bpf_probe_read_user(to, rest, source as *const c_void) == 0
+            {
+                bytes += u64::from(rest);
+            }
+            break;
+        }
+        (*head).bytes = bytes;
+    }
+    record.submit(0);
+}

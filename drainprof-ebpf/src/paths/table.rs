@@ -1,0 +1,141 @@
+//! Tables of hashes, and the paths behind one of them.
+
+use drainprof_common::{
+    loss::Loss,
+    maps::cursor,
+    paths::{HASH_WAYS, NO_WORDS, PathSlot, WalkState, hash_bucket, spare_bucket},
+    unwind::MAX_PATH,
+};
+
+use crate::{atomic, config, losses, maps};
+
+/// The bit of [`claim`]'s answer that says that the entry is new, and the caller's to fill.
+pub(crate) const NEW: u64 = 1 << 32;
+
+/// The tables of hashes.
+pub(crate) mod of {
+    /// `PATH_HASHES`.
+    pub(crate) const PATHS: u32 = 0;
+    /// `SITE_HASHES`.
+    pub(crate) const SITES: u32 = 1;
+}
+
+/// The number of a hash in a table (one of [`of`]), entered if it is not there; with [`NEW`] if it was not. `None`:
+/// there is no room.
+#[inline(always)]
+pub(crate) fn claim(table: u32, hash: u64) -> Option<u64> {
+    let first = hash_bucket(hash, config::path_buckets());
+    let number = match hash_claim(table, first, hash) {
+        FULL => hash_claim(table, spare_bucket(first), hash),
+        number => number,
+    };
+    if number == FULL { None } else { Some(number) }
+}
+
+/// Instead of a number: the bucket is full.
+const FULL: u64 = u64::MAX;
+
+/// Looks a hash up in one bucket and enters it if there is room: its number, or [`FULL`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn hash_claim(table: u32, bucket: u32, hash: u64) -> u64 {
+    let hashes = if table == of::PATHS {
+        maps::PATH_HASHES.get_ptr_mut(bucket)
+    } else {
+        maps::SITE_HASHES.get_ptr_mut(bucket)
+    };
+    let Some(hashes) = hashes else { return FULL };
+    for way in 0..HASH_WAYS {
+        // SAFETY: map memory; the number is within the bucket.
+        unsafe {
+            let at = hashes.cast::<u64>().add(way);
+            let number = u64::from(bucket) * HASH_WAYS as u64 + way as u64;
+            let mut seen = atomic::load(at);
+            if seen == 0 {
+                seen = atomic::compare_swap(at, 0, hash);
+                if seen == 0 {
+                    return number | NEW;
+                }
+            }
+            if seen == hash {
+                return number;
+            }
+        }
+    }
+    FULL
+}
+
+/// The number of a walk's path, by its hash: one more than it, 0 where there is no room. Kept with its return
+/// addresses if it is new.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn path_enter(walk: *mut WalkState, reason: u32) -> u32 {
+    if walk.is_null() {
+        return 0;
+    }
+    // SAFETY: map memory that the caller has taken.
+    let hash = unsafe { (*walk).hash };
+    let hash = if hash == 0 { 1 } else { hash };
+    let Some(number) = claim(of::PATHS, hash) else {
+        losses::count(Loss::SiteTableFull);
+        return 0;
+    };
+    if number & NEW != 0
+        && let Some(slot) = maps::PATHS.get_ptr_mut(number as u32)
+    {
+        // SAFETY: map memory; whoever has entered the hash fills the slot.
+        unsafe { fill(walk, slot, reason) };
+    }
+    number as u32 + 1
+}
+
+/// Writes down a new path.
+#[inline(always)]
+unsafe fn fill(walk: *mut WalkState, slot: *mut PathSlot, reason: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let frames = (*walk).frames;
+        let at = words(frames);
+        (*slot).at = at;
+        (*slot).frames = frames;
+        if at != NO_WORDS {
+            for index in 0..MAX_PATH {
+                if index as u32 >= frames {
+                    break;
+                }
+                if let Some(word) = maps::PATH_WORDS.get_ptr_mut(at + index as u32) {
+                    *word = (&raw const (*walk).addresses).cast::<u64>().add(index).read();
+                }
+            }
+        }
+        core::ptr::write_volatile(&raw mut (*slot).end, reason);
+    }
+}
+
+/// Room for so many words, or [`NO_WORDS`].
+#[inline(always)]
+fn words(count: u32) -> u32 {
+    let limit = config::path_words();
+    let Some(cursor) = maps::CURSORS.get_ptr_mut(cursor::PATH_WORD) else { return NO_WORDS };
+    // SAFETY: map memory, one word.
+    unsafe {
+        if atomic::load(cursor) >= u64::from(limit) {
+            return NO_WORDS;
+        }
+        let at = atomic::add(cursor, u64::from(count));
+        if at + u64::from(count) <= u64::from(limit) { at as u32 } else { NO_WORDS }
+    }
+}
+
+/// Turns a path's [`end::NOT_SENT`] into [`end::SENT`], or back: whether it was this caller who did it.
+#[inline(always)]
+pub(super) fn turn(number: u32, from: u32, to: u32) -> bool {
+    let Some(slot) = maps::PATHS.get_ptr_mut(number) else { return false };
+    // SAFETY: map memory; `end` and `reserved`, which is 0, share a word.
+    unsafe {
+        let word = (&raw mut (*slot).end).cast::<u64>();
+        atomic::compare_swap(word, u64::from(from), u64::from(to)) == u64::from(from)
+    }
+}
+
+const _: () = assert!(core::mem::offset_of!(PathSlot, end) == 8, "end and reserved share a word");

@@ -1,0 +1,161 @@
+//! Sites: what each call path allocates, and what of it pins.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::bpf_get_current_comm;
+use drainprof_common::{
+    hist,
+    loss::Loss,
+    maps::{cursor, place_of},
+    paths::{Late, PinPair, SITE_THREADS, SiteSlot, late, site_hash},
+};
+
+use crate::{atomic, histogram, hit::now, losses, maps, paths, series};
+
+const BPF_NOEXIST: u64 = 1;
+const EEXIST: i32 = -17;
+
+/// In [`site_pin_freed`]'s first argument: it was the last pin of its granule.
+pub(crate) const LAST: u32 = 1 << 30;
+/// It was the only one.
+pub(crate) const ONLY: u32 = 1 << 31;
+const NUMBER: u32 = LAST - 1;
+
+/// Counts an alloc for its site: one more than the site's number, 0 for none. `path` is one more than the path's.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn site_alloc(
+    series: u32,
+    path: u32,
+    place: u64,
+    size: u64,
+    tid: u32,
+) -> u32 {
+    let hash = site_hash(series, path, place);
+    let Some(number) = paths::claim(paths::of::SITES, hash) else {
+        losses::count(Loss::SiteTableFull);
+        return 0;
+    };
+    let index = number as u32;
+    let Some(site) = maps::SITES.get_ptr_mut(index) else { return 0 };
+    let at = now();
+    // SAFETY: map memory.
+    unsafe {
+        if number >> 32 != 0 {
+            (*site).series = series;
+            (*site).place = place;
+            (*site).first_ns = at;
+            core::ptr::write_volatile(&raw mut (*site).path, path);
+        }
+        atomic::store(&raw mut (*site).last_ns, at);
+        atomic::add(&raw mut (*site).allocated, 1);
+        if size != 0 {
+            atomic::add(&raw mut (*site).allocated_bytes, size);
+        }
+        let bit = 1u64 << (tid.wrapping_mul(0x9e37_79b1) >> 26);
+        if atomic::load(&raw const (*site).threads_seen) & bit == 0 {
+            site_thread(site, bit);
+        }
+    }
+    index + 1
+}
+
+/// Notes the name of a thread that allocates here for the first time, as far as can be told.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn site_thread(site: *mut SiteSlot, bit: u64) -> u32 {
+    if site.is_null() {
+        return 0;
+    }
+    let mut name = [0u64; 2];
+    // SAFETY: map memory; the name has room for the sixteen bytes of a task's name.
+    unsafe {
+        if atomic::or(&raw mut (*site).threads_seen, bit) & bit != 0
+            || bpf_get_current_comm((&raw mut name).cast::<c_void>(), 16) != 0
+        {
+            return 0;
+        }
+        let names: *mut [u64; 2] = (&raw mut (*site).names).cast();
+        for number in 0..SITE_THREADS {
+            let known = names.add(number);
+            if (*known)[0] == name[0] && (*known)[1] == name[1] {
+                return 0;
+            }
+        }
+        let place = atomic::add(&raw mut (*site).threads, 1);
+        for number in 0..SITE_THREADS {
+            if number as u64 == place {
+                *names.add(number) = name;
+            }
+        }
+    }
+    0
+}
+
+/// A pin was freed. `granule` is a word of [`place_of`]: its slot and generation. With a close at 0 nobody knows when.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn site_pin_freed(
+    site: u32,
+    granule: u64,
+    closed_ns: u64,
+    opened_ns: u64,
+    size: u64,
+) -> u32 {
+    let index = (site & NUMBER).wrapping_sub(1);
+    let Some(slot) = maps::SITES.get_ptr_mut(index) else { return 0 };
+    let delay = if closed_ns == 0 { 0 } else { now().saturating_sub(closed_ns) };
+    // SAFETY: map memory.
+    unsafe {
+        atomic::add(&raw mut (*slot).pins_freed, 1);
+        if size != 0 {
+            atomic::add(&raw mut (*slot).pin_bytes_freed, size);
+        }
+        if opened_ns != 0 {
+            let class = match late(delay, closed_ns.saturating_sub(opened_ns)) {
+                Late::Near => &raw mut (*slot).near,
+                Late::Moderate => &raw mut (*slot).moderate,
+                Late::Fundamental => &raw mut (*slot).fundamental,
+            };
+            atomic::add(class, 1);
+        }
+        // The granule counts once per site: where it has other pins, whoever comes first counts it.
+        if site & ONLY != 0 || is_first(index, granule, site & LAST != 0) {
+            atomic::add(&raw mut (*slot).granules, 1);
+        }
+        if closed_ns != 0 {
+            histogram::add((*slot).series, hist::Of::SiteDelay as u32, u64::from(index), delay);
+        }
+    }
+    0
+}
+
+/// Whether a granule is counted for a site for the first time. With its last pin nobody will ask again.
+#[inline(always)]
+fn is_first(site: u32, granule: u64, last: bool) -> bool {
+    let pair = PinPair {
+        site,
+        slot: place_of::slot(granule),
+        generation: place_of::generation(granule),
+        reserved: 0,
+    };
+    if last {
+        if maps::PIN_PAIRS.remove(&pair).is_ok() {
+            series::level(cursor::PIN_PAIRS, false);
+            return false;
+        }
+        return true;
+    }
+    match maps::PIN_PAIRS.insert(&pair, 1u32, BPF_NOEXIST) {
+        Ok(()) => {
+            series::level(cursor::PIN_PAIRS, true);
+            true
+        }
+        Err(error) => {
+            if error != EEXIST {
+                losses::count(Loss::PinPairsFull);
+            }
+            false
+        }
+    }
+}
