@@ -41,15 +41,13 @@ fn report(path: &Path, more: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Lines of folded stacks without their root, which names the process, and sorted.
+/// Lines of folded stacks, sorted.
 fn folded(text: &str) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for line in text.lines() {
-        let (stack, value) = line.rsplit_once(' ').context("a stack and a number")?;
+        let (_, value) = line.rsplit_once(' ').context("a stack and a number")?;
         ensure!(value.parse::<u64>().is_ok(), "no number at the end of {line:?}");
-        let (root, rest) = stack.split_once(';').context("a root and frames")?;
-        ensure!(root.contains("paths"), "the root names the process: {line:?}");
-        lines.push(format!("{rest} {value}"));
+        lines.push(line.to_owned());
     }
     lines.sort();
     Ok(lines)
