@@ -297,6 +297,7 @@ impl Sites {
 pub fn sums(allocator: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let sites = list(&allocator["sites"]);
+    let ids = sites.iter().all(|site| !site["live"].is_null());
     if allocator["sites_total"] != sites.len() {
         found.push(format!("{} sites listed of {}", sites.len(), allocator["sites_total"]));
     }
@@ -309,7 +310,9 @@ pub fn sums(allocator: &Value) -> Vec<String> {
         ("objects", "/pins/objects"),
     ] {
         let whole = allocator.pointer(pointer).and_then(Value::as_u64);
+        // Without ids of objects nobody knows which of them are live.
         if let Some(whole) = whole
+            && (ids || !key.starts_with("live"))
             && sum(key) != whole
         {
             found.push(format!("sites have {} of {whole} {pointer}", sum(key)));

@@ -9,6 +9,7 @@
  *
  * usage: cost [objects=N per granule] [ms=N] [threads=N] [hold=1: keep a granule open, only alloc and free]
  *             [shared=1: threads alloc in one granule, not each in its own; with hold=1]
+ *             [depth=N: work so many calls deep] [only=alloc: CPU time of allocs alone]
  */
 #include "arena.h"
 #include <pthread.h>
@@ -17,13 +18,14 @@
 enum { MEMBERS = 4096, THREADS = 64, IDS_EACH = 64 };
 
 struct worker {
-    u64 first_id, objects, granules, cpu;
+    u64 first_id, objects, granules, cpu, alloc_cpu;
     struct object *members[MEMBERS];
 };
 
 static struct arena arena;
 static struct worker workers[THREADS];
-static u64 objects, milliseconds, threads, hold, shared;
+static u64 objects, milliseconds, threads, hold, shared, depth;
+static bool only_allocs;
 static pthread_barrier_t barrier;
 
 static u64 now_ns(clockid_t clock) {
@@ -33,26 +35,45 @@ static u64 now_ns(clockid_t clock) {
 }
 
 static void fill_and_empty(struct worker *w, u64 id) {
+    u64 before = only_allocs ? now_ns(CLOCK_THREAD_CPUTIME_ID) : 0;
     for (u64 i = 0; i < objects; i++) w->members[i] = arena_alloc(&arena, id, 64);
+    if (only_allocs) w->alloc_cpu += now_ns(CLOCK_THREAD_CPUTIME_ID) - before;
     for (u64 i = 0; i < objects; i++) arena_free(&arena, w->members[i]);
 }
+
+/* Functions that call one another: as many return addresses as a call path of a real program has. */
+typedef void level(struct worker *, u64, u64);
+static level *const levels[16];
+static void descend(struct worker *w, u64 id, u64 more) {
+    if (more == 0) fill_and_empty(w, id);
+    else levels[more % 16](w, id, more);
+}
+#define LEVEL(n) \
+    __attribute__((noinline, noipa)) static void level_##n(struct worker *w, u64 id, u64 more) { \
+        descend(w, id, more - 1); \
+        __asm__ volatile("" : : : "memory"); \
+    }
+LEVEL(0) LEVEL(1) LEVEL(2) LEVEL(3) LEVEL(4) LEVEL(5) LEVEL(6) LEVEL(7)
+LEVEL(8) LEVEL(9) LEVEL(10) LEVEL(11) LEVEL(12) LEVEL(13) LEVEL(14) LEVEL(15)
+static level *const levels[16] = {level_0, level_1, level_2,  level_3,  level_4,  level_5,  level_6,  level_7,
+                                  level_8, level_9, level_10, level_11, level_12, level_13, level_14, level_15};
 
 static void batch(struct worker *w) {
     /* Reading the clock must not count where a granule has few objects. */
     u64 repeat = 1 + 64 / (objects + 1), id = 0;
     u64 start = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_THREAD_CPUTIME_ID);
-    w->objects = w->granules = 0;
+    w->objects = w->granules = w->alloc_cpu = 0;
     do {
         for (u64 i = 0; i < repeat; i++) {
             u64 granule = hold ? (shared ? workers[0].first_id : w->first_id) : w->first_id + id++ % IDS_EACH;
             if (!hold) arena_open(&arena, granule, 4096);
-            fill_and_empty(w, granule);
+            descend(w, granule, depth);
             if (!hold) arena_close(&arena, granule);
         }
         w->objects += repeat * objects;
         w->granules += repeat;
     } while (now_ns(CLOCK_MONOTONIC) - start < milliseconds * 1000000);
-    w->cpu = now_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
+    w->cpu = only_allocs ? w->alloc_cpu : now_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
 }
 
 static void *run(void *worker) {
@@ -68,6 +89,7 @@ int main(int argc, char **argv) {
     truth_begin(argc, argv);
     objects = option("objects", 1000), milliseconds = option("ms", 100);
     threads = option("threads", 1), hold = option("hold", 0), shared = option("shared", 0);
+    depth = option("depth", 0), only_allocs = !strcmp(option_text("only", ""), "alloc");
     if (objects > MEMBERS || threads == 0 || threads > THREADS) return 2;
     pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
     for (u64 i = 0; i < threads; i++) {

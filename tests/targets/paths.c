@@ -6,7 +6,7 @@
  *              [plugin=FILE: also from a library that calls back, and is unloaded at the end; with stops=1 it stops
  *              at `loaded` (all rounds done) and `unloaded`]
  *              [deep=N: also from a recursion so deep] [alt=1: also from a signal handler with a stack of its own]
- *              [large=1: also over frames of 20 KB]
+ *              [large=1: also over frames of 20 KB] [kind=drain|bulk|slab]
  */
 #include "paths.h"
 #include <alloca.h>
@@ -287,6 +287,8 @@ int main(int argc, char **argv) {
     u64 rounds = option("rounds", 100), warm = option("warm", 0);
     const char *file = option_text("plugin", NULL);
     depth = option("deep", 0), alternates = option("alt", 0), larges = option("large", 0);
+    const char *kind = option_text("kind", "drain");
+    paths_truth.kind = !strcmp(kind, "bulk") ? BULK : !strcmp(kind, "slab") ? SLAB_HEAP : DRAIN;
     if (file) load(file);
     handlers();
     know_paths();

@@ -98,14 +98,22 @@ static inline void paths_free(struct batch *b, struct thing **at) {
     free(t);
 }
 
-/* Frees what does not pin, and closes. */
+/* Frees what does not pin, and closes. Of other kinds than `drain`, every fifth round's granule stays open with what
+ * would pin; the others go with it (`bulk`), or are empty before (`slab`). */
 static inline void paths_close(struct batch *b) {
+    bool held = paths_truth.kind != DRAIN && b->round % 5 == 0 && b->counts;
+    bool all = !b->counts || (paths_truth.kind == SLAB_HEAP && !held);
     for (struct thing **at = &b->things; *at;)
-        if (!b->counts || !(*at)->pins) paths_free(b, at);
+        if (all || !(*at)->pins) paths_free(b, at);
         else at = &(*at)->next;
+    if (held) return;
     path_close(b->id);
     if (!b->counts) return;
     truth_close(&paths_truth, b->gen);
+    if (paths_truth.kind != DRAIN) {
+        b->things = NULL;
+        return;
+    }
     for (struct thing *t = b->things; t; t = t->next) {
         t->path->pins++;
         t->path->pin_bytes += t->size;
@@ -116,6 +124,7 @@ static inline void paths_close(struct batch *b) {
 
 /* Frees what is due of earlier rounds. */
 static inline void paths_free_late(void) {
+    if (paths_truth.kind != DRAIN) return;
     for (struct batch *b = paths_batches; b && paths_round - b->round <= PATHS_LATE; b = b->next) {
         if (paths_round - b->round != PATHS_LATE) continue;
         for (struct thing **at = &b->things; *at;)
@@ -202,11 +211,13 @@ static inline void paths_print(void) {
         KEY("live_bytes", live_bytes);
         KEY("objects", p->pins);
         KEY("bytes", p->pin_bytes);
-        KEY("objects_live", live);
-        KEY("bytes_live", live_bytes);
+        KEY("objects_live", paths_truth.kind == DRAIN ? live : 0);
+        KEY("bytes_live", paths_truth.kind == DRAIN ? live_bytes : 0);
         KEY("granules_pinned", p->granules_pinned);
-        KEY("granules_retained", retained);
-        KEY("retained_bytes", retained * PATHS_BYTES);
+        if (paths_truth.kind == DRAIN) {
+            KEY("granules_retained", retained);
+            KEY("retained_bytes", retained * PATHS_BYTES);
+        }
         printf(",\"path_end\":\"%s\"}}", p->end ? p->end : "start");
     }
     printf("]");

@@ -19,14 +19,15 @@ PATH(called, "make_object@made < ~operator()@lambda < * < shop::apply@apply < sh
 PATH(dispatched, "make_object@made < shop::Loud::speak@speak < shop::dispatch@dispatch" DRIVEN("drive_dispatched"));
 PATH(sorted, "make_object@made < shop::less@less < * < shop::sorting@sorting_cpp" DRIVEN("drive_sorted"));
 
+// Not static: where a function has no linkage name, DWARF names it without its namespace.
 namespace shop {
 
-FRAME static void thrower(bool really) {
+FRAME void thrower(bool really) {
     if (really) throw std::runtime_error("no");
     FOLLOWED;
 }
 
-FRAME static void trying() {
+FRAME void trying() {
     try {
         make_object(&tried); /* mark: tried */
         thrower(true);
@@ -35,7 +36,7 @@ FRAME static void trying() {
     }
 }
 
-FRAME static void catching() {
+FRAME void catching() {
     try {
         thrower(true);
     } catch (const std::exception &) {
@@ -52,7 +53,7 @@ struct Guard {
     }
 };
 
-FRAME static void unwinding() {
+FRAME void unwinding() {
     try {
         Guard guard;
         thrower(true);
@@ -72,22 +73,22 @@ template <typename T> struct Cart {
         FOLLOWED;
     }
 };
-FRAME static void whole_cart() {
+FRAME void whole_cart() {
     Cart<int> cart{};
     cart.fill(&whole); /* mark: whole */
     FOLLOWED;
 }
-FRAME static void real_cart() {
+FRAME void real_cart() {
     Cart<double> cart{};
     cart.fill(&real); /* mark: real */
     FOLLOWED;
 }
 
-FRAME static void apply(const std::function<void()> &what) {
+FRAME void apply(const std::function<void()> &what) {
     what(); /* mark: apply */
     FOLLOWED;
 }
-FRAME static void with_lambda() {
+FRAME void with_lambda() {
     apply([] { /* mark: called */
         make_object(&called); /* mark: lambda */
         FOLLOWED;
@@ -105,24 +106,24 @@ struct Loud : Voice {
         FOLLOWED;
     }
 };
-FRAME static void dispatch(Voice *voice) {
+FRAME void dispatch(Voice *voice) {
     voice->speak(); /* mark: dispatch */
     FOLLOWED;
 }
 
-FRAME static bool less(int left, int right) {
+FRAME bool less(int left, int right) {
     make_object(&sorted); /* mark: less */
     FOLLOWED;
     return left < right;
 }
 /* Two elements are compared once. */
-FRAME static void sorting() {
+FRAME void sorting() {
     std::vector<int> two{1, 2};
     std::stable_sort(two.begin(), two.end(), less); /* mark: sorting_cpp */
     FOLLOWED;
 }
 
-FRAME static void drive() {
+FRAME void drive() {
     Loud loud;
     trying();        /* mark: drive_tried */
     catching();      /* mark: drive_caught */

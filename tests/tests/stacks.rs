@@ -2,13 +2,15 @@
 //!
 //! The targets know their paths (`targets/paths.h`); paths, counts and sums are compared to the last event.
 
+use std::fs;
+
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     compare::Count,
     environment::{self, requires_root},
     paths::{Sites, steps},
     target::Target,
-    tracer::{Traced, Tracer, trace, trace_from_start},
+    tracer::{self, Traced, Tracer, trace, trace_from_start},
 };
 use serde_json::Value;
 
@@ -167,36 +169,69 @@ fn children() -> Result<()> {
     Ok(())
 }
 
-/// What a library's callers allocated keeps its path after the library was unloaded.
+/// Paths through a library that was unloaded before anybody asked for names have theirs from its file; and if the
+/// file is gone as well, from the time when a line of the live view showed them.
 #[test]
 fn unloaded_library() -> Result<()> {
     if requires_root() {
-        let directory = tempfile::tempdir()?;
-        let library = directory.path().join("libplugin.so");
-        std::fs::copy(environment::target("places_plugin")?, &library)?;
-        let option = format!("plugin={}", library.display());
-        let mut target = Target::start("paths", &[&option, "stops=1", "rounds=50"])?;
-        let tracer = Tracer::attach(&[target.pid()], "paths", &STACKS)?;
-        target.go()?;
-        target.reaches("loaded")?;
-        target.go()?;
-        target.reaches("unloaded")?;
-        std::fs::remove_file(&library)?;
-        target.go()?;
-        let truths = target.finish()?.truths;
-        Sites::default().check(&Traced { truths, outcome: tracer.finish()? });
+        for deleted in [false, true] {
+            let directory = tempfile::tempdir()?;
+            let library = directory.path().join("libplugin.so");
+            fs::copy(environment::target("places_plugin")?, &library)?;
+            let option = format!("plugin={}", library.display());
+            let mut target = Target::start("paths", &[&option, "stops=1", "rounds=50"])?;
+            let mut command = tracer::command()?;
+            command.args(["attach", "-p", &target.pid().to_string(), "-i", "50ms"]).args(STACKS);
+            command.args(["-o", "ndjson", "--profile", &environment::profile("paths")]);
+            let mut tracer = Tracer::spawn(command)?;
+            tracer.attached()?;
+            target.go()?;
+            target.reaches("loaded")?;
+            // Each round opens two granules.
+            while deleted && !interval_with(&mut tracer, 100)? {}
+            if deleted {
+                fs::remove_file(&library)?;
+            }
+            target.go()?;
+            target.reaches("unloaded")?;
+            target.go()?;
+            let truths = target.finish()?.truths;
+            let mut outcome = tracer.finish()?;
+            let last = outcome.stdout.last().context("the stream has a last line")?;
+            let mut record: Value = serde_json::from_str(last)?;
+            outcome.report = Some(record["report"].take());
+            Sites::default().check(&Traced { truths, outcome });
+        }
     }
     Ok(())
 }
 
-/// At level `objects` the same counts are exact, and there are no sites.
+/// Whether the next interval of an `ndjson` stream tells of `opened` granules.
+fn interval_with(tracer: &mut Tracer, opened: u64) -> Result<bool> {
+    let line = tracer.process().expect_out("{\"record\":\"interval\"")?;
+    let record: Value = serde_json::from_str(&line)?;
+    Ok(record["allocators"][0]["total"]["opened"] == opened)
+}
+
+/// At level `objects` all of these programs are counted exactly, and have no sites.
 #[test]
 fn other_levels_have_no_sites() -> Result<()> {
     if requires_root() {
-        let traced = trace("paths", &["rounds=5"], "paths", &["--level", "objects"])?;
-        traced.exact();
-        let allocator = &traced.outcome.report()["targets"][0]["allocators"][0];
-        assert_eq!((&allocator["sites"], &allocator["sites_total"]), (&Value::Null, &Value::Null));
+        for (name, args, profile) in [
+            ("paths", &["deep=200", "alt=1", "large=1", "rounds=50"][..], "paths"),
+            ("paths", &["warm=10", "rounds=50"], "paths_entry"),
+            ("paths_cpp", &["rounds=20"], "paths"),
+            ("rust_paths", &[], "paths"),
+            ("delays", &["pins=20"], "paths"),
+        ] {
+            let traced = trace(name, args, profile, &["--level", "objects"])?;
+            traced.exact();
+            let allocator = &traced.outcome.report()["targets"][0]["allocators"][0];
+            assert_eq!(
+                (&allocator["sites"], &allocator["sites_total"]),
+                (&Value::Null, &Value::Null)
+            );
+        }
     }
     Ok(())
 }

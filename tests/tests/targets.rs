@@ -87,6 +87,8 @@ fn truths_add_up() -> Result<()> {
         ("paths", &["deep=200", "alt=1", "large=1"]),
         ("paths_fixed", &["warm=20"]),
         ("paths_static", &["fork=1"]),
+        ("paths", &["kind=bulk"]),
+        ("paths", &["kind=slab"]),
         ("paths_cpp", &[]),
         ("rust_paths", &[]),
         ("thousand", &["closes=1000"]),

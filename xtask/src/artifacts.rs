@@ -160,14 +160,31 @@ pub(crate) fn target(source: &Path, directory: &Path) -> Result<PathBuf> {
         .unwrap_or_default();
     let stem = source.file_stem().with_context(|| format!("{} has no name", source.display()))?;
     let program = directory.join(stem);
-    if is_fresh(&program, source) {
-        return Ok(program);
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    compile(source, &program, &flags)?;
+    Ok(program)
+}
+
+/// Compiles one C program with `LeakSanitizer` built in; `None` where the compiler does not have it.
+pub(crate) fn with_leak_sanitizer(source: &Path, program: &Path) -> Result<Option<()>> {
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-print-file-name=liblsan.so");
+    let answer = work::read("ask gcc", "`cargo xtask setup` installs gcc", &mut gcc)?;
+    // A file that gcc does not have is answered with its bare name.
+    if !Path::new(answer.trim()).is_absolute() {
+        return Ok(None);
+    }
+    compile(source, program, &["-fsanitize=leak"]).map(Some)
+}
+
+fn compile(source: &Path, program: &Path, flags: &[&str]) -> Result<()> {
+    if is_fresh(program, source) {
+        return Ok(());
     }
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-g", "-Wall", "-Wextra", "-o"]);
-    gcc.arg(&program).arg(source).args(flags.split_whitespace()).arg("-pthread");
-    work::run("compile a test target", "`cargo xtask setup` installs gcc", &mut gcc)?;
-    Ok(program)
+    gcc.arg(program).arg(source).args(flags).arg("-pthread");
+    work::run("compile a test target", "`cargo xtask setup` installs gcc", &mut gcc)
 }
 
 fn is_fresh(made: &Path, source: &Path) -> bool {

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: a structural leak and its fix, seen by the program, by Valgrind, and by drainprof.
+//! `cargo xtask demo`: a structural leak and its fix, seen by the program, by leak detectors, and by drainprof.
 //!
 //! Runs a small server (`tests/targets/request_server.c`) twice under `drainprof run`: once with sessions
 //! routed into the arenas of requests, once with arenas of their own, and prints what differs. Every number
@@ -41,10 +41,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let directory = artifacts::target_dir(&root).join("demo");
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
-    let server = artifacts::target(&root.join("tests/targets/request_server.c"), &directory)?;
+    let source = root.join("tests/targets/request_server.c");
+    let server = artifacts::target(&source, &directory)?;
     let stage = Stage {
         drainprof,
         server,
+        source,
         profile: root.join("tests/profiles/request-server.toml"),
         directory,
         root,
@@ -52,12 +54,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let bug = stage.play("request")?;
     let fixed = stage.play("session")?;
-    let valgrind = stage.valgrind()?;
+    let others = [("Valgrind", stage.valgrind()?), ("LeakSanitizer", stage.leak_sanitizer()?)];
     println!("\n{}", table(&bug, &fixed));
-    if let Some(verdict) = valgrind {
+    print!("{}", who_pins(&bug));
+    let told: Vec<_> =
+        others.iter().filter_map(|(name, said)| Some((name, said.as_ref()?))).collect();
+    if !told.is_empty() {
         println!(
-            "Valgrind, which follows malloc and not these arenas, on routing=request:\n  {verdict}\n"
+            "Leak detectors, which ask whether memory is freed in the end, on routing=request:"
         );
+        for (name, said) in told {
+            println!("  {name}: {said}");
+        }
+        println!();
     }
     print!("{}", closing(&bug, &fixed, &stage));
     Ok(())
@@ -67,6 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 struct Stage {
     drainprof: PathBuf,
     server: PathBuf,
+    source: PathBuf,
     profile: PathBuf,
     directory: PathBuf,
     root: PathBuf,
@@ -84,7 +94,7 @@ impl Stage {
             fs::remove_file(&report).with_context(|| format!("remove {}", report.display()))?;
         }
         let mut command = work::as_root(&self.drainprof, &[]);
-        command.args(["run", "--level", "objects", "-i", "1", "-o", "ndjson", "--profile"]);
+        command.args(["run", "--level", "stacks", "-i", "1", "-o", "ndjson", "--profile"]);
         command.arg(&self.profile).arg("--output").arg(&report).arg("--").arg(&self.server);
         command.arg(format!("routing={routing}")).arg(format!("requests={}", self.requests));
         work::note(work::describe(&command));
@@ -115,6 +125,24 @@ impl Stage {
             |line: &&str| line.starts_with("All heap") || line.starts_with("ERROR SUMMARY");
         Ok(Some(lines.filter(wanted).collect::<Vec<_>>().join("; ")))
     }
+
+    /// What `LeakSanitizer` says of the leaking server, where the compiler has it.
+    fn leak_sanitizer(&self) -> Result<Option<String>> {
+        let program = self.directory.join("request_server_lsan");
+        if artifacts::with_leak_sanitizer(&self.source, &program)?.is_none() {
+            return Ok(None);
+        }
+        work::step("demo: LeakSanitizer on the leaking server");
+        let mut command = Command::new(program);
+        command.args(["routing=request", "requests=4000", "rate=0"]);
+        let output = command.output().context("run the server with LeakSanitizer")?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        let said = told.lines().find(|line| line.contains("ERROR") || line.contains("SUMMARY"));
+        Ok(Some(match said {
+            Some(line) => line.trim().to_owned(),
+            None => format!("says nothing, and the server ends with {}", output.status),
+        }))
+    }
 }
 
 /// What one run came to.
@@ -130,6 +158,43 @@ struct Run {
     retained_granules: u64,
     retained_bytes: u64,
     complete: bool,
+    /// The call path that pins most, where there is one.
+    pinner: Option<Pinner>,
+}
+
+/// A call path that pins.
+#[derive(Debug, PartialEq)]
+struct Pinner {
+    granules: u64,
+    /// Of all pinned closes.
+    share: f64,
+    class: String,
+    median_delay: Option<f64>,
+    /// `function (file:line)`, the allocating function first.
+    frames: Vec<String>,
+}
+
+impl Pinner {
+    /// From the first of a report's sites.
+    fn read(site: &Value) -> Option<Self> {
+        let granules = site["granules_pinned"].as_u64().filter(|granules| *granules > 0)?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let frame = |frame: &Value| {
+            let function = text(&frame["function"]).or_else(|| text(&frame["module"]))?;
+            let file = frame["file"].as_str().and_then(|file| file.rsplit('/').next());
+            Some(match (file, frame["line"].as_u64()) {
+                (Some(file), Some(line)) => format!("{function} ({file}:{line})"),
+                _ => function,
+            })
+        };
+        Some(Self {
+            granules,
+            share: site["share"].as_f64().unwrap_or_default(),
+            class: text(&site["class"]).unwrap_or_default().replace('_', " "),
+            median_delay: site["pin_delay_seconds"]["p50"].as_f64(),
+            frames: site["frames"].as_array()?.iter().filter_map(frame).collect(),
+        })
+    }
 }
 
 impl Run {
@@ -174,6 +239,7 @@ impl Run {
         self.dsr = allocator["dsr"].as_f64();
         self.pinned = allocator["granules"]["pinned"].as_u64().unwrap_or(0);
         self.retained(&allocator["retention"]["granules"], &allocator["retention"]["bytes"]);
+        self.pinner = Pinner::read(&allocator["sites"][0]);
     }
 }
 
@@ -217,6 +283,25 @@ fn table(bug: &Run, fixed: &Run) -> String {
     text
 }
 
+/// The call path that pins, with what comes of it.
+fn who_pins(run: &Run) -> String {
+    let Some(pinner) = &run.pinner else { return String::new() };
+    let mut text = format!(
+        "Who pins, of routing=request: {} of the pinned closes ({:.0} %), {}{}\n",
+        pinner.granules,
+        pinner.share * 100.0,
+        pinner.class,
+        pinner
+            .median_delay
+            .map_or_else(String::new, |delay| format!("; freed {delay:.1} s late (median)")),
+    );
+    for frame in &pinner.frames {
+        let _ = writeln!(text, "    {frame}");
+    }
+    text.push('\n');
+    text
+}
+
 /// What it means, said only where the numbers bear it out, and where to go on.
 fn closing(bug: &Run, fixed: &Run, stage: &Stage) -> String {
     let mut text = String::new();
@@ -239,6 +324,7 @@ fn closing(bug: &Run, fixed: &Run, stage: &Stage) -> String {
         text,
         "Next:\n  \
            the words and the idea            docs/concepts.md\n  \
+           leak detectors beside drainprof   docs/leak-detectors.md\n  \
            the server                        tests/targets/request_server.c\n  \
            what drainprof knows of it        {} (write such a file for your allocator: docs/profiles.md)\n  \
            the reports of these runs         {} (docs/report.md)\n  \
@@ -252,13 +338,27 @@ fn closing(bug: &Run, fixed: &Run, stage: &Stage) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Run;
+    use super::{Pinner, Run};
 
     const PRINTED: &str =
         "requests 8\nallocated 82, freed 81\nrss_kib 5 at the end\npeak_rss_kib 900\n";
     const REPORT: &str = r#"{"record":"report","report":{"complete":true,"targets":[{"allocators":[
         {"dsr":0.75,"granules":{"pinned":2},"objects":{"allocated":82,"freed":81},
          "retention":{"granules":1,"bytes":65536}}]}]}}"#;
+
+    /// Who pins comes from the first site, named as far as it is; a site without pins is nobody.
+    #[test]
+    fn reads_who_pins() {
+        let site = serde_json::json!({"granules_pinned": 5, "share": 0.5, "class": "near_miss",
+            "pin_delay_seconds": {"p50": 2.5}, "frames": [
+                {"function": "log_in", "file": "/src/server.c", "line": 129},
+                {"function": null, "module": "libc.so.6"}]});
+        let pinner = Pinner::read(&site).unwrap();
+        assert_eq!((pinner.granules, pinner.class.as_str()), (5, "near miss"));
+        assert_eq!(pinner.frames, ["log_in (server.c:129)", "libc.so.6"]);
+        assert!(Pinner::read(&serde_json::json!({"granules_pinned": 0, "frames": []})).is_none());
+        assert!(Pinner::read(&serde_json::Value::Null).is_none());
+    }
 
     /// The most retained comes from the intervals, the rest from the final report.
     #[test]

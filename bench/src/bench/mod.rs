@@ -8,6 +8,7 @@ mod nginx;
 mod objects;
 mod postgresql;
 mod scale;
+mod stacks;
 mod threads;
 
 use std::time::Instant;
@@ -34,6 +35,7 @@ pub(crate) struct Known {
 pub(crate) const BENCHMARKS: &[Known] = &[
     malloc::BENCHMARK,
     objects::BENCHMARK,
+    stacks::BENCHMARK,
     boundary::BENCHMARK,
     threads::BENCHMARK,
     scale::BENCHMARK,

@@ -108,7 +108,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     require_host_pids()?;
     require_privileges()?;
     let config = SessionConfig {
-        sizes: sizes(&args.sizes, args.level, &host),
+        sizes: sizes(&args.sizes, level(args), &host),
         events: args.events,
         sample: args.sample,
         offsets: offsets(&host)?,
@@ -134,7 +134,7 @@ pub(super) fn calibration(args: &CacheArgs, fresh: bool) -> CalibrateOptions {
     CalibrateOptions { cache: if args.no_cache { None } else { directory() }, fresh }
 }
 
-fn sizes(args: &SizeArgs, level: Option<LevelArg>, host: &dyn HostView) -> Sizes {
+fn sizes(args: &SizeArgs, level: Option<Level>, host: &dyn HostView) -> Sizes {
     let available = host
         .read(Path::new("/proc/meminfo"))
         .ok()
@@ -154,8 +154,8 @@ fn sizes(args: &SizeArgs, level: Option<LevelArg>, host: &dyn HostView) -> Sizes
         probes: args.max_probes.unwrap_or(defaults.probes),
         targets: defaults.targets,
         call_paths: match level {
-            Some(LevelArg::Stacks) => args.max_call_paths.unwrap_or(Sizes::CALL_PATHS),
-            Some(LevelArg::Boundary | LevelArg::Objects) | None => 0,
+            Some(Level::Stacks) => args.max_call_paths.unwrap_or(Sizes::CALL_PATHS),
+            Some(Level::Boundary | Level::Objects) | None => 0,
         },
         ring_bytes: args.ring_bytes.unwrap_or(defaults.ring_bytes),
     }

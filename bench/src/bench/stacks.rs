@@ -1,0 +1,82 @@
+//! Level `stacks` on an arena: what following the call path of an alloc costs, by its depth.
+
+use anyhow::Result;
+use drainprof::profile::Level;
+
+use super::{Known, costs};
+use crate::{
+    model::{Benchmark, Bound, Goal},
+    probing::Probing,
+    rounds::{BPFTRACE, Effort, FLOOR, Outcome, Variant, interleave},
+    worker::{Sample, Worker},
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "stacks",
+    title: "Level `stacks`: the call path of every alloc",
+    about: "The arena of `objects`, built without frame pointers, allocates and frees at the end of a chain of calls. CPU \
+            time of the allocs alone. drainprof follows the whole path of each by unwind rules. bpftrace is run with \
+            `bench/peers/objects.bt`, and with `bench/peers/stacks.bt`, which counts allocs by `ustack` as well: it \
+            follows frame pointers, so the paths that it counts are wrong, and end at once, in all tables but the \
+            last, where the program has frame pointers.",
+    run,
+};
+
+const PROFILE: &str = "arena";
+const OBJECTS: &str = "drainprof, level objects";
+const STACKS: &str = "drainprof, level stacks";
+const PATHS: &str = "bpftrace, equivalent script, counting by ustack";
+const OBJECTS_SCRIPT: (&str, &str) = ("objects.bt", include_str!("../../peers/objects.bt"));
+const STACKS_SCRIPT: (&str, &str) = ("stacks.bt", include_str!("../../peers/stacks.bt"));
+/// Program, calls between the start of the thread's work and the alloc, title.
+const CASES: [(&str, u32, &str); 4] = [
+    ("cost_frameless", 5, "5 calls deep"),
+    ("cost_frameless", 20, "20 calls deep"),
+    ("cost_frameless", 60, "60 calls deep"),
+    ("cost", 20, "20 calls deep, with frame pointers"),
+];
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    let variants = [
+        Variant::new(FLOOR, Probing::Floor(PROFILE, Level::Objects)),
+        Variant::new(OBJECTS, Probing::Drainprof(PROFILE, Level::Objects, &[])),
+        Variant::new(STACKS, Probing::Drainprof(PROFILE, Level::Stacks, &[])),
+        Variant::new(BPFTRACE, Probing::Bpftrace(OBJECTS_SCRIPT)),
+        Variant::new(PATHS, Probing::Bpftrace(STACKS_SCRIPT)),
+    ];
+    let mut workers = CASES
+        .iter()
+        .map(|(program, depth, _)| {
+            let depth = format!("depth={depth}");
+            let fixed = ["objects=1000", "only=alloc"].map(str::to_owned);
+            Worker::of_itself(program, &[&fixed[..], &[depth, effort.ms()]].concat())
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let outcomes = interleave(&mut workers, &variants, effort, Sample::per_object)?;
+    for (worker, _) in workers {
+        worker.finish()?;
+    }
+    for ((_, _, title), outcome) in CASES.iter().zip(outcomes) {
+        let Outcome { mut tables, notes } = outcome;
+        let table = costs(title, "ns per alloc", tables.remove(0));
+        for (row, other, bound, what) in [
+            (STACKS, OBJECTS, Bound::AtMost(2.0), "level stacks adds, of what level objects adds"),
+            (
+                STACKS,
+                FLOOR,
+                Bound::Stated,
+                "level stacks adds, of what empty programs at the same sites add",
+            ),
+            (PATHS, STACKS, Bound::Stated, "bpftrace adds by ustack, of what level stacks adds"),
+        ] {
+            let what = format!("{what}; {title}");
+            let why = table.why_not(row).or_else(|| table.why_not(other));
+            benchmark
+                .goals
+                .push(Goal::new(&what, "×", bound, table.times(row, other)).because(why));
+        }
+        benchmark.tables.push(table);
+        benchmark.notes.extend(notes);
+    }
+    Ok(())
+}

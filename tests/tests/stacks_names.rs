@@ -1,0 +1,138 @@
+//! Names of call paths where the program has none of its own: debug files elsewhere, or nowhere.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof_tests::{
+    elf,
+    environment::{self, requires_root},
+    paths::Sites,
+    tracer::{Traced, trace, trace_from_start},
+};
+use serde_json::Value;
+
+const STACKS: [&str; 4] = ["--level", "stacks", "--top", "2000"];
+const ROUNDS: [&str; 1] = ["rounds=60"];
+
+fn sites(traced: &Traced) -> Result<&Vec<Value>> {
+    let sites = &traced.outcome.report()["targets"][0]["allocators"][0]["sites"];
+    sites.as_array().context("a list of sites")
+}
+
+/// Stripped, with the debug file beside the program, found by its debug link.
+#[test]
+fn debug_link() -> Result<()> {
+    if requires_root() {
+        Sites::default().check(&trace("paths_split", &ROUNDS, "paths", &STACKS)?);
+    }
+    Ok(())
+}
+
+/// Stripped, with the debug file under `--debug-dir`, found by its build id.
+#[test]
+fn debug_directory() -> Result<()> {
+    if requires_root() {
+        let directory = tempfile::tempdir()?;
+        let id = elf::build_id(&environment::target("paths")?)?;
+        let beside = directory.path().join(".build-id").join(&id[..2]);
+        fs::create_dir_all(&beside)?;
+        let debug = environment::targets().join("paths_split.debug");
+        fs::copy(debug, beside.join(format!("{}.debug", &id[2..])))?;
+        let path = directory.path().to_str().context("a plain path")?;
+        let more = [&STACKS[..], &["--debug-dir", path]].concat();
+        Sites::default().check(&trace("paths_stripped", &ROUNDS, "paths", &more)?);
+        Sites::default().check(&trace_from_start("paths_stripped", &ROUNDS, "paths", &more)?);
+    }
+    Ok(())
+}
+
+/// Where a frame lies: the file, without what its variant is called, and the offset.
+fn places(site: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let frames = site["frames"].as_array().map_or(&[][..], Vec::as_slice);
+    let place = |frame: &Value| {
+        let module = text(&frame["module"]);
+        (module.trim_end_matches("_stripped").to_owned(), text(&frame["module_offset"]))
+    };
+    frames.iter().map(place).collect()
+}
+
+/// Without a debug file: the same paths at the same offsets as in the whole program, with the same counts; what the
+/// program exports has a name, and what it does not export has none, not a neighbour's.
+#[test]
+fn stripped() -> Result<()> {
+    if requires_root() {
+        let whole = trace("paths", &ROUNDS, "paths", &STACKS)?;
+        let bare = trace("paths_stripped", &ROUNDS, "paths", &STACKS)?;
+        bare.exact();
+        Sites::default().check(&whole);
+        let whole = sites(&whole)?;
+        ensure!(whole.len() == sites(&bare)?.len(), "as many sites");
+        let (mut exported, mut hidden) = (0, 0);
+        for site in sites(&bare)? {
+            let twin = whole.iter().find(|twin| places(twin) == places(site));
+            let twin =
+                twin.with_context(|| format!("no such path in the whole program: {site:#}"))?;
+            for key in ["allocated", "objects", "objects_live", "granules_pinned", "path_end"] {
+                assert_eq!(site[key], twin[key], "{key} of {site:#}");
+            }
+            let frames = |site: &Value| site["frames"].as_array().cloned().unwrap_or_default();
+            for (frame, named) in frames(site).iter().zip(frames(twin)) {
+                if frame["module"] != "paths_stripped" {
+                    continue;
+                }
+                assert_eq!((&frame["file"], &frame["line"]), (&Value::Null, &Value::Null));
+                let function = frame["function"].as_str();
+                match named["function"].as_str() {
+                    // `-rdynamic` exports what is not static.
+                    Some(name @ ("main" | "path_b" | "path_wrap" | "path_create" | "_start")) => {
+                        assert_eq!(function, Some(name), "{frame:#}");
+                        exported += 1;
+                    }
+                    name => {
+                        assert_eq!(function, None, "{name:?}: {frame:#}");
+                        hidden += 1;
+                    }
+                }
+            }
+        }
+        ensure!(exported > 30 && hidden > 30, "{exported} exported, {hidden} hidden");
+    }
+    Ok(())
+}
+
+/// With `--no-symbols` there are addresses alone, and the same sites.
+#[test]
+fn not_wanted() -> Result<()> {
+    if requires_root() {
+        let more = [&STACKS[..], &["--no-symbols"]].concat();
+        let traced = trace("paths", &ROUNDS, "paths", &more)?;
+        traced.exact();
+        let expected = traced.truths[0]["paths"].as_array().map_or(0, Vec::len);
+        assert_eq!(sites(&traced)?.len(), expected);
+        for frame in sites(&traced)?.iter().filter_map(|site| site["frames"].as_array()).flatten() {
+            assert!(frame["address"].is_string(), "{frame:#}");
+            assert_eq!((&frame["function"], &frame["module"]), (&Value::Null, &Value::Null));
+        }
+    }
+    Ok(())
+}
+
+/// Two programs of the same file at once: each has its own sites, and both their names.
+#[test]
+fn two_at_once() -> Result<()> {
+    if requires_root() {
+        let path = environment::target("paths")?;
+        ensure!(Path::new(&path).is_file());
+        let mut first = drainprof_tests::target::Target::start("paths", &["rounds=40"])?;
+        let mut second = drainprof_tests::target::Target::start("paths", &["rounds=70"])?;
+        let pids = [first.pid(), second.pid()];
+        let tracer = drainprof_tests::tracer::Tracer::attach(&pids, "paths", &STACKS)?;
+        first.go()?;
+        second.go()?;
+        let mut truths = first.finish()?.truths;
+        truths.extend(second.finish()?.truths);
+        Sites::default().check(&Traced { truths, outcome: tracer.finish()? });
+    }
+    Ok(())
+}
