@@ -100,4 +100,11 @@ impl Space {
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ranges.iter().map(|range| (range.start, range.end))
     }
+    /// Pretends that the kernel has mapped its page for probes at `start`.
+    #[cfg(test)]
+    pub(super) fn add_probe_page(&mut self, start: u64) {
+        let lies = Lies::Nameless(NamelessKind::Uprobes);
+        self.ranges.push(Range { start, end: start + 4096, lies });
+        self.ranges.sort_unstable_by_key(|range| range.start);
+    }
 }

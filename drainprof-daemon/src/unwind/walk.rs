@@ -145,6 +145,11 @@ impl Unwinder {
         self.objects.size()
     }
 
+    #[cfg(test)]
+    pub(super) fn add_probe_page(&mut self, space: u32, start: u64) {
+        self.spaces.get_mut(&space).unwrap().add_probe_page(start);
+    }
+
     /// The rule of a frame, by unwind tables alone; [`Rule::UNKNOWN`] where they say nothing of it.
     pub fn rule(&mut self, space: u32, at: &Cursor) -> Rule {
         if let Known::Rule(rule) = self.known(space, at) { rule } else { Rule::UNKNOWN }
