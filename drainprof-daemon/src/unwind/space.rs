@@ -6,13 +6,15 @@
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use super::objects::Loaded;
-use crate::target::{MappedObject, NamelessKind, TargetError, mapped_objects, nameless_memory};
+use crate::target::{
+    MappedObject, NamelessKind, Process, TargetError, mapped_objects, nameless_memory,
+};
 
 /// The executable memory of a process at one moment.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// The process.
-    pub(super) pid: u32,
+    /// Whose it is.
+    pub(super) process: Process,
     /// When it was looked at.
     pub(super) seen: Instant,
     objects: Vec<(Arc<MappedObject>, Loaded)>,
@@ -48,8 +50,9 @@ pub(super) enum Spot {
 }
 
 impl Space {
-    /// What process `pid` has mapped executable. What is known of objects that are in `before` too is kept.
-    pub(super) fn of(pid: u32, before: Option<&Self>) -> Result<Self, TargetError> {
+    /// What `process` has mapped executable. What is known of objects that are in `before` too is kept.
+    pub(super) fn of(process: Process, before: Option<&Self>) -> Result<Self, TargetError> {
+        let pid = process.pid;
         let known: HashMap<_, _> = before
             .into_iter()
             .flat_map(|space| &space.objects)
@@ -75,7 +78,11 @@ impl Space {
             lies: Lies::Nameless(memory.kind),
         }));
         ranges.sort_unstable_by_key(|range| range.start);
-        Ok(Self { pid, seen: Instant::now(), objects, ranges })
+        if !process.is_alive() {
+            // What was read may be of another process that was given the number since.
+            return Err(TargetError::Ended { pid });
+        }
+        Ok(Self { process, seen: Instant::now(), objects, ranges })
     }
 
     /// What `address` lies in.

@@ -14,7 +14,10 @@ use super::{
     objects::Objects,
     space::{Space, Spot},
 };
-use crate::{account::PathEnd, target::TargetError};
+use crate::{
+    account::PathEnd,
+    target::{Process, TargetError},
+};
 
 /// Address spaces that are known at once; the one that was looked at longest ago makes room.
 const MAX_SPACES: usize = 4096;
@@ -116,7 +119,13 @@ impl Unwinder {
     ///
     /// A forked child is met under the number of its parent's space as long as it shares its rules.
     pub fn meet(&mut self, space: u32, pid: u32) -> Result<(), TargetError> {
-        let found = Space::of(pid, self.spaces.get(&space))?;
+        let process =
+            if pid == std::process::id() { Process::myself() } else { Process::open(pid) };
+        self.look(space, process?)
+    }
+
+    fn look(&mut self, space: u32, process: Process) -> Result<(), TargetError> {
+        let found = Space::of(process, self.spaces.get(&space))?;
         if self.spaces.len() >= MAX_SPACES && !self.spaces.contains_key(&space) {
             let oldest = self.spaces.iter().min_by_key(|(_, space)| space.seen);
             if let Some((&oldest, _)) = oldest {
@@ -242,9 +251,9 @@ impl Unwinder {
         if space.seen.elapsed() < AGAIN {
             return Err(Known::Later);
         }
-        let pid = space.pid;
-        if let Err(error) = self.meet(number, pid) {
-            tracing::debug!(pid, %error, "mappings are not read again");
+        let process = space.process.clone();
+        if let Err(error) = self.look(number, process) {
+            tracing::debug!(space = number, %error, "mappings are not read again");
         }
         let found = self.spaces.get(&number).and_then(|space| space.find(address));
         found.ok_or(Known::NoCode)
@@ -279,7 +288,7 @@ impl Unwinder {
         }
         let Spot::File(object, _) = spot else { return Known::Nothing };
         let more = self.spaces.get_mut(&number).and_then(|space| {
-            let pid = space.pid;
+            let pid = space.process.pid;
             let (object, loaded) = space.object(object)?;
             self.objects.debug_of(pid, object, *loaded)
         });
@@ -291,7 +300,7 @@ impl Unwinder {
     /// known by its instructions, or a function with a frame pointer, if that leads to a return address.
     /// `None` where this cannot be told now.
     fn guess(&mut self, space: u32, at: &Cursor, snapshot: &Snapshot<'_>) -> Option<Rule> {
-        let pid = self.spaces.get(&space)?.pid;
+        let pid = self.spaces.get(&space)?.process.pid;
         let longest = RETURNS.iter().map(|code| code.len()).max().unwrap_or_default();
         let code = read_code(pid, at.pc, longest);
         if RETURNS.iter().any(|returns| code.starts_with(returns)) {

@@ -59,7 +59,7 @@ fn frame_pointers() {
 fn neither_tables_nor_frame_pointers() {
     let (_dir, stopped) = compiled(CHAIN, &["-fomit-frame-pointer"]);
     let start = Cursor { interrupted: 0, ..stopped.start };
-    for bp in [0, 1, start.sp - 8, start.sp + 4, start.sp + 8, start.sp + 16, u64::MAX - 7] {
+    for bp in [0, 1, start.sp - 8, start.sp + 4, start.sp + (64 << 20), u64::MAX - 7] {
         let walk = walk_from(&stopped, Cursor { bp, ..start });
         assert_eq!((walk.end, walk.addresses.len()), (PathEnd::NoUnwindInfo, 0), "{bp:x}");
         assert_eq!(walk.rules.len(), 1);
@@ -144,7 +144,7 @@ fn signal_returns_without_tables() {
     let dir = tempfile::tempdir().unwrap();
     let stopped = Stopped::compiled(dir.path(), "cc", source, &["-O2", "-fomit-frame-pointer"]);
     let walk = stopped.walk();
-    assert_eq!(stopped.names(&walk), ["handler", "back", "main", "_start"]);
+    assert_eq!(stopped.names(&walk), ["handler", "main", "_start"]);
     assert_eq!(walk.end, PathEnd::Start);
     assert!(walk.rules.iter().any(|(_, rule)| *rule == Rule::SIGNAL));
 }
