@@ -17,6 +17,8 @@ pub(super) struct Space {
     pub(super) process: Process,
     /// When it was looked at.
     pub(super) seen: Instant,
+    /// Code that lay somewhere lies there no longer, since somebody last asked.
+    pub(super) moved: bool,
     objects: Vec<(Arc<MappedObject>, Loaded)>,
     ranges: Vec<Range>,
 }
@@ -82,7 +84,28 @@ impl Space {
             // What was read may be of another process that was given the number since.
             return Err(TargetError::Ended { pid });
         }
-        Ok(Self { process, seen: Instant::now(), objects, ranges })
+        let mut space = Self { process, seen: Instant::now(), moved: false, objects, ranges };
+        space.moved =
+            before.is_some_and(|before| before.moved || !before.code().all(|code| space.has(code)));
+        Ok(space)
+    }
+
+    /// The code of files: where it is, in which file, and where there.
+    fn code(&self) -> impl Iterator<Item = (u64, u64, (u64, u64), u64)> {
+        self.ranges.iter().filter_map(|range| match range.lies {
+            Lies::File(object, offset) => {
+                Some((range.start, range.end, self.objects.get(object)?.0.inode, offset))
+            }
+            Lies::Nameless(_) => None,
+        })
+    }
+
+    fn has(&self, code: (u64, u64, (u64, u64), u64)) -> bool {
+        let at = self.ranges.partition_point(|range| range.start < code.0);
+        let Some(range) = self.ranges.get(at) else { return false };
+        let Lies::File(object, offset) = range.lies else { return false };
+        let inode = self.objects.get(object).map(|(object, _)| object.inode);
+        (range.start, range.end, inode, offset) == (code.0, code.1, Some(code.2), code.3)
     }
 
     /// What `address` lies in.

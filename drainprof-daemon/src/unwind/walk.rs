@@ -148,6 +148,12 @@ impl Unwinder {
         self.spaces.get(&space).map(|space| space.ranges().collect()).unwrap_or_default()
     }
 
+    /// Whether code that lay somewhere in the space was found to lie there no longer, since this was last asked: a
+    /// library was unloaded, and rules of its addresses may be wrong for what lies there next.
+    pub fn take_moved(&mut self, space: u32) -> bool {
+        self.spaces.get_mut(&space).is_some_and(|space| std::mem::take(&mut space.moved))
+    }
+
     /// Memory that unwind tables take, in bytes.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {

@@ -207,6 +207,56 @@ fn short_snapshots() {
     }
 }
 
+/// A library that is opened after the look at the mappings is unwound through; one that is closed has moved.
+#[test]
+fn libraries_opened_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = "int through(int (*f)(void)) { int r = f(); __asm__(\"\"); return r + 1; }";
+    let plugin =
+        crate::target::testing::cc(dir.path(), "plugin.so", plugin, &["-shared", "-fPIC", "-O2"]);
+    let source = "
+        #include <dlfcn.h>
+        NOINLINE int first(void) { int r = capture(); KEEP; return r; }
+        int main(int n, char **v) {
+            first();
+            void *library = dlopen(PLUGIN, RTLD_NOW);
+            int r = ((int (*)(int (*)(void)))dlsym(library, \"through\"))(capture);
+            dlclose(library);
+            return first() + r;
+        }";
+    // A line of input ends a `capture`.
+    let source = format!("#define PLUGIN \"{}\"\n{source}", plugin.display());
+    let flags = ["-O2", "-ldl", "-DUNTIL_LINE"];
+    let mut stopped = Stopped::compiled(dir.path(), "cc", &source, &flags);
+    let mut unwinder = Unwinder::new(UnwinderOptions::default());
+    unwinder.meet(1, stopped.pid()).unwrap();
+    let first = unwinder.unwind(1, &stopped.snapshot());
+    assert_eq!(
+        (stopped.names(&first), first.end),
+        (vec!["first".into(), "main".into(), "_start".into()], PathEnd::Start)
+    );
+
+    stopped.go_on();
+    // The mappings are not read again at once: in between, the path is not decided.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let second = loop {
+        let walk = unwinder.unwind(1, &stopped.snapshot());
+        if walk.end != PathEnd::Unreadable || std::time::Instant::now() > until {
+            break walk;
+        }
+        assert!(walk.addresses.is_empty());
+        std::thread::yield_now();
+    };
+    assert_eq!((second.addresses.len(), second.end), (first.addresses.len(), PathEnd::Start));
+    assert_eq!(second.addresses[2..], first.addresses[2..]);
+    assert!(!unwinder.take_moved(1));
+
+    stopped.go_on();
+    unwinder.meet(1, stopped.pid()).unwrap();
+    assert!(unwinder.take_moved(1));
+    assert_eq!(unwinder.unwind(1, &stopped.snapshot()).end, PathEnd::Start);
+}
+
 /// A deep recursion is followed as far as paths go.
 #[test]
 fn deep_stacks() {
@@ -227,6 +277,8 @@ fn unknown_places() {
     assert_eq!((nowhere.rules.len(), nowhere.end), (0, PathEnd::NoUnwindInfo));
     assert!(unwinder.meet(1, 0x7fff_fff0).is_err());
     unwinder.meet(1, stopped.pid()).unwrap();
+    unwinder.meet(1, stopped.pid()).unwrap();
+    assert!(!unwinder.take_moved(1));
     for pc in [1, 2, 0x1000, u64::MAX, 1 << 47, 0x5555_0000_0000] {
         let start = Cursor { pc, ..stopped.start };
         let walk = unwinder.unwind(1, &Snapshot { start, ..stopped.snapshot() });
@@ -240,6 +292,8 @@ fn unknown_places() {
     // Another process under the same number: all of it is new.
     let (_other_dir, other) = plain_chain();
     unwinder.meet(1, other.pid()).unwrap();
+    unwinder.meet(1, other.pid()).unwrap();
+    assert!(unwinder.take_moved(1) && !unwinder.take_moved(1));
     assert_eq!(unwinder.unwind(1, &other.snapshot()).end, PathEnd::Start);
     // A process that has ended is unwound by what is known of it.
     let snapshot_bytes = other.bytes.clone();

@@ -7,7 +7,7 @@ mod programs;
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -48,7 +48,11 @@ NOINLINE int capture(void) {
     printf("%lx %lx %lx\n", pc, sp, bp);
     fflush(stdout);
     char c;
+#ifdef UNTIL_LINE
+    read(0, &c, 1);
+#else
     while (read(0, &c, 1) > 0) {}
+#endif
     return 1;
 }
 "#;
@@ -76,13 +80,14 @@ impl Stopped {
     fn run(path: &Path) -> Self {
         let mut child =
             Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let mut words = line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap());
-        let (pc, sp, bp) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
-        let start = Cursor { pc, sp, bp, interrupted: 1 };
-        let bytes = stack(child.id(), sp, 256 << 10);
+        let (start, bytes) = told(&mut child);
         Self { child, path: path.to_owned(), start, bytes }
+    }
+
+    /// Lets a program that was compiled with `UNTIL_LINE` run to its next `capture`.
+    fn go_on(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        (self.start, self.bytes) = told(&mut self.child);
     }
 
     fn pid(&self) -> u32 {
@@ -114,6 +119,15 @@ impl Stopped {
             .filter_map(|&pc| name(&elf, own, if interrupted(pc) { pc } else { pc - 1 }))
             .collect()
     }
+}
+
+/// Where a program says that it stands, and its stack from there on.
+fn told(child: &mut Child) -> (Cursor, Vec<u8>) {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let mut words = line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap());
+    let (pc, sp, bp) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+    (Cursor { pc, sp, bp, interrupted: 1 }, stack(child.id(), sp, 256 << 10))
 }
 
 impl Drop for Stopped {
