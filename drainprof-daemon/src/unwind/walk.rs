@@ -183,7 +183,7 @@ impl Unwinder {
             }
             let key = rule_key(space, &at);
             // Where no return address is, nobody returns to: stacks that programs make themselves begin so.
-            if at.pc == 0 {
+            if at.pc == 0 && at.interrupted == 0 {
                 if key != 0 {
                     walk.rules.push((key, Rule::START));
                 }
@@ -209,7 +209,7 @@ impl Unwinder {
             if walk.addresses.len() >= MAX_PATH {
                 break PathEnd::TooDeep;
             }
-            match unwind::advance(rule, &mut at, &mut snapshot.clone()) {
+            match unwind::advance(rule, &mut at, &mut { *snapshot }) {
                 step::CALLER => {}
                 step::START => break PathEnd::Start,
                 step::UNREADABLE => break PathEnd::Unreadable,

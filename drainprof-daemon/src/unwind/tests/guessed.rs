@@ -289,6 +289,10 @@ fn unknown_places() {
     let start = Cursor { pc: 0, interrupted: 0, ..stopped.start };
     let walk = unwinder.unwind(1, &Snapshot { start, ..stopped.snapshot() });
     assert_eq!((walk.end, walk.rules[0].1), (PathEnd::Start, Rule::START));
+    // A call to nowhere that a signal interrupts is no such stack.
+    let start = Cursor { interrupted: 1, ..start };
+    let walk = unwinder.unwind(1, &Snapshot { start, ..stopped.snapshot() });
+    assert_eq!((walk.end, walk.rules.len()), (PathEnd::NoUnwindInfo, 0));
     // Another process under the same number: all of it is new.
     let (_other_dir, other) = plain_chain();
     unwinder.meet(1, other.pid()).unwrap();
