@@ -65,7 +65,10 @@ fn parse_line(line: &str) -> Option<Nameless> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        NamelessKind::{Generated, Uprobes, Vdso},
+        *,
+    };
 
     /// Generated code, the vDSO and the kernel's page for probes are told apart; data and files are none of
     /// these.
@@ -82,7 +85,6 @@ mod tests {
                     nonsense\n-\nx-y r-xp 0 0 0\n";
         let found: Vec<_> =
             parse(maps.as_bytes()).iter().map(|range| (range.start, range.kind)).collect();
-        use NamelessKind::{Generated, Uprobes, Vdso};
         assert_eq!(
             found,
             [(0x7000, Generated), (0x9000, Vdso), (0xa000, Generated), (0xb000, Uprobes)]

@@ -16,3 +16,6 @@ mod translate;
 mod walk;
 
 pub use walk::{Snapshot, Unwinder, UnwinderOptions, Walk};
+
+#[cfg(test)]
+mod tests;

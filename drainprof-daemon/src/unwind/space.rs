@@ -6,15 +6,19 @@
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use super::objects::Loaded;
-use crate::target::{MappedObject, NamelessKind, TargetError, mapped_objects, nameless_memory};
+use crate::target::{
+    MappedObject, NamelessKind, Process, TargetError, mapped_objects, nameless_memory,
+};
 
 /// The executable memory of a process at one moment.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// The process.
-    pub(super) pid: u32,
+    /// Whose it is.
+    pub(super) process: Process,
     /// When it was looked at.
     pub(super) seen: Instant,
+    /// Code that lay somewhere lies there no longer, since somebody last asked.
+    pub(super) moved: bool,
     objects: Vec<(Arc<MappedObject>, Loaded)>,
     ranges: Vec<Range>,
 }
@@ -48,8 +52,9 @@ pub(super) enum Spot {
 }
 
 impl Space {
-    /// What process `pid` has mapped executable. What is known of objects that are in `before` too is kept.
-    pub(super) fn of(pid: u32, before: Option<&Self>) -> Result<Self, TargetError> {
+    /// What `process` has mapped executable. What is known of objects that are in `before` too is kept.
+    pub(super) fn of(process: Process, before: Option<&Self>) -> Result<Self, TargetError> {
+        let pid = process.pid;
         let known: HashMap<_, _> = before
             .into_iter()
             .flat_map(|space| &space.objects)
@@ -75,7 +80,32 @@ impl Space {
             lies: Lies::Nameless(memory.kind),
         }));
         ranges.sort_unstable_by_key(|range| range.start);
-        Ok(Self { pid, seen: Instant::now(), objects, ranges })
+        if !process.is_alive() {
+            // What was read may be of another process that was given the number since.
+            return Err(TargetError::Ended { pid });
+        }
+        let mut space = Self { process, seen: Instant::now(), moved: false, objects, ranges };
+        space.moved =
+            before.is_some_and(|before| before.moved || !before.code().all(|code| space.has(code)));
+        Ok(space)
+    }
+
+    /// The code of files: where it is, in which file, and where there.
+    fn code(&self) -> impl Iterator<Item = (u64, u64, (u64, u64), u64)> {
+        self.ranges.iter().filter_map(|range| match range.lies {
+            Lies::File(object, offset) => {
+                Some((range.start, range.end, self.objects.get(object)?.0.inode, offset))
+            }
+            Lies::Nameless(_) => None,
+        })
+    }
+
+    fn has(&self, code: (u64, u64, (u64, u64), u64)) -> bool {
+        let at = self.ranges.partition_point(|range| range.start < code.0);
+        let Some(range) = self.ranges.get(at) else { return false };
+        let Lies::File(object, offset) = range.lies else { return false };
+        let inode = self.objects.get(object).map(|(object, _)| object.inode);
+        (range.start, range.end, inode, offset) == (code.0, code.1, Some(code.2), code.3)
     }
 
     /// What `address` lies in.
@@ -99,5 +129,12 @@ impl Space {
     /// Its executable memory, in order: first addresses, and first addresses after.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ranges.iter().map(|range| (range.start, range.end))
+    }
+    /// Pretends that the kernel has mapped its page for probes at `start`.
+    #[cfg(test)]
+    pub(super) fn add_probe_page(&mut self, start: u64) {
+        let lies = Lies::Nameless(NamelessKind::Uprobes);
+        self.ranges.push(Range { start, end: start + 4096, lies });
+        self.ranges.sort_unstable_by_key(|range| range.start);
     }
 }

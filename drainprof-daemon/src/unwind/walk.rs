@@ -14,7 +14,10 @@ use super::{
     objects::Objects,
     space::{Space, Spot},
 };
-use crate::{account::PathEnd, target::TargetError};
+use crate::{
+    account::PathEnd,
+    target::{Process, TargetError},
+};
 
 /// Address spaces that are known at once; the one that was looked at longest ago makes room.
 const MAX_SPACES: usize = 4096;
@@ -118,7 +121,13 @@ impl Unwinder {
     ///
     /// A forked child is met under the number of its parent's space as long as it shares its rules.
     pub fn meet(&mut self, space: u32, pid: u32) -> Result<(), TargetError> {
-        let found = Space::of(pid, self.spaces.get(&space))?;
+        let process =
+            if pid == std::process::id() { Process::myself() } else { Process::open(pid) };
+        self.look(space, process?)
+    }
+
+    fn look(&mut self, space: u32, process: Process) -> Result<(), TargetError> {
+        let found = Space::of(process, self.spaces.get(&space))?;
         if self.spaces.len() >= MAX_SPACES && !self.spaces.contains_key(&space) {
             let oldest = self.spaces.iter().min_by_key(|(_, space)| space.seen);
             if let Some((&oldest, _)) = oldest {
@@ -141,10 +150,21 @@ impl Unwinder {
         self.spaces.get(&space).map(|space| space.ranges().collect()).unwrap_or_default()
     }
 
+    /// Whether code that lay somewhere in the space was found to lie there no longer, since this was last asked: a
+    /// library was unloaded, and rules of its addresses may be wrong for what lies there next.
+    pub fn take_moved(&mut self, space: u32) -> bool {
+        self.spaces.get_mut(&space).is_some_and(|space| std::mem::take(&mut space.moved))
+    }
+
     /// Memory that unwind tables take, in bytes.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.objects.size()
+    }
+
+    #[cfg(test)]
+    pub(super) fn add_probe_page(&mut self, space: u32, start: u64) {
+        self.spaces.get_mut(&space).unwrap().add_probe_page(start);
     }
 
     /// The rule of a frame, by unwind tables alone; [`Rule::UNKNOWN`] where they say nothing of it.
@@ -165,7 +185,7 @@ impl Unwinder {
             }
             let key = rule_key(space, &at);
             // Where no return address is, nobody returns to: stacks that programs make themselves begin so.
-            if at.pc == 0 {
+            if at.pc == 0 && at.interrupted == 0 {
                 if key != 0 {
                     walk.rules.push((key, Rule::START));
                 }
@@ -196,7 +216,7 @@ impl Unwinder {
             if walk.addresses.len() >= MAX_PATH {
                 break PathEnd::TooDeep;
             }
-            match unwind::advance(rule, &mut at, &mut snapshot.clone()) {
+            match unwind::advance(rule, &mut at, &mut { *snapshot }) {
                 step::CALLER => {}
                 step::START => break PathEnd::Start,
                 step::UNREADABLE => break PathEnd::Unreadable,
@@ -244,9 +264,9 @@ impl Unwinder {
         if space.seen.elapsed() < AGAIN {
             return Err(Known::Later);
         }
-        let pid = space.pid;
-        if let Err(error) = self.meet(number, pid) {
-            tracing::debug!(pid, %error, "mappings are not read again");
+        let process = space.process.clone();
+        if let Err(error) = self.look(number, process) {
+            tracing::debug!(space = number, %error, "mappings are not read again");
         }
         let found = self.spaces.get(&number).and_then(|space| space.find(address));
         found.ok_or(Known::NoCode)
@@ -281,7 +301,7 @@ impl Unwinder {
         }
         let Spot::File(object, _) = spot else { return Known::Nothing };
         let more = self.spaces.get_mut(&number).and_then(|space| {
-            let pid = space.pid;
+            let pid = space.process.pid;
             let (object, loaded) = space.object(object)?;
             self.objects.debug_of(pid, object, *loaded)
         });
@@ -293,7 +313,7 @@ impl Unwinder {
     /// known by its instructions, or a function with a frame pointer, if that leads to a return address.
     /// `None` where this cannot be told now.
     fn guess(&mut self, space: u32, at: &Cursor, snapshot: &Snapshot<'_>) -> Option<Rule> {
-        let pid = self.spaces.get(&space)?.pid;
+        let pid = self.spaces.get(&space)?.process.pid;
         let longest = RETURNS.iter().map(|code| code.len()).max().unwrap_or_default();
         let code = read_code(pid, at.pc, longest);
         if RETURNS.iter().any(|returns| code.starts_with(returns)) {

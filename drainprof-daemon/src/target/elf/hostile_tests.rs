@@ -11,6 +11,7 @@ use crate::target::testing::{library, open};
 
 /// Asks everything that can be asked; the answers do not matter.
 fn exercise(path: &Path) {
+    let _ = FrameSections::read(fs::File::open(path).unwrap(), "damaged", 1 << 20);
     let search = DebugSearch {
         process_root: None,
         object_path: Some(path.to_owned()),
