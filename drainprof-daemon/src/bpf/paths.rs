@@ -129,6 +129,19 @@ impl Session {
         store(way, key);
     }
 
+    /// Forgets all rules of an address space (its number's low 16 bits): other code lies there now.
+    pub fn unteach(&mut self, space: u32) {
+        for bucket in 0..self.paths.rules.len() {
+            for way in 0..RULE_WAYS {
+                let Some(word) = self.paths.rules.word(bucket, way) else { continue };
+                let key = word.load(Ordering::Acquire);
+                if key != 0 && key >> 48 == u64::from(space & 0xffff) {
+                    word.store(0, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
     /// Says which address space a target works in; without that it is its own.
     pub fn set_space(&mut self, target: u32, space: u32) {
         let at = target as usize & (SPACES - 1);

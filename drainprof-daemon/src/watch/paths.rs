@@ -1,7 +1,7 @@
 //! Call paths: unwinds what the kernel side could not, teaches it how, and keeps what was found.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,8 +29,8 @@ const MAX_WAITING: usize = 256;
 /// All that is known of call paths.
 pub(super) struct Paths {
     unwinder: Unwinder,
-    /// Spaces that were looked at.
-    met: HashSet<u32>,
+    /// Spaces that were looked at, and where their code lies.
+    met: HashMap<u32, SpaceRanges>,
     /// Paths whose end was found here, by number.
     found: BTreeMap<u32, Arc<CallPath>>,
     /// Stacks that could not be unwound yet: when to try again, and how often it was tried.
@@ -68,7 +68,7 @@ impl Paths {
                 debug_dirs: options.debug_dirs.clone(),
                 ..UnwinderOptions::default()
             }),
-            met: HashSet::new(),
+            met: HashMap::new(),
             found: BTreeMap::new(),
             waiting: Vec::new(),
         })
@@ -81,9 +81,15 @@ impl Paths {
             tracing::debug!(pid, %error, "its mappings cannot be read: call paths will be cut");
             return;
         }
-        self.met.insert(space);
+        self.tell_ranges(session, space);
+    }
+
+    /// Tells the kernel side where code lies, if that has changed.
+    fn tell_ranges(&mut self, session: &mut Session, space: u32) {
         let ranges = ranges(space, &self.unwinder.code_ranges(space));
-        session.set_ranges(space, &ranges);
+        if self.met.insert(space, ranges) != Some(ranges) {
+            session.set_ranges(space, &ranges);
+        }
     }
 
     /// Unwinds the stacks that have come, and tells the kernel side how.
@@ -109,7 +115,7 @@ impl Paths {
 
     fn unwind(&mut self, session: &mut Session, snapshot: StackSnapshot, tries: u32) {
         let head = &snapshot.head;
-        if !self.met.contains(&head.space) {
+        if !self.met.contains_key(&head.space) {
             self.meet(session, head.target, head.tgid);
         }
         let returns: Vec<_> =
@@ -123,6 +129,10 @@ impl Paths {
                 returns: &returns,
             },
         );
+        if self.unwinder.take_moved(head.space) {
+            session.unteach(head.space);
+        }
+        self.tell_ranges(session, head.space);
         for (key, rule) in &walk.rules {
             session.teach(*key, *rule);
         }

@@ -88,7 +88,10 @@ impl Observer {
                 live: Live::default(),
             });
             site.numbers.push(number);
-            site.facts.join(&counted(&slot, delays.remove(&number).unwrap_or_default()));
+            site.facts.join(&counted(&slot));
+            if let Some(delays) = delays.remove(&number) {
+                site.facts.delays.merge(&delays);
+            }
             keys.insert(number, key);
         }
         self.add_live(&keys, &mut sites);
@@ -167,7 +170,7 @@ impl Observer {
 }
 
 /// What the kernel side has counted.
-fn counted(slot: &SiteSlot, delays: Hist) -> SiteFacts {
+fn counted(slot: &SiteSlot) -> SiteFacts {
     let classed = slot.near + slot.moderate + slot.fundamental;
     SiteFacts {
         allocated: slot.allocated,
@@ -175,7 +178,6 @@ fn counted(slot: &SiteSlot, delays: Hist) -> SiteFacts {
         granules_pinned: slot.granules,
         pins: slot.pins_freed,
         pin_bytes: slot.pin_bytes_freed,
-        delays,
         lateness: Lateness {
             near: slot.near,
             moderate: slot.moderate,
