@@ -21,6 +21,7 @@ use crate::target::{
 
 /// Largest file whose symbols are read.
 const MAX_FILE: u64 = 16 << 30;
+
 /// The executable memory of a process at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Space {

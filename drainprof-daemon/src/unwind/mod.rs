@@ -5,8 +5,8 @@
 //! snapshot of a stack that the kernel side could not unwind yet, collecting the rules of all frames on the way.
 //! It keeps no path and knows no eBPF; names of addresses are the business of `symbolize`. Called by `watch`.
 //!
-//! A path of 20 frames takes some 30 µs in a release build, once the tables are read; tables take as much memory
-//! as they have bytes in their files (libc: 150 KiB).
+//! `meet` reads `/proc` (0.3 ms), and tables are read when a path first comes through their object (libc: 0.3 ms). A path
+//! of 20 frames takes 7 µs then, in a release build.
 
 mod cfi;
 mod expression;
