@@ -141,6 +141,25 @@ pub const fn site_hash(series: u32, path: u32, place: u64) -> u64 {
     if hash == 0 { 1 } else { hash }
 }
 
+/// Sites per granule that are noted beside it; those of granules with more are in `PIN_PAIRS`.
+pub const PIN_WAYS: usize = 8;
+
+/// The sites for which a granule is counted among those that they pin: an entry of `PIN_SITES`, by the granule's slot.
+/// Each word holds one more than the site's number, and the generation; words of other generations are free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct PinSites {
+    /// The words.
+    pub words: [u64; PIN_WAYS],
+}
+
+/// A word of [`PinSites`].
+#[inline(always)]
+#[must_use]
+pub const fn pin_word(site: u32, generation: u32) -> u64 {
+    (generation as u64) << 32 | (site as u64 + 1)
+}
+
 /// Key of `PIN_PAIRS`: a granule that is counted among those that a site pins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Pod, Zeroable)]
 #[repr(C)]

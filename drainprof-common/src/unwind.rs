@@ -205,7 +205,7 @@ pub fn advance(rule: Rule, at: &mut Cursor, stack: &mut impl Stack) -> u32 {
 }
 
 /// Bits of a code address; what lies above is the kernel's.
-const ADDRESS_BITS: u32 = 47;
+pub const ADDRESS_BITS: u32 = 47;
 
 /// The key of a rule: which address space (its number's low 16 bits), which code address, and whether the frame
 /// was interrupted there. 0 is never a key of code that runs.

@@ -10,7 +10,7 @@ use drainprof_common::{
         self, Bucket, HistKey, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey,
         SeriesState, Slot, TargetValue, ThreadState, Totals, cursor,
     },
-    paths::{self, HashBucket, PathSlot, PinPair, SiteSlot, SpaceRanges, WalkState},
+    paths::{self, HashBucket, PathSlot, PinPair, PinSites, SiteSlot, SpaceRanges, WalkState},
     spec::ProbeSpec,
     unwind::RuleBucket,
 };
@@ -154,7 +154,11 @@ pub(crate) static SITE_HASHES: Array<HashBucket> = Array::with_max_entries(2, BP
 #[map]
 pub(crate) static SITES: Array<SiteSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Granules with several pins, and the sites for which they are counted. Allocated on demand.
+/// Granules with several pins, and the sites for which they are counted.
+#[map]
+pub(crate) static PIN_SITES: Array<PinSites> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// The same for granules with pins of more sites. Allocated on demand.
 #[map]
 pub(crate) static PIN_PAIRS: HashMap<PinPair, u32> = HashMap::with_max_entries(1, 1);
 

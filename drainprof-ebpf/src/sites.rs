@@ -7,7 +7,7 @@ use drainprof_common::{
     hist,
     loss::Loss,
     maps::{cursor, place_of},
-    paths::{Late, PinPair, SITE_THREADS, SiteSlot, late, site_hash},
+    paths::{Late, PIN_WAYS, PinPair, SITE_THREADS, SiteSlot, late, pin_word, site_hash},
 };
 
 use crate::{atomic, histogram, hit::now, losses, maps, paths, series};
@@ -133,29 +133,51 @@ pub(crate) extern "C" fn site_pin_freed(
 /// Whether a granule is counted for a site for the first time. With its last pin nobody will ask again.
 #[inline(always)]
 fn is_first(site: u32, granule: u64, last: bool) -> bool {
-    let pair = PinPair {
-        site,
-        slot: place_of::slot(granule),
-        generation: place_of::generation(granule),
-        reserved: 0,
-    };
-    if last {
+    let (slot, generation) = (place_of::slot(granule), place_of::generation(granule));
+    let own = pin_word(site, generation);
+    let Some(words) = maps::PIN_SITES.get_ptr_mut(slot) else { return false };
+    for way in 0..PIN_WAYS {
+        // SAFETY: map memory; the number is within the array.
+        unsafe {
+            let at = words.cast::<u64>().add(way);
+            let mut seen = atomic::load(at);
+            if (seen >> 32) as u32 != generation || seen == 0 {
+                let before = atomic::compare_swap(at, seen, own);
+                if before == seen {
+                    return true;
+                }
+                seen = before;
+            }
+            if seen == own {
+                return false;
+            }
+        }
+    }
+    pin_pair(site, slot, generation, u32::from(last)) == 1
+}
+
+/// [`is_first`] for a granule with pins of many sites: 1 if it is.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn pin_pair(site: u32, slot: u32, generation: u32, last: u32) -> u32 {
+    let pair = PinPair { site, slot, generation, reserved: 0 };
+    if last != 0 {
         if maps::PIN_PAIRS.remove(&pair).is_ok() {
             series::level(cursor::PIN_PAIRS, false);
-            return false;
+            return 0;
         }
-        return true;
+        return 1;
     }
     match maps::PIN_PAIRS.insert(&pair, 1u32, BPF_NOEXIST) {
         Ok(()) => {
             series::level(cursor::PIN_PAIRS, true);
-            true
+            1
         }
         Err(error) => {
             if error != EEXIST {
                 losses::count(Loss::PinPairsFull);
             }
-            false
+            0
         }
     }
 }

@@ -5,7 +5,7 @@ use drainprof_common::spec::Role;
 use crate::profile::Phase;
 
 /// Maps that user space uses.
-pub(super) const MAPS: [&str; 34] = [
+pub(super) const MAPS: [&str; 35] = [
     TARGETS,
     TARGET_WORDS,
     PROBES,
@@ -39,6 +39,7 @@ pub(super) const MAPS: [&str; 34] = [
     SITE_HASHES,
     SITES,
     PIN_PAIRS,
+    PIN_SITES,
     SNAPSHOTS,
 ];
 pub(super) const TARGETS: &str = "TARGETS";
@@ -73,6 +74,7 @@ pub(super) const PATHS: &str = "PATHS";
 pub(super) const PATH_WORDS: &str = "PATH_WORDS";
 pub(super) const SITE_HASHES: &str = "SITE_HASHES";
 pub(super) const SITES: &str = "SITES";
+pub(super) const PIN_SITES: &str = "PIN_SITES";
 pub(super) const PIN_PAIRS: &str = "PIN_PAIRS";
 pub(super) const SNAPSHOTS: &str = "SNAPSHOTS";
 

@@ -13,7 +13,8 @@ use aya::{
 use drainprof_common::{
     maps::{ObjectValue, Slot, WAYS, cursor, tag},
     paths::{
-        NO_WORDS, PathSlot, PinPair, SPACE_SLOTS, SPACES, SiteSlot, SnapshotHead, SpaceRanges,
+        NO_WORDS, PathSlot, PinPair, PinSites, SPACE_SLOTS, SPACES, SiteSlot, SnapshotHead,
+        SpaceRanges, pin_word,
     },
     state,
     unwind::{MAX_PATH, RULE_WAYS, Rule, RuleBucket, rule_bucket},
@@ -37,6 +38,7 @@ pub(super) struct PathMaps {
     paths: Mapped<PathSlot>,
     words: Mapped<u64>,
     sites: Mapped<SiteSlot>,
+    pins: Mapped<PinSites>,
     pairs: HashMap<MapData, Plain<PinPair>, u32>,
     snapshots: RingBuf<MapData>,
 }
@@ -52,6 +54,7 @@ impl PathMaps {
             paths: mapped(ebpf, names::PATHS, slots)?,
             words: mapped(ebpf, names::PATH_WORDS, sizes.path_words() as usize)?,
             sites: mapped(ebpf, names::SITES, slots)?,
+            pins: mapped(ebpf, names::PIN_SITES, sizes.pin_sites() as usize)?,
             pairs: take(ebpf, names::PIN_PAIRS)?,
             snapshots: take(ebpf, names::SNAPSHOTS)?,
         })
@@ -202,7 +205,9 @@ impl Session {
     /// Whether a granule is counted already among those that a site pins.
     #[must_use]
     pub fn is_counted(&self, pair: &PinPair) -> bool {
-        self.paths.pairs.get(&Plain(*pair), 0).is_ok()
+        let own = pin_word(pair.site, pair.generation);
+        let beside = self.paths.pins.get(pair.slot as usize);
+        beside.words.contains(&own) || self.paths.pairs.get(&Plain(*pair), 0).is_ok()
     }
 
     /// Shows every live object that has a site. While programs run, some that come or go meanwhile are missed.
@@ -239,7 +244,7 @@ impl Session {
     /// Forgets pairs of granules and sites that nobody will ask for again, if there are many.
     pub(super) fn relieve_pairs(&mut self) -> usize {
         let held = self.cursors.get(cursor::PIN_PAIRS as usize);
-        if held <= u64::from(self.sizes.pin_pairs()) / 2 {
+        if held <= u64::from(self.sizes.pin_pairs()) / 8 {
             return 0;
         }
         let is_over = |pair: &PinPair| {

@@ -295,6 +295,7 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
         (names::SITE_HASHES, sizes.path_buckets()),
         (names::SITES, sizes.path_slots()),
         (names::PIN_PAIRS, sizes.pin_pairs()),
+        (names::PIN_SITES, sizes.pin_sites()),
         (names::SNAPSHOTS, sizes.snapshot_ring()),
     ];
     let mut loader = EbpfLoader::new();

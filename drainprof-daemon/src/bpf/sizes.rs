@@ -5,7 +5,10 @@ use drainprof_common::{
         Bucket, GRANULE_WORDS, HIST_WORDS, HistSlot, ObjectEntry, ProbeCounts, SERIES_WORDS,
         SeriesState, Slot, TARGET_WORDS, ThreadState, Totals,
     },
-    paths::{HASH_WAYS, PathSlot, PinPair, SPACE_SLOTS, SPACES, SiteSlot, SpaceRanges, WalkState},
+    paths::{
+        HASH_WAYS, PathSlot, PinPair, PinSites, SPACE_SLOTS, SPACES, SiteSlot, SpaceRanges,
+        WalkState,
+    },
     spec::ProbeSpec,
     unwind::RuleBucket,
 };
@@ -138,16 +141,22 @@ impl Sizes {
         if self.call_paths == 0 { 1 } else { (cpus * 4).next_power_of_two() }
     }
 
-    /// Pins of granules with several of them, while they drain.
+    /// Entries of the map of sites that pin a granule, one per granule.
+    #[must_use]
+    pub const fn pin_sites(&self) -> u32 {
+        if self.call_paths == 0 { 1 } else { self.granules }
+    }
+
+    /// Entries for sites beyond those. They are swept out several times a second, once an eighth is taken.
     #[must_use]
     pub const fn pin_pairs(&self) -> u32 {
-        if self.call_paths == 0 { 1 } else { self.call_paths.saturating_mul(8) }
+        if self.call_paths == 0 { 1 } else { self.call_paths.saturating_mul(32) }
     }
 
     /// Bytes of the ring for stacks.
     #[must_use]
     pub const fn snapshot_ring(&self) -> u32 {
-        if self.call_paths == 0 { 4_096 } else { 8 << 20 }
+        if self.call_paths == 0 { 4_096 } else { 16 << 20 }
     }
 
     /// Entries of the maps of address spaces, and of their code.
@@ -171,6 +180,7 @@ impl Sizes {
             + of(self.walks(cpus), size_of::<WalkState>())
             + of(self.path_slots(), size_of::<PathSlot>() + size_of::<SiteSlot>() + 16)
             + of(self.path_words(), 8)
+            + of(self.pin_sites(), size_of::<PinSites>())
             + of(self.pin_pairs(), size_of::<PinPair>() + 4 + HASH_OVERHEAD as usize)
             + u64::from(self.snapshot_ring())
     }

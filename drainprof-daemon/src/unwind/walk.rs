@@ -193,7 +193,10 @@ impl Unwinder {
             }
             let known = match self.known(space, &at) {
                 Known::NoCode => {
-                    walk.rules.push((key, Rule::NO_CODE));
+                    // Else whoever meets it again would ask again.
+                    if CODE.contains(&at.pc) && self.spaces.contains_key(&space) {
+                        walk.rules.push((key, Rule::NO_CODE));
+                    }
                     break PathEnd::NoUnwindInfo;
                 }
                 Known::Later => break PathEnd::Unreadable,

@@ -6,8 +6,8 @@ use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use drainprof_common::{
     paths::{WINDOW_BYTES, WalkState},
     unwind::{
-        MAX_PATH, RULE_WAYS, Rule, RuleBucket, Stack, advance, path_hash, rule_bucket, rule_key,
-        shown, step,
+        ADDRESS_BITS, MAX_PATH, RULE_WAYS, Rule, RuleBucket, Stack, advance, path_hash,
+        rule_bucket, rule_key, shown, step,
     },
 };
 
@@ -186,6 +186,11 @@ pub(super) extern "C" fn path_round(walk: *mut WalkState) -> u32 {
             }
             if led != step::CALLER {
                 (*walk).end = led;
+                return 0;
+            }
+            if (*walk).at.pc >> ADDRESS_BITS != 0 {
+                // No program has code there: the rule has led astray.
+                (*walk).end = step::STOP;
                 return 0;
             }
             if (*walk).at.pc == 0 {

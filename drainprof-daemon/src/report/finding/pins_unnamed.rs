@@ -20,7 +20,9 @@ fn judge(subject: &Subject<'_>) -> Option<Found> {
     let profile = &subject.facts.profile;
     // Of a bulk close nobody is the pin; its objects need no ids.
     let concerned = subject.facts.level == Level::Stacks && profile.kind != Kind::Bulk;
-    if !concerned || names_objects(profile) {
+    // Whoever has counted its live objects knows them.
+    let known = subject.facts.sites.iter().any(|site| site.live.is_some());
+    if !concerned || known || names_objects(profile) {
         return None;
     }
     let message = "the profile gives objects no ids, so it is not known whose objects are live at a close: \
@@ -58,6 +60,9 @@ mod tests {
             probe.object = None;
         }
         facts.profile = Arc::new(profile);
+        for site in &mut facts.sites {
+            site.live = None;
+        }
         let found = told(&RULE, &snapshot);
         assert_eq!(found.len(), 1);
         assert!(found[0].message.contains("Add object ="), "{}", found[0].message);

@@ -146,7 +146,10 @@ fn named(mut snapshot: Snapshot) -> Snapshot {
     frames.extend([
         (at::SESSION, plain("make_session", "session.c", 31, "svc", 0x2010)),
         (at::HANDLE, handle),
-        (at::CACHE, plain("svc::Cache<std::string, int>::put(int)", "cache.cc", 77, "svc", 0x3abc)),
+        (
+            at::CACHE,
+            plain("store::Cache<std::string, int>::put(int)", "cache.cc", 77, "svc", 0x3abc),
+        ),
         (at::BUFFER, plain("make_buffer", "buffer.c", 12, "svc", 0x4001)),
         (at::SERVE, plain("serve", "server.c", 240, "svc", 0x5120)),
         (at::MAIN, plain("main", "main.c", 19, "svc", 0x60fe)),

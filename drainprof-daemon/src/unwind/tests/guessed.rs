@@ -282,7 +282,11 @@ fn unknown_places() {
     for pc in [1, 2, 0x1000, u64::MAX, 1 << 47, 0x5555_0000_0000] {
         let start = Cursor { pc, ..stopped.start };
         let walk = unwinder.unwind(1, &Snapshot { start, ..stopped.snapshot() });
-        assert!(walk.addresses.is_empty() && walk.rules.is_empty(), "{pc:x}");
+        assert!(walk.addresses.is_empty() && !walk.starts_in_code, "{pc:x}");
+        assert!(walk.rules.iter().all(|(_, rule)| *rule == Rule::NO_CODE), "{pc:x}");
+        // Mappings are not read again at once: until then it is not decided.
+        let decided = walk.end == PathEnd::NoUnwindInfo && (0x1000..1 << 47).contains(&pc);
+        assert_eq!(walk.rules.len(), usize::from(decided), "{pc:x}");
         assert_eq!(unwinder.rule(1, &start), Rule::UNKNOWN);
     }
     // Stacks that programs make themselves begin with a return address of 0.
