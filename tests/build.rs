@@ -21,6 +21,7 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("psweep_plain", "psweep", &["-fomit-frame-pointer", "-fshrink-wrap", "-fcf-protection=full"]),
     ("cost_endbr", "cost", &["-fcf-protection=full"]),
     ("cost_frameless", "cost", &["-fomit-frame-pointer"]),
+    ("cost_entry", "cost", &["-fomit-frame-pointer", "-DBY_NUMBER"]),
     ("places_fixed", "places", &["-no-pie", "-fno-pic"]),
     ("places_static", "places", &["-static"]),
     ("paths_fixed", "paths", &["-no-pie", "-fno-pic"]),

@@ -7,22 +7,32 @@
  * The probed functions begin with a 1-byte nop, which the kernel emulates as it does the usual `push`; built with
  * -fcf-protection=full as well (`cost_endbr`) they begin with `endbr64`, which it single-steps.
  *
+ * Built with -DBY_NUMBER (`cost_entry`) it calls the functions of paths.h instead, whose objects are numbers that are
+ * known at entry: profiles/paths_entry.toml.
+ *
  * usage: cost [objects=N per granule] [ms=N] [threads=N] [hold=1: keep a granule open, only alloc and free]
  *             [shared=1: threads alloc in one granule, not each in its own; with hold=1]
  *             [depth=N: work so many calls deep] [only=alloc: CPU time of allocs alone]
  */
 #include "arena.h"
+#include "paths.h"
 #include <pthread.h>
 #include <time.h>
 
 enum { MEMBERS = 4096, THREADS = 64, IDS_EACH = 64 };
 
+#ifdef BY_NUMBER
+typedef u64 member;
+#else
+typedef struct object *member;
+#endif
+
 struct worker {
     u64 first_id, objects, granules, cpu, alloc_cpu;
-    struct object *members[MEMBERS];
+    member members[MEMBERS];
+    u64 next;
 };
 
-static struct arena arena;
 static struct worker workers[THREADS];
 static u64 objects, milliseconds, threads, hold, shared, depth;
 static bool only_allocs;
@@ -34,11 +44,27 @@ static u64 now_ns(clockid_t clock) {
     return (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec;
 }
 
+#ifdef BY_NUMBER
+static inline void begin(u64 id) { path_open(id, 4096); }
+static inline void end(u64 id) { path_close(id); }
+static inline member take(struct worker *w, u64 id) { return path_alloc(id, w->first_id << 40 | ++w->next, 64); }
+static inline void give(member m) { path_free(m); }
+#else
+static struct arena arena;
+static inline void begin(u64 id) { arena_open(&arena, id, 4096); }
+static inline void end(u64 id) { arena_close(&arena, id); }
+static inline member take(struct worker *w, u64 id) {
+    (void)w;
+    return arena_alloc(&arena, id, 64);
+}
+static inline void give(member m) { arena_free(&arena, m); }
+#endif
+
 static void fill_and_empty(struct worker *w, u64 id) {
     u64 before = only_allocs ? now_ns(CLOCK_THREAD_CPUTIME_ID) : 0;
-    for (u64 i = 0; i < objects; i++) w->members[i] = arena_alloc(&arena, id, 64);
+    for (u64 i = 0; i < objects; i++) w->members[i] = take(w, id);
     if (only_allocs) w->alloc_cpu += now_ns(CLOCK_THREAD_CPUTIME_ID) - before;
-    for (u64 i = 0; i < objects; i++) arena_free(&arena, w->members[i]);
+    for (u64 i = 0; i < objects; i++) give(w->members[i]);
 }
 
 /* Functions that call one another: as many return addresses as a call path of a real program has. */
@@ -66,9 +92,9 @@ static void batch(struct worker *w) {
     do {
         for (u64 i = 0; i < repeat; i++) {
             u64 granule = hold ? (shared ? workers[0].first_id : w->first_id) : w->first_id + id++ % IDS_EACH;
-            if (!hold) arena_open(&arena, granule, 4096);
+            if (!hold) begin(granule);
             descend(w, granule, depth);
-            if (!hold) arena_close(&arena, granule);
+            if (!hold) end(granule);
         }
         w->objects += repeat * objects;
         w->granules += repeat;
@@ -103,11 +129,11 @@ int main(int argc, char **argv) {
     while (fgets(line, sizeof line, stdin)) {
         u64 sum[3] = {0};
         if (hold)
-            for (u64 i = 0; i < (shared ? 1 : threads); i++) arena_open(&arena, workers[i].first_id, 4096);
+            for (u64 i = 0; i < (shared ? 1 : threads); i++) begin(workers[i].first_id);
         pthread_barrier_wait(&barrier);
         pthread_barrier_wait(&barrier);
         if (hold)
-            for (u64 i = 0; i < (shared ? 1 : threads); i++) arena_close(&arena, workers[i].first_id);
+            for (u64 i = 0; i < (shared ? 1 : threads); i++) end(workers[i].first_id);
         for (u64 i = 0; i < threads; i++)
             sum[0] += workers[i].objects, sum[1] += workers[i].granules, sum[2] += workers[i].cpu;
         printf("SAMPLE %llu %llu %llu\n", (unsigned long long)sum[0], (unsigned long long)sum[1],
