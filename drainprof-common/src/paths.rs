@@ -221,16 +221,20 @@ pub struct WalkState {
     pub window_at: u64,
     /// Bytes of it that were read.
     pub window_len: u64,
-    /// Bytes of stack that could be read beyond the frame that was reached.
+    /// Bytes of stack that were looked at beyond the frame that was reached.
     pub extent: u64,
+    /// How far the last word is that could be a code address: there is no frame beyond.
+    pub reach: u64,
     /// The return addresses.
     pub addresses: [u64; MAX_PATH],
     /// A part of the stack.
     pub window: [u64; WINDOW_BYTES / 8],
 }
 
-/// Bytes of stack in a small and in a large snapshot.
-pub const SNAPSHOT_SMALL: usize = 8 << 10;
+/// Bytes of stack in a small, a middle and a large snapshot.
+pub const SNAPSHOT_SMALL: usize = 4 << 10;
+/// See [`SNAPSHOT_SMALL`].
+pub const SNAPSHOT_MIDDLE: usize = 12 << 10;
 /// See [`SNAPSHOT_SMALL`].
 pub const SNAPSHOT_LARGE: usize = 32 << 10;
 
@@ -257,24 +261,14 @@ pub struct SnapshotHead {
     pub calls: [[u64; 2]; SNAPSHOT_CALLS],
 }
 
-/// A record of `SNAPSHOTS`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+/// A record of `SNAPSHOTS` with `WORDS` words of stack.
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct SmallSnapshot {
+pub struct Snapshot<const WORDS: usize> {
     /// What it is.
     pub head: SnapshotHead,
     /// The stack.
-    pub stack: [u64; SNAPSHOT_SMALL / 8],
-}
-
-/// A record of `SNAPSHOTS`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct LargeSnapshot {
-    /// What it is.
-    pub head: SnapshotHead,
-    /// The stack.
-    pub stack: [u64; SNAPSHOT_LARGE / 8],
+    pub stack: [u64; WORDS],
 }
 
 #[cfg(test)]

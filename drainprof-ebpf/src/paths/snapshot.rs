@@ -6,7 +6,7 @@ use aya_ebpf::{helpers::generated::bpf_probe_read_user, maps::ring_buf::RingBufE
 use drainprof_common::{
     maps::MAX_FRAMES,
     paths::{
-        CODE_RANGES, LargeSnapshot, SNAPSHOT_LARGE, SNAPSHOT_SMALL, SPACE_SLOTS, SmallSnapshot,
+        CODE_RANGES, SNAPSHOT_LARGE, SNAPSHOT_MIDDLE, SNAPSHOT_SMALL, SPACE_SLOTS, Snapshot,
         SnapshotHead, SpaceRanges, WINDOW_BYTES, WalkState, end,
     },
     unwind::path_hash,
@@ -17,6 +17,8 @@ use crate::{calls, maps};
 
 /// Windows that are looked at: more than fit a snapshot, because one ends where a page cannot be read.
 const WINDOWS: usize = 2 * SNAPSHOT_LARGE / WINDOW_BYTES;
+/// Bytes beyond the last code address: what the frame it belongs to keeps behind it.
+const MARGIN: u64 = 64;
 /// Bytes of stack that are read at once.
 const CHUNK: usize = 1024;
 /// A path that is known by what its stack looks like is no path that is known by its frames.
@@ -33,6 +35,7 @@ pub(super) extern "C" fn path_unknown(walk: *mut WalkState) -> u32 {
     unsafe {
         (*walk).hash = path_hash((*walk).hash, LOOKS);
         (*walk).extent = 0;
+        (*walk).reach = 0;
         for _ in 0..WINDOWS {
             if (*walk).extent >= SNAPSHOT_LARGE as u64 {
                 break;
@@ -49,8 +52,11 @@ pub(super) extern "C" fn path_unknown(walk: *mut WalkState) -> u32 {
             return 0;
         }
         if table::turn(path - 1, end::NOT_SENT, end::SENT) {
-            let sent = if (*walk).extent <= SNAPSHOT_SMALL as u64 {
+            let needed = (*walk).reach + MARGIN;
+            let sent = if needed <= SNAPSHOT_SMALL as u64 {
                 path_send_small(walk, path - 1)
+            } else if needed <= SNAPSHOT_MIDDLE as u64 {
+                path_send_middle(walk, path - 1)
             } else {
                 path_send_large(walk, path - 1)
             };
@@ -80,6 +86,7 @@ extern "C" fn path_looks(walk: *mut WalkState) -> u32 {
         let count = (*walk).window_len / 8;
         let mut hash = (*walk).hash;
         let mut position = (*walk).extent;
+        let mut reach = (*walk).reach;
         for index in 0..WINDOW_BYTES / 8 {
             if index as u64 >= count {
                 break;
@@ -87,10 +94,12 @@ extern "C" fn path_looks(walk: *mut WalkState) -> u32 {
             let word = (&raw const (*walk).window).cast::<u64>().add(index).read();
             if !is_known || is_code(ranges, word) {
                 hash = path_hash(hash, word ^ (position << 47));
+                reach = position;
             }
             position += 8;
         }
         (*walk).hash = hash;
+        (*walk).reach = reach;
     }
     0
 }
@@ -108,34 +117,36 @@ unsafe fn is_code(ranges: *const SpaceRanges, word: u64) -> bool {
     found
 }
 
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn path_send_small(walk: *mut WalkState, path: u32) -> u32 {
-    if walk.is_null() {
-        return 0;
-    }
-    let Some(record) = maps::SNAPSHOTS.reserve::<SmallSnapshot>(0) else { return 0 };
-    // SAFETY: the record that was reserved, of this type; the walk is the caller's.
-    unsafe { send::<_, { SNAPSHOT_SMALL / CHUNK }>(walk, path, record) };
-    1
+/// Functions that send a snapshot of one size each: a reservation's size must be known when the program is loaded. The
+/// answer is 0 where there is no room.
+macro_rules! senders {
+    ($($name:ident, $bytes:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name(walk: *mut WalkState, path: u32) -> u32 {
+            if walk.is_null() {
+                return 0;
+            }
+            let Some(record) = maps::SNAPSHOTS.reserve::<Snapshot<{ $bytes / 8 }>>(0) else {
+                return 0;
+            };
+            // SAFETY: the record that was reserved, of this type; the walk is the caller's.
+            unsafe { send::<_, { $bytes / CHUNK }>(walk, path, record) };
+            1
+        }
+    )*};
 }
 
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn path_send_large(walk: *mut WalkState, path: u32) -> u32 {
-    if walk.is_null() {
-        return 0;
-    }
-    let Some(record) = maps::SNAPSHOTS.reserve::<LargeSnapshot>(0) else { return 0 };
-    // SAFETY: as above.
-    unsafe { send::<_, { SNAPSHOT_LARGE / CHUNK }>(walk, path, record) };
-    1
+senders! {
+    path_send_small, SNAPSHOT_SMALL;
+    path_send_middle, SNAPSHOT_MIDDLE;
+    path_send_large, SNAPSHOT_LARGE;
 }
 
 /// Fills a record and sends it.
 ///
 /// # Safety
-/// `T` begins with a [`SnapshotHead`], which `CHUNKS` times [`CHUNK`] bytes of stack follow.
+/// `T` is a [`Snapshot`]: a [`SnapshotHead`], which `CHUNKS` times [`CHUNK`] bytes of stack follow.
 #[inline(always)]
 unsafe fn send<T, const CHUNKS: usize>(
     walk: *mut WalkState,
