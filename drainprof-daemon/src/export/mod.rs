@@ -70,6 +70,13 @@ impl Default for Style {
     }
 }
 
+impl Style {
+    /// The text in colour, where there is any.
+    fn paint(&self, paint: anstyle::Style, text: &str) -> String {
+        if self.colour { format!("{paint}{text}{paint:#}") } else { text.to_owned() }
+    }
+}
+
 /// Two reports in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval<'a> {

@@ -151,7 +151,8 @@ fn page_mentions_everything() {
     assert!(missing.is_empty(), "docs/report.md does not explain {missing:?}");
 }
 
-fn walk(node: &Value, visit: &mut impl FnMut(&Value)) {
+/// Visits a node and all below it.
+pub(super) fn walk(node: &Value, visit: &mut impl FnMut(&Value)) {
     visit(node);
     match node {
         Value::Object(fields) => fields.values().for_each(|field| walk(field, visit)),

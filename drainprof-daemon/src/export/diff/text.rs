@@ -53,10 +53,6 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn paint(&self, paint: Paint, text: &str) -> String {
-        if self.style.colour { format!("{paint}{text}{paint:#}") } else { text.to_owned() }
-    }
-
     fn wrapped(&mut self, indent: &str, text: &str) -> Result<(), Error> {
         let mut rows = Rows::bare(self.style.width.saturating_sub(indent.len() as u16));
         rows.push(vec![text.to_owned()]);
@@ -88,7 +84,7 @@ impl Page<'_> {
             escape::shown(&allocator.profile, NAME),
             allocator.kind.name()
         );
-        let title = self.paint(BOLD, &title);
+        let title = self.style.paint(BOLD, &title);
         self.line(&title)?;
         match allocator.presence {
             Presence::Both => {}
@@ -164,7 +160,7 @@ impl Page<'_> {
             facts.push(told("allocated", site.allocated_per_second, units::rate));
         }
         let facts: Vec<_> = facts.into_iter().flatten().collect();
-        let status = self.paint(paint, site.status.words());
+        let status = self.style.paint(paint, site.status.words());
         self.line(&format!("  {status}{doubt}"))?;
         self.wrapped("    ", &path(&site.frames))?;
         if !site.opened_at.is_empty() {

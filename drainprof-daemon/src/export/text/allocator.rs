@@ -15,7 +15,7 @@ impl Page<'_> {
         let instance = escape::shown(allocator.instance.as_deref().unwrap_or_default(), ADDRESS);
         let destroyed = if allocator.destroyed { ", destroyed" } else { "" };
         let head = format!("{} {instance}", escape::shown(&allocator.profile, SYMBOL));
-        let head = self.paint(BOLD, head.trim_end());
+        let head = self.style.paint(BOLD, head.trim_end());
         let kind = allocator.kind.name();
         let level = allocator.level.name();
         self.line(&format!("\n  {head}  (kind {kind}, level {level}{destroyed})"))?;
@@ -58,8 +58,8 @@ impl Page<'_> {
         }
         let value = units::dsr(allocator.dsr);
         let value = match allocator.dsr {
-            Some(dsr) if dsr < 0.95 => self.paint(DOUBTFUL, &value),
-            Some(_) => self.paint(GOOD, &value),
+            Some(dsr) if dsr < 0.95 => self.style.paint(DOUBTFUL, &value),
+            Some(_) => self.style.paint(GOOD, &value),
             None => value,
         };
         let interval = match (allocator.dsr_interval, allocator.sampling) {
@@ -143,7 +143,7 @@ impl Page<'_> {
         if allocator.overdue.granules > 0 {
             let bytes = held(allocator.overdue.bytes);
             let text = format!("{} granules{bytes}", allocator.overdue.granules);
-            let text = self.paint(DOUBTFUL, &text);
+            let text = self.style.paint(DOUBTFUL, &text);
             self.fact("overdue", &text)?;
         }
         Ok(())

@@ -67,13 +67,8 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// The text in colour, where there is any.
-    fn paint(&self, paint: Paint, text: &str) -> String {
-        if self.style.colour { format!("{paint}{text}{paint:#}") } else { text.to_owned() }
-    }
-
     fn title(&mut self, text: &str) -> Result<(), Error> {
-        let text = self.paint(BOLD, text);
+        let text = self.style.paint(BOLD, text);
         self.line(&text)
     }
 
@@ -111,9 +106,9 @@ impl Page<'_> {
             units::bytes(own.map_bytes)
         ))?;
         let verdict = if report.complete {
-            self.paint(GOOD, "complete: nothing that the counts need was lost")
+            self.style.paint(GOOD, "complete: nothing that the counts need was lost")
         } else {
-            self.paint(BAD, "INCOMPLETE: something that the counts need was lost")
+            self.style.paint(BAD, "INCOMPLETE: something that the counts need was lost")
         };
         self.line(&verdict)?;
         // Those that make it incomplete are told as findings, with their remedy.
@@ -155,7 +150,7 @@ impl Page<'_> {
                 .flatten()
                 .fold(String::new(), |text, part| text + " " + &escape::shown(part, SYMBOL));
             let code = escape::shown(&finding.code, SYMBOL);
-            let head = self.paint(paint, &format!("{mark} {code}{about}"));
+            let head = self.style.paint(paint, &format!("{mark} {code}{about}"));
             self.line(&format!("  {head}"))?;
             self.wrapped("    ", &escape::shown(&finding.message, SENTENCE))?;
         }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use serde_json::{Value, json};
 
 use super::Diff;
-use crate::report::{Options, Report, samples};
+use crate::report::{Options, Report, samples, schema::walk};
 
 fn doc(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
@@ -81,13 +81,4 @@ fn schema_is_closed_and_explained() {
     let missing: Vec<_> =
         names.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "docs/reports-offline.md does not explain {missing:?}");
-}
-
-fn walk(node: &Value, visit: &mut impl FnMut(&Value)) {
-    visit(node);
-    match node {
-        Value::Object(fields) => fields.values().for_each(|field| walk(field, visit)),
-        Value::Array(items) => items.iter().for_each(|item| walk(item, visit)),
-        _ => {}
-    }
 }
