@@ -12,7 +12,10 @@ use drainprof_common::{
     unwind::path_hash,
 };
 
-use super::{table, unwind::stack_window};
+use super::{
+    table,
+    unwind::{stack_window, to_page_end},
+};
 use crate::{calls, maps};
 
 /// Windows that are looked at: more than fit a snapshot, because one ends where a page cannot be read.
@@ -175,12 +178,8 @@ unsafe fn send<T, const CHUNKS: usize>(
                 bytes += CHUNK as u64;
                 continue;
             }
-            let rest =
-                core::hint::black_box(4096 - (source as u32 & 4095)) & (2 * CHUNK as u32 - 1);
-            if rest != 0
-                && rest <= CHUNK as u32
-                && bpf_probe_read_user(to, rest, source as *const c_void) == 0
-            {
+            let rest = to_page_end::<CHUNK>(source);
+            if rest != 0 && bpf_probe_read_user(to, rest, source as *const c_void) == 0 {
                 bytes += u64::from(rest);
             }
             break;

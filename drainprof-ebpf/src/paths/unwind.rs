@@ -59,15 +59,25 @@ pub(super) extern "C" fn stack_window(walk: *mut WalkState, address: u64) -> u32
             return WINDOW_BYTES as u32;
         }
         // Such a read fails as a whole where the stack's mapping ends; mappings end where pages do.
-        let rest =
-            core::hint::black_box(4096 - (address as u32 & 4095)) & (WINDOW_BYTES as u32 * 2 - 1);
-        let length = if rest > WINDOW_BYTES as u32 || rest == 0 { return 0 } else { rest };
-        if bpf_probe_read_user(window, length, source) != 0 {
+        let length = to_page_end::<WINDOW_BYTES>(address);
+        if length == 0 || bpf_probe_read_user(window, length, source) != 0 {
             return 0;
         }
         (*walk).window_len = u64::from(length);
         length
     }
+}
+
+/// Bytes to the end of an address's page, if they are fewer than `MOST` (a power of two); else 0: a read of so many lies
+/// within the page.
+#[inline(always)]
+pub(super) fn to_page_end<const MOST: usize>(address: u64) -> u32 {
+    let rest = 4096 - (address as u32 & 4095);
+    if rest >= MOST as u32 {
+        return 0;
+    }
+    // The compiler must not see that the mask changes nothing: the verifier does not.
+    core::hint::black_box(rest) & (MOST as u32 - 1)
 }
 
 /// Adds the cursor's address to the path.
