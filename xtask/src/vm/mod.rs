@@ -38,7 +38,7 @@ pub(crate) struct Args {
     tests: Vec<String>,
 }
 
-const SECONDS: u64 = 300;
+const SECONDS: u64 = 600;
 
 impl Default for Args {
     fn default() -> Self {
