@@ -9,6 +9,7 @@ use super::{args::ObserveArgs, code};
 use crate::{
     account::Snapshot,
     symbolize::{self, SymbolOptions, Symbols},
+    watch::Observer,
 };
 
 /// How long the final report waits for names that are still looked for.
@@ -32,6 +33,14 @@ pub(super) fn wanted(args: &ObserveArgs) -> Result<Option<Symbols>> {
     let options = SymbolOptions { debug_dirs: args.debug_dir.clone(), ..SymbolOptions::default() };
     let symbols = Symbols::new(options).context("cannot start the thread that looks names up")?;
     Ok(Some(symbols))
+}
+
+/// Takes notice of call paths that were just found. Never waits.
+pub(super) fn place(symbols: &mut Option<Symbols>, observer: &mut Observer) {
+    let found = observer.take_new_paths();
+    if let Some(symbols) = symbols {
+        symbols.place(&found);
+    }
 }
 
 /// Takes notice of new places, and puts the names into the snapshot that are known by now. Never waits.

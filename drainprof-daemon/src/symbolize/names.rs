@@ -1,7 +1,7 @@
 //! Which places have which names: asks for new ones, remembers all, and puts them into snapshots.
 //!
 //! Nothing here waits: mappings are read and files opened while a process lives, everything else is a job
-//! for `resolve`. Driven by `cli`, once per live line and at the end.
+//! for `resolve`. Driven by `cli`, once per live line and at the end, and where call paths are found (`early`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,6 +13,7 @@ use std::{
         mpsc::{self, Receiver, SyncSender, TrySendError},
     },
     thread,
+    time::Instant,
 };
 
 use super::{
@@ -72,6 +73,7 @@ pub struct Symbols {
     postponed: bool,
     given_up: u64,
     troubles: Vec<String>,
+    early: early::Early,
 }
 
 /// What is known of one target.
@@ -89,6 +91,10 @@ struct Target {
     /// The newest last.
     spaces: Vec<Space>,
     places: BTreeMap<u64, Known>,
+    /// Where places lay when their call path was found.
+    spots: BTreeMap<u64, Spot>,
+    /// When its mappings may be read next for call paths.
+    next_look: Option<Instant>,
 }
 
 /// A file, and places in it with their offsets.
@@ -124,6 +130,7 @@ impl Symbols {
             postponed: false,
             given_up: 0,
             troubles: Vec::new(),
+            early: early::Early::default(),
         })
     }
 
@@ -148,7 +155,8 @@ impl Symbols {
             if fresh.is_empty() {
                 continue;
             }
-            if facts.ended.is_none() {
+            let known = |place: &u64| target.spots.contains_key(place);
+            if facts.ended.is_none() && !fresh.iter().all(known) {
                 target.look();
             }
             self.ask(facts.target, fresh);
@@ -187,6 +195,8 @@ impl Symbols {
             root,
             spaces: Vec::new(),
             places: BTreeMap::new(),
+            spots: BTreeMap::new(),
+            next_look: None,
         };
         // A child's mappings are its parent's, until it has places of its own.
         if facts.ended.is_none() && parent.is_none() {
@@ -201,7 +211,7 @@ impl Symbols {
         for place in fresh {
             // The call lies before the place that it returns to, maybe as the last of its function.
             let Some(call) = place.checked_sub(1) else { continue };
-            match self.find(number, call) {
+            match self.spot(number, place, call) {
                 Some(Spot::File(object, offset)) => {
                     let group = files.entry(object.inode).or_insert_with(|| (object, Vec::new()));
                     group.1.push((place, offset));
@@ -215,7 +225,11 @@ impl Symbols {
         let (root, pid_inside, uid) = (Arc::clone(&target.root), target.pid_inside, target.uid);
         for (object, places) in files.into_values() {
             for chunk in places.chunks(MAX_ADDRESSES) {
-                let within = match space::open(&object, &root) {
+                let within = match self
+                    .early
+                    .file(&object)
+                    .map_or_else(|| space::open(&object, &root), Ok)
+                {
                     Ok(file) => {
                         let (object, root) = (Arc::clone(&object), Arc::clone(&root));
                         Within::Object { file, object, root }
@@ -250,13 +264,21 @@ impl Symbols {
         }
     }
 
+    /// What lay before a place when its call path was found, or lies there.
+    fn spot(&self, number: u32, place: u64, call: u64) -> Option<Spot> {
+        let early = self.targets.get(&number).and_then(|target| target.spots.get(&place));
+        early.cloned().or_else(|| self.find(number, call))
+    }
+
     /// What lay at an address of a target: now, earlier, or in its parent.
     fn find(&self, number: u32, address: u64) -> Option<Spot> {
         let mut next = Some(number);
         // A family of forks is not followed further than this.
         for _ in 0..16 {
             let target = self.targets.get(&next?)?;
+            let lay = || target.spots.get(&address.wrapping_add(1)).cloned();
             let found = target.spaces.iter().rev().find_map(|space| space.find(address));
+            let found = found.or_else(lay);
             if found.is_some() {
                 return found;
             }
@@ -423,5 +445,6 @@ fn places(facts: &TargetFacts) -> BTreeSet<u64> {
     all
 }
 
+mod early;
 #[cfg(test)]
 mod tests;

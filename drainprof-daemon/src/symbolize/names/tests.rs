@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 use crate::{
-    account::Ended,
+    account::{CallPath, Ended},
     report::samples,
     target::{
         mapped_objects,
@@ -119,6 +119,54 @@ fn ended_processes() {
     assert_eq!((facts.named, facts.given_up), (0, 1));
     assert!(facts.troubles[0].contains("another file"), "{:?}", facts.troubles);
     assert_eq!(after.targets[0].frames[&place].module.as_deref(), Some("echo"));
+}
+
+/// A path that was found while the process lived is named after its end, though its file was deleted before anybody
+/// asked; one that was not is missing. A child has what was found in its parent.
+#[test]
+fn paths_are_placed_when_they_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = cc(directory.path(), "echo", ECHO, &["-O1"]);
+    let process = Waiting::start(&path);
+    let pid = process.pid();
+    let place = inside_opens(pid, &path);
+    let found = Arc::new(CallPath { addresses: vec![0, place, 7, place], ..CallPath::default() });
+    let (mut early, mut late) = (symbols(), symbols());
+    // Found before the target was met, as that of a child may be.
+    early.place(&[(0, found)]);
+    early.meet(&snapshot(pid, &[]).targets);
+    early.place(&[]);
+    late.meet(&snapshot(pid, &[]).targets);
+    fs::remove_file(&path).unwrap();
+    drop(process);
+
+    let mut after = snapshot(pid, &[place]);
+    after.targets[0].ended = Some(Ended::Exit(None));
+    assert_eq!(named(&mut late, &mut after.clone()).named, 0);
+    let mut child = snapshot(u32::MAX, &[place]).targets.remove(0);
+    (child.target, child.ended) = (1, Some(Ended::Exit(None)));
+    child.began = Began::Forked(0);
+    after.targets.push(child);
+    let facts = named(&mut early, &mut after);
+    assert_eq!((facts.named, facts.pending), (2, 0), "{:?}", facts.troubles);
+    for target in &after.targets {
+        assert_eq!(target.frames[&place].function.as_deref(), Some("opens"));
+    }
+}
+
+/// However many paths are found, and of whomever, a bounded number of addresses is kept.
+#[test]
+fn many_paths() {
+    let mut symbols = symbols();
+    symbols.meet(&snapshot(std::process::id(), &[]).targets);
+    for target in [0, 1] {
+        for first in (1..=MAX_PLACES as u64).step_by(128) {
+            let addresses = (first..first + 128).collect();
+            symbols.place(&[(target, Arc::new(CallPath { addresses, ..CallPath::default() }))]);
+        }
+    }
+    assert!(symbols.early.queued <= MAX_PLACES);
+    assert_eq!(symbols.early.placed, 0);
 }
 
 /// A child has its parent's names; a stranger does not.
