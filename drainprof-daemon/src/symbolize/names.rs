@@ -369,6 +369,22 @@ impl Symbols {
         known.filter(|known| matches!(known, Known::Asked { .. })).count()
     }
 
+    /// How many places of a snapshot have been answered, and how many there are.
+    #[must_use]
+    pub fn progress(&self, snapshot: &Snapshot) -> (usize, usize) {
+        let (mut answered, mut all) = (0, 0);
+        for shown in &snapshot.targets {
+            let Some(target) = self.targets.get(&shown.target) else { continue };
+            for place in places(shown) {
+                all += 1;
+                let known = target.places.get(&place);
+                answered +=
+                    usize::from(matches!(known, Some(Known::Named(_) | Known::Unnamed { .. })));
+            }
+        }
+        (answered, all)
+    }
+
     /// Puts the names that are known into a snapshot.
     pub fn fill(&self, snapshot: &mut Snapshot) {
         let mut facts = SymbolFacts {
