@@ -10,6 +10,7 @@ use drainprof_tests::{
     tracer::{Traced, trace, trace_from_start},
 };
 use serde_json::Value;
+use tempfile::TempDir;
 
 const STACKS: [&str; 4] = ["--level", "stacks", "--top", "2000"];
 const ROUNDS: [&str; 1] = ["rounds=60"];
@@ -28,20 +29,44 @@ fn debug_link() -> Result<()> {
     Ok(())
 }
 
+/// A directory of debug files by build id, with the one of `name`.
+fn debug_files(name: &str) -> Result<TempDir> {
+    let directory = tempfile::tempdir()?;
+    let id = elf::build_id(&environment::target(name)?)?;
+    let beside = directory.path().join(".build-id").join(&id[..2]);
+    fs::create_dir_all(&beside)?;
+    let debug = environment::targets().join(format!("{name}_split.debug"));
+    fs::copy(debug, beside.join(format!("{}.debug", &id[2..])))?;
+    Ok(directory)
+}
+
 /// Stripped, with the debug file under `--debug-dir`, found by its build id.
 #[test]
 fn debug_directory() -> Result<()> {
     if requires_root() {
-        let directory = tempfile::tempdir()?;
-        let id = elf::build_id(&environment::target("paths")?)?;
-        let beside = directory.path().join(".build-id").join(&id[..2]);
-        fs::create_dir_all(&beside)?;
-        let debug = environment::targets().join("paths_split.debug");
-        fs::copy(debug, beside.join(format!("{}.debug", &id[2..])))?;
+        let directory = debug_files("paths")?;
         let path = directory.path().to_str().context("a plain path")?;
         let more = [&STACKS[..], &["--debug-dir", path]].concat();
         Sites::default().check(&trace("paths_stripped", &ROUNDS, "paths", &more)?);
         Sites::default().check(&trace_from_start("paths_stripped", &ROUNDS, "paths", &more)?);
+    }
+    Ok(())
+}
+
+/// Programs whose unwind tables are for debuggers alone: in the program, in the file of its debug link, and under
+/// `--debug-dir`. Without them, paths end in the program, which is told.
+#[test]
+fn unwind_tables_for_debuggers() -> Result<()> {
+    if requires_root() {
+        let directory = debug_files("paths_bare")?;
+        let path = directory.path().to_str().context("a plain path")?;
+        let more = [&STACKS[..], &["--debug-dir", path]].concat();
+        Sites::default().check(&trace("paths_bare", &ROUNDS, "paths", &STACKS)?);
+        Sites::default().check(&trace("paths_bare_split", &ROUNDS, "paths", &STACKS)?);
+        Sites::default().check(&trace("paths_bare_stripped", &ROUNDS, "paths", &more)?);
+        let without = trace("paths_bare_stripped", &ROUNDS, "paths", &STACKS)?;
+        let ends: Vec<_> = sites(&without)?.iter().map(|site| &site["path_end"]).collect();
+        ensure!(ends.iter().any(|end| **end == "no_unwind_info"), "{ends:?}");
     }
     Ok(())
 }
