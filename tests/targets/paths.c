@@ -60,7 +60,7 @@ FRAME static void path_sort(void) {
 }
 
 /* A signal handler, entered from a system call of the C library. */
-PATH(signalled, "make_object@made < on_signal@on_signal < * < path_signal@signal" DRIVEN("drive_signal"));
+PATH(signalled, "make_object@made < on_signal@on_signal < __restore_rt < * < path_signal@signal" DRIVEN("drive_signal"));
 FRAME static void on_signal(int number) {
     (void)number;
     make_object(&signalled); /* mark: on_signal */
@@ -72,7 +72,7 @@ FRAME static void path_signal(void) {
 }
 
 /* A signal handler that interrupts an instruction which is no call. What stands before it is on another line. */
-PATH(faulted, "make_object@made < on_fault@on_fault < * < path_fault@fault" DRIVEN("drive_fault"));
+PATH(faulted, "make_object@made < on_fault@on_fault < __restore_rt < path_fault@fault" DRIVEN("drive_fault"));
 FRAME static void on_fault(int number, siginfo_t *info, void *context) {
     (void)number, (void)info;
     make_object(&faulted); /* mark: on_fault */
