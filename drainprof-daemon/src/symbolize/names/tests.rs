@@ -63,7 +63,11 @@ fn named(symbols: &mut Symbols, snapshot: &mut Snapshot) -> SymbolFacts {
 fn inside_opens(pid: u32, path: &Path) -> u64 {
     let elf = open(path, &[]);
     let hit = &elf.resolve("opens")[0];
-    let offset = hit.file_offset.unwrap() + 2;
+    loaded(pid, path, hit.file_offset.unwrap() + 2)
+}
+
+/// Where the code at `offset` of a running program's file lies.
+fn loaded(pid: u32, path: &Path, offset: u64) -> u64 {
     let objects = mapped_objects(pid).unwrap();
     let mapping = objects
         .iter()
@@ -193,6 +197,31 @@ fn many_places() {
     let facts = named(&mut symbols(), &mut snapshot(u32::MAX, &places));
     assert_eq!((facts.places, facts.left_out), (places.len() as u64, 10));
     assert_eq!((facts.named, facts.pending), (0, 0));
+}
+
+/// What a signal handler returns to is no call's place: it is named by its own first byte, and by its code where it has
+/// no symbol; what only begins like it is not.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn signal_returns() {
+    const CODE: &str = "__asm__(\".text\\n nop\\n .type back, @function\\n back: mov $15, %rax\\n syscall\\n\"
+        \".size back, .-back\\n nop\\n .type other, @function\\n other: mov $16, %rax\\n syscall\\n .size other, .-other\");";
+    let directory = tempfile::tempdir().unwrap();
+    let source = format!("{CODE}\n{ECHO}");
+    let whole = cc(directory.path(), "whole", &source, &["-O1"]);
+    let bare = cc(directory.path(), "bare", &source, &["-O1", "-s"]);
+    let elf = open(&whole, &[]);
+    let offsets = ["back", "other"].map(|name| elf.resolve(name)[0].file_offset.unwrap());
+    for (path, name) in [(&whole, "back"), (&bare, "__restore_rt")] {
+        let process = Waiting::start(path);
+        let [back, other] = offsets.map(|offset| loaded(process.pid(), path, offset));
+        let mut snapshot = snapshot(process.pid(), &[back, other]);
+        assert_eq!(named(&mut symbols(), &mut snapshot).named, 1);
+        let frame = &snapshot.targets[0].frames[&back];
+        assert_eq!((frame.function.as_deref(), frame.offset), (Some(name), Some(0)));
+        assert!(frame.module_offset.is_some());
+        assert_eq!(snapshot.targets[0].frames[&other].function, None);
+    }
 }
 
 /// An address in the vDSO is named by the kernel's own symbols.
