@@ -56,7 +56,7 @@ fn main() -> Result<()> {
     let stripped = out.join("psweep_stripped");
     run(Command::new("objcopy").arg("--strip-all").arg(&psweep).arg(&stripped))?;
     split_debug("psweep", &out)?;
-    for name in ["places", "places_fixed", "places_static", "paths", "paths_bare"] {
+    for name in ["places", "places_fixed", "places_static", "paths", "paths_static", "paths_bare"] {
         split_debug(name, &out)?;
         let stripped = out.join(format!("{name}_stripped"));
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;

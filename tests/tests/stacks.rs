@@ -2,7 +2,7 @@
 //!
 //! The targets know their paths (`targets/paths.h`); paths, counts and sums are compared to the last event.
 
-use std::{fs, path::Path, thread, time::Instant};
+use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
@@ -183,8 +183,8 @@ fn unloaded_library() -> Result<()> {
             let more = [&STACKS[..], &["-i", "1000s"]].concat();
             let mut tracer = Tracer::attach(&[target.pid()], "paths", &more)?;
             target.go()?;
-            target.reaches("loaded")?;
-            holds(tracer.process().pid(), &library)?;
+            target.reaches("done")?;
+            tracer.holds(&library)?;
             if deleted {
                 fs::remove_file(&library)?;
             }
@@ -197,26 +197,6 @@ fn unloaded_library() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Waits until process `pid` holds a file open while it waits itself: not just to read its unwind tables.
-fn holds(pid: u32, path: &Path) -> Result<()> {
-    let status = || fs::read_to_string(format!("/proc/{pid}/status"));
-    let is_open = || -> Result<bool> {
-        // A descriptor may be closed meanwhile.
-        let mut descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
-        Ok(descriptors.any(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == path)))
-    };
-    let until = Instant::now() + environment::deadline();
-    loop {
-        // It has not run in between if its context switches are the same.
-        let before = status()?;
-        if before.contains("State:\tS") && is_open()? && status()? == before {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "{} is never opened", path.display());
-        thread::yield_now();
-    }
 }
 
 /// At level `objects` all of these programs are counted exactly, and have no sites.

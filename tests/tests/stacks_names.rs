@@ -1,13 +1,18 @@
 //! Names of call paths where the program has none of its own: debug files elsewhere, or nowhere.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     elf,
-    environment::{self, requires_root},
+    environment::{self, has_programs, requires_root},
     paths::Sites,
-    tracer::{Traced, trace, trace_from_start},
+    target::Target,
+    tracer::{Traced, Tracer, trace, trace_from_start},
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -149,15 +154,115 @@ fn two_at_once() -> Result<()> {
     if requires_root() {
         let path = environment::target("paths")?;
         ensure!(Path::new(&path).is_file());
-        let mut first = drainprof_tests::target::Target::start("paths", &["rounds=40"])?;
-        let mut second = drainprof_tests::target::Target::start("paths", &["rounds=70"])?;
+        let mut first = Target::start("paths", &["rounds=40"])?;
+        let mut second = Target::start("paths", &["rounds=70"])?;
         let pids = [first.pid(), second.pid()];
-        let tracer = drainprof_tests::tracer::Tracer::attach(&pids, "paths", &STACKS)?;
+        let tracer = Tracer::attach(&pids, "paths", &STACKS)?;
         first.go()?;
         second.go()?;
         let mut truths = first.finish()?.truths;
         truths.extend(second.finish()?.truths);
         Sites::default().check(&Traced { truths, outcome: tracer.finish()? });
+    }
+    Ok(())
+}
+
+/// In a root of its own (as in a container) the program and its debug file are those of that root, also when the process
+/// is gone.
+#[test]
+fn own_root() -> Result<()> {
+    if requires_root() && has_programs(&["chroot"]) {
+        let root = tempfile::tempdir()?;
+        fs::copy(environment::target("paths_static_stripped")?, root.path().join("svc"))?;
+        let debug = root.path().join("usr/lib/debug");
+        fs::create_dir_all(debug.parent().context("it has one")?)?;
+        fs::rename(debug_files("paths_static")?.keep(), &debug)?;
+        let mut command = Command::new("chroot");
+        command.arg(root.path()).args(["/svc", ROUNDS[0]]);
+        Sites::default().check(&traced("paths in a root of its own", command, &STACKS)?);
+    }
+    Ok(())
+}
+
+/// In a mount namespace of its own, whose files are gone with it, before the report asks for names.
+#[test]
+fn own_mounts() -> Result<()> {
+    if requires_root() && has_programs(&["unshare", "mount"]) {
+        let place = tempfile::tempdir()?;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-e", "-c"]);
+        command.arg(
+            "mount -t tmpfs none \"$0\"; cp \"$1\" \"$0/svc\"; exec \"$0/svc\" rounds=60 stops=1",
+        );
+        command.arg(place.path()).arg(environment::target("paths")?);
+        let mut target = Target::start_command("paths in mounts of its own", command)?;
+        ensure!(!place.path().join("svc").exists(), "it must be in the other namespace alone");
+        let more = [&STACKS[..], &["-i", "1000s"]].concat();
+        let mut tracer = Tracer::attach(&[target.pid()], "paths", &more)?;
+        target.go()?;
+        target.reaches("done")?;
+        // Its paths were found once their files are held; the program is before the C library, which no probe is in.
+        tracer.holds(&mapped(target.pid(), "/libc")?)?;
+        target.go()?;
+        target.reaches("unloaded")?;
+        target.go()?;
+        let truths = target.finish()?.truths;
+        Sites::default().check(&Traced { truths, outcome: tracer.finish()? });
+    }
+    Ok(())
+}
+
+/// The file that a process has mapped whose path contains `part`.
+fn mapped(pid: u32, part: &str) -> Result<PathBuf> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    Ok(paths.find(|path| path.contains(part)).context("it is mapped")?.into())
+}
+
+/// A target that any command becomes, attached to.
+fn traced(name: &str, command: Command, more: &[&str]) -> Result<Traced> {
+    let mut target = Target::start_command(name, command)?;
+    let tracer = Tracer::attach(&[target.pid()], "paths", more)?;
+    target.go()?;
+    let truths = target.finish()?.truths;
+    Ok(Traced { truths, outcome: tracer.finish()? })
+}
+
+/// Code that a process makes while it runs is named by its perf map, though both are gone before anybody asks.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn generated_code() -> Result<()> {
+    if requires_root() {
+        let mut target = Target::start("paths", &["jit=1", "stops=1", "rounds=60"])?;
+        let more = [&STACKS[..], &["-i", "1000s"]].concat();
+        let mut tracer = Tracer::attach(&[target.pid()], "paths", &more)?;
+        target.go()?;
+        target.reaches("done")?;
+        tracer.holds(Path::new(&format!("/tmp/perf-{}.map", target.pid())))?;
+        target.go()?;
+        target.reaches("unloaded")?;
+        target.go()?;
+        let truths = target.finish()?.truths;
+        Sites::default().check(&Traced { truths, outcome: tracer.finish()? });
+    }
+    Ok(())
+}
+
+/// A path through the vDSO is complete, and tells where in it.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn vdso() -> Result<()> {
+    if requires_root() {
+        let traced = trace("paths", &["vdso=1", "rounds=20"], "paths", &STACKS)?;
+        Sites::default().check(&traced);
+        let frames = sites(&traced)?.iter().filter_map(|site| site["frames"].as_array()).flatten();
+        let inside: Vec<_> = frames.filter(|frame| frame["module"] == "[vdso]").collect();
+        ensure!(!inside.is_empty(), "no frame in the vDSO");
+        let named = |frame: &&&Value| {
+            frame["function"].as_str().is_some_and(|name| name.contains("clock_gettime"))
+        };
+        ensure!(inside.iter().any(|frame| named(&frame)), "{inside:#?}");
+        ensure!(inside.iter().all(|frame| frame["module_offset"].is_string()), "{inside:#?}");
     }
     Ok(())
 }

@@ -260,6 +260,7 @@ impl Symbols {
         }
         for chunk in generated.chunks(MAX_ADDRESSES) {
             let map = perf_map::open(&root, pid_inside, uid).ok();
+            let map = map.or_else(|| self.early.map(number));
             self.send(number, chunk, Within::Generated { map });
         }
     }

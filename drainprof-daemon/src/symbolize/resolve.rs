@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
-    io,
+    io::{self, Seek as _},
     os::{
         fd::AsRawFd as _,
         unix::fs::{FileExt as _, MetadataExt as _},
@@ -293,6 +293,8 @@ fn from_symbols(elf: &Elf, at: At, frame: Frame) -> Frame {
 
 fn generated(map: Option<&File>, places: &[(u64, u64)]) -> Vec<Frame> {
     let addresses: Vec<u64> = places.iter().map(|&(_, address)| address).collect();
+    // It may have been read before, through another descriptor of the same file.
+    let map = map.and_then(|mut map| map.rewind().is_ok().then_some(map));
     let names = map.map(|map| perf_map::names(map, &addresses)).unwrap_or_default();
     let mut names = names.into_iter();
     addresses

@@ -5,20 +5,23 @@
 //! and offset, and the file is held open. No name is asked for here. Called by `cli` when stacks were unwound.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fs::File,
     sync::Arc,
     time::Instant,
 };
 
-use super::{MAX_PLACES, MAX_TARGETS, Symbols};
+use super::{MAX_PLACES, MAX_TARGETS, Symbols, Target};
 use crate::{
     account::CallPath,
-    symbolize::space::{self, Spot},
+    symbolize::{
+        perf_map,
+        space::{self, Spot},
+    },
     target::MappedObject,
 };
 
-/// Files that are held open, over all targets.
+/// Files that are held open, over all targets; and as many perf maps.
 const MAX_HELD: usize = 64;
 /// Reading mappings takes one part in so many of the time, however often paths come.
 const SHARE: u32 = 10;
@@ -33,12 +36,40 @@ pub(super) struct Early {
     pub(super) placed: usize,
     /// Files that they lie in, by device and inode.
     held: BTreeMap<(u64, u64), File>,
+    /// Perf maps of targets that have generated code.
+    maps: BTreeMap<u32, File>,
 }
 
 impl Early {
     /// The object's file, if it is held.
     pub(super) fn file(&self, object: &MappedObject) -> Option<File> {
         self.held.get(&object.inode)?.try_clone().ok()
+    }
+
+    /// The perf map of a target, if it is held. Where it is read from is shared with others that were returned.
+    pub(super) fn map(&self, target: u32) -> Option<File> {
+        self.maps.get(&target)?.try_clone().ok()
+    }
+
+    /// Holds what a place lies in.
+    fn hold(&mut self, number: u32, target: &Target, spot: &Spot) {
+        match spot {
+            Spot::File(object, _) if self.held.len() < MAX_HELD => {
+                if let Entry::Vacant(free) = self.held.entry(object.inode)
+                    && let Ok(file) = space::open(object, &target.root)
+                {
+                    free.insert(file);
+                }
+            }
+            Spot::Generated if self.maps.len() < MAX_HELD => {
+                if let Entry::Vacant(free) = self.maps.entry(number)
+                    && let Ok(map) = perf_map::open(&target.root, target.pid_inside, target.uid)
+                {
+                    free.insert(map);
+                }
+            }
+            Spot::File(..) | Spot::Generated | Spot::Vdso(_) => {}
+        }
     }
 }
 
@@ -82,20 +113,13 @@ impl Symbols {
         }
         target.look();
         target.next_look = Some(Instant::now() + began.elapsed() * SHARE);
-        let root = Arc::clone(&target.root);
         let places = self.early.queue.remove(&number).unwrap_or_default();
         self.early.queued -= places.len();
         for place in places {
             // What lies nowhere now is looked for again when its name is wanted.
             let Some(spot) = self.find(number, place - 1) else { continue };
-            if let Spot::File(object, _) = &spot
-                && self.early.held.len() < MAX_HELD
-                && !self.early.held.contains_key(&object.inode)
-                && let Ok(file) = space::open(object, &root)
-            {
-                self.early.held.insert(object.inode, file);
-            }
             if let Some(target) = self.targets.get_mut(&number) {
+                self.early.hold(number, target, &spot);
                 target.spots.insert(place, spot);
                 self.early.placed += 1;
             }
