@@ -1,6 +1,7 @@
 //! Names of call paths where the program has none of its own: debug files elsewhere, or nowhere.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -30,6 +31,27 @@ fn sites(traced: &Traced) -> Result<&Vec<Value>> {
 fn debug_link() -> Result<()> {
     if requires_root() {
         Sites::default().check(&trace("paths_split", &ROUNDS, "paths", &STACKS)?);
+    }
+    Ok(())
+}
+
+/// The files of the paths are told with their build ids, and no others.
+#[test]
+fn build_ids() -> Result<()> {
+    if requires_root() {
+        let path = environment::target("paths_split")?;
+        let traced = trace("paths_split", &ROUNDS, "paths", &STACKS)?;
+        let modules = &traced.outcome.report()["targets"][0]["modules"];
+        let modules = modules.as_array().context("a list of modules")?;
+        let program = modules.iter().find(|module| module["name"] == "paths_split");
+        let program = program.with_context(|| format!("no program in {modules:?}"))?;
+        assert_eq!(program["build_id"], elf::build_id(&path)?);
+        assert_eq!(program["path"], path.to_str().context("a plain path")?);
+        let frames = sites(&traced)?.iter().filter_map(|site| site["frames"].as_array()).flatten();
+        let used: BTreeSet<_> = frames.filter_map(|frame| frame["module"].as_str()).collect();
+        let told: BTreeSet<_> =
+            modules.iter().filter_map(|module| module["name"].as_str()).collect();
+        assert_eq!(used, told);
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ use super::{
     wire::MAX_ADDRESSES,
 };
 use crate::{
-    account::{Began, Frame, Snapshot, SymbolFacts, TargetFacts},
+    account::{Began, Frame, Module, Snapshot, SymbolFacts, TargetFacts},
     target::{MappedObject, Process},
 };
 
@@ -41,6 +41,8 @@ const MAX_TARGETS: usize = 4096;
 const MAX_ROOTS: usize = 128;
 /// How often a generated function is looked for: JIT compilers write their maps late.
 const MAX_TRIES: u8 = 5;
+/// Files of a target that are told with their build ids.
+const MAX_MODULES: usize = 1024;
 /// Sentences about what went wrong that are kept.
 const MAX_TROUBLES: usize = 16;
 
@@ -91,6 +93,8 @@ struct Target {
     /// The newest last.
     spaces: Vec<Space>,
     places: BTreeMap<u64, Known>,
+    /// Files that its places lie in.
+    modules: BTreeSet<Module>,
     /// Where places lay when their call path was found.
     spots: BTreeMap<u64, Spot>,
     /// When its mappings may be read next for call paths.
@@ -195,6 +199,7 @@ impl Symbols {
             root,
             spaces: Vec::new(),
             places: BTreeMap::new(),
+            modules: BTreeSet::new(),
             spots: BTreeMap::new(),
             next_look: None,
         };
@@ -335,12 +340,15 @@ impl Symbols {
 
     /// Takes the answers that have come.
     pub fn collect(&mut self) {
-        while let Ok(Done { target, frames, trouble }) = self.done.try_recv() {
+        while let Ok(Done { target, frames, module, trouble }) = self.done.try_recv() {
             if let Some(trouble) = trouble {
                 self.given_up += frames.len() as u64;
                 self.trouble(trouble);
             }
             let Some(target) = self.targets.get_mut(&target) else { continue };
+            if target.modules.len() < MAX_MODULES {
+                target.modules.extend(module);
+            }
             for (place, frame) in frames {
                 let tries = match target.places.get(&place) {
                     Some(Known::Asked { tries }) => *tries,
@@ -396,6 +404,7 @@ impl Symbols {
         };
         for shown in &mut snapshot.targets {
             let Some(target) = self.targets.get(&shown.target) else { continue };
+            shown.modules = target.modules.iter().cloned().collect();
             for place in places(shown) {
                 facts.places += 1;
                 match target.places.get(&place) {

@@ -28,7 +28,7 @@ use super::{
     wire::{self, Name},
 };
 use crate::{
-    account::{Frame, Inlined},
+    account::{Frame, Inlined, Module},
     target::{DebugSearch, Elf, MappedObject, SymbolKind, elf::readable, open_regular},
     unwind::{LONGEST_RETURN, returns_from_signal},
 };
@@ -67,6 +67,8 @@ pub(super) enum Within {
 pub(super) struct Done {
     pub(super) target: u32,
     pub(super) frames: Vec<(u64, Frame)>,
+    /// The file that they lie in.
+    pub(super) module: Option<Module>,
     /// Why there are no better ones.
     pub(super) trouble: Option<String>,
 }
@@ -117,7 +119,20 @@ impl Resolver {
             Within::Generated { map } => (generated(map.as_ref(), &job.places), None),
         };
         let places = job.places.iter().map(|&(place, _)| place);
-        Done { target: job.target, frames: places.zip(frames).collect(), trouble }
+        let module = match &job.within {
+            Within::Object { file, object, .. } => Some(self.module(file, object)),
+            Within::Vdso | Within::Generated { .. } => None,
+        };
+        Done { target: job.target, frames: places.zip(frames).collect(), module, trouble }
+    }
+
+    fn module(&self, file: &File, object: &MappedObject) -> Module {
+        let known = identity(file).ok().and_then(|key| self.known.get(&key));
+        Module {
+            name: space::module(object),
+            path: wire::cut(&object.shown_path),
+            build_id: known.and_then(|known| known.elf.build_id()).map(str::to_owned),
+        }
     }
 
     fn object(
