@@ -26,6 +26,8 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("places_static", "places", &["-static"]),
     ("paths_fixed", "paths", &["-no-pie", "-fno-pic"]),
     ("paths_static", "paths", &["-static"]),
+    // Its unwind tables are for debuggers alone: `.debug_frame`.
+    ("paths_bare", "paths", &["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]),
 ];
 
 fn main() -> Result<()> {
@@ -55,7 +57,7 @@ fn main() -> Result<()> {
     let stripped = out.join("psweep_stripped");
     run(Command::new("objcopy").arg("--strip-all").arg(&psweep).arg(&stripped))?;
     split_debug("psweep", &out)?;
-    for name in ["places", "places_fixed", "places_static", "paths"] {
+    for name in ["places", "places_fixed", "places_static", "paths", "paths_static", "paths_bare"] {
         split_debug(name, &out)?;
         let stripped = out.join(format!("{name}_stripped"));
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;

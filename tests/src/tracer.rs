@@ -1,8 +1,14 @@
 //! drainprof under test: starting it, waiting until its probes are in place, and its report.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Instant,
+};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -121,6 +127,27 @@ impl Tracer {
     /// The process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
+    }
+
+    /// Waits until it holds a file open while it has nothing to do: it does not just read it.
+    pub fn holds(&mut self, path: &Path) -> Result<()> {
+        let pid = self.process.pid();
+        let status = || fs::read_to_string(format!("/proc/{pid}/status"));
+        let is_open = || -> Result<bool> {
+            // A descriptor may be closed meanwhile.
+            let mut descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+            Ok(descriptors.any(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == path)))
+        };
+        let until = Instant::now() + environment::deadline();
+        loop {
+            // It has not run in between if its context switches are the same.
+            let before = status()?;
+            if before.contains("State:\tS") && is_open()? && status()? == before {
+                return Ok(());
+            }
+            ensure!(Instant::now() < until, "{} is never opened", path.display());
+            thread::yield_now();
+        }
     }
 
     /// Where its report goes.

@@ -3,8 +3,10 @@
  * lines that it went through, is printed at the end (paths.h).
  *
  * usage: paths [rounds=N] [warm=N: rounds before it is ready] [fork=1: a child does the same]
- *              [plugin=FILE: also from a library that calls back, and is unloaded at the end; with stops=1 it stops
- *              at `loaded` (all rounds done) and `unloaded`]
+ *              [plugin=FILE: also from a library that calls back, and is unloaded at the end]
+ *              [jit=1: also from generated code, which has a perf map until the end]
+ *              [vdso=1: also, once, from a signal handler that interrupts the vDSO]
+ *              [stops=1: it stops at `done` (all rounds) and `unloaded` (with what they used gone)]
  *              [deep=N: also from a recursion so deep] [alt=1: also from a signal handler with a stack of its own]
  *              [large=1: also over frames of 20 KB] [kind=drain|bulk|slab]
  */
@@ -13,7 +15,11 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <ucontext.h>
 
 #define DRIVEN(mark) " < drive@" mark " < main@driving < * < _start"
@@ -60,7 +66,7 @@ FRAME static void path_sort(void) {
 }
 
 /* A signal handler, entered from a system call of the C library. */
-PATH(signalled, "make_object@made < on_signal@on_signal < * < path_signal@signal" DRIVEN("drive_signal"));
+PATH(signalled, "make_object@made < on_signal@on_signal < __restore_rt < * < path_signal@signal" DRIVEN("drive_signal"));
 FRAME static void on_signal(int number) {
     (void)number;
     make_object(&signalled); /* mark: on_signal */
@@ -72,7 +78,7 @@ FRAME static void path_signal(void) {
 }
 
 /* A signal handler that interrupts an instruction which is no call. What stands before it is on another line. */
-PATH(faulted, "make_object@made < on_fault@on_fault < * < path_fault@fault" DRIVEN("drive_fault"));
+PATH(faulted, "make_object@made < on_fault@on_fault < __restore_rt < path_fault@fault" DRIVEN("drive_fault"));
 FRAME static void on_fault(int number, siginfo_t *info, void *context) {
     (void)number, (void)info;
     make_object(&faulted); /* mark: on_fault */
@@ -221,8 +227,52 @@ FRAME static void path_plugin(void) {
     FOLLOWED;
 }
 
+/* Through code that is made while it runs, with a frame pointer (`jit=1`). */
+PATH(generated, "make_object@made < from_jit@from_jit < made while it runs < path_jit@jit" DRIVEN("drive_jit"));
+static u8 *code;
+static char code_map[64];
+FRAME static void from_jit(void) {
+    make_object(&generated); /* mark: from_jit */
+    FOLLOWED;
+}
+FRAME static void path_jit(void) {
+    ((void (*)(void (*)(void)))(uintptr_t)code)(from_jit); /* mark: jit */
+    FOLLOWED;
+}
+static void make_code(void) {
+    /* push rbp; mov rbp, rsp; call rdi; pop rbp; ret */
+    static const u8 bytes[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+    code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (code == MAP_FAILED) _exit(8);
+    memcpy(code, bytes, sizeof bytes);
+    snprintf(code_map, sizeof code_map, "/tmp/perf-%d.map", (int)getpid());
+    FILE *map = fopen(code_map, "w");
+    if (!map) _exit(9);
+    fprintf(map, "%llx %llx made while it runs\n", (unsigned long long)(uintptr_t)code, (unsigned long long)sizeof bytes);
+    fclose(map);
+}
+
+/* A signal handler that interrupts the vDSO, wherever in it (`vdso=1`). */
+PATH(timed, "make_object@made < on_tick@on_tick < __restore_rt < * < path_vdso@vdso" DRIVEN("drive_vdso"));
+static volatile bool ticked;
+FRAME static void on_tick(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info;
+    u64 at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP], vdso = getauxval(AT_SYSINFO_EHDR);
+    if (ticked || at - vdso >= 8192) return;
+    ticked = true;
+    make_object(&timed); /* mark: on_tick */
+    FOLLOWED;
+}
+FRAME static void path_vdso(void) {
+    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+    struct timespec now;
+    setitimer(ITIMER_REAL, &often, NULL);
+    while (!ticked) clock_gettime(CLOCK_MONOTONIC, &now); /* mark: vdso */
+    setitimer(ITIMER_REAL, &never, NULL);
+}
+
 static u64 depth;
-static bool alternates, larges;
+static bool alternates, larges, interrupts;
 
 FRAME static void drive(u64 times) {
     for (u64 i = 0; i < times; i++) path_a(); /* mark: drive_a */
@@ -244,6 +294,9 @@ FRAME static void drive(u64 times) {
     if (depth) recurse(&deep, depth);
     if (alternates) path_alternate(); /* mark: drive_alternate */
     if (larges) path_large();         /* mark: drive_large */
+    if (code) path_jit();             /* mark: drive_jit */
+    if (interrupts && !ticked && !paths_warming)
+        path_vdso(); /* mark: drive_vdso */
     FOLLOWED;
 }
 
@@ -261,6 +314,7 @@ static void handlers(void) {
     handle(SIGUSR1, on_signal, NULL, 0);
     handle(SIGUSR2, on_alternate, NULL, SA_ONSTACK);
     handle(SIGILL, NULL, on_fault, SA_SIGINFO);
+    handle(SIGALRM, NULL, on_tick, SA_SIGINFO | SA_RESTART);
 }
 
 static void load(const char *file) {
@@ -280,6 +334,8 @@ static void know_paths(void) {
     if (depth) paths_know(&deep);
     if (alternates) paths_know(&alternate);
     if (larges) paths_know(&large);
+    if (code) paths_know(&generated);
+    if (interrupts) paths_know(&timed);
 }
 
 int main(int argc, char **argv) {
@@ -287,9 +343,11 @@ int main(int argc, char **argv) {
     u64 rounds = option("rounds", 100), warm = option("warm", 0);
     const char *file = option_text("plugin", NULL);
     depth = option("deep", 0), alternates = option("alt", 0), larges = option("large", 0);
+    interrupts = option("vdso", 0);
     const char *kind = option_text("kind", "drain");
     paths_truth.kind = !strcmp(kind, "bulk") ? BULK : !strcmp(kind, "slab") ? SLAB_HEAP : DRAIN;
     if (file) load(file);
+    if (option("jit", 0)) make_code();
     handlers();
     know_paths();
     paths_warming = true;
@@ -303,11 +361,10 @@ int main(int argc, char **argv) {
         drive(2); /* mark: driving */
         paths_end_round();
     }
-    if (library) {
-        stop_at("loaded");
-        dlclose(library);
-        stop_at("unloaded");
-    }
+    stop_at("done");
+    if (library) dlclose(library);
+    if (code && (munmap(code, 4096) || unlink(code_map))) _exit(9);
+    stop_at("unloaded");
     /* A line at a time: what the child has printed is whole. */
     while (wait(NULL) > 0) {}
     paths_finish();

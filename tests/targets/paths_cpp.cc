@@ -15,11 +15,11 @@ PATH(unwound, "make_object@made < shop::Guard::~Guard@guard < shop::unwinding" D
 PATH(after, "make_object@made < shop::unwinding@after" DRIVEN("drive_unwound"));
 PATH(whole, "make_object@made < shop::Cart<int>::fill@filled < shop::whole_cart@whole" DRIVEN("drive_whole"));
 PATH(real, "make_object@made < shop::Cart<double>::fill@filled < shop::real_cart@real" DRIVEN("drive_real"));
-PATH(called, "make_object@made < ~operator()@lambda < * < shop::apply@apply < shop::with_lambda@called" DRIVEN("drive_called"));
+PATH(called, "make_object@made < shop::with_lambda()::{lambda()#1}::operator()@lambda < * < shop::apply@apply < shop::with_lambda@called" DRIVEN("drive_called"));
 PATH(dispatched, "make_object@made < shop::Loud::speak@speak < shop::dispatch@dispatch" DRIVEN("drive_dispatched"));
 PATH(sorted, "make_object@made < shop::less@less < * < shop::sorting@sorting_cpp" DRIVEN("drive_sorted"));
 
-// Not static: where a function has no linkage name, DWARF names it without its namespace.
+// Static functions and lambdas have no linkage name, so that DWARF names them without their scope.
 namespace shop {
 
 FRAME void thrower(bool really) {
@@ -27,7 +27,7 @@ FRAME void thrower(bool really) {
     FOLLOWED;
 }
 
-FRAME void trying() {
+FRAME static void trying() {
     try {
         make_object(&tried); /* mark: tried */
         thrower(true);
@@ -53,7 +53,7 @@ struct Guard {
     }
 };
 
-FRAME void unwinding() {
+FRAME static void unwinding() {
     try {
         Guard guard;
         thrower(true);
@@ -89,7 +89,7 @@ FRAME void apply(const std::function<void()> &what) {
     FOLLOWED;
 }
 FRAME void with_lambda() {
-    apply([] { /* mark: called */
+    apply([]() __attribute__((noinline, noipa)) { /* mark: called */
         make_object(&called); /* mark: lambda */
         FOLLOWED;
     });
@@ -111,7 +111,7 @@ FRAME void dispatch(Voice *voice) {
     FOLLOWED;
 }
 
-FRAME bool less(int left, int right) {
+FRAME static bool less(int left, int right) {
     make_object(&sorted); /* mark: less */
     FOLLOWED;
     return left < right;

@@ -10,7 +10,7 @@ use drainprof_tests::{
     environment::{self, requires_root},
     paths::{Sites, steps},
     target::Target,
-    tracer::{self, Traced, Tracer, trace, trace_from_start},
+    tracer::{Traced, Tracer, trace, trace_from_start},
 };
 use serde_json::Value;
 
@@ -169,8 +169,8 @@ fn children() -> Result<()> {
     Ok(())
 }
 
-/// Paths through a library that was unloaded before anybody asked for names have theirs from its file; and if the
-/// file is gone as well, from the time when a line of the live view showed them.
+/// Paths through a library that was unloaded, and deleted, before anybody asked for names have theirs from the file, which
+/// was opened when they were found.
 #[test]
 fn unloaded_library() -> Result<()> {
     if requires_root() {
@@ -180,15 +180,11 @@ fn unloaded_library() -> Result<()> {
             fs::copy(environment::target("places_plugin")?, &library)?;
             let option = format!("plugin={}", library.display());
             let mut target = Target::start("paths", &[&option, "stops=1", "rounds=50"])?;
-            let mut command = tracer::command()?;
-            command.args(["attach", "-p", &target.pid().to_string(), "-i", "50ms"]).args(STACKS);
-            command.args(["-o", "ndjson", "--profile", &environment::profile("paths")]);
-            let mut tracer = Tracer::spawn(command)?;
-            tracer.attached()?;
+            let more = [&STACKS[..], &["-i", "1000s"]].concat();
+            let mut tracer = Tracer::attach(&[target.pid()], "paths", &more)?;
             target.go()?;
-            target.reaches("loaded")?;
-            // Each round opens two granules.
-            while deleted && !interval_with(&mut tracer, 100)? {}
+            target.reaches("done")?;
+            tracer.holds(&library)?;
             if deleted {
                 fs::remove_file(&library)?;
             }
@@ -196,21 +192,11 @@ fn unloaded_library() -> Result<()> {
             target.reaches("unloaded")?;
             target.go()?;
             let truths = target.finish()?.truths;
-            let mut outcome = tracer.finish()?;
-            let last = outcome.stdout.last().context("the stream has a last line")?;
-            let mut record: Value = serde_json::from_str(last)?;
-            outcome.report = Some(record["report"].take());
+            let outcome = tracer.finish()?;
             Sites::default().check(&Traced { truths, outcome });
         }
     }
     Ok(())
-}
-
-/// Whether the next interval of an `ndjson` stream tells of `opened` granules.
-fn interval_with(tracer: &mut Tracer, opened: u64) -> Result<bool> {
-    let line = tracer.process().expect_out("{\"record\":\"interval\"")?;
-    let record: Value = serde_json::from_str(&line)?;
-    Ok(record["allocators"][0]["total"]["opened"] == opened)
 }
 
 /// At level `objects` all of these programs are counted exactly, and have no sites.

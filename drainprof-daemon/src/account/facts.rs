@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
 
-use super::{Curve, Frames, Moment, SiteFacts, SymbolFacts};
+use super::{Curve, Frames, Module, Moment, SiteFacts, SymbolFacts};
 use crate::{
     plan::Finding,
     profile::{Level, Profile},
@@ -125,6 +125,8 @@ pub struct TargetFacts {
     pub findings: Vec<Finding>,
     /// The names of its places, as far as they are known.
     pub frames: Frames,
+    /// The files that these lie in, in order.
+    pub modules: Vec<Module>,
 }
 
 /// One allocator instance of one target.

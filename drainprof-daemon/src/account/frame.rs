@@ -33,6 +33,17 @@ pub struct Inlined {
     pub line: Option<u32>,
 }
 
+/// A file that code is mapped from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Module {
+    /// What frames call it: its name without the directory.
+    pub name: String,
+    /// Its path, as the process saw it.
+    pub path: String,
+    /// Its build id, in hexadecimal digits.
+    pub build_id: Option<String>,
+}
+
 /// Names by address, of one process.
 pub type Frames = BTreeMap<u64, Frame>;
 

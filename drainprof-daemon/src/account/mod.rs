@@ -13,6 +13,6 @@ pub use facts::{
     TargetFacts,
 };
 pub use flows::{Flow, Flows, History, Moment};
-pub use frame::{Frame, Frames, Inlined, SymbolFacts};
+pub use frame::{Frame, Frames, Inlined, Module, SymbolFacts};
 pub use sites::{CallPath, Lateness, PathEnd, SiteFacts};
 pub use windows::Windows;

@@ -243,9 +243,7 @@ impl Driver {
             }
             ready = self.stage.stacks() => {
                 ready.context("waiting for stacks failed")?;
-                if let Stage::Watching { observer, .. } = &mut self.stage {
-                    observer.learn_paths();
-                }
+                self.learn_paths();
                 Ok(Happening::Quiet)
             }
             Some(ended) = self.ends.join_next(), if !self.ends.is_empty() => {
@@ -263,6 +261,7 @@ impl Driver {
                 if let Stage::Watching { observer, .. } = &mut self.stage {
                     observer.relieve();
                     observer.retry_paths();
+                    symbols::place(&mut self.symbols, observer);
                     if self.history.due(observer.observed()) {
                         self.history.add(observer.moment());
                     }
@@ -294,6 +293,14 @@ impl Driver {
             let newcomers = observer.newcomers(self.met);
             self.met += newcomers.len();
             symbols.meet(&newcomers);
+        }
+    }
+
+    /// Unwinds the stacks that have come, and looks up at once where their code lies.
+    fn learn_paths(&mut self) {
+        if let Stage::Watching { observer, .. } = &mut self.stage {
+            observer.learn_paths();
+            symbols::place(&mut self.symbols, observer);
         }
     }
 
@@ -338,9 +345,7 @@ impl Driver {
 
     /// One line, record or screen.
     pub(super) fn interval(&mut self) -> Result<()> {
-        if let Stage::Watching { observer, .. } = &mut self.stage {
-            observer.learn_paths();
-        }
+        self.learn_paths();
         let mut snapshot = self.snapshot();
         symbols::now(&mut self.symbols, &mut snapshot);
         let options = report::Options { slack: SLACK, ..self.options.clone() };
@@ -376,8 +381,8 @@ impl Driver {
         if let Stage::Watching { observer, .. } = &mut self.stage {
             observer.stop();
             settle(observer).await;
-            observer.learn_paths();
         }
+        self.learn_paths();
         self.take_events()
     }
 

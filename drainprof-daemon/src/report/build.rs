@@ -79,6 +79,20 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<String, Option<u64>> {
 fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
     let probes: Vec<Probe> = facts.probes.iter().map(probe).collect();
     let ended = facts.ended.is_some();
+    let allocators: Vec<Allocator> = facts
+        .allocators
+        .iter()
+        .map(|allocator_facts| {
+            let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
+            trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
+            sites::add(&mut shown, allocator_facts, snapshot, options.top);
+            frame::add(&mut shown, &facts.frames);
+            if snapshot.sample > 1 {
+                sampling::add(&mut shown, allocator_facts, snapshot.sample);
+            }
+            shown
+        })
+        .collect();
     Target {
         target: facts.target,
         pid: facts.pid,
@@ -103,20 +117,8 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         findings: facts.findings.iter().map(told_at_attach).collect(),
         cost: cost(&probes, snapshot),
         probes,
-        allocators: facts
-            .allocators
-            .iter()
-            .map(|allocator_facts| {
-                let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
-                trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
-                sites::add(&mut shown, allocator_facts, snapshot, options.top);
-                frame::add(&mut shown, &facts.frames);
-                if snapshot.sample > 1 {
-                    sampling::add(&mut shown, allocator_facts, snapshot.sample);
-                }
-                shown
-            })
-            .collect(),
+        modules: frame::modules(&allocators, &facts.modules),
+        allocators,
     }
 }
 

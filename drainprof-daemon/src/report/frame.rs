@@ -1,5 +1,7 @@
 //! Places by name: the frames of a report, and how far naming has come.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Allocator, build::hex};
@@ -35,6 +37,33 @@ pub struct Inlined {
     pub file: Option<String>,
     /// Line in it.
     pub line: Option<u64>,
+}
+
+/// A file that frames of call paths lie in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Module {
+    /// What frames call it: its name without the directory.
+    pub name: String,
+    /// Its path, as the process saw it.
+    pub path: String,
+    /// Its build id, in hexadecimal digits; null where it has none, or could not be read.
+    pub build_id: Option<String>,
+}
+
+/// The files that frames of listed sites lie in. Two of them may have the same name.
+pub(super) fn modules(allocators: &[Allocator], known: &[account::Module]) -> Vec<Module> {
+    let sites = allocators.iter().flat_map(|allocator| allocator.sites.iter().flatten());
+    let names: BTreeSet<&str> = sites
+        .flat_map(|site| &site.frames)
+        .filter_map(|frame| frame.frame.module.as_deref())
+        .collect();
+    let used = known.iter().filter(|module| names.contains(module.name.as_str()));
+    used.map(|account::Module { name, path, build_id }| Module {
+        name: name.clone(),
+        path: path.clone(),
+        build_id: build_id.clone(),
+    })
+    .collect()
 }
 
 /// How far naming has come.

@@ -28,7 +28,7 @@ mod verdict;
 use std::time::Duration;
 
 pub use drainprof_common::spec::Kind;
-pub use frame::{Frame, Inlined, Symbols};
+pub use frame::{Frame, Inlined, Module, Symbols};
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use model::{

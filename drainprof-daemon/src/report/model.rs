@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, Kind, Site, Symbols};
+use super::{Frame, Kind, Module, Site, Symbols};
 use crate::profile::Level;
 
 /// The schema's name and version.
@@ -193,6 +193,9 @@ pub struct Target {
     pub probes: Vec<Probe>,
     /// Its allocators, one per profile and instance.
     pub allocators: Vec<Allocator>,
+    /// The files that the frames of its sites lie in. Earlier versions did not tell them.
+    #[serde(default)]
+    pub modules: Vec<Module>,
 }
 
 /// What a process's probes cost it: hits times the price of a hit at each probe's place.

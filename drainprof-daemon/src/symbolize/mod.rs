@@ -10,6 +10,7 @@ mod helper;
 mod names;
 mod perf_map;
 mod resolve;
+mod scope;
 mod space;
 pub(crate) mod vdso;
 mod wire;

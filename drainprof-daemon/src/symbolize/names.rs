@@ -1,7 +1,7 @@
 //! Which places have which names: asks for new ones, remembers all, and puts them into snapshots.
 //!
 //! Nothing here waits: mappings are read and files opened while a process lives, everything else is a job
-//! for `resolve`. Driven by `cli`, once per live line and at the end.
+//! for `resolve`. Driven by `cli`, once per live line and at the end, and where call paths are found (`early`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,6 +13,7 @@ use std::{
         mpsc::{self, Receiver, SyncSender, TrySendError},
     },
     thread,
+    time::Instant,
 };
 
 use super::{
@@ -22,7 +23,7 @@ use super::{
     wire::MAX_ADDRESSES,
 };
 use crate::{
-    account::{Began, Frame, Snapshot, SymbolFacts, TargetFacts},
+    account::{Began, Frame, Module, Snapshot, SymbolFacts, TargetFacts},
     target::{MappedObject, Process},
 };
 
@@ -40,6 +41,8 @@ const MAX_TARGETS: usize = 4096;
 const MAX_ROOTS: usize = 128;
 /// How often a generated function is looked for: JIT compilers write their maps late.
 const MAX_TRIES: u8 = 5;
+/// Files of a target that are told with their build ids.
+const MAX_MODULES: usize = 1024;
 /// Sentences about what went wrong that are kept.
 const MAX_TROUBLES: usize = 16;
 
@@ -72,6 +75,7 @@ pub struct Symbols {
     postponed: bool,
     given_up: u64,
     troubles: Vec<String>,
+    early: early::Early,
 }
 
 /// What is known of one target.
@@ -89,6 +93,12 @@ struct Target {
     /// The newest last.
     spaces: Vec<Space>,
     places: BTreeMap<u64, Known>,
+    /// Files that its places lie in.
+    modules: BTreeSet<Module>,
+    /// Where places lay when their call path was found.
+    spots: BTreeMap<u64, Spot>,
+    /// When its mappings may be read next for call paths.
+    next_look: Option<Instant>,
 }
 
 /// A file, and places in it with their offsets.
@@ -124,6 +134,7 @@ impl Symbols {
             postponed: false,
             given_up: 0,
             troubles: Vec::new(),
+            early: early::Early::default(),
         })
     }
 
@@ -148,7 +159,8 @@ impl Symbols {
             if fresh.is_empty() {
                 continue;
             }
-            if facts.ended.is_none() {
+            let known = |place: &u64| target.spots.contains_key(place);
+            if facts.ended.is_none() && !fresh.iter().all(known) {
                 target.look();
             }
             self.ask(facts.target, fresh);
@@ -187,6 +199,9 @@ impl Symbols {
             root,
             spaces: Vec::new(),
             places: BTreeMap::new(),
+            modules: BTreeSet::new(),
+            spots: BTreeMap::new(),
+            next_look: None,
         };
         // A child's mappings are its parent's, until it has places of its own.
         if facts.ended.is_none() && parent.is_none() {
@@ -201,7 +216,7 @@ impl Symbols {
         for place in fresh {
             // The call lies before the place that it returns to, maybe as the last of its function.
             let Some(call) = place.checked_sub(1) else { continue };
-            match self.find(number, call) {
+            match self.spot(number, place, call) {
                 Some(Spot::File(object, offset)) => {
                     let group = files.entry(object.inode).or_insert_with(|| (object, Vec::new()));
                     group.1.push((place, offset));
@@ -215,7 +230,11 @@ impl Symbols {
         let (root, pid_inside, uid) = (Arc::clone(&target.root), target.pid_inside, target.uid);
         for (object, places) in files.into_values() {
             for chunk in places.chunks(MAX_ADDRESSES) {
-                let within = match space::open(&object, &root) {
+                let within = match self
+                    .early
+                    .file(&object)
+                    .map_or_else(|| space::open(&object, &root), Ok)
+                {
                     Ok(file) => {
                         let (object, root) = (Arc::clone(&object), Arc::clone(&root));
                         Within::Object { file, object, root }
@@ -246,8 +265,15 @@ impl Symbols {
         }
         for chunk in generated.chunks(MAX_ADDRESSES) {
             let map = perf_map::open(&root, pid_inside, uid).ok();
+            let map = map.or_else(|| self.early.map(number));
             self.send(number, chunk, Within::Generated { map });
         }
+    }
+
+    /// What lay before a place when its call path was found, or lies there.
+    fn spot(&self, number: u32, place: u64, call: u64) -> Option<Spot> {
+        let early = self.targets.get(&number).and_then(|target| target.spots.get(&place));
+        early.cloned().or_else(|| self.find(number, call))
     }
 
     /// What lay at an address of a target: now, earlier, or in its parent.
@@ -256,7 +282,9 @@ impl Symbols {
         // A family of forks is not followed further than this.
         for _ in 0..16 {
             let target = self.targets.get(&next?)?;
+            let lay = || target.spots.get(&address.wrapping_add(1)).cloned();
             let found = target.spaces.iter().rev().find_map(|space| space.find(address));
+            let found = found.or_else(lay);
             if found.is_some() {
                 return found;
             }
@@ -312,12 +340,15 @@ impl Symbols {
 
     /// Takes the answers that have come.
     pub fn collect(&mut self) {
-        while let Ok(Done { target, frames, trouble }) = self.done.try_recv() {
+        while let Ok(Done { target, frames, module, trouble }) = self.done.try_recv() {
             if let Some(trouble) = trouble {
                 self.given_up += frames.len() as u64;
                 self.trouble(trouble);
             }
             let Some(target) = self.targets.get_mut(&target) else { continue };
+            if target.modules.len() < MAX_MODULES {
+                target.modules.extend(module);
+            }
             for (place, frame) in frames {
                 let tries = match target.places.get(&place) {
                     Some(Known::Asked { tries }) => *tries,
@@ -347,6 +378,22 @@ impl Symbols {
         known.filter(|known| matches!(known, Known::Asked { .. })).count()
     }
 
+    /// How many places of a snapshot have been answered, and how many there are.
+    #[must_use]
+    pub fn progress(&self, snapshot: &Snapshot) -> (usize, usize) {
+        let (mut answered, mut all) = (0, 0);
+        for shown in &snapshot.targets {
+            let Some(target) = self.targets.get(&shown.target) else { continue };
+            for place in places(shown) {
+                all += 1;
+                let known = target.places.get(&place);
+                answered +=
+                    usize::from(matches!(known, Some(Known::Named(_) | Known::Unnamed { .. })));
+            }
+        }
+        (answered, all)
+    }
+
     /// Puts the names that are known into a snapshot.
     pub fn fill(&self, snapshot: &mut Snapshot) {
         let mut facts = SymbolFacts {
@@ -357,6 +404,7 @@ impl Symbols {
         };
         for shown in &mut snapshot.targets {
             let Some(target) = self.targets.get(&shown.target) else { continue };
+            shown.modules = target.modules.iter().cloned().collect();
             for place in places(shown) {
                 facts.places += 1;
                 match target.places.get(&place) {
@@ -423,5 +471,6 @@ fn places(facts: &TargetFacts) -> BTreeSet<u64> {
     all
 }
 
+mod early;
 #[cfg(test)]
 mod tests;

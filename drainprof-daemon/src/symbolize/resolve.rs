@@ -7,8 +7,11 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
-    io,
-    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
+    io::{self, Seek as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{FileExt as _, MetadataExt as _},
+    },
     path::PathBuf,
     sync::{
         Arc,
@@ -25,8 +28,9 @@ use super::{
     wire::{self, Name},
 };
 use crate::{
-    account::{Frame, Inlined},
+    account::{Frame, Inlined, Module},
     target::{DebugSearch, Elf, MappedObject, SymbolKind, elf::readable, open_regular},
+    unwind::{LONGEST_RETURN, returns_from_signal},
 };
 
 /// Largest debug file that is read.
@@ -35,6 +39,8 @@ const MAX_DEBUG_FILE: u64 = 16 << 30;
 const JOB_LIMIT: Duration = Duration::from_secs(10);
 /// Objects whose symbol tables are kept from job to job.
 const MAX_KNOWN: usize = 4;
+/// What C libraries call the code that a signal handler returns to.
+const TRAMPOLINE: &str = "__restore_rt";
 
 /// Addresses of one target that lie in one thing.
 #[derive(Debug)]
@@ -61,6 +67,8 @@ pub(super) enum Within {
 pub(super) struct Done {
     pub(super) target: u32,
     pub(super) frames: Vec<(u64, Frame)>,
+    /// The file that they lie in.
+    pub(super) module: Option<Module>,
     /// Why there are no better ones.
     pub(super) trouble: Option<String>,
 }
@@ -111,7 +119,20 @@ impl Resolver {
             Within::Generated { map } => (generated(map.as_ref(), &job.places), None),
         };
         let places = job.places.iter().map(|&(place, _)| place);
-        Done { target: job.target, frames: places.zip(frames).collect(), trouble }
+        let module = match &job.within {
+            Within::Object { file, object, .. } => Some(self.module(file, object)),
+            Within::Vdso | Within::Generated { .. } => None,
+        };
+        Done { target: job.target, frames: places.zip(frames).collect(), module, trouble }
+    }
+
+    fn module(&self, file: &File, object: &MappedObject) -> Module {
+        let known = identity(file).ok().and_then(|key| self.known.get(&key));
+        Module {
+            name: space::module(object),
+            path: wire::cut(&object.shown_path),
+            build_id: known.and_then(|known| known.elf.build_id()).map(str::to_owned),
+        }
     }
 
     fn object(
@@ -142,9 +163,9 @@ impl Resolver {
             return (places.iter().map(bare).collect(), None);
         };
         // Where the file says otherwise than its mappings, nothing is named.
-        let addresses: Vec<Option<u64>> =
-            places.iter().map(|&(_, offset)| elf.code_at(offset).ok()).collect();
-        let asked: Vec<u64> = addresses.iter().flatten().copied().collect();
+        let addresses: Vec<Option<At>> =
+            places.iter().map(|&(_, offset)| At::find(elf, file, offset)).collect();
+        let asked: Vec<u64> = addresses.iter().flatten().map(|at| at.address).collect();
         let mut trouble = None;
         let mut names = if self.bad.contains(&key) {
             Vec::new()
@@ -161,13 +182,13 @@ impl Resolver {
             }
         }
         .into_iter();
-        let frames = places.iter().zip(addresses).map(|(place, address)| {
+        let frames = places.iter().zip(addresses).map(|(place, at)| {
             let frame = bare(place);
-            let Some(address) = address else { return frame };
-            let frame = Frame { module_offset: Some(address + 1), ..frame };
+            let Some(at) = at else { return frame };
+            let frame = Frame { module_offset: Some(at.address + at.before), ..frame };
             match names.next().flatten() {
-                Some(name) => named(name, frame),
-                None => from_symbols(elf, address, frame),
+                Some(name) => named(name, at, frame),
+                None => from_symbols(elf, at, frame),
             }
         });
         (frames.collect(), trouble)
@@ -212,7 +233,7 @@ impl Resolver {
             };
             match &self.vdso {
                 // It is linked at address 0.
-                Some(elf) => from_symbols(elf, offset, bare),
+                Some(elf) => from_symbols(elf, At { address: offset, before: 1 }, bare),
                 None => bare,
             }
         });
@@ -231,11 +252,33 @@ fn identity(file: &File) -> io::Result<Key> {
     Ok((metadata.dev(), metadata.ino(), metadata.size(), metadata.ctime_nsec() ^ metadata.ctime()))
 }
 
-/// The frame with what the helper has said. It was asked for the last byte of the call.
-fn named(name: Name, frame: Frame) -> Frame {
+/// The address whose name is that of a place.
+#[derive(Clone, Copy)]
+struct At {
+    /// In the object's own address space.
+    address: u64,
+    /// How many bytes before the place: one, where the call is that returns to it; none where nothing was called.
+    before: u64,
+}
+
+impl At {
+    /// `offset` is that of the byte before the place. `None` where the file says otherwise than its mappings.
+    fn find(elf: &Elf, file: &File, offset: u64) -> Option<Self> {
+        let address = elf.code_at(offset).ok()?;
+        let mut code = [0; LONGEST_RETURN];
+        let read = file.read_at(&mut code, offset + 1).unwrap_or_default();
+        if returns_from_signal(&code[..read]) {
+            return Some(Self { address: address + 1, before: 0 });
+        }
+        Some(Self { address, before: 1 })
+    }
+}
+
+/// The frame with what the helper has said.
+fn named(name: Name, at: At, frame: Frame) -> Frame {
     Frame {
         function: Some(name.function),
-        offset: Some(name.offset.saturating_add(1)),
+        offset: Some(name.offset.saturating_add(at.before)),
         file: name.file,
         line: name.line,
         inlined: name
@@ -248,19 +291,25 @@ fn named(name: Name, frame: Frame) -> Frame {
 }
 
 /// The frame with the name that our own reader finds.
-fn from_symbols(elf: &Elf, address: u64, frame: Frame) -> Frame {
-    match elf.symbol_at(address) {
+fn from_symbols(elf: &Elf, at: At, frame: Frame) -> Frame {
+    match elf.symbol_at(at.address) {
         Some(hit) if hit.kind != SymbolKind::Object => Frame {
-            offset: Some(address - hit.vaddr + 1),
+            offset: Some(at.address - hit.vaddr + at.before),
             function: Some(wire::cut(&readable(&hit.name))),
             ..frame
         },
+        // Stripped libraries have no symbol of it, but it is known by its code.
+        _ if at.before == 0 => {
+            Frame { offset: Some(0), function: Some(TRAMPOLINE.to_owned()), ..frame }
+        }
         _ => frame,
     }
 }
 
 fn generated(map: Option<&File>, places: &[(u64, u64)]) -> Vec<Frame> {
     let addresses: Vec<u64> = places.iter().map(|&(_, address)| address).collect();
+    // It may have been read before, through another descriptor of the same file.
+    let map = map.and_then(|mut map| map.rewind().is_ok().then_some(map));
     let names = map.map(|map| perf_map::names(map, &addresses)).unwrap_or_default();
     let mut names = names.into_iter();
     addresses

@@ -22,7 +22,10 @@ use blazesym::symbolize::{
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use super::wire::{self, Answer, MAX_ADDRESSES, MAX_INLINED, Name, Request};
+use super::{
+    scope,
+    wire::{self, Answer, MAX_ADDRESSES, MAX_INLINED, Name, Request},
+};
 
 /// Memory of the helper beyond the files that it maps.
 const MAX_MEMORY: u64 = 2 << 30;
@@ -82,31 +85,48 @@ impl Object {
     /// The name of one address, of the first file that knows a line, else of the first that knows one.
     fn name(&self, address: u64) -> Option<Name> {
         let mut found: Option<Name> = None;
-        // What has no DWARF, or damaged, may still have symbols.
-        for debug in [true, false] {
-            for file in &self.files {
-                let mut elf = Elf::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
-                elf.debug_syms = debug;
-                let source = Source::Elf(elf);
-                // Arithmetic on hostile numbers panics in some builds; the other file may do.
-                let ask = || {
-                    let input = Input::VirtOffset(address);
-                    match self.symbolizer.symbolize_single(&source, input) {
-                        Ok(Symbolized::Sym(symbol)) => Some(of(&symbol)),
-                        _ => None,
-                    }
-                };
-                let Ok(Some(name)) = catch_unwind(AssertUnwindSafe(ask)) else { continue };
-                if name.line.is_some() {
-                    return Some(name);
-                }
-                found.get_or_insert(name);
+        for file in &self.files {
+            let Some(name) = self.ask(file, true, address) else { continue };
+            let has_line = name.line.is_some();
+            if has_line || found.is_none() {
+                found = Some(name);
             }
-            if found.is_some() {
+            if has_line {
                 break;
             }
         }
-        found
+        match found {
+            Some(name) if scope::may_be_missing(&name) => Some(self.with_scope(name, address)),
+            Some(name) => Some(name),
+            // What has no DWARF, or damaged, may still have symbols.
+            None => self.files.iter().find_map(|file| self.ask(file, false, address)),
+        }
+    }
+
+    /// The name with the scope that the symbol table knows: DWARF has no linkage name of C++ functions that other
+    /// files cannot call, and their short name is not enough.
+    fn with_scope(&self, name: Name, address: u64) -> Name {
+        let symbols = self.files.iter().filter_map(|file| self.ask(file, false, address));
+        let scoped = symbols
+            .map(|symbol| symbol.function)
+            .find_map(|symbol| scope::of(&symbol, &name.function).map(str::to_owned));
+        Name { function: scoped.unwrap_or(name.function), ..name }
+    }
+
+    /// What one file says of an address: its DWARF, or its symbol tables alone.
+    fn ask(&self, file: &File, debug: bool, address: u64) -> Option<Name> {
+        let mut elf = Elf::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        elf.debug_syms = debug;
+        let source = Source::Elf(elf);
+        let ask = || {
+            let input = Input::VirtOffset(address);
+            match self.symbolizer.symbolize_single(&source, input) {
+                Ok(Symbolized::Sym(symbol)) => Some(of(&symbol)),
+                _ => None,
+            }
+        };
+        // Arithmetic on hostile numbers panics in some builds; the other file may do.
+        catch_unwind(AssertUnwindSafe(ask)).ok().flatten()
     }
 }
 

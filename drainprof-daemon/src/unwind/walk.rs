@@ -34,6 +34,15 @@ const CODE: std::ops::Range<u64> = 0x1000..1 << 47;
 const RETURNS: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 5], &[0xb8, 15, 0, 0, 0, 0x0f, 5]];
 
+/// Longest of these instructions, in bytes.
+pub(crate) const LONGEST_RETURN: usize = 9;
+
+/// Whether code begins with the return from a signal handler. What calls a handler is no call: the handler's return
+/// address is that code's first byte.
+pub(crate) fn returns_from_signal(code: &[u8]) -> bool {
+    RETURNS.iter().any(|returns| code.starts_with(returns))
+}
+
 /// Bounds and places.
 #[derive(Clone, Debug)]
 pub struct UnwinderOptions {
@@ -317,9 +326,8 @@ impl Unwinder {
     /// `None` where this cannot be told now.
     fn guess(&mut self, space: u32, at: &Cursor, snapshot: &Snapshot<'_>) -> Option<Rule> {
         let pid = self.spaces.get(&space)?.process.pid;
-        let longest = RETURNS.iter().map(|code| code.len()).max().unwrap_or_default();
-        let code = read_code(pid, at.pc, longest);
-        if RETURNS.iter().any(|returns| code.starts_with(returns)) {
+        let code = read_code(pid, at.pc, LONGEST_RETURN);
+        if returns_from_signal(&code) {
             return Some(Rule::SIGNAL);
         }
         // In the middle of a prologue the frame pointer is still the caller's, and would hide it.

@@ -25,6 +25,8 @@ const AGAIN: Duration = Duration::from_millis(400);
 const TRIES: u32 = 3;
 /// Stacks that wait for that at once.
 const MAX_WAITING: usize = 256;
+/// Paths that were found and not taken notice of: usually none, since they are taken at once.
+const MAX_FRESH: usize = 4096;
 
 /// All that is known of call paths.
 pub(super) struct Paths {
@@ -33,6 +35,8 @@ pub(super) struct Paths {
     met: HashMap<u32, SpaceRanges>,
     /// Paths whose end was found here, by number.
     found: BTreeMap<u32, Arc<CallPath>>,
+    /// Those of them that nobody took notice of yet, with the target in which they were found.
+    fresh: Vec<(u32, Arc<CallPath>)>,
     /// Stacks that could not be unwound yet: when to try again, and how often it was tried.
     waiting: Vec<(Instant, u32, StackSnapshot)>,
 }
@@ -50,6 +54,12 @@ impl Observer {
         if let Some(paths) = &mut self.paths {
             while paths.learn(&mut self.session) != 0 {}
         }
+    }
+
+    /// The call paths that were found since this was last asked, each with its target. Their addresses mean something now;
+    /// libraries may be unloaded soon.
+    pub fn take_new_paths(&mut self) -> Vec<(u32, Arc<CallPath>)> {
+        self.paths.as_mut().map(|paths| std::mem::take(&mut paths.fresh)).unwrap_or_default()
     }
 
     /// Tries again what could not be unwound; called now and then.
@@ -70,6 +80,7 @@ impl Paths {
             }),
             met: HashMap::new(),
             found: BTreeMap::new(),
+            fresh: Vec::new(),
             waiting: Vec::new(),
         })
     }
@@ -144,7 +155,11 @@ impl Paths {
         addresses.extend(&walk.addresses);
         let end = if addresses.len() > MAX_PATH { PathEnd::TooDeep } else { walk.end };
         addresses.truncate(MAX_PATH);
-        self.found.insert(head.path, Arc::new(CallPath { addresses, end }));
+        let found = Arc::new(CallPath { addresses, end });
+        if self.fresh.len() < MAX_FRESH {
+            self.fresh.push((head.target, Arc::clone(&found)));
+        }
+        self.found.insert(head.path, found);
         // Without a rule the kernel side would ask again with every allocation.
         let key = rule_key(head.space, &head.at);
         if walk.rules.iter().any(|(known, _)| *known == key) {

@@ -279,6 +279,7 @@ pub(super) fn target_facts(target: &Target) -> TargetFacts {
         probes: Vec::new(),
         findings: target.findings.clone(),
         frames: Frames::new(),
+        modules: Vec::new(),
     }
 }
 

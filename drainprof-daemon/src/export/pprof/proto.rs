@@ -71,6 +71,8 @@ pub(super) struct Mapping {
     pub(super) memory_limit: u64,
     #[prost(int64, tag = "5")]
     pub(super) filename: i64,
+    #[prost(int64, tag = "6")]
+    pub(super) build_id: i64,
     /// Whether names were looked for, so that a viewer need not.
     #[prost(bool, tag = "7")]
     pub(super) has_functions: bool,

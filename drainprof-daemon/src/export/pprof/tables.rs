@@ -162,11 +162,13 @@ impl Tables {
         let next = self.mapping.len() as u64 + 1;
         let id = *self.mappings.entry((target.target, filename, start)).or_insert(next);
         if id == next {
+            let build_id = build_id(target, module).map_or(0, |build_id| self.text(build_id));
             self.mapping.push(Mapping {
                 id,
                 memory_start: start,
                 memory_limit: 0,
                 filename,
+                build_id,
                 has_functions: true,
                 has_filenames: true,
                 has_line_numbers: true,
@@ -178,6 +180,13 @@ impl Tables {
         }
         id
     }
+}
+
+/// The build id of a module, if no other has its name.
+fn build_id<'a>(target: &'a Target, name: &str) -> Option<&'a str> {
+    let mut named = target.modules.iter().filter(|module| module.name == name);
+    let first = named.next()?;
+    named.next().is_none().then_some(first.build_id.as_deref()).flatten()
 }
 
 /// The place of opening in words.

@@ -47,6 +47,7 @@ fn check(profile: &Profile) {
     }
     for mapping in &profile.mapping {
         is_string(mapping.filename);
+        is_string(mapping.build_id);
     }
     for function in &profile.function {
         [function.name, function.system_name, function.filename].into_iter().for_each(is_string);
@@ -207,4 +208,26 @@ fn hostile_reports() {
         assert!(!text.chars().any(escape::is_hostile), "{text:?}");
         assert!(text.len() < 20_000);
     }
+}
+
+/// A module has its build id, unless another of the same name makes it ambiguous, or there is none.
+#[test]
+fn build_ids() {
+    let ids = |report: &Report| -> BTreeMap<String, String> {
+        let profile = decoded(report);
+        check(&profile);
+        let told = |mapping: &proto::Mapping| {
+            let of = |number| text(&profile, number).to_owned();
+            (of(mapping.filename), of(mapping.build_id))
+        };
+        profile.mapping.iter().map(told).collect()
+    };
+    let mut report = built(&samples::stacks_snapshot());
+    let module = report.targets[0].modules[0].clone();
+    assert_eq!(module.name, "svc");
+    let told = ids(&report);
+    assert_eq!(told["svc"], module.build_id.clone().unwrap());
+    assert!(told.iter().any(|(name, id)| name != "svc" && id.is_empty()), "{told:?}");
+    report.targets[0].modules.push(module);
+    assert_eq!(ids(&report)["svc"], "");
 }

@@ -1,6 +1,6 @@
 //! `--no-paths`: takes from a report what tells where and on what it was measured, so that it can be passed on.
 //!
-//! Taken out: addresses, source files and lines, labels. Replaced by pseudonyms: modules, executables and
+//! Taken out: addresses, source files and lines, labels, build ids. Replaced by pseudonyms: modules, executables and
 //! probed objects (`module-1`), process and thread names, process numbers, instances, granule ids, and names
 //! of functions that hold a `/` (code that a process generates is often named after its source file).
 //! Messages of findings that may quote any of it are left out. What stays: names of functions and profiles,
@@ -79,6 +79,11 @@ impl Anonymiser {
         for probe in &mut target.probes {
             self.module(&mut probe.object);
             self.function(&mut probe.symbol);
+        }
+        for module in &mut target.modules {
+            self.module(&mut module.name);
+            module.path.clone_from(&module.name);
+            module.build_id = None;
         }
         target.allocators.iter_mut().for_each(|allocator| self.allocator(allocator));
     }

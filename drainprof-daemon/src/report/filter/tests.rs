@@ -199,6 +199,7 @@ fn anonymous_reports() {
             "request\\u",
             "libcache",
             "libplugin",
+            "00112233",
             "4242",
             "123456",
         ] {
@@ -215,6 +216,20 @@ fn anonymous_reports() {
         }
         assert_eq!(report::invariants(&report), Vec::<String>::new(), "{name}");
     }
+}
+
+/// Files are told by the pseudonym that their frames have, without path and build id.
+#[test]
+fn anonymous_files() {
+    let mut report = Report::build(&samples::stacks_snapshot(), &Options::default());
+    assert!(report.targets[0].modules[0].build_id.is_some());
+    Filter::new(Wanted { no_paths: true, ..Wanted::default() }).apply(&mut report);
+    let module = &report.targets[0].modules[0];
+    assert!(module.name.starts_with("module-"), "{module:?}");
+    assert_eq!((&module.path, &module.build_id), (&module.name, &None));
+    let mut frames =
+        report.targets[0].allocators[0].sites.iter().flatten().flat_map(|site| &site.frames);
+    assert!(frames.any(|frame| frame.frame.module.as_ref() == Some(&module.name)));
 }
 
 /// One thing has one pseudonym, in one report and in all that pass the same filter; another has another.

@@ -15,7 +15,8 @@ use drainprof_common::{
 use crate::{
     account::{
         AllocatorFacts, Began, Curve, CurvePoint, Duty, DutyFacts, Ended, Frame, Frames,
-        GranuleFacts, Inlined, ProbeFacts, SelfUse, Snapshot, SymbolFacts, TargetFacts, Windows,
+        GranuleFacts, Inlined, Module, ProbeFacts, SelfUse, Snapshot, SymbolFacts, TargetFacts,
+        Windows,
     },
     plan,
     profile::{Address, Expr, Kind, Level, MatchRule, Probe, Profile, Role, Source},
@@ -216,6 +217,11 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             probes: probes.to_vec(),
             findings: Vec::new(),
             frames: frames(),
+            modules: vec![Module {
+                name: "svc".to_owned(),
+                path: "/usr/bin/svc".to_owned(),
+                build_id: Some("0011223344556677".to_owned()),
+            }],
         }],
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 use crate::{
-    account::Ended,
+    account::{CallPath, Ended},
     report::samples,
     target::{
         mapped_objects,
@@ -63,7 +63,11 @@ fn named(symbols: &mut Symbols, snapshot: &mut Snapshot) -> SymbolFacts {
 fn inside_opens(pid: u32, path: &Path) -> u64 {
     let elf = open(path, &[]);
     let hit = &elf.resolve("opens")[0];
-    let offset = hit.file_offset.unwrap() + 2;
+    loaded(pid, path, hit.file_offset.unwrap() + 2)
+}
+
+/// Where the code at `offset` of a running program's file lies.
+fn loaded(pid: u32, path: &Path, offset: u64) -> u64 {
     let objects = mapped_objects(pid).unwrap();
     let mapping = objects
         .iter()
@@ -121,6 +125,54 @@ fn ended_processes() {
     assert_eq!(after.targets[0].frames[&place].module.as_deref(), Some("echo"));
 }
 
+/// A path that was found while the process lived is named after its end, though its file was deleted before anybody
+/// asked; one that was not is missing. A child has what was found in its parent.
+#[test]
+fn paths_are_placed_when_they_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = cc(directory.path(), "echo", ECHO, &["-O1"]);
+    let process = Waiting::start(&path);
+    let pid = process.pid();
+    let place = inside_opens(pid, &path);
+    let found = Arc::new(CallPath { addresses: vec![0, place, 7, place], ..CallPath::default() });
+    let (mut early, mut late) = (symbols(), symbols());
+    // Found before the target was met, as that of a child may be.
+    early.place(&[(0, found)]);
+    early.meet(&snapshot(pid, &[]).targets);
+    early.place(&[]);
+    late.meet(&snapshot(pid, &[]).targets);
+    fs::remove_file(&path).unwrap();
+    drop(process);
+
+    let mut after = snapshot(pid, &[place]);
+    after.targets[0].ended = Some(Ended::Exit(None));
+    assert_eq!(named(&mut late, &mut after.clone()).named, 0);
+    let mut child = snapshot(u32::MAX, &[place]).targets.remove(0);
+    (child.target, child.ended) = (1, Some(Ended::Exit(None)));
+    child.began = Began::Forked(0);
+    after.targets.push(child);
+    let facts = named(&mut early, &mut after);
+    assert_eq!((facts.named, facts.pending), (2, 0), "{:?}", facts.troubles);
+    for target in &after.targets {
+        assert_eq!(target.frames[&place].function.as_deref(), Some("opens"));
+    }
+}
+
+/// However many paths are found, and of whomever, a bounded number of addresses is kept.
+#[test]
+fn many_paths() {
+    let mut symbols = symbols();
+    symbols.meet(&snapshot(std::process::id(), &[]).targets);
+    for target in [0, 1] {
+        for first in (1..=MAX_PLACES as u64).step_by(128) {
+            let addresses = (first..first + 128).collect();
+            symbols.place(&[(target, Arc::new(CallPath { addresses, ..CallPath::default() }))]);
+        }
+    }
+    assert!(symbols.early.queued <= MAX_PLACES);
+    assert_eq!(symbols.early.placed, 0);
+}
+
 /// A child has its parent's names; a stranger does not.
 #[test]
 fn forked_children() {
@@ -145,6 +197,31 @@ fn many_places() {
     let facts = named(&mut symbols(), &mut snapshot(u32::MAX, &places));
     assert_eq!((facts.places, facts.left_out), (places.len() as u64, 10));
     assert_eq!((facts.named, facts.pending), (0, 0));
+}
+
+/// What a signal handler returns to is no call's place: it is named by its own first byte, and by its code where it has
+/// no symbol; what only begins like it is not.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn signal_returns() {
+    const CODE: &str = "__asm__(\".text\\n nop\\n .type back, @function\\n back: mov $15, %rax\\n syscall\\n\"
+        \".size back, .-back\\n nop\\n .type other, @function\\n other: mov $16, %rax\\n syscall\\n .size other, .-other\");";
+    let directory = tempfile::tempdir().unwrap();
+    let source = format!("{CODE}\n{ECHO}");
+    let whole = cc(directory.path(), "whole", &source, &["-O1"]);
+    let bare = cc(directory.path(), "bare", &source, &["-O1", "-s"]);
+    let elf = open(&whole, &[]);
+    let offsets = ["back", "other"].map(|name| elf.resolve(name)[0].file_offset.unwrap());
+    for (path, name) in [(&whole, "back"), (&bare, "__restore_rt")] {
+        let process = Waiting::start(path);
+        let [back, other] = offsets.map(|offset| loaded(process.pid(), path, offset));
+        let mut snapshot = snapshot(process.pid(), &[back, other]);
+        assert_eq!(named(&mut symbols(), &mut snapshot).named, 1);
+        let frame = &snapshot.targets[0].frames[&back];
+        assert_eq!((frame.function.as_deref(), frame.offset), (Some(name), Some(0)));
+        assert!(frame.module_offset.is_some());
+        assert_eq!(snapshot.targets[0].frames[&other].function, None);
+    }
 }
 
 /// An address in the vDSO is named by the kernel's own symbols.
