@@ -147,3 +147,36 @@ fn short_looks() -> Result<()> {
     }
     Ok(())
 }
+
+/// One program whose call paths have the four patterns, in the same granules: each path is judged for itself, and
+/// the allocator as a whole by the one that leaks.
+#[test]
+fn four_call_paths() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    // Sweeping over the objects takes at most the hundredth part of the time: a small table is swept often, however
+    // slow the build is.
+    let options = ["--level", "stacks", "--max-objects", "4096"];
+    let args = ["rate=50", "seconds=12"];
+    let traced = trace_from_start("patterns_sites", &args, "arena", &options)?;
+    traced.exact();
+    assert_eq!(retention(&traced)["verdict"], "linear_leak");
+    let sites = &traced.outcome.report()["targets"][0]["allocators"][0]["sites"];
+    let sites = sites.as_array().context("a list")?;
+    for (function, verdict) in [
+        ("leak", "linear_leak"),
+        ("cache", "bounded"),
+        ("mixed", "mixed"),
+        ("shutdown_only", "freed_at_shutdown"),
+    ] {
+        let is_it = |site: &&Value| {
+            let mut frames = site["frames"].as_array().into_iter().flatten();
+            frames.any(|frame| frame["function"] == function)
+        };
+        let site = sites.iter().find(is_it).with_context(|| format!("no site {function}"))?;
+        assert_eq!(site["verdict"], verdict, "{function}: {}", site["verdict_reason"]);
+        assert_eq!(site["granules_pinned"], 600, "{function}");
+    }
+    Ok(())
+}

@@ -38,11 +38,17 @@ pub struct Curve {
 
 impl Default for Curve {
     fn default() -> Self {
-        Self { kept: Vec::new(), newest: None, interval_ns: FIRST_INTERVAL.as_nanos() as u64 }
+        Self::new()
     }
 }
 
 impl Curve {
+    /// A curve without points.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { kept: Vec::new(), newest: None, interval_ns: FIRST_INTERVAL.as_nanos() as u64 }
+    }
+
     /// Adds a point. One that is older than the newest is left out; one of the same time replaces it.
     pub fn add(&mut self, point: CurvePoint) {
         match &mut self.newest {

@@ -1,5 +1,6 @@
 //! The ledger: facts per target, allocator and granule. Pure: no I/O, clock, async or lock.
 
+mod courses;
 mod curve;
 mod facts;
 mod flows;
@@ -7,6 +8,7 @@ mod frame;
 mod sites;
 mod windows;
 
+pub use courses::{COURSES, Course, Courses, SiteNow};
 pub use curve::{CURVE_POINTS, Curve, CurvePoint, FIRST_INTERVAL, HeldBytes, held_bytes};
 pub use facts::{
     AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use drainprof_common::hist::Hist;
 
+use super::Course;
+
 /// Why a call path ends where it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathEnd {
@@ -94,6 +96,8 @@ pub struct SiteFacts {
     pub threads: Vec<String>,
     /// Whether there are more threads than [`SiteFacts::threads`] names.
     pub more_threads: bool,
+    /// What it holds back over time; `None` where that is not known. With a duty cycle, in the last window.
+    pub course: Option<Course>,
 }
 
 /// Names of threads that are kept per site.
@@ -124,6 +128,7 @@ impl SiteFacts {
             last_ns: 0,
             threads: Vec::new(),
             more_threads: false,
+            course: None,
         }
     }
 
@@ -139,7 +144,7 @@ impl SiteFacts {
     }
 
     /// Adds what was counted of the same site elsewhere: under another number, or in another window. Granules that
-    /// both have counted count twice.
+    /// both have counted count twice; two courses make none, so the other's is told.
     pub fn join(&mut self, other: &Self) {
         let earliest =
             |one: u64, two: u64| if one == 0 || (two != 0 && two < one) { two } else { one };
@@ -166,6 +171,9 @@ impl SiteFacts {
         self.first_ns = earliest(self.first_ns, other.first_ns);
         self.last_ns = self.last_ns.max(other.last_ns);
         self.more_threads |= other.more_threads;
+        if other.course.is_some() {
+            self.course.clone_from(&other.course);
+        }
         for name in &other.threads {
             if self.threads.contains(name) {
                 continue;

@@ -50,15 +50,24 @@ impl<T: Pod> Mapped<T> {
 
     /// The value at `index`, each of its words read at once; zeroed beyond the end.
     pub(super) fn get(&self, index: usize) -> T {
-        let mut value = T::zeroed();
-        let Some(words) = self.words().get(index * Self::WORDS..(index + 1) * Self::WORDS) else {
-            return value;
+        self.part(index, 0)
+    }
+
+    /// What stands from word `first` of the value at `index` on; zeroed where that does not fit into the value.
+    pub(super) fn part<P: Pod>(&self, index: usize, first: usize) -> P {
+        const { assert!(size_of::<P>().is_multiple_of(8), "parts are whole words") };
+        let mut part = P::zeroed();
+        let end = first + size_of::<P>() / 8;
+        let at = index * Self::WORDS;
+        let Some(words) = self.words().get(at + first..at + end).filter(|_| end <= Self::WORDS)
+        else {
+            return part;
         };
-        let bytes = bytemuck::bytes_of_mut(&mut value);
+        let bytes = bytemuck::bytes_of_mut(&mut part);
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.load(Ordering::Acquire).to_ne_bytes());
         }
-        value
+        part
     }
 
     /// One word of the value at `index`, for atomic changes.

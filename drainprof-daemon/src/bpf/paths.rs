@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    mem::offset_of,
     os::fd::{AsFd as _, OwnedFd},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -10,8 +11,9 @@ use aya::{
     Ebpf,
     maps::{HashMap, MapData, RingBuf},
 };
+use bytemuck::Zeroable as _;
 use drainprof_common::{
-    maps::{ObjectValue, Slot, WAYS, cursor, tag},
+    maps::{Bucket, ObjectEntry, ObjectValue, Slot, WAYS, cursor, tag},
     paths::{
         NO_WORDS, PathSlot, PinPair, PinSites, SPACE_SLOTS, SPACES, SiteSlot, SnapshotHead,
         SpaceRanges, pin_word,
@@ -27,6 +29,8 @@ use super::{
     session::{Plain, mapped, take},
 };
 
+/// Words of a granule's slot before its label.
+const SLOT_HEAD: usize = offset_of!(Slot, label) / 8;
 /// Records taken from the ring in one go.
 const SNAPSHOTS_AT_ONCE: usize = 1024;
 
@@ -84,7 +88,7 @@ pub struct PathRecord {
 pub struct LiveObject {
     /// The object.
     pub object: ObjectValue,
-    /// Its granule; all zero where it has none that is followed.
+    /// Its granule, without the label; all zero where it has none that is followed.
     pub granule: Slot,
 }
 
@@ -212,25 +216,29 @@ impl Session {
 
     /// Shows every live object that has a site. While programs run, some that come or go meanwhile are missed.
     pub fn each_object(&self, mut show: impl FnMut(LiveObject)) {
+        // Most words of slots and of buckets are not looked at: labels, keys, empty entries.
         let mut show = |object: ObjectValue| {
             if object.site != 0 {
-                let granule = self.slots.get(object.slot as usize);
+                let mut granule = Slot::zeroed();
+                let known: [u64; SLOT_HEAD] = self.slots.part(object.slot as usize, 0);
+                bytemuck::cast_slice_mut(std::slice::from_mut(&mut granule))[..SLOT_HEAD]
+                    .copy_from_slice(&known);
                 show(LiveObject { object, granule });
             }
         };
         for index in 0..self.buckets.len() {
-            let is_full = |way: usize| {
-                self.buckets
-                    .word(index, way)
-                    .is_some_and(|tag| tag.load(Ordering::Acquire) & tag::STATE == tag::FULL)
-            };
-            if !(0..WAYS).any(is_full) {
-                continue;
-            }
-            let bucket = self.buckets.get(index);
-            for way in 0..WAYS {
-                if bucket.tags[way] & tag::STATE == tag::FULL {
-                    show(bucket.entries[way].value);
+            let tags: [u64; WAYS] = self.buckets.part(index, 0);
+            for (way, seen) in tags.into_iter().enumerate() {
+                if seen & tag::STATE != tag::FULL {
+                    continue;
+                }
+                let entry = (offset_of!(Bucket, entries) + way * size_of::<ObjectEntry>()) / 8;
+                let value = entry + offset_of!(ObjectEntry, value) / 8;
+                let object: ObjectValue = self.buckets.part(index, value);
+                // Where the tag has changed the object went, and another may stand in its place.
+                let tag = self.buckets.word(index, way);
+                if tag.is_some_and(|tag| tag.load(Ordering::Acquire) == seen) {
+                    show(object);
                 }
             }
         }

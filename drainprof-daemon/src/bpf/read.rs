@@ -61,8 +61,14 @@ impl Session {
     /// Whose series it is.
     #[must_use]
     pub fn series_key(&self, series: u32) -> Option<SeriesKey> {
+        self.series_state(series).map(|state| state.key)
+    }
+
+    /// What is known of a series; `None` where there is none of this number.
+    #[must_use]
+    pub fn series_state(&self, series: u32) -> Option<SeriesState> {
         let state = self.series_state.get(series as usize);
-        (state.created_ns != 0).then_some(state.key)
+        (state.created_ns != 0).then_some(state)
     }
 
     fn sum_totals(&self, series: usize) -> Totals {

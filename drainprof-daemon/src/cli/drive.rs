@@ -366,8 +366,8 @@ impl Driver {
     }
 
     /// What is known now.
-    fn snapshot(&self) -> Snapshot {
-        let snapshot = match &self.stage {
+    fn snapshot(&mut self) -> Snapshot {
+        let snapshot = match &mut self.stage {
             Stage::Watching { observer, .. } => observer.snapshot(),
             Stage::Resting(resting) => resting.snapshot(),
             Stage::Changing => Snapshot::default(),

@@ -85,7 +85,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         .map(|allocator_facts| {
             let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
             trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
-            sites::add(&mut shown, allocator_facts, snapshot, options.top);
+            sites::add(&mut shown, allocator_facts, snapshot, ended, options.top);
             frame::add(&mut shown, &facts.frames);
             if snapshot.sample > 1 {
                 sampling::add(&mut shown, allocator_facts, snapshot.sample);

@@ -14,6 +14,7 @@ use drainprof_common::hist::Hist;
 use super::{
     Allocator, Kind, OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteFrame,
     build::{Known, hex, seconds, spread},
+    trend,
 };
 use crate::{
     account::{self, AllocatorFacts, CallPath, SiteFacts, Snapshot},
@@ -28,6 +29,7 @@ pub(super) fn add(
     allocator: &mut Allocator,
     facts: &AllocatorFacts,
     snapshot: &Snapshot,
+    ended: bool,
     top: usize,
 ) {
     if facts.level != Level::Stacks {
@@ -46,9 +48,9 @@ pub(super) fn add(
     }
     ranked.truncate(top);
     ranked.sort_by(order);
-    let begin = snapshot.now_ns.saturating_sub(snapshot.window.as_nanos() as u64);
     let known = Known::of(facts);
-    allocator.sites = Some(ranked.iter().map(|site| site.told(known, begin)).collect());
+    let told = ranked.iter().map(|site| site.told(known, snapshot, ended));
+    allocator.sites = Some(told.collect());
     allocator.sites_total = Some(total);
 }
 
@@ -104,7 +106,8 @@ impl<'a> Joined<'a> {
         key(self).cmp(&key(other))
     }
 
-    fn told(&self, known: Known, begin: u64) -> Site {
+    fn told(&self, known: Known, snapshot: &Snapshot, ended: bool) -> Site {
+        let begin = snapshot.now_ns.saturating_sub(snapshot.window.as_nanos() as u64);
         let Some(&first) = self.parts.first() else { return Site::default() };
         let sizes = |bytes: u64| known.sizes.then_some(bytes);
         let (pinned, all) = (self.pinned(), self.allocator.totals.pinned);
@@ -120,6 +123,11 @@ impl<'a> Joined<'a> {
         let since = |ns: u64| seconds(ns.saturating_sub(begin));
         let seen = self.parts.iter().map(|part| part.first_ns).filter(|&ns| ns != 0).min();
         let (threads, more_threads) = self.threads();
+        let (verdict, verdict_reason) = match self.parts[..] {
+            [only] => trend::of_site(only, self.allocator, snapshot, ended).unzip(),
+            // Courses of parts cannot be added up: they may have granules in common.
+            _ => (None, None),
+        };
         Site {
             granules_pinned: pinned,
             share: (all > 0).then(|| pinned as f64 / all as f64),
@@ -134,8 +142,8 @@ impl<'a> Joined<'a> {
             pin_delay_total_seconds: seconds(delays.sum),
             class: classes.class(),
             classes,
-            verdict: None,
-            verdict_reason: None,
+            verdict,
+            verdict_reason,
             allocated: self.sum(|part| part.allocated),
             allocated_bytes: sizes(self.sum(|part| part.allocated_bytes)),
             live,

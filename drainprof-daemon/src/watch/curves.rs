@@ -23,10 +23,11 @@ use crate::{
 /// However slowly the curves grow, new instances are noticed after this time.
 const LONGEST: Duration = Duration::from_millis(200);
 /// Sampling takes at most this part of one CPU: where it takes long, it is done more rarely.
-const SHARE: u32 = 100;
+pub(super) const SHARE: u32 = 100;
 
 impl Observer {
-    /// Takes a point of every curve that is not at its end; returns the time until the next is due.
+    /// Takes a point of every curve that is not at its end, those of sites too where it is time; returns the time
+    /// until the next is due.
     pub fn sample(&mut self) -> Duration {
         // Not the time of day: while other programs have the CPU, nothing is spent.
         let began = own_cpu();
@@ -46,9 +47,12 @@ impl Observer {
                 }
             }
         }
-        Duration::from_nanos(due_ns.saturating_sub(at_ns))
+        let wait = Duration::from_nanos(due_ns.saturating_sub(at_ns))
             .clamp(FIRST_INTERVAL, LONGEST)
-            .max(own_cpu().saturating_sub(began) * SHARE)
+            .max(own_cpu().saturating_sub(began) * SHARE);
+        // Sites take a share of their own.
+        self.sample_sites();
+        wait
     }
 
     /// The curve of a series up to now; `granules` are those of the series.
@@ -64,7 +68,7 @@ impl Observer {
         curve
     }
 
-    fn ended_targets(&self) -> BTreeSet<u32> {
+    pub(super) fn ended_targets(&self) -> BTreeSet<u32> {
         let ended = self.targets.iter().filter(|target| target.ended.is_some());
         ended.map(|target| target.target).collect()
     }

@@ -59,6 +59,7 @@ impl Observer {
     fn executed(&mut self, event: &Event) -> Ending {
         // The old image's curves end here.
         self.sample();
+        self.end_sites(event.target);
         if let Some(old) = self.targets.iter_mut().find(|target| target.target == event.target) {
             old.ended.get_or_insert(Ended::Exec);
         }

@@ -304,6 +304,7 @@ impl Observer {
         };
         // Its curves end here.
         self.sample();
+        self.end_sites(self.targets[index].target);
         self.targets[index].ended = Some(Ended::Exit(status));
         if self.session.target_of(pid) == Some(self.targets[index].target) {
             self.session.disarm(pid);

@@ -13,7 +13,7 @@ use drainprof_common::{
 
 use super::observer::{Observer, ObserverOptions};
 use crate::{
-    account::{CallPath, PathEnd},
+    account::{CallPath, Courses, PathEnd},
     bpf::{Session, SessionConfig, StackSnapshot},
     unwind::{self, Unwinder, UnwinderOptions},
 };
@@ -39,6 +39,10 @@ pub(super) struct Paths {
     fresh: Vec<(u32, Arc<CallPath>)>,
     /// Stacks that could not be unwound yet: when to try again, and how often it was tried.
     waiting: Vec<(Instant, u32, StackSnapshot)>,
+    /// What sites hold back over time.
+    pub(super) courses: Courses,
+    /// When the objects that are live are to be swept over again (`CLOCK_MONOTONIC` ns).
+    pub(super) sweep_due_ns: u64,
 }
 
 impl Observer {
@@ -82,6 +86,8 @@ impl Paths {
             found: BTreeMap::new(),
             fresh: Vec::new(),
             waiting: Vec::new(),
+            courses: Courses::default(),
+            sweep_due_ns: 0,
         })
     }
 

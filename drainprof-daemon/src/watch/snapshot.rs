@@ -47,7 +47,7 @@ struct Belongings {
 impl Observer {
     /// What is known now; with a duty cycle, of all windows.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&mut self) -> Snapshot {
         let now = self.window();
         let Some(duty) = self.options.duty else { return now };
         let duty = DutyFacts {
@@ -65,7 +65,7 @@ impl Observer {
     }
 
     /// What is known of this window alone.
-    pub(super) fn window(&self) -> Snapshot {
+    pub(super) fn window(&mut self) -> Snapshot {
         let now_ns = now_ns();
         let records = self.session.read_series();
         let mut belongings = self.belongings(&records, now_ns);
@@ -113,7 +113,7 @@ impl Observer {
         }
     }
 
-    fn belongings(&self, records: &[SeriesRecord], now_ns: u64) -> BTreeMap<u32, Belongings> {
+    fn belongings(&mut self, records: &[SeriesRecord], now_ns: u64) -> BTreeMap<u32, Belongings> {
         let mut belongings: BTreeMap<u32, Belongings> = BTreeMap::new();
         let pids: BTreeMap<u32, u32> = records
             .iter()

@@ -34,7 +34,7 @@ pub struct Resting {
 impl Observer {
     /// Ends a window. Counting was stopped ([`Observer::stop`]) and has settled. Probes and maps go in the
     /// background; the next window must not begin before.
-    pub fn rest(self) -> (Resting, Detaching) {
+    pub fn rest(mut self) -> (Resting, Detaching) {
         let (window, length) = (self.window(), self.window_length());
         let mut resting = Resting {
             config: self.config,

@@ -3,8 +3,8 @@
 //! One row of numbers per path, the path below it, innermost function first. What is the same for every
 //! program (the way from the kernel to `main` or to a thread's function) is left out of whole paths.
 
-use super::{Error, Page, Rows, SYMBOL, allocator::count, escape, frame};
-use crate::report::{Allocator, Kind, PathEnd, Site, SiteFrame, units};
+use super::{Error, Page, Rows, SENTENCE, SYMBOL, allocator::count, escape, frame};
+use crate::report::{Allocator, Growth, Kind, PathEnd, Site, SiteFrame, units};
 
 /// Lines that a path takes at most.
 const LINES: usize = 12;
@@ -60,9 +60,21 @@ impl Page<'_> {
         for (line, site) in lines.zip(sites) {
             self.line(&line)?;
             self.path(site)?;
+            self.growth_of(site)?;
             self.circumstances(site)?;
         }
         Ok(())
+    }
+
+    /// What its retention looks like over time, where that says something of it.
+    fn growth_of(&mut self, site: &Site) -> Result<(), Error> {
+        match (site.verdict, &site.verdict_reason) {
+            (None | Some(Growth::None | Growth::TooEarly), _) | (_, None) => Ok(()),
+            (Some(verdict), Some(reason)) => {
+                let reason = escape::shown(reason, SENTENCE);
+                self.wrapped(INDENT, &format!("[{}: {reason}]", verdict.words()))
+            }
+        }
     }
 
     fn path(&mut self, site: &Site) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use drainprof_common::hist::Hist;
 
 use super::{MS, NOW_NS, bulk, curve, drain, hist, snapshot};
 use crate::{
-    account::{CallPath, Frame, Inlined, Lateness, PathEnd, SiteFacts, Snapshot},
+    account::{CallPath, Course, Frame, Inlined, Lateness, PathEnd, SiteFacts, Snapshot},
     profile::{Expr, Level},
 };
 
@@ -49,6 +49,7 @@ pub(crate) fn site(granules_pinned: u64) -> SiteFacts {
         last_ns: NOW_NS - 20 * MS,
         threads: vec!["worker-1".to_owned(), "worker-2".to_owned()],
         more_threads: false,
+        course: None,
     }
 }
 
@@ -89,9 +90,22 @@ pub(crate) fn stacks_snapshot() -> Snapshot {
     facts.pin_delays = hist(424, 50 * MS);
     facts.pin_delays.merge(&hist(50, MS));
     let lateness = Lateness { fundamental: 1_800, undecided: 200, ..Lateness::default() };
-    let sessions = SiteFacts { path: path(&[at::SESSION]), lateness, ..site(2_000) };
+    let course = |granules: fn(u64) -> u64| {
+        let [came, went] = [0; 2];
+        Some(Course { curve: curve(granules), came, went })
+    };
+    let sessions = SiteFacts {
+        path: path(&[at::SESSION]),
+        lateness,
+        course: course(|tick| 10 * tick),
+        ..site(2_000)
+    };
     let lateness = Lateness { moderate: 424, ..Lateness::default() };
-    let cache = SiteFacts { path: path(&[at::CACHE]), ..drained(424, 50 * MS, lateness) };
+    let cache = SiteFacts {
+        path: path(&[at::CACHE]),
+        course: course(|tick| if tick < 200 { 2 } else { 0 }),
+        ..drained(424, 50 * MS, lateness)
+    };
     let lateness = Lateness { near: 50, ..Lateness::default() };
     let cut = CallPath { addresses: vec![at::PLUGIN], end: PathEnd::NoUnwindInfo };
     let plugin = SiteFacts { path: Arc::new(cut), more_threads: true, ..drained(50, MS, lateness) };

@@ -9,7 +9,7 @@ use drainprof_common::{hist::Hist, maps::Totals};
 
 use super::{Case, Growth};
 use crate::{
-    account::{AllocatorFacts, Curve, CurvePoint, Ended, Snapshot},
+    account::{AllocatorFacts, CallPath, Course, Curve, CurvePoint, Ended, SiteFacts, Snapshot},
     report::{Options, Report, Retention, samples},
 };
 
@@ -142,6 +142,19 @@ impl Run {
         held += changes[next..].iter().map(|change| change.1).sum::<i64>();
         values.push((self.length, held as f64));
         AllocatorFacts { pin_delays: delays, ..facts(&values, came, went) }
+    }
+
+    /// The same as what one call path does, which is number `path`.
+    pub(super) fn site(&self, seed: u64, path: u64) -> SiteFacts {
+        let facts = self.facts(seed);
+        SiteFacts {
+            path: Arc::new(CallPath { addresses: vec![path], ..CallPath::default() }),
+            granules_retained: facts.retained_granules,
+            retained_bytes: facts.retained_bytes,
+            delays: facts.pin_delays,
+            course: Some(Course { curve: facts.curve, ..Course::default() }),
+            ..samples::site(facts.totals.pinned)
+        }
     }
 
     /// The verdict on it.

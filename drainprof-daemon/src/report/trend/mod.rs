@@ -1,11 +1,13 @@
-//! What R(t) means: slope, forecast and verdict.
+//! What R(t) means: slope, forecast and verdict, of allocators and of sites.
 //!
-//! Facts come from `account::Curve`; here they are judged. The rules and their thresholds are explained
+//! Facts come from `account::Curve` and `account::Course`; here they are judged. The rules and their thresholds are explained
 //! in `docs/retention.md`. Called when a report is built.
 
 mod fit;
 #[cfg(test)]
 mod generated;
+#[cfg(test)]
+mod site_tests;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -15,7 +17,7 @@ use drainprof_common::hist::{BUCKETS, Hist, lower_bound};
 use self::fit::{At, Changes, Line};
 use super::{Growth, Kind, Retention, build::seconds};
 use crate::{
-    account::{AllocatorFacts, HeldBytes, Snapshot, held_bytes},
+    account::{AllocatorFacts, Curve, HeldBytes, SiteFacts, Snapshot, held_bytes},
     health::Health,
     profile::Level,
 };
@@ -50,10 +52,18 @@ const BEGINNING: f64 = 0.25;
 const TOLD: usize = 64;
 const DAY: f64 = 86_400.0;
 
+/// Whose granules are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Subject {
+    kind: Kind,
+    /// Those of one site; else of a whole allocator instance.
+    site: bool,
+}
+
 /// What is judged.
 struct Case<'a> {
-    kind: Kind,
-    facts: &'a AllocatorFacts,
+    subject: Subject,
+    curve: &'a Curve,
     /// Time since the first point, granules held back.
     course: Vec<At>,
     /// The same in bytes; empty where they are not known.
@@ -63,8 +73,11 @@ struct Case<'a> {
     /// Granules that were held back at some time, and those of them that went.
     came: u64,
     went: u64,
+    /// How long those that went were held back, seconds; see [`settling`].
+    settling: f64,
     /// Whether process or instance has ended.
     ended: bool,
+    destroyed: bool,
 }
 
 /// The part of a course from which slopes are taken, and what they are.
@@ -101,45 +114,62 @@ pub(super) fn add(
     }
     let case = Case::of(facts, ended);
     retention.series = Some(told(&case, snapshot));
-    if snapshot.duty.is_some() {
-        let (verdict, reason) = match case.came {
-            0 => (Growth::None, words::none(kind)),
-            _ => (Growth::TooEarly, words::windows()),
-        };
-        if Health::from_counts(&snapshot.losses).complete() {
-            (retention.verdict, retention.verdict_reason) = (Some(verdict), Some(reason));
+    case.tell(retention, snapshot);
+}
+
+/// The verdict on what a site holds back, and why; `None` where its course is not known, or something was lost.
+pub(super) fn of_site(
+    site: &SiteFacts,
+    facts: &AllocatorFacts,
+    snapshot: &Snapshot,
+    ended: bool,
+) -> Option<(Growth, String)> {
+    let mut scratch = Retention::default();
+    Case::of_site(site, facts, ended)?.tell(&mut scratch, snapshot);
+    scratch.verdict.zip(scratch.verdict_reason)
+}
+
+impl Case<'_> {
+    /// Adds what the course says, but for the course itself.
+    fn tell(&self, retention: &mut Retention, snapshot: &Snapshot) {
+        let complete = Health::from_counts(&snapshot.losses).complete();
+        if snapshot.duty.is_some() {
+            let (verdict, reason) = match self.came {
+                0 => (Growth::None, words::none(self.subject)),
+                _ => (Growth::TooEarly, words::windows()),
+            };
+            if complete {
+                (retention.verdict, retention.verdict_reason) = (Some(verdict), Some(reason));
+            }
+            return;
         }
-        return;
+        let (verdict, reason, course) = self.judge();
+        if let Some(course) = course {
+            let [low, high] = course.interval;
+            let slope = course.line.slope;
+            retention.slope_granules_per_second = Some(slope);
+            retention.slope_bytes_per_second = course.bytes;
+            // Two estimates of one slope; who reads the interval expects the slope in it.
+            retention.slope_interval = Some([low.min(slope), high.max(slope)]);
+            retention.r_squared = course.line.r_squared;
+        }
+        // A pin whose free was lost looks like one that is never freed, and a full map like a bound.
+        if !complete {
+            return;
+        }
+        if matches!(verdict, Growth::LinearLeak | Growth::Mixed) {
+            retention.forecast_bytes_per_day =
+                retention.slope_bytes_per_second.map(|slope| slope * DAY);
+        }
+        let details = words::details(self.subject, verdict, retention);
+        retention.verdict = Some(verdict);
+        retention.verdict_reason = Some(words::join(details, reason));
     }
-    let (verdict, reason, course) = case.judge();
-    if let Some(course) = course {
-        let [low, high] = course.interval;
-        let slope = course.line.slope;
-        retention.slope_granules_per_second = Some(slope);
-        retention.slope_bytes_per_second = course.bytes;
-        // Two estimates of one slope; who reads the interval expects the slope in it.
-        retention.slope_interval = Some([low.min(slope), high.max(slope)]);
-        retention.r_squared = course.line.r_squared;
-    }
-    // A pin whose free was lost looks like one that is never freed, and a full map like a bound.
-    if !Health::from_counts(&snapshot.losses).complete() {
-        return;
-    }
-    if matches!(verdict, Growth::LinearLeak | Growth::Mixed) {
-        retention.forecast_bytes_per_day =
-            retention.slope_bytes_per_second.map(|slope| slope * DAY);
-    }
-    let details = words::details(kind, verdict, retention);
-    retention.verdict = Some(verdict);
-    retention.verdict_reason = Some(words::join(details, reason));
 }
 
 impl<'a> Case<'a> {
     fn of(facts: &'a AllocatorFacts, ended: bool) -> Self {
         let kind = facts.profile.kind;
-        let first = facts.curve.points().next().map_or(0, |point| point.at_ns);
-        let points = || facts.curve.points().map(|at| (seconds(at.at_ns - first), at));
-        let bytes_known = held_bytes(&facts.profile) != HeldBytes::Unknown;
         let totals = &facts.totals;
         let (came, went) = if kind == Kind::Drain {
             (totals.pinned, totals.late_drained)
@@ -148,18 +178,71 @@ impl<'a> Case<'a> {
             let went = closed + totals.reopened + facts.destroyed_open;
             (totals.opened + totals.opened_before, went)
         };
+        let stays: &mut dyn Iterator<Item = &Hist> = if kind == Kind::Drain {
+            &mut std::iter::once(&facts.pin_delays)
+        } else {
+            &mut facts.lifetimes.values()
+        };
+        let settling = settling(stays);
+        let curve = &facts.curve;
         Self {
-            kind,
-            facts,
+            came,
+            went,
+            settling,
+            ..Self::on(curve, Subject { kind, site: false }, facts, ended)
+        }
+    }
+
+    /// `None` where the site's course is not known.
+    fn of_site(site: &'a SiteFacts, facts: &'a AllocatorFacts, ended: bool) -> Option<Self> {
+        static NOTHING: Curve = Curve::new();
+        let kind = facts.profile.kind;
+        let course = site.course.as_ref();
+        // Objects without ids are seen to come, and nobody knows which of them go.
+        site.live?;
+        let (came, went) = if kind == Kind::Drain {
+            (site.granules_pinned, site.granules_pinned.saturating_sub(site.granules_retained))
+        } else {
+            course.map(|course| (course.came, course.went))?
+        };
+        // What never pinned anything needs no course to say so.
+        let curve = match course {
+            Some(course) => &course.curve,
+            None if came == 0 => &NOTHING,
+            None => return None,
+        };
+        // Of other kinds it is not told when a site's last object leaves a granule: at the latest when that is closed.
+        let stays = match kind {
+            Kind::Drain => Some(&site.delays),
+            Kind::Bulk | Kind::Slab => facts.lifetimes.get(&site.opened_at),
+        };
+        let settling = settling(stays);
+        Some(Self {
+            came,
+            went,
+            settling,
+            ..Self::on(curve, Subject { kind, site: true }, facts, ended)
+        })
+    }
+
+    fn on(curve: &'a Curve, subject: Subject, facts: &AllocatorFacts, ended: bool) -> Self {
+        let first = curve.points().next().map_or(0, |point| point.at_ns);
+        let points = || curve.points().map(|at| (seconds(at.at_ns - first), at));
+        let bytes_known = held_bytes(&facts.profile) != HeldBytes::Unknown;
+        Self {
+            subject,
+            curve,
             course: points().map(|(time, at)| (time, at.granules as f64)).collect(),
             bytes: points()
                 .filter(|_| bytes_known)
                 .map(|(time, at)| (time, at.bytes as f64))
                 .collect(),
             appeared: points().map(|(time, at)| (time, at.appeared as f64)).collect(),
-            came,
-            went,
+            came: 0,
+            went: 0,
+            settling: 0.0,
             ended: ended || facts.destroyed,
+            destroyed: facts.destroyed,
         }
     }
 
@@ -171,7 +254,7 @@ impl<'a> Case<'a> {
     fn judge(&self) -> (Growth, String, Option<Course>) {
         let held = self.course.iter().any(|at| at.1 > 0.0);
         if self.came == 0 && !held {
-            return (Growth::None, words::none(self.kind), None);
+            return (Growth::None, words::none(self.subject), None);
         }
         let early = |reason| (Growth::TooEarly, reason, None);
         if self.length() < MIN_SECONDS {
@@ -181,19 +264,19 @@ impl<'a> Case<'a> {
             return early(words::few_points(self.course.len()));
         }
         if (self.came as f64) < MIN_GRANULES {
-            return early(words::few(self.kind, self.came));
+            return early(words::few(self.subject, self.came));
         }
         if let Some(found) = self.freed_at_shutdown() {
             return found;
         }
-        let settling = settling(self.kind, self.facts);
+        let settling = self.settling;
         if settling > self.length() * SETTLED {
-            return early(words::unsettled(self.kind, settling, self.length()));
+            return early(words::unsettled(self.subject, settling, self.length()));
         }
         let Some(course) = self.course(settling, &self.course) else {
             return early(words::gaps());
         };
-        let reason = words::course(self.kind, &course, self.went);
+        let reason = words::course(self.subject, &course, self.went);
         let verdict = match course.shape {
             Shape::Flat | Shape::Flattening => Growth::Bounded,
             Shape::Unclear => Growth::TooEarly,
@@ -208,7 +291,7 @@ impl<'a> Case<'a> {
 
     /// Whether growth may be that of granules which were there before, but first appear when used.
     fn appearing(&self, course: &Course) -> bool {
-        if self.kind == Kind::Drain {
+        if self.subject.kind == Kind::Drain {
             return false;
         }
         let tail = &self.appeared[self.appeared.partition_point(|at| at.0 < course.from)..];
@@ -231,7 +314,7 @@ impl<'a> Case<'a> {
         }
         let went_before = self.went as f64 - (held - left);
         let course = self.course(length * BEGINNING, body);
-        let freed = words::freed(self.kind, held, self.facts.destroyed);
+        let freed = words::freed(self.subject, held, self.destroyed);
         if went_before < TURNOVER * self.came as f64 {
             return Some((Growth::FreedAtShutdown, freed, course));
         }
@@ -285,13 +368,9 @@ fn shape(course: &Course, tail: &[At], changes: Changes) -> Shape {
 /// How long those that do not stay are held back, seconds: [`SETTLING`] of all granule-seconds are of
 /// granules that went sooner. Until then R(t) grows even if it is bounded, because nothing was held back
 /// in our sight when we began to look.
-fn settling(kind: Kind, facts: &AllocatorFacts) -> f64 {
+fn settling<'a>(stays: impl IntoIterator<Item = &'a Hist>) -> f64 {
     let mut all = Hist::new();
-    if kind == Kind::Drain {
-        all.merge(&facts.pin_delays);
-    } else {
-        facts.lifetimes.values().for_each(|hist| all.merge(hist));
-    }
+    stays.into_iter().for_each(|hist| all.merge(hist));
     let weight = |index: usize| {
         let high = if index + 1 < BUCKETS { lower_bound(index + 1) } else { all.max };
         let middle = lower_bound(index).midpoint(high.max(lower_bound(index))).min(all.max);
@@ -312,7 +391,7 @@ fn settling(kind: Kind, facts: &AllocatorFacts) -> f64 {
 /// first and the last point.
 fn told(case: &Case<'_>, snapshot: &Snapshot) -> Vec<(f64, u64, Option<u64>)> {
     let begin = snapshot.now_ns.saturating_sub(snapshot.window.as_nanos() as u64);
-    let points: Vec<_> = case.facts.curve.points().collect();
+    let points: Vec<_> = case.curve.points().collect();
     let step = points.len().div_ceil(TOLD).max(1);
     let last = points.len().saturating_sub(1);
     let picked = points.iter().enumerate().filter(|&(at, _)| at % step == 0 || at == last);

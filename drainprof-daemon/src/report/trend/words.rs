@@ -1,28 +1,32 @@
 //! The sentences that go with a verdict.
 
-use super::{Course, Growth, Kind, MIN_GRANULES, MIN_POINTS, MIN_SECONDS, Retention, Shape};
+use super::{
+    Course, Growth, Kind, MIN_GRANULES, MIN_POINTS, MIN_SECONDS, Retention, Shape, Subject,
+};
 use crate::report::units;
 
 const DAY: f64 = 86_400.0;
 
 /// What is held back, in the plural.
-const fn held(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Drain => "pinned granules",
-        Kind::Bulk | Kind::Slab => "open granules",
+const fn held(of: Subject) -> &'static str {
+    match of {
+        Subject { kind: Kind::Drain, .. } => "pinned granules",
+        Subject { site: false, .. } => "open granules",
+        Subject { site: true, .. } => "open granules with its objects",
     }
 }
 
 /// What takes a granule out of the curve.
-const fn end(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Drain => "drained",
-        Kind::Bulk | Kind::Slab => "was closed",
+const fn end(of: Subject) -> &'static str {
+    match of {
+        Subject { site: true, .. } => "went",
+        Subject { kind: Kind::Drain, .. } => "drained",
+        Subject { .. } => "was closed",
     }
 }
 
-pub(super) fn none(kind: Kind) -> String {
-    format!("there were no {}", held(kind))
+pub(super) fn none(of: Subject) -> String {
+    format!("there were no {}", held(of))
 }
 
 pub(super) fn windows() -> String {
@@ -41,8 +45,8 @@ pub(super) fn few_points(points: usize) -> String {
     format!("looked at {points} times; at least {MIN_POINTS} are needed")
 }
 
-pub(super) fn few(kind: Kind, came: u64) -> String {
-    format!("there were {came} {}; at least {MIN_GRANULES} are needed", held(kind))
+pub(super) fn few(of: Subject, came: u64) -> String {
+    format!("there were {came} {}; at least {MIN_GRANULES} are needed", held(of))
 }
 
 pub(super) fn gaps() -> String {
@@ -53,26 +57,26 @@ pub(super) fn appearing() -> String {
     "granules from before the attach still appear".to_owned()
 }
 
-pub(super) fn unsettled(kind: Kind, settling: f64, length: f64) -> String {
+pub(super) fn unsettled(of: Subject, settling: f64, length: f64) -> String {
     format!(
         "{} take {} to go, and were observed for {}: observe at least twice as long as they take",
-        held(kind),
+        held(of),
         units::duration(settling),
         units::duration(length)
     )
 }
 
-pub(super) fn freed(kind: Kind, granules: f64, destroyed: bool) -> String {
+pub(super) fn freed(of: Subject, granules: f64, destroyed: bool) -> String {
     let whose = if destroyed { "instance" } else { "process" };
-    format!("{granules:.0} {} went at the end of the {whose}", held(kind))
+    format!("{granules:.0} {} went at the end of the {whose}", held(of))
 }
 
 /// What the course rests on, and what it cannot tell.
-pub(super) fn course(kind: Kind, course: &Course, went: u64) -> String {
+pub(super) fn course(of: Subject, course: &Course, went: u64) -> String {
     let over = units::duration(course.length);
     match course.shape {
         Shape::Growing if went == 0 => {
-            format!("none of them {} in {over}: those that stay longer look the same", end(kind))
+            format!("none of them {} in {over}: those that stay longer look the same", end(of))
         }
         Shape::Growing => format!("over {over}; those that stay longer look the same"),
         Shape::Flattening => format!("growth came to an end within {over}"),
@@ -82,7 +86,7 @@ pub(super) fn course(kind: Kind, course: &Course, went: u64) -> String {
 }
 
 /// The forecast in words, and how sure it is; for growth only.
-pub(super) fn details(kind: Kind, verdict: Growth, retention: &Retention) -> Option<String> {
+pub(super) fn details(of: Subject, verdict: Growth, retention: &Retention) -> Option<String> {
     let slope = retention.slope_granules_per_second?;
     let [low, high] = retention.slope_interval?;
     if verdict == Growth::FreedAtShutdown && low <= 0.0 {
@@ -92,9 +96,10 @@ pub(super) fn details(kind: Kind, verdict: Growth, retention: &Retention) -> Opt
     if !growing || slope <= 0.0 {
         return None;
     }
-    let what = match (kind, verdict) {
+    let what = match (of.kind, verdict) {
         (Kind::Drain, Growth::Mixed) => "pinned closes/s that do not drain",
         (Kind::Drain, _) => "pinned closes/s",
+        (Kind::Bulk | Kind::Slab, _) if of.site => "granules/s that stay open with its objects",
         (Kind::Bulk | Kind::Slab, _) => "opens/s without a close",
     };
     let number = |rate: f64| units::rate(rate).trim_end_matches("/s").to_owned();
