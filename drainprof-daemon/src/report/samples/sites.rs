@@ -164,7 +164,7 @@ fn named(mut snapshot: Snapshot) -> Snapshot {
             at::CACHE,
             plain("store::Cache<std::string, int>::put(int)", "cache.cc", 77, "svc", 0x3abc),
         ),
-        (at::BUFFER, plain("make_buffer", "buffer.c", 12, "svc", 0x4001)),
+        (at::BUFFER, plain("make_buffer", "buffer.c", 12, "svc", 0x6001)),
         (at::SERVE, plain("serve", "server.c", 240, "svc", 0x5120)),
         (at::MAIN, plain("main", "main.c", 19, "svc", 0x60fe)),
         (at::LIBC, plain("__libc_start_call_main", "", 0, "libc.so.6", 0x2_724a)),
