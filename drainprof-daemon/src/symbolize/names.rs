@@ -5,8 +5,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    os::unix::fs::MetadataExt as _,
     path::PathBuf,
     sync::{
         Arc,
@@ -23,8 +21,8 @@ use super::{
     wire::MAX_ADDRESSES,
 };
 use crate::{
-    account::{Began, Frame, Module, Snapshot, SymbolFacts, TargetFacts},
-    target::{MappedObject, Process},
+    account::{Frame, Module, Snapshot, SymbolFacts, TargetFacts},
+    target::MappedObject,
 };
 
 /// Names that are kept, over all targets.
@@ -165,49 +163,6 @@ impl Symbols {
             }
             self.ask(facts.target, fresh);
         }
-    }
-
-    /// Looks at targets that are new: they may be gone when their first place comes.
-    pub fn meet(&mut self, targets: &[TargetFacts]) {
-        for facts in targets {
-            self.meet_one(facts);
-        }
-    }
-
-    fn meet_one(&mut self, facts: &TargetFacts) {
-        if self.targets.contains_key(&facts.target) || self.targets.len() >= MAX_TARGETS {
-            return;
-        }
-        let parent = match facts.began {
-            Began::Forked(parent) => Some(parent),
-            Began::Attached | Began::FromStart | Began::Exec(_) => None,
-        };
-        let inherited = parent.and_then(|parent| self.targets.get(&parent));
-        let root = match inherited {
-            Some(parent) => Arc::clone(&parent.root),
-            None if self.roots >= MAX_ROOTS => Arc::default(),
-            None => Arc::new(Root::of(facts.pid)),
-        };
-        self.roots += usize::from(root.path().is_some() && inherited.is_none());
-        let mut target = Target {
-            pid: facts.pid,
-            start_time: facts.start_time,
-            parent,
-            uid: u32::MAX,
-            pid_inside: facts.pid,
-            exe: None,
-            root,
-            spaces: Vec::new(),
-            places: BTreeMap::new(),
-            modules: BTreeSet::new(),
-            spots: BTreeMap::new(),
-            next_look: None,
-        };
-        // A child's mappings are its parent's, until it has places of its own.
-        if facts.ended.is_none() && parent.is_none() {
-            target.look();
-        }
-        self.targets.insert(facts.target, target);
     }
 
     fn ask(&mut self, number: u32, fresh: Vec<u64>) {
@@ -430,30 +385,6 @@ impl Target {
             Some(Known::Asked { .. } | Known::Named(_)) => false,
         }
     }
-
-    /// Remembers its mappings as they are now. If it is gone, what is known already stays.
-    fn look(&mut self) {
-        let Ok(process) = Process::open(self.pid) else { return };
-        if self.start_time != 0 && process.start_time != self.start_time {
-            return;
-        }
-        (self.uid, self.pid_inside) = (process.uid, process.pid_inside);
-        let Ok(space) = Space::of(&process) else { return };
-        // After the mappings: an exec in between then shows.
-        let exe = fs::metadata(format!("/proc/{}/exe", self.pid)).ok();
-        let Some(exe) = exe.map(|exe| (exe.dev(), exe.ino())) else { return };
-        if *self.exe.get_or_insert(exe) != exe {
-            return;
-        }
-        match self.spaces.last_mut() {
-            Some(last) if last.same_objects(&space) => *last = space,
-            _ => self.spaces.push(space),
-        }
-        if self.spaces.len() > MAX_EARLIER {
-            // The first holds what was there when all began.
-            self.spaces.remove(1);
-        }
-    }
 }
 
 /// All places of a target, each once.
@@ -472,5 +403,6 @@ fn places(facts: &TargetFacts) -> BTreeSet<u64> {
 }
 
 mod early;
+mod meet;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 use crate::{
-    account::{CallPath, Ended},
+    account::{Began, CallPath, Ended},
     report::samples,
     target::{
         mapped_objects,
