@@ -16,6 +16,8 @@ pub enum EventKind {
     Exec = 4,
     /// A thread group's last thread (or, before Linux 6.16, its leader) ended.
     Exit = 5,
+    /// An object was freed after the pinned close of its granule; sent when events were asked for, at level `stacks`.
+    PinFreed = 6,
 }
 
 impl EventKind {
@@ -28,6 +30,7 @@ impl EventKind {
             3 => Self::Fork,
             4 => Self::Exec,
             5 => Self::Exit,
+            6 => Self::PinFreed,
             _ => return None,
         })
     }
@@ -52,24 +55,29 @@ pub struct Event {
     pub target_b: u32,
     /// Close: a [`crate::state::Verdict`].
     pub verdict: u32,
-    /// Close, late drain: the series.
+    /// Close, late drain, freed pin: the series.
     pub series: u32,
-    /// Close, late drain: the granule's generation.
+    /// Close, late drain, freed pin: the granule's generation.
     pub generation: u32,
-    /// Close, late drain: the granule's id.
+    /// Close, late drain: the granule's id. Freed pin: the same, if `live` is not 0.
     pub granule: u64,
-    /// Close: objects live at the close.
+    /// Close: objects live at the close. Freed pin: 0 where the granule was gone already, so that its id is not known.
     pub live: u64,
     /// Close: bytes of these objects, where sizes are known.
     pub live_bytes: u64,
-    /// Close: bytes that the granule retains, where known.
+    /// Close: bytes that the granule retains, where known. Freed pin: the object's size, where known.
     pub bytes: u64,
     /// Close: when the granule was opened (0: before the attach).
     pub opened_ns: u64,
-    /// Late drain: when the granule was closed.
+    /// Late drain, freed pin: when the granule was closed (0: not known).
     pub closed_ns: u64,
     /// Close: return address of the call that opened the granule (0: unknown).
     pub place: u64,
+    /// Close, freed pin: the granule's slot, which with its generation tells it from all others; or
+    /// [`crate::maps::NO_SLOT`].
+    pub slot: u32,
+    /// Freed pin: the number of the object's site.
+    pub site: u32,
 }
 
 /// Size of a record in bytes.

@@ -4,13 +4,15 @@ use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::bpf_get_current_comm;
 use drainprof_common::{
+    event::EventKind,
     hist,
     loss::Loss,
     maps::{cursor, place_of},
     paths::{Late, PIN_WAYS, PinPair, SITE_THREADS, SiteSlot, late, pin_word, site_hash},
+    state,
 };
 
-use crate::{atomic, histogram, hit::now, losses, maps, paths, series};
+use crate::{atomic, config, emit, granule, histogram, hit::now, losses, maps, paths, series};
 
 const BPF_NOEXIST: u64 = 1;
 const EEXIST: i32 = -17;
@@ -126,7 +128,40 @@ pub(crate) extern "C" fn site_pin_freed(
         if closed_ns != 0 {
             histogram::add((*slot).series, hist::Of::SiteDelay as u32, u64::from(index), delay);
         }
+        if config::events_wanted() != 0 {
+            site_pin_told(index, (*slot).series, granule, closed_ns, size);
+        }
     }
+    0
+}
+
+/// Tells user space of a pin that was freed.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn site_pin_told(
+    site: u32,
+    series: u32,
+    granule: u64,
+    closed_ns: u64,
+    size: u64,
+) -> u32 {
+    emit::granule(EventKind::PinFreed, series, now(), |event| {
+        let (index, generation) = (place_of::slot(granule), place_of::generation(granule));
+        // SAFETY: the record that `emit` has reserved, and map memory.
+        unsafe {
+            (*event).generation = generation;
+            (*event).slot = index;
+            (*event).site = site;
+            (*event).closed_ns = closed_ns;
+            (*event).bytes = size;
+            if let Some(slot) = granule::slots::slot(index) {
+                (*event).granule = (*slot).id;
+                // With its last pin the slot may have become another granule's.
+                let seen = atomic::load(&raw const (*slot).state);
+                (*event).live = u64::from(state::generation(seen) == generation);
+            }
+        }
+    });
     0
 }
 

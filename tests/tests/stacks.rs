@@ -128,7 +128,7 @@ fn stacks_that_are_learnt_in_parts() -> Result<()> {
         for option in ["alt=1", "large=1"] {
             let traced = attached("paths", &[option, "rounds=300"], "paths")?;
             let expected =
-                Sites::default().late(8).expect(|rest| rest.loss("path_cut", Count::Any));
+                Sites::default().late(64).expect(|rest| rest.loss("path_cut", Count::Any));
             expected.check(&traced);
         }
     }

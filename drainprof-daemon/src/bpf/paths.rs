@@ -206,6 +206,12 @@ impl Session {
             .collect()
     }
 
+    /// One site by its number; all zero where there is none.
+    #[must_use]
+    pub fn read_site(&self, site: u32) -> SiteSlot {
+        self.paths.sites.get(site as usize)
+    }
+
     /// Whether a granule is counted already among those that a site pins.
     #[must_use]
     pub fn is_counted(&self, pair: &PinPair) -> bool {

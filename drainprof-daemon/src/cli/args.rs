@@ -115,7 +115,7 @@ pub(super) struct ObserveArgs {
     /// Write to this file instead of stdout.
     #[arg(short = 'O', long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// One record per close and late drain (format ndjson).
+    /// One record per close and late drain, at level stacks with the call paths that pin (format ndjson).
     #[arg(long)]
     pub(super) events: bool,
     /// Follow children, now and later. The probes then sit on the files: every process that maps them

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, os::fd::OwnedFd, time::Duration};
 
 use anyhow::{Context as _, Result};
-use drainprof_common::event::EventKind;
+use drainprof_common::event::{Event, EventKind};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::JoinSet,
@@ -20,10 +20,10 @@ use super::{
 use crate::{
     account::{History, Snapshot},
     bpf::Session,
-    export::{Format, Interval as Between, live},
+    export::{Format, Interval as Between, Told, live},
     report::{self, Report, Verdict, filter::Filter},
     symbolize::Symbols,
-    watch::{Ending, Observer, Resting},
+    watch::{Ending, Observer, PathNumbers, Resting, Telling},
 };
 
 /// Between two reads of the counters that must agree before they are taken as final.
@@ -128,6 +128,8 @@ pub(super) struct Driver {
     met: usize,
     /// What was allocated and freed earlier.
     history: History,
+    /// Call paths that events have named.
+    paths: PathNumbers,
 }
 
 impl Driver {
@@ -164,6 +166,7 @@ impl Driver {
             symbols,
             met: 0,
             history: History::default(),
+            paths: PathNumbers::default(),
         })
     }
 
@@ -306,46 +309,69 @@ impl Driver {
 
     /// Reads the ring until it is empty.
     fn take_events(&mut self) -> Result<()> {
+        while self.take_many()? {
+            self.tell_events()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the ring until it is empty, or until so many events are held back that they should be told: `true`.
+    fn take_many(&mut self) -> Result<bool> {
         let Self { stage, output, format, filter, .. } = self;
         // Events are ids: even that a process ended is told with its own.
         let tell = !filter.wanted().no_paths;
-        let Stage::Watching { observer, .. } = stage else { return Ok(()) };
+        let Stage::Watching { observer, .. } = stage else { return Ok(false) };
         let mut follow = Vec::new();
         let mut failure = None;
-        loop {
-            let taken = observer.events(|observer, kind, event, ending| {
-                if let Ending::Follow(pid) = ending {
-                    follow.push(pid);
-                }
-                if matches!(kind, EventKind::Close | EventKind::LateDrain)
-                    && !observer.knows_series(event.series)
-                {
-                    observer.learn_series();
-                }
-                if tell {
-                    let written = format.exporter.event(kind, event, observer, output.writer());
+        while !observer.holds_many_back()
+            && take(observer, &mut follow, |observer, kind, event| {
+                if tell && !observer.holds_back() {
+                    let told = Told { kind, event, pinned_by: None };
+                    let written = format.exporter.event(&told, observer, output.writer());
                     failure = failure.take().or(written.err());
                 }
-            });
-            if taken == 0 {
-                break;
-            }
-        }
-        if !follow.is_empty() {
-            self.meet();
-        }
-        for pid in follow {
-            self.await_end(pid);
-        }
+            })
+        {}
+        let many = observer.holds_many_back();
+        self.follow(follow);
         match failure {
             Some(error) => Err(error.into()),
-            None => Ok(()),
+            None => Ok(many),
+        }
+    }
+
+    /// Writes the events that were held back.
+    fn tell_events(&mut self) -> Result<()> {
+        let Self { stage, output, format, filter, paths, .. } = self;
+        let wanted = !filter.wanted().no_paths;
+        let Stage::Watching { observer, .. } = stage else { return Ok(()) };
+        let mut follow = Vec::new();
+        let take_all = |observer: &mut Observer| while take(observer, &mut follow, |_, _, _| ()) {};
+        let told = observer.tell_events(paths, take_all, |observer, telling| match telling {
+            _ if !wanted => Ok(()),
+            Telling::Path(number, target, path) => {
+                format.exporter.path(number, target, path, observer, output.writer())
+            }
+            Telling::Event(told) => format.exporter.event(&told, observer, output.writer()),
+        });
+        self.follow(follow);
+        Ok(told?)
+    }
+
+    /// Waits for the ends of processes that are new.
+    fn follow(&mut self, pids: Vec<u32>) {
+        if !pids.is_empty() {
+            self.meet();
+        }
+        for pid in pids {
+            self.await_end(pid);
         }
     }
 
     /// One line, record or screen.
     pub(super) fn interval(&mut self) -> Result<()> {
         self.learn_paths();
+        self.tell_events()?;
         let mut snapshot = self.snapshot();
         symbols::now(&mut self.symbols, &mut snapshot);
         let options = report::Options { slack: SLACK, ..self.options.clone() };
@@ -383,7 +409,8 @@ impl Driver {
             settle(observer).await;
         }
         self.learn_paths();
-        self.take_events()
+        self.take_events()?;
+        self.tell_events()
     }
 
     /// Stops counting, writes the final report, and judges it. The probes go meanwhile: at the very end
@@ -406,6 +433,26 @@ impl Driver {
         self.output.flush()?;
         Ok((report::verdict(&report, self.fail_under), leaving))
     }
+}
+
+/// Takes events that have come: whether there were any. New processes are added to `follow`.
+fn take(
+    observer: &mut Observer,
+    follow: &mut Vec<u32>,
+    mut pass_on: impl FnMut(&Observer, EventKind, &Event),
+) -> bool {
+    let taken = observer.events(|observer, kind, event, ending| {
+        if let Ending::Follow(pid) = ending {
+            follow.push(pid);
+        }
+        let has_series =
+            matches!(kind, EventKind::Close | EventKind::LateDrain | EventKind::PinFreed);
+        if has_series && !observer.knows_series(event.series) {
+            observer.learn_series();
+        }
+        pass_on(observer, kind, event);
+    });
+    taken != 0
 }
 
 /// Waits until programs that were running when counting stopped have ended: until two readings agree.

@@ -25,7 +25,7 @@ pub use escape::shown;
 pub use weigh::PinWeight;
 use weigh::weigh;
 
-use crate::report::Report;
+use crate::{account::CallPath, report::Report};
 
 /// Why nothing, or only a part, was written.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +96,26 @@ pub trait Names {
     fn series(&self, series: u32) -> Option<(&str, u64)>;
 }
 
+/// Pins of one call path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathPins {
+    /// The path's number in this stream.
+    pub path: u64,
+    /// How many.
+    pub pins: u64,
+}
+
+/// An event as it is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// Its kind.
+    pub kind: EventKind,
+    /// The event.
+    pub event: &'a Event,
+    /// Whose objects pin: of a pinned close all paths, of a freed pin its own. `None` where that is not known.
+    pub pinned_by: Option<&'a [PathPins]>,
+}
+
 /// One output format.
 pub trait Exporter: fmt::Debug + Sync {
     /// Writes a whole report.
@@ -114,8 +134,20 @@ pub trait Exporter: fmt::Debug + Sync {
     /// Writes one event as decoded; nothing where the format has no such thing.
     fn event(
         &self,
-        _kind: EventKind,
-        _event: &Event,
+        _told: &Told<'_>,
+        _names: &dyn Names,
+        _out: &mut dyn io::Write,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Writes what a number stands for by which events name a call path of a target; nothing where the format has no
+    /// such thing.
+    fn path(
+        &self,
+        _number: u64,
+        _target: u32,
+        _path: &CallPath,
         _names: &dyn Names,
         _out: &mut dyn io::Write,
     ) -> Result<(), Error> {

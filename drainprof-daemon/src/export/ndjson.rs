@@ -1,7 +1,7 @@
 //! `ndjson`: one JSON record per line, each with its kind in `record`.
 //!
-//! `interval` (compact totals and what changed), `close`, `late_drain`, `fork`, `exec`, `exit` (events,
-//! if asked for), and at the end `report`, which holds a whole `drainprof.report/1`.
+//! `interval` (compact totals and what changed), `close`, `late_drain`, `pin_freed`, `fork`, `exec`, `exit`
+//! (events, if asked for), `path` (a call path that events refer to by its number), and at the end `report`, which holds a whole `drainprof.report/1`.
 
 use std::io;
 
@@ -12,10 +12,15 @@ use drainprof_common::{
 use serde::Serialize;
 
 use super::{
-    Error, Exporter, Interval, Names, Style, escape,
+    Error, Exporter, Interval, Names, PathPins, Style, Told, escape,
     rate::{self, Change, Counts},
 };
-use crate::{health::Health, profile::Level, report::Report};
+use crate::{
+    account::CallPath,
+    health::Health,
+    profile::Level,
+    report::{PathEnd, Report},
+};
 
 #[derive(Debug)]
 pub(super) struct Ndjson;
@@ -53,16 +58,17 @@ impl Exporter for Ndjson {
 
     fn event(
         &self,
-        kind: EventKind,
-        event: &Event,
+        told: &Told<'_>,
         names: &dyn Names,
         out: &mut dyn io::Write,
     ) -> Result<(), Error> {
+        let Told { kind, event, pinned_by } = *told;
         let who = Who::of(event, names);
         let record = match kind {
             EventKind::Close => Record::Close {
                 who,
                 granule: Granule::of(event, names),
+                pinned_by: pinned_by.map(|all| all.iter().map(PinnedBy::of).collect()),
                 verdict: verdict(event.verdict),
                 live: event.live,
                 live_bytes: known(event.live_bytes),
@@ -75,6 +81,13 @@ impl Exporter for Ndjson {
                 granule: Granule::of(event, names),
                 pin_delay_seconds: elapsed(event.closed_ns, event.ns),
             },
+            EventKind::PinFreed => Record::PinFreed {
+                who,
+                granule: Granule::of(event, names),
+                path: pinned_by.and_then(<[_]>::first).map(|pin| pin.path),
+                bytes: known(event.bytes),
+                pin_delay_seconds: elapsed(event.closed_ns, event.ns),
+            },
             EventKind::Fork => Record::Fork {
                 // The event's thread group is the child's.
                 who: Who { pid: names.pid(event.target), ..who },
@@ -85,6 +98,20 @@ impl Exporter for Ndjson {
             EventKind::Exit => Record::Exit { who },
         };
         write(&record, out)
+    }
+
+    fn path(
+        &self,
+        number: u64,
+        target: u32,
+        path: &CallPath,
+        names: &dyn Names,
+        out: &mut dyn io::Write,
+    ) -> Result<(), Error> {
+        let pid = names.pid(target);
+        let frames = path.addresses.iter().map(|address| format!("{address:#x}")).collect();
+        let path_end = path.end.into();
+        write(&Record::Path { path: number, target, pid, path_end, frames }, out)
     }
 }
 
@@ -110,6 +137,8 @@ enum Record<'a> {
         bytes: Option<u64>,
         age_seconds: Option<f64>,
         place: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pinned_by: Option<Vec<PinnedBy>>,
     },
     LateDrain {
         #[serde(flatten)]
@@ -117,6 +146,22 @@ enum Record<'a> {
         #[serde(flatten)]
         granule: Granule<'a>,
         pin_delay_seconds: Option<f64>,
+    },
+    PinFreed {
+        #[serde(flatten)]
+        who: Who,
+        #[serde(flatten)]
+        granule: Granule<'a>,
+        path: Option<u64>,
+        bytes: Option<u64>,
+        pin_delay_seconds: Option<f64>,
+    },
+    Path {
+        path: u64,
+        target: u32,
+        pid: Option<u32>,
+        path_end: PathEnd,
+        frames: Vec<String>,
     },
     Fork {
         #[serde(flatten)]
@@ -136,6 +181,19 @@ enum Record<'a> {
     Report {
         report: &'a Report,
     },
+}
+
+/// Pins of one call path.
+#[derive(Serialize)]
+struct PinnedBy {
+    path: u64,
+    pins: u64,
+}
+
+impl PinnedBy {
+    const fn of(pins: &PathPins) -> Self {
+        Self { path: pins.path, pins: pins.pins }
+    }
 }
 
 /// Where and when an event happened.
@@ -160,7 +218,7 @@ struct Granule<'a> {
     profile: Option<&'a str>,
     instance: Option<String>,
     #[serde(rename = "granule")]
-    id: String,
+    id: Option<String>,
     generation: u32,
 }
 
@@ -170,7 +228,9 @@ impl<'a> Granule<'a> {
         Self {
             profile,
             instance: hex(instance.unwrap_or_default()),
-            id: format!("{:#x}", event.granule),
+            // Which granule it was that a pin was freed of may not be known any more.
+            id: (event.kind != EventKind::PinFreed as u32 || event.live != 0)
+                .then(|| format!("{:#x}", event.granule)),
             generation: event.generation,
         }
     }
@@ -254,7 +314,10 @@ fn write(record: &Record<'_>, out: &mut dyn io::Write) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Options, samples};
+    use crate::{
+        account::PathEnd,
+        report::{Options, samples},
+    };
 
     struct Known;
 
@@ -288,8 +351,12 @@ mod tests {
     }
 
     fn text(kind: EventKind, event: &Event) -> String {
+        told(&Told { kind, event, pinned_by: None })
+    }
+
+    fn told(told: &Told<'_>) -> String {
         let mut out = Vec::new();
-        Ndjson.event(kind, event, &Known, &mut out).unwrap();
+        Ndjson.event(told, &Known, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches('\n').count(), 1);
         text
@@ -314,6 +381,30 @@ mod tests {
         ] {
             lines += &text(kind, &event);
         }
+        insta::assert_snapshot!(lines);
+    }
+
+    /// Who pins is named by numbers, which a record of their own explains; a pin that is freed has its own. Which
+    /// granule it was may not be known.
+    #[test]
+    fn events_with_paths() {
+        let pins = [PathPins { path: 3, pins: 2 }, PathPins { path: 4, pins: 5 }];
+        let freed = Event {
+            kind: EventKind::PinFreed as u32,
+            live: 1,
+            bytes: 100,
+            closed_ns: 4_500_000_000,
+            ..close()
+        };
+        let path = CallPath { addresses: vec![0x40_2010, 0x40_60fe], end: PathEnd::Start };
+        let mut out = Vec::new();
+        Ndjson.path(3, 0, &path, &Known, &mut out).unwrap();
+        let mut lines = String::from_utf8(out).unwrap();
+        let (close, pinned_by) = (close(), Some(&pins[..]));
+        lines += &told(&Told { kind: EventKind::Close, event: &close, pinned_by });
+        let (kind, pinned_by) = (EventKind::PinFreed, Some(&pins[..1]));
+        lines += &told(&Told { kind, event: &freed, pinned_by });
+        lines += &told(&Told { kind, event: &Event { live: 0, ..freed }, pinned_by });
         insta::assert_snapshot!(lines);
     }
 

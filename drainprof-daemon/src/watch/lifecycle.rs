@@ -19,7 +19,9 @@ impl Observer {
         match kind {
             EventKind::Fork => self.forked(event),
             EventKind::Exec => self.executed(event),
-            EventKind::Exit | EventKind::Close | EventKind::LateDrain => Ending::Nothing,
+            EventKind::Exit | EventKind::Close | EventKind::LateDrain | EventKind::PinFreed => {
+                Ending::Nothing
+            }
         }
     }
 

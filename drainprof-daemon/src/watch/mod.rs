@@ -8,6 +8,7 @@ mod flows;
 mod lifecycle;
 mod observer;
 mod paths;
+mod pins;
 mod place;
 mod price;
 mod relieve;
@@ -17,4 +18,5 @@ mod snapshot;
 mod windows;
 
 pub use observer::{Ending, ObserveError, Observer, ObserverOptions};
+pub use pins::{PathNumbers, Telling};
 pub use windows::Resting;

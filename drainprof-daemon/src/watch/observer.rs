@@ -255,7 +255,8 @@ impl Observer {
         &self.session
     }
 
-    /// Takes the events that have come; each is passed on after the observer has taken notice of it.
+    /// Takes the events that have come; each is passed on after the observer has taken notice of it. Where events are
+    /// held back ([`Observer::holds_back`]), they are to be told by [`Observer::tell_events`].
     pub fn events(
         &mut self,
         mut pass_on: impl FnMut(&mut Self, EventKind, &Event, Ending),
@@ -263,6 +264,9 @@ impl Observer {
         let events = self.session.drain_events();
         for (kind, event) in &events {
             let ending = self.notice(*kind, event);
+            if let Some(pins) = self.paths.as_mut().and_then(|paths| paths.pins.as_mut()) {
+                pins.hold_back(*kind, event);
+            }
             pass_on(self, *kind, event, ending);
         }
         events.len()

@@ -11,7 +11,10 @@ use drainprof_common::{
     unwind::{MAX_PATH, Rule, rule_key},
 };
 
-use super::observer::{Observer, ObserverOptions};
+use super::{
+    observer::{Observer, ObserverOptions},
+    pins::Pins,
+};
 use crate::{
     account::{CallPath, Courses, PathEnd},
     bpf::{Session, SessionConfig, StackSnapshot},
@@ -39,6 +42,8 @@ pub(super) struct Paths {
     fresh: Vec<(u32, Arc<CallPath>)>,
     /// Stacks that could not be unwound yet: when to try again, and how often it was tried.
     waiting: Vec<(Instant, u32, StackSnapshot)>,
+    /// Events that are held back; `None` where they are not wanted.
+    pub(super) pins: Option<Pins>,
     /// What sites hold back over time.
     pub(super) courses: Courses,
     /// When the objects that are live are to be swept over again (`CLOCK_MONOTONIC` ns).
@@ -86,6 +91,7 @@ impl Paths {
             found: BTreeMap::new(),
             fresh: Vec::new(),
             waiting: Vec::new(),
+            pins: config.events.then(Pins::default),
             courses: Courses::default(),
             sweep_due_ns: 0,
         })

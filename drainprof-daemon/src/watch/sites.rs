@@ -240,7 +240,7 @@ impl Observer {
         });
     }
 
-    fn allocator_of(&self, series: u32) -> Option<&Allocator> {
+    pub(super) fn allocator_of(&self, series: u32) -> Option<&Allocator> {
         self.allocators.get(self.session.series_key(series)?.allocator as usize)
     }
 

@@ -4,7 +4,7 @@ use drainprof_common::{
     event::EventKind,
     hist,
     loss::Loss,
-    maps::{Slot, Totals, cursor, place_of},
+    maps::{NO_SLOT, Slot, Totals, cursor, place_of},
     state::{self, Verdict},
 };
 
@@ -67,6 +67,7 @@ pub(crate) extern "C" fn granule_close(
         place: 0,
     };
     let mut closed = unused;
+    let mut index = NO_SLOT;
     // Opens that only this close shows.
     let mut opened = 0u64;
     let mut earlier = 0u64;
@@ -131,6 +132,7 @@ pub(crate) extern "C" fn granule_close(
         Found::Slot(found, slot, seen) => {
             let generation = place_of::generation(found.word);
             closed.generation = generation.wrapping_add(1);
+            index = place_of::slot(found.word);
             let decided = if seen & state::CLOSED != 0 {
                 None
             } else {
@@ -168,6 +170,7 @@ pub(crate) extern "C" fn granule_close(
                 (*event).opened_ns = closed.opened_ns;
                 (*event).closed_ns = at;
                 (*event).place = closed.place;
+                (*event).slot = index;
             }
         });
     }
