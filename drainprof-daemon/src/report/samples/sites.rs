@@ -17,7 +17,7 @@ mod at {
     pub(super) const OPEN: u64 = 0x40_1234;
     pub(super) const HANDLE: u64 = 0x40_1288;
     pub(super) const CACHE: u64 = 0x40_3abc;
-    pub(super) const BUFFER: u64 = 0x40_4001;
+    pub(super) const BUFFER: u64 = 0x40_6001;
     pub(super) const SERVE: u64 = 0x40_5120;
     pub(super) const MAIN: u64 = 0x40_60fe;
     pub(super) const LIBC: u64 = 0x7f00_1002_724a;
