@@ -1,16 +1,26 @@
 //! Debian's Subversion as it is: a repository and a home directory of its own in a temporary directory.
 //!
-//! The same few commands, step by step: once with a library preloaded that counts pools from inside
-//! (`targets/apr_counts.c`), which is the truth; and once as they are, for drainprof to look at.
+//! The same few commands, step by step: as they are, or with a library preloaded that counts pools from
+//! inside (`targets/apr_counts.c`), which is the truth. And a server on a loopback port, which waits in the
+//! middle of a conversation.
 
-use std::{ffi::OsStr, fs, process::Command};
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    environment::{targets, which},
+    environment::{deadline, targets, which},
     process::Process,
 };
 
@@ -73,19 +83,133 @@ impl Workspace {
         Ok(steps)
     }
 
-    /// Runs the steps with the counting library, and returns what it counted in each.
-    pub fn counted(&self) -> Result<Vec<Value>> {
-        let counts = self.directory.path().join("counts");
-        for mut step in self.steps()? {
-            let shown = format!("{step:?}");
-            step.env("LD_PRELOAD", targets().join("apr_counts")).env("APR_COUNTS", &counts);
-            let ended = Process::start("counted step", step)?.finish()?;
-            ensure!(ended.status.success(), "{shown} failed: {ended:?}");
+    /// A step with the counting library preloaded: into its program, not into whoever starts it.
+    pub fn counting(&self, step: &Command) -> Result<Command> {
+        let assign = |name: &str, path: &Path| format!("{name}={}", path.display());
+        let mut command = Command::new(which("env").context("env is installed")?);
+        command.arg(assign("LD_PRELOAD", &targets().join("apr_counts")));
+        command.arg(assign("APR_COUNTS", &self.counts()));
+        command.arg(step.get_program()).args(step.get_args());
+        for (name, value) in step.get_envs() {
+            command.env(name, value.context("steps take nothing out of the environment")?);
         }
-        let text = fs::read_to_string(&counts).context("nothing was counted")?;
+        Ok(command)
+    }
+
+    /// What was counted, a line for each process.
+    pub fn counted(&self) -> Result<Vec<Value>> {
+        let text = fs::read_to_string(self.counts()).context("nothing was counted")?;
         text.lines()
             .map(|line| serde_json::from_str(line).with_context(|| format!("no JSON: {line}")))
             .collect()
+    }
+
+    fn counts(&self) -> PathBuf {
+        self.directory.path().join("counts")
+    }
+}
+
+/// An svnserve in conversation with one client, the test, for which it waits.
+#[derive(Debug)]
+pub struct Server {
+    /// The server: one process of one thread, which ends with the conversation.
+    pub process: Process,
+    port: u16,
+    stream: TcpStream,
+    _workspace: Workspace,
+}
+
+impl Server {
+    /// Starts it on a new repository, connects, and reads its greeting.
+    pub fn start() -> Result<Self> {
+        let workspace = Workspace::new()?;
+        let create = workspace.steps()?.swap_remove(0);
+        let ended = Process::start("svnadmin", create)?.finish()?;
+        ensure!(ended.status.success(), "svnadmin create failed: {ended:?}");
+        // Free a moment ago; nobody else takes ports at random here.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let root = workspace.directory.path();
+        let mut command = Command::new(which("svnserve").context("svnserve is installed")?);
+        command.args(["--listen-once", "--listen-host", "127.0.0.1", "--listen-port"]);
+        command.arg(port.to_string()).arg("--root").arg(root);
+        command.env("HOME", root.join("home")).env("LC_ALL", "C");
+        let process = Process::start("svnserve", command)?;
+        let until = Instant::now() + deadline();
+        // It does not say when it listens.
+        let stream = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(error) => ensure!(Instant::now() < until, "svnserve does not listen: {error}"),
+            }
+            std::thread::yield_now();
+        };
+        stream.set_read_timeout(Some(deadline()))?;
+        let mut server = Self { process, port, stream, _workspace: workspace };
+        server.answer()?;
+        Ok(server)
+    }
+
+    /// Asks for the repository; once this returns, the server has opened it and waits for a login.
+    pub fn open_repository(&mut self) -> Result<()> {
+        let url = format!("svn://127.0.0.1:{}/repository", self.port);
+        let hello = format!(
+            "( 2 ( edit-pipeline svndiff1 absent-entries depth mergeinfo log-revprops ) {}:{url} 4:test ( ) ) ",
+            url.len()
+        );
+        self.stream.write_all(hello.as_bytes())?;
+        let answer = self.answer()?;
+        ensure!(answer.starts_with("( success "), "svnserve refuses: {answer}");
+        self.settle()
+    }
+
+    /// Returns once the server waits for what the client says next.
+    fn settle(&self) -> Result<()> {
+        let until = Instant::now() + deadline();
+        let state = format!("/proc/{}/syscall", self.process.pid());
+        loop {
+            let text = fs::read_to_string(&state).with_context(|| format!("read {state}"))?;
+            // The first word is the number of the call that it sleeps in, or says that it runs.
+            let call = text.split_whitespace().next().and_then(|word| word.parse::<i64>().ok());
+            if call.is_some_and(|call| {
+                [nix::libc::SYS_read, nix::libc::SYS_poll, nix::libc::SYS_recvfrom].contains(&call)
+            }) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < until, "svnserve is still busy: {text}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// One answer: a list in brackets.
+    fn answer(&mut self) -> Result<String> {
+        let (mut text, mut open, mut byte) = (String::new(), 0_i32, [0]);
+        loop {
+            self.stream.read_exact(&mut byte).with_context(|| format!("after {text:?}"))?;
+            text.push(char::from(byte[0]));
+            match byte[0] {
+                b'(' => open += 1,
+                // A space may be left of the answer before.
+                b')' if open == 1 => return Ok(text.trim_start().to_owned()),
+                b')' => open -= 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// The word at an address of its memory.
+    pub fn word(&self, address: u64) -> Result<u64> {
+        let memory = File::open(format!("/proc/{}/mem", self.process.pid()))?;
+        let mut word = [0; 8];
+        memory
+            .read_exact_at(&mut word, address)
+            .with_context(|| format!("cannot read svnserve's memory at {address:#x}"))?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// Hangs up, and waits for its end.
+    pub fn stop(self) -> Result<()> {
+        drop(self.stream);
+        self.process.finish().map(drop)
     }
 }
 
