@@ -30,6 +30,9 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("paths_bare", "paths", &["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]),
 ];
 
+/// Shared objects: one that a target opens, and one that is preloaded.
+const PLUGINS: &[&str] = &["apr_counts", "places_plugin"];
+
 fn main() -> Result<()> {
     let sources = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(env::var("OUT_DIR")?).join("targets");
@@ -43,7 +46,7 @@ fn main() -> Result<()> {
     for entry in fs::read_dir(sources.join("targets"))? {
         let path = entry?.path();
         // A plugin has no `main`; it is built below.
-        let plugin = path.file_stem().is_some_and(|stem| stem == "places_plugin");
+        let plugin = path.file_stem().is_some_and(|stem| PLUGINS.iter().any(|name| stem == *name));
         if path.extension().is_some_and(|extension| extension == "c") && !plugin {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             compile(&path, &out.join(&name), &[])?;
@@ -72,8 +75,10 @@ fn main() -> Result<()> {
         .args(["--edition", "2024", "-O", "-g", "--crate-name", "rust_paths", "-o"])
         .arg(out.join("rust_paths"))
         .arg(sources.join("targets/rust/rust_paths.rs")))?;
-    let plugin = sources.join("targets/places_plugin.c");
-    compile(&plugin, &out.join("places_plugin"), &["-shared", "-fPIC"])?;
+    for name in PLUGINS {
+        let source = sources.join("targets").join(name).with_extension("c");
+        compile(&source, &out.join(name), &["-shared", "-fPIC"])?;
+    }
     run(Command::new("objcopy")
         .arg("--strip-symbol=hooked_note")
         .arg(out.join("hooked"))

@@ -94,11 +94,24 @@ impl Tracer {
 
     /// `drainprof run` of a target, with its probes in place.
     pub fn run(name: &str, args: &[&str], profile: &str, more: &[&str]) -> Result<Self> {
+        let mut target = Command::new(environment::target(name)?);
+        target.args(args).env("DRAINPROF_GO", "1");
+        Self::run_command(&target, profile, more)
+    }
+
+    /// `drainprof run` of any command with its arguments and environment, with its probes in place.
+    pub fn run_command(of: &Command, profile: &str, more: &[&str]) -> Result<Self> {
         let directory = TempDir::new()?;
         let mut command = command()?;
         command.arg("run").args(["--profile", &environment::profile(profile)]);
         command.args(["-o", "json", "-O"]).arg(directory.path().join("report.json")).args(more);
-        command.arg("--").arg(environment::target(name)?).args(args).env("DRAINPROF_GO", "1");
+        command.arg("--").arg(of.get_program()).args(of.get_args());
+        for (name, value) in of.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         let mut tracer = Self { process: Process::start("drainprof", command)?, directory };
         tracer.process.expect_err(ATTACHED)?;
         Ok(tracer)

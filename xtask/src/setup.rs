@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 19] = [
+const PACKAGES: [&str; 20] = [
     "apache2-utils",
     "apt",
     "binutils",
@@ -27,6 +27,7 @@ const PACKAGES: [&str; 19] = [
     "python3",
     "qemu-system-x86",
     "sqlite3",
+    "subversion",
     "util-linux",
     "xz-utils",
 ];

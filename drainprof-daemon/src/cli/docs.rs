@@ -21,7 +21,7 @@ fn root() -> PathBuf {
 
 fn pages() -> Vec<(PathBuf, String)> {
     let mut paths: Vec<PathBuf> = ROOT_PAGES.iter().map(|page| root().join(page)).collect();
-    for directory in ["docs", "tests"] {
+    for directory in ["docs", "docs/profiles", "tests"] {
         for entry in fs::read_dir(root().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|ending| ending == "md") {

@@ -38,6 +38,7 @@ fn table_and_directory_agree() {
 fn built_in_levels() {
     let library = Library::built_in().unwrap();
     for (name, kind, default) in [
+        ("apr", Kind::Bulk, Level::Objects),
         ("epoch-demo", Kind::Drain, Level::Boundary),
         ("nginx", Kind::Bulk, Level::Objects),
         ("postgresql", Kind::Bulk, Level::Objects),
@@ -74,7 +75,7 @@ fn later_ones_override_earlier_ones() {
     assert_eq!(library.get("postgresql").unwrap().source, Source::File(file));
     assert!(library.get("epoch-demo").is_some() && library.get("nothing").is_none());
     let names: Vec<_> = library.iter().map(|profile| profile.name.as_str()).collect();
-    assert_eq!(names, ["epoch-demo", "nginx", "own", "postgresql"]);
+    assert_eq!(names, ["apr", "epoch-demo", "nginx", "own", "postgresql"]);
 }
 
 /// Whatever is wrong with a file, the error says which file it is.
