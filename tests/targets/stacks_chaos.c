@@ -5,6 +5,8 @@
  * other call paths, and shrink where they are; frees are refused now and then. Ids of objects and granules are used again
  * at once (of granules after `cycle` others). Of every path some objects stay for ever: one in `stay` of those that are left at the end.
  *
+ * In a first round nothing is closed: all call paths are met, and nothing pins.
+ *
  * `threads` threads do `events` things each, over `places` granules, and have up to `hold` objects in hand. Granules are
  * closed less often by a factor of `rare`.
  */
@@ -105,6 +107,7 @@ static u64 left_count;
 static struct sums all;
 static pthread_mutex_t sums_lock = PTHREAD_MUTEX_INITIALIZER;
 static u64 place_count, cycle, hold_count, events, seed, stay, rare;
+static bool warming; /* nothing is closed and nothing stays, so nothing pins */
 
 static u64 next(u64 *state) {
     u64 z = (*state += 0x9e3779b97f4a7c15u);
@@ -204,7 +207,7 @@ _Static_assert(sizeof makers / sizeof *makers + MOVERS == PATHS, "every path has
 
 /* ---- the driver ---- */
 
-static struct held *take(struct sums *t, struct place *p, u64 random) {
+FRAME static struct held *take(struct sums *t, struct place *p, u64 random) {
     struct held *h = NULL;
     u64 path = random % (PATHS - MOVERS);
     pthread_rwlock_rdlock(&p->lock);
@@ -236,7 +239,7 @@ static void shrink(struct sums *t, struct held *h) {
     pthread_rwlock_unlock(&h->place->lock);
 }
 
-static void move(struct sums *t, struct held *h, struct place *to, u64 random) {
+FRAME static void move(struct sums *t, struct held *h, struct place *to, u64 random) {
     struct place *from = h->place;
     if (to == from) return;
     struct place *first = from < to ? from : to, *second = from < to ? to : from;
@@ -267,7 +270,7 @@ static void add_up(const struct sums *mine) {
 }
 
 static void leave(struct sums *t, struct held *h, u64 random) {
-    if (!stay || random % stay) give(t, h, random);
+    if (warming || !stay || random % stay) give(t, h, random);
     else left[__atomic_fetch_add(&left_count, 1, __ATOMIC_RELAXED)] = h;
 }
 
@@ -281,7 +284,7 @@ FRAME static void *run(void *argument) {
         struct place *p = &places[(random >> 8) % place_count];
         switch (random % 16) {
         case 0:
-            if ((more >> 16) % rare == 0) turn_over(&mine, p);
+            if (!warming && (more >> 16) % rare == 0) turn_over(&mine, p);
             break;
         case 1: /* hands an object to another thread, and gets one of its */
             *at = __atomic_exchange_n(&exchange[(more >> 16) % EXCHANGE % hold_count], *at, __ATOMIC_ACQ_REL);
@@ -319,8 +322,8 @@ static void print_paths(void) {
         }
         for (const struct life *l = lives; l; l = l->next) retained += l->pinned && l->live[i];
         bool moves = i >= PATHS - MOVERS;
-        printf("%s{\"name\":\"%llu\",\"chain\":\"%s%s_%llu < run < *\",\"site\":{", i ? "," : "", (unsigned long long)i,
-               moves ? "" : "make < ", moves ? "mover" : "maker", (unsigned long long)(moves ? i - PATHS + MOVERS : i));
+        printf("%s{\"name\":\"%llu\",\"chain\":\"%s%s_%llu < %s < run < *\",\"site\":{", i ? "," : "", (unsigned long long)i,
+               moves ? "" : "make < ", moves ? "mover" : "maker", (unsigned long long)(moves ? i - PATHS + MOVERS : i), moves ? "move" : "take");
         truth_first = true;
         KEY("allocated", all.allocated[i]);
         KEY("allocated_bytes", all.bytes[i]);
@@ -367,9 +370,15 @@ int main(int argc, char **argv) {
     ready();
     struct sums mine = {0};
     begin(&mine);
-    for (u64 r = 0; r < rounds; r++) {
+    for (u64 r = 0; r <= rounds; r++) {
+        warming = r == 0;
         for (u64 i = 0; i < threads; i++) pthread_create(&ids[i], NULL, run, (void *)(uintptr_t)next(&state));
         for (u64 i = 0; i < threads; i++) pthread_join(ids[i], NULL);
+        for (u64 i = 0; i < EXCHANGE && warming; i++) {
+            if (exchange[i]) give(&mine, exchange[i], 0);
+            exchange[i] = NULL;
+        }
+        if (warming) stop_at("warm");
     }
     for (u64 i = 0; i < EXCHANGE; i++)
         if (exchange[i]) leave(&mine, exchange[i], next(&state));

@@ -113,6 +113,8 @@ pub(super) struct Driver {
     awaited: HashSet<u32>,
     tick: Interval,
     relief: Interval,
+    /// Whether stacks wait in the ring, as far as is known.
+    more_stacks: bool,
     /// When the curves are due.
     sample: Instant,
     deadline: Option<Instant>,
@@ -152,6 +154,7 @@ impl Driver {
             awaited: HashSet::new(),
             tick,
             relief,
+            more_stacks: false,
             sample: Instant::now(),
             deadline: None,
             duration: args.duration,
@@ -243,9 +246,15 @@ impl Driver {
             }
             ready = self.stage.stacks() => {
                 ready.context("waiting for stacks failed")?;
-                if let Stage::Watching { observer, .. } = &mut self.stage {
-                    observer.learn_paths();
-                }
+                self.more_stacks = true;
+                Ok(Happening::Quiet)
+            }
+            // Yields, so that whatever else happens has its turn.
+            () = tokio::task::yield_now(), if self.more_stacks => {
+                self.more_stacks = match &mut self.stage {
+                    Stage::Watching { observer, .. } => observer.learn_some_paths(),
+                    Stage::Resting(_) | Stage::Changing => false,
+                };
                 Ok(Happening::Quiet)
             }
             Some(ended) = self.ends.join_next(), if !self.ends.is_empty() => {
