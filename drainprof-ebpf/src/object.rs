@@ -245,9 +245,9 @@ fn drop_it(object: &ObjectValue, how: u32) -> u32 {
         if mode::is_drain(how) {
             let left = granule::release(index, slot, size, 1);
             if object.site != 0 && state::has_pins(left.before) {
-                // When it was freed is not known; besides, the stack has no room for more.
+                // When it was freed is not known; besides, the stack has no room for more, nor for a look beforehand.
                 let granule = place_of::slot_word(index, generation);
-                sites::site_pin_freed(object.site, granule, 0, 0, size);
+                sites::site_pin_freed(object.site | sites::UNDECIDED, granule, 0, 0, size);
             }
         } else if granule::take_off(index, slot, generation, size, how) == 0 {
             return 0;
@@ -262,19 +262,15 @@ fn drop_it(object: &ObjectValue, how: u32) -> u32 {
 /// Gives up an object's reference to its granule, and counts it for its site if it was a pin.
 #[inline(always)]
 fn release_pin(object: &ObjectValue, slot: *mut Slot) {
-    let left = granule::release(object.slot, slot, object.size, 1);
-    if object.site == 0 || !state::has_pins(left.before) {
-        return;
-    }
-    let mut site = object.site;
-    if state::live(left.before) == 1 {
-        site |= sites::LAST;
-    }
-    if left.pins == 1 {
-        site |= sites::ONLY;
-    }
     let granule = place_of::slot_word(object.slot, object.generation);
-    sites::site_pin_freed(site, granule, left.closed_ns, left.opened_ns, object.size);
+    let mut site = object.site;
+    if site != 0 {
+        site |= sites::site_pin_note(site, granule);
+    }
+    let left = granule::release(object.slot, slot, object.size, 1);
+    if site != 0 && state::has_pins(left.before) {
+        sites::site_pin_freed(site, granule, left.closed_ns, left.opened_ns, object.size);
+    }
 }
 
 #[inline(always)]

@@ -12,16 +12,18 @@ use drainprof_common::{
     state,
 };
 
-use crate::{atomic, config, emit, granule, histogram, hit::now, losses, maps, paths, series};
+use crate::{
+    atomic, config, emit, granule::slots, histogram, hit::now, losses, maps, paths, series,
+};
 
 const BPF_NOEXIST: u64 = 1;
 const EEXIST: i32 = -17;
 
-/// In [`site_pin_freed`]'s first argument: it was the last pin of its granule.
-pub(crate) const LAST: u32 = 1 << 30;
-/// It was the only one.
-pub(crate) const ONLY: u32 = 1 << 31;
-const NUMBER: u32 = LAST - 1;
+/// In [`site_pin_freed`]'s first argument: whether the granule counts for the site is not decided yet.
+pub(crate) const UNDECIDED: u32 = 1 << 30;
+/// It counts with this pin.
+pub(crate) const FIRST: u32 = 1 << 31;
+const NUMBER: u32 = UNDECIDED - 1;
 
 /// Counts an alloc for its site: one more than the site's number, 0 for none. `path` is one more than the path's.
 #[unsafe(no_mangle)]
@@ -94,6 +96,27 @@ extern "C" fn site_thread(site: *mut SiteSlot, bit: u64) -> u32 {
     0
 }
 
+/// An object is about to leave its granule, which the caller still holds for it: then nobody can begin the slot's next
+/// generation while it is noted here, by the first of a site's pins, that the granule counts for the site. The
+/// flag to pass to [`site_pin_freed`] if it turns out to be a pin: [`FIRST`], 0 where the granule is counted already,
+/// or [`UNDECIDED`] where it is not closed yet. `granule` is a word of [`place_of`]: slot and generation.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn site_pin_note(site: u32, granule: u64) -> u32 {
+    let Some(slot) = slots::slot(place_of::slot(granule)) else { return 0 };
+    // SAFETY: map memory.
+    let (seen, pins) = unsafe { (atomic::load(&raw const (*slot).state), (*slot).pinned_objects) };
+    if !state::has_pins(seen) {
+        return UNDECIDED;
+    }
+    // Its only pin has no other to share the granule with.
+    if pins == 1 || is_first(site.wrapping_sub(1), granule, state::live(seen) == 1) {
+        FIRST
+    } else {
+        0
+    }
+}
+
 /// A pin was freed. `granule` is a word of [`place_of`]: its slot and generation. With a close at 0 nobody knows when.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -121,8 +144,7 @@ pub(crate) extern "C" fn site_pin_freed(
             };
             atomic::add(class, 1);
         }
-        // The granule counts once per site: where it has other pins, whoever comes first counts it.
-        if site & ONLY != 0 || is_first(index, granule, site & LAST != 0) {
+        if site & FIRST != 0 || (site & UNDECIDED != 0 && is_first_late(index, granule)) {
             atomic::add(&raw mut (*slot).granules, 1);
         }
         if closed_ns != 0 {
@@ -154,7 +176,7 @@ extern "C" fn site_pin_told(
             (*event).site = site;
             (*event).closed_ns = closed_ns;
             (*event).bytes = size;
-            if let Some(slot) = granule::slots::slot(index) {
+            if let Some(slot) = slots::slot(index) {
                 (*event).granule = (*slot).id;
                 // With its last pin the slot may have become another granule's.
                 let seen = atomic::load(&raw const (*slot).state);
@@ -163,6 +185,16 @@ extern "C" fn site_pin_told(
         }
     });
     0
+}
+
+/// [`is_first`] where the granule was closed in the instant before its object left it. What is noted of the slot's
+/// next generation, should it have begun, is left alone.
+#[inline(always)]
+fn is_first_late(site: u32, granule: u64) -> bool {
+    let Some(slot) = slots::slot(place_of::slot(granule)) else { return false };
+    // SAFETY: map memory, one word.
+    let seen = unsafe { atomic::load(&raw const (*slot).state) };
+    state::generation(seen) != place_of::generation(granule) || is_first(site, granule, false)
 }
 
 /// Whether a granule is counted for a site for the first time. With its last pin nobody will ask again.

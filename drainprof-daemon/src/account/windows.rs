@@ -3,7 +3,11 @@
 //! Each window counts for itself, from nothing. What it leaves behind (granules that are open, or closed
 //! and pinned) is not followed further, and is no part of what is open or retained now. Called by `watch`.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
 use drainprof_common::{
     loss::{LOSS_COUNT, Loss, LossCounts},
@@ -16,7 +20,7 @@ use crate::profile::Level;
 /// Places of opening that are told apart, per allocator: those beyond count as unknown places.
 const PLACES: usize = 4_096;
 
-/// Sites that are kept, per allocator.
+/// Sites that are kept, per allocator. What is allocated at others is the loss `site_table_full`.
 const SITES: usize = 65_536;
 
 /// The windows that have ended.
@@ -81,6 +85,9 @@ impl Windows {
             room -= target.allocators.len();
         }
         self.losses[Loss::InstanceMapFull as usize] += lost;
+        for allocator in self.targets.iter_mut().flat_map(|target| &mut target.allocators) {
+            self.losses[Loss::SiteTableFull as usize] += cut_sites(&mut allocator.sites, SITES);
+        }
     }
 
     /// All windows: those that have ended, and the one that `now` tells of.
@@ -202,16 +209,28 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
 
 /// A site keeps its path through all windows.
 fn join_sites(into: &mut Vec<SiteFacts>, later: Vec<SiteFacts>) {
+    let key = |facts: &SiteFacts| (Arc::clone(&facts.path), facts.opened_at);
+    let mut places: HashMap<_, usize> =
+        into.iter().enumerate().map(|(place, facts)| (key(facts), place)).collect();
     for facts in later {
-        let same =
-            |known: &&mut SiteFacts| known.path == facts.path && known.opened_at == facts.opened_at;
-        let has_room = into.len() < SITES;
-        match into.iter_mut().find(same) {
-            Some(known) => known.join(&facts),
-            None if has_room => into.push(facts),
-            None => {}
+        match places.entry(key(&facts)) {
+            Entry::Occupied(place) => {
+                if let Some(known) = into.get_mut(*place.get()) {
+                    known.join(&facts);
+                }
+            }
+            Entry::Vacant(place) => {
+                place.insert(into.len());
+                into.push(facts);
+            }
         }
     }
+}
+
+/// Keeps at most `limit` sites: what the others have allocated is counted by none any more.
+fn cut_sites(sites: &mut Vec<SiteFacts>, limit: usize) -> u64 {
+    let over = sites.drain(limit.min(sites.len())..);
+    over.fold(0, |lost, facts| lost.saturating_add(facts.allocated))
 }
 
 /// Probes that are put in place again count on; two of the same function stay two.

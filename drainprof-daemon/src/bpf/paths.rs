@@ -16,7 +16,7 @@ use drainprof_common::{
     maps::{Bucket, ObjectEntry, ObjectValue, Slot, WAYS, cursor, tag},
     paths::{
         NO_WORDS, PathSlot, PinPair, PinSites, SPACE_SLOTS, SPACES, SiteSlot, SnapshotHead,
-        SpaceRanges, pin_word,
+        SpaceRanges, end, pin_word,
     },
     state,
     unwind::{MAX_PATH, RULE_WAYS, Rule, RuleBucket, rule_bucket},
@@ -32,7 +32,7 @@ use super::{
 /// Words of a granule's slot before its label.
 const SLOT_HEAD: usize = offset_of!(Slot, label) / 8;
 /// Records taken from the ring in one go.
-const SNAPSHOTS_AT_ONCE: usize = 1024;
+const SNAPSHOTS_AT_ONCE: usize = 64;
 
 /// The maps of level `stacks`; elsewhere they are of the smallest size, and nothing is in them.
 pub(super) struct PathMaps {
@@ -114,7 +114,7 @@ impl Session {
     }
 
     /// Teaches how to unwind one code address (`key` is a [`drainprof_common::unwind::rule_key`]). Where there is no
-    /// room another rule of its bucket goes, which will be asked for again.
+    /// room another rule of its bucket goes, which stacks that look new will ask for again.
     pub fn teach(&mut self, key: u64, rule: Rule) {
         let buckets = self.sizes.rule_buckets();
         let bucket = rule_bucket(key, buckets) as usize;
@@ -123,8 +123,9 @@ impl Session {
         let way = (0..RULE_WAYS)
             .find(|way| key_at(*way) == key)
             .or_else(|| (0..RULE_WAYS).find(|way| key_at(*way) == 0))
-            // Any other; which one depends on the key, so that two do not drive each other out for ever.
-            .unwrap_or((key >> 40) as usize % RULE_WAYS);
+            // Any other; which one depends on bits of the key that differ within a bucket, so that two need not
+            // drive each other out for ever.
+            .unwrap_or((key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as usize % RULE_WAYS);
         let store = |at: usize, value: u64| {
             if let Some(word) = word(at) {
                 word.store(value, Ordering::SeqCst);
@@ -146,6 +147,16 @@ impl Session {
                     word.store(0, Ordering::SeqCst);
                 }
             }
+        }
+    }
+
+    /// Has the stack of a path sent once more when it is met again: rules that it needs are gone.
+    pub fn ask_again(&mut self, path: u32) {
+        // `end` and `reserved`, which is 0, share a word.
+        if let Some(word) = self.paths.paths.word(path as usize, offset_of!(PathSlot, end) / 8) {
+            let (sent, not_sent) = (u64::from(end::SENT), u64::from(end::NOT_SENT));
+            // Any other end is none that was sent.
+            let _ = word.compare_exchange(sent, not_sent, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 

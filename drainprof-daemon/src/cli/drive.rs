@@ -113,6 +113,8 @@ pub(super) struct Driver {
     awaited: HashSet<u32>,
     tick: Interval,
     relief: Interval,
+    /// Whether stacks wait in the ring, as far as is known.
+    more_stacks: bool,
     /// When the curves are due.
     sample: Instant,
     deadline: Option<Instant>,
@@ -154,6 +156,7 @@ impl Driver {
             awaited: HashSet::new(),
             tick,
             relief,
+            more_stacks: false,
             sample: Instant::now(),
             deadline: None,
             duration: args.duration,
@@ -246,7 +249,16 @@ impl Driver {
             }
             ready = self.stage.stacks() => {
                 ready.context("waiting for stacks failed")?;
-                self.learn_paths();
+                self.more_stacks = true;
+                Ok(Happening::Quiet)
+            }
+            // Yields, so that whatever else happens has its turn.
+            () = tokio::task::yield_now(), if self.more_stacks => {
+                self.more_stacks = match &mut self.stage {
+                    Stage::Watching { observer, .. } => observer.learn_some_paths(),
+                    Stage::Resting(_) | Stage::Changing => false,
+                };
+                self.place_paths();
                 Ok(Happening::Quiet)
             }
             Some(ended) = self.ends.join_next(), if !self.ends.is_empty() => {
@@ -303,6 +315,13 @@ impl Driver {
     fn learn_paths(&mut self) {
         if let Stage::Watching { observer, .. } = &mut self.stage {
             observer.learn_paths();
+        }
+        self.place_paths();
+    }
+
+    /// Looks up where the code of new paths lies, as long as it is there.
+    fn place_paths(&mut self) {
+        if let Stage::Watching { observer, .. } = &mut self.stage {
             symbols::place(&mut self.symbols, observer);
         }
     }

@@ -147,6 +147,12 @@ impl Unwinder {
         Ok(())
     }
 
+    /// Whether an address space was looked at, and has not had to make room since.
+    #[must_use]
+    pub fn knows(&self, space: u32) -> bool {
+        self.spaces.contains_key(&space)
+    }
+
     /// Forgets an address space; tables that it shares with others stay.
     pub fn forget(&mut self, space: u32) {
         self.spaces.remove(&space);

@@ -36,8 +36,8 @@ pub(super) struct Paths {
     unwinder: Unwinder,
     /// Spaces that were looked at, and where their code lies.
     met: HashMap<u32, SpaceRanges>,
-    /// Paths whose end was found here, by number.
-    found: BTreeMap<u32, Arc<CallPath>>,
+    /// Paths whose end was found here, by number, with the address spaces that they were found in.
+    found: BTreeMap<u32, (u32, Arc<CallPath>)>,
     /// Those of them that nobody took notice of yet, with the target in which they were found.
     fresh: Vec<(u32, Arc<CallPath>)>,
     /// Stacks that could not be unwound yet: when to try again, and how often it was tried.
@@ -58,11 +58,15 @@ impl Observer {
         }
     }
 
-    /// Unwinds the stacks that have come.
+    /// Unwinds the stacks that have come, all of them.
     pub fn learn_paths(&mut self) {
-        if let Some(paths) = &mut self.paths {
-            while paths.learn(&mut self.session) != 0 {}
-        }
+        while self.learn_some_paths() {}
+    }
+
+    /// Unwinds a few of the stacks that have come; whether there may be more. A target that makes new ones all the time
+    /// does not keep the caller from its other work.
+    pub fn learn_some_paths(&mut self) -> bool {
+        self.paths.as_mut().is_some_and(|paths| paths.learn(&mut self.session) != 0)
     }
 
     /// The call paths that were found since this was last asked, each with its target. Their addresses mean something now;
@@ -138,7 +142,7 @@ impl Paths {
 
     fn unwind(&mut self, session: &mut Session, snapshot: StackSnapshot, tries: u32) {
         let head = &snapshot.head;
-        if !self.met.contains_key(&head.space) {
+        if !self.unwinder.knows(head.space) {
             self.meet(session, head.target, head.tgid);
         }
         let returns: Vec<_> =
@@ -154,6 +158,9 @@ impl Paths {
         );
         if self.unwinder.take_moved(head.space) {
             session.unteach(head.space);
+            // Their stacks look as they did: they would not be sent again.
+            let own = self.found.iter().filter(|(_, (space, _))| *space == head.space);
+            own.for_each(|(path, _)| session.ask_again(*path));
         }
         self.tell_ranges(session, head.space);
         for (key, rule) in &walk.rules {
@@ -171,7 +178,7 @@ impl Paths {
         if self.fresh.len() < MAX_FRESH {
             self.fresh.push((head.target, Arc::clone(&found)));
         }
-        self.found.insert(head.path, found);
+        self.found.insert(head.path, (head.space, found));
         // Without a rule the kernel side would ask again with every allocation.
         let key = rule_key(head.space, &head.at);
         if walk.rules.iter().any(|(known, _)| *known == key) {
@@ -186,7 +193,7 @@ impl Paths {
 
     /// A path by its number.
     pub(super) fn path(&self, session: &Session, number: u32) -> Arc<CallPath> {
-        if let Some(found) = self.found.get(&number) {
+        if let Some((_, found)) = self.found.get(&number) {
             return Arc::clone(found);
         }
         let Some(record) = session.read_path(number) else { return Arc::default() };

@@ -132,8 +132,6 @@ pub(crate) struct Left {
     pub(crate) closed_ns: u64,
     /// When it was opened; 0 where that was not seen.
     pub(crate) opened_ns: u64,
-    /// Objects live at its close; 0 where that is not known.
-    pub(crate) pins: u64,
 }
 
 /// [`granule_release`] where it is worth a call less.
@@ -147,7 +145,6 @@ pub(crate) fn release(index: u32, slot: *mut Slot, size: u64, judge: u32) -> Lef
         let mut closed_ns = (*slot).closed_ns;
         let opened_ns = (*slot).opened_ns;
         let was_closed = seen & state::CLOSED != 0;
-        let pins = if was_closed { (*slot).pinned_objects } else { 0 };
         let mut bytes = (*slot).bytes;
         if size != 0 {
             atomic::sub(&raw mut (*slot).live_bytes, size);
@@ -167,7 +164,7 @@ pub(crate) fn release(index: u32, slot: *mut Slot, size: u64, judge: u32) -> Lef
             // Other pins hold it still, so what its close has noted is there.
             closed_ns = now();
         }
-        Left { before, closed_ns, opened_ns, pins }
+        Left { before, closed_ns, opened_ns }
     }
 }
 

@@ -130,6 +130,15 @@ fn space(target: u32) -> u32 {
     }
 }
 
+/// A new image has an address space of its own, whatever the number stood for before.
+#[inline(always)]
+pub(crate) fn own_space(target: u32) {
+    if let Some(at) = maps::SPACES.get_ptr_mut(target & (SPACES as u32 - 1)) {
+        // SAFETY: map memory, one word.
+        unsafe { atomic::store(at, 0) };
+    }
+}
+
 /// A child works in a copy of its parent's memory: what is known of that holds for it.
 #[inline(always)]
 pub(crate) fn inherit(parent: u32, child: u32) {

@@ -36,7 +36,8 @@ pub(super) extern "C" fn path_unknown(walk: *mut WalkState) -> u32 {
     }
     // SAFETY: map memory that the caller has taken.
     unsafe {
-        (*walk).hash = path_hash((*walk).hash, LOOKS);
+        // What looks the same in another address space may be another path.
+        (*walk).hash = path_hash((*walk).hash, LOOKS | u64::from((*walk).space) << 32);
         (*walk).extent = 0;
         (*walk).reach = 0;
         for _ in 0..WINDOWS {

@@ -190,8 +190,12 @@ pub(super) extern "C" fn path_round(walk: *mut WalkState) -> u32 {
             if led == step::NO_FRAME {
                 // The last address is none: the path ends with the one before.
                 (*walk).end = step::STOP;
-                (*walk).frames = (*walk).frames.wrapping_sub(1);
-                (*walk).hash = (*walk).hash_before;
+                let frames = (*walk).frames;
+                // None where the probed function's own code is not known: there the walk has begun.
+                if frames != 0 {
+                    (*walk).frames = frames - 1;
+                    (*walk).hash = (*walk).hash_before;
+                }
                 return 0;
             }
             if led != step::CALLER {

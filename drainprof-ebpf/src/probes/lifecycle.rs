@@ -136,6 +136,7 @@ fn try_exec(ctx: &TracePointContext) -> Option<()> {
     }
     // The new image has not run yet, so it is observed from its start, as far as its probes are in place.
     let target = next_target()?;
+    paths::own_space(target);
     let flags = (old.flags & target_flags::FOLLOW) | target_flags::FROM_START;
     enter_target(tgid, TargetValue { target, flags });
     if old.flags & target_flags::BORROWED != 0 {

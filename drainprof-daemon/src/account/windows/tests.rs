@@ -134,3 +134,19 @@ proptest! {
         prop_assert_eq!(invariants(&report), Vec::<String>::new());
     }
 }
+
+/// A site is known by path and place of opening in every window; of sites that find no room it is told what they
+/// have allocated.
+#[test]
+fn sites_keep_their_paths() {
+    let site = |address: u64, opened_at: u64, allocated: u64| {
+        let path = crate::account::CallPath { addresses: vec![1, address], ..Default::default() };
+        SiteFacts { allocated, ..SiteFacts::new(path.into(), opened_at) }
+    };
+    let mut sites = vec![site(2, 7, 1), site(3, 7, 10)];
+    join_sites(&mut sites, vec![site(3, 7, 100), site(3, 8, 1_000), site(3, 8, 1)]);
+    let allocated: Vec<u64> = sites.iter().map(|site| site.allocated).collect();
+    assert_eq!(allocated, [1, 110, 1_001]);
+    assert_eq!(super::cut_sites(&mut sites, 1), 1_111);
+    assert_eq!((sites.len(), super::cut_sites(&mut sites, 1)), (1, 0));
+}
