@@ -147,6 +147,6 @@ fn sites_keep_their_paths() {
     join_sites(&mut sites, vec![site(3, 7, 100), site(3, 8, 1_000), site(3, 8, 1)]);
     let allocated: Vec<u64> = sites.iter().map(|site| site.allocated).collect();
     assert_eq!(allocated, [1, 110, 1_001]);
-    assert_eq!(super::cut_sites(&mut sites, 1), 1_111);
-    assert_eq!((sites.len(), super::cut_sites(&mut sites, 1)), (1, 0));
+    assert_eq!(cut_sites(&mut sites, 1), 1_111);
+    assert_eq!((sites.len(), cut_sites(&mut sites, 1)), (1, 0));
 }
