@@ -32,7 +32,7 @@ pub(crate) extern "C" fn site_alloc(
     series: u32,
     path: u32,
     place: u64,
-    size: u64,
+    bytes: u64,
     tid: u32,
 ) -> u32 {
     let hash = site_hash(series, path, place);
@@ -53,8 +53,8 @@ pub(crate) extern "C" fn site_alloc(
         }
         atomic::store(&raw mut (*site).last_ns, at);
         atomic::add(&raw mut (*site).allocated, 1);
-        if size != 0 {
-            atomic::add(&raw mut (*site).allocated_bytes, size);
+        if bytes != 0 {
+            atomic::add(&raw mut (*site).allocated_bytes, bytes);
         }
         let bit = 1u64 << (tid.wrapping_mul(0x9e37_79b1) >> 26);
         if atomic::load(&raw const (*site).threads_seen) & bit == 0 {
@@ -125,7 +125,7 @@ pub(crate) extern "C" fn site_pin_freed(
     granule: u64,
     closed_ns: u64,
     opened_ns: u64,
-    size: u64,
+    bytes: u64,
 ) -> u32 {
     let index = (site & NUMBER).wrapping_sub(1);
     let Some(slot) = maps::SITES.get_ptr_mut(index) else { return 0 };
@@ -133,8 +133,8 @@ pub(crate) extern "C" fn site_pin_freed(
     // SAFETY: map memory.
     unsafe {
         atomic::add(&raw mut (*slot).pins_freed, 1);
-        if size != 0 {
-            atomic::add(&raw mut (*slot).pin_bytes_freed, size);
+        if bytes != 0 {
+            atomic::add(&raw mut (*slot).pin_bytes_freed, bytes);
         }
         if opened_ns != 0 {
             let class = match late(delay, closed_ns.saturating_sub(opened_ns)) {
@@ -151,7 +151,7 @@ pub(crate) extern "C" fn site_pin_freed(
             histogram::add((*slot).series, hist::Of::SiteDelay as u32, u64::from(index), delay);
         }
         if config::events_wanted() != 0 {
-            site_pin_told(index, (*slot).series, granule, closed_ns, size);
+            site_pin_told(index, (*slot).series, granule, closed_ns, bytes);
         }
     }
     0
@@ -165,7 +165,7 @@ extern "C" fn site_pin_told(
     series: u32,
     granule: u64,
     closed_ns: u64,
-    size: u64,
+    bytes: u64,
 ) -> u32 {
     emit::granule(EventKind::PinFreed, series, now(), |event| {
         let (index, generation) = (place_of::slot(granule), place_of::generation(granule));
@@ -175,7 +175,7 @@ extern "C" fn site_pin_told(
             (*event).slot = index;
             (*event).site = site;
             (*event).closed_ns = closed_ns;
-            (*event).bytes = size;
+            (*event).bytes = bytes;
             if let Some(slot) = slots::slot(index) {
                 (*event).granule = (*slot).id;
                 // With its last pin the slot may have become another granule's.

@@ -1,5 +1,7 @@
 //! Tables of hashes, and the paths behind one of them.
 
+use core::mem::offset_of;
+
 use drainprof_common::{
     loss::Loss,
     maps::cursor,
@@ -133,9 +135,9 @@ pub(super) fn turn(number: u32, from: u32, to: u32) -> bool {
     let Some(slot) = maps::PATHS.get_ptr_mut(number) else { return false };
     // SAFETY: map memory; `end` and `reserved`, which is 0, share a word.
     unsafe {
-        let word = (&raw mut (*slot).end).cast::<u64>();
+        let word = slot.cast::<u64>().add(offset_of!(PathSlot, end) / 8);
         atomic::compare_swap(word, u64::from(from), u64::from(to)) == u64::from(from)
     }
 }
 
-const _: () = assert!(core::mem::offset_of!(PathSlot, end) == 8, "end and reserved share a word");
+const _: () = assert!(offset_of!(PathSlot, end) == 8, "end and reserved share a word");
