@@ -102,8 +102,7 @@ extern "C" fn site_thread(site: *mut SiteSlot, bit: u64) -> u32 {
 pub(crate) extern "C" fn site_pin_note(site: u32, granule: u64) -> u32 {
     let Some(slot) = slots::slot(place_of::slot(granule)) else { return 0 };
     // SAFETY: map memory.
-    let (seen, pins) =
-        unsafe { (atomic::load(&raw const (*slot).state), (*slot).pinned_objects) };
+    let (seen, pins) = unsafe { (atomic::load(&raw const (*slot).state), (*slot).pinned_objects) };
     if !state::has_pins(seen) {
         return UNDECIDED;
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    account::Began,
+    account::{Began, CallPath},
     plan::Finding,
     profile::Kind,
     report::{Options, Report, invariants, samples},
@@ -140,13 +140,13 @@ proptest! {
 #[test]
 fn sites_keep_their_paths() {
     let site = |address: u64, opened_at: u64, allocated: u64| {
-        let path = crate::account::CallPath { addresses: vec![1, address], ..Default::default() };
-        super::SiteFacts { allocated, ..super::SiteFacts::new(path.into(), opened_at) }
+        let path = CallPath { addresses: vec![1, address], ..Default::default() };
+        SiteFacts { allocated, ..SiteFacts::new(path.into(), opened_at) }
     };
     let mut sites = vec![site(2, 7, 1), site(3, 7, 10)];
-    super::join_sites(&mut sites, vec![site(3, 7, 100), site(3, 8, 1_000), site(3, 8, 1)]);
+    join_sites(&mut sites, vec![site(3, 7, 100), site(3, 8, 1_000), site(3, 8, 1)]);
     let allocated: Vec<u64> = sites.iter().map(|site| site.allocated).collect();
     assert_eq!(allocated, [1, 110, 1_001]);
-    assert_eq!(super::cut_sites(&mut sites, 1), 1_111);
-    assert_eq!((sites.len(), super::cut_sites(&mut sites, 1)), (1, 0));
+    assert_eq!(cut_sites(&mut sites, 1), 1_111);
+    assert_eq!((sites.len(), cut_sites(&mut sites, 1)), (1, 0));
 }
