@@ -93,6 +93,9 @@ pub struct Walk {
     pub end: PathEnd,
     /// Whether the start itself is code, as far as is known; else nobody should call it a frame.
     pub starts_in_code: bool,
+    /// Whether it ends at an address that could not be told because the mappings had just been read: later it may go
+    /// further.
+    pub too_early: bool,
 }
 
 /// Unwinds stacks of processes.
@@ -214,7 +217,10 @@ impl Unwinder {
                     }
                     break PathEnd::NoUnwindInfo;
                 }
-                Known::Later => break PathEnd::Unreadable,
+                Known::Later => {
+                    walk.too_early = true;
+                    break PathEnd::Unreadable;
+                }
                 known => known,
             };
             if is_start {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use drainprof_common::{
-    paths::{CODE_RANGES, SpaceRanges, end},
+    paths::{CODE_RANGES, SPACES, SnapshotHead, SpaceRanges, end},
     unwind::{MAX_PATH, Rule, rule_key},
 };
 
@@ -140,22 +140,46 @@ impl Paths {
         }
     }
 
-    fn unwind(&mut self, session: &mut Session, snapshot: StackSnapshot, tries: u32) {
+    /// Walks up a stack.
+    fn walk(&mut self, snapshot: &StackSnapshot) -> unwind::Walk {
         let head = &snapshot.head;
-        if !self.unwinder.knows(head.space) {
-            self.meet(session, head.target, head.tgid);
-        }
         let returns: Vec<_> =
             head.calls.iter().filter(|call| call[1] != 0).map(|call| (call[0], call[1])).collect();
-        let walk = self.unwinder.unwind(
-            head.space,
-            &unwind::Snapshot {
-                start: head.at,
-                base: head.at.sp,
-                bytes: &snapshot.stack,
-                returns: &returns,
-            },
-        );
+        let stack = unwind::Snapshot {
+            start: head.at,
+            base: head.at.sp,
+            bytes: &snapshot.stack,
+            returns: &returns,
+        };
+        self.unwinder.unwind(head.space, &stack)
+    }
+
+    /// A forked child shares the rules of the process that it was forked by, until it has code elsewhere: then its address
+    /// space is its own. Whether that is so now.
+    fn part(&mut self, session: &mut Session, head: &SnapshotHead) -> Option<u32> {
+        let own = head.target & (SPACES as u32 - 1);
+        if own == head.space || self.unwinder.meet(own, head.tgid).is_err() {
+            return None;
+        }
+        if self.unwinder.code_ranges(own) == self.unwinder.code_ranges(head.space) {
+            self.unwinder.forget(own);
+            return None;
+        }
+        session.set_space(head.target, own);
+        Some(own)
+    }
+
+    fn unwind(&mut self, session: &mut Session, mut snapshot: StackSnapshot, tries: u32) {
+        if !self.unwinder.knows(snapshot.head.space) {
+            self.meet(session, snapshot.head.target, snapshot.head.tgid);
+        }
+        let mut walk = self.walk(&snapshot);
+        let is_lost = walk.too_early || walk.rules.iter().any(|(_, rule)| *rule == Rule::NO_CODE);
+        if is_lost && let Some(own) = self.part(session, &snapshot.head) {
+            snapshot.head.space = own;
+            walk = self.walk(&snapshot);
+        }
+        let head = &snapshot.head;
         if self.unwinder.take_moved(head.space) {
             session.unteach(head.space);
             // Their stacks look as they did: they would not be sent again.
@@ -181,12 +205,13 @@ impl Paths {
         self.found.insert(head.path, (head.space, found));
         // Without a rule the kernel side would ask again with every allocation.
         let key = rule_key(head.space, &head.at);
-        if walk.rules.iter().any(|(known, _)| *known == key) {
+        let is_known = walk.rules.iter().any(|(known, _)| *known == key);
+        if is_known && !walk.too_early {
             return;
         }
         if tries < TRIES && self.waiting.len() < MAX_WAITING {
             self.waiting.push((Instant::now() + AGAIN, tries + 1, snapshot));
-        } else {
+        } else if !is_known {
             session.teach(key, Rule::STOP);
         }
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    account::Began,
+    account::{Began, CallPath},
     plan::Finding,
     profile::Kind,
     report::{Options, Report, invariants, samples},
@@ -140,7 +140,7 @@ proptest! {
 #[test]
 fn sites_keep_their_paths() {
     let site = |address: u64, opened_at: u64, allocated: u64| {
-        let path = crate::account::CallPath { addresses: vec![1, address], ..Default::default() };
+        let path = CallPath { addresses: vec![1, address], ..Default::default() };
         SiteFacts { allocated, ..SiteFacts::new(path.into(), opened_at) }
     };
     let mut sites = vec![site(2, 7, 1), site(3, 7, 10)];
