@@ -107,6 +107,9 @@ losses! {
     PathCut, "path_cut", Notice,
         "Allocations whose call path could not be followed to its start: code without unwind information, an unreadable stack, or too deep.",
         "the report tells the reason at each path (path_end)";
+    PinsWhileLearning, "pins_while_learning", Notice,
+        "Granules that may count more than once for a call path: their pins were freed within the milliseconds in which it was being learnt.",
+        "nothing: it can only be in the first moments of a path; objects and bytes are exact all the same";
     UnmatchedFree, "unmatched_frees", Notice,
         "Frees of objects whose allocation was not seen: allocated before the attach, freed twice, or allocated by a function that the profile does not name.",
         "attach earlier (drainprof run); if it keeps growing, the profile misses an alloc function";

@@ -70,6 +70,8 @@ pub struct SiteFacts {
     pub live_bytes: u64,
     /// Pinned closes at which at least one of its objects was live; each counts once.
     pub granules_pinned: u64,
+    /// How many of these may be counted twice, because their pins were freed while the path was being learnt.
+    pub granules_unsure: u64,
     /// Objects of it that were live at pinned closes: its pins.
     pub pins: u64,
     /// Their bytes, where sizes are known.
@@ -115,6 +117,7 @@ impl SiteFacts {
             live: None,
             live_bytes: 0,
             granules_pinned: 0,
+            granules_unsure: 0,
             pins: 0,
             pin_bytes: 0,
             pins_live: 0,
@@ -156,6 +159,7 @@ impl SiteFacts {
         };
         self.live_bytes += other.live_bytes;
         self.granules_pinned += other.granules_pinned;
+        self.granules_unsure += other.granules_unsure;
         self.pins += other.pins;
         self.pin_bytes += other.pin_bytes;
         self.pins_live += other.pins_live;

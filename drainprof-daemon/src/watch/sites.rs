@@ -256,6 +256,7 @@ impl Observer {
         for (number, slot) in slots {
             facts.join(&counted(slot, &delays.remove(number).unwrap_or_default()));
         }
+        facts.granules_unsure = unsure(slots);
         let own = self.allocator_of(series);
         let has_ids =
             own.is_some_and(|own| crate::profile::follows_objects(&own.profile, own.level));
@@ -312,6 +313,13 @@ impl Observer {
             }
         }
     }
+}
+
+/// Granules that may count twice: a path has several numbers until it is learnt, and the kernel side counts a granule once
+/// per number.
+fn unsure(slots: &[(u32, SiteSlot)]) -> u64 {
+    let counts = || slots.iter().map(|(_, slot)| slot.granules);
+    counts().sum::<u64>() - counts().max().unwrap_or_default()
 }
 
 /// What the kernel side has counted.

@@ -79,6 +79,7 @@ impl Observer {
         }
         let mut losses = self.session.read_losses();
         for site in series.values().flatten().flat_map(|facts| &facts.sites) {
+            losses[Loss::PinsWhileLearning as usize] += site.granules_unsure;
             match site.path.end {
                 PathEnd::Start => {}
                 PathEnd::NotCaptured => losses[Loss::PathNotCaptured as usize] += site.allocated,

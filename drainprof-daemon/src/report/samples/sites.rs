@@ -36,6 +36,7 @@ pub(crate) fn site(granules_pinned: u64) -> SiteFacts {
         live: Some(granules_pinned),
         live_bytes: 256 * granules_pinned,
         granules_pinned,
+        granules_unsure: 0,
         pins: granules_pinned,
         pin_bytes: 256 * granules_pinned,
         pins_live: granules_pinned,
