@@ -173,11 +173,7 @@ pub struct Sites {
 
 impl Default for Sites {
     fn default() -> Self {
-        // What the first allocations of a path cost is a notice, no loss.
-        let expect = Expect::default()
-            .loss("path_not_captured", crate::compare::Count::Any)
-            .loss("pins_while_learning", crate::compare::Count::Any);
-        Self { lines: true, left_out: Vec::new(), late: 0, expect }
+        Self { lines: true, left_out: Vec::new(), late: 0, expect: Expect::default() }
     }
 }
 
