@@ -130,6 +130,10 @@ fn words(count: u32) -> u32 {
 }
 
 /// Turns a path's [`end::NOT_SENT`] into [`end::SENT`], or back: whether it was this caller who did it.
+#[allow(
+    clippy::cast_ptr_alignment,
+    reason = "values of the array begin at multiples of eight bytes"
+)]
 #[inline(always)]
 pub(super) fn turn(number: u32, from: u32, to: u32) -> bool {
     let Some(slot) = maps::PATHS.get_ptr_mut(number) else { return false };

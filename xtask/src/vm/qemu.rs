@@ -67,7 +67,11 @@ fn attempt(machine: &Machine<'_>, first_word: Option<Duration>) -> Result<Outcom
     match first_word {
         // What qemu says of a KVM that does not work would only worry: emulation follows.
         Some(_) => qemu.args(["-accel", "kvm", "-cpu", "host"]).stderr(Stdio::null()),
-        None => qemu.args(["-accel", "tcg,thread=multi"]),
+        None => {
+            // In one thread: with several, emulated processors can run into instructions that the kernel is just
+            // patching (it does when the first probe comes and the last one goes), and panic.
+            qemu.args(["-accel", "tcg,thread=single"])
+        }
     };
     qemu.args([
         "-m",
