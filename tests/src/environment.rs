@@ -7,13 +7,14 @@
 //! | `DRAINPROF_TEST_SCHEMA` | the report's JSON schema; else `docs/report.schema.json` of the workspace |
 //! | `DRAINPROF_TEST_DEADLINE` | seconds that one wait may take (120); raise it on emulated machines |
 //! | `DRAINPROF_SWEEP_CLOSES` | how many closes a p-sweep makes, at most what it makes anyway; at least 100 |
+//! | `DRAINPROF_CHAOS_SEED` | the seed of targets that draw lots; else another one in each run |
 //! | `DRAINPROF_TEST_SKIP` | a reason for which this kernel forbids the tests: they skip instead of fail |
 
 use std::{
     env, fs,
     io::Write as _,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -23,6 +24,21 @@ use anyhow::{Context as _, Result, bail};
 pub fn deadline() -> Duration {
     let seconds = env::var("DRAINPROF_TEST_DEADLINE").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(120))
+}
+
+/// The seed of a chaotic target as `seed=…`: another one in each run, printed so that a failure can be repeated.
+///
+/// # Errors
+/// If `DRAINPROF_CHAOS_SEED`, which sets it, is no number.
+pub fn chaos_seed() -> Result<String> {
+    let seed = match env::var("DRAINPROF_CHAOS_SEED") {
+        Ok(text) => text.parse().context("DRAINPROF_CHAOS_SEED is no number")?,
+        Err(_) => {
+            u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.subsec_nanos())
+        }
+    };
+    println!("DRAINPROF_CHAOS_SEED={seed}");
+    Ok(format!("seed={seed}"))
 }
 
 /// How many closes a p-sweep makes: `usual`, or the fewer that the environment asks for.

@@ -4,12 +4,10 @@
 //! last event, although its hits meet one another, and preempt one another, in every order. Each run has a
 //! seed of its own, which a failing test prints; `DRAINPROF_CHAOS_SEED` sets it.
 
-use std::{env, time::SystemTime};
-
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use drainprof_tests::{
     compare::{Count, Expect},
-    environment::{requires_root, sweep_closes},
+    environment::{chaos_seed, requires_root, sweep_closes},
     tracer::{Traced, trace, trace_from_start},
 };
 
@@ -20,19 +18,8 @@ fn events(usual: u64) -> Result<String> {
     Ok(format!("events={}", sweep_closes(usual)?))
 }
 
-fn seed() -> Result<String> {
-    let seed = match env::var("DRAINPROF_CHAOS_SEED") {
-        Ok(text) => text.parse().context("DRAINPROF_CHAOS_SEED is no number")?,
-        Err(_) => {
-            u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.subsec_nanos())
-        }
-    };
-    println!("DRAINPROF_CHAOS_SEED={seed}");
-    Ok(format!("seed={seed}"))
-}
-
 fn chaos(args: &[&str], profile: &str, more: &[&str]) -> Result<Traced> {
-    let (seed, events) = (seed()?, events(20_000)?);
+    let (seed, events) = (chaos_seed()?, events(20_000)?);
     let usual = [seed.as_str(), events.as_str()];
     let args: Vec<&str> = args.iter().copied().chain(usual).collect();
     trace("chaos", &args, profile, &[&OBJECTS, more].concat())
@@ -72,7 +59,7 @@ fn resets_are_boundaries() -> Result<()> {
 #[test]
 fn shared_granules_at_boundary() -> Result<()> {
     if requires_root() {
-        let (seed, events) = (seed()?, events(20_000)?);
+        let (seed, events) = (chaos_seed()?, events(20_000)?);
         let args = ["mode=drain", "boundary=1", &seed, &events];
         let traced = trace("chaos", &args, "chaos", &["--level", "boundary"])?;
         Expect::default().leave_out("objects").leave_out("retention").check(&traced);
@@ -103,7 +90,7 @@ fn bulk_granules() -> Result<()> {
 #[test]
 fn first_objects_open() -> Result<()> {
     if requires_root() {
-        let (seed, events) = (seed()?, events(20_000)?);
+        let (seed, events) = (chaos_seed()?, events(20_000)?);
         let args = ["mode=lazy", "places=4", &seed, &events];
         trace_from_start("chaos", &args, "chaos_lazy", &OBJECTS)?.exact();
     }

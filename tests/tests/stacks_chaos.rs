@@ -1,27 +1,14 @@
 //! Threads that get in one another's way, with the truth of each call path: what was allocated on it, and in which
 //! granules it was live at their close, to the last event. Seeds are as in `chaos.rs`.
 
-use std::{env, time::SystemTime};
-
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
-    environment::{self, requires_root, sweep_closes},
+    environment::{self, chaos_seed, requires_root, sweep_closes},
     paths::{Sites, steps},
     target::Target,
     tracer::{self, Outcome, Traced, Tracer},
 };
 use serde_json::Value;
-
-fn seed() -> Result<String> {
-    let seed = match env::var("DRAINPROF_CHAOS_SEED") {
-        Ok(text) => text.parse().context("DRAINPROF_CHAOS_SEED is no number")?,
-        Err(_) => {
-            u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.subsec_nanos())
-        }
-    };
-    println!("DRAINPROF_CHAOS_SEED={seed}");
-    Ok(format!("seed={seed}"))
-}
 
 /// Attaches, with a record of what was found so far twice a second on stdout.
 fn attach(pid: u32, more: &[&str]) -> Result<Tracer> {
@@ -44,7 +31,7 @@ fn report(mut outcome: Outcome) -> Result<Outcome> {
 /// Lets the target meet all its call paths once before anything pins, and drainprof learn them. (Until a path is
 /// known it has several numbers, and a granule with pins of more than one of them counts for each.)
 fn chaos(more: &[&str]) -> Result<()> {
-    let (seed, events) = (seed()?, format!("events={}", sweep_closes(20_000)?));
+    let (seed, events) = (chaos_seed()?, format!("events={}", sweep_closes(20_000)?));
     let usual = ["stops=1", seed.as_str(), events.as_str()];
     let args: Vec<&str> = more.iter().copied().chain(usual).collect();
     let mut target = Target::start("stacks_chaos", &args)?;

@@ -16,7 +16,7 @@ use std::{
 
 use crate::target::{
     DebugSearch, MappedObject, Nameless, NamelessKind, Process, TargetError, mapped_objects,
-    nameless_memory, open_regular, printable, through_root,
+    nameless_memory, open_same, printable, through_root,
 };
 
 /// Largest file whose symbols are read.
@@ -126,21 +126,9 @@ impl Root {
 /// Opens the very file that is mapped: through the process while it lives, else at its path, if the same
 /// file is still there.
 pub(super) fn open(object: &MappedObject, root: &Root) -> io::Result<File> {
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
     // A root in the mounts that we see ourselves is part of the path that the kernel shows.
-    for path in [object.open_path.clone(), root.join(&object.path), object.path.clone()] {
-        match open_regular(&path, MAX_FILE) {
-            Ok(file) => {
-                let metadata = file.metadata()?;
-                if (metadata.dev(), metadata.ino()) == object.inode {
-                    return Ok(file);
-                }
-                last = io::Error::other("another file stands there now");
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let inside = root.join(&object.path);
+    open_same(object.inode, [&*object.open_path, &*inside, &*object.path], MAX_FILE)
 }
 
 /// The name of the object's file, safe to show.

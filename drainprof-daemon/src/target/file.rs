@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
 
@@ -24,6 +24,28 @@ pub(crate) fn open_regular(path: &Path, max_bytes: u64) -> io::Result<File> {
         ));
     }
     Ok(file)
+}
+
+/// Opens a file at the first of several paths where it stands with this device and inode.
+pub(crate) fn open_same<'a>(
+    inode: (u64, u64),
+    paths: impl IntoIterator<Item = &'a Path>,
+    max_bytes: u64,
+) -> io::Result<File> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for path in paths {
+        match open_regular(path, max_bytes) {
+            Ok(file) => {
+                let metadata = file.metadata()?;
+                if (metadata.dev(), metadata.ino()) == inode {
+                    return Ok(file);
+                }
+                last = io::Error::other("another file stands there now");
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Reads a `/proc` file (whose size is not known beforehand), up to `max_bytes`.

@@ -21,7 +21,7 @@ pub use elf::{
     SymbolSource,
 };
 pub use error::TargetError;
-pub(crate) use file::{open_regular, read_proc};
+pub(crate) use file::{open_regular, open_same, read_proc};
 pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub(crate) use image::describe;
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject};

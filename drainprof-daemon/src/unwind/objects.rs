@@ -16,7 +16,7 @@ use std::{
 use super::cfi::Tables;
 use crate::{
     symbolize::vdso,
-    target::{DebugSearch, FrameSections, MappedObject, open_regular},
+    target::{DebugSearch, FrameSections, MappedObject, open_same},
 };
 
 /// Largest file whose tables are read; its tables are bounded by the memory that all may take.
@@ -210,18 +210,5 @@ impl Objects {
 
 /// Opens the very file that is mapped: through the process, or, if that has ended, at its path.
 fn open(object: &MappedObject) -> io::Result<File> {
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for path in [&object.open_path, &object.path] {
-        match open_regular(path, MAX_FILE) {
-            Ok(file) => {
-                let metadata = file.metadata()?;
-                if (metadata.dev(), metadata.ino()) == object.inode {
-                    return Ok(file);
-                }
-                last = io::Error::other("another file stands there now");
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    open_same(object.inode, [&*object.open_path, &*object.path], MAX_FILE)
 }
