@@ -36,6 +36,7 @@ pub(super) enum Command {
   drainprof attach -p 4242 -d 30s -o json         30 seconds, then one JSON document
   drainprof attach -p $(pidof -s svc) --profile ./svc.toml --level objects
   drainprof attach -p 4242 -d 30s -o flamegraph -O pins.svg   who pins, as a picture
+  drainprof attach --family -p 4242               a server's master and workers, now and later
   drainprof attach -p 4242 --dry-run              where the probes would go; attaches nothing
   drainprof attach -p 4242 --duty 10s/10m -d 24h  10 seconds of every 10 minutes, for a day
   drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
@@ -240,6 +241,10 @@ pub(super) struct AttachArgs {
     #[arg(short, long, value_name = "PID", required = true, value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pid: Vec<u32>,
+    /// Attach to the whole family of each process, now and later: its topmost ancestor that runs the same
+    /// executable, and all that descend from that one. Implies --follow-forks.
+    #[arg(long, conflicts_with = "duty")]
+    pub(super) family: bool,
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
 }

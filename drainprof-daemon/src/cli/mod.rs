@@ -13,6 +13,7 @@ mod doctor;
 mod drive;
 mod duty;
 mod exit;
+mod family;
 mod filter;
 mod options;
 mod output;

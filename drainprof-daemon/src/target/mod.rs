@@ -7,6 +7,7 @@
 
 pub mod elf;
 mod error;
+mod family;
 mod file;
 mod ifunc;
 mod image;
@@ -21,6 +22,7 @@ pub use elf::{
     SymbolSource,
 };
 pub use error::TargetError;
+pub use family::{Kinship, family, processes};
 pub(crate) use file::{open_regular, open_same, read_proc};
 pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub(crate) use image::describe;
