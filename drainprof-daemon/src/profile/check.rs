@@ -114,10 +114,19 @@ impl Checked<'_> {
         }
     }
 
-    /// The same hit must not be counted twice.
+    /// The same hit must not be counted twice. Of a group one is placed: there an earlier one may be at the same
+    /// place, if it may drop out.
     fn no_duplicates(&self) -> Verdict {
         for (index, (probe, raw)) in self.probes().enumerate() {
-            let same = |earlier: &&Probe| earlier.role == probe.role && earlier.at == probe.at;
+            let instead = |earlier: &Probe| {
+                let mut expressions = earlier.expressions();
+                probe.one_of.is_some()
+                    && earlier.one_of == probe.one_of
+                    && expressions.any(|(_, expr)| expr.names_unknowns())
+            };
+            let same = |earlier: &&Probe| {
+                earlier.role == probe.role && earlier.at == probe.at && !instead(earlier)
+            };
             if self.profile.probes[..index].iter().any(|earlier| same(&earlier)) {
                 let message = format!("a second `{}` probe at `{}`", probe.role.name(), probe.at);
                 let error = self.place.fail(raw.at.span().start, message);
