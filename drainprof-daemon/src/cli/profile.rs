@@ -37,11 +37,12 @@ fn list() -> Result<u8> {
         let levels: Vec<_> = profile::levels(profile).into_iter().map(Level::name).collect();
         writeln!(
             out,
-            "{:<16} {:<6} {:<18} {}  [{}]",
+            "{:<16} {:<6} {:<18} {}{}  [{}]",
             profile.name,
             profile.kind.name(),
             levels.join(", "),
             profile.summary,
+            if profile.on_request { " (only with --profile)" } else { "" },
             profile.source
         )?;
     }

@@ -55,6 +55,11 @@ pub struct Profile {
     pub rule: MatchRule,
     /// Bytes per granule, where constant.
     pub granule_bytes: Option<u64>,
+    /// Granules are neither opened nor closed by a call: each begins with the first object seen in it and ends
+    /// with its last.
+    pub implicit: bool,
+    /// Whether it takes part only where it is named.
+    pub on_request: bool,
     /// The probes, in the file's order.
     pub probes: Vec<Probe>,
     /// Where it came from.

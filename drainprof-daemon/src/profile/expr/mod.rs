@@ -82,6 +82,13 @@ impl Expr {
         matches!(self, Self::Caller) || self.children().any(Self::names_caller)
     }
 
+    /// Whether it names what may be unknown of an object: `var(…)`, `offsetof(…)`.
+    #[must_use]
+    pub fn names_unknowns(&self) -> bool {
+        matches!(self, Self::Var(..) | Self::OffsetOf { .. })
+            || self.children().any(Self::names_unknowns)
+    }
+
     /// Maps every position that the expression carries.
     pub(super) fn relocate(&mut self, map: &dyn Fn(usize) -> usize) {
         let moved = |span: &mut Span| *span = map(span.start)..map(span.end);
