@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::{diff::DiffArgs, filter::FilterArgs, report::ReportArgs};
+use super::{diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, report::ReportArgs};
 use crate::{
     account::Duty,
     export::{FORMATS, PinWeight},
@@ -30,6 +30,15 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// Say what can be looked into here: processes, the profiles that fit them, and what it costs.
+    #[command(after_help = "Examples:
+  drainprof discover                  all processes that a profile fits, and the command for each
+  drainprof discover -p 4242          one process
+  drainprof discover --all            also those that no profile fits
+  drainprof discover -o json | jq -r '.groups[].attach'
+  drainprof discover --profile ./svc.toml
+Nothing is attached. Prices are remembered ones (`drainprof calibrate`), or another machine's.")]
+    Discover(DiscoverArgs),
     /// Attach to running processes and measure their drainability.
     #[command(after_help = "Examples:
   drainprof attach -p 4242                        a live table, and a report at Ctrl-C

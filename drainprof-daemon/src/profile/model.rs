@@ -19,6 +19,9 @@ pub enum Level {
 }
 
 impl Level {
+    /// All levels, the cheapest first.
+    pub const ALL: [Self; 3] = [Self::Boundary, Self::Objects, Self::Stacks];
+
     /// The level's name on the command line and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {

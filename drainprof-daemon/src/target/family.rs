@@ -27,6 +27,12 @@ impl Kinship {
         Ok(Self { parents })
     }
 
+    /// Child and parent in pairs, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(pairs: &[(u32, u32)]) -> Self {
+        Self { parents: pairs.iter().copied().collect() }
+    }
+
     /// The parent of a process; `None` where it is gone, hidden, or the first of its namespace.
     #[must_use]
     pub fn parent(&self, pid: u32) -> Option<u32> {
@@ -101,15 +107,11 @@ fn executable(pid: u32) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
-    fn kinship(pairs: &[(u32, u32)]) -> Kinship {
-        Kinship { parents: pairs.iter().copied().collect() }
-    }
-
     /// The top is found through ancestors of the same program only, and everything below belongs to it.
     #[test]
     fn families() {
         // 1 init, 10 master, 11 and 12 workers, 13 a helper of 12, 20 somebody else.
-        let all = kinship(&[(1, 0), (10, 1), (11, 10), (12, 10), (13, 12), (20, 1)]);
+        let all = Kinship::of(&[(1, 0), (10, 1), (11, 10), (12, 10), (13, 12), (20, 1)]);
         let same = |pid| (10..=12).contains(&pid);
         assert_eq!(all.top(12, same), 10);
         assert_eq!(all.top(10, same), 10);
@@ -122,7 +124,7 @@ mod tests {
     /// Parents that were read while numbers were reused may form a circle; it is gone through once.
     #[test]
     fn circles_end() {
-        let all = kinship(&[(2, 3), (3, 2), (4, 4)]);
+        let all = Kinship::of(&[(2, 3), (3, 2), (4, 4)]);
         assert_eq!(all.top(2, |_| true), 3);
         assert_eq!(all.below(2), [2, 3]);
         assert_eq!(all.top(4, |_| true), 4);
