@@ -15,6 +15,7 @@ const COMMON: &[&str] = &["-O2", "-g", "-Wall", "-Wextra", "-Werror"];
 
 /// Variants of one source: name, source, further flags.
 const VARIANTS: &[(&str, &str, &[&str])] = &[
+    ("epoch_demo", "epoch_ring", &["-DDEMO"]),
     ("psweep_static", "psweep", &["-static"]),
     ("ifunc_static", "ifunc", &["-static"]),
     ("psweep_fixed", "psweep", &["-no-pie", "-fno-pic"]),
