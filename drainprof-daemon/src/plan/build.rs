@@ -32,6 +32,7 @@
 //! | `not_a_function` | a symbol that cannot be probed |
 //! | `missing_symbol` | a probe's address is not in the object |
 //! | `usdt_unsupported` | a USDT probe |
+//! | `wrapper` | of several symbols of a C++ constructor or destructor, one only calls another |
 
 use std::sync::Arc;
 

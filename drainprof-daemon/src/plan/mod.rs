@@ -14,6 +14,7 @@ mod places;
 mod resolver;
 pub mod site;
 mod sites;
+mod structors;
 mod treatment;
 
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};

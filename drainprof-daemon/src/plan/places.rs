@@ -5,11 +5,16 @@
 
 use super::{
     Finding,
-    matching::{address_text, list, without_symbols},
+    matching::{address_text, list, unmatched, without_symbols},
+    structors::without_wrappers,
 };
 use crate::{
     profile::Address,
-    target::{Elf, Followed, IfuncKey, SymbolHit, SymbolKind, elf::CloneKind, printable},
+    target::{
+        Elf, Followed, IfuncKey, SymbolHit, SymbolKind,
+        elf::{CloneKind, readable},
+        printable,
+    },
 };
 
 /// Most functions that one pattern may name: more is a mistake in the pattern, and costs attach time.
@@ -71,7 +76,9 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
                 ));
             }
             Ok(hits) => {
+                let (hits, wrappers) = without_wrappers(elf, hits);
                 found.take_hits(within, &hits);
+                found.tell_wrappers(&wrappers);
                 for hit in &hits {
                     found.warn_of_clones(elf, &hit.name);
                 }
@@ -95,7 +102,10 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
     }
     if found.all.is_empty() && found.missing.is_none() {
         found.missing = Some(match without_symbols(elf) {
-            None => "no such symbol".into(),
+            None => match address {
+                Address::Demangled(glob) => unmatched(elf, glob),
+                _ => "no such symbol".into(),
+            },
             Some(tried) if tried.is_empty() => {
                 "no such exported symbol (the object is stripped and names no debug file)".into()
             }
@@ -138,6 +148,21 @@ impl Places {
         }
         if !self.all.is_empty() {
             self.missing = None;
+        }
+    }
+
+    /// Constructors and destructors that only call another symbol of the same, which is probed instead.
+    fn tell_wrappers(&mut self, wrappers: &[(String, String)]) {
+        for (wrapper, inner) in wrappers {
+            self.note(
+                "wrapper",
+                format!(
+                    "{} only calls {} ({}): one is probed, so that nothing counts twice",
+                    printable(wrapper),
+                    printable(inner),
+                    printable(readable(inner)),
+                ),
+            );
         }
     }
 

@@ -10,6 +10,7 @@ mod code;
 mod debug;
 mod demangle;
 mod frames;
+mod plain;
 mod read;
 mod relocations;
 mod symbols;
