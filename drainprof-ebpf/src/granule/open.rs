@@ -140,7 +140,8 @@ pub(crate) extern "C" fn granule_begin(
     let first = old.is_none();
     // An id that was closed in our sight has its next generation in our sight.
     // The end of an implicit granule is none of what was in it before.
-    let how = if first || mode::is_implicit(how) { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
+    let how =
+        if first || mode::is_implicit(how) { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
     if !slot.is_null() {
         let before = how & mode::BEFORE != 0;
         if before {
