@@ -4,6 +4,7 @@
 //! told by colour alone.
 
 mod allocator;
+mod census;
 mod frame;
 mod site;
 
