@@ -12,6 +12,7 @@ mod demangle;
 mod frames;
 mod read;
 mod relocations;
+mod stapsdt;
 mod symbols;
 mod types;
 mod units;
