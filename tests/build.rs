@@ -27,6 +27,12 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("places_static", "places", &["-static"]),
     ("paths_fixed", "paths", &["-no-pie", "-fno-pic"]),
     ("paths_static", "paths", &["-static"]),
+    ("usdt_fixed", "usdt", &["-no-pie", "-fno-pic"]),
+    ("usdt_static", "usdt", &["-static"]),
+    ("usdt_plain", "usdt", &["-DNO_SEMAPHORES"]),
+    ("usdt_forms_fixed", "usdt_forms", &["-no-pie", "-fno-pic"]),
+    ("usdt_heap_library", "usdt_heap", &["-DLIBRARY", "-shared", "-fPIC"]),
+    ("usdt_heap_shared", "usdt_heap", &["-DSHARED"]),
     // Its unwind tables are for debuggers alone: `.debug_frame`.
     ("paths_bare", "paths", &["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]),
 ];
@@ -61,6 +67,10 @@ fn main() -> Result<()> {
     let stripped = out.join("psweep_stripped");
     run(Command::new("objcopy").arg("--strip-all").arg(&psweep).arg(&stripped))?;
     split_debug("psweep", &out)?;
+    for name in ["usdt", "usdt_forms"] {
+        let stripped = out.join(format!("{name}_stripped"));
+        run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
+    }
     for name in ["places", "places_fixed", "places_static", "paths", "paths_static", "paths_bare"] {
         split_debug(name, &out)?;
         let stripped = out.join(format!("{name}_stripped"));

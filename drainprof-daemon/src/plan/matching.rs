@@ -232,7 +232,10 @@ fn mismatch(profile: &Profile, image: &Image, object: &LoadedObject) -> Option<M
     if missing.is_empty() {
         return None;
     }
-    Some(Mismatch::Symbols { missing, stripped: without_symbols(elf) })
+    // Notes of USDT probes are in the object itself, stripped or not.
+    let of_symbols = rule.symbols.iter().any(|address| !matches!(address, Address::Usdt { .. }));
+    let stripped = if of_symbols { without_symbols(elf) } else { None };
+    Some(Mismatch::Symbols { missing, stripped })
 }
 
 /// Where a debug file was looked for, if the object is stripped and none was found.
@@ -274,8 +277,7 @@ fn is_there(elf: &Elf, address: &Address) -> Result<bool, String> {
             .map(|hits| !hits.is_empty())
             .map_err(|error| error.to_string()),
         Address::Offset(offset) => Ok(elf.code_at(*offset).is_ok()),
-        // Not read by this version; `build` says so where it matters.
-        Address::Usdt { .. } => Ok(false),
+        Address::Usdt { provider, name } => elf.usdt(provider, name).map(|at| !at.is_empty()),
     }
 }
 

@@ -188,6 +188,24 @@ impl Probe {
         .into_iter()
         .filter_map(|(key, expr)| Some((key, expr.as_ref()?)))
     }
+
+    /// The same expressions, to be changed.
+    pub fn expressions_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
+        [
+            &mut self.instance,
+            &mut self.granule,
+            &mut self.object,
+            &mut self.new_object,
+            &mut self.size,
+            &mut self.bytes,
+            &mut self.live,
+            &mut self.parent,
+            &mut self.label,
+            &mut self.when,
+        ]
+        .into_iter()
+        .flatten()
+    }
 }
 
 /// An expression; every node knows where it stands in the profile's text.

@@ -16,6 +16,7 @@ mod maps;
 mod nameless;
 mod printable;
 mod process;
+pub mod usdt;
 
 pub use elf::{
     CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
@@ -32,6 +33,7 @@ pub use maps::{MappedObject, Mapping, mapped_objects};
 pub(crate) use nameless::{Nameless, NamelessKind, nameless_memory};
 pub use printable::printable;
 pub use process::Process;
+pub use usdt::UsdtNote;
 
 #[cfg(test)]
 pub(crate) mod testing;

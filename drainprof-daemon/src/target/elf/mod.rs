@@ -13,6 +13,7 @@ mod frames;
 mod plain;
 mod read;
 mod relocations;
+mod stapsdt;
 mod symbols;
 mod types;
 mod units;
