@@ -117,14 +117,14 @@ fn the_tutorial_is_true() -> Result<()> {
     let (mut fresh, mut stale, mut commands) = (String::new(), Vec::new(), 0);
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
-        fresh += &format!("{line}\n");
+        fresh.extend([line, "\n"]);
         if line != "```console" && line != "```toml" {
             continue;
         }
         let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
         if line == "```toml" {
             shell.write(&block)?;
-            fresh += &format!("{}\n```\n", block.join("\n"));
+            fresh.extend([&block.join("\n"), "\n```\n"]);
             continue;
         }
         let mut rest = block.as_slice();
@@ -139,7 +139,7 @@ fn the_tutorial_is_true() -> Result<()> {
             if common(&shown, lively)? != common(&printed, lively)? {
                 stale.push(format!("$ {typed}\n{}", printed.join("\n")));
             }
-            fresh += &format!("{command}\n");
+            fresh.extend([*command, "\n"]);
             fresh.extend(printed.iter().map(|line| format!("{line}\n")));
             rest = &behind[next..];
             commands += 1;

@@ -97,19 +97,19 @@ impl Live for Nginx {
 pub(super) fn postgres() -> Result<Box<dyn Live>> {
     let cluster = Cluster::start()?;
     let mut session = cluster.session()?;
-    let backend = session.backend()?;
-    Ok(Box::new(Backend { session, backend, cluster }))
+    let pid = session.backend()?;
+    Ok(Box::new(Backend { session, pid, cluster }))
 }
 
 struct Backend {
     session: Session,
-    backend: u32,
+    pid: u32,
     cluster: Cluster,
 }
 
 impl Live for Backend {
     fn pid(&self) -> u32 {
-        self.backend
+        self.pid
     }
 
     fn work(&mut self) -> Result<()> {
