@@ -77,6 +77,14 @@ pub const ROWS: &[Row] = &[
         start: live::svnserve,
     },
     Row {
+        profile: "cxx-pmr",
+        needs: Needs::Usual(&["libstdc++6"]),
+        files: &["/usr/lib/x86_64-linux-gnu/libstdc++.so.6"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("pmr", &["rounds=20"]),
+    },
+    Row {
         profile: "epoch-demo",
         needs: Needs::Nothing,
         files: &["epoch_demo"],

@@ -16,6 +16,7 @@ const PACKAGES: [&str; 21] = [
     "busybox-static",
     "cpio",
     "dpkg",
+    "g++",
     "gcc",
     "libapr1",
     "libc6-dbg",

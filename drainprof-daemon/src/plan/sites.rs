@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     profile::{Phase, Role},
-    target::{Elf, Image, printable},
+    target::{Elf, Image, elf::readable, printable},
 };
 
 /// Most bytes of code that are searched for jumps (the largest programs have 300 MB of it).
@@ -286,7 +286,7 @@ fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
         if let Some(here) = dear {
             let text = format!(
                 "{}+{:#x} `{}` {:.0} ns ({})",
-                printable(&probe.site.symbol),
+                printable(readable(&probe.site.symbol)),
                 probe.choice.offset,
                 here.instruction,
                 here.cost_ns,

@@ -20,6 +20,7 @@ use super::{
 /// The built-in profiles: a file of `profiles/` and its text. A test compares this with the directory.
 const BUILT_IN: &[(&str, &str)] = &[
     ("apr.toml", include_str!("../../../profiles/apr.toml")),
+    ("cxx-pmr.toml", include_str!("../../../profiles/cxx-pmr.toml")),
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
     ("malloc-glibc.toml", include_str!("../../../profiles/malloc-glibc.toml")),
     ("malloc-jemalloc.toml", include_str!("../../../profiles/malloc-jemalloc.toml")),
