@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     if !args.no_setup && !args.no_run {
         // A peer that cannot be had is a row that says so, no reason to measure nothing.
-        if let Err(error) = setup::run(&setup::Args { bench: true }) {
+        if let Err(error) = setup::run(&setup::Args { bench: true, ..setup::Args::default() }) {
             work::note(format!("{error:#}; what is missing will be reported as not available"));
         }
     }

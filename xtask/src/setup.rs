@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 20] = [
+const PACKAGES: [&str; 21] = [
     "apache2-utils",
     "apt",
     "binutils",
@@ -18,6 +18,7 @@ const PACKAGES: [&str; 20] = [
     "dpkg",
     "gcc",
     "libapr1",
+    "libc6-dbg",
     "libc6-dev",
     "libjemalloc2",
     "nginx-light",
@@ -38,6 +39,24 @@ pub(crate) const DEMO_PACKAGES: [&str; 2] = ["gcc", "libc6-dev"];
 /// What the benchmarks need beyond [`PACKAGES`]: the peers.
 const BENCH_PACKAGES: [&str; 4] = ["bpftrace", "heaptrack", "linux-perf", "valgrind"];
 
+/// What the tests on further real programs (`real_*`) need beyond [`PACKAGES`]; alphabetical.
+const REAL_PACKAGES: [&str; 14] = [
+    "bind9",
+    "bind9-dnsutils",
+    "haproxy",
+    "ldb-tools",
+    "libgoogle-perftools4",
+    "libmimalloc-dev",
+    "libmimalloc2.0",
+    "libtalloc2",
+    "libtcmalloc-minimal4",
+    "libxml2-utils",
+    "mariadb-server",
+    "php-cli",
+    "redis-server",
+    "varnish",
+];
+
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Arguments of `setup`.
@@ -46,6 +65,9 @@ pub(crate) struct Args {
     /// Also what the benchmarks compare with: bpftrace, perf, heaptrack, Valgrind.
     #[arg(long)]
     pub(crate) bench: bool,
+    /// Also the programs of the tests that run with `cargo xtask test --real` only.
+    #[arg(long)]
+    pub(crate) real: bool,
 }
 
 /// Installs and mounts what is missing.
@@ -55,6 +77,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.bench {
         work::step("setup: packages for the benchmarks");
         packages::install(&BENCH_PACKAGES, "to compare with")?;
+    }
+    if args.real {
+        work::step("setup: packages for the tests on further real programs");
+        packages::install(&REAL_PACKAGES, "to be looked into by the tests")?;
     }
     mount_tracefs()
 }

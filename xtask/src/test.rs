@@ -1,8 +1,8 @@
 //! `cargo xtask test`: every test, and one line at the end that says how many passed, failed, were skipped.
 //!
 //! Unit tests run as the user who asks; the privileged tests of `drainprof-tests` are built by that user and
-//! run as root; the kernel matrix runs under qemu. What a test prints is streamed. The sum is stdout's last
-//! line.
+//! run as root; the kernel matrix runs under qemu. Binaries named `real_*`, which need programs of further
+//! packages, run only where they are asked for. What a test prints is streamed. The sum is stdout's last line.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -13,12 +13,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::artifacts::{self, BENCH_PACKAGE, TESTS_PACKAGE};
+use crate::artifacts::{self, BENCH_PACKAGE, TESTS_PACKAGE, TestBinary};
 use crate::tally::{Reader, Style, Tally};
 use crate::{ebpf, setup, vm, work};
 
 /// No single test binary may take longer; `timeout` ends it, and it counts as failed.
 const BINARY_SECONDS: u32 = 900;
+
+/// Begins the name of a test binary that puts drainprof on programs which ordinary runs do not install.
+const REAL: &str = "real_";
 
 /// How long a finished binary's output may still be quiet before it is given up.
 const GRACE: Duration = Duration::from_secs(1);
@@ -38,14 +41,25 @@ pub(crate) struct Args {
     /// Leave out the privileged tests (and the kernel matrix); nothing then needs root.
     #[arg(long)]
     unprivileged: bool,
+    /// Also the tests on further real programs, whose packages are installed first.
+    #[arg(long, conflicts_with = "unprivileged")]
+    real: bool,
+    /// Only the tests on further real programs.
+    #[arg(long, conflicts_with = "unprivileged")]
+    real_only: bool,
     /// Only tests whose name contains this; also leaves out the kernel matrix.
     filter: Option<String>,
 }
 
 impl Args {
-    /// Everything, on a freshly built eBPF object; the kernel matrix unless `no_vm`.
-    pub(crate) fn fresh(no_vm: bool) -> Self {
-        Self { fresh_ebpf: true, no_vm, ..Self::default() }
+    /// Everything, on a freshly built eBPF object; the kernel matrix unless `no_vm`, `real` programs if asked.
+    pub(crate) fn fresh(no_vm: bool, real: bool) -> Self {
+        Self { fresh_ebpf: true, no_vm, real, ..Self::default() }
+    }
+
+    /// Whether a test binary of this name is to run.
+    fn wants(&self, name: &str) -> bool {
+        if name.starts_with(REAL) { self.real || self.real_only } else { !self.real_only }
     }
 }
 
@@ -75,18 +89,19 @@ pub(crate) fn conclude(tally: &Tally) -> ExitCode {
 fn all(args: &Args) -> Result<Tally> {
     let root = work::root()?;
     if !args.no_setup && !args.unprivileged {
-        setup::run(&setup::Args::default())?;
+        let real = args.real || args.real_only;
+        setup::run(&setup::Args { real, ..setup::Args::default() })?;
     }
     if args.fresh_ebpf {
         ebpf::build(&root)?;
     }
-    let mut tally = unit(&root, args)?;
+    let mut tally = if args.real_only { Tally::default() } else { unit(&root, args)? };
     if args.unprivileged {
         return Ok(tally);
     }
     let privileged = Privileged::build(&root)?;
     tally.add(privileged.run(args)?);
-    if !args.no_vm && args.filter.is_none() {
+    if !args.no_vm && !args.real_only && args.filter.is_none() {
         // One broken kernel must not hide the other results.
         tally.add(vm::matrix(&root, &vm::Args::default(), &privileged).unwrap_or_else(|error| {
             eprintln!("xtask vm: {error:#}");
@@ -137,7 +152,7 @@ impl Privileged {
     /// Runs them as root, one test at a time: they measure the machine, and probes are dear to detach.
     fn run(&self, args: &Args) -> Result<Tally> {
         let mut tally = Tally::default();
-        for binary in &self.tests.binaries {
+        for binary in chosen(&self.tests.binaries, args) {
             let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
             work::step(format!("test: privileged: {}{why}", binary.name));
             let env = [
@@ -155,6 +170,14 @@ impl Privileged {
         }
         Ok(tally)
     }
+}
+
+/// Those of the test binaries that are to run.
+fn chosen<'a>(
+    binaries: &'a [TestBinary],
+    args: &'a Args,
+) -> impl Iterator<Item = &'a TestBinary> + 'a {
+    binaries.iter().filter(|binary| args.wants(&binary.name))
 }
 
 /// Runs one test binary, passes its output on, and reads the result from it.
@@ -195,4 +218,31 @@ fn stream(name: &str, style: Style, command: &mut Command) -> Result<Tally> {
         None => child.wait().with_context(|| format!("wait for {name}"))?,
     };
     Ok(reader.finish(status.success()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Args, chosen};
+    use crate::artifacts::TestBinary;
+
+    fn names(args: &Args) -> Vec<String> {
+        let made = |name: &str| TestBinary {
+            name: name.to_owned(),
+            path: "/x".into(),
+            directory: "/".into(),
+        };
+        let binaries = ["nginx", "real_php", "stacks_real"].map(made);
+        chosen(&binaries, args).map(|binary| binary.name.clone()).collect()
+    }
+
+    /// Tests on further real programs run where they are asked for and nowhere else, told by how the name begins.
+    #[test]
+    fn real_programs_are_asked_for() {
+        assert_eq!(names(&Args::default()), ["nginx", "stacks_real"]);
+        assert_eq!(names(&Args::fresh(true, false)), ["nginx", "stacks_real"]);
+        let real = Args { real: true, ..Args::default() };
+        assert_eq!(names(&real), ["nginx", "real_php", "stacks_real"]);
+        let only = Args { real_only: true, ..Args::default() };
+        assert_eq!(names(&only), ["real_php"]);
+    }
 }

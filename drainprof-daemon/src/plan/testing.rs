@@ -29,6 +29,8 @@ pub(crate) fn profile(rule: MatchRule, probes: Vec<Probe>) -> Arc<Profile> {
         summary: String::new(),
         rule,
         granule_bytes: None,
+        implicit: false,
+        on_request: false,
         probes,
         source: Source::BuiltIn("pool.toml"),
     })

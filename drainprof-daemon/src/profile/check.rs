@@ -23,6 +23,7 @@ struct Checked<'a> {
     place: Text<'a>,
     profile: &'a Profile,
     kind: &'a Spanned<String>,
+    implicit: Option<&'a Spanned<bool>>,
     raw: &'a [Spanned<RawProbe>],
 }
 
@@ -31,9 +32,10 @@ pub(super) fn check(
     place: Text<'_>,
     profile: &Profile,
     kind: &Spanned<String>,
+    implicit: Option<&Spanned<bool>>,
     raw: &[Spanned<RawProbe>],
 ) -> Verdict {
-    let checked = Checked { place, profile, kind, raw };
+    let checked = Checked { place, profile, kind, implicit, raw };
     for (probe, raw) in checked.probes() {
         checked.keys_fit_role(probe, raw)?;
         checked.role_has_its_keys(probe, raw)?;
@@ -43,6 +45,7 @@ pub(super) fn check(
     checked.groups_agree()?;
     checked.instances_agree()?;
     checked.kind_has_its_probes()?;
+    checked.implicit_fits()?;
     checked.compiles()
 }
 
@@ -114,10 +117,19 @@ impl Checked<'_> {
         }
     }
 
-    /// The same hit must not be counted twice.
+    /// The same hit must not be counted twice. Of a group one is placed: there an earlier one may be at the same
+    /// place, if it may drop out.
     fn no_duplicates(&self) -> Verdict {
         for (index, (probe, raw)) in self.probes().enumerate() {
-            let same = |earlier: &&Probe| earlier.role == probe.role && earlier.at == probe.at;
+            let instead = |earlier: &Probe| {
+                let mut expressions = earlier.expressions();
+                probe.one_of.is_some()
+                    && earlier.one_of == probe.one_of
+                    && expressions.any(|(_, expr)| expr.names_unknowns())
+            };
+            let same = |earlier: &&Probe| {
+                earlier.role == probe.role && earlier.at == probe.at && !instead(earlier)
+            };
             if self.profile.probes[..index].iter().any(|earlier| same(&earlier)) {
                 let message = format!("a second `{}` probe at `{}`", probe.role.name(), probe.at);
                 let error = self.place.fail(raw.at.span().start, message);
@@ -222,6 +234,46 @@ impl Checked<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Granules that begin and end with their objects: nothing else may begin or end them, and every object
+    /// must be known.
+    fn implicit_fits(&self) -> Verdict {
+        let Some(written) = self.implicit.filter(|_| self.profile.implicit) else { return Ok(()) };
+        let fail = |message: &str, hint: &str| {
+            Err(self.place.fail(written.span().start, message).with_hint(hint))
+        };
+        if self.profile.kind != Kind::Slab {
+            return fail("only granules of kind `slab` can be implicit", "say kind = \"slab\"");
+        }
+        if self.profile.granule_bytes.is_none() {
+            return fail("the size of an implicit granule is not given", "add `bytes` beside it");
+        }
+        if self.having(Role::Alloc).next().is_none() {
+            return fail("implicit granules need `alloc` probes", "their objects begin them");
+        }
+        for (probe, raw) in self.probes() {
+            let of_objects = matches!(probe.role, Role::Alloc | Role::Free | Role::Realloc);
+            if !of_objects && probe.role != Role::Init {
+                let message = format!(
+                    "nothing but objects begins or ends an implicit granule, and \
+                     this is a `{}` probe",
+                    probe.role.name()
+                );
+                return Err(self.at_role(raw, message).with_hint("leave one of the two out"));
+            }
+            if of_objects && probe.object.is_none() {
+                let message = "every object of an implicit granule must be known by its id";
+                return Err(self.at_role(raw, message).with_hint("add `object`"));
+            }
+            let allocates = matches!(probe.role, Role::Alloc | Role::Realloc);
+            if allocates && (probe.granule.is_none() || probe.size.is_none()) {
+                let message = "an object of an implicit granule needs its `granule` and `size`";
+                let hint = "what is larger than a granule is counted apart from them";
+                return Err(self.at_role(raw, message).with_hint(hint));
+            }
+        }
+        Ok(())
     }
 
     fn compiles(&self) -> Verdict {

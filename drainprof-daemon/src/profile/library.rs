@@ -21,6 +21,10 @@ use super::{
 const BUILT_IN: &[(&str, &str)] = &[
     ("apr.toml", include_str!("../../../profiles/apr.toml")),
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
+    ("malloc-glibc.toml", include_str!("../../../profiles/malloc-glibc.toml")),
+    ("malloc-jemalloc.toml", include_str!("../../../profiles/malloc-jemalloc.toml")),
+    ("malloc-mimalloc.toml", include_str!("../../../profiles/malloc-mimalloc.toml")),
+    ("malloc-tcmalloc.toml", include_str!("../../../profiles/malloc-tcmalloc.toml")),
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
 ];

@@ -38,6 +38,8 @@ struct RawProfile {
     kind: Spanned<String>,
     #[serde(default)]
     summary: String,
+    #[serde(default)]
+    on_request: bool,
     #[serde(rename = "match")]
     rule: Spanned<RawMatch>,
     granule: Option<RawGranule>,
@@ -57,7 +59,8 @@ struct RawMatch {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawGranule {
-    bytes: Spanned<u64>,
+    bytes: Option<Spanned<u64>>,
+    implicit: Option<Spanned<bool>>,
 }
 
 /// A probe's table as it is written; `check` looks at its places again.
@@ -157,13 +160,14 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
         return Err(place.fail(extra.span().start, message));
     }
     let rule = match_rule(place, &raw.rule)?;
-    let granule_bytes = match &raw.granule {
-        Some(granule) if *granule.bytes.get_ref() == 0 => {
-            let error = place.fail(granule.bytes.span().start, "a granule of 0 bytes");
+    let granule_bytes = match raw.granule.as_ref().and_then(|granule| granule.bytes.as_ref()) {
+        Some(bytes) if *bytes.get_ref() == 0 => {
+            let error = place.fail(bytes.span().start, "a granule of 0 bytes");
             return Err(error.with_hint("leave `bytes` out where the size is not known"));
         }
-        granule => granule.as_ref().map(|granule| *granule.bytes.get_ref()),
+        bytes => bytes.map(|bytes| *bytes.get_ref()),
     };
+    let implicit = raw.granule.as_ref().and_then(|granule| granule.implicit.as_ref());
     let probes =
         raw.probes.iter().map(|probe| parse_probe(place, probe)).collect::<Result<_, _>>()?;
     let profile = Profile {
@@ -172,10 +176,12 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
         summary: raw.summary,
         rule,
         granule_bytes,
+        implicit: implicit.is_some_and(|implicit| *implicit.get_ref()),
+        on_request: raw.on_request,
         probes,
         source: source.clone(),
     };
-    check::check(place, &profile, &raw.kind, &raw.probes)?;
+    check::check(place, &profile, &raw.kind, implicit, &raw.probes)?;
     Ok(profile)
 }
 

@@ -110,9 +110,13 @@ fn wanted<'a>(
     library: &'a Library,
     options: &'a ObserverOptions,
 ) -> impl Iterator<Item = &'a Arc<Profile>> {
-    library
-        .iter()
-        .filter(|profile| options.profiles.is_empty() || options.profiles.contains(&profile.name))
+    library.iter().filter(|profile| {
+        if options.profiles.is_empty() {
+            !profile.on_request
+        } else {
+            options.profiles.contains(&profile.name)
+        }
+    })
 }
 
 fn level(profile: &Profile, asked: Option<Level>) -> Result<Level, ObserveError> {

@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Leave out the kernel matrix.
     #[arg(long)]
     no_vm: bool,
+    /// Also the tests on further real programs.
+    #[arg(long)]
+    real: bool,
 }
 
 /// A check: its name and what it does.
@@ -60,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(if failed.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     work::step("ci: cargo xtask test --fresh-ebpf");
-    let mut tally = test::sum(&test::Args::fresh(args.no_vm));
+    let mut tally = test::sum(&test::Args::fresh(args.no_vm, args.real));
     tally.add(failed);
     Ok(test::conclude(&tally))
 }

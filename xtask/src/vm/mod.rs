@@ -2,16 +2,19 @@
 //!
 //! Each kernel boots with an initramfs that holds the release binary, the test binaries, their targets and
 //! their libraries, runs the tests that `tests/matrix.txt` lists, and powers off. Works without KVM, only
-//! slower. Called by `test` as well.
+//! slower: an emulated machine keeps one processor busy, so as many boot at once as there are processors. What
+//! they print is told apart by the kernel's name before each line. Called by `test` as well.
 
 mod initramfs;
 mod kernel;
 mod matrix;
 mod qemu;
 
-use std::cell::Cell;
-use std::path::Path;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::thread;
 
 use anyhow::{Context, Result};
 
@@ -70,28 +73,46 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tal
     let directory = artifacts::target_dir(root).join("vm");
     work::step(format!("vm: pack {} test binaries into an initramfs", runs.len()));
     let initrd = initramfs::pack(root, &directory, built, &runs)?;
-    let kvm = Cell::new(!args.no_kvm);
+    let kvm = AtomicBool::new(!args.no_kvm);
     let mut tally = Tally::default();
+    let mut machines = Vec::new();
     for line in kernel::LINES {
         let wanted = args.kernels.is_empty() || args.kernels.iter().any(|v| v == line.version);
         if !wanted {
             continue;
         }
-        let outcome = kernel::fetch(&directory, line).and_then(|kernel| {
-            qemu::boot(&qemu::Machine {
-                name: line.version,
-                kernel: &kernel,
-                initrd: &initrd,
-                seconds: args.timeout,
-                kvm: &kvm,
-                runs: &runs,
-            })
+        // One after the other: they come from one package manager.
+        match kernel::fetch(&directory, line) {
+            Ok(kernel) => machines.push((line.version, kernel)),
+            Err(error) => tally.add(broken(line.version, &error)),
+        }
+    }
+    let boot = |(name, kernel): &(&'static str, PathBuf)| {
+        let seconds = args.timeout;
+        let machine =
+            qemu::Machine { name, kernel, initrd: &initrd, seconds, kvm: &kvm, runs: &runs };
+        qemu::boot(&machine).unwrap_or_else(|error| broken(name, &error))
+    };
+    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
+    for some in machines.chunks(at_once) {
+        let tallies: Vec<Tally> = thread::scope(|scope| {
+            let boots: Vec<_> = some.iter().map(|machine| scope.spawn(|| boot(machine))).collect();
+            let tallied = boots.into_iter().zip(some).map(|(thread, (name, _))| {
+                thread
+                    .join()
+                    .unwrap_or_else(|_| broken(name, &anyhow::anyhow!("following it panicked")))
+            });
+            tallied.collect()
         });
-        // One broken kernel must not hide the other's results.
-        tally.add(outcome.unwrap_or_else(|error| {
-            eprintln!("xtask vm: kernel {}: {error:#}", line.version);
-            Tally::failure(format!("kernel {}: {error}", line.version))
-        }));
+        for ran in tallies {
+            tally.add(ran);
+        }
     }
     Ok(tally)
+}
+
+/// A kernel that could not be tried: a failure of its own, which must not hide the other's results.
+fn broken(kernel: &str, error: &anyhow::Error) -> Tally {
+    eprintln!("xtask vm: kernel {kernel}: {error:#}");
+    Tally::failure(format!("kernel {kernel}: {error}"))
 }

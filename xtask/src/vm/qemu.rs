@@ -3,10 +3,10 @@
 //! The line carries marks of the init script and, between them, what a test binary prints. Only the qemu
 //! process started here is ever killed.
 
-use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -28,21 +28,21 @@ pub(super) struct Machine<'a> {
     pub(super) kernel: &'a Path,
     pub(super) initrd: &'a Path,
     pub(super) seconds: u64,
-    /// Whether to try KVM; becomes false once it has not worked.
-    pub(super) kvm: &'a Cell<bool>,
+    /// Whether to try KVM; becomes false once it has not worked. All machines share it.
+    pub(super) kvm: &'a AtomicBool,
     pub(super) runs: &'a [Run],
 }
 
 /// Boots the machine, runs its tests, and returns their sum.
 pub(super) fn boot(machine: &Machine<'_>) -> Result<Tally> {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
-    if machine.kvm.get() && device.is_ok() {
+    if machine.kvm.load(Ordering::Relaxed) && device.is_ok() {
         match attempt(machine, Some(KVM_FIRST_WORD))? {
             Outcome::Ran(tally) => return Ok(tally),
             Outcome::Silent => work::note("KVM is there but does not work; emulating instead"),
         }
     }
-    machine.kvm.set(false);
+    machine.kvm.store(false, Ordering::Relaxed);
     match attempt(machine, None)? {
         Outcome::Ran(tally) => Ok(tally),
         Outcome::Silent => {
@@ -93,7 +93,7 @@ fn attempt(machine: &Machine<'_>, first_word: Option<Duration>) -> Result<Outcom
     let lines = follow(&mut child)?;
     let started = Instant::now();
     let outcome = listen(machine, &lines, started, first_word);
-    // It has powered off, or it is too late: in both cases it must be gone before the next one starts.
+    // It has powered off, or it is too late: in both cases it must be gone before this returns.
     let _ = child.kill();
     child.wait().context("wait for qemu")?;
     if let Outcome::Ran(tally) = &outcome {

@@ -86,6 +86,19 @@ fn groups_must_agree() {
     }
 }
 
+/// Two of a group may be at one place if the first may drop out, because it names what may be unknown.
+#[test]
+fn the_last_resort_of_a_group() {
+    let from = "when = \"ret != 0\"\n\n[[probe]]\nrole = \"alloc\"\nat = \"pool_note\"";
+    let to = from.replace("pool_note", "pool_alloc");
+    let refused = "p.toml:22:6: a second `alloc` probe at `pool_alloc`";
+    assert!(refusal(from, &to).starts_with(refused), "{}", refusal(from, &to));
+    for unknown in ["offsetof(pool, id)", "var('pool_of_zero')"] {
+        let to = to.replace("ret != 0", &format!("ret != {unknown}"));
+        assert_eq!(refusal(from, &to), "accepted");
+    }
+}
+
 /// Of a group one is placed, so that its probes are not taken for functions that call one another; two of
 /// them that are no group are.
 #[test]

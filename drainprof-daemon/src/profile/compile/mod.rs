@@ -159,7 +159,8 @@ pub fn levels(profile: &Profile) -> Vec<Level> {
     let boundary = match profile.kind {
         // Without the live count of every close there would be closes without a verdict.
         Kind::Drain => closes_have_live(profile),
-        Kind::Bulk | Kind::Slab => true,
+        // Implicit granules are known by their objects alone.
+        Kind::Bulk | Kind::Slab => !profile.implicit,
     };
     if boundary {
         levels.push(Level::Boundary);
@@ -317,6 +318,9 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
     let mut flags = 0;
     if has(profile, Role::Open) {
         flags |= flags::HAS_OPEN;
+    }
+    if profile.implicit {
+        flags |= flags::IMPLICIT;
     }
     if level == Level::Boundary {
         return flags | flags::BOUNDARY;

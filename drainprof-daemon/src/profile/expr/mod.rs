@@ -45,7 +45,7 @@ pub fn parse_label(text: &str) -> Result<Expr, ExprError> {
 
 impl Expr {
     /// The expressions that this one is made of.
-    pub(super) fn children(&self) -> impl Iterator<Item = &Self> {
+    pub(crate) fn children(&self) -> impl Iterator<Item = &Self> {
         let children: [Option<&Self>; 4] = match self {
             Self::Const(_)
             | Self::Arg(_)
@@ -80,6 +80,13 @@ impl Expr {
     #[must_use]
     pub fn names_caller(&self) -> bool {
         matches!(self, Self::Caller) || self.children().any(Self::names_caller)
+    }
+
+    /// Whether it names what may be unknown of an object: `var(…)`, `offsetof(…)`.
+    #[must_use]
+    pub fn names_unknowns(&self) -> bool {
+        matches!(self, Self::Var(..) | Self::OffsetOf { .. })
+            || self.children().any(Self::names_unknowns)
     }
 
     /// Maps every position that the expression carries.
