@@ -8,6 +8,7 @@
 pub mod compare;
 pub mod elf;
 pub mod environment;
+pub mod http;
 pub mod nginx;
 pub mod paths;
 pub mod postgresql;
@@ -17,3 +18,4 @@ pub mod subversion;
 pub mod target;
 pub mod tracer;
 pub mod truth;
+pub mod varnish;
