@@ -67,7 +67,10 @@ fn one_request(mut stream: TcpStream) -> Result<(TcpStream, String)> {
     let request = head(&mut stream)?;
     if !request.starts_with("GET /hang") {
         let length = BODY.len();
-        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{BODY}")?;
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{BODY}"
+        )?;
     }
     Ok((stream, request))
 }

@@ -55,7 +55,8 @@ impl Varnish {
     fn tool(&self, program: &str, args: &[&str]) -> Result<String> {
         let mut command =
             Command::new(which(program).with_context(|| format!("{program} is installed"))?);
-        let output = command.arg("-n").arg(self.directory.path().join("work")).args(args).output()?;
+        let output =
+            command.arg("-n").arg(self.directory.path().join("work")).args(args).output()?;
         ensure!(output.status.success(), "{program} {args:?}: {output:?}");
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }

@@ -84,7 +84,8 @@ fn later_ones_override_earlier_ones() {
     assert_eq!(library.get("postgresql").unwrap().source, Source::File(file));
     assert!(library.get("epoch-demo").is_some() && library.get("nothing").is_none());
     let names: Vec<_> = library.iter().map(|profile| profile.name.as_str()).collect();
-    let mut expected: Vec<_> = BUILT_IN.iter().filter_map(|row| row.0.strip_suffix(".toml")).collect();
+    let mut expected: Vec<_> =
+        BUILT_IN.iter().filter_map(|row| row.0.strip_suffix(".toml")).collect();
     expected.push("own");
     expected.sort_unstable();
     assert_eq!(names, expected);
