@@ -5,9 +5,13 @@
 //! target's file says; `truth` is the other side, used by the Rust targets. Nothing here sleeps: every
 //! wait is for a line, the end of a stream or the end of a process, with a deadline.
 
+pub mod bind;
 pub mod compare;
 pub mod elf;
 pub mod environment;
+pub mod haproxy;
+pub mod http;
+pub mod mariadb;
 pub mod nginx;
 pub mod paths;
 pub mod postgresql;
@@ -17,3 +21,4 @@ pub mod subversion;
 pub mod target;
 pub mod tracer;
 pub mod truth;
+pub mod varnish;

@@ -21,13 +21,19 @@ use super::{
 const BUILT_IN: &[(&str, &str)] = &[
     ("apr.toml", include_str!("../../../profiles/apr.toml")),
     ("cxx-pmr.toml", include_str!("../../../profiles/cxx-pmr.toml")),
+    ("bind.toml", include_str!("../../../profiles/bind.toml")),
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
+    ("haproxy-pools.toml", include_str!("../../../profiles/haproxy-pools.toml")),
+    ("haproxy.toml", include_str!("../../../profiles/haproxy.toml")),
     ("malloc-glibc.toml", include_str!("../../../profiles/malloc-glibc.toml")),
     ("malloc-jemalloc.toml", include_str!("../../../profiles/malloc-jemalloc.toml")),
     ("malloc-mimalloc.toml", include_str!("../../../profiles/malloc-mimalloc.toml")),
     ("malloc-tcmalloc.toml", include_str!("../../../profiles/malloc-tcmalloc.toml")),
+    ("mariadb.toml", include_str!("../../../profiles/mariadb.toml")),
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
+    ("varnish-workspace.toml", include_str!("../../../profiles/varnish-workspace.toml")),
+    ("varnish.toml", include_str!("../../../profiles/varnish.toml")),
 ];
 
 /// The text of a built-in profile, by its file name.
