@@ -20,9 +20,14 @@ use super::{
 /// The built-in profiles: a file of `profiles/` and its text. A test compares this with the directory.
 const BUILT_IN: &[(&str, &str)] = &[
     ("apr.toml", include_str!("../../../profiles/apr.toml")),
+    ("cpython.toml", include_str!("../../../profiles/cpython.toml")),
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
+    ("libxml2.toml", include_str!("../../../profiles/libxml2.toml")),
+    ("mimalloc.toml", include_str!("../../../profiles/mimalloc.toml")),
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
+    ("php.toml", include_str!("../../../profiles/php.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
+    ("tcmalloc.toml", include_str!("../../../profiles/tcmalloc.toml")),
 ];
 
 /// The text of a built-in profile, by its file name.
