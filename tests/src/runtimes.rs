@@ -1,10 +1,27 @@
 //! What the tests of language runtimes and allocator libraries share: the one allocator of a report, and
 //! the hits of its probes.
 
+use std::{fs, thread, time::Instant};
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::{compare::sum_rule, tracer::Outcome};
+use crate::{compare::sum_rule, environment::deadline, tracer::Outcome};
+
+/// Returns once a process waits for a line on its stdin, and so has done all that it does before.
+pub fn waits_for_a_line(pid: u32) -> Result<()> {
+    let until = Instant::now() + deadline();
+    let state = format!("/proc/{pid}/syscall");
+    loop {
+        let text = fs::read_to_string(&state).with_context(|| format!("read {state}"))?;
+        // The number of the call that it sleeps in, and its first argument: `read`, of stdin.
+        if text.starts_with(&format!("{} 0x0 ", nix::libc::SYS_read)) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{pid} is still busy: {text}");
+        thread::yield_now();
+    }
+}
 
 /// The one allocator of a complete report on one process; its sums add up, and unless its kind is `drain` it
 /// has no DSR and no pins.
@@ -35,13 +52,12 @@ pub fn granules(allocator: &Value) -> [u64; 4] {
         .map(|key| allocator["granules"][key].as_u64().unwrap_or(u64::MAX))
 }
 
-/// The bytes of all granules whose lifetimes are known, at their ends.
+/// The bytes of all granules that were closed, at their ends.
 pub fn closed_bytes(allocator: &Value) -> Result<u64> {
-    let lifetimes = &allocator["lifetimes"];
-    let mean = lifetimes["bytes_per_granule"].as_f64().context("bytes per granule")?;
-    let count = lifetimes["count"].as_f64().context("a count of lifetimes")?;
+    let mean = allocator["lifetimes"]["bytes_per_granule"].as_f64().context("bytes per granule")?;
+    let closed = allocator["granules"]["closed"].as_f64().context("a count of closes")?;
     // A mean of whole numbers: what the division has taken off is far less than a byte.
-    Ok(format!("{:.0}", mean * count).parse()?)
+    Ok(format!("{:.0}", mean * closed).parse()?)
 }
 
 /// How often the probe at `symbol` was hit, and how many of the hits its `when` rejected.

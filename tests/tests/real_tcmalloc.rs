@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     environment::{has_programs, requires_root, targets, which},
     process::Process,
-    runtimes::{closed_bytes, granules, hits, only_allocator},
+    runtimes::{closed_bytes, granules, hits, only_allocator, waits_for_a_line},
     tracer::Tracer,
 };
 use serde_json::Value;
@@ -21,10 +21,7 @@ use tempfile::TempDir;
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4";
 const PYTHON: &str = "/usr/bin/python3";
 
-/// 20,000 objects, of which every hundredth is kept.
-const CHURN: &str = "kept = [bytes(100) for _ in range(20000)][::100]\n";
-
-/// The same when it is told to, and then something again.
+/// When it is told to, makes 20,000 objects and keeps every hundredth; then lets them go and makes others.
 const STEPS: &str = r"
 import sys
 def step(word):
@@ -43,7 +40,7 @@ fn ready() -> bool {
 }
 
 /// What the library inside counts, in the order in which it has them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Counts {
     opened: u64,
     opened_bytes: u64,
@@ -98,62 +95,113 @@ impl Counters {
     }
 }
 
+impl Counts {
+    /// What has come since.
+    fn since(self, before: Self) -> Self {
+        Self {
+            opened: self.opened - before.opened,
+            opened_bytes: self.opened_bytes - before.opened_bytes,
+            closed: self.closed - before.closed,
+            closed_bytes: self.closed_bytes - before.closed_bytes,
+            closed_in_use: self.closed_in_use - before.closed_in_use,
+            large_closed: self.large_closed - before.large_closed,
+            grown: self.grown - before.grown,
+        }
+    }
+}
+
+/// A Python on tcmalloc that does the next thing when it is told to.
+struct Python {
+    process: Process,
+}
+
+impl Python {
+    fn start(counters: &Counters, word: &str) -> Result<Self> {
+        let mut process = Process::start("python3", counters.python(STEPS)?)?;
+        process.expect_out(word)?;
+        waits_for_a_line(process.pid())?;
+        Ok(Self { process })
+    }
+
+    /// Lets it run until it says `word` and waits again.
+    fn go_to(&mut self, word: &str) -> Result<()> {
+        self.process.send_line("go")?;
+        self.process.expect_out(word)?;
+        waits_for_a_line(self.process.pid())
+    }
+
+    fn end(mut self) -> Result<()> {
+        self.process.send_line("go")?;
+        let ended = self.process.finish()?;
+        ensure!(ended.status.success(), "python failed: {ended:?}");
+        Ok(())
+    }
+}
+
 fn bytes_open(allocator: &Value) -> Result<u64> {
     let open = allocator["open_granules"].as_array().context("a list of open spans")?;
     open.iter().map(|span| span["bytes"].as_u64().context("a span's bytes")).sum()
 }
 
-/// From the start of a process to its end: each span of small objects is counted as inside, with its bytes;
-/// each was empty when it closed, and what is open is the rest.
+/// From a moment of rest to the end of the process: each span of small objects is counted as inside, with its
+/// bytes; each was empty when it closed, and what is open is the rest.
 #[test]
 fn spans_are_exact() -> Result<()> {
     if ready() {
         let counters = Counters::new()?;
+        let mut python = Python::start(&counters, "READY")?;
+        let before = counters.read()?;
         let more = ["--top", "1000"];
-        let outcome = Tracer::run_command(&counters.python(CHURN)?, "tcmalloc", &more)?.finish()?;
+        let tracer = Tracer::attach(&[python.process.pid()], "tcmalloc", &more)?;
+        for word in ["CHURNED", "MORE"] {
+            python.go_to(word)?;
+        }
+        python.end()?;
+        let outcome = tracer.finish()?;
         ensure!(outcome.code == Some(0), "exit {:?}: {}", outcome.code, outcome.talk());
-        let inside = counters.read()?;
+        let inside = counters.read()?.since(before);
         let allocator = only_allocator(&outcome)?;
         assert_eq!((&allocator["kind"], &allocator["level"]), (&"slab".into(), &"boundary".into()));
-        let left = inside.opened - inside.closed;
-        assert_eq!(granules(&allocator), [inside.opened, 0, inside.closed, left], "{inside:?}");
+        let [opened, known, closed, open] = granules(&allocator);
+        assert_eq!((opened, closed), (inside.opened, inside.closed), "{allocator}");
+        assert_eq!(opened + known, closed + open, "{allocator}");
         assert_eq!(closed_bytes(&allocator)?, inside.closed_bytes);
-        assert_eq!(bytes_open(&allocator)?, inside.opened_bytes - inside.closed_bytes);
+        let held = inside.opened_bytes - bytes_open(&allocator)?;
+        assert!(held > 0 && held <= inside.closed_bytes, "{held} of {inside:?}");
         assert_eq!(inside.closed_in_use, 0, "tcmalloc closes only what is empty");
-        // 350 spans for the 20,000 objects and a few more; one of 80 objects stays in each of most.
-        assert!(inside.opened > 350 && left > 150 && inside.closed > 150, "{inside:?}");
         // Fresh memory comes in as if a span were given back.
         assert!(inside.large_closed >= inside.grown && inside.grown > 0, "{inside:?}");
+        let all = inside.closed + inside.large_closed;
         let hits = hits(&outcome, "_ZN8tcmalloc8PageHeap6DeleteEPNS_4SpanE")?;
-        assert_eq!(hits, [inside.closed + inside.large_closed, inside.large_closed]);
+        assert_eq!(hits, [all, inside.large_closed]);
     }
     Ok(())
 }
 
-/// Attached in the middle, twice: what opens and closes meanwhile is as inside, and of closes as many are of
-/// spans from before as those of this time do not account for.
+/// Of 20,000 objects that fill spans every hundredth is kept, and most of the spans stay; what is looked at
+/// apart is as inside, each time, and spans from before are told from those of the time.
 #[test]
-fn spans_are_exact_from_now_on() -> Result<()> {
+fn few_objects_hold_spans() -> Result<()> {
     if ready() {
         let counters = Counters::new()?;
-        let mut process = Process::start("python3", counters.python(STEPS)?)?;
-        process.expect_out("READY")?;
+        let mut python = Python::start(&counters, "READY")?;
+        let mut seen = Vec::new();
         for word in ["CHURNED", "MORE"] {
             let before = counters.read()?;
-            let tracer = Tracer::attach(&[process.pid()], "tcmalloc", &[])?;
-            process.send_line("go")?;
-            process.expect_out(word)?;
+            let tracer = Tracer::attach(&[python.process.pid()], "tcmalloc", &[])?;
+            python.go_to(word)?;
+            let inside = counters.read()?.since(before);
             tracer.interrupt()?;
             let allocator = only_allocator(&tracer.finish()?)?;
-            let after = counters.read()?;
             let [opened, known, closed, open] = granules(&allocator);
-            assert_eq!(opened, after.opened - before.opened, "{word}: {allocator}");
-            assert_eq!(closed, after.closed - before.closed, "{word}: {allocator}");
+            assert_eq!((opened, closed), (inside.opened, inside.closed), "{word}: {allocator}");
             assert_eq!(opened + known, closed + open, "{word}: {allocator}");
-            assert!(opened > 100 && closed > 100, "{word}: {opened} and {closed}");
+            seen.push((opened, known, open));
         }
-        process.send_line("go")?;
-        ensure!(process.finish()?.status.success(), "python failed");
+        // 20,000 objects of 133 bytes with their heads: more than 300 spans of 8 KiB.
+        let ((opened, _, open), (_, known, _)) = (seen[0], seen[1]);
+        assert!(opened > 300 && open > 150 && known > 0, "{seen:?}");
+        python.end()?;
     }
     Ok(())
 }
