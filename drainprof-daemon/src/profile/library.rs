@@ -21,6 +21,7 @@ use super::{
 const BUILT_IN: &[(&str, &str)] = &[
     ("apr.toml", include_str!("../../../profiles/apr.toml")),
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
+    ("glibc-heap.toml", include_str!("../../../profiles/glibc-heap.toml")),
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
 ];
