@@ -22,8 +22,10 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("apr.toml", include_str!("../../../profiles/apr.toml")),
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
     ("glibc-heap.toml", include_str!("../../../profiles/glibc-heap.toml")),
+    ("libdrainprof.toml", include_str!("../../../profiles/libdrainprof.toml")),
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
+    ("temporal-slab.toml", include_str!("../../../profiles/temporal-slab.toml")),
 ];
 
 /// The text of a built-in profile, by its file name.
