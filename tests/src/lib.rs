@@ -16,3 +16,4 @@ pub mod subversion;
 pub mod target;
 pub mod tracer;
 pub mod truth;
+pub mod uprobe;
