@@ -91,6 +91,10 @@ fn main() -> Result<()> {
         let source = sources.join("targets").join(name).with_extension("c");
         compile(&source, &out.join(name), &["-shared", "-fPIC"])?;
     }
+    for (how, option) in [("nodebug", "--strip-debug"), ("stripped", "--strip-all")] {
+        let stripped = out.join(format!("temporal_{how}"));
+        run(Command::new("objcopy").arg(option).arg(out.join("temporal")).arg(stripped))?;
+    }
     run(Command::new("objcopy")
         .arg("--strip-symbol=hooked_note")
         .arg(out.join("hooked"))

@@ -3,6 +3,8 @@
 //! nginx makes one pool per connection and one per request, so `ab -n 100 -c 1` opens exactly 200 and
 //! closes exactly 200. It has done all that it was asked when it sleeps in its wait for events.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     compare::sum_rule,
@@ -115,9 +117,13 @@ fn new_worker_is_followed() -> Result<()> {
     Ok(())
 }
 
-/// Five idle kept connections and three half-sent requests hold exactly eleven pools.
+/// Five idle kept connections and three half-sent requests hold exactly eleven pools, of the sizes of connections and
+/// requests, for as long as they are held: meanwhile hundreds of others come and go. They are the oldest ones, and all
+/// of them are gone once the clients are.
 #[test]
 fn idle_connections_hold_pools() -> Result<()> {
+    /// How long they are held.
+    const HOLD: Duration = Duration::from_secs(1);
     if ready() {
         let nginx = Nginx::start(false)?;
         let tracer = Tracer::attach(&[nginx.worker], "nginx", &OBJECTS)?;
@@ -130,14 +136,38 @@ fn idle_connections_hold_pools() -> Result<()> {
             held.push(nginx.ask("GET /index.html HTTP/1.1\r\nHo")?);
         }
         nginx.settle()?;
+        let since = Instant::now();
+        let mut peers = 0;
+        while since.elapsed() < HOLD {
+            nginx.ab(&["-n", "100", "-c", "1"])?;
+            peers += 200;
+        }
+        nginx.settle()?;
+        let hold = since.elapsed();
         tracer.interrupt()?;
         let outcome = tracer.finish()?;
         let allocator = pools(&outcome, nginx.worker)?;
         // Five requests were answered; eight connections and three requests are open.
-        assert_eq!(granules(&allocator), [16, 0, 5, 11], "{allocator}");
+        assert_eq!(granules(&allocator), [16 + peers, 0, 5 + peers, 11], "{allocator}");
         let open = allocator["open_granules"].as_array().context("a list")?;
-        assert_eq!(open.len(), 11, "{open:?}");
+        let mut sizes: Vec<_> = open.iter().map(|pool| pool["bytes"].as_u64()).collect();
+        sizes.sort_unstable();
+        let expected = [vec![Some(512); 8], vec![Some(4096); 3]].concat();
+        assert_eq!(sizes, expected, "{open:?}");
+        for pool in open {
+            let age = pool["age_seconds"].as_f64().context("an age")?;
+            ensure!(age >= hold.as_secs_f64(), "{age} s, held for {hold:?}: {pool}");
+        }
+
+        // A second look begins with them open, and sees them go.
+        let tracer = Tracer::attach(&[nginx.worker], "nginx", &OBJECTS)?;
         drop(held);
+        // Behind the ends of the connections comes one more.
+        nginx.ab(&["-n", "1", "-c", "1"])?;
+        nginx.settle()?;
+        tracer.interrupt()?;
+        let allocator = pools(&tracer.finish()?, nginx.worker)?;
+        assert_eq!(granules(&allocator), [2, 11, 13, 0], "{allocator}");
         nginx.quit()?;
     }
     Ok(())

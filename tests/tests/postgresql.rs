@@ -3,12 +3,16 @@
 //! The backend's memory contexts are the granules; the server's own view of them,
 //! `pg_backend_memory_contexts`, is the second opinion.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, bail, ensure};
 use drainprof_tests::{
     compare::sum_rule,
+    elf,
     environment::{has_programs, requires_root, skip},
     postgresql::{Cluster, binaries},
-    tracer::{Outcome, Tracer},
+    tracer::{self, Outcome, Tracer},
+    uprobe::Trace,
 };
 use nix::unistd::User;
 use serde_json::Value;
@@ -78,6 +82,97 @@ fn prepared_statements_hold_contexts() -> Result<()> {
             assert_eq!(labelled(&allocator, "CachedPlanSource"), left, "{}", allocator["granules"]);
             assert_eq!(labelled(&allocator, "CachedPlanQuery"), left, "{}", allocator["granules"]);
         }
+        cluster.stop()?;
+    }
+    Ok(())
+}
+
+/// What prepared statements retain, by the server's own view, is what the closes of their contexts say that
+/// they gave back, to the byte: at level `boundary` and at level `objects`.
+#[test]
+fn what_prepared_statements_retain() -> Result<()> {
+    const NAMES: [&str; 2] = ["CachedPlanSource", "CachedPlanQuery"];
+    if ready() {
+        let cluster = Cluster::start()?;
+        let mut session = cluster.session()?;
+        let pid = session.backend()?;
+        for level in ["boundary", "objects"] {
+            let more = ["--level", level, "--top", "1000"];
+            let tracer = Tracer::attach(&[pid], "postgresql", &more)?;
+            for n in 0..20 {
+                session.run(&format!("prepare p{n} as select {n} + count(*) from pg_class;"))?;
+            }
+            tracer.interrupt()?;
+            let allocator = contexts(&tracer.finish()?, pid)?;
+            let open = allocator["open_granules"].as_array().context("a list")?;
+            let name = |id: &Value| {
+                let mut found = open.iter().filter(|granule| granule["id"] == *id);
+                let label = found.next().and_then(|granule| granule["label"].as_str());
+                NAMES.into_iter().find(|name| label == Some(name))
+            };
+            let mut retained = BTreeMap::new();
+            for name in NAMES {
+                let view = "pg_backend_memory_contexts";
+                let of = |what: &str| format!("select {what} from {view} where name = '{name}'");
+                let count = session.number(&of("count(*)"))?;
+                retained.insert(name, (count, session.number(&of("sum(total_bytes)"))?));
+            }
+
+            let mut command = tracer::command()?;
+            command.args(["attach", "-p", &pid.to_string(), "--profile", "postgresql"]);
+            command.args(["--level", level, "-o", "ndjson", "--events"]);
+            let mut tracer = Tracer::spawn(command)?;
+            tracer.attached()?;
+            session.run("deallocate all;")?;
+            tracer.interrupt()?;
+            let mut given_back = BTreeMap::new();
+            for line in tracer.finish()?.stdout {
+                let record: Value = serde_json::from_str(&line).with_context(|| line.clone())?;
+                if let Some(name) = name(&record["granule"]).filter(|_| record["record"] == "close")
+                {
+                    let bytes = record["bytes"].as_u64().context("a close has its bytes")?;
+                    let sum: &mut (u64, u64) = given_back.entry(name).or_default();
+                    *sum = (sum.0 + 1, sum.1 + bytes);
+                }
+            }
+            assert_eq!(given_back, retained, "{level}");
+            assert!(retained.values().all(|sum| sum.0 == 20 && sum.1 > 0), "{retained:?}");
+        }
+        cluster.stop()?;
+    }
+    Ok(())
+}
+
+/// Resets of contexts that are empty already are passed over, and no others: as many of each kind as the kernel's own
+/// trace of the function, with the field that says which it is.
+#[test]
+fn empty_resets_are_passed_over() -> Result<()> {
+    if ready() {
+        let cluster = Cluster::start()?;
+        let mut session = cluster.session()?;
+        let pid = session.backend()?;
+        let server = binaries().context("checked before")?.join("postgres");
+        let offset = elf::file_offset(&server, "MemoryContextReset")?;
+        let tracer = Tracer::attach(&[pid], "postgresql", &["--level", "boundary"])?;
+        // The server waits for the next statement whenever a trace begins or ends.
+        let trace = Trace::begin(pid, &server, offset, "empty=+4(%di):u8")?;
+        session.run(
+            "select count(*) from (select length(n::text) from generate_series(1, 5000) n) q;",
+        )?;
+        let lines = trace.end()?;
+        tracer.interrupt()?;
+        let outcome = tracer.finish()?;
+        let allocator = contexts(&outcome, pid)?;
+        let count = |field: &str| lines.iter().filter(|line| line.ends_with(field)).count();
+        let (empty, others) = (count("empty=1"), count("empty=0"));
+        ensure!(empty + others == lines.len(), "another value: {:?}", lines.last());
+        ensure!(empty > 5000 && others > 0, "{empty} empty ones of {}", lines.len());
+        let probes = outcome.report().pointer("/targets/0/probes").and_then(Value::as_array);
+        let mut probes = probes.context("a list of probes")?.iter();
+        let reset = probes.find(|probe| probe["role"] == "reset").context("the probe")?;
+        assert_eq!((&reset["entries"], &reset["rejected"]), (&lines.len().into(), &empty.into()));
+        // Of a context that was open before, and not seen since, there is a reset all the same.
+        assert_eq!(allocator["granules"]["resets"], others, "{}", allocator["granules"]);
         cluster.stop()?;
     }
     Ok(())

@@ -27,6 +27,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("glibc-heap.toml", include_str!("../../../profiles/glibc-heap.toml")),
     ("haproxy-pools.toml", include_str!("../../../profiles/haproxy-pools.toml")),
     ("haproxy.toml", include_str!("../../../profiles/haproxy.toml")),
+    ("libdrainprof.toml", include_str!("../../../profiles/libdrainprof.toml")),
     ("libxml2.toml", include_str!("../../../profiles/libxml2.toml")),
     ("malloc-glibc.toml", include_str!("../../../profiles/malloc-glibc.toml")),
     ("malloc-jemalloc.toml", include_str!("../../../profiles/malloc-jemalloc.toml")),
@@ -38,6 +39,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("php.toml", include_str!("../../../profiles/php.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
     ("tcmalloc.toml", include_str!("../../../profiles/tcmalloc.toml")),
+    ("temporal-slab.toml", include_str!("../../../profiles/temporal-slab.toml")),
     ("varnish-workspace.toml", include_str!("../../../profiles/varnish-workspace.toml")),
     ("varnish.toml", include_str!("../../../profiles/varnish.toml")),
 ];

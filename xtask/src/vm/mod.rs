@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use crate::tally::Tally;
 use crate::test::{self, Privileged};
@@ -93,26 +93,63 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tal
             qemu::Machine { name, kernel, initrd: &initrd, seconds, kvm: &kvm, runs: &runs };
         qemu::boot(&machine).unwrap_or_else(|error| broken(name, &error))
     };
-    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
-    for some in machines.chunks(at_once) {
-        let tallies: Vec<Tally> = thread::scope(|scope| {
-            let boots: Vec<_> = some.iter().map(|machine| scope.spawn(|| boot(machine))).collect();
-            let tallied = boots.into_iter().zip(some).map(|(thread, (name, _))| {
-                thread
-                    .join()
-                    .unwrap_or_else(|_| broken(name, &anyhow::anyhow!("following it panicked")))
-            });
-            tallied.collect()
-        });
-        for ran in tallies {
-            tally.add(ran);
-        }
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    for (ran, (name, _)) in at_once(&machines, processors, boot).into_iter().zip(&machines) {
+        tally.add(ran.unwrap_or_else(|| broken(name, &anyhow!("what follows it has panicked"))));
     }
     Ok(tally)
+}
+
+/// Boots the machines, `processors` of them at the same time; what came of each, or nothing where `boot` panicked.
+fn at_once<M: Sync>(
+    machines: &[M],
+    processors: usize,
+    boot: impl Fn(&M) -> Tally + Sync,
+) -> Vec<Option<Tally>> {
+    let some = machines.chunks(processors.max(1)).map(|some| {
+        thread::scope(|scope| {
+            let boots: Vec<_> = some.iter().map(|machine| scope.spawn(|| boot(machine))).collect();
+            boots.into_iter().map(|boot| boot.join().ok()).collect::<Vec<_>>()
+        })
+    });
+    some.flatten().collect()
 }
 
 /// A kernel that could not be tried: a failure of its own, which must not hide the other's results.
 fn broken(kernel: &str, error: &anyhow::Error) -> Tally {
     eprintln!("xtask vm: kernel {kernel}: {error:#}");
     Tally::failure(format!("kernel {kernel}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
+    use super::at_once;
+    use crate::tally::Tally;
+
+    /// Machines run at the same time: each waits for a word that the other says. The results keep their order, and one
+    /// that panics takes no other with it.
+    #[test]
+    fn machines_at_the_same_time() {
+        type Line = Mutex<(Sender<()>, Receiver<()>)>;
+        let ((to_second, from_first), (to_first, from_second)) = (channel(), channel());
+        let machines: [(usize, Line); 3] = [
+            (1, Mutex::new((to_second, from_second))),
+            (2, Mutex::new((to_first, from_first))),
+            (3, Mutex::new(channel())),
+        ];
+        let boot = |(number, line): &(usize, Line)| {
+            assert_ne!(*number, 3, "this one panics");
+            let line = line.lock().unwrap_or_else(PoisonError::into_inner);
+            line.0.send(()).unwrap();
+            line.1.recv_timeout(Duration::from_secs(30)).unwrap();
+            Tally { passed: *number, ..Tally::default() }
+        };
+        let ran = at_once(&machines, 2, boot);
+        let passed: Vec<_> = ran.iter().map(|tally| tally.as_ref().map(|t| t.passed)).collect();
+        assert_eq!(passed, [Some(1), Some(2), None]);
+    }
 }
