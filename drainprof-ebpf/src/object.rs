@@ -283,7 +283,13 @@ fn release_pin(object: &ObjectValue, slot: *mut Slot) {
 #[inline(always)]
 fn unmatched(hit: &Hit) {
     losses::count(Loss::UnmatchedFree);
-    let known = series::known(hit.target, hit.allocator(), hit.value(value::INSTANCE));
+    let instance = hit.value(value::INSTANCE);
+    // A census tells how many frees were of older objects, the very first ones included.
+    let known = if hit.has(flags::IMPLICIT) {
+        series::get_or_make(hit.target, hit.allocator(), instance)
+    } else {
+        series::known(hit.target, hit.allocator(), instance)
+    };
     if let Some(series) = known {
         bump!(series, unmatched_frees);
     }

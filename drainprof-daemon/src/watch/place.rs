@@ -106,7 +106,8 @@ pub(super) fn plans(
     Ok((plans, findings))
 }
 
-fn wanted<'a>(
+/// The profiles that are asked for: those that are named, or all but those that wait to be.
+pub(super) fn wanted<'a>(
     library: &'a Library,
     options: &'a ObserverOptions,
 ) -> impl Iterator<Item = &'a Arc<Profile>> {
