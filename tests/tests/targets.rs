@@ -55,6 +55,7 @@ fn truths_add_up() -> Result<()> {
         ("usdt_static", &[]),
         ("usdt_forms", &[]),
         ("usdt_heap", &[]),
+        ("usdt_otel", &[]),
         ("family", &["mode=fork"]),
         ("family", &["mode=vfork"]),
         ("family", &["mode=exec"]),
