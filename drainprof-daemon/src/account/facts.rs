@@ -246,6 +246,6 @@ impl ProbeFacts {
             (other.role, &other.symbol, &other.object) == (self.role, &self.symbol, &self.object)
         };
         let elsewhere = |other: &Self| other.fired() && same(other);
-        !self.fired() && !(self.symbol.starts_with("usdt:") && all.any(elsewhere))
+        !(self.fired() || self.symbol.starts_with("usdt:") && all.any(elsewhere))
     }
 }

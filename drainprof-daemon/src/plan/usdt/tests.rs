@@ -149,11 +149,14 @@ fn converted(word: u64, width: u8, signed: bool) -> u64 {
     }
 }
 
+/// What an operand is worth on these registers.
+type Value = fn(&Operand, &[u64; 16]) -> u64;
+
 /// An operand in the assembler's words, and what it is worth on these registers.
 #[derive(Clone, Debug)]
 struct Operand {
     text: String,
-    value: fn(&Self, &[u64; 16]) -> u64,
+    value: Value,
     registers: [u8; 2],
     scale: u8,
     offset: i32,
@@ -181,7 +184,7 @@ fn operands() -> impl Strategy<Value = Operand> {
     parts.prop_map(|(form, width, signed, base, index, scale, offset)| {
         let (b, i) = (name(base, 8), name(index, 8));
         let (part, high) = (name(base, width), ["ah", "ch", "dh", "bh"][usize::from(base) % 4]);
-        let (text, width, value): (String, u8, fn(&Operand, &[u64; 16]) -> u64) = match form {
+        let (text, width, value): (String, u8, Value) = match form {
             0 => (format!("%{part}"), width, |of, all| {
                 converted(all[usize::from(of.registers[0])], of.width, of.signed)
             }),

@@ -66,7 +66,7 @@ fn damaged_notes() {
     }
     assert!(decode(&note([1, 2, 3], b"\0n\0\0"), None).is_err());
     assert!(decode(&note([1, 2, 3], b"p\0\0\0"), None).is_err());
-    assert!(decode(&note([1, 2, 3], &[b'a'; 20_000]), None).is_err());
+    assert!(decode(&note([1, 2, 3], &vec![b'a'; 20_000]), None).is_err());
 }
 
 /// Every form of operand that x86-64 has.
