@@ -295,6 +295,10 @@ pub struct Simple {
     pub reserved: u16,
 }
 
+/// [`ProbeSpec::stack_moved`] of a probe that stands for its own place, somewhere within a function, and not for a call of that
+/// function (USDT): call paths begin there, and it is where granules are opened.
+pub const AT_PLACE: u32 = u32::MAX;
+
 /// The location of a value that a spec does not have; it reads as 0.
 pub const NOWHERE: u8 = 0xff;
 
@@ -390,7 +394,8 @@ pub struct ProbeSpec {
     pub live_start: u64,
     /// Bytes per granule where they are a constant of the profile; 0: unknown.
     pub granule_bytes: u64,
-    /// Bytes by which the stack pointer at the probe lies below where it was at the function's entry.
+    /// Bytes by which the stack pointer at the probe lies below where it was at the function's entry; [`AT_PLACE`] where
+    /// the probe stands for its own place.
     pub stack_moved: u32,
     /// Bit *i*: argument *i* is not in the register that the calling convention gives it, but where
     /// `places` says.
