@@ -39,11 +39,17 @@ pub enum Role {
     Init = 7,
     /// An allocator instance is torn down; its open granules end with it.
     Destroy = 8,
+    /// An open granule gets another parent.
+    Reparent = 9,
+    /// A granule closes, and its live objects go on elsewhere.
+    Migrate = 10,
+    /// An open granule gets a name.
+    Label = 11,
 }
 
 impl Role {
     /// All roles, in the order in which documentation lists them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Open,
         Self::Close,
         Self::Reset,
@@ -52,6 +58,9 @@ impl Role {
         Self::Realloc,
         Self::Init,
         Self::Destroy,
+        Self::Reparent,
+        Self::Migrate,
+        Self::Label,
     ];
 
     /// The role's name in profiles and reports.
@@ -66,6 +75,9 @@ impl Role {
             Self::Realloc => "realloc",
             Self::Init => "init",
             Self::Destroy => "destroy",
+            Self::Reparent => "reparent",
+            Self::Migrate => "migrate",
+            Self::Label => "label",
         }
     }
 }
@@ -133,6 +145,8 @@ pub mod flags {
     pub const UNSHARED: u32 = 1 << 15;
     /// The call path of the hit is wanted (level `stacks`).
     pub const STACKS: u32 = 1 << 16;
+    /// A granule ends with the granule that it is nested in (`[granule] nested`).
+    pub const NESTED: u32 = 1 << 17;
 }
 
 /// Indices into [`crate::interp::Values`]: what expressions compute.

@@ -16,6 +16,9 @@ pub const TAINTED: u64 = 1 << 33;
 pub const BEFORE: u64 = 1 << 34;
 /// Made by an alloc while the same thread's open was still in flight; that open adopts it.
 pub const IN_FLIGHT: u64 = 1 << 35;
+/// With [`CLOSED`]: the close has handed the objects over, so their frees go on counting and are no late drains.
+/// (An open in flight is only of interest while the granule is open, so that the two share a bit.)
+pub const MIGRATED: u64 = IN_FLIGHT;
 /// An object was allocated in it after it was closed and empty; what follows is no late drain.
 pub const STRAGGLER: u64 = 1 << 36;
 /// No longer in the index: another generation has taken the id. The last free retires the slot.
@@ -119,9 +122,26 @@ pub const fn has_pins(seen: u64) -> bool {
     live(seen) != 0 && seen & (CLOSED | STRAGGLER | TAINTED | BEFORE) == CLOSED
 }
 
+/// Whether a granule's close has handed its objects over, and not freed or waited for them.
+#[inline(always)]
+#[must_use]
+pub const fn is_migrated(seen: u64) -> bool {
+    seen & (CLOSED | MIGRATED) == CLOSED | MIGRATED
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Only a closed granule has handed anything over, and what it has handed over is neither a pin nor a late drain.
+    #[test]
+    fn migrated_objects_are_no_pins() {
+        let gone = fresh(1, CLOSED | STRAGGLER | MIGRATED) + 1;
+        assert!(is_migrated(gone));
+        assert!(!is_late_drain(gone) && !has_pins(gone));
+        assert!(!is_migrated(fresh(1, IN_FLIGHT) + 1));
+        assert!(!is_migrated(fresh(1, CLOSED | STRAGGLER) + 1));
+    }
 
     /// The three fields of the word do not overlap.
     #[test]

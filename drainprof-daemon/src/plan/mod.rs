@@ -15,6 +15,7 @@ mod resolver;
 pub mod site;
 mod sites;
 mod treatment;
+mod versions;
 
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
 pub use ifunc::ifuncs;

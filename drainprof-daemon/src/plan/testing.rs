@@ -29,6 +29,8 @@ pub(crate) fn profile(rule: MatchRule, probes: Vec<Probe>) -> Arc<Profile> {
         summary: String::new(),
         rule,
         granule_bytes: None,
+        nested: false,
+        versions: Vec::new(),
         probes,
         source: Source::BuiltIn("pool.toml"),
     })

@@ -55,6 +55,10 @@ pub struct Profile {
     pub rule: MatchRule,
     /// Bytes per granule, where constant.
     pub granule_bytes: Option<u64>,
+    /// Whether a granule ends with the one that it is nested in (`parent`), without an event of its own.
+    pub nested: bool,
+    /// Named guards: what tells versions of the allocator apart.
+    pub versions: Vec<Version>,
     /// The probes, in the file's order.
     pub probes: Vec<Probe>,
     /// Where it came from.
@@ -70,6 +74,19 @@ pub struct MatchRule {
     pub soname: Vec<String>,
     /// The name of the process's executable matches one of these globs.
     pub exe: Vec<String>,
+    /// The object's build id (lower-case hex) is one of these.
+    pub build_id: Vec<String>,
+}
+
+/// A named guard: what must hold in a matched object for the probes that name it. Every line given must hold.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// Its name, unique in the profile.
+    pub name: String,
+    /// All of these resolve in the object.
+    pub symbols: Vec<Address>,
+    /// None of these does.
+    pub no_symbols: Vec<Address>,
     /// The object's build id (lower-case hex) is one of these.
     pub build_id: Vec<String>,
 }
@@ -110,6 +127,8 @@ pub struct Probe {
     pub at: Address,
     /// The group of probes that stand for one another: of them one is placed per object.
     pub one_of: Option<String>,
+    /// The versions of which one must hold in an object for the probe to go there; empty: it is for all.
+    pub versions: Vec<String>,
     /// When it is evaluated: at return if any expression names `ret` or the profile says so.
     pub phase: Phase,
     /// Which allocator instance.
@@ -147,6 +166,7 @@ impl Probe {
             role,
             at,
             one_of: None,
+            versions: Vec::new(),
             phase: Phase::Entry,
             instance: None,
             granule: None,
@@ -161,6 +181,14 @@ impl Probe {
             unshared: false,
             span: 0..0,
         }
+    }
+
+    /// Whether both can be meant for one object, as far as their versions' names tell.
+    #[must_use]
+    pub fn may_meet(&self, other: &Self) -> bool {
+        self.versions.is_empty()
+            || other.versions.is_empty()
+            || self.versions.iter().any(|name| other.versions.contains(name))
     }
 
     /// All expressions of the probe, with their keys; a label's is the address inside `str(…)`.

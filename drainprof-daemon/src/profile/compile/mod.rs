@@ -87,7 +87,17 @@ pub(super) const VALUES: [ValueRow; value::COUNT] = [
         index: value::GRANULE,
         flag: flags::HAS_GRANULE,
         expr: |probe| probe.granule.as_ref(),
-        roles: &[Role::Open, Role::Close, Role::Reset, Role::Alloc, Role::Free, Role::Realloc],
+        roles: &[
+            Role::Open,
+            Role::Close,
+            Role::Reset,
+            Role::Alloc,
+            Role::Free,
+            Role::Realloc,
+            Role::Reparent,
+            Role::Migrate,
+            Role::Label,
+        ],
     },
     ValueRow {
         key: "object",
@@ -132,14 +142,14 @@ pub(super) const VALUES: [ValueRow; value::COUNT] = [
         index: value::PARENT,
         flag: flags::HAS_PARENT,
         expr: |probe| probe.parent.as_ref(),
-        roles: &[Role::Open],
+        roles: &[Role::Open, Role::Reparent],
     },
     ValueRow {
         key: "label",
         index: value::LABEL,
         flag: flags::HAS_LABEL,
         expr: |probe| probe.label.as_ref(),
-        roles: &[Role::Open],
+        roles: &[Role::Open, Role::Label],
     },
 ];
 
@@ -317,6 +327,9 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
     let mut flags = 0;
     if has(profile, Role::Open) {
         flags |= flags::HAS_OPEN;
+    }
+    if profile.nested {
+        flags |= flags::NESTED;
     }
     if level == Level::Boundary {
         return flags | flags::BOUNDARY;

@@ -297,6 +297,8 @@ fn profile(name: &str, kind: Kind) -> Profile {
         summary: String::new(),
         rule: MatchRule::default(),
         granule_bytes: Some(4096),
+        nested: false,
+        versions: Vec::new(),
         probes: [Role::Open, Role::Close, Role::Alloc, Role::Free].map(probe).to_vec(),
         source: Source::File(PathBuf::from("test.toml")),
     }

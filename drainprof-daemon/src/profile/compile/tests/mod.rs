@@ -203,6 +203,8 @@ fn profile_with(probe: Probe) -> Profile {
         summary: String::new(),
         rule: MatchRule::default(),
         granule_bytes: None,
+        nested: false,
+        versions: Vec::new(),
         probes: vec![probe],
         source: Source::BuiltIn("t"),
     }
