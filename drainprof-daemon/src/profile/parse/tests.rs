@@ -108,9 +108,9 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     (
         "summary",
         "sumary",
-        "p.toml:4:1: unknown key `sumary`; expected one of `schema`, `name`, `kind`, `summary`, `match`, `granule`, `probe`",
+        "p.toml:4:1: unknown key `sumary`; expected one of `schema`, `name`, `kind`, `summary`, `match`, `granule`, `versions`, `probe`",
     ),
-    ("[granule]", "[versions]\n[granule]", "p.toml:12:2: unknown key `versions`"),
+    ("[granule]", "[variants]\n[granule]", "p.toml:12:2: unknown key `variants`"),
     (
         "exe =",
         "exec =",
@@ -359,6 +359,7 @@ fn every_key_is_documented() {
         "schema = 1\nunknown = 1",
         "schema = 1\n[match]\nunknown = 1",
         "schema = 1\n[granule]\nunknown = 1",
+        "schema = 1\n[versions.new]\nunknown = 1",
         "schema = 1\n[[probe]]\nunknown = 1",
     ] {
         let shown = refusal(text);

@@ -66,7 +66,7 @@ fn bad_guards_are_refused() {
             "p.toml:12:1: the version `old` says nothing: it would hold everywhere; give at least one",
         ),
         ("[versions.old]", "[versions.Old]", "p.toml:12:1: `Old` cannot be a version's name"),
-        ("[versions.old]", "[versions.older]", "p.toml:25:12: there is no version `old`; expected"),
+        ("[versions.old]", "[versions.older]", "p.toml:25:11: there is no version `old`; expected"),
         ("no_symbols", "none", "p.toml:13:1: unknown key `none`"),
         ("\"AB12\"", "\"xyz\"", "p.toml:10:12: expected a build id in hexadecimal"),
         ("[\"old\"]", "\"new\"", "p.toml:23:6: a second `open` probe at `pool_new`"),
