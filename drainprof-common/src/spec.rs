@@ -45,11 +45,13 @@ pub enum Role {
     Migrate = 10,
     /// An open granule gets a name.
     Label = 11,
+    /// An open granule gets another id: its memory is elsewhere now.
+    Move = 12,
 }
 
 impl Role {
     /// All roles, in the order in which documentation lists them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Open,
         Self::Close,
         Self::Reset,
@@ -61,6 +63,7 @@ impl Role {
         Self::Reparent,
         Self::Migrate,
         Self::Label,
+        Self::Move,
     ];
 
     /// The role's name in profiles and reports.
@@ -78,6 +81,7 @@ impl Role {
             Self::Reparent => "reparent",
             Self::Migrate => "migrate",
             Self::Label => "label",
+            Self::Move => "move",
         }
     }
 }
@@ -171,7 +175,7 @@ pub mod value {
     pub const PARENT: u8 = 6;
     /// Address of the NUL-terminated label in the target's memory.
     pub const LABEL: u8 = 7;
-    /// For a realloc, the object's new id.
+    /// For a realloc, the object's new id; for a move the granule's.
     pub const NEW_OBJECT: u8 = 8;
     /// Where an alloc keeps one more than the number of its call path: it has no label.
     pub const PATH: u8 = LABEL;

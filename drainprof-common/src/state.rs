@@ -129,9 +129,28 @@ pub const fn is_migrated(seen: u64) -> bool {
     seen & (CLOSED | MIGRATED) == CLOSED | MIGRATED
 }
 
+/// What the state of a slot becomes that a granule has left for another one, which the slot's `parent_at` names. It
+/// stays so for those that are nested in it; nothing else leaves an empty slot out of the index.
+pub const MOVED: u64 = CLOSED | STRAGGLER | DETACHED | MIGRATED;
+
+/// Whether the slot is one that its granule has left for another.
+#[inline(always)]
+#[must_use]
+pub const fn is_moved(seen: u64) -> bool {
+    seen & MOVED == MOVED && live(seen) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A slot that was left is closed and empty; one whose objects live on elsewhere is not taken for one.
+    #[test]
+    fn a_slot_that_was_left() {
+        assert!(is_moved(fresh(1, MOVED)));
+        assert!(!is_moved(fresh(1, MOVED) + 1));
+        assert!(!is_moved(fresh(1, CLOSED | STRAGGLER | MIGRATED)));
+    }
 
     /// Only a closed granule has handed anything over, and what it has handed over is neither a pin nor a late drain.
     #[test]

@@ -200,9 +200,8 @@ pub(crate) extern "C" fn object_restore(
 
 #[inline(always)]
 fn replaced(old: &ObjectValue, how: u32) {
-    let over = granule::is_over(old.slot, old.generation, how);
     if drop_it(old, how) != 0 {
-        if over {
+        if granule::is_over(old.slot, old.generation) {
             // It went with a granule whose end has no event.
             bump!(old.series, freed_in_bulk);
             return;

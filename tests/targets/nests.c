@@ -3,7 +3,8 @@
  * made; and it can be given up, so that what was allocated in it lives on by itself.
  *
  * Memory is used again at once, last out first in: contexts and objects get the addresses of those that went.
- * `depth=N` bounds how deep contexts are nested.
+ * `depth=N` bounds how deep contexts are nested. With `moves=1` contexts get other addresses, too; there are no objects
+ * then, and none is given up.
  */
 #include "truth.h"
 
@@ -45,6 +46,14 @@ PROBED struct object *object_new(struct context *c, u64 size) {
 }
 PROBED void object_free(struct object *o) { free_objects[objects_free++] = o; }
 
+/* Its memory is elsewhere afterwards; the old place is used again at once. */
+PROBED struct context *context_grow(struct context *c) {
+    struct context *made = free_contexts[--contexts_free];
+    *made = *c;
+    free_contexts[contexts_free++] = c;
+    return made;
+}
+
 /* What goes with a context; compilers cannot turn these into the functions above. */
 static void context_gone(struct context *c) { *(struct context *volatile *)&free_contexts[contexts_free++] = c; }
 static void object_gone(struct object *o) { *(struct object *volatile *)&free_objects[objects_free++] = o; }
@@ -69,6 +78,7 @@ static struct truth truth = {.kind = BULK, .omit = NO_PEAK, .nests = true};
 static struct node nodes[CONTEXTS];
 static struct item items[OBJECTS];
 static u64 names;
+static bool moves;
 
 static bool is_within(int node, int other) {
     for (; node >= 0; node = nodes[node].parent)
@@ -142,6 +152,10 @@ static void step(int most_deep) {
     int n = any_node();
     if (n < 0 || what < 30) {
         make(most_deep);
+    } else if (moves && what < 55) {
+        nodes[n].context = context_grow(nodes[n].context);
+        for (int c = 0; c < CONTEXTS; c++)
+            if (nodes[c].context && nodes[c].parent == n) nodes[c].context->parent = nodes[n].context;
     } else if (what < 55) {
         int at = 0;
         while (at < OBJECTS && items[at].object) at++;
@@ -170,7 +184,7 @@ static void step(int most_deep) {
         set_depth(n, to < 0 ? 0 : nodes[to].depth + 1);
     } else if (what < 92) {
         /* Only what holds nothing else: what would become of it is not for this program to say. */
-        if (height(n) > 1) return;
+        if (moves || height(n) > 1) return;
         for (int i = 0; i < OBJECTS; i++)
             if (items[i].object && items[i].owner == n) items[i].owner = -1;
         truth.migrated++;
@@ -213,6 +227,8 @@ int main(int argc, char **argv) {
     truth_begin(argc, argv);
     u64 steps = option("steps", 20000);
     int most_deep = (int)option("depth", 12);
+    moves = option("moves", 0);
+    if (moves) truth.omit |= NO_OBJECTS;
     for (size_t i = 0; i < CONTEXTS; i++) free_contexts[contexts_free++] = &contexts[i];
     for (size_t i = 0; i < OBJECTS; i++) free_objects[objects_free++] = &objects[i];
     ready();

@@ -49,6 +49,33 @@ fn every_end_is_counted() -> Result<()> {
     Ok(())
 }
 
+/// Contexts that get other addresses go on as what they were, with their names and with what is nested in them, though
+/// their old addresses are used again at once. (The parent that is told is the address from when it was said.)
+#[test]
+fn moved_contexts_go_on() -> Result<()> {
+    if requires_root() {
+        let seed = chaos_seed()?;
+        for args in [&["moves=1", seed.as_str()][..], &["moves=1", "steps=60000", "depth=4"]] {
+            let more = ["--level", "boundary", "--top", "1000"];
+            let traced = trace("nests", args, "nests_moves", &more)?;
+            traced.exact();
+            let names = |all: Vec<Value>| {
+                all.into_iter()
+                    .map(|one| (one["id"].clone(), one["label"].clone()))
+                    .collect::<Vec<_>>()
+            };
+            let (truth, told) = open_granules(&traced)?;
+            assert_eq!(names(told), names(truth), "{args:?}");
+            let granules = traced.outcome.report().pointer("/targets/0/allocators/0/granules");
+            ensure!(
+                granules.is_some_and(|all| all["ended_with_parent"].as_u64() > Some(100)),
+                "{granules:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// From the first instruction on, and at level `boundary`, where nothing is known of the objects, granules are the same.
 #[test]
 fn granules_at_other_levels() -> Result<()> {

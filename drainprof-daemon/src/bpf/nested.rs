@@ -7,7 +7,11 @@
 //!
 //! Called by `watch`, where a profile says `nested`.
 
-use std::{collections::BTreeMap, mem::offset_of, sync::atomic::Ordering};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem::offset_of,
+    sync::atomic::Ordering,
+};
 
 use drainprof_common::{
     hist::Hist,
@@ -15,7 +19,7 @@ use drainprof_common::{
     state,
 };
 
-use super::{Session, read::now_ns};
+use super::{Session, read::now_ns, relieve::QUARANTINE_NS};
 
 /// How long the granules lived of which that is known, by series and place of opening.
 pub(super) type NestedLifetimes = BTreeMap<(u32, u64), Hist>;
@@ -48,7 +52,39 @@ impl Session {
                 ended += 1;
             }
         }
+        self.free_moved();
         ended
+    }
+
+    /// Gives back the slots that granules have left for others, once nothing that is open is nested in them.
+    fn free_moved(&mut self) {
+        let mut left = Vec::new();
+        let mut wanted = BTreeSet::new();
+        for index in 0..self.filled(cursor::SLOT, self.slots.len()) {
+            let seen = self.slot_word(index, offset_of!(Slot, state));
+            if state::is_moved(seen) {
+                left.push((index, seen));
+            } else if seen & state::USED == 0 || seen & state::CLOSED != 0 {
+                continue;
+            }
+            wanted.insert(place_of::slot(self.slot_word(index, offset_of!(Slot, parent_at))));
+        }
+        let now = now_ns();
+        for (index, seen) in left {
+            // A thread that has just looked it up may not have written down yet that it is nested in it.
+            let closed_ns = self.slot_word(index, offset_of!(Slot, closed_ns));
+            let is_wanted = wanted.contains(&(index as u32));
+            if is_wanted || now.saturating_sub(closed_ns) < QUARANTINE_NS {
+                continue;
+            }
+            let Some(word) = self.slots.word(index, offset_of!(Slot, state) / 8) else { continue };
+            let free = seen & !state::FLAGS;
+            let mine =
+                word.compare_exchange(seen, free, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            if mine && self.free_slots.push(index as u32, 0).is_ok() {
+                self.move_level(cursor::FREE_SLOTS, 1);
+            }
+        }
     }
 
     fn slot_word(&self, index: usize, offset: usize) -> u64 {
@@ -73,7 +109,7 @@ impl Session {
             if state::generation(seen) != place_of::generation(parent) {
                 return Some(Chain { links, closed_ns: 0 });
             }
-            if seen & state::CLOSED != 0 {
+            if seen & state::CLOSED != 0 && !state::is_moved(seen) {
                 let closed_ns = self.slot_word(at, offset_of!(Slot, closed_ns));
                 return Some(Chain { links, closed_ns });
             }

@@ -16,7 +16,7 @@ use drainprof_common::{
 use super::{BpfError, Session, names, read::now_ns, removal::take_out, session::Plain};
 
 /// A granule that closed more recently than this is left alone: a probe may be on its way to it.
-const QUARANTINE_NS: u64 = 1_000_000_000;
+pub(super) const QUARANTINE_NS: u64 = 1_000_000_000;
 const BPF_NOEXIST: u64 = 1;
 const GENERATION_STEP: u64 = 1 << state::GENERATION_SHIFT;
 
@@ -182,7 +182,7 @@ impl Session {
     }
 
     /// Adds (wrapping) to a fill level that the kernel side keeps too.
-    fn move_level(&self, which: u32, by: u64) {
+    pub(super) fn move_level(&self, which: u32, by: u64) {
         if let Some(word) = self.cursors.word(which as usize, 0) {
             word.fetch_add(by, Ordering::SeqCst);
         }

@@ -53,7 +53,7 @@ use crate::{
 };
 
 /// The order of attaching, explained above.
-const ORDER: [Role; 11] = [
+const ORDER: [Role; 12] = [
     Role::Free,
     Role::Realloc,
     Role::Alloc,
@@ -63,13 +63,14 @@ const ORDER: [Role; 11] = [
     Role::Migrate,
     Role::Reparent,
     Role::Label,
+    Role::Move,
     Role::Open,
     Role::Init,
 ];
 
 /// Roles without which the counts would be wrong rather than poorer.
-const NEEDED: [Role; 6] =
-    [Role::Open, Role::Close, Role::Reset, Role::Migrate, Role::Alloc, Role::Free];
+const NEEDED: [Role; 7] =
+    [Role::Open, Role::Close, Role::Reset, Role::Migrate, Role::Move, Role::Alloc, Role::Free];
 
 /// Compiles one probe of a profile for one object.
 pub type CompileFn<'c> =

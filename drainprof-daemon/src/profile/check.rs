@@ -87,6 +87,7 @@ impl Checked<'_> {
             | Role::Reparent
             | Role::Migrate
             | Role::Label
+            | Role::Move
                 if probe.granule.is_none() =>
             {
                 "`granule`"
@@ -239,6 +240,13 @@ impl Checked<'_> {
                 let hint = "give `object` on the allocs and frees, and no `granule` on the frees";
                 return Err(self.at_role(raw, message).with_hint(hint));
             }
+        }
+        if let Some((_, raw)) = self.having(Role::Move).next()
+            && !lacks(Role::Alloc)
+        {
+            let message = "a granule with objects cannot get another id";
+            let hint = "its objects would stay with the old one: leave out the `alloc` probes, or this one";
+            return Err(self.at_role(raw, message).with_hint(hint));
         }
         // A free without a granule finds it through its object, which an alloc must have brought.
         let brought = self.having(Role::Alloc).any(|(probe, _)| probe.object.is_some());

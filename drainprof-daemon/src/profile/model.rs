@@ -139,6 +139,8 @@ pub struct Probe {
     pub object: Option<Expr>,
     /// For a realloc the new object's id; `ret` where the profile says nothing.
     pub new_object: Option<Expr>,
+    /// For a move the granule's new id; `ret` where the profile says nothing.
+    pub new_granule: Option<Expr>,
     /// The object's size.
     pub size: Option<Expr>,
     /// Bytes that the granule retains.
@@ -172,6 +174,7 @@ impl Probe {
             granule: None,
             object: None,
             new_object: None,
+            new_granule: None,
             size: None,
             bytes: None,
             live: None,
@@ -198,6 +201,7 @@ impl Probe {
             ("granule", &self.granule),
             ("object", &self.object),
             ("new_object", &self.new_object),
+            ("new_granule", &self.new_granule),
             ("size", &self.size),
             ("bytes", &self.bytes),
             ("live", &self.live),

@@ -80,6 +80,7 @@ pub(super) struct RawProbe {
     granule: Option<Spanned<String>>,
     object: Option<Spanned<String>>,
     new_object: Option<Spanned<String>>,
+    new_granule: Option<Spanned<String>>,
     size: Option<Spanned<String>>,
     bytes: Option<Spanned<String>>,
     live: Option<Spanned<String>>,
@@ -97,6 +98,7 @@ impl RawProbe {
             ("granule", &self.granule),
             ("object", &self.object),
             ("new_object", &self.new_object),
+            ("new_granule", &self.new_granule),
             ("size", &self.size),
             ("bytes", &self.bytes),
             ("live", &self.live),
@@ -356,6 +358,7 @@ fn parse_probe(place: Text<'_>, raw: &Spanned<RawProbe>) -> Result<Probe, Profil
         granule: read(&raw.granule, expr::parse)?,
         object: read(&raw.object, expr::parse)?,
         new_object: read(&raw.new_object, expr::parse)?,
+        new_granule: read(&raw.new_granule, expr::parse)?,
         size: read(&raw.size, expr::parse)?,
         bytes: read(&raw.bytes, expr::parse)?,
         live: read(&raw.live, expr::parse)?,
@@ -404,7 +407,8 @@ fn expression(place: Text<'_>, raw: &Spanned<String>, read: Reader) -> Result<Ex
 fn phase(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<Phase, ProfileError> {
     let names_ret = probe.expressions().find(|(_, expr)| expr.names_ret()).map(|(key, _)| key);
     let Some(written) = &raw.phase else {
-        let at_return = names_ret.is_some() || probe.role == Role::Realloc;
+        let moves = probe.role == Role::Move && probe.new_granule.is_none();
+        let at_return = names_ret.is_some() || moves || probe.role == Role::Realloc;
         return Ok(if at_return { Phase::Return } else { Phase::Entry });
     };
     let at = written.span().start;

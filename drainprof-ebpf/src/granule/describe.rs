@@ -59,7 +59,7 @@ fn open_slot(hit: &Hit) -> Option<(u32, *mut Slot)> {
 /// The slot of an open granule; [`NO_SLOT`] where there is none.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn granule_open_slot(series: u32, id: u64) -> u32 {
+pub(super) extern "C" fn granule_open_slot(series: u32, id: u64) -> u32 {
     match slots::find(series, id) {
         Found::Slot(place, _, seen) if seen & state::CLOSED == 0 => place_of::slot(place.word),
         _ => NO_SLOT,

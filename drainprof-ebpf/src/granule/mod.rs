@@ -15,6 +15,7 @@
 mod close;
 mod describe;
 mod hold;
+mod moves;
 mod nest;
 mod open;
 mod quick;
@@ -30,6 +31,7 @@ use drainprof_common::{
 pub(crate) use self::describe::{label, reparent};
 pub(crate) use self::hold::release;
 pub(crate) use self::hold::take_off;
+pub(crate) use self::moves::granule_moves;
 pub(crate) use self::nest::is_over;
 use self::{
     close::{granule_close, granule_reset},
@@ -121,16 +123,15 @@ fn series(hit: &Hit) -> Option<u32> {
 #[inline(always)]
 pub(crate) fn open(hit: &Hit) {
     let Some(series) = series(hit) else { return };
-    open_in(hit, series);
+    open_in(hit, series, hit.value(value::GRANULE));
 }
 
 #[inline(always)]
-fn open_in(hit: &Hit, series: u32) {
-    if quick::reopen(hit, series, hit.value(value::GRANULE)) {
+fn open_in(hit: &Hit, series: u32, id: u64) {
+    if quick::reopen(hit, series, id) {
         return;
     }
-    let (id, bytes, how) =
-        (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode() | mode::BY_OPEN);
+    let (bytes, how) = (hit.granule_bytes(), hit.mode() | mode::BY_OPEN);
     let Some(word) = repeat(|| granule_begin(series, id, how, bytes, hit.caller())) else { return };
     if hit.has(flags::HAS_PARENT | flags::HAS_LABEL) {
         describe::opened(hit, series, word);
@@ -175,7 +176,7 @@ pub(crate) fn reset(hit: &Hit) {
     }
     if hit.is(Kind::Drain) {
         close_in(hit, series);
-        open_in(hit, series);
+        open_in(hit, series, hit.value(value::GRANULE));
         return;
     }
     let (id, bytes, how) = (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode());

@@ -9,15 +9,13 @@ use drainprof_common::{
     state,
 };
 
-use super::{mode, slots};
+use super::slots;
 use crate::atomic;
 
-/// Whether this generation of a slot has ended with one that it is nested in.
+/// Whether this generation of a slot has ended with one that it is nested in. (Where nothing is nested, no slot says that
+/// it is.)
 #[inline(always)]
-pub(crate) fn is_over(index: u32, generation: u32, how: u32) -> bool {
-    if how & mode::NESTED == 0 {
-        return false;
-    }
+pub(crate) fn is_over(index: u32, generation: u32) -> bool {
     let Some(slot) = slots::slot(index) else { return false };
     // SAFETY: map memory, one word.
     let seen = unsafe { atomic::load(&raw const (*slot).state) };
@@ -40,8 +38,8 @@ pub(super) extern "C" fn granule_is_over(index: u32) -> u32 {
         // SAFETY: map memory, one word each.
         unsafe {
             let seen = atomic::load(&raw const (*slot).state);
-            if state::generation(seen) != place_of::generation(parent) || seen & state::CLOSED != 0
-            {
+            let is_open = seen & state::CLOSED == 0 || state::is_moved(seen);
+            if state::generation(seen) != place_of::generation(parent) || !is_open {
                 return 1;
             }
             parent = atomic::load(&raw const (*slot).parent_at);
