@@ -135,7 +135,8 @@ impl Hit {
         // SAFETY: as above.
         let (flags, kind) = unsafe { ((*self.spec).flags, (*self.spec).kind) };
         let from_start = if self.is_from_start() { mode::FROM_START } else { 0 };
-        (flags & mode::FLAGS) | from_start | (kind << mode::KIND_SHIFT)
+        let nested = if flags & flags::NESTED != 0 { mode::NESTED } else { 0 };
+        (flags & mode::FLAGS) | from_start | nested | (kind << mode::KIND_SHIFT)
     }
 
     /// Bytes that every granule retains, by the profile; 0 where it does not say.

@@ -206,6 +206,11 @@ pub(crate) extern "C" fn object_restore(
 #[inline(always)]
 fn replaced(old: &ObjectValue, how: u32) {
     if drop_it(old, how) != 0 {
+        if granule::is_over(old.slot, old.generation) {
+            // It went with a granule whose end has no event.
+            bump!(old.series, freed_in_bulk);
+            return;
+        }
         bump!(old.series, replaced);
         losses::count(Loss::ObjectReplaced);
     }

@@ -96,7 +96,7 @@ impl<'a> Placer<'a> {
     fn choose(&mut self, inode: (u64, u64), entry_offset: u64, asks: &[Ask<'_>]) -> Choice {
         let nothing = Needs { past_stores: true, ..Needs::default() };
         let together = asks.iter().fold(nothing, |all, ask| {
-            let opens = matches!(ask.role, Role::Open | Role::Reset | Role::Alloc);
+            let opens = matches!(ask.role, Role::Open | Role::Reset | Role::Move | Role::Alloc);
             all.and(needs(ask.spec)).and(Needs { caller: opens, ..nothing })
         });
         let returns = asks.iter().any(|ask| ask.phase == Phase::Return);
