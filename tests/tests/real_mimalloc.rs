@@ -69,7 +69,7 @@ fn kept_heaps_are_open() -> Result<()> {
         let allocator = only_allocator(&traced.outcome)?;
         assert_eq!(granules(&allocator), [17, 0, 10, 7], "{allocator}");
         let live = allocator["objects"]["live"].as_u64().context("a count of objects")?;
-        assert_eq!(live, 7 * 18);
+        assert_eq!(live, 7 * 21);
     }
     Ok(())
 }
