@@ -38,6 +38,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
     ("php.toml", include_str!("../../../profiles/php.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
+    ("talloc.toml", include_str!("../../../profiles/talloc.toml")),
     ("tcmalloc.toml", include_str!("../../../profiles/tcmalloc.toml")),
     ("temporal-slab.toml", include_str!("../../../profiles/temporal-slab.toml")),
     ("varnish-workspace.toml", include_str!("../../../profiles/varnish-workspace.toml")),
