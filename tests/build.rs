@@ -66,7 +66,7 @@ fn main() -> Result<()> {
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
     }
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    for name in ["places_cpp", "paths_cpp"] {
+    for name in ["places_cpp", "paths_cpp", "malloc_family"] {
         let source = sources.join("targets").join(name).with_extension("cc");
         run(Command::new(&compiler).args(COMMON).arg(source).arg("-o").arg(out.join(name)))?;
     }
