@@ -10,6 +10,8 @@ mod code;
 mod debug;
 mod demangle;
 mod frames;
+mod functions;
+mod prototypes;
 mod read;
 mod relocations;
 mod symbols;
@@ -23,6 +25,7 @@ use std::{
 
 pub use debug::DebugSearch;
 pub use frames::{FrameSections, PlacedBytes};
+pub use prototypes::{Parameter, Prototype, Prototypes, TypeName};
 pub(crate) use relocations::Slot;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
 pub use types::Types;
