@@ -15,6 +15,7 @@ const COMMON: &[&str] = &["-O2", "-g", "-Wall", "-Wextra", "-Werror"];
 
 /// Variants of one source: name, source, further flags.
 const VARIANTS: &[(&str, &str, &[&str])] = &[
+    ("epoch_demo", "epoch_ring", &["-DDEMO"]),
     ("psweep_static", "psweep", &["-static"]),
     ("ifunc_static", "ifunc", &["-static"]),
     ("psweep_fixed", "psweep", &["-no-pie", "-fno-pic"]),
@@ -26,6 +27,12 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("places_static", "places", &["-static"]),
     ("paths_fixed", "paths", &["-no-pie", "-fno-pic"]),
     ("paths_static", "paths", &["-static"]),
+    ("usdt_fixed", "usdt", &["-no-pie", "-fno-pic"]),
+    ("usdt_static", "usdt", &["-static"]),
+    ("usdt_plain", "usdt", &["-DNO_SEMAPHORES"]),
+    ("usdt_forms_fixed", "usdt_forms", &["-no-pie", "-fno-pic"]),
+    ("usdt_heap_library", "usdt_heap", &["-DLIBRARY", "-shared", "-fPIC"]),
+    ("usdt_heap_shared", "usdt_heap", &["-DSHARED"]),
     // Its unwind tables are for debuggers alone: `.debug_frame`.
     ("paths_bare", "paths", &["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]),
 ];
@@ -60,13 +67,17 @@ fn main() -> Result<()> {
     let stripped = out.join("psweep_stripped");
     run(Command::new("objcopy").arg("--strip-all").arg(&psweep).arg(&stripped))?;
     split_debug("psweep", &out)?;
+    for name in ["usdt", "usdt_forms"] {
+        let stripped = out.join(format!("{name}_stripped"));
+        run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
+    }
     for name in ["places", "places_fixed", "places_static", "paths", "paths_static", "paths_bare"] {
         split_debug(name, &out)?;
         let stripped = out.join(format!("{name}_stripped"));
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
     }
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    for name in ["places_cpp", "paths_cpp"] {
+    for name in ["places_cpp", "paths_cpp", "arenas_cpp", "inlined"] {
         let source = sources.join("targets").join(name).with_extension("cc");
         run(Command::new(&compiler).args(COMMON).arg(source).arg("-o").arg(out.join(name)))?;
     }
@@ -75,6 +86,7 @@ fn main() -> Result<()> {
         .args(["--edition", "2024", "-O", "-g", "--crate-name", "rust_paths", "-o"])
         .arg(out.join("rust_paths"))
         .arg(sources.join("targets/rust/rust_paths.rs")))?;
+    bumpalo(&sources, &out)?;
     for name in PLUGINS {
         let source = sources.join("targets").join(name).with_extension("c");
         compile(&source, &out.join(name), &["-shared", "-fPIC"])?;
@@ -92,6 +104,48 @@ fn main() -> Result<()> {
     // Tests look for the lines of marks in them.
     copy_files(&sources.join("targets"), &out.join("sources"))?;
     copy_files(&sources.join("targets/rust"), &out.join("sources"))
+}
+
+/// How the arena crate and its target are compiled: as cargo does for `dev` (functions are out of line, but for those
+/// that insist), in the other mangling, and as for `release` with `lto`.
+const BUMPALO: &[(&str, &[&str])] = &[
+    ("rust_bumpalo", &["-Copt-level=0"]),
+    ("rust_bumpalo_v0", &["-Copt-level=0", "-Csymbol-mangling-version=v0"]),
+    ("rust_bumpalo_lto", &["-Copt-level=3", "-Clto=fat", "-Ccodegen-units=1"]),
+];
+
+/// The crate `bumpalo` and the target that uses it, each way by itself: cargo would compile them one way.
+fn bumpalo(sources: &Path, out: &Path) -> Result<()> {
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .manifest_path(sources.join("Cargo.toml"))
+        .other_options(["--offline", "--filter-platform", &env::var("TARGET")?].map(str::to_owned))
+        .exec()
+        .context("cannot tell where cargo has the source of bumpalo")?;
+    let package = metadata.packages.iter().find(|package| package.name == "bumpalo");
+    let package = package.context("bumpalo is among the dependencies")?;
+    let library =
+        package.targets.iter().find(|target| target.is_lib()).context("it is a library")?;
+    let rustc = env::var("RUSTC")?;
+    for (name, flags) in BUMPALO {
+        let rlib = out.join(format!("lib{name}.rlib"));
+        run(Command::new(&rustc)
+            .args(["--crate-type", "rlib", "--crate-name", "bumpalo", "-g", "--cap-lints", "allow"])
+            .args(["--edition", library.edition.as_str()])
+            .args(*flags)
+            .arg(&library.src_path)
+            .arg("-o")
+            .arg(&rlib))?;
+        run(Command::new(&rustc)
+            .args(["--edition", "2024", "-g", "--crate-name", "rust_bumpalo"])
+            .args(*flags)
+            .arg("--extern")
+            .arg(format!("bumpalo={}", rlib.display()))
+            .arg("-o")
+            .arg(out.join(name))
+            .arg(sources.join("targets/rust/rust_bumpalo.rs")))?;
+        fs::remove_file(rlib)?;
+    }
+    Ok(())
 }
 
 fn copy_files(from: &Path, to: &Path) -> Result<()> {

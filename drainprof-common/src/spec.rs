@@ -133,6 +133,9 @@ pub mod flags {
     pub const UNSHARED: u32 = 1 << 15;
     /// The call path of the hit is wanted (level `stacks`).
     pub const STACKS: u32 = 1 << 16;
+    /// Granules are neither opened nor closed by a call: each begins with the first object that is seen in it and
+    /// ends with its last. Objects larger than [`super::ProbeSpec::granule_bytes`] belong to none.
+    pub const IMPLICIT: u32 = 1 << 23;
 }
 
 /// Indices into [`crate::interp::Values`]: what expressions compute.

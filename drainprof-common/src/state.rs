@@ -16,7 +16,8 @@ pub const TAINTED: u64 = 1 << 33;
 pub const BEFORE: u64 = 1 << 34;
 /// Made by an alloc while the same thread's open was still in flight; that open adopts it.
 pub const IN_FLIGHT: u64 = 1 << 35;
-/// An object was allocated in it after it was closed and empty; what follows is no late drain.
+/// On a granule that is closed: an object was allocated in it after it was closed and empty; what follows is no late
+/// drain. On one that is open: it is implicit, so that whoever takes its last object out closes it in the same instant.
 pub const STRAGGLER: u64 = 1 << 36;
 /// No longer in the index: another generation has taken the id. The last free retires the slot.
 pub const DETACHED: u64 = 1 << 37;

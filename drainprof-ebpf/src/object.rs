@@ -99,7 +99,12 @@ fn count_alloc(series: u32, size: u64) {
 /// Counts an object in its granule and enters it in the map.
 #[inline(always)]
 pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
-    let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
+    let word = if granule::is_apart(hit) {
+        place_of::UNFOLLOWED
+    } else {
+        let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
+        word
+    };
     let object = ObjectValue {
         slot: place_of::slot(word),
         generation: place_of::generation(word),
@@ -242,7 +247,9 @@ fn drop_it(object: &ObjectValue, how: u32) -> u32 {
     let ObjectValue { slot: index, generation, size, series, .. } = *object;
     if index != NO_SLOT {
         let Some(slot) = slots::slot(index) else { return 0 };
-        if mode::is_drain(how) {
+        if mode::is_implicit(how) {
+            granule::granule_leave(index, size);
+        } else if mode::is_drain(how) {
             let left = granule::release(index, slot, size, 1);
             if object.site != 0 && state::has_pins(left.before) {
                 // When it was freed is not known; besides, the stack has no room for more, nor for a look beforehand.

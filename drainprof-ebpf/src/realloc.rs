@@ -8,7 +8,7 @@ use drainprof_common::{
 
 use crate::{
     atomic, calls,
-    granule::slots,
+    granule::{self, slots},
     hit::Hit,
     object::{counted_inside, enter, free_taken, insert, key_in, object_restore, put_back, taken},
     series::{self, bump},
@@ -56,6 +56,9 @@ pub(crate) fn at_return(hit: &Hit, frame: *mut Frame) {
 /// the same one. Then it stays the pin that it was, also if the granule is closed.
 #[inline(always)]
 fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
+    if hit.has(flags::IMPLICIT) && granule::is_apart(hit) != (object.slot == NO_SLOT) {
+        return false;
+    }
     if object.slot == NO_SLOT {
         return in_place || !hit.has(flags::HAS_GRANULE);
     }

@@ -90,3 +90,38 @@ pub fn address_in(pid: u32, path: &Path, symbol: &str) -> Result<u64> {
     }
     anyhow::bail!("process {pid} does not map {symbol} of {path}")
 }
+
+/// The semaphores of USDT probes in a process that has mapped `path`, by their symbols (`…_semaphore`), sorted.
+pub fn semaphores(pid: u32, path: &Path) -> Result<Vec<(String, u16)>> {
+    let data = fs::read(path)?;
+    let file = object::File::parse(&*data)?;
+    let names = file.symbols().filter_map(|symbol| symbol.name().ok());
+    let mut names: Vec<&str> = names.filter(|name| name.ends_with("_semaphore")).collect();
+    names.sort_unstable();
+    let shown = path.canonicalize()?.display().to_string();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let memory = File::open(format!("/proc/{pid}/mem"))?;
+    let mut found = Vec::new();
+    for name in names {
+        let offset = file_offset(path, name)?;
+        for line in maps.lines().filter(|line| line.ends_with(&shown)) {
+            let mut fields = line.split_whitespace();
+            let (Some(range), Some(rights), Some(at)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
+                continue;
+            };
+            let (start, end) = range.split_once('-').context("a mapping has a start and an end")?;
+            let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
+            let at = u64::from_str_radix(at, 16)?;
+            // The same bytes of the file may be mapped with code, too.
+            if rights.contains('w') && (at..at + (end - start)).contains(&offset) {
+                let mut word = [0; 2];
+                memory.read_exact_at(&mut word, start + (offset - at))?;
+                found.push((name.to_owned(), u16::from_le_bytes(word)));
+            }
+        }
+    }
+    ensure!(!found.is_empty(), "process {pid} maps no semaphore of {}", path.display());
+    Ok(found)
+}

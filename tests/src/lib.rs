@@ -12,6 +12,7 @@ pub mod nginx;
 pub mod paths;
 pub mod postgresql;
 pub mod process;
+pub mod shipped;
 pub mod subversion;
 pub mod target;
 pub mod tracer;

@@ -2,6 +2,7 @@
  * ids that are handles and come back through a pointer, frees by handle alone, failed allocs and
  * rejected frees that return false, epoch 0 never opened, ids reused while the earlier life is pinned.
  * Live counts stand in memory twice: as a number per epoch and as a bit map per epoch.
+ * With -DDEMO its fields are where the built-in profile `epoch-demo` has them.
  */
 #include "truth.h"
 
@@ -14,14 +15,25 @@ struct epoch {
 };
 
 struct ring {
-    struct epoch epochs[EPOCHS]; /* offset 0 */
+#ifdef DEMO
+    u64 head[8];
+#endif
+    struct epoch epochs[EPOCHS]; /* offset 0; 0x40 in the demonstration */
     u64 bitmap[EPOCHS];          /* offset 0x80 */
-    u32 current;                 /* offset 0x100 */
+#ifdef DEMO
+    u64 filled[360];
+#endif
+    u32 current; /* offset 0x100; 0xc80 in the demonstration */
     u32 reserved;
 };
 
+#ifdef DEMO
+_Static_assert(__builtin_offsetof(struct ring, epochs) == 0x40, "named in the profile");
+_Static_assert(__builtin_offsetof(struct ring, current) == 0xc80, "named in the profile");
+#else
 _Static_assert(__builtin_offsetof(struct ring, bitmap) == 0x80, "named in the profile");
 _Static_assert(__builtin_offsetof(struct ring, current) == 0x100, "named in the profile");
+#endif
 
 /* handle = life << 16 | epoch << 8 | slot + 1; `alive` says whether it is out. */
 #define LIVES 65536

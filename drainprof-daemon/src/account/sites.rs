@@ -84,6 +84,11 @@ pub struct SiteFacts {
     pub granules_retained: u64,
     /// Bytes of these granules, where known.
     pub retained_bytes: u64,
+    /// Open granules with at least one of its live objects, where they are closed only once they are empty (kind
+    /// `slab`); 0 for other kinds.
+    pub granules_held: u64,
+    /// How many of these hold nothing else.
+    pub granules_held_alone: u64,
     /// Close → free of each pin that was freed, nanoseconds.
     pub delays: Hist,
     /// Its pins by how late they are freed.
@@ -124,6 +129,8 @@ impl SiteFacts {
             pins_live_bytes: 0,
             granules_retained: 0,
             retained_bytes: 0,
+            granules_held: 0,
+            granules_held_alone: 0,
             delays: Hist::new(),
             lateness: Lateness::default(),
             oldest_close_ns: 0,
@@ -143,6 +150,8 @@ impl SiteFacts {
         self.pins_live_bytes = 0;
         self.granules_retained = 0;
         self.retained_bytes = 0;
+        self.granules_held = 0;
+        self.granules_held_alone = 0;
         self.oldest_close_ns = 0;
     }
 
@@ -166,6 +175,8 @@ impl SiteFacts {
         self.pins_live_bytes += other.pins_live_bytes;
         self.granules_retained += other.granules_retained;
         self.retained_bytes += other.retained_bytes;
+        self.granules_held += other.granules_held;
+        self.granules_held_alone += other.granules_held_alone;
         self.delays.merge(&other.delays);
         self.lateness.near += other.lateness.near;
         self.lateness.moderate += other.lateness.moderate;

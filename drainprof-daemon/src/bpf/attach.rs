@@ -1,25 +1,40 @@
 //! Putting probes in place.
 
-use std::{fs::File, io, num::NonZeroU32, os::fd::AsRawFd as _, os::unix::fs::MetadataExt as _};
+use std::{
+    fs::File,
+    io,
+    num::NonZeroU32,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+};
 
 use aya::{
     Ebpf,
     programs::{
         UProbe,
-        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
+        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
 };
 
 use drainprof_common::spec::{Cookie, flags};
 
 use super::{
-    BpfError, Session, names,
+    BpfError, Session, counted, names,
     session::{Plain, load_error},
 };
 use crate::{
     plan::{PlannedProbe, Site},
     profile::Phase,
 };
+
+/// A probe in place; it goes when this is dropped.
+pub(super) enum Link {
+    /// As aya attaches.
+    Plain { _link: UProbeLink },
+    /// With a counter.
+    Counted { _fd: OwnedFd },
+}
 
 /// Opens the object once, and makes sure that it is the one that was planned for: the path goes through
 /// the process's own root, where it could have been replaced since.
@@ -117,16 +132,27 @@ impl Session {
         if program.fd().is_err() {
             program.load().map_err(|source| load_error(name, source))?;
         }
-        let point = UProbeAttachPoint {
-            location: UProbeAttachLocation::AbsoluteOffset(site.file_offset),
-            cookie: Some(Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack()),
-        };
-        let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
+        let cookie = Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack();
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());
-        let link = program
-            .attach(point, path, scope)
-            .and_then(|id| program.take_link(id))
-            .map_err(|source| failed(site, source))?;
+        let semaphore = site.usdt.as_ref().and_then(|usdt| usdt.semaphore);
+        let link = if let Some(counter) = semaphore {
+            let program = program.fd().map_err(|source| failed(site, source))?.as_fd();
+            let path = Path::new(&path);
+            counted::attach(program, path, site.file_offset, counter, cookie, pid)
+                .map(|fd| Link::Counted { _fd: fd })
+                .map_err(|source| failed(site, source))?
+        } else {
+            let point = UProbeAttachPoint {
+                location: UProbeAttachLocation::AbsoluteOffset(site.file_offset),
+                cookie: Some(cookie),
+            };
+            let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
+            program
+                .attach(point, path, scope)
+                .and_then(|id| program.take_link(id))
+                .map(|link| Link::Plain { _link: link })
+                .map_err(|source| failed(site, source))?
+        };
         self.links.push(link);
         Ok(())
     }

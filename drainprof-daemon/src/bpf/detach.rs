@@ -6,9 +6,7 @@
 
 use std::thread::{Builder, JoinHandle};
 
-use aya::programs::uprobe::UProbeLink;
-
-use super::Session;
+use super::{Session, attach::Link};
 
 /// Probes on their way out. Dropping it changes nothing about that; a process that ends first waits for
 /// them all the same, in the kernel.
@@ -44,7 +42,7 @@ impl Session {
     ///
     /// A probe that is on its way out still counts in processes that are armed: disarm them first.
     pub fn detach(&mut self) -> Detaching {
-        let links: Vec<UProbeLink> = std::mem::take(&mut self.links);
+        let links: Vec<Link> = std::mem::take(&mut self.links);
         Detaching::begin(links)
     }
 

@@ -5,6 +5,7 @@
 //! half attached. When the session is dropped, or its process dies in any way, the kernel removes all.
 
 mod attach;
+mod counted;
 mod detach;
 mod empty;
 mod error;

@@ -10,7 +10,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
-    programs::{ProgramError, ProgramInfo, TracePoint, uprobe::UProbeLink},
+    programs::{ProgramError, ProgramInfo, TracePoint},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
@@ -23,7 +23,7 @@ use drainprof_common::{
     spec::ProbeSpec,
 };
 
-use super::{BpfError, Sizes, memory::Mapped, names, paths::PathMaps};
+use super::{BpfError, Sizes, attach::Link, memory::Mapped, names, paths::PathMaps};
 use crate::kernel::ProgramStatistics;
 
 /// The kernel side, built by `cargo xtask build-ebpf`.
@@ -78,7 +78,7 @@ unsafe impl<T: Pod> aya::Pod for Plain<T> {}
 /// A loaded kernel side with its maps and probes.
 pub struct Session {
     /// The probes in place; first, so that they go before what they use.
-    pub(super) links: Vec<UProbeLink>,
+    pub(super) links: Vec<Link>,
     pub(super) ebpf: Ebpf,
     pub(super) sizes: Sizes,
     pub(super) cpus: u32,

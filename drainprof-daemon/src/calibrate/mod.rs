@@ -102,6 +102,13 @@ pub fn costs(options: &CalibrateOptions) -> Costs {
     }
 }
 
+/// The prices that an earlier measurement on this host left behind; nothing is measured.
+#[must_use]
+pub fn remembered(options: &CalibrateOptions) -> Option<Costs> {
+    let directory = options.cache.as_deref()?;
+    cache::load(directory, &HostKey::of(&LiveHost)).ok()
+}
+
 fn calibrate_on(
     host: &dyn HostView,
     options: &CalibrateOptions,
@@ -186,6 +193,8 @@ mod tests {
         assert_eq!(first.costs, second.costs);
         let third = calibrate_on(&LiveHost, &fresh, || Ok(measured(2.0))).unwrap();
         assert!(!third.cached);
+        assert_eq!(remembered(&options), Some(measured(2.0)));
+        assert_eq!(remembered(&CalibrateOptions::default()), None);
         let fourth = calibrate_on(&LiveHost, &options, failing).unwrap();
         assert_eq!(third.costs, fourth.costs);
     }

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::{diff::DiffArgs, filter::FilterArgs, report::ReportArgs};
+use super::{diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, report::ReportArgs};
 use crate::{
     account::Duty,
     export::{FORMATS, PinWeight},
@@ -30,12 +30,22 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// Say what can be looked into here: processes, the profiles that fit them, and what it costs.
+    #[command(after_help = "Examples:
+  drainprof discover                  all processes that a profile fits, and the command for each
+  drainprof discover -p 4242          one process
+  drainprof discover --all            also those that no profile fits
+  drainprof discover -o json | jq -r '.groups[].attach'
+  drainprof discover --profile ./svc.toml
+Nothing is attached. Prices are remembered ones (`drainprof calibrate`), or another machine's.")]
+    Discover(DiscoverArgs),
     /// Attach to running processes and measure their drainability.
     #[command(after_help = "Examples:
   drainprof attach -p 4242                        a live table, and a report at Ctrl-C
   drainprof attach -p 4242 -d 30s -o json         30 seconds, then one JSON document
   drainprof attach -p $(pidof -s svc) --profile ./svc.toml --level objects
   drainprof attach -p 4242 -d 30s -o flamegraph -O pins.svg   who pins, as a picture
+  drainprof attach --family -p 4242               a server's master and workers, now and later
   drainprof attach -p 4242 --dry-run              where the probes would go; attaches nothing
   drainprof attach -p 4242 --duty 10s/10m -d 24h  10 seconds of every 10 minutes, for a day
   drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
@@ -240,6 +250,10 @@ pub(super) struct AttachArgs {
     #[arg(short, long, value_name = "PID", required = true, value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pid: Vec<u32>,
+    /// Attach to the whole family of each process, now and later: its topmost ancestor that runs the same
+    /// executable, and all that descend from that one. Implies --follow-forks.
+    #[arg(long, conflicts_with = "duty")]
+    pub(super) family: bool,
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
 }

@@ -8,10 +8,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{
     args::AttachArgs,
     drive::{Driver, Happening, block_on},
-    options,
+    family, options,
     profile::{plans_json, print_plans},
 };
-use crate::target::Process;
+use crate::{target::Process, watch::ObserveError};
 
 /// Attaches to running processes.
 pub(super) fn main(args: AttachArgs) -> Result<u8> {
@@ -21,7 +21,8 @@ pub(super) fn main(args: AttachArgs) -> Result<u8> {
     block_on(attach(args))
 }
 
-async fn attach(args: AttachArgs) -> Result<u8> {
+async fn attach(mut args: AttachArgs) -> Result<u8> {
+    args.observe.follow_forks |= args.family;
     options::require_host_pids()?;
     // Told before the kernel side is loaded, which takes a moment and privileges.
     for pid in &args.pid {
@@ -34,7 +35,11 @@ async fn attach(args: AttachArgs) -> Result<u8> {
     pids.sort_unstable();
     pids.dedup();
     for pid in pids {
-        driver.add(pid, false)?;
+        if args.family {
+            family::add(&mut driver, pid).await?;
+        } else {
+            driver.add(pid, false)?;
+        }
     }
     driver.attached();
     loop {
@@ -62,9 +67,15 @@ async fn attach(args: AttachArgs) -> Result<u8> {
 fn dry_run(args: &AttachArgs) -> Result<u8> {
     let mut observer = options::observer(&args.observe)?;
     let mut planned = Vec::new();
-    for pid in &args.pid {
-        let process = Process::open(*pid)?;
-        let (plans, findings) = observer.plan(&process)?;
+    for process in family::listed(args)? {
+        let (plans, findings) = match observer.plan(&process) {
+            Err(ObserveError::NoMatch { .. })
+                if args.family && !args.pid.contains(&process.pid) =>
+            {
+                continue;
+            }
+            planned => planned?,
+        };
         if args.observe.format == "json" {
             planned.push(plans_json(&process, &plans, &findings));
         } else {

@@ -183,6 +183,11 @@ impl Driver {
         Ok(())
     }
 
+    /// Whether a process is counted already: it was added, or the kernel side followed its parent.
+    pub(super) fn counts(&self, pid: u32) -> bool {
+        matches!(&self.stage, Stage::Watching { observer, .. } if observer.session().target_of(pid).is_some())
+    }
+
     /// A process has ended; the status is known where it is our child.
     pub(super) fn ended(&mut self, pid: u32, status: Option<Result<i32, i32>>) {
         match &mut self.stage {

@@ -7,12 +7,14 @@ mod args;
 mod attach;
 mod calibrate;
 mod diff;
+mod discover;
 #[cfg(test)]
 mod docs;
 mod doctor;
 mod drive;
 mod duty;
 mod exit;
+mod family;
 mod filter;
 mod options;
 mod output;
@@ -42,6 +44,7 @@ pub fn main() -> ExitCode {
     output::init_talk(cli.verbose);
     let result = match cli.command {
         args::Command::Attach(attach) => attach::main(attach),
+        args::Command::Discover(discover) => discover::main(&discover),
         args::Command::Run(run) => run::main(run),
         args::Command::Report(report) => report::main(&report),
         args::Command::Diff(diff) => diff::main(&diff),

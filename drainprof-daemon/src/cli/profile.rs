@@ -15,7 +15,7 @@ use crate::{
     account::ProbeFacts,
     plan::{AttachPlan, Finding, Member, PlanRow},
     profile::{self, Level, Profile, Source},
-    target::{Process, printable},
+    target::{Process, elf::readable, printable},
     watch::Observer,
 };
 
@@ -155,7 +155,12 @@ async fn watch(observer: &mut Observer, pid: u32, time: Duration) -> Result<u8> 
 }
 
 fn fired(probe: &ProbeFacts) -> String {
-    let mut text = format!("{:<8} {:<32} {} hits", probe.role, probe.symbol, probe.entries);
+    let mut text = format!(
+        "{:<8} {:<32} {} hits",
+        probe.role,
+        printable(readable(&probe.symbol)),
+        probe.entries
+    );
     if probe.at_return {
         let _ = write!(text, ", {} returns", probe.returns);
     }
@@ -238,15 +243,20 @@ pub(super) fn print_plans(
     for plan in plans {
         writeln!(out, "  profile {} at level {}", plan.profile.name, plan.level.name())?;
         for row in plan.rows() {
-            let aliases = if row.aliases.is_empty() {
+            let symbol = printable(readable(&row.symbol));
+            // The several symbols of a C++ constructor read the same.
+            let aliases: Vec<String> =
+                row.aliases.iter().map(|name| printable(readable(name))).collect();
+            let aliases: Vec<String> = aliases.into_iter().filter(|name| *name != symbol).collect();
+            let aliases = if aliases.is_empty() {
                 String::new()
             } else {
-                format!(" (also {})", row.aliases.join(", "))
+                format!(" (also {})", aliases.join(", "))
             };
             writeln!(
                 out,
                 "    {:<8} {:<7} {}+{:#x} {}{aliases}",
-                row.role, row.phase, row.object, row.file_offset, row.symbol
+                row.role, row.phase, row.object, row.file_offset, symbol
             )?;
             if let Some(price) = price(&row) {
                 writeln!(out, "             {price}")?;

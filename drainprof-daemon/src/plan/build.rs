@@ -31,7 +31,7 @@
 //! | `no_alternative` | of a group of probes (`one_of`), none can be placed in an object |
 //! | `not_a_function` | a symbol that cannot be probed |
 //! | `missing_symbol` | a probe's address is not in the object |
-//! | `usdt_unsupported` | a USDT probe |
+//! | `wrapper` | of several symbols of a C++ constructor or destructor, one only calls another |
 
 use std::sync::Arc;
 
@@ -45,6 +45,7 @@ use super::{
     places::{self, Place, Places, Within},
     site::{Choice, Needs, Stop},
     sites::Placer,
+    usdt,
 };
 use crate::{
     profile::{Level, Probe, Profile, Role},
@@ -291,8 +292,9 @@ impl<'a> Builder<'a> {
         if found.all.is_empty() {
             return Ok(());
         }
-        let spec = compile(probe).map_err(|what| self.uncompiled(object, probe, what))?;
-        for place in found.all {
+        let specs = usdt::specs(object.elf.as_deref().ok(), probe, &found.all, compile)
+            .map_err(|what| self.uncompiled(object, probe, what))?;
+        for (place, spec) in found.all.into_iter().zip(specs) {
             self.add(object, table, probe, &spec, place);
         }
         Ok(())
@@ -338,6 +340,7 @@ impl<'a> Builder<'a> {
                         entry_offset: place.file_offset,
                         symbol: place.symbol,
                         aliases: place.alias.into_iter().collect(),
+                        usdt: place.usdt,
                     },
                     // Chosen when all probes are known.
                     choice: Choice::blind(Stop::Asked, Needs::default()),

@@ -14,6 +14,7 @@ use super::{
     model::{Group, Member, phase_name},
     places::Places,
     sites::Ask,
+    usdt,
 };
 use crate::{
     profile::{Probe, Role},
@@ -25,7 +26,8 @@ struct Able<'p> {
     table: usize,
     probe: &'p Probe,
     found: Places,
-    spec: ProbeSpec,
+    /// One for each place.
+    specs: Vec<ProbeSpec>,
     /// Which of the listed members it is.
     listed: usize,
     /// Nanoseconds of a call; infinite where it is not known.
@@ -57,13 +59,13 @@ impl Builder<'_> {
                 drawback: None,
             };
             let found = self.find(object, probe);
-            match compile_found(&found, probe, compile) {
-                Ok(spec) => {
-                    let cost_ns = self.dearest(probe, &spec, &found);
+            match compile_found(object, &found, probe, compile) {
+                Ok(specs) => {
+                    let cost_ns = self.dearest(probe, &specs, &found);
                     member.cost_ns = cost_ns;
                     member.drawback = found.doubt.map(str::to_owned);
                     let cost_ns = cost_ns.unwrap_or(f64::INFINITY);
-                    able.push(Able { table, probe, found, spec, listed: members.len(), cost_ns });
+                    able.push(Able { table, probe, found, specs, listed: members.len(), cost_ns });
                 }
                 Err(why) => {
                     if found.missing.is_none() {
@@ -85,8 +87,8 @@ impl Builder<'_> {
             for finding in best.found.findings {
                 self.note(finding);
             }
-            for place in best.found.all {
-                self.add(object, best.table, best.probe, &best.spec, place);
+            for (place, spec) in best.found.all.into_iter().zip(best.specs) {
+                self.add(object, best.table, best.probe, &spec, place);
             }
         } else if let Some(error) = error {
             return Err(error);
@@ -103,10 +105,12 @@ impl Builder<'_> {
     }
 
     /// What a call costs through the dearest of the places that a member has.
-    fn dearest(&mut self, probe: &Probe, spec: &ProbeSpec, found: &Places) -> Option<f64> {
-        let ask = Ask { role: probe.role, phase: probe.phase, spec };
-        let prices =
-            found.all.iter().map(|place| self.placer.price(place.inode, place.file_offset, ask));
+    fn dearest(&mut self, probe: &Probe, specs: &[ProbeSpec], found: &Places) -> Option<f64> {
+        let prices = found.all.iter().zip(specs).map(|(place, spec)| {
+            let is_usdt = place.usdt.is_some();
+            let ask = Ask { role: probe.role, phase: probe.phase, spec, is_usdt };
+            self.placer.price(place.inode, place.file_offset, ask)
+        });
         prices.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
     }
 
@@ -132,15 +136,16 @@ impl Builder<'_> {
     }
 }
 
-/// The spec of a probe that has a place, or why it cannot be placed.
+/// The specs of a probe that has places, or why it cannot be placed.
 fn compile_found(
+    object: &LoadedObject,
     found: &Places,
     probe: &Probe,
     compile: &CompileOne<'_>,
-) -> Result<ProbeSpec, String> {
+) -> Result<Vec<ProbeSpec>, String> {
     match &found.missing {
         Some(why) => Err(why.clone()),
-        None => compile(probe),
+        None => usdt::specs(object.elf.as_deref().ok(), probe, &found.all, compile),
     }
 }
 

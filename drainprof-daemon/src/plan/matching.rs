@@ -7,7 +7,11 @@ use std::fmt;
 
 use crate::{
     profile::{Address, Profile},
-    target::{Elf, Image, LoadedObject, describe, elf::CloneKind, printable},
+    target::{
+        Elf, Image, LoadedObject, describe,
+        elf::{CloneKind, readable},
+        printable,
+    },
 };
 
 /// Most names that one line of a message lists.
@@ -215,19 +219,51 @@ fn mismatch(profile: &Profile, image: &Image, object: &LoadedObject) -> Option<M
     for address in &rule.symbols {
         match is_there(elf, address) {
             Ok(true) => {}
-            Ok(false) => missing.push(address_text(address)),
+            Ok(false) => missing.push(match address {
+                Address::Demangled(glob) => match near(elf, glob) {
+                    Some(near) => format!("{} ({near}; is it inlined?)", address_text(address)),
+                    None => address_text(address),
+                },
+                _ => address_text(address),
+            }),
             Err(why) => return Some(Mismatch::Pattern(why)),
         }
     }
     if missing.is_empty() {
         return None;
     }
-    Some(Mismatch::Symbols { missing, stripped: without_symbols(elf) })
+    // Notes of USDT probes are in the object itself, stripped or not.
+    let of_symbols = rule.symbols.iter().any(|address| !matches!(address, Address::Usdt { .. }));
+    let stripped = if of_symbols { without_symbols(elf) } else { None };
+    Some(Mismatch::Symbols { missing, stripped })
 }
 
 /// Where a debug file was looked for, if the object is stripped and none was found.
 pub(crate) fn without_symbols(elf: &Elf) -> Option<Vec<String>> {
     (elf.is_stripped() && elf.debug_file().is_none()).then(|| elf.debug_tried().to_vec())
+}
+
+/// Why no function's name matches a pattern, with those that come near.
+pub(crate) fn unmatched(elf: &Elf, glob: &str) -> String {
+    let near = near(elf, glob).map_or_else(String::new, |near| format!("; {near}"));
+    format!(
+        "no function has such a name: it is inlined wherever it is called, or is spelled otherwise{near} \
+         (docs/profiles.md, \"C++ and Rust\", has what to use instead)"
+    )
+}
+
+/// The functions of the type or module whose function `glob` names.
+fn near(elf: &Elf, glob: &str) -> Option<String> {
+    // What has no scope has no neighbours.
+    let scope = glob.rsplit_once("::")?.0.trim_start_matches('*');
+    if scope.is_empty() {
+        return None;
+    }
+    let hits = elf.resolve_demangled(&format!("{scope}::*")).ok()?;
+    let mut names: Vec<String> = hits.iter().map(|hit| printable(readable(&hit.name))).collect();
+    names.sort_unstable();
+    names.dedup();
+    (!names.is_empty()).then(|| format!("of {} there is {}", printable(scope), list(&names)))
 }
 
 /// Whether an address of a match rule is in the object: a function that exists only as a clone counts,
@@ -241,8 +277,7 @@ fn is_there(elf: &Elf, address: &Address) -> Result<bool, String> {
             .map(|hits| !hits.is_empty())
             .map_err(|error| error.to_string()),
         Address::Offset(offset) => Ok(elf.code_at(*offset).is_ok()),
-        // Not read by this version; `build` says so where it matters.
-        Address::Usdt { .. } => Ok(false),
+        Address::Usdt { provider, name } => elf.usdt(provider, name).map(|at| !at.is_empty()),
     }
 }
 

@@ -14,7 +14,9 @@ mod places;
 mod resolver;
 pub mod site;
 mod sites;
+mod structors;
 mod treatment;
+mod usdt;
 
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
 pub use ifunc::ifuncs;
@@ -22,6 +24,7 @@ pub use matching::{Mismatch, NoMatch, Tried, match_objects};
 pub use model::{AttachPlan, Finding, Group, Member, PlanRow, PlannedProbe, Site};
 pub use resolver::ObjectResolver;
 pub use sites::{Chooser, Sites, needs, retreat};
+pub use usdt::UsdtSite;
 
 #[cfg(test)]
 mod testing;

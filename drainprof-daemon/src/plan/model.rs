@@ -7,6 +7,7 @@ use drainprof_common::spec::ProbeSpec;
 use super::{
     cost::Costs,
     site::{Choice, Priced},
+    usdt::UsdtSite,
 };
 use crate::{
     profile::{Level, Phase, Profile, Role},
@@ -105,6 +106,8 @@ pub struct Site {
     pub symbol: String,
     /// Other symbols at the same place (aliases).
     pub aliases: Vec<String>,
+    /// What a USDT probe has here; `None` where it is none.
+    pub usdt: Option<UsdtSite>,
 }
 
 /// A planned probe as `--dry-run` and `profile check` list it.
@@ -135,7 +138,7 @@ pub struct PlanRow {
     pub costs_measured: bool,
     /// Why no later instruction was considered.
     pub stop: String,
-    /// Where the arguments are that have moved: `arg1=rbx`.
+    /// Where the arguments are that have moved: `arg1=rbx`; of a USDT probe where all are: `arg0=-4@%eax`.
     pub moved: Vec<String>,
     /// What a hit means.
     pub role: &'static str,
@@ -167,7 +170,10 @@ impl AttachPlan {
                 entry_cost_ns: self.cost(probe, probe.choice.entry.as_ref()),
                 costs_measured: self.costs.measured,
                 stop: probe.choice.stop.to_string(),
-                moved: probe.choice.moved_text(),
+                moved: match &probe.site.usdt {
+                    Some(usdt) => usdt.listed(),
+                    None => probe.choice.moved_text(),
+                },
                 role: probe.role.name(),
                 phase: phase_name(probe.phase),
             })

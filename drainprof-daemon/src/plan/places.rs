@@ -5,11 +5,17 @@
 
 use super::{
     Finding,
-    matching::{address_text, list, without_symbols},
+    matching::{address_text, list, unmatched, without_symbols},
+    structors::without_wrappers,
+    usdt::UsdtSite,
 };
 use crate::{
     profile::Address,
-    target::{Elf, Followed, IfuncKey, SymbolHit, SymbolKind, elf::CloneKind, printable},
+    target::{
+        Elf, Followed, IfuncKey, SymbolHit, SymbolKind,
+        elf::{CloneKind, readable},
+        printable,
+    },
 };
 
 /// Most functions that one pattern may name: more is a mistake in the pattern, and costs attach time.
@@ -24,6 +30,8 @@ pub(super) struct Place {
     /// Device and inode of its object: an IFUNC may stand for a function of another one.
     pub(super) inode: (u64, u64),
     pub(super) file_offset: u64,
+    /// What a USDT probe has there.
+    pub(super) usdt: Option<UsdtSite>,
 }
 
 /// The object that is looked at, in its process.
@@ -71,7 +79,9 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
                 ));
             }
             Ok(hits) => {
+                let (hits, wrappers) = without_wrappers(elf, hits);
                 found.take_hits(within, &hits);
+                found.tell_wrappers(&wrappers);
                 for hit in &hits {
                     found.warn_of_clones(elf, &hit.name);
                 }
@@ -80,22 +90,29 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
         Address::Offset(offset) => match elf.code_at(*offset) {
             Ok(_) => {
                 let symbol = address_text(address);
-                found.all.push(Place { symbol, alias: None, inode, file_offset: *offset });
+                found.all.push(Place {
+                    symbol,
+                    alias: None,
+                    inode,
+                    file_offset: *offset,
+                    usdt: None,
+                });
             }
             Err(error) => found.missing = Some(error.to_string()),
         },
-        Address::Usdt { .. } => {
-            let text = address_text(address);
-            found.note(
-                "usdt_unsupported",
-                format!("{text}: USDT probes are not supported by this version of drainprof"),
-            );
-            found.missing = Some("USDT probes are not supported by this version".into());
+        Address::Usdt { provider, name } => {
+            match usdt_places(within, provider, name, &address_text(address)) {
+                Ok(places) => found.all = places,
+                Err(why) => found.missing = Some(why),
+            }
         }
     }
     if found.all.is_empty() && found.missing.is_none() {
         found.missing = Some(match without_symbols(elf) {
-            None => "no such symbol".into(),
+            None => match address {
+                Address::Demangled(glob) => unmatched(elf, glob),
+                _ => "no such symbol".into(),
+            },
             Some(tried) if tried.is_empty() => {
                 "no such exported symbol (the object is stripped and names no debug file)".into()
             }
@@ -106,6 +123,32 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
         });
     }
     found
+}
+
+/// The places of a USDT probe: all of them, or why one cannot be probed.
+fn usdt_places(
+    within: Within<'_>,
+    provider: &str,
+    name: &str,
+    text: &str,
+) -> Result<Vec<Place>, String> {
+    let Within { elf, inode, .. } = within;
+    let notes = elf.usdt(provider, name)?;
+    if notes.is_empty() {
+        return Err("no such USDT probe".to_owned());
+    }
+    if notes.len() > MAX_PLACES {
+        return Err(format!("it has {} places, more than {MAX_PLACES}", notes.len()));
+    }
+    let mut places: Vec<Place> = Vec::with_capacity(notes.len());
+    for note in notes {
+        let file_offset = elf.file_offset(note.vaddr).filter(|_| elf.is_code(note.vaddr));
+        let file_offset =
+            file_offset.ok_or_else(|| format!("its place {:#x} is not in the code", note.vaddr))?;
+        let usdt = Some(UsdtSite::new(elf, note)?);
+        places.push(Place { symbol: text.to_owned(), alias: None, inode, file_offset, usdt });
+    }
+    Ok(places)
 }
 
 impl Places {
@@ -130,7 +173,13 @@ impl Places {
                 _ => match hit.file_offset {
                     Some(file_offset) => {
                         let symbol = hit.name.clone();
-                        self.all.push(Place { symbol, alias: None, inode, file_offset });
+                        self.all.push(Place {
+                            symbol,
+                            alias: None,
+                            inode,
+                            file_offset,
+                            usdt: None,
+                        });
                     }
                     None => self.missing = Some("not in the file".into()),
                 },
@@ -138,6 +187,21 @@ impl Places {
         }
         if !self.all.is_empty() {
             self.missing = None;
+        }
+    }
+
+    /// Constructors and destructors that only call another symbol of the same, which is probed instead.
+    fn tell_wrappers(&mut self, wrappers: &[(String, String)]) {
+        for (wrapper, inner) in wrappers {
+            self.note(
+                "wrapper",
+                format!(
+                    "{} only calls {} ({}): one is probed, so that nothing counts twice",
+                    printable(wrapper),
+                    printable(inner),
+                    printable(readable(inner)),
+                ),
+            );
         }
     }
 
@@ -164,6 +228,7 @@ impl Places {
                     alias: Some(hit.name.clone()),
                     inode: place.inode,
                     file_offset: place.file_offset,
+                    usdt: None,
                 }));
                 return;
             }

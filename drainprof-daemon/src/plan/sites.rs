@@ -55,11 +55,14 @@ pub(super) struct Ask<'a> {
     pub(super) role: Role,
     pub(super) phase: Phase,
     pub(super) spec: &'a ProbeSpec,
+    /// It is a USDT probe, which has its one instruction.
+    pub(super) is_usdt: bool,
 }
 
 impl<'a> From<&'a PlannedProbe> for Ask<'a> {
     fn from(probe: &'a PlannedProbe) -> Self {
-        Self { role: probe.role, phase: probe.phase, spec: &probe.spec }
+        let is_usdt = probe.site.usdt.is_some();
+        Self { role: probe.role, phase: probe.phase, spec: &probe.spec, is_usdt }
     }
 }
 
@@ -98,6 +101,7 @@ impl<'a> Placer<'a> {
         });
         let returns = asks.iter().any(|ask| ask.phase == Phase::Return);
         let kept = match self.sites {
+            _ if asks.iter().any(|ask| ask.is_usdt) => Some(Stop::Usdt),
             // The kernel's trampoline stands in for the return address once a return probe was hit, and
             // its breakpoint on the first instruction is paid for anyway.
             _ if returns => Some(Stop::ReturnProbe),
@@ -116,20 +120,27 @@ impl<'a> Placer<'a> {
 
     /// Chooses the instruction of every probe.
     pub(super) fn place_all(&mut self, probes: &mut [&mut PlannedProbe]) -> Vec<Finding> {
-        let mut functions: BTreeMap<((u64, u64), u64), Vec<usize>> = BTreeMap::new();
+        // A USDT probe may sit on a function's first instruction: its arguments are elsewhere all the same.
+        let mut functions: BTreeMap<((u64, u64), u64, bool), Vec<usize>> = BTreeMap::new();
         for (index, probe) in probes.iter().enumerate() {
-            let key = (probe.site.inode, probe.site.entry_offset);
+            let is_usdt = probe.site.usdt.is_some();
+            let key = (probe.site.inode, probe.site.entry_offset, is_usdt);
             functions.entry(key).or_default().push(index);
         }
         let mut findings = Vec::new();
-        for ((inode, entry_offset), members) in functions {
+        for ((inode, entry_offset, is_usdt), members) in functions {
             let asks: Vec<_> = members.iter().map(|&index| Ask::from(&*probes[index])).collect();
             let choice = self.choose(inode, entry_offset, &asks);
             if choice.entered_again {
                 findings.extend(members.first().map(|&index| entered_again(probes[index])));
             }
             for index in members {
-                take(probes[index], &choice);
+                if is_usdt {
+                    // Where its arguments are, its spec says already.
+                    probes[index].choice = choice.clone();
+                } else {
+                    take(probes[index], &choice);
+                }
             }
         }
         findings.extend(expensive(probes, self.costs));

@@ -19,6 +19,9 @@ pub enum Level {
 }
 
 impl Level {
+    /// All levels, the cheapest first.
+    pub const ALL: [Self; 3] = [Self::Boundary, Self::Objects, Self::Stacks];
+
     /// The level's name on the command line and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -184,6 +187,24 @@ impl Probe {
         ]
         .into_iter()
         .filter_map(|(key, expr)| Some((key, expr.as_ref()?)))
+    }
+
+    /// The same expressions, to be changed.
+    pub fn expressions_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
+        [
+            &mut self.instance,
+            &mut self.granule,
+            &mut self.object,
+            &mut self.new_object,
+            &mut self.size,
+            &mut self.bytes,
+            &mut self.live,
+            &mut self.parent,
+            &mut self.label,
+            &mut self.when,
+        ]
+        .into_iter()
+        .flatten()
     }
 }
 

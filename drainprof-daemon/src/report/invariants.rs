@@ -217,6 +217,20 @@ impl Check<'_> {
             let seen = sum(classes.chain([census.unknown]));
             self.equal(0, "census = its classes + unknown", census.granules_open, seen);
             self.at_most(0, "empty ≤ open", census.drainable_now, census.granules_open);
+            if let Some(fill) = &census.fill {
+                let seen = sum(fill.iter().map(|class| class.granules).chain([census.unknown]));
+                self.equal(
+                    0,
+                    "census = its classes by bytes + unknown",
+                    census.granules_open,
+                    seen,
+                );
+                let bytes = sum(fill.iter().map(|class| class.live_bytes));
+                let what = "live bytes = their sum over classes";
+                self.equal(0, what, census.live_bytes.unwrap_or_default(), bytes);
+            }
+            let free = census.compactable_granules.unwrap_or_default();
+            self.at_most(0, "compactable ≤ open", free, census.granules_open);
         }
     }
 }

@@ -27,14 +27,15 @@ mod verdict;
 
 use std::time::Duration;
 
+pub use census::{Apart, Census, Fill, Occupancy};
 pub use drainprof_common::spec::Kind;
 pub use frame::{Frame, Inlined, Module, Symbols};
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use model::{
-    Allocator, Began, Bucket, Census, Cost, Duty, Ended, Estimates, Finding, Granules, Growth,
-    Host, Lifetimes, Objects, Occupancy, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe,
-    Report, Retention, SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window,
+    Allocator, Began, Bucket, Cost, Duty, Ended, Estimates, Finding, Granules, Growth, Host,
+    Lifetimes, Objects, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe, Report, Retention,
+    SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window,
 };
 pub use sampling::wilson;
 pub use site::{OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteFrame};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, Kind, Module, Site, Symbols};
+use super::{Census, Frame, Kind, Module, Site, Symbols};
 use crate::profile::Level;
 
 /// The schema's name and version.
@@ -568,32 +568,4 @@ pub struct Overdue {
     pub bytes: Option<u64>,
     /// The rule, in words.
     pub rule: String,
-}
-
-/// How full the open granules of a `slab` allocator are. Another quantity than DSR.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Census {
-    /// Open granules that were looked at.
-    pub granules_open: u64,
-    /// How many of them hold no object.
-    pub drainable_now: u64,
-    /// How many were open before the attach, so that what they hold is not known.
-    pub unknown: u64,
-    /// Objects in the others.
-    pub live_objects: u64,
-    /// Bytes of all of them; null where unknown.
-    pub bytes_open: Option<u64>,
-    /// Granules by how many objects hold them, empty classes left out.
-    pub occupancy: Vec<Occupancy>,
-}
-
-/// One class of occupancy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Occupancy {
-    /// Fewest objects of the class.
-    pub live_from: u64,
-    /// Most objects of the class.
-    pub live_to: u64,
-    /// Granules in it.
-    pub granules: u64,
 }

@@ -47,6 +47,13 @@ pub struct Site {
     pub live: Option<u64>,
     /// Their bytes; null also where the profile knows no sizes.
     pub live_bytes: Option<u64>,
+    /// Open granules with at least one of its objects: those that it holds; null for other kinds than `slab`, and
+    /// where objects have no ids.
+    #[serde(default)]
+    pub granules_held: Option<u64>,
+    /// How many of these hold nothing else: they would come free if it freed its objects.
+    #[serde(default)]
+    pub granules_held_alone: Option<u64>,
     /// Its first allocation, on the scale of `window.seconds`.
     pub first_seen_seconds: f64,
     /// Its last allocation.

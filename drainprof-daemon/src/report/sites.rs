@@ -87,13 +87,14 @@ impl<'a> Joined<'a> {
     }
 
     /// What pins most comes first. Without pins, what holds most.
-    fn rank(&self) -> Reverse<[u64; 6]> {
+    fn rank(&self) -> Reverse<[u64; 7]> {
         let holds = self.allocator.profile.kind != Kind::Drain;
         let held = |count: u64| if holds { count } else { 0 };
         Reverse([
             self.pinned(),
             self.sum(|part| part.pins),
             self.retained_bytes(),
+            self.sum(|part| part.granules_held),
             held(self.sum(|part| part.live_bytes)),
             held(self.live().unwrap_or_default()),
             self.sum(|part| part.allocated_bytes),
@@ -117,6 +118,10 @@ impl<'a> Joined<'a> {
             moderate: self.sum(|part| part.lateness.moderate),
             fundamental: self.sum(|part| part.lateness.fundamental),
             undecided: self.sum(|part| part.lateness.undecided),
+        };
+        let holds = live.filter(|_| self.allocator.profile.kind == Kind::Slab);
+        let held = |count: fn(&SiteFacts) -> u64| {
+            holds.map(|_| self.granules(count, self.allocator.open_now))
         };
         let mut delays = Hist::new();
         self.parts.iter().for_each(|part| delays.merge(&part.delays));
@@ -148,6 +153,8 @@ impl<'a> Joined<'a> {
             allocated_bytes: sizes(self.sum(|part| part.allocated_bytes)),
             live,
             live_bytes: live.and_then(|_| sizes(self.sum(|part| part.live_bytes))),
+            granules_held: held(|part| part.granules_held),
+            granules_held_alone: held(|part| part.granules_held_alone),
             first_seen_seconds: since(seen.unwrap_or_default()),
             last_seen_seconds: since(self.parts.iter().map(|part| part.last_ns).max().unwrap_or(0)),
             threads,

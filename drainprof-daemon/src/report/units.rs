@@ -8,6 +8,12 @@ pub fn bytes(count: u64) -> String {
     ByteSize::b(count).display().iec().to_string()
 }
 
+/// So many of something: `1 process`, `3 processes`.
+#[must_use]
+pub fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// A length of time in the unit that suits it: `950 ns`, `12.3 µs`, `2 min 05 s`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {

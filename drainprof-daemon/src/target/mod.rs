@@ -7,6 +7,7 @@
 
 pub mod elf;
 mod error;
+mod family;
 mod file;
 mod ifunc;
 mod image;
@@ -15,12 +16,14 @@ mod maps;
 mod nameless;
 mod printable;
 mod process;
+pub mod usdt;
 
 pub use elf::{
     CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
     SymbolSource,
 };
 pub use error::TargetError;
+pub use family::{Kinship, family, processes};
 pub(crate) use file::{open_regular, open_same, read_proc};
 pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub(crate) use image::describe;
@@ -30,6 +33,7 @@ pub use maps::{MappedObject, Mapping, mapped_objects};
 pub(crate) use nameless::{Nameless, NamelessKind, nameless_memory};
 pub use printable::printable;
 pub use process::Process;
+pub use usdt::UsdtNote;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -48,6 +48,7 @@ pub struct Process {
 struct Stat {
     comm: String,
     state: u8,
+    parent: u32,
     flags: u64,
     start_time: u64,
 }
@@ -205,6 +206,11 @@ fn living_threads(pid: u32) -> usize {
         .count()
 }
 
+/// The parent of a process; `None` where it is gone or hidden.
+pub(super) fn parent_of(pid: u32) -> Option<u32> {
+    read_stat(pid).ok().map(|stat| stat.parent)
+}
+
 fn read_stat(pid: u32) -> Result<Stat, TargetError> {
     stat_at(pid, Path::new(&format!("/proc/{pid}/stat")))
 }
@@ -232,6 +238,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     Some(Stat {
         comm,
         state: *field(3)?.as_bytes().first()?,
+        parent: field(4)?.parse().ok()?,
         flags: field(9)?.parse().ok()?,
         start_time: field(22)?.parse().ok()?,
     })

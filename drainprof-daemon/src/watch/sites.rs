@@ -52,6 +52,8 @@ struct Granule {
     bytes: u64,
     /// Objects of the site in it.
     objects: u64,
+    /// All objects in it.
+    live: u64,
     /// Whether some of its pins were freed.
     drains: bool,
 }
@@ -79,6 +81,7 @@ impl Live {
             opened_ns: granule.opened_ns,
             bytes: granule.bytes,
             objects: 0,
+            live: state::live(granule.state),
             drains: state::live(granule.state) < granule.pinned_objects,
         });
         held.objects += 1;
@@ -270,6 +273,11 @@ impl Observer {
         let number = slots.first().map(|(number, _)| *number);
         facts.course =
             courses.zip(number).and_then(|(courses, number)| courses.of(number)).cloned();
+        if *kind == Some(Kind::Slab) {
+            facts.granules_held = live.granules.len() as u64;
+            let alone = live.granules.values().filter(|held| held.objects >= held.live);
+            facts.granules_held_alone = alone.count() as u64;
+        }
         if *kind == Some(Kind::Drain) {
             self.add_pinned(series, slots, live, now_ns, &mut facts);
         }

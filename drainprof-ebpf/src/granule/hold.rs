@@ -10,7 +10,9 @@ use drainprof_common::{
 };
 
 use super::{
-    AGAIN, BEGIN, mode,
+    AGAIN, BEGIN,
+    implicit::join,
+    mode,
     slots::{self, Found, find},
 };
 use crate::{
@@ -45,6 +47,9 @@ pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64) 
             }
         }
         Found::Slot(place, slot, seen) => {
+            if seen & (state::CLOSED | state::STRAGGLER) == state::STRAGGLER {
+                return if join(slot, seen) { place.word } else { AGAIN };
+            }
             if seen & state::CLOSED == 0 || (has_open && calls::open_in_flight(series, rsp) == 0) {
                 return hold(series, slot, place.word);
             }
@@ -70,6 +75,9 @@ pub(super) fn hold_remembered(series: u32, id: u64) -> Option<u64> {
     let (place, slot, seen) = slots::remembered(series, id)?;
     if seen & state::CLOSED != 0 {
         return None;
+    }
+    if seen & state::STRAGGLER != 0 {
+        return if join(slot, seen) { Some(place.word) } else { None };
     }
     match hold(series, slot, place.word) {
         AGAIN => None,

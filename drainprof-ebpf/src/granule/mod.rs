@@ -14,6 +14,7 @@
 
 mod close;
 mod hold;
+mod implicit;
 mod open;
 mod quick;
 mod sample;
@@ -29,6 +30,7 @@ use drainprof_common::{
 
 pub(crate) use self::hold::release;
 pub(crate) use self::hold::take_off;
+pub(crate) use self::implicit::{granule_leave, is_apart};
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},
@@ -60,8 +62,9 @@ pub(crate) mod mode {
     pub(crate) const HAS_OPEN: u32 = flags::HAS_OPEN;
     pub(crate) const BOUNDARY: u32 = flags::BOUNDARY;
     pub(crate) const HAS_BYTES: u32 = flags::HAS_BYTES;
+    pub(crate) const IMPLICIT: u32 = flags::IMPLICIT;
     /// The bits that are the spec's flags.
-    pub(crate) const FLAGS: u32 = 0xffff;
+    pub(crate) const FLAGS: u32 = 0xffff | IMPLICIT;
     /// The target is observed since its first instruction.
     pub(crate) const FROM_START: u32 = 1 << 16;
     /// An open begins the generation.
@@ -78,6 +81,11 @@ pub(crate) mod mode {
     #[inline(always)]
     pub(crate) fn is_bulk(how: u32) -> bool {
         how >> KIND_SHIFT == Kind::Bulk as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_implicit(how: u32) -> bool {
+        how & IMPLICIT != 0
     }
 
     /// Whether a pinned close is waited out: elsewhere the last free is no late drain.

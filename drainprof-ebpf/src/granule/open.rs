@@ -40,8 +40,7 @@ pub(crate) extern "C" fn granule_begin(
     let mut slot = core::ptr::null_mut();
     let mut word = 0;
     let mut inherited = 0;
-    let mut generation_flags =
-        state::USED | (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT);
+    let mut generation_flags = begun(how);
     let out = sample::leaves_out();
     match find_last(series, id, how) {
         Found::Nothing => {}
@@ -140,7 +139,9 @@ pub(crate) extern "C" fn granule_begin(
     }
     let first = old.is_none();
     // An id that was closed in our sight has its next generation in our sight.
-    let how = if first { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
+    // The end of an implicit granule is none of what was in it before.
+    let how =
+        if first || mode::is_implicit(how) { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
     if !slot.is_null() {
         let before = how & mode::BEFORE != 0;
         if before {
@@ -182,6 +183,14 @@ pub(crate) extern "C" fn granule_begin(
     series::opened(series);
     slots::remember(series, id, word);
     word
+}
+
+/// The flags of a generation that begins.
+#[inline(always)]
+fn begun(how: u32) -> u64 {
+    state::USED
+        | (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT)
+        | (u64::from((how / mode::IMPLICIT) & 1) * state::STRAGGLER)
 }
 
 /// A generation begins that is not in the sample: its index word, [`AGAIN`], or [`NOTHING`] for a counted loss.
@@ -357,7 +366,10 @@ fn try_claim(slot: *mut Slot, generation: u32, how: u32) -> u64 {
         let kept = if bulk { seen & !state::LIVE } else { seen };
         // The generation is open from here on: nobody must wait until a program that is preempted now has
         // described it.
-        let mut flags = state::USED | (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT);
+        let mut flags = begun(how);
+        if mode::is_implicit(how) {
+            flags |= u64::from((how / mode::BEFORE) & 1) * state::BEFORE;
+        }
         if state::live(kept) != 0 {
             // The frees of the two generations cannot be told apart until none of their objects is left.
             flags |= state::TAINTED;

@@ -1,7 +1,7 @@
 //! One allocator's part of the page.
 
 use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SENTENCE, SYMBOL, escape, frame};
-use crate::report::{Allocator, Census, Kind, OpenGranule, PinnedGranule, Spread, units};
+use crate::report::{Allocator, Kind, OpenGranule, PinnedGranule, Spread, units};
 
 /// Columns before a fact's text: four of indent, ten for its name.
 const NAMES: usize = 14;
@@ -217,27 +217,6 @@ impl Page<'_> {
         self.left_out(lifetimes.places.len())
     }
 
-    fn census(&mut self, census: &Census) -> Result<(), Error> {
-        let bytes = held(census.bytes_open);
-        self.fact(
-            "census",
-            &format!(
-                "{} granules open{bytes}: {} empty, {} unknown, {} live objects in the others",
-                census.granules_open, census.drainable_now, census.unknown, census.live_objects
-            ),
-        )?;
-        let mut rows = Rows::new(&["live objects", "granules"], 1, 60);
-        for class in &census.occupancy {
-            let range = if class.live_from == class.live_to {
-                class.live_from.to_string()
-            } else {
-                format!("{}–{}", class.live_from, class.live_to)
-            };
-            rows.push(vec![range, class.granules.to_string()]);
-        }
-        if rows.is_empty() { Ok(()) } else { self.rows(rows, "    ") }
-    }
-
     fn open_granules(&mut self, allocator: &Allocator) -> Result<(), Error> {
         let granules = &allocator.open_granules;
         if granules.is_empty() {
@@ -326,7 +305,7 @@ fn count_of(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-fn held(bytes: Option<u64>) -> String {
+pub(super) fn held(bytes: Option<u64>) -> String {
     bytes.map(|bytes| format!(" ({})", units::bytes(bytes))).unwrap_or_default()
 }
 

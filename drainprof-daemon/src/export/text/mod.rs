@@ -4,6 +4,7 @@
 //! told by colour alone.
 
 mod allocator;
+mod census;
 mod frame;
 mod site;
 
@@ -16,6 +17,7 @@ use super::{Error, Exporter, Interval, Style, escape, live, table::Rows};
 use crate::{
     health::Health,
     report::{Began, Cost, Ended, Finding, Report, Target, Weight, units},
+    target::elf::readable,
 };
 
 #[derive(Debug)]
@@ -179,7 +181,7 @@ impl Page<'_> {
             rows.push(vec![
                 escape::shown(&probe.role, SYMBOL),
                 escape::shown(&probe.profile, SYMBOL),
-                escape::shown(&probe.symbol, SYMBOL),
+                escape::shown(&readable(&probe.symbol), SYMBOL),
                 escape::shown(&probe.object, PATH),
                 probe.entries.to_string(),
                 if probe.at_return { probe.returns.to_string() } else { "-".to_owned() },

@@ -29,6 +29,9 @@ impl Page<'_> {
             let header =
                 ["who pins", "granules", "share", "pins", "held", "p50 late", "p99 late", "class"];
             self.ranked(&header, &shown, pins)?;
+        } else if shown.first().is_some_and(|site| site.granules_held.is_some()) {
+            let header = ["who holds", "granules", "alone", "live", "bytes", "allocated", "bytes"];
+            self.ranked(&header, &shown, keeps)?;
         } else if !shown.is_empty() {
             let header = ["who holds", "live", "bytes", "allocated", "bytes"];
             self.ranked(&header, &shown, holds)?;
@@ -122,6 +125,13 @@ fn pins(site: &Site) -> Vec<String> {
         delay(site.pin_delay_seconds.p99),
         site.class.map_or("-", |class| class.words()).to_owned(),
     ]
+}
+
+/// Of granules that are closed only once they are empty.
+fn keeps(site: &Site) -> Vec<String> {
+    let mut cells = vec![count(site.granules_held), count(site.granules_held_alone)];
+    cells.extend(holds(site));
+    cells
 }
 
 fn holds(site: &Site) -> Vec<String> {

@@ -134,6 +134,8 @@ pub enum Stop {
     Asked,
     /// The kernel refused a probe at the place that was chosen.
     Refused,
+    /// A USDT probe is one instruction.
+    Usdt,
 }
 
 impl std::fmt::Display for Stop {
@@ -160,6 +162,7 @@ impl std::fmt::Display for Stop {
             Self::Machine => "only code of x86-64 is looked into",
             Self::Asked => "the first instruction was asked for",
             Self::Refused => "the kernel refuses a probe at the place that was chosen",
+            Self::Usdt => "a USDT probe is one instruction",
         })
     }
 }

@@ -319,6 +319,9 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
     if has(profile, Role::Open) {
         flags |= flags::HAS_OPEN;
     }
+    if profile.implicit {
+        flags |= flags::IMPLICIT;
+    }
     if level == Level::Boundary {
         return flags | flags::BOUNDARY;
     }

@@ -45,7 +45,7 @@ pub fn parse_label(text: &str) -> Result<Expr, ExprError> {
 
 impl Expr {
     /// The expressions that this one is made of.
-    pub(super) fn children(&self) -> impl Iterator<Item = &Self> {
+    pub(crate) fn children(&self) -> impl Iterator<Item = &Self> {
         let children: [Option<&Self>; 4] = match self {
             Self::Const(_)
             | Self::Arg(_)

@@ -13,6 +13,7 @@ mod overdue;
 mod paths_cut;
 mod pinned;
 mod pins_unnamed;
+mod sparse_granules;
 mod unmatched_frees_high;
 mod who_pins;
 
@@ -42,6 +43,7 @@ pub const RULES: &[Rule] = &[
     pins_unnamed::RULE,
     leak::RULE,
     overdue::RULE,
+    sparse_granules::RULE,
     paths_cut::RULE,
     names_missing::RULE,
     INVARIANT,

@@ -6,6 +6,7 @@ use super::{Case, Found, Rule, finding};
 use crate::{
     account::{Began, ProbeFacts},
     report::{Finding, Weight, units},
+    target::{elf::readable, printable},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -60,14 +61,17 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
     let mut names: Vec<_> = silent
         .iter()
         .take(NAMED)
-        .map(|probe| format!("{} {} in {}", probe.role, probe.symbol, probe.object))
+        .map(|probe| {
+            format!("{} {} in {}", probe.role, printable(readable(&probe.symbol)), probe.object)
+        })
         .collect();
     if silent.len() > NAMED {
         names.push(format!("{} more", silent.len() - NAMED));
     }
     let message = format!(
         "{} of {} probes attached, never fired in {}: {}; was it not called, or is it inlined, in \
-         another binary, or a clone such as .part.0?",
+         another binary, or a clone such as .part.0? What is inlined everywhere has no probe that fires: name \
+         the slow path that it calls, or put #[inline(never)] or a USDT probe into its source",
         silent.len(),
         probes.len(),
         units::duration(case.report.window.observed()),

@@ -58,6 +58,11 @@ impl Check<'_> {
             self.at_most(self.slack, "live pins ≤ live objects", site.objects_live, live);
             self.at_most(self.slack, "live objects of a site ≤ its objects", live, site.allocated);
         }
+        if let Some(held) = site.granules_held {
+            let alone = site.granules_held_alone.unwrap_or_default();
+            self.at_most(self.slack, "granules held alone ≤ held", alone, held);
+            self.at_most(self.slack, "granules held ≤ live objects", held, site.live.unwrap_or(0));
+        }
         let classes = site.classes;
         let counted =
             sum([classes.near_miss, classes.moderate, classes.fundamental, classes.undecided]);

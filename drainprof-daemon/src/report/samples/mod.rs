@@ -38,6 +38,7 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
         ("undecided", undecided_snapshot()),
         ("bulk", bulk_snapshot()),
         ("slab", slab_snapshot()),
+        ("pages", pages_snapshot()),
         ("lifecycle", lifecycle_snapshot()),
         ("incomplete", incomplete_snapshot()),
         ("duty", duty_snapshot()),
@@ -111,6 +112,13 @@ pub(crate) fn bulk_snapshot() -> Snapshot {
 /// Spans that close when they are empty.
 pub(crate) fn slab_snapshot() -> Snapshot {
     snapshot(vec![slab()])
+}
+
+/// Pages of a heap, nearly all of them held by little.
+pub(crate) fn pages_snapshot() -> Snapshot {
+    let mut snapshot = snapshot(vec![pages()]);
+    sites::hold_pages(&mut snapshot);
+    snapshot
 }
 
 /// Fork, exec, exit by code and by signal, a destroyed instance, names that a terminal must not see.
@@ -398,6 +406,40 @@ pub(crate) fn bulk() -> AllocatorFacts {
             },
         ],
         ..drain()
+    }
+}
+
+/// A hundred pages of 4096 bytes are held, each by one object or two, and one object is larger than a page.
+pub(crate) fn pages() -> AllocatorFacts {
+    let mut profile = profile("malloc", Kind::Slab);
+    profile.implicit = true;
+    profile.probes.retain(|probe| matches!(probe.role, Role::Alloc | Role::Free));
+    for probe in &mut profile.probes {
+        probe.object = Some(Expr::Ret);
+    }
+    let page = |id: u64| {
+        let live = 1 + id % 2;
+        GranuleFacts { live, live_bytes: 100 * live, ..granule(0x7f00_0000_0000 + 4096 * id) }
+    };
+    AllocatorFacts {
+        profile: Arc::new(profile),
+        level: Level::Stacks,
+        totals: Totals {
+            opened: 120,
+            closed_plain: 20,
+            allocated: 4_000,
+            freed: 3_849,
+            allocated_bytes: 1_400_000,
+            freed_bytes: 385_000,
+            closed_bytes: 20 * 4096,
+            ..Totals::default()
+        },
+        open_now: 100,
+        open_peak: 110,
+        lifetimes: BTreeMap::from([(0, hist(20, 50 * MS))]),
+        curve: curve(|tick| 100.min(tick)),
+        granules: (0..100).map(page).collect(),
+        ..slab()
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) fn site(granules_pinned: u64) -> SiteFacts {
         pins_live_bytes: 256 * granules_pinned,
         granules_retained: granules_pinned,
         retained_bytes: 4096 * granules_pinned,
+        granules_held: 0,
+        granules_held_alone: 0,
         delays: Hist::new(),
         lateness: Lateness { undecided: granules_pinned, ..Lateness::default() },
         oldest_close_ns: NOW_NS - 9_000 * MS,
@@ -135,6 +137,24 @@ pub(crate) fn holders_snapshot() -> Snapshot {
     };
     facts.sites = vec![held(at::BUFFER, 3, 300, 3_000), held(at::SESSION, 197, 19_700, 200)];
     named(snapshot(vec![facts]))
+}
+
+/// Who holds the pages: one path all of them, the other every second one beside it.
+pub(super) fn hold_pages(of: &mut Snapshot) {
+    let held = |inner, granules_held, granules_held_alone, allocated| SiteFacts {
+        path: path(&[inner]),
+        opened_at: 0,
+        live: Some(granules_held),
+        live_bytes: 100 * granules_held,
+        granules_held,
+        granules_held_alone,
+        allocated,
+        allocated_bytes: 100 * allocated,
+        ..drained(0, 0, Lateness::default())
+    };
+    of.targets[0].allocators[0].sites =
+        vec![held(at::BUFFER, 50, 0, 1_000), held(at::SESSION, 100, 50, 2_999)];
+    *of = named(of.clone());
 }
 
 fn named(mut snapshot: Snapshot) -> Snapshot {

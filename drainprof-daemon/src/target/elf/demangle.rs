@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 
 use globset::{Glob, GlobMatcher};
 
-use super::ElfError;
+use super::{ElfError, plain::plain};
 
 /// Longest mangled name that is demangled.
 const MAX_MANGLED: usize = 8 * 1024;
@@ -36,7 +36,9 @@ const ABBREVIATED: &[&str] = &[
     "double",
     "false",
     "float",
+    "extern",
     "guard",
+    "i128",
     "impl",
     "iostream",
     "isize",
@@ -55,9 +57,12 @@ const ABBREVIATED: &[&str] = &[
     "thunk",
     "true",
     "typeinfo",
+    "u128",
     "unnamed",
+    "unsafe",
     "unsigned",
     "usize",
+    "virtual",
     "void",
     "volatile",
     "vtable",
@@ -81,7 +86,8 @@ impl Pattern {
         Ok(Self { glob: compiled.compile_matcher(), word: rare_word(glob) })
     }
 
-    /// Whether `mangled` demangles to a name that matches: with its parameters or without.
+    /// Whether `mangled` demangles to a name that matches in one of its forms: as it is (C++ with parameters,
+    /// legacy Rust with its hash), without these, or without generic arguments too.
     pub(super) fn matches(&self, mangled: &[u8]) -> bool {
         if mangled.len() > MAX_MANGLED {
             return false;
@@ -108,21 +114,24 @@ fn forms(mangled: &str) -> Vec<String> {
         let mut text = Bounded::default();
         // `{:#}` leaves out the hash of legacy names. A cut name is still worth matching.
         let _ = write!(text, "{name:#}");
-        return vec![text.0];
+        let short = text.0;
+        let mut hashed = Bounded::default();
+        let _ = write!(hashed, "{name}");
+        let plain = plain(&short);
+        return vec![short, hashed.0, plain];
     }
     if !mangled.starts_with("_Z") {
         return Vec::new();
     }
     let Ok(symbol) = cpp_demangle::Symbol::new(mangled.as_bytes()) else { return Vec::new() };
     let full = cpp_demangle::DemangleOptions::new();
-    [full, full.no_params().no_return_type()]
-        .iter()
-        .map(|options| {
-            let mut text = Bounded::default();
-            let _ = symbol.structured_demangle(&mut text, options);
-            text.0
-        })
-        .collect()
+    let [full, short] = [full, full.no_params().no_return_type()].map(|options| {
+        let mut text = Bounded::default();
+        let _ = symbol.structured_demangle(&mut text, &options);
+        text.0
+    });
+    let plain = plain(&short);
+    vec![full, short, plain]
 }
 
 /// Text that refuses to grow beyond its bound, which stops the demangler.
@@ -171,6 +180,38 @@ mod tests {
         assert!(!matches("bumpalo::Bump::alloc*", legacy));
         let v0 = "_RNvMs_Cs4fqI2P2rA04_7bumpaloNtB4_4Bump5reset";
         assert!(matches("*bumpalo::Bump*::reset", v0), "{:?}", forms(v0));
+    }
+
+    /// All instances of a generic function match one pattern, whichever way they are mangled.
+    #[test]
+    fn instances() {
+        for mangled in [
+            "_ZN7bumpalo13Bump$LT$_$GT$5reset17hb15cc148eeff4ef1E",
+            "_RNvMs9_CshTjU8V30eta_7bumpaloNtB5_4Bump5resetCsb1KSCxvKkad_12rust_bumpalo",
+            "_RNvMs9_CshTjU8V30eta_7bumpaloINtB5_4BumpKj8_E5resetCsb1KSCxvKkad_12rust_bumpalo",
+        ] {
+            assert!(matches("bumpalo::Bump::reset", mangled), "{:?}", forms(mangled));
+        }
+        let drop = "<bumpalo::Bump as core::ops::drop::Drop>::drop";
+        assert!(matches(
+            drop,
+            "_ZN64_$LT$bumpalo..Bump$LT$_$GT$$u20$as$u20$core..ops..drop..Drop$GT$4drop17h2e20a584d5e7c247E"
+        ));
+        assert!(matches(
+            drop,
+            "_RNvXs6_CshTjU8V30eta_7bumpaloINtB5_4BumpKj8_ENtNtNtCsgEmfK2I1SDS_4core3ops4drop4Drop4dropCsb1KSCxvKkad_12rust_bumpalo"
+        ));
+        assert!(matches("a::reset::h0123456789abcdef", "_ZN1a5reset17h0123456789abcdefE"));
+        for mangled in ["_ZN4pool5ArenaImEC1Ev", "_ZN4pool5ArenaIcEC1Em"] {
+            assert!(matches("pool::Arena::Arena", mangled), "{:?}", forms(mangled));
+        }
+        assert!(matches("pool::Arena<char>::Arena", "_ZN4pool5ArenaIcEC1Em"));
+        assert!(!matches("pool::Arena<char>::Arena", "_ZN4pool5ArenaImEC1Ev"));
+        assert!(matches(
+            "(anonymous namespace)::Scratch::Scratch",
+            "_ZN12_GLOBAL__N_17ScratchC1Ev"
+        ));
+        assert!(matches("pool::Node::operator new", "_ZN4pool4NodenwEmRNS_6RegionE"));
     }
 
     /// C++ names match with their parameters and without.

@@ -22,7 +22,7 @@ use super::{
     ElfError, Segment, SymbolKind, SymbolSource,
     symbols::{MAX_SYMBOLS, RawSymbol, SymbolTable},
 };
-use crate::target::{file::open_regular, printable};
+use crate::target::{UsdtNote, file::open_regular, printable};
 
 /// Largest file that is opened: debug files of browsers have several GiB, of which little is read.
 pub(super) const MAX_FILE: u64 = 16 << 30;
@@ -63,6 +63,8 @@ pub(super) struct Parts {
     pub(super) symtab: Option<SymbolTable>,
     pub(super) dynsym: Option<SymbolTable>,
     pub(super) debug_link: Option<(Vec<u8>, u32)>,
+    /// USDT probes; the error says what is wrong with the first note that is not believed.
+    pub(super) usdt: Result<Vec<UsdtNote>, String>,
 }
 
 /// What is wrong with a file whose first bytes are `head`, if it cannot be traced; `None` if it can.
@@ -369,6 +371,7 @@ pub(super) fn read_object(path: &Path, shown: &str) -> Result<Parts, ElfError> {
         symtab: reader.symbols(elf::SHT_SYMTAB, SymbolSource::Symtab)?,
         dynsym: reader.symbols(elf::SHT_DYNSYM, SymbolSource::Dynsym)?,
         debug_link: reader.debug_link(),
+        usdt: reader.usdt(),
     })
 }
 

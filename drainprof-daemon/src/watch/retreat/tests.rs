@@ -29,6 +29,7 @@ fn planned() -> PlannedProbe {
             file_offset: 0x1003,
             entry_offset: 0x1000,
             symbol: "pool_free".into(),
+            usdt: None,
             aliases: Vec::new(),
         },
         choice: Choice {

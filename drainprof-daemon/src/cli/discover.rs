@@ -1,0 +1,92 @@
+//! `drainprof discover`.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use super::{
+    args::{CacheArgs, PlainFormat, SitesArg},
+    code,
+    exit::Failure,
+    options,
+};
+use crate::{
+    calibrate,
+    discover::{self, Discovery, LookOptions},
+    plan::cost::Costs,
+};
+
+#[derive(Args, Debug)]
+pub(super) struct DiscoverArgs {
+    /// Look at these processes only. Default: all that there are.
+    #[arg(short, long, value_name = "PID", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Vec<u32>,
+    /// Look for this profile only: a name, or a file. May be given again.
+    #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
+    profile: Vec<String>,
+    /// List also processes that no profile fits, and those for which one must be asked for by name.
+    #[arg(long)]
+    all: bool,
+    /// Output format.
+    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
+    format: PlainFormat,
+    /// Which instruction of a function may be probed: its first, or the cheapest that sees the same.
+    #[arg(long, value_enum, default_value_t = SitesArg::Cheapest, value_name = "WHICH",
+          env = "DRAINPROF_SITES")]
+    sites: SitesArg,
+    /// Look for separate debug files here too.
+    #[arg(long, value_name = "DIR", env = "DRAINPROF_DEBUG_DIR")]
+    debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    cache: CacheArgs,
+}
+
+/// Says what can be looked into. Attaches nothing, measures nothing, and works without privileges on the
+/// user's own processes.
+pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
+    let (library, profiles) = options::library(&args.profile)?;
+    for name in &profiles {
+        if library.get(name).is_none() {
+            return Err(
+                Failure::new(code::NO_TARGET, format!("no profile is called {name}")).into()
+            );
+        }
+    }
+    let options = LookOptions {
+        pids: args.pid.clone(),
+        profiles,
+        asked: args.profile.clone(),
+        all: args.all,
+        debug_dirs: args.debug_dir.clone(),
+        costs: calibrate::remembered(&options::calibration(&args.cache, false))
+            .unwrap_or_else(Costs::assumed),
+        sites: args.sites.into(),
+    };
+    let found = discover::look(&library, &options).context("cannot list the processes in /proc")?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match args.format {
+        PlainFormat::Text => discover::render_text(&found, &mut out)?,
+        PlainFormat::Json => {
+            serde_json::to_writer_pretty(&mut out, &found).map_err(io::Error::from)?;
+            writeln!(out)?;
+        }
+    }
+    out.flush()?;
+    Ok(exit_code(&found))
+}
+
+/// Success if a profile fits somewhere; else whether it may be for want of a privilege.
+fn exit_code(found: &Discovery) -> u8 {
+    if found.looked.with_profile + found.looked.on_request > 0 {
+        code::OK
+    } else if found.passed_over.iter().any(|passed| passed.reason == "permission") {
+        code::PRIVILEGE
+    } else {
+        code::NO_TARGET
+    }
+}

@@ -1,0 +1,23 @@
+//! What on this machine can be looked into: processes × profiles.
+//!
+//! In running order: [`look`] goes through processes (`census` of who is there), `fitting` says which
+//! profiles fit a process and what a hit would cost there, `hints` what is missing where one nearly fits,
+//! `groups` joins equal processes, `render` shows the result. Nothing is attached, measured or written; the
+//! target's memory is read only where a profile names a function that the loader chose (IFUNC). Called by
+//! `cli`.
+
+mod fitting;
+mod groups;
+mod hints;
+mod look;
+mod model;
+mod packages;
+mod render;
+#[cfg(test)]
+mod schema;
+
+pub use look::{LookOptions, look};
+pub use model::{
+    Discovery, Fit, Hint, LevelOffer, Looked, PassedOver, Prices, ProcessGroup, SCHEMA,
+};
+pub use render::render_text;

@@ -1,0 +1,122 @@
+//! What was found, for people.
+
+use std::io::{self, Write};
+
+use super::model::{Discovery, Fit, LevelOffer, Prices, ProcessGroup};
+use crate::report::units;
+
+/// Most pids and findings that are listed of one group.
+const MAX_PIDS: usize = 6;
+const MAX_FINDINGS: usize = 3;
+
+/// Writes what was found.
+pub fn render_text(found: &Discovery, out: &mut dyn Write) -> io::Result<()> {
+    for group in &found.groups {
+        render_group(group, out)?;
+    }
+    let looked = found.looked;
+    writeln!(
+        out,
+        "{} looked at: {} with a profile, {} with one that must be asked for, {} without",
+        units::counted(looked.processes, "process", "processes"),
+        looked.with_profile,
+        looked.on_request,
+        looked.without_profile
+    )?;
+    for passed in &found.passed_over {
+        writeln!(
+            out,
+            "not looked at: {} ({}): {}",
+            units::counted(passed.processes, "process", "processes"),
+            list(&passed.pids, passed.processes),
+            passed.message
+        )?;
+    }
+    if found.groups.iter().any(|group| !group.fits.is_empty()) {
+        let source = match found.prices {
+            Prices::Remembered => "as measured on this machine",
+            Prices::Assumed => "assumed from another machine: `drainprof calibrate` measures them",
+        };
+        writeln!(out, "prices are the kernel's part of each hit, {source}")?;
+    }
+    Ok(())
+}
+
+fn render_group(group: &ProcessGroup, out: &mut dyn Write) -> io::Result<()> {
+    let processes = group.pids.len() as u64;
+    writeln!(
+        out,
+        "{}  {} {}  {}{}",
+        group.comm,
+        if processes == 1 { "pid" } else { "pids" },
+        list(&group.pids, processes),
+        units::bytes(group.rss_bytes),
+        if group.other_mount_namespace { "  (in a container)" } else { "" }
+    )?;
+    if group.fits.is_empty() && group.hints.is_empty() {
+        writeln!(out, "  {}: no profile fits", group.exe)?;
+    }
+    for fit in &group.fits {
+        render_fit(fit, out)?;
+    }
+    for hint in &group.hints {
+        writeln!(out, "  nearly {}: {} misses {}", hint.profile, hint.object, hint.missing)?;
+        if let Some(mend) = &hint.mend {
+            writeln!(out, "    to mend it: {mend}")?;
+        }
+    }
+    if let Some(command) = &group.attach {
+        writeln!(out, "  {command}")?;
+    }
+    writeln!(out)
+}
+
+fn render_fit(fit: &Fit, out: &mut dyn Write) -> io::Result<()> {
+    let request = if fit.on_request { ", on request only" } else { "" };
+    writeln!(
+        out,
+        "  {} ({}{request}): {}, in {}",
+        fit.profile,
+        fit.kind,
+        fit.summary,
+        fit.objects.join(", ")
+    )?;
+    if let Some(why) = &fit.unusable {
+        writeln!(out, "    cannot be used: {why}")?;
+    }
+    for offer in &fit.levels {
+        let default = if offer.level == fit.default_level { " (default)" } else { "" };
+        writeln!(out, "    {:<18} {}", format!("{}{default}", offer.level), price(offer))?;
+    }
+    // That a place is dear is what its price says.
+    let told: Vec<_> =
+        fit.findings.iter().filter(|finding| finding.code != "expensive_site").collect();
+    for finding in told.iter().take(MAX_FINDINGS) {
+        writeln!(out, "    note: {}", finding.message)?;
+    }
+    if told.len() > MAX_FINDINGS {
+        let more = told.len() - MAX_FINDINGS;
+        writeln!(out, "    note: {more} more; `attach --dry-run` tells them all")?;
+    }
+    Ok(())
+}
+
+fn price(offer: &LevelOffer) -> String {
+    let mut parts = vec![units::counted(offer.probes as u64, "probe", "probes")];
+    for (ns, what) in [(offer.granule_ns, "granule"), (offer.object_ns, "object")] {
+        if let Some(ns) = ns {
+            parts.push(format!("up to {} per {what}", units::duration(ns / 1e9)));
+        }
+    }
+    if offer.object_ns.is_none() {
+        parts.push("nothing per object".to_owned());
+    }
+    parts.join(", ")
+}
+
+fn list(pids: &[u32], all: u64) -> String {
+    let shown: Vec<_> = pids.iter().take(MAX_PIDS).map(u32::to_string).collect();
+    let more = all.saturating_sub(shown.len() as u64);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{rest}", shown.join(", "))
+}

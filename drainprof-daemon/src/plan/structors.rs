@@ -1,0 +1,135 @@
+//! The several symbols of one C++ constructor or destructor.
+//!
+//! A compiler makes up to four functions of each: for a whole object (C1, D1), for the base of a larger one
+//! (C2, D2), what both share (C4, D4), and a destructor that deletes too (D0). All demangle to one name, so a
+//! pattern finds them all. Often some are the same code; but where one only calls another, a probe on each
+//! would see one object twice. `places` asks for what is left when those that call another are taken away.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
+
+use crate::target::{Elf, SymbolHit, elf::readable};
+
+/// Most bytes of one function that are looked at; a wrapper is short.
+const MAX_CODE: usize = 4096;
+/// Bytes of a stub that calls a function of another object.
+const STUB: usize = 16;
+
+/// `hits` without the wrappers, and each wrapper's name with that of what it calls.
+pub(super) fn without_wrappers(
+    elf: &Elf,
+    hits: Vec<SymbolHit>,
+) -> (Vec<SymbolHit>, Vec<(String, String)>) {
+    let mut wrappers = Vec::new();
+    let kept = hits
+        .iter()
+        .filter(|hit| {
+            let inner = hits
+                .iter()
+                .filter(|other| other.vaddr != hit.vaddr && is_inner(&hit.name, &other.name))
+                .find(|other| calls(elf, hit, other));
+            if let Some(inner) = inner {
+                wrappers.push((hit.name.clone(), inner.name.clone()));
+            }
+            inner.is_none()
+        })
+        .cloned()
+        .collect();
+    (kept, wrappers)
+}
+
+/// Whether both are mangled names of one constructor or destructor, and `outer` may be made of `inner`: a whole
+/// one of a base's, a deleting one of either, each of what they share. Never the other way round: destroying
+/// a node may well delete its children.
+fn is_inner(outer: &str, inner: &str) -> bool {
+    if outer.len() != inner.len() || !outer.starts_with("_Z") {
+        return false;
+    }
+    let mut differ = outer.bytes().zip(inner.bytes()).enumerate().filter(|(_, (a, b))| a != b);
+    let (Some((at, (digit, other))), None) = (differ.next(), differ.next()) else { return false };
+    let of = at.checked_sub(1).and_then(|before| outer.as_bytes().get(before));
+    matches!(of, Some(b'C' | b'D'))
+        && digit.is_ascii_digit()
+        && other.is_ascii_digit()
+        && digit < other
+        // Functions may be called `poolD0` and `poolD1`, too.
+        && readable(outer) == readable(inner)
+}
+
+/// Whether the code of `outer` calls or jumps to `inner`: directly, or through the linkage table.
+fn calls(elf: &Elf, outer: &SymbolHit, inner: &SymbolHit) -> bool {
+    let size = usize::try_from(outer.size).unwrap_or(MAX_CODE).min(MAX_CODE);
+    let targets = Targets::of(elf, outer.vaddr, size);
+    if targets.direct.contains(&inner.vaddr) {
+        return true;
+    }
+    // Read only where there is something else that it calls: of a file that cannot be read nothing is known.
+    let slots = elf.slots(&[inner.name.clone().into_bytes()], None).unwrap_or_default();
+    let is_slot = |address: &u64| slots.iter().any(|slot| slot.vaddr == *address);
+    !slots.is_empty()
+        && (targets.through.iter().any(is_slot)
+            || targets
+                .direct
+                .iter()
+                .any(|stub| Targets::of(elf, *stub, STUB).through.first().is_some_and(is_slot)))
+}
+
+/// Where a function goes.
+#[derive(Default)]
+struct Targets {
+    /// To these addresses.
+    direct: Vec<u64>,
+    /// To what stands in these words of memory.
+    through: Vec<u64>,
+}
+
+impl Targets {
+    fn of(elf: &Elf, vaddr: u64, size: usize) -> Self {
+        let mut targets = Self::default();
+        let Ok(code) = elf.code(vaddr, size) else { return targets };
+        let mut instruction = Instruction::default();
+        let mut decoder = Decoder::with_ip(64, &code, vaddr, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                break;
+            }
+            let goes = instruction.is_call_near()
+                || instruction.is_jmp_short_or_near()
+                || instruction.is_jcc_short_or_near();
+            if goes && instruction.op0_kind() == OpKind::NearBranch64 {
+                targets.direct.push(instruction.near_branch_target());
+            }
+            let indirect =
+                instruction.is_call_near_indirect() || instruction.is_jmp_near_indirect();
+            if indirect && instruction.is_ip_rel_memory_operand() {
+                targets.through.push(instruction.ip_rel_memory_address());
+            }
+        }
+        targets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only the symbols of one constructor or destructor are made of one another, and only one way round.
+    #[test]
+    fn variants() {
+        assert!(is_inner("_ZN4pool6RegionD0Ev", "_ZN4pool6RegionD1Ev"));
+        assert!(is_inner("_ZN4pool6SharedC1Ev", "_ZN4pool6SharedC4Ev"));
+        assert!(is_inner("_ZN4pool5ArenaImEC1Em", "_ZN4pool5ArenaImEC2Em"));
+        for (outer, inner) in [
+            ("_ZN4pool6RegionD1Ev", "_ZN4pool6RegionD0Ev"),
+            ("_ZN4pool6RegionD1Ev", "_ZN4pool6RegionD1Ev"),
+            ("_ZN4pool6RegionC1Ev", "_ZN4pool6RegionD1Ev"),
+            ("_ZN4pool6RegionC1Ei", "_ZN4pool6RegionC2Ev"),
+            // Functions, and a class, whose own names end so.
+            ("_ZN4pool6RegiD0Ev", "_ZN4pool6RegiD1Ev"),
+            ("_ZN5PooD04initEv", "_ZN5PooD14initEv"),
+            ("poolD0", "poolD1"),
+        ] {
+            assert!(!is_inner(outer, inner), "{outer} {inner}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The shipped profiles whose programs are there wherever the tests run; `real_shipped.rs` has the others. The table
+//! is `src/shipped.rs`.
+
+use anyhow::Result;
+use drainprof::profile::Library;
+use drainprof_tests::{
+    environment::requires_root,
+    shipped::{ROWS, all_good, misfires, unresolved},
+};
+
+/// Every built-in profile has one row, and every row a profile, in the order of their names.
+#[test]
+fn every_profile_has_a_row() -> Result<()> {
+    let library = Library::built_in()?;
+    let shipped: Vec<&str> = library.iter().map(|profile| profile.name.as_str()).collect();
+    let rows: Vec<&str> = ROWS.iter().map(|row| row.profile).collect();
+    assert_eq!(rows, shipped, "tests/src/shipped.rs has a row for each file of profiles/");
+    Ok(())
+}
+
+/// Every name that a profile has is in the file of its package, as it is installed, or the row says why not.
+#[test]
+fn symbols_resolve() -> Result<()> {
+    all_good(false, unresolved)
+}
+
+/// On the live program every probe fires, or the row says why it does not.
+#[test]
+fn probes_fire() -> Result<()> {
+    if requires_root() { all_good(false, misfires) } else { Ok(()) }
+}

@@ -1,0 +1,241 @@
+//! USDT probes: arguments wherever they are, several places of one probe, semaphores, and what is refused.
+
+use std::{path::Path, thread, time::Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof_tests::{
+    elf::{changed_text_bytes, semaphores},
+    environment::{self, requires_root},
+    target::Target,
+    tracer::{self, Traced, Tracer, trace, trace_from_start},
+};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const OBJECTS: [&str; 2] = ["--level", "objects"];
+
+/// How many of the report's probes are at `symbol`.
+fn places(traced: &Traced, symbol: &str) -> Result<usize> {
+    let probes = traced.outcome.report().pointer("/targets/0/probes").and_then(Value::as_array);
+    let probes = probes.context("a list of probes")?.iter();
+    Ok(probes.filter(|probe| probe["symbol"] == symbol).count())
+}
+
+/// Where a process is when its semaphores have these values; they may take a moment after a kill.
+fn semaphores_become(pid: u32, path: &Path, wanted: &[u16]) -> Result<()> {
+    let until = Instant::now() + environment::deadline();
+    loop {
+        let found = semaphores(pid, path)?;
+        let values: Vec<u16> = found.iter().map(|(_, value)| *value).collect();
+        if values == wanted {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{found:?} never become {wanted:?}");
+        thread::yield_now();
+    }
+}
+
+/// Counts are the truth to the last event, in a program that is position independent, fixed, static, stripped, or
+/// without semaphores; every place of a probe is probed.
+#[test]
+fn counts_are_exact() -> Result<()> {
+    if requires_root() {
+        for name in ["usdt", "usdt_fixed", "usdt_static", "usdt_stripped", "usdt_plain"] {
+            let traced = trace(name, &[], "usdt", &OBJECTS)?;
+            traced.exact();
+            ensure!(places(&traced, "usdt:pool:alloc")? >= 3, "{}", traced.outcome.report());
+            ensure!(places(&traced, "usdt:pool:close")? >= 2, "{}", traced.outcome.report());
+        }
+        trace_from_start("usdt", &[], "usdt", &OBJECTS)?.exact();
+    }
+    Ok(())
+}
+
+/// With call paths, too: the walk begins within a function, at the place of the probe.
+#[test]
+fn call_paths_begin_at_the_place() -> Result<()> {
+    if requires_root() {
+        let traced = trace("usdt", &[], "usdt", &["--level", "stacks", "--top", "100"])?;
+        traced.exact();
+        let sites = traced.outcome.report().pointer("/targets/0/allocators/0/sites");
+        let sites = sites.and_then(Value::as_array).context("a list of sites")?;
+        let outer = |site: &Value| -> Vec<String> {
+            let frames = site["frames"].as_array().cloned().unwrap_or_default();
+            let names = frames.iter().filter_map(|frame| frame["function"].as_str());
+            names.map(str::to_owned).collect()
+        };
+        let all: Vec<_> = sites.iter().map(outer).collect();
+        for name in ["small", "any", "pair"] {
+            let begins = |path: &&Vec<String>| path.first().is_some_and(|first| first == name);
+            let path = all.iter().find(begins).with_context(|| format!("{name}: {all:?}"))?;
+            ensure!(path.iter().any(|function| function == "main"), "{path:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Registers of all widths, every form of address, constants and variables: what each yields is an object's id, so
+/// that one that is read wrongly is an unmatched free.
+#[test]
+fn arguments_of_every_form() -> Result<()> {
+    if requires_root() {
+        for name in ["usdt_forms", "usdt_forms_fixed"] {
+            trace(name, &[], "usdt_forms", &OBJECTS)?.exact();
+        }
+    }
+    Ok(())
+}
+
+/// A semaphore is 0 before, counts the places of its probe while they are probed, and is 0 after; those of probes that
+/// the profile does not name stay 0.
+#[test]
+fn semaphores_go_up_and_down() -> Result<()> {
+    if requires_root() {
+        for (name, more) in
+            [("usdt", &[][..]), ("usdt_fixed", &[]), ("usdt_static", &["--follow-forks"])]
+        {
+            let path = environment::target(name)?;
+            let mut target = Target::start(name, &["stops=1", "spare=1"])?;
+            let pid = target.pid();
+            let names: Vec<_> = semaphores(pid, &path)?.into_iter().map(|(name, _)| name).collect();
+            assert_eq!(
+                names,
+                ["alloc", "close", "free", "open", "spare"]
+                    .map(|name| format!("pool_{name}_semaphore"))
+            );
+            semaphores_become(pid, &path, &[0; 5])?;
+            let tracer = Tracer::attach(&[pid], "usdt", &[&OBJECTS[..], more].concat())?;
+            let raised: Vec<u16> =
+                semaphores(pid, &path)?.into_iter().map(|(_, value)| value).collect();
+            ensure!(raised[..4].iter().all(|value| *value > 0) && raised[4] == 0, "{raised:?}");
+            target.go()?;
+            target.reaches("end")?;
+            tracer.interrupt()?;
+            let outcome = tracer.finish()?;
+            semaphores_become(pid, &path, &[0; 5])?;
+            target.go()?;
+            let truths = target.finish()?.truths;
+            Traced { truths, outcome }.exact();
+        }
+    }
+    Ok(())
+}
+
+/// A drainprof that is killed leaves no semaphore raised and no probe behind; the next one raises them anew.
+#[test]
+fn killed() -> Result<()> {
+    if requires_root() {
+        let path = environment::target("usdt")?;
+        let mut target = Target::start("usdt", &["stops=1"])?;
+        let pid = target.pid();
+        let mut raised = Vec::new();
+        for _ in 0..2 {
+            let mut tracer = Tracer::attach(&[pid], "usdt", &OBJECTS)?;
+            let values = semaphores(pid, &path)?.into_iter().map(|(_, value)| value);
+            raised.push(values.collect::<Vec<u16>>());
+            ensure!(changed_text_bytes(pid, &path)? > 0, "no probe in place");
+            tracer.process().signal(Signal::SIGKILL)?;
+            tracer.process().wait()?;
+            semaphores_become(pid, &path, &[0; 5])?;
+            assert_eq!(changed_text_bytes(pid, &path)?, 0);
+        }
+        ensure!(raised[0] == raised[1] && raised[0][0] > 0, "{raised:?}");
+        let tracer = Tracer::attach(&[pid], "usdt", &OBJECTS)?;
+        target.go()?;
+        target.reaches("end")?;
+        target.go()?;
+        let truths = target.finish()?.truths;
+        Traced { truths, outcome: tracer.finish()? }.exact();
+    }
+    Ok(())
+}
+
+/// Probes with the names and arguments of glibc's heaps, in the program and in a shared object that it opens.
+#[test]
+fn heaps_as_glibc_has_them() -> Result<()> {
+    if requires_root() {
+        trace("usdt_heap", &[], "usdt_heap", &OBJECTS)?.exact();
+        let library = environment::target("usdt_heap_library")?;
+        let library = format!("library={}", library.display());
+        trace("usdt_heap_shared", &[&library], "usdt_heap", &OBJECTS)?.exact();
+    }
+    Ok(())
+}
+
+/// Two at once, on the same process: each has its own counts, and a semaphore falls only with the last of them.
+#[test]
+fn two_at_once() -> Result<()> {
+    if requires_root() {
+        let path = environment::target("usdt")?;
+        let mut target = Target::start("usdt", &["stops=1"])?;
+        let pid = target.pid();
+        let first = Tracer::attach(&[pid], "usdt", &OBJECTS)?;
+        let second = Tracer::attach(&[pid], "usdt", &OBJECTS)?;
+        target.go()?;
+        target.reaches("end")?;
+        first.interrupt()?;
+        let first = first.finish()?;
+        let values = semaphores(pid, &path)?.into_iter().map(|(_, value)| value);
+        ensure!(values.clone().take(4).all(|value| value > 0), "{:?}", values.collect::<Vec<_>>());
+        second.interrupt()?;
+        let second = second.finish()?;
+        semaphores_become(pid, &path, &[0; 5])?;
+        target.go()?;
+        let truths = target.finish()?.truths;
+        Traced { truths: truths.clone(), outcome: first }.exact();
+        Traced { truths, outcome: second }.exact();
+    }
+    Ok(())
+}
+
+/// What cannot be followed is refused with the place and the reason: too few arguments, a symbol that was stripped; a
+/// probe that is not there is named.
+#[test]
+fn refusals_say_why() -> Result<()> {
+    if requires_root() {
+        for (name, change, wanted) in [
+            ("usdt", ("granule = \"arg0\"", "granule = \"arg1\""), "there is no arg1"),
+            ("usdt", ("usdt:pool:free", "usdt:pool:gone"), "no such USDT probe"),
+        ] {
+            let profile = environment::profile("usdt");
+            let text = std::fs::read_to_string(&profile)?.replace(change.0, change.1);
+            let directory = tempfile::tempdir()?;
+            let changed = directory.path().join("changed.toml");
+            std::fs::write(&changed, text)?;
+            let changed = changed.display().to_string();
+            let target = Target::start(name, &[])?;
+            let pid = target.pid().to_string();
+            let args = ["attach", "-p", &pid, "--profile", &changed, "--dry-run"];
+            let outcome = tracer::run_to_end(&[&args[..], &OBJECTS].concat())?;
+            ensure!(outcome.code != Some(0), "{:?}", outcome.stdout);
+            ensure!(outcome.talk().contains(wanted), "{wanted}: {}", outcome.talk());
+        }
+        let target = Target::start("usdt_forms_stripped", &[])?;
+        let pid = target.pid().to_string();
+        let profile = environment::profile("usdt_forms");
+        let args = ["attach", "-p", &pid, "--profile", &profile, "--dry-run"];
+        let outcome = tracer::run_to_end(&[&args[..], &OBJECTS].concat())?;
+        ensure!(outcome.code != Some(0), "{:?}", outcome.stdout);
+        let wanted = "`forms_word`, a symbol that";
+        ensure!(outcome.talk().contains(wanted), "{}", outcome.talk());
+    }
+    Ok(())
+}
+
+/// `--dry-run` lists every place with its instruction, its price and where its arguments are.
+#[test]
+fn dry_run_lists_places() -> Result<()> {
+    if requires_root() {
+        let target = Target::start("usdt_heap", &[])?;
+        let pid = target.pid().to_string();
+        let profile = environment::profile("usdt_heap");
+        let args = ["attach", "-p", &pid, "--profile", &profile, "--dry-run"];
+        let outcome = tracer::run_to_end(&[&args[..], &OBJECTS].concat())?;
+        assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
+        let text = outcome.stdout.join("\n");
+        for wanted in ["usdt:libc:memory_heap_new", "`nop`: nop", "arg0=8@%r", "arg1=8@$"] {
+            ensure!(text.contains(wanted), "{wanted}: {text}");
+        }
+    }
+    Ok(())
+}
