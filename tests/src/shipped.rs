@@ -85,6 +85,22 @@ pub const ROWS: &[Row] = &[
         start: || live::target("epoch_demo", &["epochs=100"]),
     },
     Row {
+        profile: "glibc-heap",
+        needs: Needs::Usual(&["libc6", "libc6-dbg"]),
+        files: &["/usr/lib/x86_64-linux-gnu/libc.so.6"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("heaps", &["mode=kinds"]),
+    },
+    Row {
+        profile: "libdrainprof",
+        needs: Needs::Nothing,
+        files: &["granule_calls"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("granule_calls", &[]),
+    },
+    Row {
         profile: "nginx",
         needs: Needs::Usual(&["nginx-light", "apache2-utils"]),
         files: &["/usr/sbin/nginx"],
@@ -117,6 +133,14 @@ pub const ROWS: &[Row] = &[
             },
         ],
         start: live::postgres,
+    },
+    Row {
+        profile: "temporal-slab",
+        needs: Needs::Nothing,
+        files: &["temporal"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("temporal", &["destroy=1"]),
     },
 ];
 
