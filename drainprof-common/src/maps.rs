@@ -48,6 +48,16 @@ pub mod place_of {
         ((word >> 32) & crate::state::GENERATION_MASK) as u32
     }
 }
+
+/// [`Slot::parent_at`]: which generation of which slot a granule is nested in, as [`place_of::slot_word`] writes it.
+pub mod parent_of {
+    /// There is one; without it the granule is nested in none that is known.
+    pub const SET: u64 = 1 << 63;
+}
+
+/// Granules that can be nested in one another before a chain of them is no longer followed.
+pub const MAX_NESTING: usize = 64;
+
 /// How deep calls into probed functions can be nested in one thread.
 pub const MAX_FRAMES: usize = 8;
 
@@ -184,6 +194,9 @@ pub struct Slot {
     pub live_bytes: u64,
     /// The parent's id; 0 where the profile names none.
     pub parent: u64,
+    /// Where `[granule] nested`: the slot and generation of its parent, see [`parent_of`]; 0: none that is known. It is
+    /// over as soon as that generation is closed, or over itself.
+    pub parent_at: u64,
     /// Where its label is in the target's memory, if it could not be read at the open: the page was not
     /// there yet, and a probe cannot wait for it. User space can.
     pub label_at: u64,
@@ -360,6 +373,12 @@ pub struct Totals {
     pub unfollowed: u64,
     /// Granules that are not in the sample; nothing else counts them.
     pub sampled_out: u64,
+    /// Granules whose close has handed their objects over; no other close counts them.
+    pub migrated: u64,
+    /// Objects that were live at these closes, added up.
+    pub migrated_objects: u64,
+    /// Granules that ended with the granule that they were nested in; no close counts them.
+    pub ended_with_parent: u64,
 }
 
 /// Counters of one probe on one CPU.

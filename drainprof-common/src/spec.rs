@@ -39,11 +39,19 @@ pub enum Role {
     Init = 7,
     /// An allocator instance is torn down; its open granules end with it.
     Destroy = 8,
+    /// An open granule gets another parent.
+    Reparent = 9,
+    /// A granule closes, and its live objects go on elsewhere.
+    Migrate = 10,
+    /// An open granule gets a name.
+    Label = 11,
+    /// An open granule gets another id: its memory is elsewhere now.
+    Move = 12,
 }
 
 impl Role {
     /// All roles, in the order in which documentation lists them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Open,
         Self::Close,
         Self::Reset,
@@ -52,6 +60,10 @@ impl Role {
         Self::Realloc,
         Self::Init,
         Self::Destroy,
+        Self::Reparent,
+        Self::Migrate,
+        Self::Label,
+        Self::Move,
     ];
 
     /// The role's name in profiles and reports.
@@ -66,6 +78,10 @@ impl Role {
             Self::Realloc => "realloc",
             Self::Init => "init",
             Self::Destroy => "destroy",
+            Self::Reparent => "reparent",
+            Self::Migrate => "migrate",
+            Self::Label => "label",
+            Self::Move => "move",
         }
     }
 }
@@ -136,6 +152,8 @@ pub mod flags {
     /// Granules are neither opened nor closed by a call: each begins with the first object that is seen in it and
     /// ends with its last. Objects larger than [`super::ProbeSpec::granule_bytes`] belong to none.
     pub const IMPLICIT: u32 = 1 << 23;
+    /// A granule ends with the granule that it is nested in (`[granule] nested`).
+    pub const NESTED: u32 = 1 << 17;
 }
 
 /// Indices into [`crate::interp::Values`]: what expressions compute.
@@ -160,7 +178,7 @@ pub mod value {
     pub const PARENT: u8 = 6;
     /// Address of the NUL-terminated label in the target's memory.
     pub const LABEL: u8 = 7;
-    /// For a realloc, the object's new id.
+    /// For a realloc, the object's new id; for a move the granule's.
     pub const NEW_OBJECT: u8 = 8;
     /// Where an alloc keeps one more than the number of its call path: it has no label.
     pub const PATH: u8 = LABEL;
@@ -295,6 +313,10 @@ pub struct Simple {
     pub reserved: u16,
 }
 
+/// [`ProbeSpec::stack_moved`] of a probe that stands for its own place, somewhere within a function, and not for a call of that
+/// function (USDT): call paths begin there, and it is where granules are opened.
+pub const AT_PLACE: u32 = u32::MAX;
+
 /// The location of a value that a spec does not have; it reads as 0.
 pub const NOWHERE: u8 = 0xff;
 
@@ -390,7 +412,8 @@ pub struct ProbeSpec {
     pub live_start: u64,
     /// Bytes per granule where they are a constant of the profile; 0: unknown.
     pub granule_bytes: u64,
-    /// Bytes by which the stack pointer at the probe lies below where it was at the function's entry.
+    /// Bytes by which the stack pointer at the probe lies below where it was at the function's entry; [`AT_PLACE`] where
+    /// the probe stands for its own place.
     pub stack_moved: u32,
     /// Bit *i*: argument *i* is not in the register that the calling convention gives it, but where
     /// `places` says.

@@ -16,6 +16,9 @@ pub const TAINTED: u64 = 1 << 33;
 pub const BEFORE: u64 = 1 << 34;
 /// Made by an alloc while the same thread's open was still in flight; that open adopts it.
 pub const IN_FLIGHT: u64 = 1 << 35;
+/// With [`CLOSED`]: the close has handed the objects over, so their frees go on counting and are no late drains.
+/// (An open in flight is only of interest while the granule is open, so that the two share a bit.)
+pub const MIGRATED: u64 = IN_FLIGHT;
 /// On a granule that is closed: an object was allocated in it after it was closed and empty; what follows is no late
 /// drain. On one that is open: it is implicit, so that whoever takes its last object out closes it in the same instant.
 pub const STRAGGLER: u64 = 1 << 36;
@@ -120,9 +123,45 @@ pub const fn has_pins(seen: u64) -> bool {
     live(seen) != 0 && seen & (CLOSED | STRAGGLER | TAINTED | BEFORE) == CLOSED
 }
 
+/// Whether a granule's close has handed its objects over, and not freed or waited for them.
+#[inline(always)]
+#[must_use]
+pub const fn is_migrated(seen: u64) -> bool {
+    seen & (CLOSED | MIGRATED) == CLOSED | MIGRATED
+}
+
+/// What the state of a slot becomes that a granule has left for another one, which the slot's `parent_at` names. It
+/// stays so for those that are nested in it; nothing else leaves an empty slot out of the index.
+pub const MOVED: u64 = CLOSED | STRAGGLER | DETACHED | MIGRATED;
+
+/// Whether the slot is one that its granule has left for another.
+#[inline(always)]
+#[must_use]
+pub const fn is_moved(seen: u64) -> bool {
+    seen & MOVED == MOVED && live(seen) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A slot that was left is closed and empty; one whose objects live on elsewhere is not taken for one.
+    #[test]
+    fn a_slot_that_was_left() {
+        assert!(is_moved(fresh(1, MOVED)));
+        assert!(!is_moved(fresh(1, MOVED) + 1));
+        assert!(!is_moved(fresh(1, CLOSED | STRAGGLER | MIGRATED)));
+    }
+
+    /// Only a closed granule has handed anything over, and what it has handed over is neither a pin nor a late drain.
+    #[test]
+    fn migrated_objects_are_no_pins() {
+        let gone = fresh(1, CLOSED | STRAGGLER | MIGRATED) + 1;
+        assert!(is_migrated(gone));
+        assert!(!is_late_drain(gone) && !has_pins(gone));
+        assert!(!is_migrated(fresh(1, IN_FLIGHT) + 1));
+        assert!(!is_migrated(fresh(1, CLOSED | STRAGGLER) + 1));
+    }
 
     /// The three fields of the word do not overlap.
     #[test]

@@ -14,7 +14,7 @@ use drainprof_common::{
     interp::{self, FILE_WORDS, File, INPUTS, Machine, Outcome, Values},
     loss::Loss,
     maps::{TargetValue, target_flags, target_word},
-    spec::{Cookie, Kind, MAX_SIMPLE, ProbeSpec, Simple, flags, op, value},
+    spec::{AT_PLACE, Cookie, Kind, MAX_SIMPLE, ProbeSpec, Simple, flags, op, value},
 };
 
 use crate::{atomic, config, granule::mode, losses, maps, moved, walk};
@@ -90,7 +90,13 @@ impl Hit {
         let regs: *const pt_regs = ctx.as_ptr().cast();
         // SAFETY: a uprobe's context is `pt_regs`; the verifier checks each load. The spec is a live value.
         self.rsp = unsafe { (*regs).rsp.wrapping_add(u64::from((*self.spec).stack_moved)) };
-        if self.has(flags::HAS_CALLER) { return_address(self.rsp) } else { 0 }
+        if !self.has(flags::HAS_CALLER) {
+            return 0;
+        }
+        // SAFETY: as above.
+        let (moved, pc) = unsafe { ((*self.spec).stack_moved, (*regs).rip) };
+        // Names are looked for one byte before a return address, so the place itself is told one byte later.
+        if moved == AT_PLACE { pc.wrapping_add(1) } else { return_address(self.rsp) }
     }
 
     /// Return address of the call; 0 where unknown.
@@ -129,7 +135,8 @@ impl Hit {
         // SAFETY: as above.
         let (flags, kind) = unsafe { ((*self.spec).flags, (*self.spec).kind) };
         let from_start = if self.is_from_start() { mode::FROM_START } else { 0 };
-        (flags & mode::FLAGS) | from_start | (kind << mode::KIND_SHIFT)
+        let nested = if flags & flags::NESTED != 0 { mode::NESTED } else { 0 };
+        (flags & mode::FLAGS) | from_start | nested | (kind << mode::KIND_SHIFT)
     }
 
     /// Bytes that every granule retains, by the profile; 0 where it does not say.

@@ -206,6 +206,11 @@ pub(crate) extern "C" fn object_restore(
 #[inline(always)]
 fn replaced(old: &ObjectValue, how: u32) {
     if drop_it(old, how) != 0 {
+        if granule::is_over(old.slot, old.generation) {
+            // It went with a granule whose end has no event.
+            bump!(old.series, freed_in_bulk);
+            return;
+        }
         bump!(old.series, replaced);
         losses::count(Loss::ObjectReplaced);
     }
@@ -283,7 +288,13 @@ fn release_pin(object: &ObjectValue, slot: *mut Slot) {
 #[inline(always)]
 fn unmatched(hit: &Hit) {
     losses::count(Loss::UnmatchedFree);
-    let known = series::known(hit.target, hit.allocator(), hit.value(value::INSTANCE));
+    let instance = hit.value(value::INSTANCE);
+    // A census tells how many frees were of older objects, the very first ones included.
+    let known = if hit.has(flags::IMPLICIT) {
+        series::get_or_make(hit.target, hit.allocator(), instance)
+    } else {
+        series::known(hit.target, hit.allocator(), instance)
+    };
     if let Some(series) = known {
         bump!(series, unmatched_frees);
     }

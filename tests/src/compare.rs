@@ -199,7 +199,8 @@ impl Expect {
     }
 }
 
-/// `opened + opened_before == closed + open_now + reopened + destroyed + left_open`, for any allocator of a report.
+/// `opened + opened_before == closed + migrated + ended_with_parent + open_now + reopened + destroyed + left_open`, for
+/// any allocator of a report.
 #[must_use]
 pub fn sum_rule(allocator: &Value) -> Option<String> {
     let count = |key: &str| allocator["granules"][key].as_u64().unwrap_or(u64::MAX / 8);
@@ -209,7 +210,10 @@ pub fn sum_rule(allocator: &Value) -> Option<String> {
             + count("open_now")
             + count("reopened")
             + count("destroyed")
-            + allocator["granules"]["left_open"].as_u64().unwrap_or_default(),
+            + ["migrated", "ended_with_parent", "left_open"]
+                .map(|key| allocator["granules"][key].as_u64().unwrap_or_default())
+                .iter()
+                .sum::<u64>(),
     );
     (came != gone).then(|| {
         format!(

@@ -5,16 +5,23 @@
 //! target's file says; `truth` is the other side, used by the Rust targets. Nothing here sleeps: every
 //! wait is for a line, the end of a stream or the end of a process, with a deadline.
 
+pub mod bind;
 pub mod compare;
 pub mod elf;
 pub mod environment;
+pub mod haproxy;
+pub mod http;
+pub mod mariadb;
 pub mod nginx;
 pub mod paths;
+pub mod php;
 pub mod postgresql;
 pub mod process;
+pub mod runtimes;
 pub mod shipped;
 pub mod subversion;
 pub mod target;
 pub mod tracer;
 pub mod truth;
 pub mod uprobe;
+pub mod varnish;

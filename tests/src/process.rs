@@ -110,6 +110,14 @@ impl Process {
         expect(&self.name, "stdout", lines, &|line| line.starts_with(prefix), prefix)
     }
 
+    /// Waits for the line `end` on stdout, and returns the lines before it that were not waited for yet.
+    pub fn lines_until(&mut self, end: &str) -> Result<Vec<String>> {
+        let lines = self.out.as_mut().context("the child's stdout is not read")?;
+        let before = lines.seen.len();
+        expect(&self.name, "stdout", lines, &|line| line == end, end)?;
+        Ok(lines.seen[before..lines.seen.len() - 1].to_vec())
+    }
+
     /// Waits for a line on stderr that begins with `prefix`, and returns the line.
     pub fn expect_err(&mut self, prefix: &str) -> Result<String> {
         expect(&self.name, "stderr", &mut self.err, &|line| line.starts_with(prefix), prefix)

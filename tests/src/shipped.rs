@@ -10,6 +10,7 @@
 //! `cargo xtask test --real`.
 
 mod live;
+mod servers;
 mod symbols;
 
 use std::{
@@ -77,6 +78,35 @@ pub const ROWS: &[Row] = &[
         start: live::svnserve,
     },
     Row {
+        profile: "bind",
+        needs: Needs::Real(&["bind9", "bind9-libs"]),
+        files: &["/usr/lib/x86_64-linux-gnu/libisc-9*.so"],
+        absent: &[],
+        silent: &[
+            Except {
+                what: "open isc__mem_create_arena",
+                why: "contexts for whole managers, which named makes at its start",
+            },
+            Except {
+                what: "realloc isc__mem_reallocate",
+                why: "no part of named that answers or loads a zone uses it",
+            },
+            Except {
+                what: "realloc isc__mem_reget",
+                why: "buffers that grow: large answers and transfers of zones",
+            },
+        ],
+        start: servers::named,
+    },
+    Row {
+        profile: "cxx-pmr",
+        needs: Needs::Usual(&["libstdc++6"]),
+        files: &["/usr/lib/x86_64-linux-gnu/libstdc++.so.6"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("pmr", &["rounds=20"]),
+    },
+    Row {
         profile: "epoch-demo",
         needs: Needs::Nothing,
         files: &["epoch_demo"],
@@ -93,12 +123,39 @@ pub const ROWS: &[Row] = &[
         start: || live::target("heaps", &["mode=kinds"]),
     },
     Row {
+        profile: "haproxy",
+        needs: Needs::Real(&["haproxy"]),
+        files: &["/usr/sbin/haproxy"],
+        absent: &[],
+        silent: &[],
+        start: servers::haproxy,
+    },
+    Row {
+        profile: "haproxy-pools",
+        needs: Needs::Real(&["haproxy"]),
+        files: &["/usr/sbin/haproxy"],
+        absent: &[],
+        silent: &[
+            Except { what: "close pool_destroy", why: "pools live as long as the process" },
+            Except { what: "open create_pool", why: "pools are made at the start" },
+        ],
+        start: servers::haproxy,
+    },
+    Row {
         profile: "libdrainprof",
         needs: Needs::Nothing,
         files: &["granule_calls"],
         absent: &[],
         silent: &[],
         start: || live::target("granule_calls", &[]),
+    },
+    Row {
+        profile: "mariadb",
+        needs: Needs::Real(&["mariadb-server"]),
+        files: &["/usr/sbin/mariadbd"],
+        absent: &[],
+        silent: &[],
+        start: servers::mariadb,
     },
     Row {
         profile: "nginx",
@@ -141,6 +198,22 @@ pub const ROWS: &[Row] = &[
         absent: &[],
         silent: &[],
         start: || live::target("temporal", &["destroy=1"]),
+    },
+    Row {
+        profile: "varnish",
+        needs: Needs::Real(&["varnish"]),
+        files: &["/usr/sbin/varnishd"],
+        absent: &[],
+        silent: &[],
+        start: servers::varnish,
+    },
+    Row {
+        profile: "varnish-workspace",
+        needs: Needs::Real(&["varnish"]),
+        files: &["/usr/sbin/varnishd"],
+        absent: &[],
+        silent: &[],
+        start: servers::varnish,
     },
 ];
 

@@ -39,9 +39,11 @@ struct truth {
     enum truth_kind kind;
     int omit;
     u64 opened, opened_before, closed, drainable, pinned, unknown, resets, reopened, destroyed;
+    u64 migrated, ended_with_parent, migrated_objects; /* printed only where `nests` */
     u64 open_now, open_peak;
     u64 allocated, freed, bulk_freed, allocated_bytes, freed_bytes;
     u64 retained, retained_bytes, late_drained, pinned_objects;
+    bool nests;
     const char *verdict; /* what is retained over time; NULL: left to chance */
     bool pins_known;  /* whether the objects that were live at pinned closes are printed */
     bool bytes_known; /* bytes of granules are compared only where the profile knows them */
@@ -253,6 +255,10 @@ static inline void truth_print_one(const struct truth *t) {
     KEY("resets", t->resets);
     KEY("reopened", t->reopened);
     KEY("destroyed", t->destroyed);
+    if (t->nests) {
+        KEY("migrated", t->migrated);
+        KEY("ended_with_parent", t->ended_with_parent);
+    }
     KEY("open_now", t->open_now);
     if (!(t->omit & NO_PEAK)) KEY("open_peak", t->open_peak);
     printf("}");
@@ -264,6 +270,7 @@ static inline void truth_print_one(const struct truth *t) {
             KEY("freed", t->freed + t->bulk_freed); /* as in the report: one by one and in bulk */
             if (!(t->omit & NO_BYTES)) KEY("allocated_bytes", t->allocated_bytes);
         }
+        if (t->nests) KEY("migrated", t->migrated_objects);
         KEY("live", t->allocated - t->freed - t->bulk_freed);
         if (!(t->omit & NO_BYTES)) KEY("live_bytes", t->allocated_bytes - t->freed_bytes);
         printf("}");

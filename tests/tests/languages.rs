@@ -51,6 +51,16 @@ fn one_place_is_one_probe() -> Result<()> {
     }
 }
 
+/// The memory resources of the stock standard library, by the shipped profile: what they take is counted upstream, and
+/// agrees to the last buffer and byte.
+#[test]
+fn memory_resources() -> Result<()> {
+    if requires_root() {
+        trace("pmr", &["rounds=300"], "cxx-pmr", &OBJECTS)?.exact();
+    }
+    Ok(())
+}
+
 /// An arena crate whose functions stay out of line: arenas, resets and chunks are exact, in both manglings, with
 /// one pattern for all instances of the generic type.
 #[test]

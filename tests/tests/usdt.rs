@@ -162,6 +162,19 @@ fn heaps_as_glibc_has_them() -> Result<()> {
     Ok(())
 }
 
+/// The contract between programs and OpenTelemetry's profiler: sampled objects, nothing of which happens while nobody
+/// listens, with the weights that they stand for.
+#[test]
+fn sampled_allocations() -> Result<()> {
+    if requires_root() {
+        let traced = trace("usdt_otel", &[], "usdt_otel", &OBJECTS)?;
+        traced.exact();
+        let sampled = traced.truths[0].pointer("/allocators/0/objects/allocated");
+        ensure!(sampled.and_then(Value::as_u64) > Some(1000), "{:?}", traced.truths);
+    }
+    Ok(())
+}
+
 /// Two at once, on the same process: each has its own counts, and a semaphore falls only with the last of them.
 #[test]
 fn two_at_once() -> Result<()> {

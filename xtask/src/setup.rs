@@ -9,13 +9,14 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 21] = [
+const PACKAGES: [&str; 22] = [
     "apache2-utils",
     "apt",
     "binutils",
     "busybox-static",
     "cpio",
     "dpkg",
+    "g++",
     "gcc",
     "libapr1",
     "libc6-dbg",

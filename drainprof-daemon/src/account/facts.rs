@@ -231,3 +231,21 @@ pub struct ProbeFacts {
     /// Nanoseconds that it takes for a return.
     pub return_ns: f64,
 }
+
+impl ProbeFacts {
+    /// Whether it was hit, as far as we can tell.
+    #[must_use]
+    pub const fn fired(&self) -> bool {
+        self.entries > 0 || self.returns > 0
+    }
+
+    /// Whether it says something that it was not hit: a USDT probe has several places, one for each copy of inlined code, and
+    /// is silent only if all of them are.
+    pub fn is_silent<'a>(&self, mut all: impl Iterator<Item = &'a Self>) -> bool {
+        let same = |other: &Self| {
+            (other.role, &other.symbol, &other.object) == (self.role, &self.symbol, &self.object)
+        };
+        let elsewhere = |other: &Self| other.fired() && same(other);
+        !(self.fired() || self.symbol.starts_with("usdt:") && all.any(elsewhere))
+    }
+}

@@ -1,7 +1,7 @@
 //! Probes with a reference counter: the semaphore of a USDT probe, which the kernel raises while the probe is in place and
 //! lowers when it goes, also where this process is killed.
 //!
-//! aya 0.14 attaches without one, so the two system calls are made here: perf_event_open(2) for the probe and bpf(2) for the
+//! aya 0.14 attaches without one, so the two system calls are made here: `perf_event_open` for the probe and `bpf` for the
 //! link from it to the program. The kernel counts in the very processes that the probe is in, and remembers the counter's
 //! offset in the file with the probe: all probes at one place must name the same one. Called by `attach`.
 
@@ -111,7 +111,12 @@ pub(super) fn attach(
     let result = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const event, pid, cpu, -1, CLOSE_ON_EXEC)
     };
-    let event = descriptor(result)?;
+    let event = descriptor(result).map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => io::Error::other(format!(
+            "{error}: the kernel refuses it, perhaps because another tool probes the same place without its semaphore"
+        )),
+        _ => error,
+    })?;
     let link = Link {
         program: program.as_raw_fd().cast_unsigned(),
         target: event.as_raw_fd().cast_unsigned(),

@@ -12,6 +12,7 @@ mod error;
 mod features;
 mod memory;
 mod names;
+mod nested;
 mod paths;
 mod read;
 mod relieve;

@@ -116,6 +116,14 @@ pub(super) const fn program(role: Role, phase: Phase, stacks: bool) -> Option<&'
         (Role::Init, Phase::Return) => "init_return",
         (Role::Destroy, Phase::Entry) => "destroy_entry",
         (Role::Destroy, Phase::Return) => "destroy_return",
+        (Role::Reparent, Phase::Entry) => "reparent_entry",
+        (Role::Reparent, Phase::Return) => "reparent_return",
+        (Role::Migrate, Phase::Entry) => "migrate_entry",
+        (Role::Migrate, Phase::Return) => "migrate_return",
+        (Role::Move, Phase::Entry) => "move_entry",
+        (Role::Move, Phase::Return) => "move_return",
+        (Role::Label, Phase::Entry) => "label_entry",
+        (Role::Label, Phase::Return) => "label_return",
     })
 }
 

@@ -1,5 +1,7 @@
 //! Reading what the kernel side has counted.
 
+use std::time::Duration;
+
 use drainprof_common::{
     hist::{Hist, Of},
     loss::{LOSS_COUNT, LossCounts},
@@ -7,7 +9,15 @@ use drainprof_common::{
     state,
 };
 
+use nix::time::{ClockId, clock_gettime};
+
 use super::Session;
+
+/// `CLOCK_MONOTONIC` nanoseconds, the clock of the kernel side.
+pub(super) fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| Duration::from(time).as_nanos().try_into().unwrap_or(u64::MAX))
+}
 
 /// One series with its counters.
 #[derive(Clone, Debug)]
@@ -31,7 +41,7 @@ pub struct GranuleRecord {
 /// a reading taken while probes fire never shows more ends than beginnings.
 macro_rules! ends {
     ($to:ident, $from:ident) => {
-        ends!(@ $to, $from, drainable, pinned, unknown, closed_plain, reopened, freed, freed_in_bulk,
+        ends!(@ $to, $from, drainable, pinned, unknown, closed_plain, migrated, ended_with_parent, reopened, freed, freed_in_bulk,
             freed_bytes, replaced, late_drained, closed_bytes)
     };
     (@ $to:ident, $from:ident, $($field:ident),*) => {
@@ -84,7 +94,7 @@ impl Session {
     }
 
     /// How many entries of an array a cursor has handed out.
-    fn filled(&self, which: u32, limit: usize) -> usize {
+    pub(super) fn filled(&self, which: u32, limit: usize) -> usize {
         usize::try_from(self.cursors.get(which as usize)).unwrap_or(usize::MAX).min(limit)
     }
 
@@ -104,9 +114,11 @@ impl Session {
             .collect()
     }
 
-    /// All histograms: what of, series, place.
+    /// All histograms: what of, series, place. Lifetimes of one place may come in two parts.
     #[must_use]
     pub fn read_histograms(&self) -> Vec<(Of, u32, u64, Hist)> {
+        let nested = self.nested_lifetimes.iter();
+        let nested = nested.map(|((series, place), hist)| (Of::Lifetime, *series, *place, *hist));
         (0..self.filled(cursor::HIST, self.histograms.len()))
             .filter_map(|index| {
                 let HistSlot { key, hist } = self.histograms.get(index);
@@ -115,6 +127,7 @@ impl Session {
                     .find(|of| *of as u32 == key.of)?;
                 Some((of, key.series, key.place, hist))
             })
+            .chain(nested)
             .collect()
     }
 

@@ -12,12 +12,11 @@ use drainprof_common::{
     spec::Kind,
     state,
 };
-use nix::time::{ClockId, clock_gettime};
 
-use super::{BpfError, Session, names, removal::take_out, session::Plain};
+use super::{BpfError, Session, names, read::now_ns, removal::take_out, session::Plain};
 
 /// A granule that closed more recently than this is left alone: a probe may be on its way to it.
-const QUARANTINE_NS: u64 = 1_000_000_000;
+pub(super) const QUARANTINE_NS: u64 = 1_000_000_000;
 const BPF_NOEXIST: u64 = 1;
 const GENERATION_STEP: u64 = 1 << state::GENERATION_SHIFT;
 
@@ -47,8 +46,7 @@ impl Session {
     }
 
     fn retire_granules(&mut self) -> usize {
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
-            .map_or(0, |time| std::time::Duration::from(time).as_nanos() as u64);
+        let now = now_ns();
         let mut retired = 0;
         for index in 0..self.slots.len() {
             let slot = self.slots.get(index);
@@ -140,7 +138,7 @@ impl Session {
             let slot = self.slots.get(object.slot as usize);
             kind_of(series.key.allocator) == Some(Kind::Bulk)
                 && (state::generation(slot.state) != object.generation
-                    || slot.state & state::CLOSED != 0)
+                    || (slot.state & state::CLOSED != 0 && !state::is_migrated(slot.state)))
         };
         let mut removed = 0;
         for index in 0..self.buckets.len() {
@@ -184,7 +182,7 @@ impl Session {
     }
 
     /// Adds (wrapping) to a fill level that the kernel side keeps too.
-    fn move_level(&self, which: u32, by: u64) {
+    pub(super) fn move_level(&self, which: u32, by: u64) {
         if let Some(word) = self.cursors.word(which as usize, 0) {
             word.fetch_add(by, Ordering::SeqCst);
         }

@@ -23,7 +23,9 @@ use drainprof_common::{
     spec::ProbeSpec,
 };
 
-use super::{BpfError, Sizes, attach::Link, memory::Mapped, names, paths::PathMaps};
+use super::{
+    BpfError, Sizes, attach::Link, memory::Mapped, names, nested::NestedLifetimes, paths::PathMaps,
+};
 use crate::kernel::ProgramStatistics;
 
 /// The kernel side, built by `cargo xtask build-ebpf`.
@@ -97,6 +99,7 @@ pub struct Session {
     pub(super) objects: HashMap<MapData, Plain<ObjectKey>, Plain<ObjectValue>>,
     pub(super) histograms: Mapped<HistSlot>,
     pub(super) free_slots: Queue<MapData, u32>,
+    pub(super) nested_lifetimes: NestedLifetimes,
     pub(super) probes: Array<MapData, Plain<ProbeSpec>>,
     pub(super) specs: u32,
     targets: HashMap<MapData, u32, Plain<TargetValue>>,
@@ -141,6 +144,7 @@ impl Session {
             objects: take(&mut ebpf, names::OBJECTS)?,
             histograms: mapped(&ebpf, names::HISTOGRAMS, sizes.histograms() as usize)?,
             free_slots: take(&mut ebpf, names::FREE_SLOTS)?,
+            nested_lifetimes: NestedLifetimes::new(),
             probes: take(&mut ebpf, names::PROBES)?,
             targets: take(&mut ebpf, names::TARGETS)?,
             ring: take(&mut ebpf, names::EVENTS)?,

@@ -115,7 +115,7 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
         ObserveError::NoMatch { .. }
         | ObserveError::UnknownProfile { .. }
         | ObserveError::Plan { .. } => code::NO_TARGET,
-        ObserveError::Level { .. } => code::USAGE,
+        ObserveError::Level { .. } | ObserveError::Census { .. } => code::USAGE,
     })
 }
 

@@ -138,12 +138,14 @@ async fn watch(observer: &mut Observer, pid: u32, time: Duration) -> Result<u8> 
             )?;
         }
     }
-    let silent = snapshot
+    let silent: usize = snapshot
         .targets
         .iter()
-        .flat_map(|target| &target.probes)
-        .filter(|probe| probe.entries == 0)
-        .count();
+        .map(|target| {
+            let all = || target.probes.iter();
+            all().filter(|probe| probe.is_silent(all())).count()
+        })
+        .sum();
     if silent > 0 {
         writeln!(
             out,

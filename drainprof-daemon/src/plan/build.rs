@@ -32,6 +32,7 @@
 //! | `not_a_function` | a symbol that cannot be probed |
 //! | `missing_symbol` | a probe's address is not in the object |
 //! | `wrapper` | of several symbols of a C++ constructor or destructor, one only calls another |
+//! | `version` | probes that are not for this version of the allocator |
 
 use std::sync::Arc;
 
@@ -53,19 +54,24 @@ use crate::{
 };
 
 /// The order of attaching, explained above.
-const ORDER: [Role; 8] = [
+const ORDER: [Role; 12] = [
     Role::Free,
     Role::Realloc,
     Role::Alloc,
     Role::Destroy,
     Role::Reset,
     Role::Close,
+    Role::Migrate,
+    Role::Reparent,
+    Role::Label,
+    Role::Move,
     Role::Open,
     Role::Init,
 ];
 
 /// Roles without which the counts would be wrong rather than poorer.
-const NEEDED: [Role; 5] = [Role::Open, Role::Close, Role::Reset, Role::Alloc, Role::Free];
+const NEEDED: [Role; 7] =
+    [Role::Open, Role::Close, Role::Reset, Role::Migrate, Role::Move, Role::Alloc, Role::Free];
 
 /// Compiles one probe of a profile for one object.
 pub type CompileFn<'c> =
@@ -161,7 +167,7 @@ pub fn build(
         };
         let probes = &request.profile.probes;
         for (index, probe) in probes.iter().enumerate() {
-            if !wanted(probe, request.level) {
+            if !wanted(probe, request.level) || !builder.is_for(object, index, probe) {
                 continue;
             }
             match &probe.one_of {

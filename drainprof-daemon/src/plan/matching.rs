@@ -268,7 +268,7 @@ fn near(elf: &Elf, glob: &str) -> Option<String> {
 
 /// Whether an address of a match rule is in the object: a function that exists only as a clone counts,
 /// since `build` can probe that and will say what it means.
-fn is_there(elf: &Elf, address: &Address) -> Result<bool, String> {
+pub(super) fn is_there(elf: &Elf, address: &Address) -> Result<bool, String> {
     match address {
         Address::Symbol(name) => Ok(!elf.resolve(name).is_empty()
             || elf.clones(name).iter().any(|(_, kind)| *kind != CloneKind::Cold)),

@@ -17,6 +17,7 @@ mod sites;
 mod structors;
 mod treatment;
 mod usdt;
+mod versions;
 
 pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
 pub use ifunc::ifuncs;

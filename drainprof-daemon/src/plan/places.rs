@@ -79,7 +79,7 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
                 ));
             }
             Ok(hits) => {
-                let (hits, wrappers) = without_wrappers(elf, hits);
+                let (hits, wrappers) = without_wrappers(elf, &hits);
                 found.take_hits(within, &hits);
                 found.tell_wrappers(&wrappers);
                 for hit in &hits {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     profile::{Phase, Role},
-    target::{Elf, Image, printable},
+    target::{Elf, Image, elf::readable, printable},
 };
 
 /// Most bytes of code that are searched for jumps (the largest programs have 300 MB of it).
@@ -96,7 +96,7 @@ impl<'a> Placer<'a> {
     fn choose(&mut self, inode: (u64, u64), entry_offset: u64, asks: &[Ask<'_>]) -> Choice {
         let nothing = Needs { past_stores: true, ..Needs::default() };
         let together = asks.iter().fold(nothing, |all, ask| {
-            let opens = matches!(ask.role, Role::Open | Role::Reset | Role::Alloc);
+            let opens = matches!(ask.role, Role::Open | Role::Reset | Role::Move | Role::Alloc);
             all.and(needs(ask.spec)).and(Needs { caller: opens, ..nothing })
         });
         let returns = asks.iter().any(|ask| ask.phase == Phase::Return);
@@ -286,7 +286,7 @@ fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
         if let Some(here) = dear {
             let text = format!(
                 "{}+{:#x} `{}` {:.0} ns ({})",
-                printable(&probe.site.symbol),
+                printable(readable(&probe.site.symbol)),
                 probe.choice.offset,
                 here.instruction,
                 here.cost_ns,

@@ -17,7 +17,7 @@ const STUB: usize = 16;
 /// `hits` without the wrappers, and each wrapper's name with that of what it calls.
 pub(super) fn without_wrappers(
     elf: &Elf,
-    hits: Vec<SymbolHit>,
+    hits: &[SymbolHit],
 ) -> (Vec<SymbolHit>, Vec<(String, String)>) {
     let mut wrappers = Vec::new();
     let kept = hits
@@ -112,6 +112,52 @@ impl Targets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::{DebugSearch, testing::cc};
+
+    /// A destructor that deletes (D0) calls the complete one (D1), which may delete children (D0 again); another has it
+    /// inlined.
+    const REGION: &str = r#"
+        #define FUNCTION __attribute__((noinline, noipa, visibility("default")))
+        FUNCTION void hidden(void *this) { __asm__ volatile("" : : "r"(this) : "memory"); }
+        void complete(void *) __asm__("_ZN4pool6RegionD1Ev");
+        void deleting(void *) __asm__("_ZN4pool6RegionD0Ev");
+        FUNCTION void complete(void *this) { if (*(void **)this) deleting(*(void **)this); hidden(this); }
+        FUNCTION void deleting(void *this) { complete(this); hidden(this); }
+        void leaf(void *) __asm__("_ZN4pool4LeafD1Ev");
+        void inlined(void *) __asm__("_ZN4pool4LeafD0Ev");
+        FUNCTION void leaf(void *this) { hidden(this); }
+        FUNCTION void inlined(void *this) { hidden(this); hidden(this); }
+    "#;
+
+    /// A wrapper is recognised by a direct call, by one through the linkage table, and by one through a pointer there;
+    /// what has the other inlined is no wrapper, and nor is what deletes its children.
+    #[test]
+    fn wrappers_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, args) in [
+            ("direct.so", &["-O2", "-shared", "-fPIC", "-nostdlib", "-Wl,-Bsymbolic"][..]),
+            ("table.so", &["-O2", "-shared", "-fPIC", "-nostdlib"]),
+            ("endbr.so", &["-O2", "-shared", "-fPIC", "-nostdlib", "-fcf-protection=full"]),
+            ("pointer.so", &["-O2", "-shared", "-fPIC", "-nostdlib", "-fno-plt"]),
+        ] {
+            let path = cc(dir.path(), name, REGION, args);
+            let elf = Elf::open(&path, name, DebugSearch::default()).unwrap();
+            let kept = |glob: &str| {
+                let (kept, wrappers) =
+                    without_wrappers(&elf, &elf.resolve_demangled(glob).unwrap());
+                let kept: Vec<_> = kept.into_iter().map(|hit| hit.name).collect();
+                (kept, wrappers)
+            };
+            let (mut both, none) = kept("pool::Leaf::~Leaf");
+            both.sort_unstable();
+            assert_eq!(both, ["_ZN4pool4LeafD0Ev", "_ZN4pool4LeafD1Ev"], "{name}");
+            assert_eq!(none, []);
+            let (one, wrappers) = kept("pool::Region::~Region");
+            assert_eq!(one, ["_ZN4pool6RegionD1Ev"], "{name}");
+            let wrapper = ("_ZN4pool6RegionD0Ev".to_owned(), "_ZN4pool6RegionD1Ev".to_owned());
+            assert_eq!(wrappers, [wrapper], "{name}");
+        }
+    }
 
     /// Only the symbols of one constructor or destructor are made of one another, and only one way round.
     #[test]

@@ -31,6 +31,8 @@ pub(crate) fn profile(rule: MatchRule, probes: Vec<Probe>) -> Arc<Profile> {
         granule_bytes: None,
         implicit: false,
         on_request: false,
+        nested: false,
+        versions: Vec::new(),
         probes,
         source: Source::BuiltIn("pool.toml"),
     })

@@ -6,7 +6,7 @@
 //! a function's first instruction ([`ProbeSpec::places`]); it needs to know nothing of USDT. Pure; called by `build` and
 //! `either` for each place, before the rewritten probe is compiled.
 
-use drainprof_common::spec::{ArgPlace, ProbeSpec, flags};
+use drainprof_common::spec::{AT_PLACE, ArgPlace, ProbeSpec};
 
 use super::{build::CompileOne, places::Place, site::ARGUMENTS};
 use crate::{
@@ -19,9 +19,6 @@ use crate::{
 
 /// Registers that one probe can use.
 const MAX_REGISTERS: usize = ARGUMENTS.len();
-/// [`ProbeSpec::stack_moved`] of a probe that sits somewhere within a function: nobody knows where its return address is,
-/// but by the rule for this very instruction. Any number but 0 says so.
-const INSIDE: u32 = 8;
 
 /// A place of a USDT probe, in an object of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,9 +103,7 @@ fn at_place(
     }
     let mut spec = compile(&rewritten)?;
     registers.put(&mut spec);
-    spec.stack_moved = INSIDE;
-    // What stands at the stack pointer is no return address.
-    spec.flags &= !flags::HAS_CALLER;
+    spec.stack_moved = AT_PLACE;
     Ok(spec)
 }
 

@@ -84,7 +84,19 @@ impl Checked<'_> {
 
     fn role_has_its_keys(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
         let missing = match probe.role {
-            Role::Open | Role::Close | Role::Reset if probe.granule.is_none() => "`granule`",
+            Role::Open
+            | Role::Close
+            | Role::Reset
+            | Role::Reparent
+            | Role::Migrate
+            | Role::Label
+            | Role::Move
+                if probe.granule.is_none() =>
+            {
+                "`granule`"
+            }
+            Role::Reparent if probe.parent.is_none() => "`parent`",
+            Role::Label if probe.label.is_none() => "`label`",
             Role::Alloc if probe.granule.is_none() && probe.object.is_none() => {
                 "`granule` (or `object`)"
             }
@@ -128,7 +140,10 @@ impl Checked<'_> {
                     && expressions.any(|(_, expr)| expr.names_unknowns())
             };
             let same = |earlier: &&Probe| {
-                earlier.role == probe.role && earlier.at == probe.at && !instead(earlier)
+                earlier.role == probe.role
+                    && earlier.at == probe.at
+                    && earlier.may_meet(probe)
+                    && !instead(earlier)
             };
             if self.profile.probes[..index].iter().any(|earlier| same(&earlier)) {
                 let message = format!("a second `{}` probe at `{}`", probe.role.name(), probe.at);
@@ -223,6 +238,29 @@ impl Checked<'_> {
             let message = "there are `alloc` probes but no `free`: live counts could only grow";
             return Err(self.at_role(raw, message).with_hint("add the `free` probes"));
         }
+        if let Some((_, raw)) = self.having(Role::Migrate).next() {
+            if kind == Kind::Slab {
+                let error = self.at_role(raw, "a `slab` granule is closed only once it is empty");
+                return Err(
+                    error.with_hint("there is nothing that it could hand over: use `close`")
+                );
+            }
+            let counted =
+                !lacks(Role::Alloc) && !compile::follows_objects(self.profile, Level::Objects);
+            if counted {
+                let message =
+                    "the objects of a granule that hands them over must be followed by id";
+                let hint = "give `object` on the allocs and frees, and no `granule` on the frees";
+                return Err(self.at_role(raw, message).with_hint(hint));
+            }
+        }
+        if let Some((_, raw)) = self.having(Role::Move).next()
+            && !lacks(Role::Alloc)
+        {
+            let message = "a granule with objects cannot get another id";
+            let hint = "its objects would stay with the old one: leave out the `alloc` probes, or this one";
+            return Err(self.at_role(raw, message).with_hint(hint));
+        }
         // A free without a granule finds it through its object, which an alloc must have brought.
         let brought = self.having(Role::Alloc).any(|(probe, _)| probe.object.is_some());
         match self.having(Role::Free).find(|(probe, _)| probe.granule.is_none()) {
@@ -292,6 +330,20 @@ impl Checked<'_> {
         }
         Ok(())
     }
+}
+
+/// `nested` needs parents, and a kind whose closes free what is inside; `at` is where it stands.
+pub(super) fn nested_fits(place: Text<'_>, profile: &Profile, at: usize) -> Verdict {
+    if profile.kind != Kind::Bulk {
+        let message = format!("`nested` on the kind `{}`", profile.kind.name());
+        let hint = "only a `bulk` close frees what is inside, nested granules included";
+        return Err(place.fail(at, message).with_hint(hint));
+    }
+    if !profile.probes.iter().any(|probe| probe.role == Role::Open && probe.parent.is_some()) {
+        let error = place.fail(at, "`nested`, but no `open` probe names a `parent`");
+        return Err(error.with_hint("give `parent` on the opens"));
+    }
+    Ok(())
 }
 
 /// Answers for a binary that is not there yet, with numbers that nothing else is equal to: the most

@@ -14,6 +14,7 @@ pub mod expr;
 mod library;
 mod model;
 mod parse;
+mod versions;
 
 pub use compile::{
     CompileError, Resolver, compile, default_level, follows_objects, levels, wanted,
@@ -24,7 +25,7 @@ pub use eval::{EvalError, eval};
 pub use library::{Library, LibraryError, built_in_text};
 pub use model::{
     Address, BinaryOp, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span,
-    UnaryOp, Walk,
+    UnaryOp, Version, Walk,
 };
 pub use parse::{MAX_MATCHES, MAX_NAME_BYTES, MAX_PROBES, MAX_PROFILE_BYTES, SCHEMA, parse};
 

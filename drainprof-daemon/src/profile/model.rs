@@ -63,6 +63,10 @@ pub struct Profile {
     pub implicit: bool,
     /// Whether it takes part only where it is named.
     pub on_request: bool,
+    /// Whether a granule ends with the one that it is nested in (`parent`), without an event of its own.
+    pub nested: bool,
+    /// Named guards: what tells versions of the allocator apart.
+    pub versions: Vec<Version>,
     /// The probes, in the file's order.
     pub probes: Vec<Probe>,
     /// Where it came from.
@@ -78,6 +82,19 @@ pub struct MatchRule {
     pub soname: Vec<String>,
     /// The name of the process's executable matches one of these globs.
     pub exe: Vec<String>,
+    /// The object's build id (lower-case hex) is one of these.
+    pub build_id: Vec<String>,
+}
+
+/// A named guard: what must hold in a matched object for the probes that name it. Every line given must hold.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// Its name, unique in the profile.
+    pub name: String,
+    /// All of these resolve in the object.
+    pub symbols: Vec<Address>,
+    /// None of these does.
+    pub no_symbols: Vec<Address>,
     /// The object's build id (lower-case hex) is one of these.
     pub build_id: Vec<String>,
 }
@@ -118,6 +135,8 @@ pub struct Probe {
     pub at: Address,
     /// The group of probes that stand for one another: of them one is placed per object.
     pub one_of: Option<String>,
+    /// The versions of which one must hold in an object for the probe to go there; empty: it is for all.
+    pub versions: Vec<String>,
     /// When it is evaluated: at return if any expression names `ret` or the profile says so.
     pub phase: Phase,
     /// Which allocator instance.
@@ -128,6 +147,8 @@ pub struct Probe {
     pub object: Option<Expr>,
     /// For a realloc the new object's id; `ret` where the profile says nothing.
     pub new_object: Option<Expr>,
+    /// For a move the granule's new id; `ret` where the profile says nothing.
+    pub new_granule: Option<Expr>,
     /// The object's size.
     pub size: Option<Expr>,
     /// Bytes that the granule retains.
@@ -155,11 +176,13 @@ impl Probe {
             role,
             at,
             one_of: None,
+            versions: Vec::new(),
             phase: Phase::Entry,
             instance: None,
             granule: None,
             object: None,
             new_object: None,
+            new_granule: None,
             size: None,
             bytes: None,
             live: None,
@@ -171,6 +194,14 @@ impl Probe {
         }
     }
 
+    /// Whether both can be meant for one object, as far as their versions' names tell.
+    #[must_use]
+    pub fn may_meet(&self, other: &Self) -> bool {
+        self.versions.is_empty()
+            || other.versions.is_empty()
+            || self.versions.iter().any(|name| other.versions.contains(name))
+    }
+
     /// All expressions of the probe, with their keys; a label's is the address inside `str(…)`.
     pub fn expressions(&self) -> impl Iterator<Item = (&'static str, &Expr)> {
         [
@@ -178,6 +209,7 @@ impl Probe {
             ("granule", &self.granule),
             ("object", &self.object),
             ("new_object", &self.new_object),
+            ("new_granule", &self.new_granule),
             ("size", &self.size),
             ("bytes", &self.bytes),
             ("live", &self.live),

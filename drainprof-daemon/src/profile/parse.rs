@@ -4,7 +4,10 @@
 //! roles, places and expressions; `check` then looks at the whole. Every refusal names file, line and
 //! column. Called by `library`; reads no file itself.
 
-use std::fmt::{self, Formatter};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Formatter},
+};
 
 use drainprof_common::spec::{Kind, Role};
 use serde::{Deserialize, Deserializer, de};
@@ -15,6 +18,7 @@ use super::{
     error::{ProfileError, Text},
     expr,
     model::{Address, Expr, MatchRule, Phase, Probe, Profile, Source, Span},
+    versions::{self, RawVersion},
 };
 
 /// Bytes that a profile's file can have.
@@ -43,6 +47,8 @@ struct RawProfile {
     #[serde(rename = "match")]
     rule: Spanned<RawMatch>,
     granule: Option<RawGranule>,
+    #[serde(default)]
+    versions: BTreeMap<String, Spanned<RawVersion>>,
     #[serde(default, rename = "probe")]
     probes: Vec<Spanned<RawProbe>>,
 }
@@ -61,6 +67,7 @@ struct RawMatch {
 struct RawGranule {
     bytes: Option<Spanned<u64>>,
     implicit: Option<Spanned<bool>>,
+    nested: Option<Spanned<bool>>,
 }
 
 /// A probe's table as it is written; `check` looks at its places again.
@@ -70,11 +77,13 @@ pub(super) struct RawProbe {
     pub(super) role: Spanned<String>,
     pub(super) at: Spanned<String>,
     pub(super) one_of: Option<Spanned<String>>,
+    pub(super) version: Option<Spanned<OneOrMany>>,
     pub(super) phase: Option<Spanned<String>>,
     instance: Option<Spanned<String>>,
     granule: Option<Spanned<String>>,
     object: Option<Spanned<String>>,
     new_object: Option<Spanned<String>>,
+    new_granule: Option<Spanned<String>>,
     size: Option<Spanned<String>>,
     bytes: Option<Spanned<String>>,
     live: Option<Spanned<String>>,
@@ -92,6 +101,7 @@ impl RawProbe {
             ("granule", &self.granule),
             ("object", &self.object),
             ("new_object", &self.new_object),
+            ("new_granule", &self.new_granule),
             ("size", &self.size),
             ("bytes", &self.bytes),
             ("live", &self.live),
@@ -110,7 +120,7 @@ impl RawProbe {
 }
 
 /// A string, or an array of strings.
-enum OneOrMany {
+pub(super) enum OneOrMany {
     One(String),
     Many(Vec<Spanned<String>>),
 }
@@ -168,7 +178,9 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
         bytes => bytes.map(|bytes| *bytes.get_ref()),
     };
     let implicit = raw.granule.as_ref().and_then(|granule| granule.implicit.as_ref());
-    let probes =
+    let nested = raw.granule.as_ref().and_then(|granule| granule.nested.as_ref());
+    let nested = nested.filter(|nested| *nested.get_ref());
+    let probes: Vec<Probe> =
         raw.probes.iter().map(|probe| parse_probe(place, probe)).collect::<Result<_, _>>()?;
     let profile = Profile {
         name: name(place, &raw.name, "a profile's name")?,
@@ -178,10 +190,16 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
         granule_bytes,
         implicit: implicit.is_some_and(|implicit| *implicit.get_ref()),
         on_request: raw.on_request,
+        nested: nested.is_some(),
+        versions: versions::parse(place, &raw.versions)?,
         probes,
         source: source.clone(),
     };
     check::check(place, &profile, &raw.kind, implicit, &raw.probes)?;
+    versions::check(place, &profile, &raw.versions, &raw.probes)?;
+    if let Some(nested) = nested {
+        check::nested_fits(place, &profile, nested.span().start)?;
+    }
     Ok(profile)
 }
 
@@ -220,7 +238,11 @@ fn shape_error(place: Text<'_>, error: &toml::de::Error) -> ProfileError {
     }
 }
 
-fn name(place: Text<'_>, raw: &Spanned<String>, what: &str) -> Result<String, ProfileError> {
+pub(super) fn name(
+    place: Text<'_>,
+    raw: &Spanned<String>,
+    what: &str,
+) -> Result<String, ProfileError> {
     let name = raw.get_ref();
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let fits = name.len() <= MAX_NAME_BYTES
@@ -248,10 +270,6 @@ fn role(place: Text<'_>, raw: &Spanned<String>) -> Result<Role, ProfileError> {
     if let Some(role) = Role::ALL.into_iter().find(|role| role.name() == name) {
         return Ok(role);
     }
-    if matches!(name, "reparent" | "migrate") {
-        let error = place.fail(at, format!("the role `{name}` is not supported by this version"));
-        return Err(error.with_hint("leave the probe out"));
-    }
     let error = place.fail(at, format!("unknown role `{name}`"));
     Err(error.with_hint(format!("expected {}", one_of(Role::ALL.map(Role::name)))))
 }
@@ -263,20 +281,10 @@ fn one_of<const N: usize>(names: [&str; N]) -> String {
 fn match_rule(place: Text<'_>, raw: &Spanned<RawMatch>) -> Result<MatchRule, ProfileError> {
     let RawMatch { symbols, soname, exe, build_id } = raw.get_ref();
     let rule = MatchRule {
-        symbols: line(place, symbols.as_ref(), |text| match address::parse(text)? {
-            Address::Offset(_) => Err("an offset is not a symbol; use `build_id`".to_owned()),
-            found => Ok(found),
-        })?,
+        symbols: line(place, symbols.as_ref(), symbol)?,
         soname: line(place, soname.as_ref(), glob)?,
         exe: line(place, exe.as_ref(), glob)?,
-        build_id: line(place, build_id.as_ref(), |text| {
-            let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-            if hex && text.len() % 2 == 0 && (2..=128).contains(&text.len()) {
-                Ok(text.to_ascii_lowercase())
-            } else {
-                Err(format!("expected a build id in hexadecimal, found `{text}`"))
-            }
-        })?,
+        build_id: line(place, build_id.as_ref(), build)?,
     };
     let is_empty = rule.symbols.is_empty()
         && rule.soname.is_empty()
@@ -290,13 +298,31 @@ fn match_rule(place: Text<'_>, raw: &Spanned<RawMatch>) -> Result<MatchRule, Pro
     Ok(rule)
 }
 
+/// An address that says something about an object by being in it.
+pub(super) fn symbol(text: &str) -> Result<Address, String> {
+    match address::parse(text)? {
+        Address::Offset(_) => Err("an offset is not a symbol; use `build_id`".to_owned()),
+        found => Ok(found),
+    }
+}
+
+/// A build id, in lower case.
+pub(super) fn build(text: &str) -> Result<String, String> {
+    let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if hex && text.len() % 2 == 0 && (2..=128).contains(&text.len()) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(format!("expected a build id in hexadecimal, found `{text}`"))
+    }
+}
+
 fn glob(text: &str) -> Result<String, String> {
     address::check_glob(text)?;
     Ok(text.to_owned())
 }
 
 /// One line of `[match]`, every entry read by `read`.
-fn line<T>(
+pub(super) fn line<T>(
     place: Text<'_>,
     raw: Option<&Spanned<OneOrMany>>,
     read: impl Fn(&str) -> Result<T, String>,
@@ -332,11 +358,13 @@ fn parse_probe(place: Text<'_>, raw: &Spanned<RawProbe>) -> Result<Probe, Profil
         role,
         at,
         one_of: raw.one_of.as_ref().map(|raw| name(place, raw, "a group's name")).transpose()?,
+        versions: versions::of_probe(place, raw)?,
         phase: Phase::Entry,
         instance: read(&raw.instance, expr::parse)?,
         granule: read(&raw.granule, expr::parse)?,
         object: read(&raw.object, expr::parse)?,
         new_object: read(&raw.new_object, expr::parse)?,
+        new_granule: read(&raw.new_granule, expr::parse)?,
         size: read(&raw.size, expr::parse)?,
         bytes: read(&raw.bytes, expr::parse)?,
         live: read(&raw.live, expr::parse)?,
@@ -385,7 +413,8 @@ fn expression(place: Text<'_>, raw: &Spanned<String>, read: Reader) -> Result<Ex
 fn phase(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<Phase, ProfileError> {
     let names_ret = probe.expressions().find(|(_, expr)| expr.names_ret()).map(|(key, _)| key);
     let Some(written) = &raw.phase else {
-        let at_return = names_ret.is_some() || probe.role == Role::Realloc;
+        let moves = probe.role == Role::Move && probe.new_granule.is_none();
+        let at_return = names_ret.is_some() || moves || probe.role == Role::Realloc;
         return Ok(if at_return { Phase::Return } else { Phase::Entry });
     };
     let at = written.span().start;

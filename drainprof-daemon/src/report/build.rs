@@ -240,6 +240,8 @@ fn granules(facts: &AllocatorFacts) -> Granules {
         reopened: totals.reopened,
         destroyed: facts.destroyed_open,
         left_open: facts.left_open,
+        migrated: totals.migrated,
+        ended_with_parent: totals.ended_with_parent,
         open_now: facts.open_now,
         open_peak: facts.open_peak,
     }
@@ -254,6 +256,7 @@ fn objects(facts: &AllocatorFacts, known: Known) -> Objects {
         allocated: totals.allocated,
         freed,
         left: facts.left_objects,
+        migrated: totals.migrated_objects,
         live: totals.allocated.saturating_sub(freed.saturating_add(facts.left_objects)),
         allocated_bytes: known.sizes.then_some(totals.allocated_bytes),
         left_bytes: known.sizes.then_some(facts.left_object_bytes),

@@ -84,10 +84,13 @@ impl Check<'_> {
         if self.report.complete {
             self.equal(
                 self.slack,
-                "opened + opened_before = closed + open_now + reopened + destroyed + left_open",
+                "opened + opened_before = closed + migrated + ended_with_parent + open_now + reopened + destroyed + \
+                 left_open",
                 sum([granules.opened, granules.opened_before]),
                 sum([
                     granules.closed,
+                    granules.migrated,
+                    granules.ended_with_parent,
                     granules.open_now,
                     granules.reopened,
                     granules.destroyed,
@@ -135,6 +138,9 @@ impl Check<'_> {
         self.at_most(self.slack, "freed ≤ allocated", objects.freed, objects.allocated);
         let gone = sum([objects.freed, objects.left]);
         self.at_most(self.slack, "freed + left ≤ allocated", gone, objects.allocated);
+        let what = "migrated ≤ allocated, and none without a granule that migrated";
+        let most = if self.allocator.granules.migrated == 0 { 0 } else { objects.allocated };
+        self.at_most(self.slack, what, objects.migrated, most);
         let live = objects.allocated.saturating_sub(gone);
         self.equal(0, "live = allocated − freed − left", objects.live, live);
         if let (Some(live), Some(all)) = (objects.live_bytes, objects.allocated_bytes) {
@@ -197,7 +203,14 @@ impl Check<'_> {
         let allocator = self.allocator;
         let lifetimes = &allocator.lifetimes;
         let granules = allocator.granules;
-        let ends = sum([granules.closed, granules.resets, granules.reopened, granules.destroyed]);
+        let ends = sum([
+            granules.closed,
+            granules.migrated,
+            granules.ended_with_parent,
+            granules.resets,
+            granules.reopened,
+            granules.destroyed,
+        ]);
         self.at_most(self.slack, "lifetimes ≤ ends of granules", lifetimes.count, ends);
         let per_place = sum(lifetimes.places.iter().map(|place| place.closed));
         self.equal(0, "lifetimes = their sum over places", lifetimes.count, per_place);
@@ -275,6 +288,9 @@ mod tests {
             ("retained + late_drained ≤ pinned", |a| a.retention.granules = Some(2475)),
             ("retained + late_drained ≤ pinned", |a| a.retention.left_granules = Some(1)),
             ("opened + opened_before", |a| a.granules.left_open = 1),
+            ("opened + opened_before", |a| a.granules.migrated = 1),
+            ("opened + opened_before", |a| a.granules.ended_with_parent = 1),
+            ("migrated ≤ allocated", |a| a.objects.as_mut().unwrap().migrated = 1),
             ("pinned ≤ retained + late_drained", |a| a.retention.granules = Some(2473)),
             ("the series ends", |a| a.retention.series.as_mut().unwrap().last_mut().unwrap().1 = 3),
             ("not in its interval", |a| a.retention.slope_interval = Some([0.0, 1.0])),
@@ -322,7 +338,7 @@ mod tests {
         fn any_history_keeps_the_rules(
             kind in prop_oneof![Just(Kind::Drain), Just(Kind::Bulk), Just(Kind::Slab)],
             level in prop_oneof![Just(Level::Boundary), Just(Level::Objects)],
-            steps in prop::collection::vec((0u8..8, 0u64..6, 0u64..20), 0..400),
+            steps in prop::collection::vec((0u8..10, 0u64..6, 0u64..20), 0..400),
         ) {
             let facts = samples::history(kind, level, &steps);
             let report = Report::build(&samples::snapshot(vec![facts]), &Options::default());

@@ -338,6 +338,12 @@ pub struct Granules {
     /// Granules that were open when a window of a duty cycle ended.
     #[serde(default)]
     pub left_open: u64,
+    /// Granules whose close has handed their objects over; they are not in `closed`.
+    #[serde(default)]
+    pub migrated: u64,
+    /// Granules that ended with the granule that they were nested in; they are not in `closed`.
+    #[serde(default)]
+    pub ended_with_parent: u64,
     /// Granules open now.
     pub open_now: u64,
     /// The most that were open at once.
@@ -354,6 +360,9 @@ pub struct Objects {
     /// Live when a window of a duty cycle ended: their frees were not seen.
     #[serde(default)]
     pub left: u64,
+    /// Live when the close of their granule handed them over; they stay live until they are freed.
+    #[serde(default)]
+    pub migrated: u64,
     /// Live now: those that are neither freed nor left.
     pub live: u64,
     /// Bytes allocated; null where the profile knows no sizes.

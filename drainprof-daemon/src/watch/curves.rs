@@ -32,6 +32,7 @@ impl Observer {
         // Not the time of day: while other programs have the CPU, nothing is spent.
         let began = own_cpu();
         let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
+        self.end_nested();
         let records = self.session.read_series();
         let mut bytes = self.open_bytes(&records);
         let ended = self.ended_targets();

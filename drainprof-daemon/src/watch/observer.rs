@@ -81,6 +81,14 @@ pub enum ObserveError {
         /// The names that there are.
         known: Vec<String>,
     },
+    /// The profile takes a census, and only a part was to be observed.
+    #[error(
+        "profile {profile} takes a census, which needs every object, all of the time: leave out --sample and --duty"
+    )]
+    Census {
+        /// The profile.
+        profile: String,
+    },
     /// The kernel side.
     #[error(transparent)]
     Bpf(#[from] BpfError),
@@ -172,6 +180,11 @@ impl Observer {
                     known: library.iter().map(|profile| profile.name.clone()).collect(),
                 });
             }
+        }
+        let is_part = config.sample > 1 || options.duty.is_some();
+        let census = super::place::wanted(&library, &options).find(|profile| profile.implicit);
+        if let Some(profile) = census.filter(|_| is_part) {
+            return Err(ObserveError::Census { profile: profile.name.clone() });
         }
         Ok(Self {
             config: config.clone(),

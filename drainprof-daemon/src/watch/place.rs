@@ -57,7 +57,7 @@ pub(super) fn plans(
             }
         };
         let followed = follow_ifuncs(process, image, &ifuncs(profile, &objects));
-        let level = level(profile, options.level)?;
+        let level = level(profile, options)?;
         let allocator = number(allocators, profile, level);
         let request = Request {
             profile,
@@ -106,7 +106,8 @@ pub(super) fn plans(
     Ok((plans, findings))
 }
 
-fn wanted<'a>(
+/// The profiles that are asked for: those that are named, or all but those that wait to be.
+pub(super) fn wanted<'a>(
     library: &'a Library,
     options: &'a ObserverOptions,
 ) -> impl Iterator<Item = &'a Arc<Profile>> {
@@ -119,14 +120,17 @@ fn wanted<'a>(
     })
 }
 
-fn level(profile: &Profile, asked: Option<Level>) -> Result<Level, ObserveError> {
+/// The level to look at a profile with. One of many that was not asked for looks as deep as it can; one that was
+/// asked for must offer the level.
+fn level(profile: &Profile, options: &ObserverOptions) -> Result<Level, ObserveError> {
     let offers = profile::levels(profile);
-    match asked {
-        None => Ok(profile::default_level(profile)),
-        Some(level) if offers.contains(&level) => Ok(level),
-        Some(level) => Err(ObserveError::Level {
+    let Some(asked) = options.level else { return Ok(profile::default_level(profile)) };
+    let deepest = offers.iter().copied().filter(|&level| level <= asked).max();
+    match deepest {
+        Some(level) if level == asked || options.profiles.is_empty() => Ok(level),
+        _ => Err(ObserveError::Level {
             profile: profile.name.clone(),
-            level,
+            level: asked,
             offers: offers.into_iter().map(Level::name).collect(),
         }),
     }

@@ -5,6 +5,7 @@ use super::observer::Observer;
 impl Observer {
     /// Retires closed, drained granules and forgotten ids if the maps fill up.
     pub fn relieve(&mut self) {
+        self.end_nested();
         if let Err(error) = self.session.relieve() {
             tracing::warn!(%error, "cannot make room in the maps");
         }
@@ -12,6 +13,13 @@ impl Observer {
         self.session.relieve_objects(|allocator| {
             allocators.get(allocator as usize).map(|known| known.profile.kind)
         });
+    }
+
+    /// Ends the granules that have gone with the one that they were nested in, where a profile has such.
+    pub(super) fn end_nested(&mut self) {
+        if self.allocators.iter().any(|allocator| allocator.profile.nested) {
+            self.session.end_nested();
+        }
     }
 
     /// Everything that is counted, in one value that tells whether something is still moving.

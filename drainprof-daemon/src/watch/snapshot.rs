@@ -66,6 +66,7 @@ impl Observer {
 
     /// What is known of this window alone.
     pub(super) fn window(&mut self) -> Snapshot {
+        self.end_nested();
         let now_ns = now_ns();
         let records = self.session.read_series();
         let mut belongings = self.belongings(&records, now_ns);
@@ -152,7 +153,7 @@ impl Observer {
                     site_delays.insert(place as u32, hist);
                 }
                 Of::Lifetime => {
-                    own.lifetimes.insert(place, hist);
+                    own.lifetimes.entry(place).or_default().merge(&hist);
                 }
             }
         }

@@ -162,7 +162,8 @@ pub(crate) extern "C" fn granule_close(
             // SAFETY: the record that `emit` has reserved.
             unsafe {
                 (*event).granule = id;
-                (*event).verdict = if mode::is_drain(how) { closed.verdict as u32 } else { 0 };
+                let judged = mode::is_drain(how) && how & mode::MIGRATE == 0;
+                (*event).verdict = if judged { closed.verdict as u32 } else { 0 };
                 (*event).generation = closed.generation;
                 (*event).live = closed.live;
                 (*event).live_bytes = closed.live_bytes;
@@ -202,6 +203,11 @@ fn count(totals: *mut Totals, how: u32, closed: &Closed, opened: u64, earlier: u
         if earlier != 0 {
             atomic::add(&raw mut (*totals).opened_before, 1);
         }
+        if how & mode::MIGRATE != 0 {
+            // Neither a verdict nor an end of what it held.
+            atomic::add(&raw mut (*totals).migrated, 1);
+            return;
+        }
         if !mode::is_drain(how) {
             atomic::add(&raw mut (*totals).closed_plain, 1);
         } else if closed.verdict == Verdict::Drainable {
@@ -240,11 +246,15 @@ fn close_slot(slot: *mut Slot, seen: u64, how: u32, at: u64, bytes: u64) -> Opti
             opened_ns: (*slot).opened_ns,
             place: (*slot).place,
         };
-        let bits =
+        let migrates = how & mode::MIGRATE != 0;
+        let mut bits =
             if mode::is_judged(how) { state::CLOSED } else { state::CLOSED | state::STRAGGLER };
-        let before = if mode::is_bulk(how) {
+        if migrates {
+            bits |= state::STRAGGLER | state::MIGRATED;
+        }
+        let before = if mode::is_bulk(how) && !migrates {
             // Its members go in the same instant: a new generation may begin right after.
-            let next = (seen | bits) & !state::LIVE;
+            let next = (seen & !(state::LIVE | state::MIGRATED)) | bits;
             if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
                 return None;
             }
@@ -283,7 +293,10 @@ fn settle(
     at: u64,
 ) {
     series::closed(series);
-    if mode::is_bulk(how) {
+    if how & mode::MIGRATE != 0 {
+        // SAFETY: this CPU's counters.
+        unsafe { atomic::add(&raw mut (*totals).migrated_objects, state::live(before)) };
+    } else if mode::is_bulk(how) {
         // SAFETY: map memory, this CPU's counters.
         unsafe { count_members(totals, slot, before) };
     } else if mode::is_judged(how) && closed.verdict == Verdict::Pinned {

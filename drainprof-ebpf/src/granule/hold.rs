@@ -268,7 +268,8 @@ pub(crate) extern "C" fn granule_take_off(
     // SAFETY: map memory.
     unsafe {
         let seen = atomic::load(&raw const (*slot).state);
-        let gone = if mode::is_bulk(how) { state::CLOSED } else { 0 };
+        let freed_in_bulk = mode::is_bulk(how) && !state::is_migrated(seen);
+        let gone = if freed_in_bulk { state::CLOSED } else { 0 };
         if state::generation(seen) != generation
             || state::live(seen) == 0
             || seen & (state::USED | gone) != state::USED

@@ -13,24 +13,28 @@
 //! program instead of once per path of each caller. They take numbers and return an index word.
 
 mod close;
+mod describe;
 mod hold;
 mod implicit;
+mod moves;
+mod nest;
 mod open;
 mod quick;
 mod sample;
 pub(crate) mod slots;
 
-use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
 use drainprof_common::{
     loss::Loss,
-    maps::{NO_SLOT, place_of},
-    spec::{Kind, LABEL_BYTES, flags, value},
-    state,
+    maps::place_of,
+    spec::{Kind, flags, value},
 };
 
+pub(crate) use self::describe::{label, reparent};
 pub(crate) use self::hold::release;
 pub(crate) use self::hold::take_off;
 pub(crate) use self::implicit::{granule_leave, is_apart};
+pub(crate) use self::moves::granule_moves;
+pub(crate) use self::nest::is_over;
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},
@@ -75,6 +79,10 @@ pub(crate) mod mode {
     pub(crate) const BEFORE: u32 = 1 << 19;
     /// If it is the first one seen of its id, its open was not.
     pub(crate) const UNSEEN: u32 = 1 << 20;
+    /// The close hands the live objects over.
+    pub(crate) const MIGRATE: u32 = 1 << 21;
+    /// Granules end with those that they are nested in.
+    pub(crate) const NESTED: u32 = 1 << 22;
     /// The kind's first bit.
     pub(crate) const KIND_SHIFT: u32 = 24;
 
@@ -123,49 +131,18 @@ fn series(hit: &Hit) -> Option<u32> {
 #[inline(always)]
 pub(crate) fn open(hit: &Hit) {
     let Some(series) = series(hit) else { return };
-    open_in(hit, series);
+    open_in(hit, series, hit.value(value::GRANULE));
 }
 
 #[inline(always)]
-fn open_in(hit: &Hit, series: u32) {
-    if quick::reopen(hit, series, hit.value(value::GRANULE)) {
+fn open_in(hit: &Hit, series: u32, id: u64) {
+    if quick::reopen(hit, series, id) {
         return;
     }
-    let (id, bytes, how) =
-        (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode() | mode::BY_OPEN);
+    let (bytes, how) = (hit.granule_bytes(), hit.mode() | mode::BY_OPEN);
     let Some(word) = repeat(|| granule_begin(series, id, how, bytes, hit.caller())) else { return };
     if hit.has(flags::HAS_PARENT | flags::HAS_LABEL) {
-        describe(hit, word);
-    }
-}
-
-/// Writes what only the open's own expressions know of its granule.
-#[inline(always)]
-fn describe(hit: &Hit, word: u64) {
-    let index = place_of::slot(word);
-    if index == NO_SLOT {
-        return;
-    }
-    let Some(slot) = slots::slot(index) else { return };
-    // SAFETY: map memory; these fields are written by the open of this generation only.
-    unsafe {
-        if state::generation((*slot).state) != place_of::generation(word) {
-            return;
-        }
-        if hit.has(flags::HAS_PARENT) {
-            (*slot).parent = hit.value(value::PARENT);
-        }
-        if hit.has(flags::HAS_LABEL) {
-            // The helper writes a terminated string or, where the text cannot be read, nothing.
-            let length = bpf_probe_read_user_str(
-                (&raw mut (*slot).label).cast(),
-                LABEL_BYTES as u32,
-                hit.value(value::LABEL) as *const core::ffi::c_void,
-            );
-            if length < 0 {
-                (*slot).label_at = hit.value(value::LABEL);
-            }
-        }
+        describe::opened(hit, series, word);
     }
 }
 
@@ -187,6 +164,17 @@ fn close_in(hit: &Hit, series: u32) {
     let _ = repeat(|| granule_close(series, id, how, live, bytes));
 }
 
+/// A close that hands the live objects over.
+#[inline(always)]
+pub(crate) fn migrate(hit: &Hit) {
+    let Some(series) = series(hit) else { return };
+    // What decides a verdict elsewhere is of no interest here.
+    let how = (hit.mode() & !mode::BOUNDARY) | mode::MIGRATE;
+    let (id, bytes) = (hit.value(value::GRANULE), hit.constant_bytes());
+    // What happened is in the counters.
+    let _ = repeat(|| granule_close(series, id, how, 0, bytes));
+}
+
 /// A reset: for `drain` a close and an open at once; else the members go and the granule lives on.
 #[inline(always)]
 pub(crate) fn reset(hit: &Hit) {
@@ -196,7 +184,7 @@ pub(crate) fn reset(hit: &Hit) {
     }
     if hit.is(Kind::Drain) {
         close_in(hit, series);
-        open_in(hit, series);
+        open_in(hit, series, hit.value(value::GRANULE));
         return;
     }
     let (id, bytes, how) = (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode());

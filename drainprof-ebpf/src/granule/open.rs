@@ -9,7 +9,9 @@ use drainprof_common::{
 use super::{
     AGAIN, EEXIST, NOTHING,
     hold::pay,
-    mode, sample,
+    mode,
+    nest::granule_is_over,
+    sample,
     slots::{self, Found, Fresh, Place, find, slot_give_back, slot_take},
 };
 use crate::{atomic, config, hit::now, losses, maps, series};
@@ -67,10 +69,18 @@ pub(crate) extern "C" fn granule_begin(
                 if seen & state::IN_FLIGHT != 0 {
                     return adopt(old_slot, old_word, bytes, place);
                 }
-                // Reopened without a close: the earlier one is gone unjudged.
+                // Reopened without a close: the earlier one has ended with its parent, or is gone unjudged.
                 let bits = state::CLOSED | state::STRAGGLER;
+                let over =
+                    how & mode::NESTED != 0 && granule_is_over(place_of::slot(old_word)) != 0;
                 match slots::mark(old_slot, place_of::generation(old_word), bits) {
-                    Some(before) if before & state::CLOSED == 0 => reopened(series, totals),
+                    Some(before) if before & state::CLOSED == 0 => {
+                        if over {
+                            ended_with_parent(series, totals);
+                        } else {
+                            reopened(series, totals);
+                        }
+                    }
                     Some(_) => {}
                     None => return AGAIN,
                 }
@@ -298,7 +308,9 @@ fn find_last(series: u32, id: u64, how: u32) -> Found {
 /// Whether a closed slot serves its id's next generation: nothing refers to it, or what does goes along.
 #[inline(always)]
 fn goes_on(seen: u64, how: u32) -> bool {
-    state::live(seen) == 0 || mode::is_bulk(how) || how & mode::BY_OBJECT == 0
+    // Objects that were handed over refer to it even where a close frees them otherwise.
+    let freed = mode::is_bulk(how) && !state::is_migrated(seen);
+    state::live(seen) == 0 || freed || how & mode::BY_OBJECT == 0
 }
 
 #[inline(always)]
@@ -425,6 +437,13 @@ fn owe(series: u32, slot: *mut Slot) {
 fn reopened(series: u32, totals: *mut Totals) {
     // SAFETY: this CPU's counters.
     unsafe { atomic::add(&raw mut (*totals).reopened, 1) };
+    series::closed(series);
+}
+
+#[inline(always)]
+fn ended_with_parent(series: u32, totals: *mut Totals) {
+    // SAFETY: this CPU's counters.
+    unsafe { atomic::add(&raw mut (*totals).ended_with_parent, 1) };
     series::closed(series);
 }
 

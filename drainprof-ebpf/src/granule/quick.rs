@@ -43,6 +43,7 @@ pub(super) fn reopen(hit: &Hit, series: u32, id: u64) -> bool {
             atomic::sub(&raw mut (*slot).live_bytes, left);
         }
         (*slot).parent = 0;
+        (*slot).parent_at = 0;
         (*slot).label_at = 0;
         (*slot).pinned_objects = 0;
         // The text's end stands first.

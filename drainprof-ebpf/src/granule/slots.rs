@@ -307,6 +307,7 @@ pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
         (*slot).bytes = fresh.bytes;
         // Volatile: else it becomes a call of a byte-wise `memset`.
         atomic::store(&raw mut (*slot).parent, 0);
+        atomic::store(&raw mut (*slot).parent_at, 0);
         atomic::store(&raw mut (*slot).label_at, 0);
         atomic::store(&raw mut (*slot).pinned_objects, fresh.inherited);
         for word in 0..LABEL_BYTES / 8 {

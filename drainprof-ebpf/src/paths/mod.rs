@@ -14,6 +14,7 @@ use aya_ebpf::{EbpfContext, bindings::pt_regs, helpers::bpf_get_current_pid_tgid
 use drainprof_common::{
     loss::Loss,
     paths::{SPACES, WalkState, end},
+    spec::AT_PLACE,
     unwind::{Cursor, PATH_SEED, path_hash, step},
 };
 
@@ -35,6 +36,8 @@ pub(crate) fn of_hit<C: EbpfContext>(ctx: &C, hit: &Hit, at_return: bool) -> u32
     // 0: at the function's first instruction, or as good as that.
     let begin = if at_return {
         BEGIN_AT_CALLER
+    } else if moved == AT_PLACE {
+        BEGIN_AT_PLACE
     } else if moved == 0 {
         BEGIN_AT_ENTRY
     } else {
@@ -60,6 +63,8 @@ const BEGIN_AT_CALLER: u32 = 0;
 const BEGIN_AT_ENTRY: u32 = 1;
 /// It is further inside: a rule says where the return address is.
 const BEGIN_INSIDE: u32 = 2;
+/// It is somewhere in a function, and this place is the first frame.
+const BEGIN_AT_PLACE: u32 = 3;
 
 /// Takes a piece of working memory.
 #[inline(always)]
@@ -96,6 +101,9 @@ pub(crate) extern "C" fn path_find(walk: *mut WalkState, begin: u32) -> u32 {
             unwind::enter(walk);
         } else {
             (*walk).at.interrupted = 1;
+            if begin == BEGIN_AT_PLACE {
+                unwind::add(walk);
+            }
         }
         unwind::path_walk(walk);
         let reason = (*walk).end;

@@ -1,4 +1,4 @@
-//! Granules reach their boundary, or are reset.
+//! Granules reach their boundary, hand their objects over, or are reset.
 
 use aya_ebpf::{
     macros::{uprobe, uretprobe},
@@ -17,6 +17,18 @@ pub fn close_entry(ctx: ProbeContext) -> u32 {
 #[uretprobe]
 pub fn close_return(ctx: RetProbeContext) -> u32 {
     at_return::<false>(&ctx, |hit, _| granule::close(hit), |_, _| {});
+    0
+}
+
+#[uprobe]
+pub fn migrate_entry(ctx: ProbeContext) -> u32 {
+    at_entry::<false>(&ctx, granule::migrate);
+    0
+}
+
+#[uretprobe]
+pub fn migrate_return(ctx: RetProbeContext) -> u32 {
+    at_return::<false>(&ctx, |hit, _| granule::migrate(hit), |_, _| {});
     0
 }
 

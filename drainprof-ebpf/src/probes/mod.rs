@@ -7,6 +7,7 @@
 
 mod alloc;
 mod close;
+mod describe;
 mod empty;
 mod instance;
 mod lifecycle;

@@ -1,6 +1,6 @@
 //! Programs that run, and can be asked to do a little of everything.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::{
     nginx::Nginx,
@@ -27,24 +27,29 @@ pub trait Live {
 
 /// One of our own targets, as it is started for its test.
 pub(super) fn target(name: &str, args: &[&str]) -> Result<Box<dyn Live>> {
-    Ok(Box::new(Own { target: Target::start(name, args)? }))
+    let target = Target::start(name, args)?;
+    Ok(Box::new(Own { pid: target.pid(), target: Some(target) }))
 }
 
 struct Own {
-    target: Target,
+    pid: u32,
+    target: Option<Target>,
 }
 
 impl Live for Own {
     fn pid(&self) -> u32 {
-        self.target.pid()
+        self.pid
     }
 
     fn work(&mut self) -> Result<()> {
-        self.target.go()
+        let mut target = self.target.take().context("it works once")?;
+        target.go()?;
+        // It has done everything when it has ended.
+        target.finish().map(drop)
     }
 
     fn end(self: Box<Self>) -> Result<()> {
-        self.target.finish().map(drop)
+        Ok(())
     }
 }
 
@@ -92,19 +97,19 @@ impl Live for Nginx {
 pub(super) fn postgres() -> Result<Box<dyn Live>> {
     let cluster = Cluster::start()?;
     let mut session = cluster.session()?;
-    let backend = session.backend()?;
-    Ok(Box::new(Backend { session, backend, cluster }))
+    let pid = session.backend()?;
+    Ok(Box::new(Backend { session, pid, cluster }))
 }
 
 struct Backend {
     session: Session,
-    backend: u32,
+    pid: u32,
     cluster: Cluster,
 }
 
 impl Live for Backend {
     fn pid(&self) -> u32 {
-        self.backend
+        self.pid
     }
 
     fn work(&mut self) -> Result<()> {

@@ -97,7 +97,7 @@ pub fn unresolved(row: &Row) -> Result<Vec<String>> {
         }
         match (there, excused(&name)) {
             (false, None) => {
-                wrong.push(format!("{}: none of {:?} has {name}", row.profile, row.files))
+                wrong.push(format!("{}: none of {:?} has {name}", row.profile, row.files));
             }
             (true, Some(except)) => wrong.push(format!(
                 "{}: {name} is there, but was to be absent: {}",

@@ -108,6 +108,8 @@ impl Page<'_> {
             (granules.resets, "resets"),
             (granules.reopened, "reopened"),
             (granules.destroyed, "destroyed open"),
+            (granules.migrated, "handed over"),
+            (granules.ended_with_parent, "ended with their parents"),
             (granules.left_open, "open at a window's end"),
         ];
         parts.push(format!("{} closed", granules.closed));

@@ -10,7 +10,7 @@ use crate::{
         plan,
         testing::{by_symbols, image, probe, profile, symbol},
     },
-    profile::{Level, Phase, Probe, Profile, Role},
+    profile::{Address, Level, Phase, Probe, Profile, Role},
     target::testing::cc,
 };
 
@@ -19,6 +19,10 @@ const SOURCE: &str = r#"
 __asm__(".globl outer\n.type outer,@function\nouter:\n\tpush %rbx\n\tpop %rbx\n\tret\n.size outer,.-outer\n"
         ".globl inner\n.type inner,@function\ninner:\n\txor %eax,%eax\n\tret\n.size inner,.-inner\n"
         ".globl hook\n.type hook,@function\nhook:\n\tpush %rbx\n\tpop %rbx\n\tret\n.size hook,.-hook\n"
+        ".globl noted\n.type noted,@function\nnoted:\n\txor %eax,%eax\n9:\tnop\n\tret\n.size noted,.-noted\n"
+        ".pushsection .note.stapsdt,\"\",\"note\"\n.balign 4\n.4byte 8, 3f-2f, 3\n.asciz \"stapsdt\"\n"
+        "2:\t.8byte 9b\n.8byte 0\n.8byte 0\n.asciz \"pool\"\n.asciz \"made\"\n.asciz \"8@%rdi 8f@%xmm0\"\n"
+        "3:\t.balign 4\n.popsection\n"
         ".globl second\n.type second,@function\nsecond:\n\tpush %rbp\n\tpop %rbp\n\tret\n.size second,.-second\n"
         ".globl part\n.type part,@function\npart:\n\tpush %rbp\n\tpop %rbp\n\tret\n.size part,.-part\n"
         ".globl part.part.0\n.type part.part.0,@function\npart.part.0:\n\tret\n.size part.part.0,.-part.part.0\n"
@@ -116,6 +120,30 @@ fn the_first_of_equals() {
     let both = |one, other| vec![member(Role::Alloc, one), member(Role::Alloc, other)];
     assert_eq!(symbols(&plan_of(both("hook", "second"))), ["hook"]);
     assert_eq!(symbols(&plan_of(both("second", "hook"))), ["second"]);
+}
+
+/// A USDT probe is a member like any other: the price is that of its own instruction, and it drops out where the note is
+/// absent, or an argument that it names cannot be followed.
+#[test]
+fn a_usdt_probe_among_them() {
+    let usdt = |name: &str, arg: u8| Probe {
+        one_of: Some("made".into()),
+        object: Some(crate::profile::Expr::Arg(arg)),
+        ..probe(Role::Alloc, Address::Usdt { provider: "pool".into(), name: name.into() })
+    };
+    let plan = plan_of(vec![member(Role::Alloc, "inner"), usdt("made", 0)]);
+    assert_eq!(symbols(&plan), ["usdt:pool:made"]);
+    assert_eq!(plan.rows()[0].moved, ["arg0=8@%rdi", "arg1=8f@%xmm0"]);
+    assert_eq!(plan.rows()[0].instruction_kind, Some("nop"));
+
+    for (absent, why) in
+        [(usdt("gone", 0), "no such USDT probe"), (usdt("made", 1), "floating-point numbers")]
+    {
+        let plan = plan_of(vec![member(Role::Alloc, "inner"), absent]);
+        assert_eq!(symbols(&plan), ["inner"]);
+        let drawback = plan.groups[0].members[1].drawback.as_deref().unwrap();
+        assert!(drawback.contains(why), "{drawback}");
+    }
 }
 
 /// A member that is not there, or that cannot be compiled for the object, leaves its place to another one

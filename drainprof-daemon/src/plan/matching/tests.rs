@@ -69,7 +69,7 @@ fn by_names() {
     assert!(reason(none()).contains("names nothing"), "an empty rule does not match everything");
 }
 
-/// Patterns and offsets are looked up; what this version cannot read does not match.
+/// Patterns, offsets and USDT probes are looked up; what is not there does not match.
 #[test]
 fn other_addresses() {
     let dir = tempfile::tempdir().unwrap();

@@ -74,7 +74,7 @@ pub(super) struct ValueRow {
 const RETURNED: Expr = Expr::Ret;
 
 /// All values, in the order in which they are computed. `when` is no value: it guards them all.
-pub(super) const VALUES: [ValueRow; value::COUNT] = [
+pub(super) const VALUES: [ValueRow; value::COUNT + 1] = [
     ValueRow {
         key: "instance",
         index: value::INSTANCE,
@@ -87,7 +87,18 @@ pub(super) const VALUES: [ValueRow; value::COUNT] = [
         index: value::GRANULE,
         flag: flags::HAS_GRANULE,
         expr: |probe| probe.granule.as_ref(),
-        roles: &[Role::Open, Role::Close, Role::Reset, Role::Alloc, Role::Free, Role::Realloc],
+        roles: &[
+            Role::Open,
+            Role::Close,
+            Role::Reset,
+            Role::Alloc,
+            Role::Free,
+            Role::Realloc,
+            Role::Reparent,
+            Role::Migrate,
+            Role::Label,
+            Role::Move,
+        ],
     },
     ValueRow {
         key: "object",
@@ -107,6 +118,16 @@ pub(super) const VALUES: [ValueRow; value::COUNT] = [
         roles: &[Role::Realloc],
     },
     ValueRow {
+        key: "new_granule",
+        index: value::NEW_OBJECT,
+        flag: 0,
+        expr: |probe| match probe.role {
+            Role::Move => Some(probe.new_granule.as_ref().unwrap_or(&RETURNED)),
+            _ => None,
+        },
+        roles: &[Role::Move],
+    },
+    ValueRow {
         key: "size",
         index: value::SIZE,
         flag: flags::HAS_SIZE,
@@ -118,7 +139,7 @@ pub(super) const VALUES: [ValueRow; value::COUNT] = [
         index: value::BYTES,
         flag: flags::HAS_BYTES,
         expr: |probe| probe.bytes.as_ref(),
-        roles: &[Role::Open, Role::Close, Role::Reset],
+        roles: &[Role::Open, Role::Close, Role::Reset, Role::Move],
     },
     ValueRow {
         key: "live",
@@ -132,14 +153,14 @@ pub(super) const VALUES: [ValueRow; value::COUNT] = [
         index: value::PARENT,
         flag: flags::HAS_PARENT,
         expr: |probe| probe.parent.as_ref(),
-        roles: &[Role::Open],
+        roles: &[Role::Open, Role::Reparent, Role::Move],
     },
     ValueRow {
         key: "label",
         index: value::LABEL,
         flag: flags::HAS_LABEL,
         expr: |probe| probe.label.as_ref(),
-        roles: &[Role::Open],
+        roles: &[Role::Open, Role::Label, Role::Move],
     },
 ];
 
@@ -220,7 +241,7 @@ pub fn compile(
     // Reading the return address is a tenth of what an open at entry costs. Who opened a granule says something
     // about its lifetime; of a kind whose measure is who pins, it is left out where every nanosecond counts.
     let wants_place = level != Level::Boundary || profile.kind != Kind::Drain || at_return;
-    if (matches!(probe.role, Role::Open | Role::Reset) && wants_place)
+    if (matches!(probe.role, Role::Open | Role::Reset | Role::Move) && wants_place)
         || probe.expressions().any(|(_, expr)| expr.names_caller())
     {
         flags |= flags::HAS_CALLER;
@@ -321,6 +342,9 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
     }
     if profile.implicit {
         flags |= flags::IMPLICIT;
+    }
+    if profile.nested {
+        flags |= flags::NESTED;
     }
     if level == Level::Boundary {
         return flags | flags::BOUNDARY;

@@ -108,9 +108,9 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     (
         "summary",
         "sumary",
-        "p.toml:4:1: unknown key `sumary`; expected one of `schema`, `name`, `kind`, `summary`, `match`, `granule`, `probe`",
+        "p.toml:4:1: unknown key `sumary`; expected one of `schema`, `name`, `kind`, `summary`, `match`, `granule`, `versions`, `probe`",
     ),
-    ("[granule]", "[versions]\n[granule]", "p.toml:12:2: unknown key `versions`"),
+    ("[granule]", "[variants]\n[granule]", "p.toml:12:2: unknown key `variants`"),
     (
         "exe =",
         "exec =",
@@ -119,7 +119,7 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     (
         "size =",
         "sizes =",
-        "p.toml:36:1: unknown key `sizes`; expected one of `role`, `at`, `one_of`, `phase`",
+        "p.toml:36:1: unknown key `sizes`; expected one of `role`, `at`, `one_of`, `version`, `phase`",
     ),
     ("\"arg2\"", "2", "p.toml:34:11: invalid type: integer `2`; expected a string in quotes"),
     (
@@ -143,12 +143,16 @@ const REFUSALS: &[(&str, &str, &str)] = &[
         "\"opens\"",
         "p.toml:16:8: unknown role `opens`; expected one of `open`, `close`, `reset`",
     ),
-    ("\"open\"", "\"migrate\"", "p.toml:16:8: the role `migrate` is not supported by this version"),
+    ("\"open\"", "\"migrate\"", "p.toml:20:10: `parent` means nothing on the role `migrate`"),
+    ("\"open\"", "\"reparent\"", "p.toml:21:9: `label` means nothing on the role `reparent`"),
+    ("\"open\"", "\"label\"", "p.toml:20:10: `parent` means nothing on the role `label`"),
+    ("bytes = 0x1000", "nested = 1", "p.toml:13:10: invalid type: integer `1`"),
     (
-        "\"open\"",
-        "\"reparent\"",
-        "p.toml:16:8: the role `reparent` is not supported by this version",
+        "bytes = 0x1000",
+        "nested = true",
+        "p.toml:13:10: `nested` on the kind `drain`; only a `bulk`",
     ),
+    ("parent = \"arg3\"\n", "version = \"v2\"\n", "p.toml:20:11: there is no version `v2`"),
     ("\"epoch-demo\"", "\"Epoch demo\"", "p.toml:2:11: `Epoch demo` cannot be a profile's name"),
     (
         "role = \"close\"",
@@ -355,6 +359,7 @@ fn every_key_is_documented() {
         "schema = 1\nunknown = 1",
         "schema = 1\n[match]\nunknown = 1",
         "schema = 1\n[granule]\nunknown = 1",
+        "schema = 1\n[versions.new]\nunknown = 1",
         "schema = 1\n[[probe]]\nunknown = 1",
     ] {
         let shown = refusal(text);
@@ -364,7 +369,7 @@ fn every_key_is_documented() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 7 + 4 + 1 + 15);
+    assert_eq!(keys, 8 + 4 + 2 + 3 + 17);
     for word in Role::ALL.map(Role::name).iter().chain(&["drain", "bulk", "slab"]) {
         assert!(docs.contains(&format!("`{word}`")), "{word} is not in docs/profiles.md");
     }

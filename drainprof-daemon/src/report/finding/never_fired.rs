@@ -40,8 +40,8 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 }
 
 fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Finding> {
-    let fired = |probe: &ProbeFacts| probe.entries > 0 || probe.returns > 0;
-    let silent: Vec<_> = probes.iter().filter(|probe| !fired(probe)).collect();
+    let all = || probes.iter().copied();
+    let silent: Vec<_> = probes.iter().filter(|probe| probe.is_silent(all())).collect();
     let some_fired = silent.len() < probes.len();
     let long_enough = case.report.window.observed() >= case.options.never_fired_after.as_secs_f64();
     if silent.is_empty() || !(some_fired || long_enough) {
@@ -51,7 +51,7 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
     // ever called, while granules come and go, then the counts are one-sided.
     let role_is_silent = |role: &str| {
         matches!(role, "open" | "close" | "alloc" | "free")
-            && !probes.iter().any(|probe| probe.role == role && fired(probe))
+            && !probes.iter().any(|probe| probe.role == role && probe.fired())
     };
     let weight = if silent.iter().any(|probe| role_is_silent(probe.role)) {
         Weight::Warning
@@ -107,6 +107,20 @@ mod tests {
         assert!(told(&RULE, &snapshot).is_empty());
         snapshot.window = Duration::from_secs(5);
         assert!(told(&RULE, &snapshot)[0].message.contains("4 of 4 probes"));
+    }
+
+    /// A USDT probe fired if one of its places did; another one of the same name in another role is another probe.
+    #[test]
+    fn one_place_of_several() {
+        let mut snapshot = samples::drain_snapshot();
+        let probes = &mut snapshot.targets[0].probes;
+        let alloc = probes.iter_mut().find(|probe| probe.role == "alloc").unwrap();
+        alloc.symbol = "usdt:pool:alloc".into();
+        let place = ProbeFacts { entries: 0, returns: 0, ..alloc.clone() };
+        probes.push(place.clone());
+        assert!(told(&RULE, &snapshot).is_empty());
+        snapshot.targets[0].probes.push(ProbeFacts { role: "free", ..place });
+        assert_eq!(told(&RULE, &snapshot).len(), 1);
     }
 
     /// A second alloc function that is not called is only worth a note.

@@ -55,6 +55,14 @@ pub(crate) fn history(kind: Kind, level: Level, steps: &[(u8, u64, u64)]) -> All
                 facts.totals.freed_in_bulk += cell.live;
                 cell.live = 0;
             }
+            (8, _) if kind != Kind::Slab && cell.known && !cell.closed => migrate(&mut facts, cell),
+            (9, _) if kind == Kind::Bulk && cell.known && !cell.closed => {
+                // A granule that it was nested in has ended.
+                facts.totals.ended_with_parent += 1;
+                facts.totals.freed_in_bulk += cell.live;
+                facts.open_now -= 1;
+                (cell.live, cell.closed) = (0, true);
+            }
             _ => {}
         }
     }
@@ -128,6 +136,14 @@ fn close(facts: &mut AllocatorFacts, cell: &mut Cell, read: u64) {
     if !cell.before {
         facts.lifetimes.entry(0xa0).or_default().record(MS);
     }
+}
+
+/// What is still in it is freed like anything else, and pins nothing.
+fn migrate(facts: &mut AllocatorFacts, cell: &mut Cell) {
+    facts.totals.migrated += 1;
+    facts.totals.migrated_objects += cell.live;
+    facts.open_now -= 1;
+    (cell.closed, cell.pinned) = (true, false);
 }
 
 fn alloc(facts: &mut AllocatorFacts, cell: &mut Cell, size: u64) {

@@ -307,6 +307,8 @@ fn profile(name: &str, kind: Kind) -> Profile {
         granule_bytes: Some(4096),
         implicit: false,
         on_request: false,
+        nested: false,
+        versions: Vec::new(),
         probes: [Role::Open, Role::Close, Role::Alloc, Role::Free].map(probe).to_vec(),
         source: Source::File(PathBuf::from("test.toml")),
     }

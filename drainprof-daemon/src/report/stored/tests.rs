@@ -73,8 +73,8 @@ fn reports_of_the_first_version() {
     drop(&mut value["window"], &["duty"]);
     let allocator = &mut value["targets"][0]["allocators"][0];
     drop(allocator, &["dsr_interval", "sampling", "sites", "sites_total"]);
-    drop(&mut allocator["granules"], &["left_open"]);
-    drop(&mut allocator["objects"], &["left", "left_bytes"]);
+    drop(&mut allocator["granules"], &["left_open", "migrated", "ended_with_parent"]);
+    drop(&mut allocator["objects"], &["left", "left_bytes", "migrated"]);
     drop(
         &mut allocator["retention"],
         &[

@@ -175,7 +175,8 @@ impl<'a> Case<'a> {
             (totals.pinned, totals.late_drained)
         } else {
             let closed = totals.drainable + totals.pinned + totals.unknown + totals.closed_plain;
-            let went = closed + totals.reopened + facts.destroyed_open;
+            let elsewhere = totals.migrated + totals.ended_with_parent;
+            let went = closed + elsewhere + totals.reopened + facts.destroyed_open;
             (totals.opened + totals.opened_before, went)
         };
         let stays: &mut dyn Iterator<Item = &Hist> = if kind == Kind::Drain {

@@ -66,3 +66,6 @@ impl Reader<'_> {
         Ok(all)
     }
 }
+
+#[cfg(test)]
+mod tests;

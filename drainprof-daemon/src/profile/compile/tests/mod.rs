@@ -205,6 +205,8 @@ fn profile_with(probe: Probe) -> Profile {
         granule_bytes: None,
         implicit: false,
         on_request: false,
+        nested: false,
+        versions: Vec::new(),
         probes: vec![probe],
         source: Source::BuiltIn("t"),
     }

@@ -1,0 +1,161 @@
+//! Granules that have ended with the granule that they were nested in.
+//!
+//! The kernel side does not look for them when that one closes: it would have to walk through all that is nested in it.
+//! It only notes in which generation of which slot a granule is nested; whether that one is over is found out here,
+//! before facts are made and before room is needed. What is found is closed as a close would have done, and counted in
+//! the same counters. A granule that the program has opened again meanwhile was counted by that open.
+//!
+//! Called by `watch`, where a profile says `nested`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem::offset_of,
+    sync::atomic::Ordering,
+};
+
+use drainprof_common::{
+    hist::Hist,
+    maps::{MAX_NESTING, SeriesState, Slot, Totals, cursor, parent_of, place_of},
+    state,
+};
+
+use super::{Session, read::now_ns, relieve::QUARANTINE_NS};
+
+/// How long the granules lived of which that is known, by series and place of opening.
+pub(super) type NestedLifetimes = BTreeMap<(u32, u64), Hist>;
+
+/// A chain of slots, from a granule to one that is over.
+struct Chain {
+    /// Each slot, and what it said it was nested in.
+    links: Vec<(usize, u64)>,
+    /// When the last one was closed; 0: not known, its slot serves another granule by now.
+    closed_ns: u64,
+}
+
+impl Session {
+    /// Ends the open granules that are nested in one that is over; returns how many.
+    pub fn end_nested(&mut self) -> usize {
+        let mut ended = 0;
+        for index in 0..self.filled(cursor::SLOT, self.slots.len()) {
+            let seen = self.slot_word(index, offset_of!(Slot, state));
+            if seen & state::USED == 0
+                || seen & (state::CLOSED | state::DETACHED | state::RETIRING) != 0
+            {
+                continue;
+            }
+            // A thread may be moving a part of the chain in this instant: it must be the same when it is looked at
+            // again, after its end was found closed.
+            let Some(chain) = self.chain(index).filter(|chain| self.still_holds(chain)) else {
+                continue;
+            };
+            if self.end_granule(index, seen, &chain) {
+                ended += 1;
+            }
+        }
+        self.free_moved();
+        ended
+    }
+
+    /// Gives back the slots that granules have left for others, once nothing that is open is nested in them.
+    fn free_moved(&mut self) {
+        let mut left = Vec::new();
+        let mut wanted = BTreeSet::new();
+        for index in 0..self.filled(cursor::SLOT, self.slots.len()) {
+            let seen = self.slot_word(index, offset_of!(Slot, state));
+            if state::is_moved(seen) {
+                left.push((index, seen));
+            } else if seen & state::USED == 0 || seen & state::CLOSED != 0 {
+                continue;
+            }
+            wanted.insert(place_of::slot(self.slot_word(index, offset_of!(Slot, parent_at))));
+        }
+        let now = now_ns();
+        for (index, seen) in left {
+            // A thread that has just looked it up may not have written down yet that it is nested in it.
+            let closed_ns = self.slot_word(index, offset_of!(Slot, closed_ns));
+            let is_wanted = wanted.contains(&(index as u32));
+            if is_wanted || now.saturating_sub(closed_ns) < QUARANTINE_NS {
+                continue;
+            }
+            let Some(word) = self.slots.word(index, offset_of!(Slot, state) / 8) else { continue };
+            let free = seen & !state::FLAGS;
+            let mine =
+                word.compare_exchange(seen, free, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            if mine && self.free_slots.push(index as u32, 0).is_ok() {
+                self.move_level(cursor::FREE_SLOTS, 1);
+            }
+        }
+    }
+
+    fn slot_word(&self, index: usize, offset: usize) -> u64 {
+        self.slots.word(index, offset / 8).map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
+    /// From the granule in a slot to the first that is over; `None` where all of them are open.
+    fn chain(&self, index: usize) -> Option<Chain> {
+        let mut links = Vec::new();
+        let mut at = index;
+        while links.len() < MAX_NESTING {
+            let parent = self.slot_word(at, offset_of!(Slot, parent_at));
+            if parent & parent_of::SET == 0 {
+                return None;
+            }
+            links.push((at, parent));
+            at = place_of::slot(parent) as usize;
+            if at >= self.slots.len() {
+                return None;
+            }
+            let seen = self.slot_word(at, offset_of!(Slot, state));
+            if state::generation(seen) != place_of::generation(parent) {
+                return Some(Chain { links, closed_ns: 0 });
+            }
+            if seen & state::CLOSED != 0 && !state::is_moved(seen) {
+                let closed_ns = self.slot_word(at, offset_of!(Slot, closed_ns));
+                return Some(Chain { links, closed_ns });
+            }
+        }
+        None
+    }
+
+    fn still_holds(&self, chain: &Chain) -> bool {
+        let says = |at: usize| self.slot_word(at, offset_of!(Slot, parent_at));
+        chain.links.iter().all(|(at, parent)| says(*at) == *parent)
+    }
+
+    /// Closes the granule in a slot, whose state is `seen` if nothing has happened to it since; its members go with it.
+    fn end_granule(&mut self, index: usize, seen: u64, chain: &Chain) -> bool {
+        let slot = self.slots.get(index);
+        let parent_closed_ns = chain.closed_ns;
+        let next = (seen | state::CLOSED | state::STRAGGLER) & !(state::LIVE | state::MIGRATED);
+        let (Some(word), Some(closed), Some(bytes)) = (
+            self.slots.word(index, offset_of!(Slot, state) / 8),
+            self.slots.word(index, offset_of!(Slot, closed_ns) / 8),
+            self.slots.word(index, offset_of!(Slot, live_bytes) / 8),
+        ) else {
+            return false;
+        };
+        if word.compare_exchange(seen, next, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return false;
+        }
+        closed.store(now_ns(), Ordering::SeqCst);
+        let bytes = bytes.swap(0, Ordering::SeqCst);
+        // One CPU's counters: the kernel side adds to them atomically, too.
+        let add = |offset: usize, count: u64| {
+            if let Some(word) = self.totals.word(slot.series as usize, offset / 8) {
+                word.fetch_add(count, Ordering::SeqCst);
+            }
+        };
+        add(offset_of!(Totals, freed_in_bulk), state::live(seen));
+        add(offset_of!(Totals, freed_bytes), bytes);
+        add(offset_of!(Totals, ended_with_parent), 1);
+        let open = offset_of!(SeriesState, open_now) / 8;
+        if let Some(word) = self.series_state.word(slot.series as usize, open) {
+            word.fetch_sub(1, Ordering::SeqCst);
+        }
+        if slot.opened_ns != 0 && parent_closed_ns >= slot.opened_ns {
+            let lifetimes = self.nested_lifetimes.entry((slot.series, slot.place)).or_default();
+            lifetimes.record(parent_closed_ns - slot.opened_ns);
+        }
+        true
+    }
+}
