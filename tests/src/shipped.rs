@@ -78,14 +78,6 @@ pub const ROWS: &[Row] = &[
         start: live::svnserve,
     },
     Row {
-        profile: "cxx-pmr",
-        needs: Needs::Usual(&["libstdc++6"]),
-        files: &["/usr/lib/x86_64-linux-gnu/libstdc++.so.6"],
-        absent: &[],
-        silent: &[],
-        start: || live::target("pmr", &["rounds=20"]),
-    },
-    Row {
         profile: "bind",
         needs: Needs::Real(&["bind9", "bind9-libs"]),
         files: &["/usr/lib/x86_64-linux-gnu/libisc-9*.so"],
@@ -107,12 +99,28 @@ pub const ROWS: &[Row] = &[
         start: servers::named,
     },
     Row {
+        profile: "cxx-pmr",
+        needs: Needs::Usual(&["libstdc++6"]),
+        files: &["/usr/lib/x86_64-linux-gnu/libstdc++.so.6"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("pmr", &["rounds=20"]),
+    },
+    Row {
         profile: "epoch-demo",
         needs: Needs::Nothing,
         files: &["epoch_demo"],
         absent: &[],
         silent: &[],
         start: || live::target("epoch_demo", &["epochs=100"]),
+    },
+    Row {
+        profile: "glibc-heap",
+        needs: Needs::Usual(&["libc6", "libc6-dbg"]),
+        files: &["/usr/lib/x86_64-linux-gnu/libc.so.6"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("heaps", &["mode=kinds"]),
     },
     Row {
         profile: "haproxy",
@@ -132,6 +140,14 @@ pub const ROWS: &[Row] = &[
             Except { what: "open create_pool", why: "pools are made at the start" },
         ],
         start: servers::haproxy,
+    },
+    Row {
+        profile: "libdrainprof",
+        needs: Needs::Nothing,
+        files: &["granule_calls"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("granule_calls", &[]),
     },
     Row {
         profile: "mariadb",
@@ -174,6 +190,14 @@ pub const ROWS: &[Row] = &[
             },
         ],
         start: live::postgres,
+    },
+    Row {
+        profile: "temporal-slab",
+        needs: Needs::Nothing,
+        files: &["temporal"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("temporal", &["destroy=1"]),
     },
     Row {
         profile: "varnish",
