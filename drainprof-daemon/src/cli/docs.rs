@@ -141,8 +141,8 @@ fn drainprof_words(line: &str) -> Option<Vec<String>> {
     if line.split_whitespace().next() != Some("drainprof") {
         return None;
     }
-    // What a process substitution gives is a number here.
-    let mut rest = line.to_owned();
+    // What a process substitution gives is a number here, and so is the last process that was put behind.
+    let mut rest = line.replace("$!", "4242");
     while let (Some(start), Some(end)) = (rest.find("$("), rest.find(')')) {
         rest.replace_range(start..=end, "4242");
     }
