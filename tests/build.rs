@@ -31,7 +31,7 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Shared objects: one that a target opens, and one that is preloaded.
-const PLUGINS: &[&str] = &["apr_counts", "places_plugin"];
+const PLUGINS: &[&str] = &["apr_counts", "places_plugin", "talloc_counts"];
 
 fn main() -> Result<()> {
     let sources = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);

@@ -13,6 +13,7 @@ pub mod paths;
 pub mod postgresql;
 pub mod process;
 pub mod subversion;
+pub mod talloc;
 pub mod target;
 pub mod tracer;
 pub mod truth;

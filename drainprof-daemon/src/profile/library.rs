@@ -23,6 +23,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
+    ("talloc.toml", include_str!("../../../profiles/talloc.toml")),
 ];
 
 /// The text of a built-in profile, by its file name.
