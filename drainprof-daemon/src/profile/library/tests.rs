@@ -75,7 +75,7 @@ fn later_ones_override_earlier_ones() {
     assert_eq!(library.get("postgresql").unwrap().source, Source::File(file));
     assert!(library.get("epoch-demo").is_some() && library.get("nothing").is_none());
     let names: Vec<_> = library.iter().map(|profile| profile.name.as_str()).collect();
-    assert_eq!(names, ["apr", "epoch-demo", "nginx", "own", "postgresql"]);
+    assert_eq!(names, ["apr", "epoch-demo", "nginx", "own", "postgresql", "talloc"]);
 }
 
 /// Whatever is wrong with a file, the error says which file it is.
