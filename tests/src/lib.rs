@@ -21,6 +21,7 @@ pub mod redis;
 pub mod runtimes;
 pub mod shipped;
 pub mod subversion;
+pub mod talloc;
 pub mod target;
 pub mod tracer;
 pub mod truth;

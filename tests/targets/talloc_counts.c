@@ -21,11 +21,12 @@ enum { BUCKETS = 1 << 16 };
 typedef struct chunk {
     void *at;
     unsigned long serial;
+    unsigned long seen; /* the last walk that has met it */
     struct chunk *next;
 } chunk;
 
 static chunk *chunks[BUCKETS];
-static unsigned long serials;
+static unsigned long serials, walks;
 static unsigned long opened, closed, resets, ended, moved, reparented, refused, open_now, named;
 
 static void *real(const char *name)
@@ -109,28 +110,28 @@ static list below(void *at)
     return found;
 }
 
-static void went(list found)
+static void meet(const void *at, int depth, int most, int is_reference, void *private)
 {
-    for (size_t i = 0; i < found.used; i++) {
-        chunk *now = *find(found.all[i].at);
-        if (now && now->serial == found.all[i].serial && gone(now->at))
-            ended++;
-    }
-    free(found.all);
+    (void)depth, (void)most, (void)private;
+    chunk *found = *find(at);
+    if (found && !is_reference)
+        found->seen = walks;
 }
 
-/* A chunk has got another parent: if it was below one that is being freed in this moment (a destructor may do that), it
- * does not go with it, nor does what is below itself. */
-static void saved(void *at)
+/* What was below a chunk has gone with it, but for what is still somewhere in the tree: a destructor has refused, or has
+ * given it another parent. */
+static void went(list found)
 {
-    list found = below(at);
-    chunk *own = *find(at);
-    if (own)
-        own->serial = ++serials;
+    void (*walk)(const void *, int, int, void (*)(const void *, int, int, int, void *), void *) =
+        (void (*)(const void *, int, int, void (*)(const void *, int, int, int, void *), void *))real(
+            "talloc_report_depth_cb");
+    walks++;
+    if (found.used)
+        walk(NULL, 0, -1, meet, NULL); /* from the top */
     for (size_t i = 0; i < found.used; i++) {
         chunk *now = *find(found.all[i].at);
-        if (now)
-            now->serial = ++serials;
+        if (now && now->serial == found.all[i].serial && now->seen != walks && gone(now->at))
+            ended++;
     }
     free(found.all);
 }
@@ -231,10 +232,8 @@ void *_talloc_steal_loc(const void *parent, const void *at, const char *where)
     void *(*next)(const void *, const void *, const char *) =
         (void *(*)(const void *, const void *, const char *))real("_talloc_steal_loc");
     void *got = next(parent, at, where);
-    if (got) {
+    if (got)
         reparented++;
-        saved(got);
-    }
     return got;
 }
 
@@ -244,6 +243,12 @@ void talloc_set_name_const(const void *at, const char *name)
         (void (*)(const void *, const char *))real("talloc_set_name_const");
     next(at, name);
     named++;
+}
+
+/* Chunks without a parent get one, so that there is a top from which all are found. */
+__attribute__((constructor)) static void begin(void)
+{
+    ((void (*)(void))real("talloc_enable_null_tracking_no_autofree"))();
 }
 
 __attribute__((destructor)) static void tell(void)

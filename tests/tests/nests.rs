@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
-    environment::{chaos_seed, requires_root},
+    environment::{self, chaos_seed, requires_root},
     target::Target,
-    tracer::{Traced, Tracer, trace, trace_from_start},
+    tracer::{Traced, Tracer, run_to_end, trace, trace_from_start},
 };
 use serde_json::{Value, json};
 
@@ -92,6 +92,22 @@ fn granules_at_other_levels() -> Result<()> {
             assert_eq!(of(told, key), of(truth, key), "{key}");
         }
         assert_eq!(told["objects"], Value::Null);
+    }
+    Ok(())
+}
+
+/// A granule in a sample would wait for the end of a parent that is not in it: such a profile is not sampled.
+#[test]
+fn nested_granules_are_not_sampled() -> Result<()> {
+    if requires_root() {
+        let target = Target::start("nests", &[])?;
+        let pid = target.pid().to_string();
+        let profile = environment::profile("nests");
+        let args = ["attach", "-p", &pid, "--profile", &profile, "--sample", "1/4"];
+        let refused = run_to_end(&args)?;
+        assert_eq!(refused.code, Some(2), "{}", refused.talk());
+        ensure!(refused.talk().contains("leave out --sample"), "{}", refused.talk());
+        target.kill()?;
     }
     Ok(())
 }

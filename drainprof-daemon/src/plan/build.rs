@@ -122,6 +122,15 @@ pub enum PlanError {
         /// Object, address and reason of each that was tried.
         tried: Vec<String>,
     },
+    /// Its granules cannot be sampled one by one.
+    #[error(
+        "profile {profile}: granules end with the ones that they are nested in, which a sample may lack; leave out \
+         --sample"
+    )]
+    Sampled {
+        /// The profile.
+        profile: String,
+    },
     /// An expression of a probe cannot be compiled for this object.
     #[error("profile {profile}: probe {address} in {object}: {what}")]
     Compile {

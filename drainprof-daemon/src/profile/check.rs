@@ -367,4 +367,6 @@ fn number_for(name: impl Hash) -> u64 {
 }
 
 #[cfg(test)]
+mod role_tests;
+#[cfg(test)]
 mod tests;

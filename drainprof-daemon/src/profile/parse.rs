@@ -309,7 +309,7 @@ pub(super) fn symbol(text: &str) -> Result<Address, String> {
 /// A build id, in lower case.
 pub(super) fn build(text: &str) -> Result<String, String> {
     let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if hex && text.len() % 2 == 0 && (2..=128).contains(&text.len()) {
+    if hex && text.len().is_multiple_of(2) && (2..=128).contains(&text.len()) {
         Ok(text.to_ascii_lowercase())
     } else {
         Err(format!("expected a build id in hexadecimal, found `{text}`"))

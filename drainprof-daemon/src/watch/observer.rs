@@ -251,6 +251,7 @@ impl Observer {
             &image,
             &self.library,
             &self.options,
+            self.config.sample,
             &mut self.allocators,
         )?;
         Ok(found)

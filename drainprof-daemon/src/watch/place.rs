@@ -43,6 +43,7 @@ pub(super) fn plans(
     image: &Image,
     library: &Library,
     options: &ObserverOptions,
+    sample: u32,
     allocators: &mut Vec<Allocator>,
 ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
     let mut plans = Vec::new();
@@ -76,7 +77,12 @@ pub(super) fn plans(
             profile::compile(profile, probe, level, allocator, resolver)
                 .map_err(|error| error.to_string())
         };
-        match build(request, &objects, &profile::wanted, &compile) {
+        let planned = if profile.nested && sample > 1 {
+            Err(PlanError::Sampled { profile: profile.name.clone() })
+        } else {
+            build(request, &objects, &profile::wanted, &compile)
+        };
+        match planned {
             Ok(plan) => {
                 findings.extend(plan.findings.iter().cloned());
                 plans.push(plan);
