@@ -38,7 +38,8 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Shared objects: one that a target opens, and one that is preloaded.
-const PLUGINS: &[&str] = &["apr_counts", "isc_counts", "places_plugin", "talloc_counts", "tcmalloc_counts"];
+const PLUGINS: &[&str] =
+    &["apr_counts", "isc_counts", "places_plugin", "talloc_counts", "tcmalloc_counts"];
 
 fn main() -> Result<()> {
     let sources = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
