@@ -11,6 +11,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tempfile::TempDir;
 
 use crate::{
@@ -125,5 +129,18 @@ impl Zone {
             ensure!(answer.windows(4).any(|window| window == ANSWER), "a wrong answer: {answer:?}");
         }
         Ok(())
+    }
+}
+
+impl Drop for Zone {
+    fn drop(&mut self) {
+        // A `named` that drainprof started, and that a test which failed has left behind.
+        let Ok(pid) = self.pid() else { return };
+        let ours = self.directory.path().to_string_lossy().into_owned();
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&command).contains(&ours) {
+            // It may end at this very moment.
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        }
     }
 }

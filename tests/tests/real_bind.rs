@@ -88,6 +88,31 @@ fn own_counts_agree() -> Result<()> {
     Ok(())
 }
 
+/// Contexts have the names that `named` gives them once it has made them.
+#[test]
+fn contexts_have_names() -> Result<()> {
+    if requires_root() {
+        let zone = Zone::new()?;
+        let mut named = Process::start("named", zone.named()?)?;
+        named.expect_err_containing(RUNNING)?;
+        let tracer = Tracer::attach(&[named.pid()], "bind", &[])?;
+        named.signal(Signal::SIGHUP)?;
+        named.expect_err_containing(RUNNING)?;
+        zone.ask(1)?;
+        tracer.interrupt()?;
+        let allocator = contexts(&tracer.finish()?)?;
+        let open = allocator["open_granules"].as_array().context("a list")?;
+        let mut names: Vec<_> =
+            open.iter().filter_map(|granule| granule["label"].as_str()).collect();
+        names.sort_unstable();
+        // Those of the view and of named's own, which the reload has made anew; caches are kept.
+        assert_eq!(names, ["ADB", "ADB", "ADB_dynamic", "ADB_dynamic"], "{open:?}");
+        named.signal(Signal::SIGTERM)?;
+        named.wait()?;
+    }
+    Ok(())
+}
+
 /// A `named` that ran before has its configuration loaded anew: the contexts of the view before end, drained, as
 /// many as begin. Those are older than the attach, and their own counts decide.
 #[test]

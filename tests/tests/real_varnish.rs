@@ -96,11 +96,11 @@ fn what_waits_is_held() -> Result<()> {
     if requires_root() {
         let varnish = Varnish::start()?;
         let tracer = Tracer::attach(&[varnish.child], "varnish", &[])?;
-        let mut held = Vec::new();
+        let mut waiting = Vec::new();
         let mut hold = |text: &str| -> Result<()> {
             let mut client = Client::connect(varnish.port)?;
             client.send(text)?;
-            held.push(client);
+            waiting.push(client);
             Ok(())
         };
         for _ in 0..5 {
@@ -124,7 +124,7 @@ fn what_waits_is_held() -> Result<()> {
             assert!(of.iter().all(|granule| granule["bytes"] == size), "{pool} {size}: {of:?}");
         }
         assert_eq!(open.len(), 20);
-        drop((held, idle));
+        drop((waiting, idle));
         varnish.quit()?;
     }
     Ok(())

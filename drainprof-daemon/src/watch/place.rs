@@ -58,7 +58,7 @@ pub(super) fn plans(
             }
         };
         let followed = follow_ifuncs(process, image, &ifuncs(profile, &objects));
-        let level = level(profile, options)?;
+        let level = level(profile, options.level, !options.profiles.is_empty())?;
         let allocator = number(allocators, profile, level);
         let request = Request {
             profile,
@@ -126,14 +126,14 @@ pub(super) fn wanted<'a>(
     })
 }
 
-/// The level to look at a profile with. One of many that was not asked for looks as deep as it can; one that was
-/// asked for must offer the level.
-fn level(profile: &Profile, options: &ObserverOptions) -> Result<Level, ObserveError> {
+/// The level to look at a profile with. One of many looks as deep as it can; one that was named must offer the level
+/// that is asked for.
+fn level(profile: &Profile, asked: Option<Level>, named: bool) -> Result<Level, ObserveError> {
     let offers = profile::levels(profile);
-    let Some(asked) = options.level else { return Ok(profile::default_level(profile)) };
+    let Some(asked) = asked else { return Ok(profile::default_level(profile)) };
     let deepest = offers.iter().copied().filter(|&level| level <= asked).max();
     match deepest {
-        Some(level) if level == asked || options.profiles.is_empty() => Ok(level),
+        Some(level) if level == asked || !named => Ok(level),
         _ => Err(ObserveError::Level {
             profile: profile.name.clone(),
             level: asked,
@@ -205,5 +205,24 @@ impl Observer {
         plans
             .iter()
             .all(|plan| plan.probes.iter().all(|probe| self.in_place(probe, plan.allocator, scope)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A profile without objects stays at `boundary` where it is one of many, and is refused where it was named.
+    #[test]
+    fn levels_that_are_not_offered() {
+        let library = Library::built_in().unwrap();
+        let shallow = library.get("varnish").unwrap();
+        for asked in [Level::Boundary, Level::Objects, Level::Stacks] {
+            assert_eq!(level(shallow, Some(asked), false).unwrap(), Level::Boundary);
+            assert_eq!(level(shallow, Some(asked), true).is_ok(), asked == Level::Boundary);
+        }
+        let deep = library.get("nginx").unwrap();
+        assert_eq!(level(deep, Some(Level::Stacks), false).unwrap(), Level::Stacks);
+        assert_eq!(level(deep, None, true).unwrap(), profile::default_level(deep));
     }
 }
