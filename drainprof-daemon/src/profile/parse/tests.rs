@@ -364,7 +364,7 @@ fn every_key_is_documented() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 7 + 4 + 1 + 15);
+    assert_eq!(keys, 8 + 4 + 2 + 15);
     for word in Role::ALL.map(Role::name).iter().chain(&["drain", "bulk", "slab"]) {
         assert!(docs.contains(&format!("`{word}`")), "{word} is not in docs/profiles.md");
     }
