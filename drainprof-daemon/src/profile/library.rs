@@ -25,8 +25,8 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("cxx-pmr.toml", include_str!("../../../profiles/cxx-pmr.toml")),
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
     ("glibc-heap.toml", include_str!("../../../profiles/glibc-heap.toml")),
-    ("haproxy.toml", include_str!("../../../profiles/haproxy.toml")),
     ("haproxy-pools.toml", include_str!("../../../profiles/haproxy-pools.toml")),
+    ("haproxy.toml", include_str!("../../../profiles/haproxy.toml")),
     ("libdrainprof.toml", include_str!("../../../profiles/libdrainprof.toml")),
     ("libxml2.toml", include_str!("../../../profiles/libxml2.toml")),
     ("malloc-glibc.toml", include_str!("../../../profiles/malloc-glibc.toml")),
@@ -38,10 +38,11 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
     ("php.toml", include_str!("../../../profiles/php.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
+    ("talloc.toml", include_str!("../../../profiles/talloc.toml")),
     ("tcmalloc.toml", include_str!("../../../profiles/tcmalloc.toml")),
     ("temporal-slab.toml", include_str!("../../../profiles/temporal-slab.toml")),
-    ("varnish.toml", include_str!("../../../profiles/varnish.toml")),
     ("varnish-workspace.toml", include_str!("../../../profiles/varnish-workspace.toml")),
+    ("varnish.toml", include_str!("../../../profiles/varnish.toml")),
 ];
 
 /// The text of a built-in profile, by its file name.
