@@ -38,7 +38,8 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Shared objects: one that a target opens, and one that is preloaded.
-const PLUGINS: &[&str] = &["apr_counts", "isc_counts", "places_plugin", "tcmalloc_counts"];
+const PLUGINS: &[&str] =
+    &["apr_counts", "isc_counts", "places_plugin", "talloc_counts", "tcmalloc_counts"];
 
 fn main() -> Result<()> {
     let sources = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
@@ -77,7 +78,7 @@ fn main() -> Result<()> {
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
     }
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    for name in ["places_cpp", "paths_cpp", "arenas_cpp", "inlined", "pmr"] {
+    for name in ["places_cpp", "paths_cpp", "arenas_cpp", "inlined", "pmr", "malloc_family"] {
         let source = sources.join("targets").join(name).with_extension("cc");
         run(Command::new(&compiler).args(COMMON).arg(source).arg("-o").arg(out.join(name)))?;
     }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// What `named` says once it answers.
-pub const RUNNING: &str = " running";
+pub const RUNNING: &str = "all zones loaded";
 
 /// A question for the address of `www.example.test`.
 const QUESTION: &[u8] =

@@ -154,13 +154,28 @@ pub fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
 
 /// Waits until all threads of a process wait for events: what is there already is never waited for.
 pub fn idle(pid: u32) -> Result<()> {
-    use nix::libc::{SYS_epoll_pwait, SYS_epoll_wait, SYS_futex, SYS_poll};
+    use nix::libc::{
+        SYS_clock_nanosleep, SYS_epoll_pwait, SYS_epoll_wait, SYS_futex, SYS_io_getevents,
+        SYS_io_uring_enter, SYS_poll, SYS_ppoll, SYS_pselect6, SYS_rt_sigtimedwait, SYS_select,
+    };
 
+    const WAITS: [i64; 11] = [
+        SYS_clock_nanosleep,
+        SYS_epoll_pwait,
+        SYS_epoll_wait,
+        SYS_futex,
+        SYS_io_getevents,
+        SYS_io_uring_enter,
+        SYS_poll,
+        SYS_ppoll,
+        SYS_pselect6,
+        SYS_rt_sigtimedwait,
+        SYS_select,
+    ];
     let sleeps = |text: &str| {
+        // The first word is the number of the call that the thread sleeps in, or says that it runs.
         let call = text.split_whitespace().next().and_then(|word| word.parse::<i64>().ok());
-        call.is_some_and(|call| {
-            [SYS_epoll_wait, SYS_epoll_pwait, SYS_futex, SYS_poll].contains(&call)
-        })
+        call.is_some_and(|call| WAITS.contains(&call))
     };
     until(&format!("{pid} has nothing to do"), || {
         let threads = fs::read_dir(format!("/proc/{pid}/task"))?;

@@ -17,6 +17,7 @@ pub mod paths;
 pub mod php;
 pub mod postgresql;
 pub mod process;
+pub mod redis;
 pub mod runtimes;
 pub mod shipped;
 pub mod subversion;

@@ -28,13 +28,15 @@ impl Server {
         install.args(["--no-defaults", "--user=root", "--skip-test-db"]);
         install.arg("--auth-root-authentication-method=normal");
         install.arg(format!("--datadir={}", data.display()));
-        let output = install.output()?;
+        // Temporary tables of two installations at once would meet.
+        let output = install.env("TMPDIR", directory.path()).output()?;
         ensure!(output.status.success(), "mariadb-install-db failed: {output:?}");
         let mut command = Command::new(which("mariadbd").context("mariadbd is installed")?);
         command.args(["--no-defaults", "--user=root", "--skip-networking"]);
         command.arg(format!("--datadir={}", data.display()));
         command.arg(format!("--socket={}", directory.path().join("socket").display()));
         command.arg(format!("--pid-file={}", directory.path().join("pid").display()));
+        command.arg(format!("--tmpdir={}", directory.path().display()));
         // Small, and no more durable than a test needs.
         command.args(["--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0"]);
         command.args(["--innodb-log-file-size=8M", "--innodb-fast-shutdown=2"]);

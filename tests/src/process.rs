@@ -118,6 +118,12 @@ impl Process {
         Ok(lines.seen[before..lines.seen.len() - 1].to_vec())
     }
 
+    /// Waits for a line on stdout that contains `text`, and returns the line.
+    pub fn expect_out_containing(&mut self, text: &str) -> Result<String> {
+        let lines = self.out.as_mut().context("the child's stdout is not read")?;
+        expect(&self.name, "stdout", lines, &|line| line.contains(text), text)
+    }
+
     /// Waits for a line on stderr that begins with `prefix`, and returns the line.
     pub fn expect_err(&mut self, prefix: &str) -> Result<String> {
         expect(&self.name, "stderr", &mut self.err, &|line| line.starts_with(prefix), prefix)

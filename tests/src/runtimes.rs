@@ -60,6 +60,16 @@ pub fn closed_bytes(allocator: &Value) -> Result<u64> {
     Ok(format!("{:.0}", mean * closed).parse()?)
 }
 
+/// Probes that were never hit, by their symbols.
+pub fn silent_probes(outcome: &Outcome) -> Result<Vec<String>> {
+    let targets = outcome.report()["targets"].as_array().context("a list of targets")?;
+    let probes = targets.iter().filter_map(|target| target["probes"].as_array()).flatten();
+    Ok(probes
+        .filter(|probe| probe["entries"] == 0)
+        .map(|probe| probe["symbol"].to_string())
+        .collect())
+}
+
 /// How often the probe at `symbol` was hit, and how many of the hits its `when` rejected.
 pub fn hits(outcome: &Outcome, symbol: &str) -> Result<[u64; 2]> {
     let targets = outcome.report()["targets"].as_array().context("a list of targets")?;

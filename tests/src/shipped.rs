@@ -239,7 +239,13 @@ pub fn misfires(row: &Row) -> Result<Vec<String>> {
     check.signal(Signal::SIGINT)?;
     let checked = check.finish()?;
     live.end()?;
-    ensure!(checked.status.success(), "profile check: {:?}", checked.stderr);
+    ensure!(
+        checked.status.success(),
+        "profile check: {} {:?} {:?}",
+        checked.status,
+        checked.stderr,
+        checked.stdout
+    );
     let hits = hits(&checked.stdout);
     ensure!(!hits.is_empty(), "profile check shows no probe: {:?}", checked.stdout);
     let silent = |probe: &str| hits.get(probe).is_some_and(|hits| *hits == 0);

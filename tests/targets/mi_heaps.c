@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-enum { BLOCKS = 18, WAYS = 18 };
+enum { BLOCKS = 21, WAYS = 21 };
 
 static void *(*heap_new)(void), *(*heap_malloc)(void *, size_t), *(*heap_small)(void *, size_t);
 static void *(*heap_zalloc)(void *, size_t), *(*heap_calloc)(void *, size_t, size_t);
@@ -18,6 +18,9 @@ static void *(*heap_mallocn)(void *, size_t, size_t), *(*heap_aligned)(void *, s
 static void *(*heap_zaligned)(void *, size_t, size_t), *(*heap_realloc)(void *, void *, size_t);
 static void *(*heap_rezalloc)(void *, void *, size_t), *(*heap_reallocn)(void *, void *, size_t, size_t);
 static void *(*heap_realign)(void *, void *, size_t, size_t);
+static void *(*heap_rezalign)(void *, void *, size_t, size_t);
+static void *(*heap_realign_at)(void *, void *, size_t, size_t, size_t);
+static void *(*heap_rezalign_at)(void *, void *, size_t, size_t, size_t);
 static char *(*heap_strdup)(void *, const char *), *(*heap_strndup)(void *, const char *, size_t);
 static void *(*heap_new_object)(void *, size_t), *(*heap_new_objects)(void *, size_t, size_t);
 static void (*heap_destroy)(void *), (*heap_delete)(void *), (*block_free)(void *);
@@ -62,6 +65,9 @@ static void load(void) {
     LOAD(heap_rezalloc, "mi_heap_rezalloc");
     LOAD(heap_reallocn, "mi_heap_reallocn");
     LOAD(heap_realign, "mi_heap_realloc_aligned");
+    LOAD(heap_rezalign, "mi_heap_rezalloc_aligned");
+    LOAD(heap_realign_at, "mi_heap_realloc_aligned_at");
+    LOAD(heap_rezalign_at, "mi_heap_rezalloc_aligned_at");
     LOAD(heap_strdup, "mi_heap_strdup");
     LOAD(heap_strndup, "mi_heap_strndup");
     LOAD(heap_new_object, "mi_heap_alloc_new");
@@ -117,6 +123,9 @@ static struct block take(void *heap, struct gen *g, unsigned way, u64 size) {
     case 14: became(g, &block, heap_rezalloc(heap, NULL, size), size); return block;
     case 15: became(g, &block, heap_reallocn(heap, NULL, 2, size), 2 * size); return block;
     case 16: became(g, &block, heap_realign(heap, NULL, size, 64), size); return block;
+    case 17: became(g, &block, heap_rezalign(heap, NULL, size, 32), size); return block;
+    case 18: became(g, &block, heap_realign_at(heap, NULL, size, 64, 16), size); return block;
+    case 19: became(g, &block, heap_rezalign_at(heap, NULL, size, 64, 16), size); return block;
     default:
         block = took(g, heap_malloc(heap, size), size);
         became(g, &block, heap_realign(heap, block.at, 9000 + size, 64), 9000 + size);

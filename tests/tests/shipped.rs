@@ -6,6 +6,7 @@ use drainprof::profile::Library;
 use drainprof_tests::{
     environment::requires_root,
     shipped::{ROWS, all_good, misfires, unresolved},
+    tracer::trace,
 };
 
 /// Every built-in profile has one row, and every row a profile, in the order of their names.
@@ -22,6 +23,18 @@ fn every_profile_has_a_row() -> Result<()> {
 #[test]
 fn symbols_resolve() -> Result<()> {
     all_good(false, unresolved)
+}
+
+/// The demonstration's profile is exact on a program with its layout: with all probes, and with the live count that it
+/// reads from memory.
+#[test]
+fn demonstration_is_exact() -> Result<()> {
+    if requires_root() {
+        trace("epoch_demo", &["epochs=2000"], "epoch-demo", &["--level", "objects"])?.exact();
+        let args = ["epochs=2000", "boundary=1"];
+        trace("epoch_demo", &args, "epoch-demo", &["--level", "boundary"])?.exact();
+    }
+    Ok(())
 }
 
 /// On the live program every probe fires, or the row says why it does not.

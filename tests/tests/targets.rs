@@ -66,6 +66,7 @@ fn truths_add_up() -> Result<()> {
         ("psweep_split", &[]),
         ("epoch_ring", &["epochs=3000"]),
         ("epoch_ring", &["boundary=1"]),
+        ("epoch_demo", &[]),
         ("misuse", &["mode=double_close"]),
         ("misuse", &["mode=reopen"]),
         ("misuse", &["mode=alloc_after_close"]),
@@ -128,6 +129,11 @@ fn truths_add_up() -> Result<()> {
         ("rust_paths", &[]),
         ("thousand", &["closes=1000"]),
         ("delays", &["pins=3"]),
+        ("arenas_cpp", &["rounds=500"]),
+        ("pmr", &["rounds=300"]),
+        ("rust_bumpalo", &[]),
+        ("rust_bumpalo_v0", &[]),
+        ("rust_bumpalo_lto", &[]),
         ("rust_arena", &[]),
         ("rust_slab", &[]),
         ("rust_epochs", &[]),
@@ -142,6 +148,22 @@ fn truths_add_up() -> Result<()> {
 fn truths_beside_usdt_probes_add_up() -> Result<()> {
     for name in ["usdt", "usdt_plain", "usdt_static", "usdt_forms", "usdt_heap", "usdt_otel"] {
         adds_up(name, &[])?;
+    }
+    Ok(())
+}
+
+/// Arenas of the crate bumpalo are the same however the program was compiled, and numbers that can be counted by hand: one
+/// for each request, one for every third, and one for the session.
+#[test]
+fn bumpalo_is_known() -> Result<()> {
+    let truths: Vec<_> = ["rust_bumpalo", "rust_bumpalo_v0", "rust_bumpalo_lto"]
+        .into_iter()
+        .map(|name| Ok(run(name, &[])?.swap_remove(0)))
+        .collect::<Result<_>>()?;
+    for truth in &truths {
+        assert_eq!(truth["allocators"], truths[0]["allocators"]);
+        assert_eq!(count(truth, "granules.opened"), 1000 + 334 + 1);
+        assert_eq!(count(truth, "granules.resets"), 500);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::{path::Path, thread, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
-    elf::{changed_text_bytes, semaphores},
+    elf::{build_id, changed_text_bytes, semaphores},
     environment::{self, requires_root},
     target::Target,
     tracer::{self, Traced, Tracer, trace, trace_from_start},
@@ -231,6 +231,63 @@ fn refusals_say_why() -> Result<()> {
         ensure!(outcome.code != Some(0), "{:?}", outcome.stdout);
         let wanted = "`forms_word`, a symbol that";
         ensure!(outcome.talk().contains(wanted), "{}", outcome.talk());
+    }
+    Ok(())
+}
+
+/// The kernel wants all who probe a place to agree on its semaphore: who comes second is told so, and leaves no probe
+/// behind; alone he is welcome.
+#[test]
+fn a_place_that_is_probed_without_its_semaphore() -> Result<()> {
+    if requires_root() {
+        let path = environment::target("usdt")?;
+        let target = Target::start("usdt", &[])?;
+        let pid = target.pid().to_string();
+        let profile = environment::profile("usdt");
+        let args = ["attach", "-p", &pid, "--profile", &profile, "--dry-run"];
+        let plan = tracer::run_to_end(&args)?.stdout;
+        let line = plan.iter().find(|line| line.contains("usdt:pool:open"));
+        let offset = line.and_then(|line| line.split_once("usdt+")?.1.split_whitespace().next());
+        let text = format!(
+            "schema = 1\nname = \"blunt\"\nkind = \"bulk\"\n[match]\nbuild_id = [\"{}\"]\n[[probe]]\n\
+             role = \"open\"\nat = \"offset:{}\"\ngranule = \"arg0\"\n",
+            build_id(&path)?,
+            offset.with_context(|| format!("no place among {plan:?}"))?,
+        );
+        let directory = tempfile::tempdir()?;
+        let blunt = directory.path().join("blunt.toml");
+        std::fs::write(&blunt, text)?;
+        let first = Tracer::attach(&[target.pid()], &blunt.display().to_string(), &[])?;
+        let second = tracer::run_to_end(&[&args[..5], &OBJECTS].concat())?;
+        assert_eq!(second.code, Some(1), "{}", second.talk());
+        for wanted in ["attaching to usdt:pool:open in", "without its semaphore"] {
+            ensure!(second.talk().contains(wanted), "{wanted}: {}", second.talk());
+        }
+        semaphores_become(target.pid(), &path, &[0; 5])?;
+        first.interrupt()?;
+        first.finish()?;
+        assert_eq!(changed_text_bytes(target.pid(), &path)?, 0);
+        let last = Tracer::attach(&[target.pid()], "usdt", &OBJECTS)?;
+        last.interrupt()?;
+        last.finish()?;
+    }
+    Ok(())
+}
+
+/// Granules are opened at the place of the probe: its function and line.
+#[test]
+fn places_of_opening() -> Result<()> {
+    if requires_root() {
+        let traced = trace("usdt_heap", &[], "usdt_heap", &OBJECTS)?;
+        let places = traced.outcome.report().pointer("/targets/0/allocators/0/lifetimes/places");
+        let places = places.and_then(Value::as_array).context("a list of places")?;
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("targets/usdt_heap.c");
+        let source = std::fs::read_to_string(path)?;
+        let line = source.lines().position(|line| line.contains("memory_heap_new, heap"));
+        let line = line.context("the probe's line")? as u64 + 1;
+        assert_eq!(places.len(), 1, "{places:?}");
+        assert_eq!(places[0]["function"], "usdt_new_heap", "{places:?}");
+        assert_eq!(places[0]["line"], line, "{places:?}");
     }
     Ok(())
 }

@@ -212,7 +212,7 @@ pub struct ProbeFacts {
     pub profile: String,
     /// Its role's name.
     pub role: &'static str,
-    /// The symbol, or `offset:0x…`.
+    /// The symbol, `offset:0x…` or `usdt:provider:name`.
     pub symbol: String,
     /// The object's path as the process sees it.
     pub object: String,

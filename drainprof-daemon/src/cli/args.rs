@@ -4,7 +4,10 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::{diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, report::ReportArgs};
+use super::{
+    diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
+    profile_new::NewArgs, report::ReportArgs,
+};
 use crate::{
     account::Duty,
     export::{FORMATS, PinWeight},
@@ -283,25 +286,21 @@ pub(super) enum ProfileAction {
         name: String,
     },
     /// Check a profile: by itself, against a process, and with --for by watching it at work.
-    Check {
-        /// A name, or a file.
-        profile: String,
-        /// Say what would be probed in this process.
-        #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..))]
-        pid: Option<u32>,
-        /// Attach for this long and say which probes fire, and whether allocs and frees balance.
-        #[arg(long = "for", value_name = "TIME", value_parser = duration, requires = "pid")]
-        time: Option<Duration>,
-        /// The level to check at; default: the deepest that the profile offers.
-        #[arg(long, value_enum)]
-        level: Option<LevelArg>,
-        /// Which instruction of a function may be probed: its first, or the cheapest that sees the same.
-        #[arg(long, value_enum, default_value_t = SitesArg::Cheapest, value_name = "WHICH",
-              env = "DRAINPROF_SITES")]
-        sites: SitesArg,
-        #[command(flatten)]
-        cache: CacheArgs,
-    },
+    #[command(after_help = "Examples:
+  drainprof profile check svc.toml                           does it parse, and what does it offer
+  drainprof profile check svc.toml -p $(pidof -s svc)        where the probes would go
+  drainprof profile check svc.toml -p 4242 --for 5s          which fire, and do allocs and frees balance
+  drainprof profile check svc.toml -p 4242 --for 1m --max-unmatched 2% -o json
+Exit codes: 0 all as it should be (with --for: every probe fired), 5 not so, 4 no such process or no match,
+78 the profile cannot be used.")]
+    Check(CheckArgs),
+    /// Draft a profile from the functions of a program or library. A person has to finish it.
+    #[command(after_help = "Examples:
+  drainprof profile new --from-symbols /usr/sbin/nginx --prefix ngx_ -O nginx.toml
+  drainprof profile new --from-symbols ./svc --prefix arena_
+  drainprof profile new --from-symbols libpool.so.1 --debug-dir ./debug
+What it cannot know (the kind, wrappers that call one another) stands in the draft's comments.")]
+    New(NewArgs),
 }
 
 #[derive(Args, Debug)]

@@ -480,7 +480,7 @@ fn take(
 }
 
 /// Waits until programs that were running when counting stopped have ended: until two readings agree.
-async fn settle(observer: &Observer) {
+pub(super) async fn settle(observer: &Observer) {
     let mut before = observer.totals();
     for _ in 0..SETTLE_TRIES {
         tokio::time::sleep(SETTLE).await;

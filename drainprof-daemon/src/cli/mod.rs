@@ -19,6 +19,8 @@ mod filter;
 mod options;
 mod output;
 mod profile;
+mod profile_check;
+mod profile_new;
 mod report;
 mod run;
 mod saved;

@@ -1,22 +1,21 @@
-//! `drainprof profile`.
+//! `drainprof profile`: the library's profiles, and how plans are shown.
+//!
+//! `profile check` and `profile new` have modules of their own.
 
-use std::{fmt::Write as _, io::Write as _, time::Duration};
+use std::{fmt::Write as _, io::Write as _};
 
 use anyhow::{Context as _, Result};
 
 use super::{
-    args::{CacheArgs, ObserveArgs, ProfileAction, ProfileArgs, SitesArg},
+    args::{ProfileAction, ProfileArgs},
     code,
-    drive::block_on,
     exit::Failure,
-    options,
+    options, profile_check, profile_new,
 };
 use crate::{
-    account::ProbeFacts,
     plan::{AttachPlan, Finding, Member, PlanRow},
-    profile::{self, Level, Profile, Source},
+    profile::{self, Level, Source},
     target::{Process, elf::readable, printable},
-    watch::Observer,
 };
 
 /// Lists, shows and checks profiles.
@@ -24,9 +23,8 @@ pub(super) fn main(args: ProfileArgs) -> Result<u8> {
     match args.action {
         ProfileAction::List => list(),
         ProfileAction::Show { name } => show(&name),
-        ProfileAction::Check { profile, pid, time, level, sites, cache } => {
-            check(&profile, pid, time, level.map(Into::into), sites, cache)
-        }
+        ProfileAction::Check(check) => profile_check::main(&check),
+        ProfileAction::New(new) => profile_new::main(&new),
     }
 }
 
@@ -64,115 +62,6 @@ fn show(name: &str) -> Result<u8> {
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
     Ok(code::OK)
-}
-
-fn check(
-    asked: &str,
-    pid: Option<u32>,
-    time: Option<Duration>,
-    level: Option<Level>,
-    sites: SitesArg,
-    cache: CacheArgs,
-) -> Result<u8> {
-    let (library, names) = options::library(&[asked.to_owned()])?;
-    let profile = names
-        .first()
-        .and_then(|name| library.get(name))
-        .ok_or_else(|| Failure::new(code::NO_TARGET, format!("no profile is called {asked}")))?;
-    let levels = profile::levels(profile);
-    describe(profile, &levels)?;
-    let Some(pid) = pid else { return Ok(code::OK) };
-    let level = level.or_else(|| levels.last().copied());
-    let args = ObserveArgs::for_check(asked, level, sites, cache);
-    let mut observer = options::observer(&args)?;
-    let process = Process::open(pid)?;
-    let (plans, findings) = observer.plan(&process)?;
-    print_plans(&process, &plans, &findings)?;
-    match time {
-        Some(time) => block_on(watch(&mut observer, pid, time)),
-        None => Ok(code::OK),
-    }
-}
-
-fn describe(profile: &Profile, levels: &[Level]) -> Result<()> {
-    let names: Vec<_> = levels.iter().copied().map(Level::name).collect();
-    writeln!(
-        std::io::stdout().lock(),
-        "profile {} ({}): {} probes, kind {}, levels {}; it parses and compiles",
-        profile.name,
-        profile.source,
-        profile.probes.len(),
-        profile.kind.name(),
-        names.join(", ")
-    )?;
-    Ok(())
-}
-
-/// Attaches for a while and says what fired.
-async fn watch(observer: &mut Observer, pid: u32, time: Duration) -> Result<u8> {
-    observer.add(pid, false)?;
-    eprintln!("drainprof: attached {} probes to {pid} for {time:?}", observer.attached());
-    tokio::select! {
-        () = tokio::time::sleep(time) => {}
-        result = tokio::signal::ctrl_c() => result.context("cannot wait for SIGINT")?,
-    }
-    observer.stop();
-    let snapshot = observer.snapshot();
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "\nin {:.1} s:", snapshot.window.as_secs_f64())?;
-    for target in &snapshot.targets {
-        for probe in &target.probes {
-            writeln!(out, "  {}", fired(probe))?;
-        }
-        for allocator in &target.allocators {
-            let totals = &allocator.totals;
-            let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
-            writeln!(
-                out,
-                "  instance {:#x}: {} opened, {} closed; {} allocated, {freed} freed, {} unmatched frees",
-                allocator.instance,
-                totals.opened,
-                totals.drainable + totals.pinned + totals.unknown + totals.closed_plain,
-                totals.allocated,
-                totals.unmatched_frees,
-            )?;
-        }
-    }
-    let silent: usize = snapshot
-        .targets
-        .iter()
-        .map(|target| {
-            let all = || target.probes.iter();
-            all().filter(|probe| probe.is_silent(all())).count()
-        })
-        .sum();
-    if silent > 0 {
-        writeln!(
-            out,
-            "{silent} probes never fired: not called in this time, inlined, or a clone that is named \
-             otherwise"
-        )?;
-    }
-    Ok(code::OK)
-}
-
-fn fired(probe: &ProbeFacts) -> String {
-    let mut text = format!(
-        "{:<8} {:<32} {} hits",
-        probe.role,
-        printable(readable(&probe.symbol)),
-        probe.entries
-    );
-    if probe.at_return {
-        let _ = write!(text, ", {} returns", probe.returns);
-    }
-    if probe.rejected > 0 {
-        let _ = write!(text, ", {} rejected by `when`", probe.rejected);
-    }
-    if probe.faults > 0 {
-        let _ = write!(text, ", {} could not be computed", probe.faults);
-    }
-    text
 }
 
 /// Which instruction is probed, what a hit costs there, and what it would at the function's first.

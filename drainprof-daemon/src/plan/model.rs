@@ -102,7 +102,7 @@ pub struct Site {
     pub file_offset: u64,
     /// Offset in the file of the function's first instruction, by which it is known.
     pub entry_offset: u64,
-    /// The symbol, or `offset:0x…`.
+    /// The symbol, `offset:0x…` or `usdt:provider:name`.
     pub symbol: String,
     /// Other symbols at the same place (aliases).
     pub aliases: Vec<String>,

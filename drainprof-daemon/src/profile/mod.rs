@@ -8,6 +8,7 @@
 mod address;
 mod check;
 mod compile;
+pub mod draft;
 mod error;
 mod eval;
 pub mod expr;

@@ -27,7 +27,8 @@ pub(super) fn judge(
     let limits: BTreeMap<u64, u64> = facts
         .lifetimes
         .iter()
-        .filter(|(_, hist)| hist.count >= OVERDUE_MIN_CLOSES)
+        // Nobody opens a page for a purpose that others like it have fulfilled: the census says what holds it.
+        .filter(|(_, hist)| !facts.profile.implicit && hist.count >= OVERDUE_MIN_CLOSES)
         .filter_map(|(&place, hist)| {
             // A p99 of 0 ns is below the clock's step, and would make every open granule overdue.
             Some((place, hist.quantile(0.99)?.max(1).saturating_mul(OVERDUE_FACTOR)))

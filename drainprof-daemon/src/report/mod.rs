@@ -6,6 +6,7 @@
 
 mod build;
 mod census;
+pub mod coverage;
 pub mod diff;
 pub mod filter;
 pub mod finding;

@@ -60,8 +60,7 @@ impl Live for Named {
         // Another configuration is another view, with contexts of its own.
         self.process.signal(Signal::SIGHUP)?;
         self.process.expect_err_containing(RUNNING)?;
-        self.zone.ask(10)?;
-        idle(self.process.pid())
+        self.zone.ask(10)
     }
 
     fn end(mut self: Box<Self>) -> Result<()> {

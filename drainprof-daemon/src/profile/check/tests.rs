@@ -1,4 +1,4 @@
-//! Groups of probes that stand for one another; the other rules are tested with `parse`.
+//! Groups of probes that stand for one another, and implicit granules; the other rules are tested with `parse`.
 
 use drainprof_common::spec::flags;
 
@@ -117,4 +117,68 @@ fn members_do_not_nest() {
         probe.one_of = None;
     }
     assert_eq!(may_nest(&apart), Ok(true));
+}
+
+/// A profile of implicit granules, changed by one replacement.
+fn read_pages(from: &str, to: &str) -> Result<Profile, ProfileError> {
+    const PAGES: &str = r#"schema = 1
+name = "pages"
+kind = "slab"
+on_request = true
+match = { symbols = "take" }
+granule = { implicit = true, bytes = 4096 }
+
+[[probe]]
+role = "alloc"
+at = "take"
+granule = "ret & ~0xfff"
+object = "ret"
+size = "arg0"
+
+[[probe]]
+role = "free"
+at = "give"
+object = "arg0"
+"#;
+    assert!(PAGES.contains(from), "{from}");
+    parse(&PAGES.replacen(from, to, 1), &Source::File("p.toml".into()))
+}
+
+/// Implicit granules are of kind `slab`, of one size, and nothing but objects that are known by id and size begins or
+/// ends them. All their probes carry the flag, and none looks at boundaries alone.
+#[test]
+fn implicit_granules_have_their_objects() {
+    let good = read_pages("pages", "pages").expect("it is a good profile");
+    assert!(good.implicit && good.on_request);
+    assert_eq!(crate::profile::levels(&good), [Level::Objects, Level::Stacks]);
+    for probe in &good.probes {
+        let spec = compile(&good, probe, Level::Objects, 0, &Anything).expect("it compiles");
+        assert_eq!(spec.flags & flags::IMPLICIT, flags::IMPLICIT);
+    }
+    let plain = read_pages("implicit = true, ", "").expect("lazy slabs are no census");
+    assert!(!plain.implicit);
+    for (from, to, says) in [
+        ("\"slab\"", "\"bulk\"", "p.toml:6:24: only granules of kind `slab` can be implicit"),
+        (", bytes = 4096", "", "p.toml:6:24: the size of an implicit granule is not given"),
+        (
+            "size = \"arg0\"\n",
+            "",
+            "p.toml:9:8: an object of an implicit granule needs its `granule`",
+        ),
+        ("object = \"ret\"\n", "", "p.toml:15:8: this free names no `granule`"),
+        (
+            "role = \"free\"\nat = \"give\"\nobject = \"arg0\"",
+            "role = \"free\"\nat = \"give\"\ngranule = \"arg0\"",
+            "p.toml:16:8: every object of an implicit granule must be known by its id",
+        ),
+        (
+            "[[probe]]\nrole = \"free\"",
+            "[[probe]]\nrole = \"close\"\nat = \"end\"\ngranule = \"arg0\"\n[[probe]]\nrole = \"free\"",
+            "p.toml:16:8: nothing but objects begins or ends an implicit granule, and this is a `close`",
+        ),
+    ] {
+        let error =
+            read_pages(from, to).map_or_else(|error| error.to_string(), |_| "accepted".into());
+        assert!(error.starts_with(says), "{from} → {to}:\n  is     {error}\n  wanted {says}");
+    }
 }

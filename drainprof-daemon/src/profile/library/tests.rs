@@ -59,6 +59,25 @@ fn built_in_levels() {
     }
 }
 
+/// Those of language runtimes and allocator libraries follow objects where that is worth its cost.
+#[test]
+fn levels_of_runtimes_and_libraries() {
+    let library = Library::built_in().unwrap();
+    for (name, kind, default) in [
+        ("cpython", Kind::Bulk, Level::Objects),
+        ("libxml2", Kind::Bulk, Level::Boundary),
+        ("mimalloc", Kind::Bulk, Level::Objects),
+        ("php", Kind::Bulk, Level::Boundary),
+        ("tcmalloc", Kind::Slab, Level::Boundary),
+    ] {
+        let profile = library.get(name).unwrap();
+        assert_eq!((profile.kind, default_level(profile)), (kind, default), "{name}");
+        // None can go deeper than it does of itself, but for call paths where there are objects.
+        let deepest = if default == Level::Objects { Level::Stacks } else { Level::Boundary };
+        assert_eq!(levels(profile).last(), Some(&deepest), "{name}");
+    }
+}
+
 /// Directories override the built-in profiles, later directories earlier ones, and files all of them;
 /// directories that do not exist and files of other kinds are passed over.
 #[test]

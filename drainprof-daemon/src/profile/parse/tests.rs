@@ -108,7 +108,7 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     (
         "summary",
         "sumary",
-        "p.toml:4:1: unknown key `sumary`; expected one of `schema`, `name`, `kind`, `summary`, `match`, `granule`, `versions`, `probe`",
+        "p.toml:4:1: unknown key `sumary`; expected one of `schema`, `name`, `kind`, `summary`, `on_request`, `match`, `granule`, `versions`, `probe`",
     ),
     ("[granule]", "[variants]\n[granule]", "p.toml:12:2: unknown key `variants`"),
     (

@@ -13,8 +13,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
     for subject in case.subjects() {
         let overdue = &subject.shown.overdue;
-        // A page is not opened for a purpose that others like it have fulfilled: the census says what holds it.
-        if overdue.granules == 0 || subject.facts.profile.implicit {
+        if overdue.granules == 0 {
             continue;
         }
         let held = overdue.bytes.filter(|&bytes| bytes > 0);

@@ -10,7 +10,9 @@ mod code;
 mod debug;
 mod demangle;
 mod frames;
+mod functions;
 mod plain;
+mod prototypes;
 mod read;
 mod relocations;
 mod stapsdt;
@@ -25,6 +27,7 @@ use std::{
 
 pub use debug::DebugSearch;
 pub use frames::{FrameSections, PlacedBytes};
+pub use prototypes::{Parameter, Prototype, Prototypes, TypeName};
 pub(crate) use relocations::Slot;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
 pub use types::Types;

@@ -131,6 +131,17 @@ impl From<gimli::Error> for Trouble {
 }
 
 impl Types {
+    /// Where it was read from, escaped.
+    pub(super) fn from(&self) -> &str {
+        &self.from
+    }
+
+    /// The debug information, to be searched.
+    pub(super) fn dwarf(&self) -> Dwarf<'_> {
+        self.sections
+            .borrow_with_sup(self.shared.as_ref(), |bytes| EndianSlice::new(bytes, LittleEndian))
+    }
+
     /// The offset in bytes of member `field` (dots between nested members) in type `type_name`.
     ///
     /// `type_name` may say `struct`, `union` or `class`, and namespaces (`ns::Type`). Where the object
@@ -141,9 +152,7 @@ impl Types {
             return Err(format!("`{}` is no path of members", printable(field)));
         }
         let wanted = Wanted::parse(type_name);
-        let dwarf = self
-            .sections
-            .borrow_with_sup(self.shared.as_ref(), |bytes| EndianSlice::new(bytes, LittleEndian));
+        let dwarf = self.dwarf();
         let mut search = Search {
             left: MAX_ENTRIES,
             deadline: Instant::now() + MAX_TIME,

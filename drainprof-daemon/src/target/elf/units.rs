@@ -133,6 +133,23 @@ impl<'d, 'a> Units<'d, 'a> {
         Ok(self.kept[at.unit].unit.entry(at.offset)?)
     }
 
+    /// The name of the entry at a place.
+    pub(super) fn name_at(&self, at: At) -> Result<Option<Vec<u8>>, Trouble> {
+        let Kept { of, unit } = &self.kept[at.unit];
+        Ok(name_of(self.dwarf_of(*of)?, unit, &unit.entry(at.offset)?))
+    }
+
+    /// The name by which the linker knows the entry at a place, else its own.
+    pub(super) fn linkage_name_at(&self, at: At) -> Result<Option<Vec<u8>>, Trouble> {
+        let Kept { of, unit } = &self.kept[at.unit];
+        let dwarf = self.dwarf_of(*of)?;
+        let entry = unit.entry(at.offset)?;
+        let linkage = entry
+            .attr_value(gimli::DW_AT_linkage_name)
+            .and_then(|value| Some(dwarf.attr_string(unit, value).ok()?.slice().to_vec()));
+        Ok(linkage.or_else(|| name_of(dwarf, unit, &entry)))
+    }
+
     /// Where the type of a member is.
     pub(super) fn type_of(&mut self, child: &Child) -> Result<Option<At>, Trouble> {
         match self.entry(child.at)?.attr_value(gimli::DW_AT_type) {

@@ -1,0 +1,280 @@
+//! `drainprof profile check`: a profile by itself, against a process, and at work.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{
+    args::{CacheArgs, LevelArg, ObserveArgs, PlainFormat, SitesArg, duration},
+    code,
+    drive::{block_on, settle},
+    exit::Failure,
+    options,
+    profile::{plans_json, print_plans},
+};
+use crate::{
+    account::History,
+    plan::{AttachPlan, Finding},
+    profile::{self, Level, Profile},
+    report::{
+        Options, Report, Verdict,
+        coverage::{Balance, Coverage, ProbeCoverage},
+        units,
+    },
+    target::{Process, printable},
+    watch::Observer,
+};
+
+/// The name and version of the JSON document.
+const SCHEMA: &str = "drainprof.check/1";
+/// How often the kernel side's maps and events are looked at meanwhile.
+const TURN: Duration = Duration::from_millis(200);
+
+#[derive(Args, Debug)]
+pub(super) struct CheckArgs {
+    /// A name, or a file.
+    profile: String,
+    /// Say what would be probed in this process.
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    /// Attach for this long and say which probes fire, and whether allocs and frees balance.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration, requires = "pid")]
+    time: Option<Duration>,
+    /// Take this share of frees of unknown objects, no more: 2%, or 0.02. Default: only what objects older
+    /// than the attach do not explain is told.
+    #[arg(long, value_name = "SHARE", value_parser = share, requires = "time")]
+    max_unmatched: Option<f64>,
+    /// The level to check at; default: the deepest that the profile offers.
+    #[arg(long, value_enum)]
+    level: Option<LevelArg>,
+    /// Output format.
+    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
+    format: PlainFormat,
+    /// Which instruction of a function may be probed: its first, or the cheapest that sees the same.
+    #[arg(long, value_enum, default_value_t = SitesArg::Cheapest, value_name = "WHICH",
+          env = "DRAINPROF_SITES")]
+    sites: SitesArg,
+    #[command(flatten)]
+    cache: CacheArgs,
+}
+
+/// A share of one: `0.02`, or `2%`.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    match number.trim().parse::<f64>() {
+        Ok(number) if (0.0..=unit).contains(&number) => Ok(number / unit),
+        _ => Err("expected a share: 2%, or a number from 0 to 1".to_owned()),
+    }
+}
+
+/// The parts of the result that are there.
+struct Checked<'a> {
+    profile: &'a Profile,
+    planned: Option<(Process, Vec<AttachPlan>, Vec<Finding>)>,
+    coverage: Option<Coverage>,
+}
+
+/// Checks a profile as far as the arguments ask.
+pub(super) fn main(args: &CheckArgs) -> Result<u8> {
+    let (library, names) = options::library(std::slice::from_ref(&args.profile))?;
+    let profile = names.first().and_then(|name| library.get(name)).ok_or_else(|| {
+        Failure::new(code::NO_TARGET, format!("no profile is called {}", args.profile))
+    })?;
+    let mut checked = Checked { profile, planned: None, coverage: None };
+    let text = args.format == PlainFormat::Text;
+    if text {
+        describe(profile)?;
+    }
+    if let Some(pid) = args.pid {
+        let level = args.level.map(Into::into);
+        let level = level.or_else(|| profile::levels(profile).last().copied());
+        let observe = ObserveArgs::for_check(&args.profile, level, args.sites, args.cache.clone());
+        let mut observer = options::observer(&observe)?;
+        let process = Process::open(pid)?;
+        let (plans, findings) = observer.plan(&process)?;
+        if text {
+            print_plans(&process, &plans, &findings)?;
+        }
+        if let Some(time) = args.time {
+            let snapshot = block_on(watch(&mut observer, &process, time))?;
+            let report = Report::build(&snapshot, &Options::default());
+            let coverage = Coverage::of(&snapshot, &report, &findings, args.max_unmatched);
+            if text {
+                print_coverage(&coverage)?;
+            }
+            checked.coverage = Some(coverage);
+        }
+        checked.planned = Some((process, plans, findings));
+    }
+    if !text {
+        writeln!(io::stdout().lock(), "{:#}", checked.json())?;
+    }
+    Ok(match &checked.coverage {
+        Some(coverage) if !coverage.proven => Verdict::Incomplete.exit_code(),
+        _ => code::OK,
+    })
+}
+
+impl Checked<'_> {
+    fn json(&self) -> Value {
+        let profile = self.profile;
+        let levels: Vec<_> = profile::levels(profile).into_iter().map(Level::name).collect();
+        let plan = self
+            .planned
+            .as_ref()
+            .map(|(process, plans, findings)| plans_json(process, plans, findings));
+        json!({
+            "schema": SCHEMA,
+            "profile": {
+                "name": profile.name,
+                "source": printable(profile.source.to_string()),
+                "kind": profile.kind.name(),
+                "probes": profile.probes.len(),
+                "levels": levels,
+            },
+            "process": plan,
+            "coverage": self.coverage,
+        })
+    }
+}
+
+fn describe(profile: &Profile) -> Result<()> {
+    let names: Vec<_> = profile::levels(profile).into_iter().map(Level::name).collect();
+    writeln!(
+        io::stdout().lock(),
+        "profile {} ({}): {} probes, kind {}, levels {}; it parses and compiles",
+        profile.name,
+        profile.source,
+        profile.probes.len(),
+        profile.kind.name(),
+        names.join(", ")
+    )?;
+    Ok(())
+}
+
+/// Attaches for a while, and returns what was seen.
+async fn watch(
+    observer: &mut Observer,
+    process: &Process,
+    time: Duration,
+) -> Result<crate::account::Snapshot> {
+    let pid = process.pid;
+    observer.add(pid, false)?;
+    eprintln!("drainprof: attached {} probes to {pid} for {time:?}", observer.attached());
+    let until = Instant::now() + time;
+    // Objects from before the attach are told from missed functions by how it goes on.
+    let mut history = History::default();
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(interrupted);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || !process.is_alive() {
+            break;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(left.min(TURN)) => {}
+            result = &mut interrupted => {
+                result.context("cannot wait for SIGINT")?;
+                break;
+            }
+        }
+        while observer.events(|_, _, _, _| ()) != 0 {}
+        while observer.learn_some_paths() {}
+        observer.relieve();
+        observer.retry_paths();
+        if history.due(observer.observed()) {
+            history.add(observer.moment());
+        }
+    }
+    observer.stop();
+    settle(observer).await;
+    let snapshot = observer.snapshot();
+    let halfway = history.middle(snapshot.observed()).cloned();
+    Ok(crate::account::Snapshot { halfway, ..snapshot })
+}
+
+/// Writes what was seen.
+fn print_coverage(coverage: &Coverage) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "\nin {}:", units::duration(coverage.seconds))?;
+    for probe in &coverage.probes {
+        writeln!(out, "  {}", fired(probe))?;
+        if let Some(why) = &probe.silent {
+            writeln!(out, "           never fired: {why}")?;
+        }
+    }
+    for balance in &coverage.balances {
+        writeln!(out, "  {}", balanced(balance))?;
+    }
+    if let Some(share) = coverage.unmatched_share {
+        writeln!(
+            out,
+            "  unmatched: {} frees of objects whose allocation was not seen ({} of all)",
+            coverage.unmatched_frees,
+            units::percent(share)
+        )?;
+    }
+    for warning in &coverage.warnings {
+        writeln!(out, "  warning {}: {}", warning.code, warning.message)?;
+    }
+    let silent = coverage.probes.iter().filter(|probe| probe.silent.is_some()).count();
+    let verdict = match (coverage.proven, silent) {
+        (true, _) => "proven: every probe fired, and nothing speaks against the profile".to_owned(),
+        (false, 0) => "not proven: see the warnings".to_owned(),
+        (false, silent) => {
+            format!("not proven: {silent} of {} probes never fired", coverage.probes.len())
+        }
+    };
+    writeln!(out, "{verdict}")?;
+    Ok(())
+}
+
+fn fired(probe: &ProbeCoverage) -> String {
+    let mut text = format!("{:<8} {:<32} {} hits", probe.role, probe.symbol, probe.hits);
+    if let Some(returns) = probe.returns {
+        let _ = write!(text, ", {returns} returns");
+    }
+    if probe.rejected > 0 {
+        let _ = write!(text, ", {} rejected by `when`", probe.rejected);
+    }
+    if probe.faults > 0 {
+        let _ = write!(text, ", {} could not be computed", probe.faults);
+    }
+    text
+}
+
+fn balanced(balance: &Balance) -> String {
+    let instance = balance.instance.as_deref().map(|id| format!("instance {id}: "));
+    format!(
+        "{}{} opened, {} closed; {} allocated, {} freed, {} unmatched frees, {} unmatched closes",
+        instance.unwrap_or_default(),
+        balance.opened,
+        balance.closed,
+        balance.allocated,
+        balance.freed,
+        balance.unmatched_frees,
+        balance.unmatched_closes
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A share is written as a number of one or in per cent.
+    #[test]
+    fn shares() {
+        assert_eq!(share("2%"), Ok(0.02));
+        assert_eq!(share("0.5"), Ok(0.5));
+        assert_eq!(share("100%"), Ok(1.0));
+        for bad in ["", "%", "-1%", "101%", "2", "x", "nan"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}

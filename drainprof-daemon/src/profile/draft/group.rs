@@ -1,0 +1,162 @@
+//! Functions that belong to one allocator: by prefix and noun in C, by type elsewhere.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Function, MAX_PROBES,
+    words::{Deed, Reading, read},
+};
+
+/// Most functions that an error lists.
+const MAX_LOOSE: usize = 12;
+
+/// A function with what its name says.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate<'a> {
+    pub(super) function: &'a Function,
+    pub(super) reading: Reading,
+}
+
+/// Functions of one allocator.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group<'a> {
+    /// Scope or prefix, and noun.
+    pub(super) title: String,
+    pub(super) candidates: Vec<Candidate<'a>>,
+    score: u32,
+}
+
+impl<'a> Group<'a> {
+    pub(super) fn having(&self, deed: Deed) -> impl Iterator<Item = &Candidate<'a>> {
+        self.candidates.iter().filter(move |candidate| candidate.reading.deed == deed)
+    }
+
+    /// It opens something, and closes it or empties it.
+    pub(super) fn is_whole(&self) -> bool {
+        let has = |deed| self.having(deed).any(|candidate| candidate.function.unfit.is_none());
+        has(Deed::Open) && (has(Deed::Close) || has(Deed::Reset))
+    }
+
+    fn rate(&mut self) {
+        let some = |deed| u32::from(self.having(deed).next().is_some());
+        let granule = self.candidates.iter().any(|candidate| candidate.reading.granule);
+        let exported = self.candidates.iter().all(|candidate| candidate.function.exported);
+        self.score = 100 * u32::from(self.is_whole())
+            + 8 * some(Deed::Alloc)
+            + 6 * u32::from(granule)
+            + 3 * some(Deed::Close)
+            + 2 * some(Deed::Free)
+            + some(Deed::Reset)
+            + u32::from(exported);
+    }
+}
+
+/// The candidates among the functions.
+fn candidates<'a>(functions: &'a [Function], prefix: Option<&str>) -> Vec<Candidate<'a>> {
+    let asked = |function: &Function| {
+        prefix.is_none_or(|prefix| {
+            function.shown.starts_with(prefix) || function.symbol.starts_with(prefix)
+        })
+    };
+    functions
+        .iter()
+        .filter(|function| asked(function))
+        .filter_map(|function| Some(Candidate { function, reading: read(&function.shown)? }))
+        .collect()
+}
+
+/// All groups, the best first.
+pub(super) fn groups<'a>(functions: &'a [Function], prefix: Option<&str>) -> Vec<Group<'a>> {
+    let all = candidates(functions, prefix);
+    let mut by_key: BTreeMap<(String, String, String), Vec<Candidate<'a>>> = BTreeMap::new();
+    for candidate in &all {
+        let reading = &candidate.reading;
+        let key = (reading.scope.clone(), reading.prefix.clone(), reading.noun.clone());
+        by_key.entry(key).or_default().push(candidate.clone());
+    }
+    let mut groups: Vec<Group<'a>> = by_key
+        .iter()
+        .map(|((scope, prefix, noun), members)| {
+            let mut group =
+                Group { title: title(scope, prefix, noun), candidates: members.clone(), score: 0 };
+            if scope.is_empty() {
+                adopt(&mut group, prefix, noun, &all);
+            }
+            settle_frees(&mut group);
+            group.rate();
+            group
+        })
+        .collect();
+    // By name where they are equally good, so that a draft is the same each time.
+    groups.sort_by(|one, other| other.score.cmp(&one.score).then(one.title.cmp(&other.title)));
+    groups
+}
+
+fn title(scope: &str, prefix: &str, noun: &str) -> String {
+    match (scope, prefix, noun) {
+        ("", "", noun) => noun.to_owned(),
+        ("", prefix, "") => format!("{prefix}_"),
+        ("", prefix, noun) => format!("{prefix}_…{noun}"),
+        (scope, ..) => format!("{scope}::"),
+    }
+}
+
+/// `ngx_palloc` does not say `pool`, and `alloc_obj` says something else: such functions belong to the group
+/// that opens and closes, if it has none of its own.
+fn adopt<'a>(group: &mut Group<'a>, prefix: &str, noun: &str, all: &[Candidate<'a>]) {
+    let opens = group.having(Deed::Open).next().is_some();
+    let closes = group.having(Deed::Close).chain(group.having(Deed::Reset)).next().is_some();
+    if !opens || !closes || group.having(Deed::Alloc).next().is_some() {
+        return;
+    }
+    let is_object =
+        |reading: &Reading| matches!(reading.deed, Deed::Alloc | Deed::Free | Deed::Realloc);
+    let near = |reading: &Reading| {
+        reading.scope.is_empty()
+            && is_object(reading)
+            && !reading.granule
+            && (reading.prefix == prefix && reading.noun.is_empty()
+                || reading.prefix.is_empty() && reading.noun.len() <= 6)
+    };
+    let mut found: Vec<_> =
+        all.iter().filter(|candidate| near(&candidate.reading)).cloned().collect();
+    // `palloc` for a pool: the noun's first letter is in the verb.
+    let initial = noun.chars().next();
+    let lettered = |candidate: &Candidate<'_>| {
+        candidate.reading.prefix == prefix
+            && initial.is_some_and(|initial| candidate.reading.verb.starts_with(initial))
+    };
+    if found.iter().any(&lettered) {
+        found.retain(|candidate| lettered(candidate));
+    }
+    found.truncate(MAX_PROBES);
+    group.candidates.extend(found);
+}
+
+/// `arena_free` closes the arena if it takes nothing else, or if nothing else would close one.
+fn settle_frees(group: &mut Group<'_>) {
+    let closes = group.having(Deed::Close).next().is_some();
+    for candidate in &mut group.candidates {
+        if !candidate.reading.ambiguous {
+            continue;
+        }
+        let parameters = candidate.function.signature.as_ref().map(|found| found.parameters.len());
+        let alone = match parameters {
+            Some(number) => number == 1,
+            None => !closes,
+        };
+        if alone {
+            candidate.reading.deed = Deed::Close;
+        }
+    }
+}
+
+/// Functions that allocate or free, for whoever found no group.
+pub(super) fn loose(functions: &[Function], prefix: Option<&str>) -> Vec<String> {
+    candidates(functions, prefix)
+        .iter()
+        .filter(|candidate| matches!(candidate.reading.deed, Deed::Alloc | Deed::Free))
+        .map(|candidate| super::write::clean(&candidate.function.shown))
+        .take(MAX_LOOSE)
+        .collect()
+}

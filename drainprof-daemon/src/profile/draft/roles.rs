@@ -1,0 +1,298 @@
+//! What each function of a group means, and where its values stand.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Function, MAX_PROBES, Signature, Type,
+    group::{Candidate, Group},
+    words::Deed,
+};
+
+/// Arguments that a probe can name.
+const MAX_ARGUMENT: usize = 6;
+/// Names of parameters that are sizes, and numbers of things of a size.
+const SIZES: &[&str] = &["size", "len", "length", "bytes", "nbytes", "sz", "n", "amount", "nbyte"];
+const NUMBERS: &[&str] = &["nmemb", "count", "number", "nelem", "nitems", "num", "elements"];
+
+/// A probe of the draft.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen<'a> {
+    pub(super) function: &'a Function,
+    pub(super) deed: Deed,
+    /// Keys and values, in order.
+    pub(super) keys: Vec<(&'static str, String)>,
+    /// What a person must look at.
+    pub(super) remarks: Vec<String>,
+}
+
+/// What became of a group's functions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choice<'a> {
+    pub(super) probes: Vec<Chosen<'a>>,
+    /// Functions that are not probed, and why.
+    pub(super) left_out: Vec<(&'a Function, String)>,
+    /// The type of a granule, where it is known.
+    pub(super) granule: Option<String>,
+}
+
+/// Decides what each function of a group means.
+pub(super) fn choose<'a>(group: &Group<'a>, _all: &'a [Function]) -> Choice<'a> {
+    let mut choice = Choice { granule: granule_type(group), ..Choice::default() };
+    let mut used: BTreeSet<u64> = BTreeSet::new();
+    let mut named: BTreeSet<&str> = BTreeSet::new();
+    let frees = group.having(Deed::Free).any(|candidate| candidate.function.unfit.is_none());
+    for deed in [Deed::Open, Deed::Close, Deed::Reset, Deed::Alloc, Deed::Realloc, Deed::Free] {
+        for candidate in group.having(deed) {
+            let function = candidate.function;
+            let why = function
+                .unfit
+                .clone()
+                .or_else(|| wrapper(candidate, group))
+                .or_else(|| foreign(deed, function, choice.granule.as_deref()));
+            if let Some(why) = why {
+                choice.left_out.push((function, why));
+            } else if !used.insert(function.address) || !named.insert(&function.at) {
+                choice.left_out.push((function, "another name of a function above".to_owned()));
+            } else if choice.probes.len() == MAX_PROBES {
+                choice.left_out.push((function, format!("more than {MAX_PROBES} functions")));
+            } else {
+                let probe = probe(candidate, choice.granule.as_deref(), frees);
+                choice.probes.push(probe);
+            }
+        }
+    }
+    choice
+}
+
+/// What most of the opens return, or hand out, or most of the closes take.
+fn granule_type(group: &Group<'_>) -> Option<String> {
+    let opened = group.having(Deed::Open).filter_map(|candidate| {
+        let signature = candidate.function.signature.as_ref()?;
+        let out = signature.parameters.iter().find(|p| p.kind.pointers == 2 && p.kind.record);
+        record(signature.returns.as_ref()).or_else(|| out.map(|p| p.kind.base.clone()))
+    });
+    let closed =
+        group.having(Deed::Close).chain(group.having(Deed::Reset)).filter_map(|candidate| {
+            let signature = candidate.function.signature.as_ref()?;
+            let first =
+                signature.parameters.iter().find(|p| p.kind.pointers > 0 && p.kind.record)?;
+            Some(first.kind.base.clone())
+        });
+    let all: Vec<String> = closed.chain(opened).collect();
+    let most = all.iter().max_by_key(|name| {
+        (all.iter().filter(|other| other == name).count(), std::cmp::Reverse((*name).clone()))
+    })?;
+    Some(most.clone())
+}
+
+fn record(kind: Option<&Type>) -> Option<String> {
+    kind.filter(|kind| kind.record && kind.pointers == 1 && !kind.base.is_empty())
+        .map(|kind| kind.base.clone())
+}
+
+/// A function that calls another one of the same meaning would count twice.
+fn wrapper(candidate: &Candidate<'_>, group: &Group<'_>) -> Option<String> {
+    let own = candidate.function;
+    let inner = group.having(candidate.reading.deed).find(|other| {
+        let other = other.function;
+        other.unfit.is_none()
+            && other.address != own.address
+            && own.calls.contains(&other.address)
+            && !other.calls.contains(&own.address)
+    })?;
+    Some(format!("it calls {}, whose hit counts", super::write::clean(&inner.function.shown)))
+}
+
+/// A function that is known not to take the granule is somebody else's.
+fn foreign(deed: Deed, function: &Function, granule: Option<&str>) -> Option<String> {
+    let signature = function.signature.as_ref()?;
+    let granule = granule?;
+    let takes = signature.parameters.iter().any(|parameter| parameter.kind.base == granule);
+    let gives = signature.returns.as_ref().is_some_and(|kind| kind.base == granule);
+    match deed {
+        Deed::Alloc | Deed::Close | Deed::Reset if !takes => {
+            Some(format!("it takes no {}", super::write::clean(granule)))
+        }
+        Deed::Open if !takes && !gives => {
+            Some(format!("it neither returns nor fills in a {}", super::write::clean(granule)))
+        }
+        _ => None,
+    }
+}
+
+/// Where the values of a function stand.
+fn probe<'a>(candidate: &Candidate<'a>, granule: Option<&str>, frees: bool) -> Chosen<'a> {
+    let function = candidate.function;
+    let deed = candidate.reading.deed;
+    let mut chosen = Chosen { function, deed, keys: Vec::new(), remarks: Vec::new() };
+    match &function.signature {
+        Some(signature) => by_prototype(&mut chosen, signature, granule, frees),
+        None => by_name(&mut chosen, candidate, frees),
+    }
+    chosen
+}
+
+fn by_prototype(
+    chosen: &mut Chosen<'_>,
+    signature: &Signature,
+    granule: Option<&str>,
+    frees: bool,
+) {
+    // A record that is returned by value comes through a hidden first argument.
+    let by_value = signature.returns.as_ref().is_some_and(|kind| kind.record && kind.pointers == 0);
+    let shift = usize::from(by_value);
+    let is_granule =
+        |kind: &Type| kind.pointers > 0 && granule.is_some_and(|granule| kind.base == granule);
+    let parameters = &signature.parameters;
+    let find = |wanted: &dyn Fn(&Type, &str) -> bool| {
+        parameters
+            .iter()
+            .position(|parameter| wanted(&parameter.kind, &parameter.name.to_lowercase()))
+            .map(|at| at + shift)
+            .filter(|at| *at < MAX_ARGUMENT)
+    };
+    let place = find(&|kind, _| is_granule(kind));
+    let double =
+        place.and_then(|at| parameters.get(at - shift)).is_some_and(|p| p.kind.pointers > 1);
+    let returns_granule = signature.returns.as_ref().is_some_and(is_granule);
+    let size = size_of(signature, shift);
+    let pointer = find(&|kind, _| kind.pointers > 0 && !is_granule(kind));
+    match chosen.deed {
+        Deed::Open => match (returns_granule, place) {
+            (true, _) => {
+                chosen.keys.push(("granule", "ret".into()));
+                chosen.keys.push(("when", "ret != 0".into()));
+            }
+            (false, Some(at)) if double => {
+                chosen.keys.push(("granule", format!("*(u64)(arg{at})")));
+                chosen.keys.push(("phase", "return".into()));
+                chosen.remarks.push("does it return a status? Then add a `when`".into());
+            }
+            (false, Some(at)) => chosen.keys.push(("granule", format!("arg{at}"))),
+            (false, None) if by_value => {
+                chosen.keys.push(("granule", "arg0".into()));
+                chosen.remarks.push(
+                    "it is returned by value: it moves, and its address is not its id; is there another?"
+                        .into(),
+                );
+            }
+            (false, None) => {
+                chosen.keys.push(("granule", "ret".into()));
+                chosen.keys.push(("when", "ret != 0".into()));
+                chosen.remarks.push("where is the granule's id?".into());
+            }
+        },
+        Deed::Close | Deed::Reset => {
+            let at = place.unwrap_or(shift);
+            let value = if double { format!("*(u64)(arg{at})") } else { format!("arg{at}") };
+            chosen.keys.push(("granule", value));
+        }
+        Deed::Alloc => {
+            chosen.keys.push(("granule", format!("arg{}", place.unwrap_or(shift))));
+            let out = find(&|kind, _| kind.pointers > 1 && !is_granule(kind));
+            let returned = signature.returns.as_ref().is_some_and(|kind| kind.pointers > 0);
+            match (returned, out, frees) {
+                (false, Some(at), _) => chosen.keys.push(("object", format!("*(u64)(arg{at})"))),
+                (_, _, true) => chosen.keys.push(("object", "ret".into())),
+                _ => {}
+            }
+            chosen.keys.extend(size.map(|size| ("size", size)));
+            chosen.keys.push(("when", "ret != 0".into()));
+            if !returned {
+                chosen.remarks.push("it returns no pointer: what does `ret` say?".into());
+            }
+        }
+        Deed::Free => {
+            let at = pointer.or_else(|| find(&|kind, _| !is_granule(kind))).unwrap_or(shift);
+            chosen.keys.push(("object", format!("arg{at}")));
+            if pointer.is_some() {
+                chosen.keys.push(("when", format!("arg{at} != 0")));
+            }
+        }
+        Deed::Realloc => {
+            chosen.keys.extend(place.map(|at| ("granule", format!("arg{at}"))));
+            let at = pointer.unwrap_or(shift);
+            chosen.keys.push(("object", format!("arg{at}")));
+            chosen.keys.extend(size.map(|size| ("size", size)));
+        }
+    }
+}
+
+/// The argument that says how many bytes, or the product of two.
+fn size_of(signature: &Signature, shift: usize) -> Option<String> {
+    let is = |parameter: &super::Parameter, names: &[&str]| {
+        let name = parameter.name.to_lowercase();
+        parameter.kind.pointers == 0
+            && !parameter.kind.record
+            && names.iter().any(|known| name == *known || name.ends_with(&format!("_{known}")))
+    };
+    let at = |names: &[&str]| {
+        signature
+            .parameters
+            .iter()
+            .position(|parameter| is(parameter, names))
+            .map(|at| at + shift)
+            .filter(|at| *at < MAX_ARGUMENT)
+    };
+    match (at(SIZES), at(NUMBERS)) {
+        (Some(size), Some(number)) => Some(format!("arg{number} * arg{size}")),
+        (Some(size), None) => Some(format!("arg{size}")),
+        _ => {
+            let typed = signature.parameters.iter().position(|parameter| {
+                parameter.kind.pointers == 0 && parameter.kind.name == "size_t"
+            })?;
+            Some(format!("arg{}", typed + shift))
+        }
+    }
+}
+
+fn by_name(chosen: &mut Chosen<'_>, candidate: &Candidate<'_>, frees: bool) {
+    let reading = &candidate.reading;
+    // Methods have their object first, and so have most functions about one.
+    match chosen.deed {
+        Deed::Open if reading.verb == "constructor" => {
+            chosen.keys.push(("granule", "arg0".into()));
+        }
+        Deed::Open if matches!(reading.verb.as_str(), "init" | "begin" | "start" | "advance") => {
+            chosen.keys.push(("granule", "arg0".into()));
+            chosen.remarks.push("guessed: it prepares what its first argument points to".into());
+        }
+        Deed::Open => {
+            chosen.keys.push(("granule", "ret".into()));
+            chosen.keys.push(("when", "ret != 0".into()));
+            chosen.remarks.push(
+                "guessed: it returns the granule; if it fills in a pointer: granule = \"*(u64)(arg0)\", \
+                 phase = \"return\""
+                    .into(),
+            );
+        }
+        Deed::Close | Deed::Reset => {
+            chosen.keys.push(("granule", "arg0".into()));
+            if reading.verb != "destructor" {
+                chosen.remarks.push("guessed: the granule is its first argument".into());
+            }
+        }
+        Deed::Alloc => {
+            chosen.keys.push(("granule", "arg0".into()));
+            if frees {
+                chosen.keys.push(("object", "ret".into()));
+            }
+            chosen.keys.push(("size", "arg1".into()));
+            chosen.keys.push(("when", "ret != 0".into()));
+            chosen.remarks.push("guessed: (granule, size), and it returns the object".into());
+        }
+        Deed::Free => {
+            chosen.keys.push(("object", "arg1".into()));
+            chosen.keys.push(("when", "arg1 != 0".into()));
+            chosen
+                .remarks
+                .push("guessed: (granule, object); if it takes the object alone: arg0".into());
+        }
+        Deed::Realloc => {
+            chosen.keys.push(("granule", "arg0".into()));
+            chosen.keys.push(("object", "arg1".into()));
+            chosen.keys.push(("size", "arg2".into()));
+            chosen.remarks.push("guessed: (granule, object, size)".into());
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! What a function's name says that it does.
+
+/// What a function does, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Deed {
+    Open,
+    Close,
+    Reset,
+    Alloc,
+    Free,
+    Realloc,
+}
+
+/// Words for deeds. What ends with `alloc` or `free` is one too.
+const DEEDS: [(Deed, &[&str]); 6] = [
+    (Deed::Realloc, &["realloc", "repalloc", "resize"]),
+    (Deed::Reset, &["reset", "clear", "recycle", "rewind"]),
+    (Deed::Open, &["create", "new", "init", "open", "begin", "start", "advance"]),
+    (
+        Deed::Close,
+        &[
+            "destroy", "delete", "close", "end", "fini", "finish", "dispose", "drop", "detach",
+            "unref",
+        ],
+    ),
+    (Deed::Alloc, &["get", "take", "acquire", "allocate", "memalign", "strdup", "memdup", "push"]),
+    (Deed::Free, &["put", "dealloc", "deallocate", "release", "return"]),
+];
+/// Ends of words that allocate: `palloc`, `pmemdup`.
+const ALLOCS: &[&str] = &["alloc", "memalign", "strdup", "strndup", "memdup"];
+/// Words for what is reclaimed whole.
+const GRANULES: &[&str] = &[
+    "pool",
+    "pools",
+    "mempool",
+    "arena",
+    "region",
+    "zone",
+    "heap",
+    "slab",
+    "epoch",
+    "context",
+    "ctx",
+    "memarea",
+    "memctx",
+    "area",
+    "allocator",
+    "bump",
+    "obstack",
+    "span",
+    "chunk",
+    "root",
+];
+/// Words that say how, not what.
+const MANNERS: &[&str] =
+    &["ex", "core", "full", "impl", "internal", "aligned", "zero", "zeroed", "sz"];
+/// Longest name that is read.
+const MAX_NAME: usize = 512;
+
+/// What a name says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Class, type or namespace; empty in C.
+    pub(super) scope: String,
+    /// The first word of a C name with several.
+    pub(super) prefix: String,
+    /// What the deed is about; empty where the name does not say.
+    pub(super) noun: String,
+    pub(super) deed: Deed,
+    /// The very word of the deed.
+    pub(super) verb: String,
+    /// `arena_free`: frees the arena, or something in it.
+    pub(super) ambiguous: bool,
+    /// The noun is one for what is reclaimed whole.
+    pub(super) granule: bool,
+}
+
+/// Whether a symbol's name may mean something to a draft: what is not is never demangled.
+#[must_use]
+pub fn is_interesting(name: &[u8]) -> bool {
+    let known = |word: &[u8]| {
+        name.len() <= 8 * MAX_NAME
+            && name.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+    };
+    ["alloc", "free"].iter().any(|word| known(word.as_bytes()))
+        || DEEDS.iter().any(|(_, words)| words.iter().any(|word| known(word.as_bytes())))
+        || GRANULES.iter().any(|word| known(word.as_bytes()))
+        || name.starts_with(b"_Z")
+            && (name.ends_with(b"Ev")
+                || known(b"C1E")
+                || known(b"C2E")
+                || known(b"D1E")
+                || known(b"D2E"))
+}
+
+/// Reads a name as people write it, without parameters.
+pub(super) fn read(shown: &str) -> Option<Reading> {
+    if shown.is_empty() || shown.len() > MAX_NAME {
+        return None;
+    }
+    let (scope, last) = split_scope(shown);
+    let class = scope.rsplit("::").next().unwrap_or_default();
+    let own = |deed, verb: &str| Reading {
+        scope: scope.clone(),
+        prefix: String::new(),
+        noun: String::new(),
+        deed,
+        verb: verb.to_owned(),
+        ambiguous: false,
+        granule: words(class).iter().any(|word| GRANULES.contains(&word.as_str())),
+    };
+    if !scope.is_empty() && last == class {
+        return Some(own(Deed::Open, "constructor"));
+    }
+    if !scope.is_empty() && last.strip_prefix('~').is_some_and(|last| last == class) {
+        return Some(own(Deed::Close, "destructor"));
+    }
+    let all = words(&last);
+    let (at, deed) = deed_of(&all, scope.is_empty())?;
+    let verb = all[at].clone();
+    let prefix = match (scope.is_empty(), all.len()) {
+        (true, 2..) if at > 0 => all[0].clone(),
+        (true, 2..) if !GRANULES.contains(&all[1].as_str()) || all.len() > 2 => String::new(),
+        _ => String::new(),
+    };
+    let skip = usize::from(!prefix.is_empty());
+    let rest: Vec<(usize, &String)> = all
+        .iter()
+        .enumerate()
+        .skip(skip)
+        .filter(|(index, word)| *index != at && !MANNERS.contains(&word.as_str()))
+        .collect();
+    let noun = rest
+        .iter()
+        .find(|(_, word)| GRANULES.contains(&word.as_str()))
+        .or_else(|| rest.first())
+        .copied();
+    let mut granule = noun.is_some_and(|(_, word)| GRANULES.contains(&word.as_str()));
+    let named = noun.map(|(_, word)| word.trim_end_matches('s').to_owned()).unwrap_or_default();
+    // `arena_create`: the prefix is the thing itself.
+    let prefix_is_granule = GRANULES.contains(&prefix.as_str());
+    granule |= prefix_is_granule;
+    // `free_pool` does it to the pool, `pool_free` in the pool, or to it.
+    let verb_first = noun.is_some_and(|(index, _)| at < index);
+    let (deed, ambiguous) = match deed {
+        Deed::Free if granule && verb_first && !prefix_is_granule => (Deed::Close, false),
+        Deed::Alloc if granule && verb_first && !prefix_is_granule => (Deed::Open, false),
+        Deed::Free if granule && (noun.is_none() || noun.is_some_and(|(index, _)| index < at)) => {
+            (Deed::Free, true)
+        }
+        deed => (deed, false),
+    };
+    let granule = granule || words(class).iter().any(|word| GRANULES.contains(&word.as_str()));
+    Some(Reading { scope, prefix, noun: named, deed, verb, ambiguous, granule })
+}
+
+/// The deed that a name's words tell, and which word does. The first word of a C name with several is a
+/// prefix more often than not (`talloc_new`).
+fn deed_of(words: &[String], in_c: bool) -> Option<(usize, Deed)> {
+    let of = |word: &str| {
+        DEEDS
+            .iter()
+            .find(|(_, known)| known.contains(&word))
+            .map(|(deed, _)| *deed)
+            .or_else(|| ALLOCS.iter().any(|end| word.ends_with(end)).then_some(Deed::Alloc))
+            .or_else(|| word.ends_with("free").then_some(Deed::Free))
+    };
+    let first = usize::from(in_c && words.len() > 1);
+    let found = |range: std::ops::Range<usize>| {
+        range.filter_map(|at| words.get(at).and_then(|word| Some((at, of(word)?)))).next()
+    };
+    found(first..words.len()).or_else(|| found(0..first))
+}
+
+/// Scope and last name: `a::B<c::D>::e` is `a::B` and `e`; `<a::B as c::D>::e` too.
+fn split_scope(shown: &str) -> (String, String) {
+    if let Some(inner) =
+        shown.strip_prefix("core::ptr::drop_in_place<").and_then(|rest| rest.strip_suffix('>'))
+    {
+        return (without_parameters(inner), "drop".to_owned());
+    }
+    let text = match shown.strip_prefix('<').and_then(|rest| rest.split_once(" as ")) {
+        Some((own, rest)) => match rest.rfind(">::") {
+            Some(at) => format!("{own}::{}", &rest[at + 3..]),
+            None => shown.to_owned(),
+        },
+        None => shown.to_owned(),
+    };
+    let plain = without_parameters(&text);
+    match plain.rfind("::") {
+        Some(at) => (plain[..at].to_owned(), plain[at + 2..].to_owned()),
+        None => (String::new(), plain),
+    }
+}
+
+/// A name without what stands in angle brackets.
+fn without_parameters(text: &str) -> String {
+    let mut depth = 0_u32;
+    let mut plain = String::new();
+    for c in text.chars() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            c if depth == 0 => plain.push(c),
+            _ => {}
+        }
+    }
+    // `Arena<T>::new` of Rust is written `Arena<T>::new` or `Arena::<T>::new`.
+    while plain.contains("::::") {
+        plain = plain.replace("::::", "::");
+    }
+    plain.trim_matches(':').to_owned()
+}
+
+/// Words of a name: `ngx_create_pool`, `MemoryContextCreate`.
+fn words(name: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for part in name.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty()) {
+        let mut word = String::new();
+        let mut before_lower = false;
+        for c in part.chars() {
+            if c.is_uppercase() && before_lower {
+                all.push(std::mem::take(&mut word));
+            }
+            before_lower = c.is_lowercase() || c.is_ascii_digit();
+            word.extend(c.to_lowercase());
+        }
+        all.push(word);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(shown: &str) -> Option<(Deed, String, String, String)> {
+        read(shown).map(|found| (found.deed, found.scope, found.prefix, found.noun))
+    }
+
+    /// Names of real allocators are read as a person would.
+    #[test]
+    fn real_names() {
+        for (shown, deed, prefix, noun) in [
+            ("ngx_create_pool", Deed::Open, "ngx", "pool"),
+            ("ngx_destroy_pool", Deed::Close, "ngx", "pool"),
+            ("ngx_reset_pool", Deed::Reset, "ngx", "pool"),
+            ("ngx_palloc", Deed::Alloc, "ngx", ""),
+            ("ngx_pfree", Deed::Free, "ngx", ""),
+            ("apr_pool_create_ex", Deed::Open, "apr", "pool"),
+            ("apr_pool_clear", Deed::Reset, "apr", "pool"),
+            ("apr_palloc", Deed::Alloc, "apr", ""),
+            ("mi_heap_malloc", Deed::Alloc, "mi", "heap"),
+            ("mi_heap_delete", Deed::Close, "mi", "heap"),
+            ("arena_open", Deed::Open, "arena", ""),
+            ("epoch_close", Deed::Close, "epoch", ""),
+            ("_talloc_free", Deed::Free, "talloc", ""),
+            ("MemoryContextDelete", Deed::Close, "memory", "context"),
+            ("palloc", Deed::Alloc, "", ""),
+            ("alloc_obj", Deed::Alloc, "", "obj"),
+            ("free_obj", Deed::Free, "", "obj"),
+        ] {
+            let found = told(shown).unwrap_or_else(|| panic!("{shown} says nothing"));
+            assert_eq!(found, (deed, String::new(), prefix.into(), noun.into()), "{shown}");
+        }
+        for silent in ["main", "ngx_http_send_header", "", "memcpy", "x"] {
+            assert_eq!(told(silent), None, "{silent}");
+        }
+    }
+
+    /// C++ constructors and destructors, and methods of Rust types, belong to their type.
+    #[test]
+    fn scopes() {
+        for (shown, deed, scope) in [
+            ("MemChunk::MemChunk", Deed::Open, "MemChunk"),
+            ("MemChunk::~MemChunk", Deed::Close, "MemChunk"),
+            ("tcmalloc::PageHeap::New", Deed::Open, "tcmalloc::PageHeap"),
+            ("tcmalloc::PageHeap::Delete", Deed::Close, "tcmalloc::PageHeap"),
+            ("bumpalo::Bump::reset", Deed::Reset, "bumpalo::Bump"),
+            ("my::Arena<T>::alloc", Deed::Alloc, "my::Arena"),
+            ("<my::Arena<T> as core::ops::Drop>::drop", Deed::Close, "my::Arena"),
+            ("core::ptr::drop_in_place<my::Arena<u64>>", Deed::Close, "my::Arena"),
+        ] {
+            let (found, in_scope, ..) = told(shown).unwrap_or_else(|| panic!("{shown}"));
+            assert_eq!((found, in_scope.as_str()), (deed, scope), "{shown}");
+        }
+    }
+
+    /// Whether the granule or something in it is freed is told by the order of the words, or not at all.
+    #[test]
+    fn who_is_freed() {
+        assert_eq!(read("free_pool").unwrap().deed, Deed::Close);
+        let in_it = read("my_pool_free").unwrap();
+        assert_eq!((in_it.deed, in_it.ambiguous), (Deed::Free, true));
+        assert!(!read("free_obj").unwrap().ambiguous);
+    }
+
+    /// Whatever is read later passes the filter before, mangled or not.
+    #[test]
+    fn filter() {
+        for name in [
+            "ngx_create_pool",
+            "_ZN8tcmalloc8PageHeap3NewEm",
+            "_ZN8MemChunkC1EP7MemPool",
+            "MPL_Get",
+        ] {
+            assert!(is_interesting(name.as_bytes()), "{name}");
+        }
+        assert!(!is_interesting(b"memcpy"));
+        assert!(!is_interesting(b"main"));
+    }
+
+    /// Hostile names are bounded and harm nobody.
+    #[test]
+    fn hostile_names() {
+        for name in
+            ["<".repeat(400), ":".repeat(400), "::~".into(), "<a as b".into(), "é_FREE_é".into()]
+        {
+            let _ = read(&name);
+        }
+        assert_eq!(read(&"alloc_".repeat(1000)), None);
+    }
+}
