@@ -43,6 +43,10 @@ PROBED void epoch_close(SlabAllocator *a, EpochId epoch) {
     a->epoch_state[epoch] = CLOSING;
 }
 
+PROBED void slab_epoch_set_label(SlabAllocator *a, EpochId epoch, const char *label) {
+    __asm__ volatile("" : : "r"(a), "r"(epoch), "r"(label) : "memory");
+}
+
 PROBED void *alloc_obj_epoch(SlabAllocator *a, u32 size, EpochId epoch, SlabHandle *out) {
     static u32 next;
     if (size == 0 || size > LARGEST || epoch >= a->epoch_count || a->epoch_state[epoch] == CLOSING) return NULL;
@@ -132,6 +136,8 @@ int main(int argc, char **argv) {
         epoch_advance(&allocator);
         now = truth_open(&t, now, 0);
     }
+    slab_epoch_set_label(&allocator, EPOCHS, "refused");
+    slab_epoch_set_label(&allocator, epoch_current(&allocator), "the last one");
     if (option("destroy", 0)) {
         /* What pins an allocator that is destroyed is forgotten with it. */
         while (held_count) {

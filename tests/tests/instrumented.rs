@@ -44,7 +44,8 @@ fn opened_by(traced: &Traced) -> Result<usize> {
 }
 
 /// A ring of 16 epochs that no argument names, and handles: exact, with debug information that says where the epoch
-/// stands, and without; attached, and from the first instruction; at level `stacks`, and with a destroyed allocator.
+/// stands, and without; attached, and from the first instruction; at level `stacks`, and with a destroyed allocator. The
+/// epoch that is open at the end has its label.
 #[test]
 fn epochs_of_temporal_slab() -> Result<()> {
     if requires_root() {
@@ -52,6 +53,9 @@ fn epochs_of_temporal_slab() -> Result<()> {
             let traced = trace(target, &["epochs=3000"], "temporal-slab", &OBJECTS)?;
             traced.exact();
             assert_eq!(opened_by(&traced)?, 1);
+            let allocator = &traced.outcome.report()["targets"][0]["allocators"][0];
+            let open = allocator["open_granules"].as_array().context("a list")?;
+            ensure!(open.len() == 1 && open[0]["label"] == "the last one", "{open:?}");
             trace_from_start(target, &["epochs=300", "late=0"], "temporal-slab", &OBJECTS)?.exact();
         }
         let traced = trace("temporal", &["destroy=1"], "temporal-slab", &["--level", "stacks"])?;
