@@ -14,7 +14,7 @@ mod write;
 
 use super::{Source, parse};
 
-pub use words::is_interesting;
+pub use words::{is_interesting, says_something};
 
 /// Most functions that a draft probes.
 pub const MAX_PROBES: usize = 40;
@@ -150,7 +150,7 @@ pub fn draft(request: &Request<'_>, functions: &[Function]) -> Result<Draft, Dra
             others: group::loose(functions, request.prefix),
         });
     };
-    let chosen = roles::choose(best, functions);
+    let chosen = roles::choose(best);
     let text = write::text(request, best, &chosen, &groups[1..]);
     let profile = parse(&text, &Source::File("draft.toml".into())).map_err(|error| {
         DraftError::Defect { object: request.object.to_owned(), why: error.to_string() }

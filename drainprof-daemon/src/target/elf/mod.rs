@@ -386,6 +386,8 @@ impl Elf {
 }
 
 #[cfg(test)]
+mod function_tests;
+#[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
 mod tests;
