@@ -132,7 +132,7 @@ fn a_target_is_drafted() -> Result<()> {
     assert!(text.contains("# TO DECIDE: granules have numbers (`epoch`)"), "{text}");
     let checked = tracer::run_to_end(&["profile", "check", &file])?;
     assert_eq!(checked.code, Some(0), "{}", checked.talk());
-    // The library that Subversion uses, if it is here as the tests of `apr` need it.
+    // Names of Rust are patterns: their hashes change with each build.
     let rust = environment::target("rust_arena")?.display().to_string();
     let file = directory.path().join("rust.toml").display().to_string();
     let text = draft(&rust, &file, &["--prefix", "rust_arena::"])?;
@@ -148,15 +148,12 @@ fn no_draft() -> Result<()> {
     let directory = TempDir::new()?;
     let file = directory.path().join("draft.toml");
     let shown = file.display().to_string();
-    let pause = environment::target("bits32").or_else(|_| environment::target("pause"))?;
-    for (binary, code) in [(pause.display().to_string(), 4), ("/etc/passwd".to_owned(), 1)] {
+    let ring = environment::target("epoch_ring")?.display().to_string();
+    for (binary, code) in [(ring.as_str(), 4), ("/etc/passwd", 1)] {
         let arguments =
-            ["profile", "new", "--from-symbols", &binary, "--prefix", "zzz_", "-O", &shown];
+            ["profile", "new", "--from-symbols", binary, "--prefix", "zzz_", "-O", &shown];
         let outcome = tracer::run_to_end(&arguments)?;
-        ensure!(outcome.code != Some(0), "{binary}: {}", outcome.talk());
-        if binary == "/etc/passwd" {
-            assert_eq!(outcome.code, Some(code), "{}", outcome.talk());
-        }
+        assert_eq!(outcome.code, Some(code), "{binary}: {}", outcome.talk());
         assert!(!file.exists(), "{binary}");
     }
     let missing = Command::new(environment::drainprof()?)

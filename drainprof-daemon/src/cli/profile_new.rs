@@ -29,7 +29,7 @@ pub(super) struct NewArgs {
     /// The profile's name. Default: made from the prefix, or the file's name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Only functions whose names begin with this: ngx_, or my::Arena.
+    /// Only functions whose names begin with this: `ngx_`, or `my::Arena`.
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<String>,
     /// Write to this file instead of stdout; one that exists is not overwritten.
@@ -58,7 +58,7 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
         .collect();
     let types = elf.types();
     // With a prefix the user knows what to look for, and wants to know why it is not there.
-    let inlined: Option<&dyn Fn(&[u8]) -> bool> =
+    let inlined: Option<&elf::WantedFn<'_>> =
         if args.prefix.is_some() { Some(&draft::is_interesting) } else { None };
     let addresses: BTreeSet<u64> = hits.iter().map(|hit| hit.vaddr).collect();
     let (prototypes, without) = match types.and_then(|types| types.prototypes(&addresses, inlined))
@@ -88,7 +88,6 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
     let object = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let request = Request {
         object: &object,
-        soname: elf.soname(),
         name: args.name.as_deref(),
         prefix: args.prefix.as_deref(),
         without_prototypes: without.as_deref(),

@@ -76,8 +76,6 @@ pub struct Type {
 pub struct Request<'a> {
     /// The object's file name, for comments.
     pub object: &'a str,
-    /// Its soname, if it has one.
-    pub soname: Option<&'a str>,
     /// The profile's name; made from the object's or the prefix where there is none.
     pub name: Option<&'a str>,
     /// Only functions whose names begin with this.
@@ -156,5 +154,5 @@ pub fn draft(request: &Request<'_>, functions: &[Function]) -> Result<Draft, Dra
         DraftError::Defect { object: request.object.to_owned(), why: error.to_string() }
     })?;
     let levels: Vec<_> = super::levels(&profile).into_iter().map(super::Level::name).collect();
-    Ok(Draft { text: write::with_levels(text, &levels), probes: profile.probes.len(), levels })
+    Ok(Draft { text: write::with_levels(&text, &levels), probes: profile.probes.len(), levels })
 }

@@ -224,30 +224,10 @@ fn by_prototype(chosen: &mut Chosen<'_>, signature: &Signature, known: Known<'_>
         Deed::Open | Deed::Close | Deed::Reset if id.is_some() => {
             numbered(chosen);
         }
-        Deed::Open => match (returns_granule, place) {
-            (true, _) => {
-                chosen.keys.push(("granule", "ret".into()));
-                chosen.keys.push(("when", "ret != 0".into()));
-            }
-            (false, Some(at)) if double => {
-                chosen.keys.push(("granule", format!("*(u64)(arg{at})")));
-                chosen.keys.push(("phase", "return".into()));
-                chosen.remarks.push("does it return a status? Then add a `when`".into());
-            }
-            (false, Some(at)) => chosen.keys.push(("granule", format!("arg{at}"))),
-            (false, None) if by_value => {
-                chosen.keys.push(("granule", "arg0".into()));
-                chosen.remarks.push(
-                    "it is returned by value: it moves, and its address is not its id; is there another?"
-                        .into(),
-                );
-            }
-            (false, None) => {
-                chosen.keys.push(("granule", "ret".into()));
-                chosen.keys.push(("when", "ret != 0".into()));
-                chosen.remarks.push("where is the granule's id?".into());
-            }
-        },
+        Deed::Open => {
+            let returned = Returned { granule: returns_granule, by_value };
+            opened(chosen, returned, place, double);
+        }
         Deed::Close | Deed::Reset => {
             let at = place.unwrap_or(shift);
             let value = if double { format!("*(u64)(arg{at})") } else { format!("arg{at}") };
@@ -289,6 +269,43 @@ fn by_prototype(chosen: &mut Chosen<'_>, signature: &Signature, known: Known<'_>
             let at = pointer.unwrap_or(shift);
             chosen.keys.push(("object", format!("arg{at}")));
             chosen.keys.extend(size.map(|size| ("size", size)));
+        }
+    }
+}
+
+/// What an open returns.
+#[derive(Clone, Copy)]
+struct Returned {
+    /// A pointer to a granule.
+    granule: bool,
+    /// A record, through a hidden first argument.
+    by_value: bool,
+}
+
+/// Where an open's granule stands; `double`: it is handed out through a pointer.
+fn opened(chosen: &mut Chosen<'_>, returned: Returned, place: Option<usize>, double: bool) {
+    match (returned.granule, place) {
+        (true, _) => {
+            chosen.keys.push(("granule", "ret".into()));
+            chosen.keys.push(("when", "ret != 0".into()));
+        }
+        (false, Some(at)) if double => {
+            chosen.keys.push(("granule", format!("*(u64)(arg{at})")));
+            chosen.keys.push(("phase", "return".into()));
+            chosen.remarks.push("does it return a status? Then add a `when`".into());
+        }
+        (false, Some(at)) => chosen.keys.push(("granule", format!("arg{at}"))),
+        (false, None) if returned.by_value => {
+            chosen.keys.push(("granule", "arg0".into()));
+            chosen.remarks.push(
+                    "it is returned by value: it moves, and its address is not its id; is there another?"
+                        .into(),
+                );
+        }
+        (false, None) => {
+            chosen.keys.push(("granule", "ret".into()));
+            chosen.keys.push(("when", "ret != 0".into()));
+            chosen.remarks.push("where is the granule's id?".into());
         }
     }
 }

@@ -16,10 +16,9 @@ fn functions(names: &[&str]) -> Vec<Function> {
     names.iter().zip(1..).map(|(name, at)| function(name, at * 0x100)).collect()
 }
 
-fn request<'a>(object: &'a str) -> Request<'a> {
+fn request(object: &str) -> Request<'_> {
     Request {
         object,
-        soname: None,
         name: None,
         prefix: None,
         without_prototypes: Some("it has no debug information"),

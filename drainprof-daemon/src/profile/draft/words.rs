@@ -140,9 +140,7 @@ pub(super) fn read(shown: &str) -> Option<Reading> {
     let (deed, ambiguous) = match deed {
         Deed::Free if granule && verb_first && !prefix_is_granule => (Deed::Close, false),
         Deed::Alloc if granule && verb_first && !prefix_is_granule => (Deed::Open, false),
-        Deed::Free if granule && (noun.is_none() || noun.is_some_and(|(index, _)| index < at)) => {
-            (Deed::Free, true)
-        }
+        Deed::Free if granule && noun.is_none_or(|(index, _)| index < at) => (Deed::Free, true),
         deed => (deed, false),
     };
     let granule = granule || words(class).iter().any(|word| GRANULES.contains(&word.as_str()));
@@ -170,7 +168,8 @@ fn deed_of(words: &[String], in_c: bool) -> Option<(usize, Deed)> {
     };
     let first = usize::from(in_c && words.len() > 1);
     let found = |range: std::ops::Range<usize>| {
-        range.filter_map(|at| words.get(at).and_then(|word| Some((at, of(word)?)))).next()
+        let mut range = range;
+        range.find_map(|at| words.get(at).and_then(|word| Some((at, of(word)?))))
     };
     // There the word must stand for itself, and be most of the name: `alloc_obj`, not `talloc_version`.
     let whole = |word: &String| {

@@ -27,6 +27,9 @@ const MAX_PARAMETERS: usize = 32;
 /// Most functions that are kept of each sort.
 const MAX_KEPT: usize = 200_000;
 
+/// Which names are wanted.
+pub type WantedFn<'w> = dyn Fn(&[u8]) -> bool + 'w;
+
 /// A type, as far as a draft needs it. Names are hostile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeName {
@@ -73,7 +76,7 @@ impl Types {
     pub fn prototypes(
         &self,
         addresses: &BTreeSet<u64>,
-        wanted: Option<&dyn Fn(&[u8]) -> bool>,
+        wanted: Option<&WantedFn<'_>>,
     ) -> Result<Prototypes, String> {
         let dwarf = self.dwarf();
         let mut search = Search {
@@ -98,7 +101,7 @@ struct Search<'q> {
     left: u64,
     deadline: Instant,
     addresses: &'q BTreeSet<u64>,
-    wanted: Option<&'q dyn Fn(&[u8]) -> bool>,
+    wanted: Option<&'q WantedFn<'q>>,
     found: Prototypes,
 }
 
