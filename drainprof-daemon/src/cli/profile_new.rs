@@ -29,7 +29,7 @@ pub(super) struct NewArgs {
     /// The profile's name. Default: made from the prefix, or the file's name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Only functions whose names begin with this: ngx_, or my::Arena.
+    /// Only functions whose names begin with this: `ngx_`, or `my::Arena`.
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<String>,
     /// Write to this file instead of stdout; one that exists is not overwritten.
@@ -51,14 +51,21 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
         debug_dirs: args.debug_dir.clone(),
     };
     let elf = Elf::open(&whole, &shown, search)?;
-    let hits = elf.functions(draft::is_interesting);
+    let hits: Vec<SymbolHit> = elf
+        .functions(draft::is_interesting)
+        .into_iter()
+        .filter(|hit| draft::says_something(&shown_name(&hit.name)))
+        .collect();
     let types = elf.types();
+    // With a prefix the user knows what to look for, and wants to know why it is not there.
+    let inlined: Option<&elf::WantedFn<'_>> =
+        if args.prefix.is_some() { Some(&draft::is_interesting) } else { None };
     let addresses: BTreeSet<u64> = hits.iter().map(|hit| hit.vaddr).collect();
-    let (prototypes, without) =
-        match types.and_then(|types| types.prototypes(&addresses, &draft::is_interesting)) {
-            Ok(found) => (found, None),
-            Err(why) => (elf::Prototypes::default(), Some(why)),
-        };
+    let (prototypes, without) = match types.and_then(|types| types.prototypes(&addresses, inlined))
+    {
+        Ok(found) => (found, None),
+        Err(why) => (elf::Prototypes::default(), Some(why)),
+    };
     let functions: Vec<Function> = hits
         .iter()
         .take(MAX_FUNCTIONS)
@@ -81,7 +88,6 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
     let object = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let request = Request {
         object: &object,
-        soname: elf.soname(),
         name: args.name.as_deref(),
         prefix: args.prefix.as_deref(),
         without_prototypes: without.as_deref(),
@@ -118,11 +124,16 @@ fn write(output: Option<&Path>, text: &str) -> Result<()> {
         .with_context(|| format!("cannot write the draft to {}", path.display()))
 }
 
+/// A symbol's name as people write it, without parameters.
+fn shown_name(symbol: &str) -> String {
+    let readable = elf::readable(symbol);
+    if readable == symbol { readable } else { without_parameters(&readable) }
+}
+
 /// A symbol as a draft sees it.
 fn function(hit: &SymbolHit, signature: Option<Signature>, calls: Vec<u64>) -> Function {
-    let readable = elf::readable(&hit.name);
-    let mangled = readable != hit.name;
-    let shown = if mangled { without_parameters(&readable) } else { hit.name.clone() };
+    let shown = shown_name(&hit.name);
+    let mangled = shown != hit.name;
     // The mangled names of Rust carry a hash that every build changes.
     let rust = mangled && rustc_mangled(&hit.name);
     let at = if rust { format!("demangled:{}", glob(&shown)) } else { hit.name.clone() };

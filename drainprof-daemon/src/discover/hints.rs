@@ -92,16 +92,16 @@ fn nearly(profile: &Profile, object: &LoadedObject, mismatch: &Mismatch) -> Opti
             if !(named || most || (stripped.is_some() && is_called_like(&profile.name, object))) {
                 return None;
             }
-            let mut list = missing.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+            let mut listed = missing.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
             if missing.len() > MAX_NAMED {
-                list.push_str(", …");
+                listed.push_str(", …");
             }
             let why = match stripped {
                 Some(_) => "it is stripped, and there is no debug file",
                 None => "another version?",
             };
             Some(format!(
-                "{} of {} functions that the profile looks for ({list}): {why}",
+                "{} of {} functions that the profile looks for ({listed}): {why}",
                 missing.len(),
                 rule.symbols.len()
             ))

@@ -23,6 +23,12 @@ pub(super) struct Group<'a> {
     /// Scope or prefix, and noun.
     pub(super) title: String,
     pub(super) candidates: Vec<Candidate<'a>>,
+    /// Functions that were taken out, and why.
+    pub(super) dropped: Vec<(&'a Function, String)>,
+    /// That a function closes is a guess: it is called `free`.
+    guessed_close: bool,
+    /// Its alloc functions are named otherwise, and nothing but that they are there speaks for them.
+    adopted: bool,
     score: u32,
 }
 
@@ -41,13 +47,18 @@ impl<'a> Group<'a> {
         let some = |deed| u32::from(self.having(deed).next().is_some());
         let granule = self.candidates.iter().any(|candidate| candidate.reading.granule);
         let exported = self.candidates.iter().all(|candidate| candidate.function.exported);
-        self.score = 100 * u32::from(self.is_whole())
-            + 8 * some(Deed::Alloc)
-            + 6 * u32::from(granule)
-            + 3 * some(Deed::Close)
+        let strong = self.having(Deed::Alloc).any(|found| !found.reading.weak);
+        let score = 100 * u32::from(self.is_whole())
+            + 8 * u32::from(strong)
+            + 2 * some(Deed::Alloc)
+            + 12 * u32::from(granule)
+            + 4 * u32::from(strong && !self.adopted)
+            + 3 * some(Deed::Close) * u32::from(!self.guessed_close)
+            + some(Deed::Close)
             + 2 * some(Deed::Free)
             + some(Deed::Reset)
             + u32::from(exported);
+        self.score = score;
     }
 }
 
@@ -66,8 +77,8 @@ fn candidates<'a>(functions: &'a [Function], prefix: Option<&str>) -> Vec<Candid
 }
 
 /// All groups, the best first.
-pub(super) fn groups<'a>(functions: &'a [Function], prefix: Option<&str>) -> Vec<Group<'a>> {
-    let all = candidates(functions, prefix);
+pub(super) fn groups<'a>(functions: &'a [Function], asked: Option<&str>) -> Vec<Group<'a>> {
+    let all = candidates(functions, asked);
     let mut by_key: BTreeMap<(String, String, String), Vec<Candidate<'a>>> = BTreeMap::new();
     for candidate in &all {
         let reading = &candidate.reading;
@@ -77,16 +88,32 @@ pub(super) fn groups<'a>(functions: &'a [Function], prefix: Option<&str>) -> Vec
     let mut groups: Vec<Group<'a>> = by_key
         .iter()
         .map(|((scope, prefix, noun), members)| {
-            let mut group =
-                Group { title: title(scope, prefix, noun), candidates: members.clone(), score: 0 };
+            let mut group = Group {
+                title: title(scope, prefix, noun),
+                candidates: members.clone(),
+                ..Group::default()
+            };
             if scope.is_empty() {
                 adopt(&mut group, prefix, noun, &all);
             }
             settle_frees(&mut group);
+            drop_doubtful(&mut group);
             group.rate();
             group
         })
+        .filter(|group| asked.is_some() || !is_standard(&group.title))
         .collect();
+    if !groups.iter().any(Group::is_whole) {
+        // Contexts that a `free` closes, as talloc's.
+        for group in &mut groups {
+            for candidate in &mut group.candidates {
+                if candidate.reading.deed == Deed::Free {
+                    candidate.reading.deed = Deed::Close;
+                }
+            }
+            group.rate();
+        }
+    }
     // By name where they are equally good, so that a draft is the same each time.
     groups.sort_by(|one, other| other.score.cmp(&one.score).then(one.title.cmp(&other.title)));
     groups
@@ -96,7 +123,7 @@ fn title(scope: &str, prefix: &str, noun: &str) -> String {
     match (scope, prefix, noun) {
         ("", "", noun) => noun.to_owned(),
         ("", prefix, "") => format!("{prefix}_"),
-        ("", prefix, noun) => format!("{prefix}_…{noun}"),
+        ("", prefix, noun) => format!("{prefix}_*{noun}"),
         (scope, ..) => format!("{scope}::"),
     }
 }
@@ -106,7 +133,7 @@ fn title(scope: &str, prefix: &str, noun: &str) -> String {
 fn adopt<'a>(group: &mut Group<'a>, prefix: &str, noun: &str, all: &[Candidate<'a>]) {
     let opens = group.having(Deed::Open).next().is_some();
     let closes = group.having(Deed::Close).chain(group.having(Deed::Reset)).next().is_some();
-    if !opens || !closes || group.having(Deed::Alloc).next().is_some() {
+    if !opens || !closes || group.having(Deed::Alloc).any(|found| !found.reading.weak) {
         return;
     }
     let is_object =
@@ -130,7 +157,45 @@ fn adopt<'a>(group: &mut Group<'a>, prefix: &str, noun: &str, all: &[Candidate<'
         found.retain(|candidate| lettered(candidate));
     }
     found.truncate(MAX_PROBES);
+    group.adopted = !found.is_empty() && !found.iter().all(&lettered);
     group.candidates.extend(found);
+}
+
+/// Of functions of one deed, those whose names say no more than that are meant; a `get` beside an `alloc` is a
+/// getter.
+fn drop_doubtful(group: &mut Group<'_>) {
+    for deed in [Deed::Open, Deed::Close, Deed::Reset, Deed::Alloc, Deed::Realloc, Deed::Free] {
+        let plain = group.having(deed).any(|found| found.reading.extra.is_none());
+        let strong = group.having(deed).any(|found| !found.reading.weak);
+        let why = |reading: &Reading| {
+            // Allocators have many variants; nobody makes as many of the rest.
+            let words =
+                reading.extra.as_deref().filter(|_| plain && (deed != Deed::Alloc || reading.weak));
+            match words {
+                _ if reading.deed != deed => None,
+                Some(words) => Some(format!("its name says more (`{words}`)")),
+                None if reading.weak && strong => {
+                    Some(format!("`{}` beside others may mean something else", reading.verb))
+                }
+                None => None,
+            }
+        };
+        let mut kept = Vec::new();
+        for candidate in std::mem::take(&mut group.candidates) {
+            match why(&candidate.reading) {
+                Some(reason) => group.dropped.push((candidate.function, reason)),
+                None => kept.push(candidate),
+            }
+        }
+        group.candidates = kept;
+    }
+}
+
+/// Types of the languages' own libraries are nobody's arenas.
+fn is_standard(title: &str) -> bool {
+    ["std::", "core::", "alloc::", "__rustc", "__gnu", "gimli::", "hashbrown::"]
+        .iter()
+        .any(|own| title.starts_with(own))
 }
 
 /// `arena_free` closes the arena if it takes nothing else, or if nothing else would close one.
@@ -147,6 +212,7 @@ fn settle_frees(group: &mut Group<'_>) {
         };
         if alone {
             candidate.reading.deed = Deed::Close;
+            group.guessed_close |= !closes;
         }
     }
 }

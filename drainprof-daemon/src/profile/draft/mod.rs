@@ -14,7 +14,7 @@ mod write;
 
 use super::{Source, parse};
 
-pub use words::is_interesting;
+pub use words::{is_interesting, says_something};
 
 /// Most functions that a draft probes.
 pub const MAX_PROBES: usize = 40;
@@ -76,8 +76,6 @@ pub struct Type {
 pub struct Request<'a> {
     /// The object's file name, for comments.
     pub object: &'a str,
-    /// Its soname, if it has one.
-    pub soname: Option<&'a str>,
     /// The profile's name; made from the object's or the prefix where there is none.
     pub name: Option<&'a str>,
     /// Only functions whose names begin with this.
@@ -150,11 +148,11 @@ pub fn draft(request: &Request<'_>, functions: &[Function]) -> Result<Draft, Dra
             others: group::loose(functions, request.prefix),
         });
     };
-    let chosen = roles::choose(best, functions);
+    let chosen = roles::choose(best);
     let text = write::text(request, best, &chosen, &groups[1..]);
     let profile = parse(&text, &Source::File("draft.toml".into())).map_err(|error| {
         DraftError::Defect { object: request.object.to_owned(), why: error.to_string() }
     })?;
     let levels: Vec<_> = super::levels(&profile).into_iter().map(super::Level::name).collect();
-    Ok(Draft { text: write::with_levels(text, &levels), probes: profile.probes.len(), levels })
+    Ok(Draft { text: write::with_levels(&text, &levels), probes: profile.probes.len(), levels })
 }

@@ -14,6 +14,21 @@ const MAX_ARGUMENT: usize = 6;
 const SIZES: &[&str] = &["size", "len", "length", "bytes", "nbytes", "sz", "n", "amount", "nbyte"];
 const NUMBERS: &[&str] = &["nmemb", "count", "number", "nelem", "nitems", "num", "elements"];
 
+/// Names of parameters that are numbers of granules.
+const ID_NAMES: &[&str] = &[
+    "id",
+    "epoch",
+    "index",
+    "idx",
+    "slot",
+    "gen",
+    "generation",
+    "handle",
+    "arena",
+    "region",
+    "granule",
+];
+
 /// A probe of the draft.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen<'a> {
@@ -36,8 +51,13 @@ pub(super) struct Choice<'a> {
 }
 
 /// Decides what each function of a group means.
-pub(super) fn choose<'a>(group: &Group<'a>, _all: &'a [Function]) -> Choice<'a> {
-    let mut choice = Choice { granule: granule_type(group), ..Choice::default() };
+pub(super) fn choose<'a>(group: &Group<'a>) -> Choice<'a> {
+    let mut choice = Choice {
+        granule: granule_type(group),
+        left_out: group.dropped.clone(),
+        ..Choice::default()
+    };
+    let ids = id_name(group, choice.granule.as_deref());
     let mut used: BTreeSet<u64> = BTreeSet::new();
     let mut named: BTreeSet<&str> = BTreeSet::new();
     let frees = group.having(Deed::Free).any(|candidate| candidate.function.unfit.is_none());
@@ -56,7 +76,8 @@ pub(super) fn choose<'a>(group: &Group<'a>, _all: &'a [Function]) -> Choice<'a> 
             } else if choice.probes.len() == MAX_PROBES {
                 choice.left_out.push((function, format!("more than {MAX_PROBES} functions")));
             } else {
-                let probe = probe(candidate, choice.granule.as_deref(), frees);
+                let known = Known { granule: choice.granule.as_deref(), id: ids.as_deref(), frees };
+                let probe = probe(candidate, known);
                 choice.probes.push(probe);
             }
         }
@@ -90,6 +111,31 @@ fn record(kind: Option<&Type>) -> Option<String> {
         .map(|kind| kind.base.clone())
 }
 
+/// What is known of the whole group.
+#[derive(Clone, Copy)]
+struct Known<'k> {
+    /// The type of a granule, or of an allocator whose granules have numbers.
+    granule: Option<&'k str>,
+    /// The name of the parameter that is a granule's number.
+    id: Option<&'k str>,
+    /// Objects are freed one by one.
+    frees: bool,
+}
+
+/// The name of the number by which closes tell granules of one allocator apart, if they do.
+fn id_name(group: &Group<'_>, granule: Option<&str>) -> Option<String> {
+    group.having(Deed::Close).chain(group.having(Deed::Reset)).find_map(|candidate| {
+        let parameters = &candidate.function.signature.as_ref()?.parameters;
+        let [first, second, ..] = &parameters[..] else { return None };
+        let of = granule.is_some_and(|granule| first.kind.base == granule);
+        let number = second.kind.pointers == 0 && !second.kind.record;
+        let name = second.name.to_lowercase();
+        let is_id =
+            ID_NAMES.iter().any(|known| name == *known || name.ends_with(&format!("_{known}")));
+        (of && number && is_id).then_some(name)
+    })
+}
+
 /// A function that calls another one of the same meaning would count twice.
 fn wrapper(candidate: &Candidate<'_>, group: &Group<'_>) -> Option<String> {
     let own = candidate.function;
@@ -121,23 +167,19 @@ fn foreign(deed: Deed, function: &Function, granule: Option<&str>) -> Option<Str
 }
 
 /// Where the values of a function stand.
-fn probe<'a>(candidate: &Candidate<'a>, granule: Option<&str>, frees: bool) -> Chosen<'a> {
+fn probe<'a>(candidate: &Candidate<'a>, known: Known<'_>) -> Chosen<'a> {
     let function = candidate.function;
     let deed = candidate.reading.deed;
     let mut chosen = Chosen { function, deed, keys: Vec::new(), remarks: Vec::new() };
     match &function.signature {
-        Some(signature) => by_prototype(&mut chosen, signature, granule, frees),
-        None => by_name(&mut chosen, candidate, frees),
+        Some(signature) => by_prototype(&mut chosen, signature, known),
+        None => by_name(&mut chosen, candidate, known.frees),
     }
     chosen
 }
 
-fn by_prototype(
-    chosen: &mut Chosen<'_>,
-    signature: &Signature,
-    granule: Option<&str>,
-    frees: bool,
-) {
+fn by_prototype(chosen: &mut Chosen<'_>, signature: &Signature, known: Known<'_>) {
+    let Known { granule, id, frees } = known;
     // A record that is returned by value comes through a hidden first argument.
     let by_value = signature.returns.as_ref().is_some_and(|kind| kind.record && kind.pointers == 0);
     let shift = usize::from(by_value);
@@ -157,39 +199,49 @@ fn by_prototype(
     let returns_granule = signature.returns.as_ref().is_some_and(is_granule);
     let size = size_of(signature, shift);
     let pointer = find(&|kind, _| kind.pointers > 0 && !is_granule(kind));
-    match chosen.deed {
-        Deed::Open => match (returns_granule, place) {
-            (true, _) => {
+    // A number tells granules apart, and what was taken for the granule is the allocator.
+    let number = id.and_then(|id| find(&|kind, name| kind.pointers == 0 && name == id));
+    let numbered = |chosen: &mut Chosen<'_>| {
+        let Some(id) = id else { return false };
+        match number {
+            Some(at) => chosen.keys.push(("granule", format!("arg{at}"))),
+            None if chosen.deed == Deed::Open && signature.returns.is_some() => {
                 chosen.keys.push(("granule", "ret".into()));
-                chosen.keys.push(("when", "ret != 0".into()));
             }
-            (false, Some(at)) if double => {
-                chosen.keys.push(("granule", format!("*(u64)(arg{at})")));
-                chosen.keys.push(("phase", "return".into()));
-                chosen.remarks.push("does it return a status? Then add a `when`".into());
+            None => {
+                chosen.keys.push(("granule", format!("arg{}", place.unwrap_or(shift))));
+                chosen.remarks.push(format!(
+                    "granules have numbers (`{}`): where is the one that this is about? Perhaps in memory: \
+                     *(u32)(arg0 + 0x..)",
+                    super::write::clean(id)
+                ));
             }
-            (false, Some(at)) => chosen.keys.push(("granule", format!("arg{at}"))),
-            (false, None) if by_value => {
-                chosen.keys.push(("granule", "arg0".into()));
-                chosen.remarks.push(
-                    "it is returned by value: it moves, and its address is not its id; is there another?"
-                        .into(),
-                );
-            }
-            (false, None) => {
-                chosen.keys.push(("granule", "ret".into()));
-                chosen.keys.push(("when", "ret != 0".into()));
-                chosen.remarks.push("where is the granule's id?".into());
-            }
-        },
+        }
+        true
+    };
+    let deed = chosen.deed;
+    match deed {
+        Deed::Open | Deed::Close | Deed::Reset if id.is_some() => {
+            numbered(chosen);
+        }
+        Deed::Open => {
+            let returned = Returned { granule: returns_granule, by_value };
+            opened(chosen, returned, place, double);
+        }
         Deed::Close | Deed::Reset => {
             let at = place.unwrap_or(shift);
             let value = if double { format!("*(u64)(arg{at})") } else { format!("arg{at}") };
             chosen.keys.push(("granule", value));
         }
         Deed::Alloc => {
-            chosen.keys.push(("granule", format!("arg{}", place.unwrap_or(shift))));
-            let out = find(&|kind, _| kind.pointers > 1 && !is_granule(kind));
+            if !numbered(chosen) {
+                chosen.keys.push(("granule", format!("arg{}", place.unwrap_or(shift))));
+            }
+            let plain = |kind: &Type| !["char", "void", ""].contains(&kind.base.as_str());
+            let out = find(&|kind, _| {
+                !is_granule(kind)
+                    && (kind.pointers > 1 || kind.pointers == 1 && !kind.record && plain(kind))
+            });
             let returned = signature.returns.as_ref().is_some_and(|kind| kind.pointers > 0);
             match (returned, out, frees) {
                 (false, Some(at), _) => chosen.keys.push(("object", format!("*(u64)(arg{at})"))),
@@ -205,7 +257,10 @@ fn by_prototype(
         Deed::Free => {
             let at = pointer.or_else(|| find(&|kind, _| !is_granule(kind))).unwrap_or(shift);
             chosen.keys.push(("object", format!("arg{at}")));
-            if pointer.is_some() {
+            if signature.returns.as_ref().is_some_and(|kind| kind.pointers == 0) {
+                chosen.keys.push(("when", "ret != 0".into()));
+                chosen.remarks.push("guessed: what it returns is true where it has freed".into());
+            } else if pointer.is_some() {
                 chosen.keys.push(("when", format!("arg{at} != 0")));
             }
         }
@@ -214,6 +269,43 @@ fn by_prototype(
             let at = pointer.unwrap_or(shift);
             chosen.keys.push(("object", format!("arg{at}")));
             chosen.keys.extend(size.map(|size| ("size", size)));
+        }
+    }
+}
+
+/// What an open returns.
+#[derive(Clone, Copy)]
+struct Returned {
+    /// A pointer to a granule.
+    granule: bool,
+    /// A record, through a hidden first argument.
+    by_value: bool,
+}
+
+/// Where an open's granule stands; `double`: it is handed out through a pointer.
+fn opened(chosen: &mut Chosen<'_>, returned: Returned, place: Option<usize>, double: bool) {
+    match (returned.granule, place) {
+        (true, _) => {
+            chosen.keys.push(("granule", "ret".into()));
+            chosen.keys.push(("when", "ret != 0".into()));
+        }
+        (false, Some(at)) if double => {
+            chosen.keys.push(("granule", format!("*(u64)(arg{at})")));
+            chosen.keys.push(("phase", "return".into()));
+            chosen.remarks.push("does it return a status? Then add a `when`".into());
+        }
+        (false, Some(at)) => chosen.keys.push(("granule", format!("arg{at}"))),
+        (false, None) if returned.by_value => {
+            chosen.keys.push(("granule", "arg0".into()));
+            chosen.remarks.push(
+                    "it is returned by value: it moves, and its address is not its id; is there another?"
+                        .into(),
+                );
+        }
+        (false, None) => {
+            chosen.keys.push(("granule", "ret".into()));
+            chosen.keys.push(("when", "ret != 0".into()));
+            chosen.remarks.push("where is the granule's id?".into());
         }
     }
 }

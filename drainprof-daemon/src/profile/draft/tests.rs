@@ -16,10 +16,9 @@ fn functions(names: &[&str]) -> Vec<Function> {
     names.iter().zip(1..).map(|(name, at)| function(name, at * 0x100)).collect()
 }
 
-fn request<'a>(object: &'a str) -> Request<'a> {
+fn request(object: &str) -> Request<'_> {
     Request {
         object,
-        soname: None,
         name: None,
         prefix: None,
         without_prototypes: Some("it has no debug information"),
@@ -98,7 +97,7 @@ fn by_prototypes() {
         "apr_pool_destroy",
         "apr_pool_clear",
         "apr_palloc",
-        "apr_pmemdup",
+        "apr_pzalloc",
         "apr_pfree",
         "apr_pstrdup",
     ]);
@@ -129,7 +128,7 @@ fn by_prototypes() {
     assert_eq!(said(Role::Alloc, "size").as_deref(), Some("arg1"));
     assert_eq!(said(Role::Free, "object").as_deref(), Some("arg1"));
     assert!(draft.text.contains("A granule is a apr_pool"), "{}", draft.text);
-    assert!(draft.text.contains("apr_pmemdup: it takes no apr_pool"), "{}", draft.text);
+    assert!(draft.text.contains("apr_pzalloc: it takes no apr_pool"), "{}", draft.text);
 }
 
 /// A C++ class's constructor opens and its destructor closes; a function that has two names is probed once.

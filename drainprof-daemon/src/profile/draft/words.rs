@@ -30,27 +30,13 @@ const DEEDS: [(Deed, &[&str]); 6] = [
 const ALLOCS: &[&str] = &["alloc", "memalign", "strdup", "strndup", "memdup"];
 /// Words for what is reclaimed whole.
 const GRANULES: &[&str] = &[
-    "pool",
-    "pools",
-    "mempool",
-    "arena",
-    "region",
-    "zone",
-    "heap",
-    "slab",
-    "epoch",
-    "context",
-    "ctx",
-    "memarea",
-    "memctx",
-    "area",
-    "allocator",
-    "bump",
-    "obstack",
-    "span",
-    "chunk",
-    "root",
+    "pool", "pools", "mempool", "arena", "region", "zone", "heap", "slab", "epoch", "context",
+    "ctx", "memarea", "memctx", "area", "bump", "obstack", "span", "chunk", "root",
 ];
+/// Deeds that may be another: `get` of a getter, `start` of a server.
+const WEAK: &[&str] = &["get", "take", "acquire", "put", "return", "push"];
+/// Functions of the C runtime, which every program has.
+const RUNTIME: &[&str] = &["_init", "_fini", "_start", "main"];
 /// Words that say how, not what.
 const MANNERS: &[&str] =
     &["ex", "core", "full", "impl", "internal", "aligned", "zero", "zeroed", "sz"];
@@ -73,6 +59,10 @@ pub(super) struct Reading {
     pub(super) ambiguous: bool,
     /// The noun is one for what is reclaimed whole.
     pub(super) granule: bool,
+    /// The verb has other meanings too: a `get` is a getter more often than not.
+    pub(super) weak: bool,
+    /// Words beyond prefix, noun and verb: `file` of `pool_delete_file`.
+    pub(super) extra: Option<String>,
 }
 
 /// Whether a symbol's name may mean something to a draft: what is not is never demangled.
@@ -93,9 +83,15 @@ pub fn is_interesting(name: &[u8]) -> bool {
                 || known(b"D2E"))
 }
 
+/// Whether a name as people write it says what a function does.
+#[must_use]
+pub fn says_something(shown: &str) -> bool {
+    read(shown).is_some()
+}
+
 /// Reads a name as people write it, without parameters.
 pub(super) fn read(shown: &str) -> Option<Reading> {
-    if shown.is_empty() || shown.len() > MAX_NAME {
+    if shown.is_empty() || shown.len() > MAX_NAME || RUNTIME.contains(&shown) {
         return None;
     }
     let (scope, last) = split_scope(shown);
@@ -107,6 +103,8 @@ pub(super) fn read(shown: &str) -> Option<Reading> {
         deed,
         verb: verb.to_owned(),
         ambiguous: false,
+        weak: false,
+        extra: None,
         granule: words(class).iter().any(|word| GRANULES.contains(&word.as_str())),
     };
     if !scope.is_empty() && last == class {
@@ -118,11 +116,8 @@ pub(super) fn read(shown: &str) -> Option<Reading> {
     let all = words(&last);
     let (at, deed) = deed_of(&all, scope.is_empty())?;
     let verb = all[at].clone();
-    let prefix = match (scope.is_empty(), all.len()) {
-        (true, 2..) if at > 0 => all[0].clone(),
-        (true, 2..) if !GRANULES.contains(&all[1].as_str()) || all.len() > 2 => String::new(),
-        _ => String::new(),
-    };
+    let prefixed = scope.is_empty() && all.len() > 1 && at > 0;
+    let prefix = if prefixed { all[0].clone() } else { String::new() };
     let skip = usize::from(!prefix.is_empty());
     let rest: Vec<(usize, &String)> = all
         .iter()
@@ -145,13 +140,19 @@ pub(super) fn read(shown: &str) -> Option<Reading> {
     let (deed, ambiguous) = match deed {
         Deed::Free if granule && verb_first && !prefix_is_granule => (Deed::Close, false),
         Deed::Alloc if granule && verb_first && !prefix_is_granule => (Deed::Open, false),
-        Deed::Free if granule && (noun.is_none() || noun.is_some_and(|(index, _)| index < at)) => {
-            (Deed::Free, true)
-        }
+        Deed::Free if granule && noun.is_none_or(|(index, _)| index < at) => (Deed::Free, true),
         deed => (deed, false),
     };
     let granule = granule || words(class).iter().any(|word| GRANULES.contains(&word.as_str()));
-    Some(Reading { scope, prefix, noun: named, deed, verb, ambiguous, granule })
+    let extra: Vec<&str> = rest
+        .iter()
+        .filter(|(index, _)| noun.is_none_or(|(own, _)| own != *index))
+        .map(|(_, word)| word.as_str())
+        .collect();
+    let extra = (!extra.is_empty()).then(|| extra.join(" "));
+    // What duplicates a string calls what allocates it.
+    let weak = WEAK.contains(&verb.as_str()) || verb.ends_with("dup");
+    Some(Reading { scope, prefix, noun: named, deed, verb, ambiguous, granule, weak, extra })
 }
 
 /// The deed that a name's words tell, and which word does. The first word of a C name with several is a
@@ -167,9 +168,17 @@ fn deed_of(words: &[String], in_c: bool) -> Option<(usize, Deed)> {
     };
     let first = usize::from(in_c && words.len() > 1);
     let found = |range: std::ops::Range<usize>| {
-        range.filter_map(|at| words.get(at).and_then(|word| Some((at, of(word)?)))).next()
+        let mut range = range;
+        range.find_map(|at| words.get(at).and_then(|word| Some((at, of(word)?))))
     };
-    found(first..words.len()).or_else(|| found(0..first))
+    // There the word must stand for itself, and be most of the name: `alloc_obj`, not `talloc_version`.
+    let whole = |word: &String| {
+        ["alloc", "malloc", "free"].contains(&word.as_str())
+            || DEEDS.iter().any(|(_, known)| known.contains(&word.as_str()))
+    };
+    found(first..words.len()).or_else(|| {
+        words.first().filter(|word| words.len() <= 2 && whole(word)).and_then(|_| found(0..first))
+    })
 }
 
 /// Scope and last name: `a::B<c::D>::e` is `a::B` and `e`; `<a::B as c::D>::e` too.
@@ -179,11 +188,8 @@ fn split_scope(shown: &str) -> (String, String) {
     {
         return (without_parameters(inner), "drop".to_owned());
     }
-    let text = match shown.strip_prefix('<').and_then(|rest| rest.split_once(" as ")) {
-        Some((own, rest)) => match rest.rfind(">::") {
-            Some(at) => format!("{own}::{}", &rest[at + 3..]),
-            None => shown.to_owned(),
-        },
+    let text = match of_type(shown) {
+        Some((own, rest)) => format!("{own}{rest}"),
         None => shown.to_owned(),
     };
     let plain = without_parameters(&text);
@@ -191,6 +197,22 @@ fn split_scope(shown: &str) -> (String, String) {
         Some(at) => (plain[..at].to_owned(), plain[at + 2..].to_owned()),
         None => (String::new(), plain),
     }
+}
+
+/// `<a::B<T> as c::D>::e` and `<a::B<T>>::e` are about `a::B<T>`: that, and `::e`.
+fn of_type(shown: &str) -> Option<(&str, &str)> {
+    let inner = shown.strip_prefix('<')?;
+    let mut depth = 1_u32;
+    let end = inner.char_indices().find_map(|(at, c)| {
+        match c {
+            '<' => depth += 1,
+            '>' => depth -= 1,
+            _ => {}
+        }
+        (depth == 0).then_some(at)
+    })?;
+    let (own, rest) = (&inner[..end], &inner[end + 1..]);
+    Some((own.split(" as ").next().unwrap_or(own), rest))
 }
 
 /// A name without what stands in angle brackets.
@@ -278,6 +300,7 @@ mod tests {
             ("tcmalloc::PageHeap::Delete", Deed::Close, "tcmalloc::PageHeap"),
             ("bumpalo::Bump::reset", Deed::Reset, "bumpalo::Bump"),
             ("my::Arena<T>::alloc", Deed::Alloc, "my::Arena"),
+            ("<my::Arena<T>>::alloc", Deed::Alloc, "my::Arena"),
             ("<my::Arena<T> as core::ops::Drop>::drop", Deed::Close, "my::Arena"),
             ("core::ptr::drop_in_place<my::Arena<u64>>", Deed::Close, "my::Arena"),
         ] {

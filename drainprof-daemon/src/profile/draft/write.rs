@@ -98,7 +98,7 @@ pub(super) fn text(
 }
 
 /// The levels that the draft offers, told in its head.
-pub(super) fn with_levels(text: String, levels: &[&str]) -> String {
+pub(super) fn with_levels(text: &str, levels: &[&str]) -> String {
     text.replacen(LEVELS, &levels.join(", "), 1)
 }
 

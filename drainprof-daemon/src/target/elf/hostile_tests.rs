@@ -30,8 +30,14 @@ fn exercise(path: &Path) {
         let _ = elf.code(vaddr, usize::try_from(size).unwrap_or(usize::MAX));
     }
     let _ = elf.all_code(1 << 20);
+    let hits = elf.functions(|_| true);
+    for hit in hits.iter().take(20) {
+        let _ = elf.direct_calls(hit);
+    }
     let _ = elf.slots(&[b"the_pool".to_vec(), b"in_bss".to_vec()], Some(0));
     if let Ok(types) = elf.types() {
+        let addresses = hits.iter().map(|hit| hit.vaddr).collect();
+        let _ = types.prototypes(&addresses, Some(&|_| true));
         for field in ["live", "d.nested.high", "next", "gone"] {
             let _ = types.offset_of("pool_t", field);
         }

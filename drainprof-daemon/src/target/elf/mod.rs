@@ -27,7 +27,7 @@ use std::{
 
 pub use debug::DebugSearch;
 pub use frames::{FrameSections, PlacedBytes};
-pub use prototypes::{Parameter, Prototype, Prototypes, TypeName};
+pub use prototypes::{Parameter, Prototype, Prototypes, TypeName, WantedFn};
 pub(crate) use relocations::Slot;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
 pub use types::Types;
@@ -387,6 +387,8 @@ impl Elf {
     }
 }
 
+#[cfg(test)]
+mod function_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]

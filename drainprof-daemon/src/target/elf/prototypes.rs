@@ -27,6 +27,9 @@ const MAX_PARAMETERS: usize = 32;
 /// Most functions that are kept of each sort.
 const MAX_KEPT: usize = 200_000;
 
+/// Which names are wanted.
+pub type WantedFn<'w> = dyn Fn(&[u8]) -> bool + 'w;
+
 /// A type, as far as a draft needs it. Names are hostile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeName {
@@ -68,11 +71,12 @@ pub struct Prototypes {
 }
 
 impl Types {
-    /// The prototypes of the functions at `addresses`, and the inlined functions whose names `wanted` takes.
+    /// The prototypes of the functions at `addresses`, and the inlined functions whose names `wanted` takes
+    /// (which takes longer to find).
     pub fn prototypes(
         &self,
         addresses: &BTreeSet<u64>,
-        wanted: &dyn Fn(&[u8]) -> bool,
+        wanted: Option<&WantedFn<'_>>,
     ) -> Result<Prototypes, String> {
         let dwarf = self.dwarf();
         let mut search = Search {
@@ -97,7 +101,7 @@ struct Search<'q> {
     left: u64,
     deadline: Instant,
     addresses: &'q BTreeSet<u64>,
-    wanted: &'q dyn Fn(&[u8]) -> bool,
+    wanted: Option<&'q WantedFn<'q>>,
     found: Prototypes,
 }
 
@@ -174,12 +178,13 @@ impl Search<'_> {
             let address = dwarf.attr_address(unit, value)?;
             return Ok(address.filter(|address| self.addresses.contains(address)).map(Seen::Code));
         }
-        let inlined = matches!(
-            entry.attr_value(gimli::DW_AT_inline),
-            Some(gimli::AttributeValue::Inline(
-                gimli::DW_INL_inlined | gimli::DW_INL_declared_inlined
-            ))
-        );
+        let inlined = self.wanted.is_some()
+            && matches!(
+                entry.attr_value(gimli::DW_AT_inline),
+                Some(gimli::AttributeValue::Inline(
+                    gimli::DW_INL_inlined | gimli::DW_INL_declared_inlined
+                ))
+            );
         Ok(inlined.then_some(Seen::Inlined))
     }
 
@@ -193,7 +198,7 @@ impl Search<'_> {
             }
             Seen::Inlined => {
                 if let Some(name) = self.name(units, at)?
-                    && (self.wanted)(&name)
+                    && self.wanted.is_some_and(|wanted| wanted(&name))
                     && self.found.inlined.len() < MAX_KEPT
                 {
                     self.found.inlined.insert(String::from_utf8_lossy(&name).into_owned());

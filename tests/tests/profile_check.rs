@@ -1,0 +1,164 @@
+//! `drainprof profile check` at work, and `profile new`: a profile is proven, or it is said what is missing;
+//! a draft of a known allocator names the functions that its finished profile names.
+
+use std::{collections::BTreeSet, fs, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof_tests::{
+    environment::{self, has_programs, requires_root},
+    nginx::Nginx,
+    target::Target,
+    tracer::{self, Outcome, Tracer},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Starts `profile check -o json` on a process, with its probes in place.
+fn check(profile: &str, pid: u32, more: &[&str]) -> Result<Tracer> {
+    let mut command = tracer::command()?;
+    command.args(["profile", "check", profile, "-p", &pid.to_string(), "-o", "json"]).args(more);
+    let mut tracer = Tracer::spawn(command)?;
+    tracer.attached()?;
+    Ok(tracer)
+}
+
+fn document(outcome: &Outcome) -> Result<Value> {
+    serde_json::from_str(&outcome.stdout.join("\n"))
+        .with_context(|| format!("no document; stderr: {}", outcome.talk()))
+}
+
+/// Every probe fires, as often as the target says that it called: proven, exit 0.
+#[test]
+fn a_good_profile_is_proven() -> Result<()> {
+    if requires_root() {
+        let mut target = Target::start("psweep", &["closes=500", "late=2"])?;
+        let profile = environment::profile("arena");
+        let tracer = check(&profile, target.pid(), &["--for", "1h", "--level", "objects"])?;
+        target.go()?;
+        let truth = target.finish()?.truths.remove(0);
+        // It ends with the process that it watches.
+        let outcome = tracer.finish()?;
+        let document = document(&outcome)?;
+        assert_eq!(document["schema"], "drainprof.check/1");
+        let coverage = &document["coverage"];
+        assert_eq!((outcome.code, &coverage["proven"]), (Some(0), &json!(true)), "{coverage}");
+        assert_eq!(coverage["warnings"], json!([]));
+        let balance = &coverage["balances"][0];
+        let truth = &truth["allocators"][0];
+        assert_eq!(balance["opened"], truth["granules"]["opened"], "{truth}");
+        assert_eq!(balance["closed"], truth["granules"]["closed"]);
+        assert_eq!(balance["allocated"], truth["objects"]["allocated"]);
+        assert_eq!(balance["freed"], truth["objects"]["freed"]);
+        assert_eq!(coverage["unmatched_frees"], 0);
+    }
+    Ok(())
+}
+
+/// Nothing is called: every probe says why it may be silent, exit 5.
+#[test]
+fn silence_is_not_proof() -> Result<()> {
+    if requires_root() {
+        let target = Target::start("psweep", &[])?;
+        let profile = environment::profile("arena");
+        let outcome = check(&profile, target.pid(), &["--for", "300ms"])?.finish()?;
+        let coverage = document(&outcome)?["coverage"].take();
+        assert_eq!((outcome.code, &coverage["proven"]), (Some(5), &json!(false)), "{coverage}");
+        let probes = coverage["probes"].as_array().context("a list of probes")?;
+        assert!(!probes.is_empty());
+        for probe in probes {
+            let why = probe["silent"].as_str().unwrap_or_default();
+            assert!(why.contains("give the process work"), "{probe}");
+        }
+        drop(target);
+    }
+    Ok(())
+}
+
+/// Drafts a profile of a binary to a file.
+fn draft(binary: &str, file: &str, more: &[&str]) -> Result<String> {
+    let arguments = [&["profile", "new", "--from-symbols", binary, "-O", file], more].concat();
+    let outcome = tracer::run_to_end(&arguments)?;
+    ensure!(outcome.code == Some(0), "exit {:?}: {}", outcome.code, outcome.talk());
+    Ok(fs::read_to_string(file)?)
+}
+
+/// The lines of a profile that say where probes go.
+fn places(text: &str) -> BTreeSet<String> {
+    text.lines().filter(|line| line.starts_with("at = ")).map(ToOwned::to_owned).collect()
+}
+
+/// The draft from nginx's names alone has the very functions of the finished profile, and each that a request
+/// calls fires; what it calls twice is left out.
+#[test]
+fn nginx_is_drafted() -> Result<()> {
+    if requires_root() && has_programs(&["nginx", "ab"]) {
+        let directory = TempDir::new()?;
+        let file = directory.path().join("draft.toml").display().to_string();
+        let nginx = Nginx::start(false)?;
+        let binary = fs::read_link(format!("/proc/{}/exe", nginx.worker))?.display().to_string();
+        let text = draft(&binary, &file, &["--name", "my-nginx"])?;
+        let finished = tracer::run_to_end(&["profile", "show", "nginx"])?.stdout.join("\n");
+        assert_eq!(places(&text), places(&finished), "{text}");
+        assert!(text.contains("ngx_pcalloc: it calls ngx_palloc"), "{text}");
+        let tracer = check(&file, nginx.worker, &["--for", "1h", "--level", "objects"])?;
+        nginx.ab(&["-n", "100", "-c", "1"])?;
+        nginx.settle()?;
+        tracer.interrupt()?;
+        let outcome = tracer.finish()?;
+        let coverage = document(&outcome)?["coverage"].take();
+        let balance = &coverage["balances"][0];
+        assert_eq!((&balance["opened"], &balance["closed"]), (&json!(200), &json!(200)));
+        // A draft that exists is not overwritten: somebody may have finished it.
+        let again = ["profile", "new", "--from-symbols", &binary, "-O", &file];
+        assert_eq!(tracer::run_to_end(&again)?.code, Some(1));
+        nginx.quit()?;
+    }
+    Ok(())
+}
+
+/// Prototypes tell arguments: the draft of the ring, but for the number of the epoch that it opens, says what
+/// the finished profile says.
+#[test]
+fn a_target_is_drafted() -> Result<()> {
+    let directory = TempDir::new()?;
+    let file = directory.path().join("draft.toml").display().to_string();
+    let binary = environment::target("epoch_ring")?.display().to_string();
+    let text = draft(&binary, &file, &[])?;
+    for line in
+        ["granule = \"arg2\"", "object = \"*(u64)(arg3)\"", "size = \"arg1\"", "object = \"arg1\""]
+    {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.contains("# TO DECIDE: granules have numbers (`epoch`)"), "{text}");
+    let checked = tracer::run_to_end(&["profile", "check", &file])?;
+    assert_eq!(checked.code, Some(0), "{}", checked.talk());
+    // Names of Rust are patterns: their hashes change with each build.
+    let rust = environment::target("rust_arena")?.display().to_string();
+    let file = directory.path().join("rust.toml").display().to_string();
+    let text = draft(&rust, &file, &["--prefix", "rust_arena::"])?;
+    let wanted = ["open", "close", "take"]
+        .map(|name| format!("at = \"demangled:rust_arena::Arena::{name}\""));
+    assert_eq!(places(&text), BTreeSet::from(wanted), "{text}");
+    Ok(())
+}
+
+/// What has no allocator, or is no program, gets a reason and no file.
+#[test]
+fn no_draft() -> Result<()> {
+    let directory = TempDir::new()?;
+    let file = directory.path().join("draft.toml");
+    let shown = file.display().to_string();
+    let ring = environment::target("epoch_ring")?.display().to_string();
+    for (binary, code) in [(ring.as_str(), 4), ("/etc/passwd", 1)] {
+        let arguments =
+            ["profile", "new", "--from-symbols", binary, "--prefix", "zzz_", "-O", &shown];
+        let outcome = tracer::run_to_end(&arguments)?;
+        assert_eq!(outcome.code, Some(code), "{binary}: {}", outcome.talk());
+        assert!(!file.exists(), "{binary}");
+    }
+    let missing = Command::new(environment::drainprof()?)
+        .args(["profile", "new", "--from-symbols", "/nowhere"])
+        .output()?;
+    assert!(!missing.status.success());
+    Ok(())
+}
