@@ -111,12 +111,13 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
     Some(match error {
         ObserveError::Target(error) => target_code(error),
         ObserveError::Bpf(error) => return bpf_code(error),
-        ObserveError::Plan { source: PlanError::Sampled { .. }, .. } => code::USAGE,
+        ObserveError::Level { .. }
+        | ObserveError::Census { .. }
+        | ObserveError::Plan { source: PlanError::Sampled { .. }, .. } => code::USAGE,
         ObserveError::Plan { source: PlanError::Compile { .. }, .. } => code::CONFIG,
         ObserveError::NoMatch { .. }
         | ObserveError::UnknownProfile { .. }
         | ObserveError::Plan { .. } => code::NO_TARGET,
-        ObserveError::Level { .. } | ObserveError::Census { .. } => code::USAGE,
     })
 }
 

@@ -113,7 +113,7 @@ impl<'a> Fitter<'a> {
             kind: profile.kind.name(),
             summary: printable(&profile.summary),
             objects: objects.iter().map(|object| object.mapped.shown_path.clone()).collect(),
-            on_request: on_request(profile),
+            on_request: profile.on_request,
             default_level: default.name(),
             levels: Vec::new(),
             findings: Vec::new(),
@@ -151,11 +151,6 @@ impl<'a> Fitter<'a> {
         }
         fit
     }
-}
-
-/// Whether a profile is used only where it is asked for by name.
-const fn on_request(_profile: &Profile) -> bool {
-    false
 }
 
 /// What the kernel takes for a granule and for an object at a plan's level.
