@@ -128,10 +128,13 @@ PROBED void kinds(void) {
 }
 
 static void *every_kind(void *argument) {
+    static __thread void *blocks[BLOCKS];
     (void)argument;
     pthread_mutex_lock(&turn);
     in_heaps = true;
     kinds();
+    fill(blocks, 100000); /* so that heaps come to an end, too */
+    drain(blocks, 100000);
     pthread_mutex_unlock(&turn);
     pthread_barrier_wait(&all);
     return NULL;
