@@ -409,6 +409,8 @@ pub struct Frame {
     pub allocator: u32,
     /// Stack pointer at entry, with which the return is matched.
     pub rsp: u64,
+    /// Where the function begins: calls that are followed for several specs have one frame for each.
+    pub rip: u64,
     /// The call's inputs, and what was computed from them.
     pub file: File,
     /// The object that was taken out.

@@ -1,5 +1,8 @@
 //! Calls from entry to return: one stack of frames per thread.
 //!
+//! A function may be followed to its return for several specs: two roles of one profile, or two profiles. Its call then
+//! has one frame for each, side by side, which leave in whatever order the kernel runs the programs.
+//!
 //! A thread's state is touched by that thread only, and its hits do not nest (a uprobe does not fire
 //! inside a uprobe program), so nothing here needs to be atomic.
 
@@ -19,6 +22,8 @@ use crate::{
 const BPF_NOEXIST: u64 = 1;
 /// No frame: instead of an index.
 const NONE: u32 = u32::MAX;
+/// Instead of a spec's index: the frame has been left, but one beside it has not.
+const LEFT: u32 = u32::MAX;
 const FRAME_MASK: u32 = MAX_FRAMES as u32 - 1;
 const _: () = assert!(MAX_FRAMES.is_power_of_two(), "frame indices are masked");
 
@@ -109,21 +114,25 @@ pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     let caller = hit.enter(ctx);
     // SAFETY: map memory that only this thread touches.
     let outermost = unsafe { (*state).target == hit.target && (*state).depth == 0 };
+    let regs: *const pt_regs = ctx.as_ptr().cast();
+    // SAFETY: a uprobe's context is `pt_regs`.
+    let rip = unsafe { (*regs).rip };
     let index = if outermost {
         // SAFETY: as above.
         unsafe { fill(state, 0, hit.index, hit.rsp, caller) };
         0
     } else {
-        call_push(state, hit.target, hit.index, hit.rsp, caller)
+        let whose = u64::from(hit.target) << 32 | u64::from(hit.index);
+        call_push(state, whose, hit.rsp, caller, rip)
     };
     if index == NONE {
         losses::count(Loss::NestingTooDeep);
         return None;
     }
-    let regs: *const pt_regs = ctx.as_ptr().cast();
     let new = frame(state, index);
     // SAFETY: map memory that only this thread touches; a uprobe's context is `pt_regs`.
     unsafe {
+        (*new).rip = rip;
         (*new).role = (*hit.spec).role;
         (*new).allocator = (*hit.spec).allocator;
         (*new).file.inputs[0] = (*regs).rdi;
@@ -154,19 +163,45 @@ unsafe fn fill(state: *mut ThreadState, index: u32, spec: u32, rsp: u64, caller:
     }
 }
 
-/// Drops dead frames and pushes a new one: its index, or [`NONE`] where there is no more room.
+/// How many of the topmost frames are of the call of the function at `rip` that was entered with stack pointer `rsp`. If
+/// one of them is of the spec, they are of an earlier call, which was left without a return: none then.
+#[inline(always)]
+unsafe fn beside(state: *mut ThreadState, depth: u32, spec: u32, rsp: u64, rip: u64) -> u32 {
+    let mut count = 0;
+    for _ in 0..MAX_FRAMES {
+        if count >= depth {
+            break;
+        }
+        let other = frame(state, depth - 1 - count);
+        // SAFETY: the caller's promise: map memory that only this thread touches.
+        unsafe {
+            if (*other).rsp != rsp || (*other).rip != rip {
+                break;
+            }
+            if (*other).spec == spec || (*other).spec == LEFT {
+                return 0;
+            }
+        }
+        count += 1;
+    }
+    count
+}
+
+/// Drops dead frames and pushes a new one, of the target (upper half of `whose`) and the spec (lower half): its index,
+/// or [`NONE`] where there is no more room.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn call_push(
     state: *mut ThreadState,
-    target: u32,
-    spec: u32,
+    whose: u64,
     rsp: u64,
     caller: u64,
+    rip: u64,
 ) -> u32 {
     if state.is_null() {
         return NONE;
     }
+    let (target, spec) = ((whose >> 32) as u32, whose as u32);
     // SAFETY: map memory that only this thread touches.
     unsafe {
         let mut depth = (*state).depth;
@@ -180,15 +215,18 @@ pub(crate) extern "C" fn call_push(
             let found = if caller == 0 { hit::return_address(rsp) } else { caller };
             chained = is_chained(found);
         }
-        let before = depth;
-        for _ in 0..MAX_FRAMES {
-            if depth == 0 || lives(frame(state, depth - 1), rsp, chained) {
-                break;
+        let mut abandoned = 0;
+        if beside(state, depth, spec, rsp, rip) == 0 {
+            for _ in 0..MAX_FRAMES {
+                if depth == 0 || lives(frame(state, depth - 1), rsp, chained) {
+                    break;
+                }
+                depth -= 1;
+                abandoned += u64::from((*frame(state, depth)).spec != LEFT);
             }
-            depth -= 1;
         }
-        if before != depth {
-            losses::count_many(Loss::CallAbandoned, u64::from(before - depth));
+        if abandoned != 0 {
+            losses::count_many(Loss::CallAbandoned, abandoned);
         }
         (*state).depth = depth;
         if depth >= MAX_FRAMES as u32 {
@@ -214,8 +252,12 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
         if state.is_null() {
             NONE
         } else if returns_to(state, hit, rsp) {
-            (*state).depth -= 1;
-            (*state).depth
+            let index = (*state).depth - 1;
+            (*state).depth = index;
+            if index != 0 && (*frame(state, index - 1)).spec == LEFT {
+                call_trim(state);
+            }
+            index
         } else {
             call_pop(state, hit.target, hit.index, rsp)
         }
@@ -277,11 +319,7 @@ pub(crate) extern "C" fn call_pop(
             index -= 1;
             let candidate = frame(state, index);
             if is_of(candidate, spec, rsp) {
-                let abandoned = depth - 1 - index;
-                if abandoned != 0 {
-                    losses::count_many(Loss::CallAbandoned, u64::from(abandoned));
-                }
-                (*state).depth = index;
+                leave_at(state, index, depth);
                 return index;
             }
         }
@@ -289,19 +327,67 @@ pub(crate) extern "C" fn call_pop(
     NONE
 }
 
-/// Tells the enclosing call, if one is followed, that an alloc was counted inside it.
+/// Takes the frame with this index off, of `depth`. Frames above it of the same call stay; others can no longer return.
 #[inline(always)]
-pub(crate) fn tell_outer_of_alloc(hit: &Hit) {
-    call_nested(hit.target, hit.rsp);
+unsafe fn leave_at(state: *mut ThreadState, index: u32, depth: u32) {
+    // SAFETY: the caller's promise: map memory that only this thread touches.
+    unsafe {
+        let own = frame(state, index);
+        let mut kept = index + 1;
+        for _ in 0..MAX_FRAMES {
+            let next = frame(state, kept);
+            if kept >= depth || (*next).rsp != (*own).rsp || (*next).rip != (*own).rip {
+                break;
+            }
+            kept += 1;
+        }
+        if kept < depth {
+            losses::count_many(Loss::CallAbandoned, u64::from(depth - kept));
+        }
+        if kept == index + 1 {
+            (*state).depth = index;
+        } else {
+            (*own).spec = LEFT;
+            (*own).role = 0;
+            (*state).depth = kept;
+        }
+    }
+    call_trim(state);
 }
 
-/// Counts an alloc in the innermost live frame around the call that was entered with stack pointer `rsp`.
+/// Drops the topmost frames if they have been left.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn call_nested(target: u32, rsp: u64) -> u32 {
+pub(crate) extern "C" fn call_trim(state: *mut ThreadState) -> u32 {
+    if state.is_null() {
+        return 0;
+    }
+    // SAFETY: map memory that only this thread touches.
+    unsafe {
+        for _ in 0..MAX_FRAMES {
+            let depth = (*state).depth;
+            if depth == 0 || (*frame(state, depth - 1)).spec != LEFT {
+                break;
+            }
+            (*state).depth = depth - 1;
+        }
+    }
+    0
+}
+
+/// Tells the enclosing call of the same allocator, if one is followed, that an alloc was counted inside it.
+#[inline(always)]
+pub(crate) fn tell_outer_of_alloc(hit: &Hit) {
+    call_nested(hit.target, hit.allocator(), hit.rsp);
+}
+
+/// Counts an alloc in the innermost live frame of the allocator around the call that was entered with stack pointer `rsp`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn call_nested(target: u32, allocator: u32, rsp: u64) -> u32 {
     let found = innermost(target, |frame| {
         // SAFETY: `innermost` passes frames of this thread's live state.
-        unsafe { (*frame).rsp >= rsp }
+        unsafe { (*frame).allocator == allocator && (*frame).rsp >= rsp }
     });
     if let Some(outer) = found {
         // SAFETY: as above.
