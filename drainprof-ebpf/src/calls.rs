@@ -347,8 +347,10 @@ unsafe fn leave_at(state: *mut ThreadState, index: u32, depth: u32) {
         if kept == index + 1 {
             (*state).depth = index;
         } else {
+            // Nobody is inside it any more.
             (*own).spec = LEFT;
             (*own).role = 0;
+            (*own).allocator = LEFT;
             (*state).depth = kept;
         }
     }
@@ -434,6 +436,7 @@ pub(crate) extern "C" fn call_has_taken(target: u32, scope: u32, id: u64, rsp: u
         // SAFETY: `innermost` passes frames of this thread's live state.
         unsafe {
             (*frame).taken == 1
+                && (*frame).spec != LEFT
                 && (*frame).taken_key.id == id
                 && (*frame).taken_key.scope == scope
                 && (*frame).rsp >= rsp
