@@ -10,7 +10,7 @@
 #endif
 
 enum { ASET = 3, GENERATION = 4, SLAB = 5, ALIGNED = 6, BUMP = 7, METHODS = 8 };
-enum { BLOCK = 8192, LARGE = 2000, NO_OOM = 2, TOO_MUCH = 1 << 30 };
+enum { BLOCK = 8192, KEPT = 1024, LARGE = 2000, NO_OOM = 2, TOO_MUCH = 1 << 30 };
 
 struct context {
     u32 type;
@@ -54,7 +54,7 @@ static void give_back(struct context *c) {
         free(part->block);
         free(part);
     }
-    c->mem_allocated = 0;
+    c->mem_allocated = KEPT;
     c->next = c->end = NULL;
 }
 
@@ -292,6 +292,7 @@ static void make(void) {
     u32 method = methods[random_below(5)];
     struct context *parent = node->parent < 0 ? NULL : nodes[node->parent].context;
     MemoryContextCreate(made, 470 + method, method, parent, node->name);
+    made->mem_allocated = KEPT; /* the first block, in which the context itself is */
     node->context = made;
     node->gen = truth_open(&truth, NULL, 0);
 }
