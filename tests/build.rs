@@ -33,6 +33,9 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("usdt_forms_fixed", "usdt_forms", &["-no-pie", "-fno-pic"]),
     ("usdt_heap_library", "usdt_heap", &["-DLIBRARY", "-shared", "-fPIC"]),
     ("usdt_heap_shared", "usdt_heap", &["-DSHARED"]),
+    ("pg15", "pg16", &["-DVERSION=15"]),
+    ("pg17", "pg16", &["-DVERSION=17"]),
+    ("pg16_checked", "pg16", &["-DCHECKED"]),
     // Its unwind tables are for debuggers alone: `.debug_frame`.
     ("paths_bare", "paths", &["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]),
 ];

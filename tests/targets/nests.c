@@ -2,13 +2,14 @@
  * without calling anything that could be probed. A context can be moved under another one and be named after it was
  * made; and it can be given up, so that what was allocated in it lives on by itself.
  *
- * Memory is used again at once, last out first in: contexts and objects get the addresses of those that went.
+ * Memory is used again at once, last out first in: contexts and objects get the addresses of those that went. With
+ * `first_out=1` contexts get thousands of addresses in turn, so that hardly any is seen again soon.
  * `depth=N` bounds how deep contexts are nested. With `moves=1` contexts get other addresses, too; there are no objects
  * then, and none is given up.
  */
 #include "truth.h"
 
-enum { CONTEXTS = 512, OBJECTS = 4096, LABEL = 24 };
+enum { CONTEXTS = 512, ADDRESSES = 16384, OBJECTS = 4096, LABEL = 24 };
 
 struct context {
     struct context *parent;
@@ -21,24 +22,34 @@ struct object {
 
 /* ---- the allocator: it keeps no books, the driver tells it what goes ---- */
 
-static struct context contexts[CONTEXTS];
+static struct context contexts[ADDRESSES];
 static struct object objects[OBJECTS];
-static struct context *free_contexts[CONTEXTS];
+static struct context *free_contexts[ADDRESSES];
 static struct object *free_objects[OBJECTS];
-static size_t contexts_free, objects_free;
+static size_t contexts_free, contexts_taken, objects_free;
+static bool first_out; /* the address that has been free longest is taken, not the last one */
+
+static struct context *take_context(void) {
+    if (first_out) return free_contexts[contexts_taken++ % ADDRESSES];
+    return free_contexts[--contexts_free];
+}
+/* Compilers cannot turn what calls it into one function. */
+static void put_context(struct context *c) {
+    *(struct context *volatile *)&free_contexts[contexts_free++ % ADDRESSES] = c;
+}
 
 PROBED struct context *context_new(struct context *parent, const char *name) {
-    struct context *made = free_contexts[--contexts_free];
+    struct context *made = take_context();
     made->parent = parent;
     made->cleared = 0;
     snprintf(made->name, LABEL, "%s", name);
     return made;
 }
-PROBED void context_free(struct context *c) { free_contexts[contexts_free++] = c; }
+PROBED void context_free(struct context *c) { put_context(c); }
 PROBED void context_clear(struct context *c) { c->cleared++; }
 PROBED void context_move(struct context *c, struct context *parent) { c->parent = parent; }
 PROBED void context_name(struct context *c, const char *name) { snprintf(c->name, LABEL, "%s", name); }
-PROBED void context_give_up(struct context *c) { free_contexts[contexts_free++] = c; }
+PROBED void context_give_up(struct context *c) { put_context(c); }
 PROBED struct object *object_new(struct context *c, u64 size) {
     struct object *made = free_objects[--objects_free];
     made->size = size + (c->cleared & 0);
@@ -48,14 +59,14 @@ PROBED void object_free(struct object *o) { free_objects[objects_free++] = o; }
 
 /* Its memory is elsewhere afterwards; the old place is used again at once. */
 PROBED struct context *context_grow(struct context *c) {
-    struct context *made = free_contexts[--contexts_free];
+    struct context *made = take_context();
     *made = *c;
-    free_contexts[contexts_free++] = c;
+    put_context(c);
     return made;
 }
 
 /* What goes with a context; compilers cannot turn these into the functions above. */
-static void context_gone(struct context *c) { *(struct context *volatile *)&free_contexts[contexts_free++] = c; }
+static void context_gone(struct context *c) { put_context(c); }
 static void object_gone(struct object *o) { *(struct object *volatile *)&free_objects[objects_free++] = o; }
 
 /* ---- the driver, with books of its own ---- */
@@ -229,7 +240,8 @@ int main(int argc, char **argv) {
     int most_deep = (int)option("depth", 12);
     moves = option("moves", 0);
     if (moves) truth.omit |= NO_OBJECTS;
-    for (size_t i = 0; i < CONTEXTS; i++) free_contexts[contexts_free++] = &contexts[i];
+    first_out = option("first_out", 0);
+    for (size_t i = 0; i < (first_out ? ADDRESSES : CONTEXTS); i++) free_contexts[contexts_free++] = &contexts[i];
     for (size_t i = 0; i < OBJECTS; i++) free_objects[objects_free++] = &objects[i];
     ready();
     for (u64 i = 0; i < steps; i++) {

@@ -2,12 +2,14 @@
 //!
 //! A library that is preloaded into the same commands counts the same things from inside.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     compare::sum_rule,
     environment::{has_programs, requires_root},
     subversion::{Server, Workspace, version},
-    tracer::{Outcome, Tracer},
+    tracer::{Outcome, Tracer, trace},
 };
 use serde_json::{Value, json};
 
@@ -120,6 +122,37 @@ fn parents_are_the_servers_own() -> Result<()> {
         }
         assert!(seen > 1 && nested > 0, "{seen} pools with parents, {nested} in listed ones");
         server.stop()?;
+    }
+    Ok(())
+}
+
+/// Pools that are named after they were made, some of them twice: what is left open has its last name, none where it was
+/// given none, and the parent that the library itself tells.
+#[test]
+fn tags_are_labels() -> Result<()> {
+    if ready() {
+        let traced = trace("apr_tags", &[], "apr", &["--level", "boundary", "--top", "1000"])?;
+        traced.exact();
+        let described = |list: &Value| -> Result<BTreeMap<String, Value>> {
+            let list = list.as_array().context("a list of open pools")?;
+            let one = |pool: &Value| {
+                let what = json!({"label": pool["label"], "parent": pool["parent"]});
+                Ok((pool["id"].as_str().context("an id")?.to_owned(), what))
+            };
+            list.iter().map(one).collect()
+        };
+        let truth = described(&traced.truths.first().context("a truth")?["open"])?;
+        let report = traced.outcome.report();
+        let told = report.pointer("/targets/0/allocators/0/open_granules");
+        let told = described(told.context("open pools")?)?;
+        assert_eq!(truth.len(), 45);
+        assert_eq!(told, truth);
+        let named = |start: &str| {
+            let begins =
+                |pool: &&Value| pool["label"].as_str().is_some_and(|l| l.starts_with(start));
+            told.values().filter(begins).count()
+        };
+        ensure!(named("tag ") > 10 && named("again ") > 2, "{told:?}");
     }
     Ok(())
 }

@@ -96,6 +96,27 @@ fn granules_at_other_levels() -> Result<()> {
     Ok(())
 }
 
+/// Thousands of contexts that end with others come and go by addresses of their own, and there is room for some hundreds
+/// only: what has ended gives its place up, none is lost, and each end is what it was.
+#[test]
+fn ended_granules_give_their_places_up() -> Result<()> {
+    if requires_root() {
+        let seed = chaos_seed()?;
+        let args = ["first_out=1", "steps=200000", seed.as_str()];
+        let more = ["--level", "boundary", "--max-granules", "2048"];
+        let traced = trace("nests", &args, "nests", &more)?;
+        let report = traced.outcome.report();
+        assert_eq!(report["complete"], true, "{}", report["losses"]);
+        let told = report.pointer("/targets/0/allocators/0/granules").context("granules")?;
+        let truth = &traced.truths[0]["allocators"][0]["granules"];
+        for key in ["opened", "closed", "reopened", "ended_with_parent", "migrated", "open_now"] {
+            assert_eq!(told[key], truth[key], "{key}: {told}");
+        }
+        ensure!(told["ended_with_parent"].as_u64() > Some(8 * 2048), "{told}");
+    }
+    Ok(())
+}
+
 /// A granule in a sample would wait for the end of a parent that is not in it: such a profile is not sampled.
 #[test]
 fn nested_granules_are_not_sampled() -> Result<()> {

@@ -87,6 +87,53 @@ fn prepared_statements_hold_contexts() -> Result<()> {
     Ok(())
 }
 
+/// Twenty prepared statements are moved below `CacheMemoryContext` once they are made, and the parents that are told are
+/// those that the server's own view names, for each of their contexts.
+#[test]
+fn prepared_statements_have_the_servers_parents() -> Result<()> {
+    const NAMES: [&str; 2] = ["CachedPlanSource", "CachedPlanQuery"];
+    const PARENTS: [&str; 2] = ["CacheMemoryContext", "CachedPlanSource"];
+    if ready() {
+        let cluster = Cluster::start()?;
+        let tracer = Tracer::attach(&[cluster.postmaster.pid()], "postgresql", &FOLLOW)?;
+        let mut session = cluster.session()?;
+        let pid = session.backend()?;
+        for n in 0..20 {
+            session.run(&format!("prepare p{n} as select {n} + count(*) from pg_class;"))?;
+        }
+        let mut expected = BTreeMap::new();
+        for name in NAMES {
+            for parent in PARENTS {
+                let of = "select count(*) from pg_backend_memory_contexts";
+                let count = session
+                    .number(&format!("{of} where name = '{name}' and parent = '{parent}'"))?;
+                expected.insert((name, parent), count);
+            }
+        }
+        assert_eq!(expected.values().sum::<u64>(), 40, "{expected:?}");
+        assert_eq!(expected[&("CachedPlanSource", "CacheMemoryContext")], 20);
+        session.run("select 1;")?;
+        tracer.interrupt()?;
+        let allocator = contexts(&tracer.finish()?, pid)?;
+        let open = allocator["open_granules"].as_array().context("a list")?;
+        let mut told = BTreeMap::new();
+        for name in NAMES {
+            for parent in PARENTS {
+                let is_below = |granule: &&Value| {
+                    granule["label"] == name
+                        && open.iter().any(|other| {
+                            other["id"] == granule["parent"] && other["label"] == parent
+                        })
+                };
+                told.insert((name, parent), open.iter().filter(is_below).count() as u64);
+            }
+        }
+        assert_eq!(told, expected);
+        cluster.stop()?;
+    }
+    Ok(())
+}
+
 /// What prepared statements retain, by the server's own view, is what the closes of their contexts say that
 /// they gave back, to the byte: at level `boundary` and at level `objects`.
 #[test]
