@@ -70,6 +70,8 @@ static void round_of(uint64_t n) {
     if (n % 2) delete w, freed(128);
     p = kept(operator new(256, std::align_val_t(128)), 256);
     operator delete(p, std::align_val_t(128)), freed(256);
+    p = kept(operator new(192, std::align_val_t(64), std::nothrow), 192);
+    operator delete(p, std::align_val_t(64), std::nothrow), freed(192);
     free(nullptr);
 }
 

@@ -205,7 +205,8 @@ impl Live for Backend {
         self.session.run(
             "create temp table t as select n, n::text as s from generate_series(1, 5000) n; \
              analyze t; select s, count(*) from t group by s order by s limit 1; \
-             select * from t a join t b using (n) order by a.s limit 1;",
+             select * from t a join t b using (n) order by a.s limit 1; \
+             prepare p as select count(*) from t; execute p; deallocate p;",
         )
     }
 
