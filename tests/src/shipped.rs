@@ -10,6 +10,7 @@
 //! `cargo xtask test --real`.
 
 mod live;
+mod rows;
 mod servers;
 mod symbols;
 
@@ -21,8 +22,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 pub use live::Live;
+pub use rows::ROWS;
 pub use symbols::{files, unresolved};
 
 use crate::{process::Process, tracer};
@@ -64,159 +67,6 @@ pub struct Row {
     pub start: fn() -> Result<Box<dyn Live>>,
 }
 
-/// The profiles, by name.
-pub const ROWS: &[Row] = &[
-    Row {
-        profile: "apr",
-        needs: Needs::Usual(&["subversion", "libapr1"]),
-        files: &["/usr/lib/x86_64-linux-gnu/libapr-1.so.0"],
-        absent: &[],
-        silent: &[Except {
-            what: "open apr_pool_create_unmanaged_ex",
-            why: "pools outside of the tree, which Subversion does not make",
-        }],
-        start: live::svnserve,
-    },
-    Row {
-        profile: "bind",
-        needs: Needs::Real(&["bind9", "bind9-libs"]),
-        files: &["/usr/lib/x86_64-linux-gnu/libisc-9*.so"],
-        absent: &[],
-        silent: &[
-            Except {
-                what: "open isc__mem_create_arena",
-                why: "contexts for whole managers, which named makes at its start",
-            },
-            Except {
-                what: "realloc isc__mem_reallocate",
-                why: "no part of named that answers or loads a zone uses it",
-            },
-            Except {
-                what: "realloc isc__mem_reget",
-                why: "buffers that grow: large answers and transfers of zones",
-            },
-        ],
-        start: servers::named,
-    },
-    Row {
-        profile: "cxx-pmr",
-        needs: Needs::Usual(&["libstdc++6"]),
-        files: &["/usr/lib/x86_64-linux-gnu/libstdc++.so.6"],
-        absent: &[],
-        silent: &[],
-        start: || live::target("pmr", &["rounds=20"]),
-    },
-    Row {
-        profile: "epoch-demo",
-        needs: Needs::Nothing,
-        files: &["epoch_demo"],
-        absent: &[],
-        silent: &[],
-        start: || live::target("epoch_demo", &["epochs=100"]),
-    },
-    Row {
-        profile: "glibc-heap",
-        needs: Needs::Usual(&["libc6", "libc6-dbg"]),
-        files: &["/usr/lib/x86_64-linux-gnu/libc.so.6"],
-        absent: &[],
-        silent: &[],
-        start: || live::target("heaps", &["mode=kinds"]),
-    },
-    Row {
-        profile: "haproxy",
-        needs: Needs::Real(&["haproxy"]),
-        files: &["/usr/sbin/haproxy"],
-        absent: &[],
-        silent: &[],
-        start: servers::haproxy,
-    },
-    Row {
-        profile: "haproxy-pools",
-        needs: Needs::Real(&["haproxy"]),
-        files: &["/usr/sbin/haproxy"],
-        absent: &[],
-        silent: &[
-            Except { what: "close pool_destroy", why: "pools live as long as the process" },
-            Except { what: "open create_pool", why: "pools are made at the start" },
-        ],
-        start: servers::haproxy,
-    },
-    Row {
-        profile: "libdrainprof",
-        needs: Needs::Nothing,
-        files: &["granule_calls"],
-        absent: &[],
-        silent: &[],
-        start: || live::target("granule_calls", &[]),
-    },
-    Row {
-        profile: "mariadb",
-        needs: Needs::Real(&["mariadb-server"]),
-        files: &["/usr/sbin/mariadbd"],
-        absent: &[],
-        silent: &[],
-        start: servers::mariadb,
-    },
-    Row {
-        profile: "nginx",
-        needs: Needs::Usual(&["nginx-light", "apache2-utils"]),
-        files: &["/usr/sbin/nginx"],
-        absent: &[],
-        silent: &[
-            Except {
-                what: "alloc ngx_pmemalign",
-                why: "buffers of direct I/O, which is off unless configured",
-            },
-            Except {
-                what: "reset ngx_reset_pool",
-                why: "no part of nginx that a plain server uses resets a pool",
-            },
-        ],
-        start: live::nginx,
-    },
-    Row {
-        profile: "postgresql",
-        needs: Needs::Usual(&["postgresql-15"]),
-        files: &["/usr/lib/postgresql/15/bin/postgres"],
-        absent: &[],
-        silent: &[
-            Except {
-                what: "alloc MemoryContextAllocHuge",
-                why: "for what may be larger than a gigabyte; a plain session has nothing such",
-            },
-            Except {
-                what: "alloc palloc_extended",
-                why: "for what may fail: recovery and logical decoding, not a plain session",
-            },
-        ],
-        start: live::postgres,
-    },
-    Row {
-        profile: "temporal-slab",
-        needs: Needs::Nothing,
-        files: &["temporal"],
-        absent: &[],
-        silent: &[],
-        start: || live::target("temporal", &["destroy=1"]),
-    },
-    Row {
-        profile: "varnish",
-        needs: Needs::Real(&["varnish"]),
-        files: &["/usr/sbin/varnishd"],
-        absent: &[],
-        silent: &[],
-        start: servers::varnish,
-    },
-    Row {
-        profile: "varnish-workspace",
-        needs: Needs::Real(&["varnish"]),
-        files: &["/usr/sbin/varnishd"],
-        absent: &[],
-        silent: &[],
-        start: servers::varnish,
-    },
-];
-
 /// The rows of the tests that run everywhere, or of those that need further packages.
 pub fn rows(real: bool) -> impl Iterator<Item = &'static Row> {
     ROWS.iter().filter(move |row| matches!(row.needs, Needs::Real(_)) == real)
@@ -231,6 +81,7 @@ pub fn misfires(row: &Row) -> Result<Vec<String>> {
     let mut live = (row.start)()?;
     let mut command = tracer::command()?;
     command.args(["profile", "check", row.profile, "-p", &live.pid().to_string()]);
+    command.args(["-o", "json"]);
     // Ended as soon as the work is done.
     command.args(["--for", "10m"]);
     let mut check = Process::start("drainprof", command)?;
@@ -239,49 +90,62 @@ pub fn misfires(row: &Row) -> Result<Vec<String>> {
     check.signal(Signal::SIGINT)?;
     let checked = check.finish()?;
     live.end()?;
-    ensure!(
-        checked.status.success(),
-        "profile check: {} {:?} {:?}",
-        checked.status,
-        checked.stderr,
-        checked.stdout
-    );
-    let hits = hits(&checked.stdout);
-    ensure!(!hits.is_empty(), "profile check shows no probe: {:?}", checked.stdout);
-    let silent = |probe: &str| hits.get(probe).is_some_and(|hits| *hits == 0);
+    let said = || format!("{} {:?} {:?}", checked.status, checked.stderr, checked.stdout);
+    let document: Value = serde_json::from_str(&checked.stdout.join("\n"))
+        .with_context(|| format!("profile check writes no document: {}", said()))?;
+    let coverage = &document["coverage"];
+    let proven = coverage["proven"].as_bool().with_context(said)?;
+    let code = if proven { 0 } else { 5 };
+    ensure!(checked.status.code() == Some(code), "profile check: {}", said());
+    let silent = silent(coverage).with_context(said)?;
+    Ok(judge(row, &silent))
+}
+
+/// Each probe of a document's coverage, by role and symbol, and why it is silent; `None` for what did something.
+///
+/// Of several in one place or under one name (constructors, objects) one that fired is enough. One whose `when` never
+/// held is as good as silent.
+fn silent(coverage: &Value) -> Result<BTreeMap<String, Option<String>>> {
+    let probes = coverage["probes"].as_array().context("a list of probes")?;
+    ensure!(!probes.is_empty(), "profile check shows no probe");
+    let mut found = BTreeMap::new();
+    for probe in probes {
+        let text = |key: &str| probe[key].as_str().with_context(|| format!("{key} of {probe}"));
+        let count = |key: &str| probe[key].as_u64().with_context(|| format!("{key} of {probe}"));
+        let rejected = count("rejected")? >= count("hits")?;
+        let why = probe["silent"].as_str().map(ToOwned::to_owned);
+        let why = why.or_else(|| rejected.then(|| "`when` held for no hit".to_owned()));
+        let entry = found.entry(format!("{} {}", text("role")?, text("symbol")?));
+        let all: &mut Option<String> = entry.or_insert_with(|| why.clone());
+        if why.is_none() {
+            *all = None;
+        }
+    }
+    Ok(found)
+}
+
+/// Compares what was silent with what the row says.
+fn judge(row: &Row, silent: &BTreeMap<String, Option<String>>) -> Vec<String> {
     let excused = |probe: &str| row.silent.iter().any(|except| except.what == probe);
-    let mut wrong: Vec<String> = hits
-        .keys()
-        .filter(|probe| silent(probe) && !excused(probe))
-        .map(|probe| {
-            format!("{}: `{probe}` never fired, and the row does not say why", row.profile)
+    let mut wrong: Vec<String> = silent
+        .iter()
+        .filter(|(probe, _)| !excused(probe))
+        .filter_map(|(probe, why)| {
+            let why = why.as_ref()?;
+            Some(format!(
+                "{}: `{probe}` is silent, and the row does not say why: {why}",
+                row.profile
+            ))
         })
         .collect();
-    wrong.extend(row.silent.iter().filter(|except| !silent(except.what)).map(|except| {
+    let is_silent = |except: &&Except| matches!(silent.get(except.what), Some(Some(_)));
+    wrong.extend(row.silent.iter().filter(|except| !is_silent(except)).map(|except| {
         format!(
             "{}: `{}` is no silent probe; it was to be so: {}",
             row.profile, except.what, except.why
         )
     }));
-    Ok(wrong)
-}
-
-/// How often each probe fired, by role and symbol, as `profile check --for` prints it.
-fn hits(lines: &[String]) -> BTreeMap<String, u64> {
-    let mut found = BTreeMap::new();
-    for line in lines {
-        // `  alloc    ngx_palloc                       1163 hits, 1163 returns`
-        let Some((probe, count)) = line
-            .split_once(" hits")
-            .and_then(|(before, _)| before.trim().rsplit_once(' '))
-            .and_then(|(probe, count)| Some((probe, count.parse::<u64>().ok()?)))
-        else {
-            continue;
-        };
-        let words: Vec<&str> = probe.split_whitespace().collect();
-        *found.entry(words.join(" ")).or_default() += count;
-    }
-    found
+    wrong
 }
 
 /// Judges rows two at a time, and fails with everything that is wrong with any of them.
@@ -312,20 +176,51 @@ pub fn all_good(real: bool, judge: fn(&Row) -> Result<Vec<String>>) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    /// Counts are read from the lines that `profile check` prints, of symbols with spaces too; other lines are none.
+    fn probe(symbol: &str, [hits, rejected]: [u64; 2], silent: Option<&str>) -> Value {
+        json!({
+            "role": "open", "symbol": symbol, "hits": hits, "rejected": rejected, "silent": silent
+        })
+    }
+
+    /// Silent probes and those whose hits are all rejected need a reason, and reasons need a silent probe; of several
+    /// under one name one that fires is enough.
     #[test]
-    fn lines_of_hits() {
-        let lines = [
-            "in 1.0 s:",
-            "  alloc    ngx_palloc                       1163 hits, 1163 returns",
-            "  open     pool::Arena<unsigned long>::Arena() 0 hits",
-            "  instance 0x0: 5 opened, 5 closed; 7 allocated, 7 freed, 0 unmatched frees",
-        ];
-        let found = hits(&lines.map(str::to_owned));
-        assert_eq!(found.len(), 2, "{found:?}");
-        assert_eq!(found["alloc ngx_palloc"], 1163);
-        assert_eq!(found["open pool::Arena<unsigned long>::Arena()"], 0);
+    fn silence_needs_a_reason() -> Result<()> {
+        let coverage = json!({ "probes": [
+            probe("fires", [5, 4], None),
+            probe("pool::Arena<unsigned long>::Arena()", [0, 0], Some("nothing was called")),
+            probe("twice", [0, 0], Some("nothing was called")),
+            probe("twice", [1, 0], None),
+            probe("rejected", [3, 3], None),
+        ]});
+        let silent = silent(&coverage)?;
+        let is_silent: Vec<bool> = silent.values().map(Option::is_some).collect();
+        assert_eq!(is_silent, [false, true, true, false], "{silent:?}");
+        let row = |silent| Row { silent, ..ROWS[0] };
+        let wrong = judge(&row(&[]), &silent);
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        let wrong = judge(
+            &row(&[
+                Except { what: "open rejected", why: "true" },
+                Except { what: "open pool::Arena<unsigned long>::Arena()", why: "true" },
+                Except { what: "open fires", why: "untrue" },
+                Except { what: "open gone", why: "untrue" },
+            ]),
+            &silent,
+        );
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert!(wrong.iter().all(|text| text.contains("untrue")), "{wrong:?}");
+        Ok(())
+    }
+
+    /// A document without probes proves nothing.
+    #[test]
+    fn no_probes() {
+        assert!(silent(&json!({ "probes": [] })).is_err());
+        assert!(silent(&json!(null)).is_err());
     }
 }

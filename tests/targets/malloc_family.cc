@@ -1,10 +1,12 @@
 // Every way to allocate that C and C++ have, `rounds` times over: the same objects whichever malloc serves them.
-// Prints how many were made and how many bytes are live at the end.
+// Prints how many were made and how many bytes are live at the end. With `wait` it says READY first, and begins when
+// it is told to.
 //
 // What the libraries allocate of their own accord is the same with any number of rounds; the test subtracts it.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <malloc.h>
 #include <new>
 #include <unistd.h>
@@ -68,13 +70,19 @@ static void round_of(uint64_t n) {
     if (n % 2) delete w, freed(128);
     p = kept(operator new(256, std::align_val_t(128)), 256);
     operator delete(p, std::align_val_t(128)), freed(256);
+    p = kept(operator new(192, std::align_val_t(64), std::nothrow), 192);
+    operator delete(p, std::align_val_t(64), std::nothrow), freed(192);
     free(nullptr);
 }
 
 int main(int argc, char **argv) {
     uint64_t rounds = argc > 1 ? strtoull(argv[1], nullptr, 0) : 0;
-    for (uint64_t n = 0; n < rounds; n++) round_of(n);
     char line[100];
+    if (argc > 2 && !strcmp(argv[2], "wait")) {
+        int length = snprintf(line, sizeof line, "READY %d\n", (int)getpid());
+        if (write(1, line, length) != length || read(0, line, 1) != 1) _exit(1);
+    }
+    for (uint64_t n = 0; n < rounds; n++) round_of(n);
     int length = snprintf(line, sizeof line, "MADE %lu FREED %lu LIVE %lu\n", made, gone, live_bytes);
     // Nothing is cleaned up: what is live stays so.
     _exit(write(1, line, length) == length ? 0 : 1);

@@ -163,14 +163,24 @@ fn heaps_as_glibc_has_them() -> Result<()> {
 }
 
 /// The contract between programs and OpenTelemetry's profiler: sampled objects, nothing of which happens while nobody
-/// listens, with the weights that they stand for.
+/// listens, with the weights that they stand for. The census of the samples is exact: regions that they hold, and those
+/// that weigh more than a region and are apart.
 #[test]
 fn sampled_allocations() -> Result<()> {
     if requires_root() {
-        let traced = trace("usdt_otel", &[], "usdt_otel", &OBJECTS)?;
-        traced.exact();
-        let sampled = traced.truths[0].pointer("/allocators/0/objects/allocated");
-        ensure!(sampled.and_then(Value::as_u64) > Some(1000), "{:?}", traced.truths);
+        for from_start in [false, true] {
+            let start = if from_start { trace_from_start } else { trace };
+            let traced = start("usdt_otel", &[], "otel-memory", &OBJECTS)?;
+            traced.exact();
+            let truth = &traced.truths[0];
+            let count = |path: &str| truth.pointer(path).and_then(Value::as_u64);
+            assert!(count("/allocators/0/objects/allocated") > Some(1000), "{truth}");
+            assert!(count("/allocators/0/granules/closed") > Some(2), "{truth}");
+            assert!(count("/apart/objects") > Some(0), "{truth}");
+            let allocator = &traced.outcome.report()["targets"][0]["allocators"][0];
+            assert_eq!(allocator["census"]["apart"], truth["apart"], "{allocator}");
+            assert_eq!((&allocator["kind"], &allocator["dsr"]), (&"slab".into(), &Value::Null));
+        }
     }
     Ok(())
 }

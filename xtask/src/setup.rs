@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 22] = [
+const PACKAGES: [&str; 23] = [
     "apache2-utils",
     "apt",
     "binutils",
@@ -30,6 +30,7 @@ const PACKAGES: [&str; 22] = [
     "qemu-system-x86",
     "sqlite3",
     "subversion",
+    "systemtap-sdt-dev",
     "util-linux",
     "xz-utils",
 ];

@@ -36,6 +36,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("mariadb.toml", include_str!("../../../profiles/mariadb.toml")),
     ("mimalloc.toml", include_str!("../../../profiles/mimalloc.toml")),
     ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
+    ("otel-memory.toml", include_str!("../../../profiles/otel-memory.toml")),
     ("php.toml", include_str!("../../../profiles/php.toml")),
     ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
     ("talloc.toml", include_str!("../../../profiles/talloc.toml")),
