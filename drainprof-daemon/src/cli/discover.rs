@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     calibrate,
-    discover::{self, Discovery, LookOptions},
+    discover::{self, Detail, Discovery, LookOptions},
     plan::cost::Costs,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct DiscoverArgs {
     /// Look for this profile only: a name, or a file. May be given again.
     #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
     profile: Vec<String>,
-    /// List also processes that no profile fits, and those for which one must be asked for by name.
+    /// List also processes that no profile fits, and in full those for which one must be asked for by name.
     #[arg(long)]
     all: bool,
     /// Output format.
@@ -70,7 +70,7 @@ pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
     let found = discover::look(&library, &options).context("cannot list the processes in /proc")?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     match args.format {
-        PlainFormat::Text => discover::render_text(&found, &mut out)?,
+        PlainFormat::Text => discover::render_text(&found, detail(args), &mut out)?,
         PlainFormat::Json => {
             serde_json::to_writer_pretty(&mut out, &found).map_err(io::Error::from)?;
             writeln!(out)?;
@@ -78,6 +78,15 @@ pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
     }
     out.flush()?;
     Ok(exit_code(&found))
+}
+
+/// Of what fits nearly everything much is said only where somebody has asked for it.
+const fn detail(args: &DiscoverArgs) -> Detail {
+    if args.all || !args.pid.is_empty() || !args.profile.is_empty() {
+        Detail::Full
+    } else {
+        Detail::Brief
+    }
 }
 
 /// Success if a profile fits somewhere; else whether it may be for want of a privilege.

@@ -8,6 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 use super::{
     hints::Hints,
     model::{Fit, Hint, LevelOffer},
+    requests,
 };
 use crate::{
     plan::{AttachPlan, ObjectResolver, Request, Sites, build, cost::Costs, ifuncs, match_objects},
@@ -34,6 +35,8 @@ type OfferKey = (String, Vec<(u64, u64)>);
 /// Finds fitting profiles, and remembers.
 pub(super) struct Fitter<'a> {
     profiles: Vec<&'a Arc<Profile>>,
+    /// Say also what is missing for profiles that are used only on request.
+    every_hint: bool,
     costs: &'a Costs,
     sites: Sites,
     known: HashMap<Key, Arc<Fitting>>,
@@ -42,16 +45,19 @@ pub(super) struct Fitter<'a> {
 }
 
 impl<'a> Fitter<'a> {
-    /// For the profiles called `names`; empty: all of the library.
+    /// For the profiles called `names`; empty: all of the library. Where none is named, `all` asks for what is
+    /// missing for those that must be, too.
     pub(super) fn new(
         library: &'a Library,
         names: &[String],
+        all: bool,
         costs: &'a Costs,
         sites: Sites,
     ) -> Self {
         let wanted = |profile: &&Arc<Profile>| names.is_empty() || names.contains(&profile.name);
         Self {
             profiles: library.iter().filter(wanted).collect(),
+            every_hint: all || !names.is_empty(),
             costs,
             sites,
             known: HashMap::new(),
@@ -81,6 +87,8 @@ impl<'a> Fitter<'a> {
                     self.offers.entry(key).or_insert_with(|| fit.clone());
                     fitting.fits.push(fit);
                 }
+                // That one would fit nearly, which nobody has asked for, is no news.
+                Err(_) if profile.on_request && !self.every_hint => {}
                 Err(no_match) => {
                     fitting.hints.extend(self.hints.of(profile, image, process, &no_match));
                 }
@@ -89,7 +97,7 @@ impl<'a> Fitter<'a> {
         // Those that are used unasked first; among them those that cost least to look at.
         fitting.fits.sort_by_key(|fit| {
             let dear = Level::ALL.iter().position(|level| level.name() == fit.default_level);
-            (fit.unusable.is_some(), fit.on_request, dear)
+            (fit.unusable.is_some(), fit.on_request, requests::rank(&fit.profile), dear)
         });
         let fitting = Arc::new(fitting);
         if self.known.len() >= MAX_REMEMBERED {

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, sync::Arc};
 use super::{
     fitting::Fitting,
     model::{Fit, Hint, ProcessGroup},
+    requests,
 };
 use crate::target::{Image, Kinship, Process, printable};
 
@@ -17,6 +18,8 @@ pub(super) struct Member<'a> {
     pub(super) process: &'a Process,
     pub(super) image: &'a Image,
     pub(super) rss_bytes: u64,
+    /// It has several threads.
+    pub(super) threaded: bool,
 }
 
 /// What equal processes have in common: what they execute, and which profiles fit where.
@@ -25,7 +28,8 @@ type Key = (String, Vec<(String, Vec<String>)>, Vec<(String, String)>, bool);
 /// Processes that are put together.
 #[derive(Debug, Default)]
 pub(super) struct Grouper {
-    groups: BTreeMap<Key, ProcessGroup>,
+    /// With whether each of the processes has several threads.
+    groups: BTreeMap<Key, (ProcessGroup, bool)>,
 }
 
 impl Grouper {
@@ -40,7 +44,7 @@ impl Grouper {
             fitting.hints.iter().map(missing).collect(),
             other,
         );
-        let group = self.groups.entry(key).or_insert_with(|| ProcessGroup {
+        let new = || ProcessGroup {
             comm: printable(&member.process.comm),
             exe: printable(member.process.exe.as_os_str().as_encoded_bytes()),
             pids: Vec::new(),
@@ -49,18 +53,24 @@ impl Grouper {
             fits: fitting.fits.clone(),
             hints: fitting.hints.clone(),
             attach: None,
-        });
+        };
+        let (group, threaded) = self.groups.entry(key).or_insert_with(|| (new(), true));
+        *threaded &= member.threaded;
         group.pids.push(member.process.pid);
         group.rss_bytes = group.rss_bytes.saturating_add(member.rss_bytes);
     }
 
     /// The groups: first what `attach` looks at unasked, and what holds most memory of it.
     pub(super) fn finish(self, kinship: &Kinship, asked: &[String]) -> Vec<ProcessGroup> {
-        let mut groups: Vec<_> = self.groups.into_values().collect();
-        for group in &mut groups {
-            group.pids.sort_unstable();
-            group.attach = command(group, kinship, asked);
-        }
+        let mut groups: Vec<_> = self
+            .groups
+            .into_values()
+            .map(|(mut group, threaded)| {
+                group.pids.sort_unstable();
+                group.attach = command(&group, threaded, kinship, asked);
+                group
+            })
+            .collect();
         groups.sort_by_key(|group| {
             let best = group.fits.first();
             (
@@ -75,9 +85,18 @@ impl Grouper {
 }
 
 /// The command that attaches to all processes of a group.
-fn command(group: &ProcessGroup, kinship: &Kinship, asked: &[String]) -> Option<String> {
+fn command(
+    group: &ProcessGroup,
+    threaded: bool,
+    kinship: &Kinship,
+    asked: &[String],
+) -> Option<String> {
     let usable: Vec<&Fit> = group.fits.iter().filter(|fit| fit.unusable.is_none()).collect();
-    let best = usable.first()?;
+    // Whoever names a profile has said what is useful.
+    let best = match usable.first()? {
+        first if asked.is_empty() && first.on_request => requests::most_useful(&usable, threaded)?,
+        first => first,
+    };
     let parent = |pid: u32| kinship.parent(pid).filter(|parent| group.pids.contains(parent));
     let tops: Vec<u32> = group.pids.iter().copied().filter(|&pid| parent(pid).is_none()).collect();
     let family = tops.len() < group.pids.len();
@@ -147,19 +166,19 @@ mod tests {
     #[test]
     fn commands() {
         let none = Kinship::default();
-        let single = command(&group(&[7], false), &none, &[]).unwrap();
+        let single = command(&group(&[7], false), false, &none, &[]).unwrap();
         assert_eq!(single, "drainprof attach -p 7");
-        let strangers = command(&group(&[7, 9], false), &none, &[]).unwrap();
+        let strangers = command(&group(&[7, 9], false), false, &none, &[]).unwrap();
         assert_eq!(strangers, "drainprof attach -p 7,9");
         let kin = Kinship::of(&[(7, 1), (8, 7), (9, 7), (20, 1)]);
-        let family = command(&group(&[7, 8, 9, 20], false), &kin, &[]).unwrap();
+        let family = command(&group(&[7, 8, 9, 20], false), false, &kin, &[]).unwrap();
         assert_eq!(family, "drainprof attach --family -p 7,20");
-        let asked = command(&group(&[7], true), &none, &[]).unwrap();
+        let asked = command(&group(&[7], true), false, &none, &[]).unwrap();
         assert_eq!(asked, "drainprof attach -p 7 --profile server");
-        let file = command(&group(&[7], false), &none, &["./my file.toml".into()]).unwrap();
+        let file = command(&group(&[7], false), false, &none, &["./my file.toml".into()]).unwrap();
         assert_eq!(file, "drainprof attach -p 7 --profile './my file.toml'");
         let mut unusable = group(&[7], false);
         unusable.fits[0].unusable = Some("no".into());
-        assert_eq!(command(&unusable, &none, &[]), None);
+        assert_eq!(command(&unusable, false, &none, &[]), None);
     }
 }

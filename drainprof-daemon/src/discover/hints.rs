@@ -4,6 +4,8 @@
 //! the object is the right one by what the profile itself says of it (its soname, the program's name, its
 //! build id), has most of the functions that the profile names, or is called like the profile.
 
+use std::path::Path;
+
 use super::{
     model::Hint,
     packages::{Packages, with_symbols},
@@ -65,9 +67,9 @@ impl Hints {
             let (first, rest) = (id.get(..2)?, id.get(2..)?);
             Some(format!("/usr/lib/debug/.build-id/{first}/{rest}.debug"))
         });
-        let package = self
-            .packages
-            .owner(&process.root(), &object.mapped.path)
+        // What is no file of that name any more, or never was one (memfd), is in no package.
+        let package = packaged(object)
+            .and_then(|path| self.packages.owner(&process.root(), path))
             .map(|package| with_symbols(&package));
         match (package, file) {
             (Some(package), Some(file)) => {
@@ -78,6 +80,12 @@ impl Hints {
             (None, None) => Some("use a build that is not stripped: it has no build id".to_owned()),
         }
     }
+}
+
+/// The object's path, if what is there now is what the process has mapped.
+fn packaged(object: &LoadedObject) -> Option<&Path> {
+    let mapped = &object.mapped;
+    (!mapped.deleted && !mapped.replaced).then_some(mapped.path.as_path())
 }
 
 /// What is missing, if the profile is about this object at all.
@@ -205,6 +213,18 @@ mod tests {
         assert!(nearly(&by_soname, &other, &build).unwrap().contains("abcd"));
         assert_eq!(nearly(&by_symbols, &other, &build), None);
         assert_eq!(nearly(&by_symbols, &other, &Mismatch::NotMain), None);
+    }
+
+    /// A package is looked for only where the file is still the one that is mapped.
+    #[test]
+    fn deleted_files_have_no_package() {
+        let mut found = object("/usr/sbin/server");
+        assert_eq!(packaged(&found), Some(Path::new("/usr/sbin/server")));
+        found.mapped.replaced = true;
+        assert_eq!(packaged(&found), None);
+        let mut memfd = object("/memfd:jit");
+        memfd.mapped.deleted = true;
+        assert_eq!(packaged(&memfd), None);
     }
 
     /// Names are alike if one begins with the other, and short ones only if they are equal.

@@ -25,7 +25,7 @@ pub struct LookOptions {
     pub profiles: Vec<String>,
     /// How the profiles were given on the command line, for the commands that are proposed.
     pub asked: Vec<String>,
-    /// List also what fits only on request, and what nothing fits.
+    /// List also what nothing fits, and what nearly fits only on request.
     pub all: bool,
     /// More places to look for separate debug files.
     pub debug_dirs: Vec<PathBuf>,
@@ -47,7 +47,8 @@ pub fn look(library: &Library, options: &LookOptions) -> std::io::Result<Discove
     let kinship = Kinship::read()?;
     let image_options = ImageOptions { debug_dirs: options.debug_dirs.clone() };
     let mut cache = ElfCache::new();
-    let mut fitter = Fitter::new(library, &options.profiles, &options.costs, options.sites);
+    let mut fitter =
+        Fitter::new(library, &options.profiles, options.all, &options.costs, options.sites);
     let mut grouper = Grouper::default();
     let mut passed_over = PassedOvers::default();
     let mut looked = Looked::default();
@@ -73,11 +74,14 @@ pub fn look(library: &Library, options: &LookOptions) -> std::io::Result<Discove
             (false, true) => &mut looked.on_request,
             (false, false) => &mut looked.without_profile,
         } += 1;
-        let told =
-            options.all || unasked || !fitting.hints.is_empty() || !options.profiles.is_empty();
-        if told && (options.all || !fitting.fits.is_empty() || !fitting.hints.is_empty()) {
-            let rss_bytes = process.rss_bytes().unwrap_or(0);
-            grouper.add(Member { process: &process, image: &image, rss_bytes }, &fitting);
+        if options.all || !fitting.fits.is_empty() || !fitting.hints.is_empty() {
+            let member = Member {
+                process: &process,
+                image: &image,
+                rss_bytes: process.rss_bytes().unwrap_or(0),
+                threaded: process.threads().is_ok_and(|threads| threads.len() > 1),
+            };
+            grouper.add(member, &fitting);
         }
     }
     Ok(Discovery {
@@ -141,20 +145,30 @@ mod tests {
     }
 
     /// Processes that cannot be looked at are counted with their reason; one that no profile fits is listed
-    /// only where all are asked for.
+    /// only where all are asked for; one for which a profile must be named is listed with a command that does.
     #[test]
     fn nothing_is_left_out_silently() {
         let library = Library::built_in().unwrap();
         let cat = Waiting::start(std::path::Path::new("/bin/cat"));
         let own = std::process::id();
-        let found = look(&library, &options(&[cat.pid(), own, u32::MAX / 4])).unwrap();
+        let named = |pids: &[u32]| LookOptions {
+            profiles: vec!["nginx".into()],
+            asked: vec!["nginx".into()],
+            ..options(pids)
+        };
+        let found = look(&library, &named(&[cat.pid(), own, u32::MAX / 4])).unwrap();
         let reasons: Vec<_> = found.passed_over.iter().map(|passed| passed.reason).collect();
         assert_eq!(reasons, ["gone", "myself"]);
         assert_eq!((found.looked.processes, found.looked.without_profile), (1, 1));
         assert_eq!(found.groups, []);
-        let all = LookOptions { all: true, ..options(&[cat.pid()]) };
+        let all = LookOptions { all: true, ..named(&[cat.pid()]) };
         let found = look(&library, &all).unwrap();
         assert_eq!(found.groups[0].pids, [cat.pid()]);
         assert_eq!(found.groups[0].attach, None);
+        let found = look(&library, &options(&[cat.pid()])).unwrap();
+        assert_eq!((found.looked.on_request, found.looked.without_profile), (1, 0));
+        assert!(found.groups[0].fits.iter().all(|fit| fit.on_request));
+        let command = format!("drainprof attach -p {} --profile malloc-glibc", cat.pid());
+        assert_eq!(found.groups[0].attach, Some(command), "it has one thread");
     }
 }

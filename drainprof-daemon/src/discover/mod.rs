@@ -2,7 +2,8 @@
 //!
 //! In running order: [`look`] goes through processes (`census` of who is there), `fitting` says which
 //! profiles fit a process and what a hit would cost there, `hints` what is missing where one nearly fits,
-//! `groups` joins equal processes, `render` shows the result. Nothing is attached, measured or written; the
+//! `requests` which of those that wait to be named is of use, `groups` joins equal processes, `render` shows
+//! the result. Nothing is attached, measured or written; the
 //! target's memory is read only where a profile names a function that the loader chose (IFUNC). Called by
 //! `cli`.
 
@@ -13,6 +14,7 @@ mod look;
 mod model;
 mod packages;
 mod render;
+mod requests;
 #[cfg(test)]
 mod schema;
 
@@ -20,4 +22,4 @@ pub use look::{LookOptions, look};
 pub use model::{
     Discovery, Fit, Hint, LevelOffer, Looked, PassedOver, Prices, ProcessGroup, SCHEMA,
 };
-pub use render::render_text;
+pub use render::{Detail, render_text};

@@ -1,6 +1,10 @@
 //! What was found, for people.
 
-use std::io::{self, Write};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
+};
 
 use super::model::{Discovery, Fit, LevelOffer, Prices, ProcessGroup};
 use crate::report::units;
@@ -9,11 +13,27 @@ use crate::report::units;
 const MAX_PIDS: usize = 6;
 const MAX_FINDINGS: usize = 3;
 
+/// What is said of profiles that are used only on request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// One line, per program and for all that nothing else fits: they fit nearly everything.
+    Brief,
+    /// As much as of any other: somebody has asked.
+    Full,
+}
+
 /// Writes what was found.
-pub fn render_text(found: &Discovery, out: &mut dyn Write) -> io::Result<()> {
-    for group in &found.groups {
-        render_group(group, out)?;
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn render_text(found: &Discovery, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
+    let (hidden, shown): (Vec<_>, Vec<_>) =
+        found.groups.iter().partition(|group| detail == Detail::Brief && only_on_request(group));
+    for group in &shown {
+        render_group(group, detail, out)?;
     }
+    render_hidden(&hidden, out)?;
     let looked = found.looked;
     writeln!(
         out,
@@ -32,7 +52,7 @@ pub fn render_text(found: &Discovery, out: &mut dyn Write) -> io::Result<()> {
             passed.message
         )?;
     }
-    if found.groups.iter().any(|group| !group.fits.is_empty()) {
+    if shown.iter().any(|group| !group.fits.is_empty()) {
         let source = match found.prices {
             Prices::Remembered => "as measured on this machine",
             Prices::Assumed => "assumed from another machine: `drainprof calibrate` measures them",
@@ -42,7 +62,41 @@ pub fn render_text(found: &Discovery, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn render_group(group: &ProcessGroup, out: &mut dyn Write) -> io::Result<()> {
+/// Nothing is to be said of it but what nobody has asked for.
+fn only_on_request(group: &ProcessGroup) -> bool {
+    !group.fits.is_empty() && group.hints.is_empty() && group.fits.iter().all(|fit| fit.on_request)
+}
+
+/// Programs that only profiles fit that must be named, in one line.
+fn render_hidden(hidden: &[&ProcessGroup], out: &mut dyn Write) -> io::Result<()> {
+    let usable = |group: &&&ProcessGroup| group.fits.iter().any(|fit| fit.unusable.is_none());
+    let hidden: Vec<_> = hidden.iter().filter(usable).collect();
+    if hidden.is_empty() {
+        return Ok(());
+    }
+    let mut processes = 0;
+    let mut programs = BTreeSet::new();
+    let mut profiles: BTreeMap<&str, usize> = BTreeMap::new();
+    for group in hidden {
+        processes += group.pids.len();
+        programs.insert((&group.exe, group.other_mount_namespace));
+        for fit in group.fits.iter().filter(|fit| fit.unusable.is_none()) {
+            *profiles.entry(&fit.profile).or_default() += group.pids.len();
+        }
+    }
+    let mut profiles: Vec<_> = profiles.into_iter().collect();
+    profiles.sort_by_key(|&(_, processes)| Reverse(processes));
+    let names: Vec<_> = profiles.into_iter().map(|(name, _)| name).collect();
+    writeln!(
+        out,
+        "{} of {} could be looked into on request: {}; `drainprof discover --all` lists them",
+        units::counted(processes as u64, "process", "processes"),
+        units::counted(programs.len() as u64, "program", "programs"),
+        names.join(", ")
+    )
+}
+
+fn render_group(group: &ProcessGroup, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let processes = group.pids.len() as u64;
     writeln!(
         out,
@@ -56,8 +110,15 @@ fn render_group(group: &ProcessGroup, out: &mut dyn Write) -> io::Result<()> {
     if group.fits.is_empty() && group.hints.is_empty() {
         writeln!(out, "  {}: no profile fits", group.exe)?;
     }
-    for fit in &group.fits {
+    let (brief, full): (Vec<_>, Vec<_>) =
+        group.fits.iter().partition(|fit| detail == Detail::Brief && fit.on_request);
+    for fit in &full {
         render_fit(fit, out)?;
+    }
+    let brief: Vec<_> =
+        brief.iter().filter(|fit| fit.unusable.is_none()).map(|fit| fit.profile.as_str()).collect();
+    if !brief.is_empty() {
+        writeln!(out, "  on request: {} (--profile NAME)", brief.join(", "))?;
     }
     for hint in &group.hints {
         writeln!(out, "  nearly {}: {} misses {}", hint.profile, hint.object, hint.missing)?;

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, path::Path};
 use serde_json::{Value, json};
 
 use super::{
-    Discovery, Fit, Hint, LevelOffer, Looked, PassedOver, Prices, ProcessGroup, SCHEMA, render_text,
+    Detail, Discovery, Fit, Hint, LevelOffer, Looked, PassedOver, Prices, ProcessGroup, SCHEMA,
+    render_text,
 };
 use crate::plan::Finding;
 
@@ -116,10 +117,39 @@ fn fields(value: &Value, names: &mut BTreeSet<String>) {
     }
 }
 
+fn rendered(found: &Discovery, detail: Detail) -> String {
+    let mut out = Vec::new();
+    render_text(found, detail, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
 /// The text says the same in a few lines per program; what the prices show already is not said again.
 #[test]
 fn text() {
-    let mut out = Vec::new();
-    render_text(&sample(), &mut out).unwrap();
-    insta::assert_snapshot!(String::from_utf8(out).unwrap());
+    insta::assert_snapshot!(rendered(&sample(), Detail::Full));
+}
+
+/// What fits nearly everything is one line in an entry, and one for all programs that nothing else fits; what
+/// is said of it in full stands in the document all the same.
+#[test]
+fn text_in_brief() {
+    let mut found = sample();
+    let group = found.groups[0].clone();
+    let asked = |name: &str| Fit {
+        profile: name.into(),
+        on_request: true,
+        unusable: None,
+        ..group.fits[0].clone()
+    };
+    found.groups[0].fits.push(asked("malloc-glibc"));
+    for (exe, pids) in [("/bin/cat", vec![1, 2]), ("/bin/sh", vec![3])] {
+        found.groups.push(ProcessGroup {
+            exe: exe.into(),
+            fits: (0..pids.len()).map(|at| asked(["malloc-glibc", "glibc-heap"][at])).collect(),
+            pids,
+            hints: Vec::new(),
+            ..group.clone()
+        });
+    }
+    insta::assert_snapshot!(rendered(&found, Detail::Brief));
 }
