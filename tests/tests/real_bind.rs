@@ -102,11 +102,11 @@ fn contexts_have_names() -> Result<()> {
         tracer.interrupt()?;
         let allocator = contexts(&tracer.finish()?)?;
         let open = allocator["open_granules"].as_array().context("a list")?;
-        let mut names: Vec<_> =
+        let mut labels: Vec<_> =
             open.iter().filter_map(|granule| granule["label"].as_str()).collect();
-        names.sort_unstable();
+        labels.sort_unstable();
         // Those of the view and of named's own, which the reload has made anew; caches are kept.
-        assert_eq!(names, ["ADB", "ADB", "ADB_dynamic", "ADB_dynamic"], "{open:?}");
+        assert_eq!(labels, ["ADB", "ADB", "ADB_dynamic", "ADB_dynamic"], "{open:?}");
         named.signal(Signal::SIGTERM)?;
         named.wait()?;
     }

@@ -1,6 +1,6 @@
 //! What on this machine can be looked into: processes × profiles.
 //!
-//! In running order: [`look`] goes through processes (`census` of who is there), `fitting` says which
+//! In running order: `look` goes through processes (`census` of who is there), `fitting` says which
 //! profiles fit a process and what a hit would cost there, `hints` what is missing where one nearly fits,
 //! `requests` which of those that wait to be named is of use, `groups` joins equal processes, `render` shows
 //! the result. Nothing is attached, measured or written; the
