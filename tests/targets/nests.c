@@ -3,7 +3,8 @@
  * made; and it can be given up, so that what was allocated in it lives on by itself.
  *
  * Memory is used again at once, last out first in: contexts and objects get the addresses of those that went. With
- * `first_out=1` contexts get thousands of addresses in turn, so that hardly any is seen again soon.
+ * `first_out=1` contexts get thousands of addresses in turn, so that hardly any is seen again soon. After every `pause=N`
+ * steps it waits to be told to go on.
  * `depth=N` bounds how deep contexts are nested. With `moves=1` contexts get other addresses, too; there are no objects
  * then, and none is given up.
  */
@@ -237,6 +238,7 @@ static void print_open(void) {
 int main(int argc, char **argv) {
     truth_begin(argc, argv);
     u64 steps = option("steps", 20000);
+    u64 pause = option("pause", steps + 1);
     int most_deep = (int)option("depth", 12);
     moves = option("moves", 0);
     if (moves) truth.omit |= NO_OBJECTS;
@@ -247,6 +249,11 @@ int main(int argc, char **argv) {
     for (u64 i = 0; i < steps; i++) {
         step(most_deep);
         if (i == steps / 2) stop_at("half");
+        if (i % pause == pause - 1) {
+            printf("AT pause\n");
+            fflush(stdout);
+            wait_for_line();
+        }
     }
     truth_more = print_open;
     truth_print_single(&truth);
