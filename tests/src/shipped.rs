@@ -5,7 +5,7 @@
 //! profile has resolves in the file as it is installed, and on the live process every probe fires, or the row says
 //! why it does not. A built-in profile without a row fails.
 //!
-//! To add one: a row here, in the order of the names, and a function that starts the program (its helper module
+//! To add one: a row in `rows.rs`, in the order of the names, and a function that starts the program (its helper module
 //! beside this one implements [`Live`]). The packages of a row that [`Needs::Real`] belong into the list of
 //! `cargo xtask test --real`.
 

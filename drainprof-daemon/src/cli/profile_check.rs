@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     args::{CacheArgs, LevelArg, ObserveArgs, PlainFormat, SitesArg, duration},
@@ -165,13 +166,13 @@ async fn watch(
     time: Duration,
 ) -> Result<crate::account::Snapshot> {
     let pid = process.pid;
+    // Before anything is said: who is told that probes are in place may interrupt at once.
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     observer.add(pid, false)?;
     eprintln!("drainprof: attached {} probes to {pid} for {time:?}", observer.attached());
     let until = Instant::now() + time;
     // Objects from before the attach are told from missed functions by how it goes on.
     let mut history = History::default();
-    let interrupted = tokio::signal::ctrl_c();
-    tokio::pin!(interrupted);
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() || !process.is_alive() {
@@ -179,10 +180,7 @@ async fn watch(
         }
         tokio::select! {
             () = tokio::time::sleep(left.min(TURN)) => {}
-            result = &mut interrupted => {
-                result.context("cannot wait for SIGINT")?;
-                break;
-            }
+            _ = interrupt.recv() => break,
         }
         while observer.events(|_, _, _, _| ()) != 0 {}
         while observer.learn_some_paths() {}
