@@ -171,7 +171,7 @@ fn nothing_to_find() -> Result<()> {
 #[test]
 fn on_request_only() -> Result<()> {
     if requires_root() {
-        let target = Target::start("epoch_ring", &[])?;
+        let target = Target::start("pause", &[])?;
         let pid = target.pid();
         let outcome = tracer::run_to_end(&["discover"])?;
         assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
