@@ -136,7 +136,7 @@ fn a_target_is_drafted() -> Result<()> {
     let rust = environment::target("rust_arena")?.display().to_string();
     let file = directory.path().join("rust.toml").display().to_string();
     let text = draft(&rust, &file, &["--prefix", "rust_arena::"])?;
-    let wanted = ["open", "close", "take"]
+    let wanted = ["open", "close", "take", "give"]
         .map(|name| format!("at = \"demangled:rust_arena::Arena::{name}\""));
     assert_eq!(places(&text), BTreeSet::from(wanted), "{text}");
     Ok(())

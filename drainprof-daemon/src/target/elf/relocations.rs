@@ -112,9 +112,9 @@ impl Reader<'_> {
                 } else {
                     None
                 };
-                let resolved =
+                let is_result =
                     by_resolver && resolver == Some(relocation.r_addend(ENDIAN).cast_unsigned());
-                if (name.is_some() || resolved) && slots.len() < MAX_SLOTS {
+                if (name.is_some() || is_result) && slots.len() < MAX_SLOTS {
                     slots.push(Slot {
                         vaddr: relocation.r_offset(ENDIAN),
                         initial: None,
