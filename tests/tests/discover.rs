@@ -155,10 +155,40 @@ fn nothing_to_find() -> Result<()> {
         assert_eq!(outcome.code, Some(4), "{}", outcome.talk());
         let target = Target::start("pause", &[])?;
         let pid = target.pid().to_string();
-        let (outcome, document) = discover(&["-p", &pid])?;
+        let named = ["-p", &pid, "--profile", "nginx"];
+        let (outcome, document) = discover(&named)?;
         assert_eq!((outcome.code, &document["looked"]["without_profile"]), (Some(4), &json!(1)));
-        let (_, document) = discover(&["--all", "-p", &pid])?;
+        assert_eq!(document["groups"], json!([]));
+        let (_, document) = discover(&[&named[..], &["--all"]].concat())?;
         assert_eq!(document["groups"][0]["pids"], json!([target.pid()]));
+        drop(target);
+    }
+    Ok(())
+}
+
+/// What only a profile fits that must be asked for is not listed unasked, but one line says that there is such, and the
+/// document has it, with a command that asks for it and works.
+#[test]
+fn on_request_only() -> Result<()> {
+    if requires_root() {
+        let target = Target::start("pause", &[])?;
+        let pid = target.pid();
+        let outcome = tracer::run_to_end(&["discover"])?;
+        assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
+        let text = outcome.stdout.join("\n");
+        assert!(text.contains(" could be looked into on request: "), "{text}");
+        assert!(!text.contains(&format!("pid {pid} ")), "{text}");
+        let (_, document) = discover(&["-p", &pid.to_string()])?;
+        assert_eq!(document["looked"]["on_request"], json!(1), "{document}");
+        let command = document["groups"][0]["attach"].as_str().context("a command")?;
+        let mut words: Vec<&str> = command.split(' ').skip(1).collect();
+        assert!(words.contains(&"--profile"), "{command}");
+        words.extend(["--dry-run", "-o", "json"]);
+        let plan = tracer::run_to_end(&words)?;
+        assert_eq!(plan.code, Some(0), "{command}: {}", plan.talk());
+        let full = tracer::run_to_end(&["discover", "-p", &pid.to_string()])?;
+        let full = full.stdout.join("\n");
+        assert!(full.contains("malloc-glibc (slab, on request only)"), "{full}");
         drop(target);
     }
     Ok(())

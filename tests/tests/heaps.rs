@@ -83,8 +83,8 @@ fn without_names() -> Result<()> {
             let tracer = Tracer::attach(&[target.pid()], PROFILE, &OBJECTS)?;
             target.go()?;
             let truths = target.finish()?.truths;
-            let traced = Traced { truths, outcome: tracer.finish()? };
-            Expect::default().loss("unmatched_frees", Count::Exactly(6)).check(&traced);
+            let both = Traced { truths, outcome: tracer.finish()? };
+            Expect::default().loss("unmatched_frees", Count::Exactly(6)).check(&both);
         }
     }
     Ok(())

@@ -136,9 +136,49 @@ fn a_target_is_drafted() -> Result<()> {
     let rust = environment::target("rust_arena")?.display().to_string();
     let file = directory.path().join("rust.toml").display().to_string();
     let text = draft(&rust, &file, &["--prefix", "rust_arena::"])?;
-    let wanted = ["open", "close", "take"]
+    let wanted = ["open", "close", "take", "give"]
         .map(|name| format!("at = \"demangled:rust_arena::Arena::{name}\""));
     assert_eq!(places(&text), BTreeSet::from(wanted), "{text}");
+    Ok(())
+}
+
+/// Drafts of C++ and Rust programs probe the type that is an arena: each of its instances once, under whatever names;
+/// and what is drafted fits the program and can be compiled for it.
+#[test]
+fn types_are_drafted() -> Result<()> {
+    let directory = TempDir::new()?;
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let mangled = |names: &[&str]| -> BTreeSet<String> {
+        names.iter().map(|name| format!("at = \"{name}\"")).collect()
+    };
+    let drafted = |target: &str| -> Result<String> {
+        let binary = environment::target(target)?.display().to_string();
+        let text = draft(&binary, &at(target), &[])?;
+        let checked = tracer::run_to_end(&["profile", "check", &at(target)])?;
+        assert_eq!(checked.code, Some(0), "{}", checked.talk());
+        Ok(text)
+    };
+    let text = drafted("arenas_cpp")?;
+    let wanted = mangled(&[
+        "_ZN4pool5ArenaIcEC1Em",
+        "_ZN4pool5ArenaIcED1Ev",
+        "_ZN4pool5ArenaIcE4takeEm",
+        "_ZN4pool5ArenaIcE4giveEPc",
+        "_ZN4pool5ArenaImEC1Ev",
+        "_ZN4pool5ArenaImED1Ev",
+        "_ZN4pool5ArenaImE4takeEm",
+        "_ZN4pool5ArenaImE4giveEPm",
+    ]);
+    assert_eq!(places(&text), wanted, "{text}");
+    assert!(text.contains("_ZN4pool5ArenaIcEC2Em: another name of a function above"), "{text}");
+    let text = drafted("rust_bumpalo")?;
+    let wanted = mangled(&[
+        "demangled:bumpalo::Bump::new",
+        "demangled:<bumpalo::Bump<_> as core::ops::drop::Drop>::drop",
+        "demangled:bumpalo::Bump<_>::reset",
+    ]);
+    assert_eq!(places(&text), wanted, "{text}");
+    assert!(text.contains("# TO DECIDE: it is returned by value"), "{text}");
     Ok(())
 }
 

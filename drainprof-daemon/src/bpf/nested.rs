@@ -106,7 +106,9 @@ impl Session {
                 return None;
             }
             let seen = self.slot_word(at, offset_of!(Slot, state));
-            if state::generation(seen) != place_of::generation(parent) {
+            // A slot that was given back keeps its generation until another granule takes it.
+            let given_back = seen & state::USED == 0;
+            if given_back || state::generation(seen) != place_of::generation(parent) {
                 return Some(Chain { links, closed_ns: 0 });
             }
             if seen & state::CLOSED != 0 && !state::is_moved(seen) {

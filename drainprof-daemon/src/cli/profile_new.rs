@@ -66,12 +66,14 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
         Ok(found) => (found, None),
         Err(why) => (elf::Prototypes::default(), Some(why)),
     };
+    let mut own = elf.own_calls(&hits);
     let functions: Vec<Function> = hits
         .iter()
         .take(MAX_FUNCTIONS)
         .enumerate()
         .map(|(index, hit)| {
-            let calls = if index < MAX_SEARCHED { elf.direct_calls(hit) } else { BTreeSet::new() };
+            let calls =
+                if index < MAX_SEARCHED { elf.calls(hit, &mut own) } else { BTreeSet::new() };
             let signature = prototypes.at.get(&hit.vaddr).map(signature);
             function(hit, signature, calls.into_iter().collect())
         })

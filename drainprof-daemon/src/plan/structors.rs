@@ -5,8 +5,6 @@
 //! pattern finds them all. Often some are the same code; but where one only calls another, a probe on each
 //! would see one object twice. `places` asks for what is left when those that call another are taken away.
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
-
 use crate::target::{Elf, SymbolHit, elf::readable};
 
 /// Most bytes of one function that are looked at; a wrapper is short.
@@ -58,7 +56,7 @@ fn is_inner(outer: &str, inner: &str) -> bool {
 /// Whether the code of `outer` calls or jumps to `inner`: directly, or through the linkage table.
 fn calls(elf: &Elf, outer: &SymbolHit, inner: &SymbolHit) -> bool {
     let size = usize::try_from(outer.size).unwrap_or(MAX_CODE).min(MAX_CODE);
-    let targets = Targets::of(elf, outer.vaddr, size);
+    let targets = elf.targets(outer.vaddr, size);
     if targets.direct.contains(&inner.vaddr) {
         return true;
     }
@@ -70,43 +68,7 @@ fn calls(elf: &Elf, outer: &SymbolHit, inner: &SymbolHit) -> bool {
             || targets
                 .direct
                 .iter()
-                .any(|stub| Targets::of(elf, *stub, STUB).through.first().is_some_and(is_slot)))
-}
-
-/// Where a function goes.
-#[derive(Default)]
-struct Targets {
-    /// To these addresses.
-    direct: Vec<u64>,
-    /// To what stands in these words of memory.
-    through: Vec<u64>,
-}
-
-impl Targets {
-    fn of(elf: &Elf, vaddr: u64, size: usize) -> Self {
-        let mut targets = Self::default();
-        let Ok(code) = elf.code(vaddr, size) else { return targets };
-        let mut instruction = Instruction::default();
-        let mut decoder = Decoder::with_ip(64, &code, vaddr, DecoderOptions::NONE);
-        while decoder.can_decode() {
-            decoder.decode_out(&mut instruction);
-            if instruction.is_invalid() {
-                break;
-            }
-            let goes = instruction.is_call_near()
-                || instruction.is_jmp_short_or_near()
-                || instruction.is_jcc_short_or_near();
-            if goes && instruction.op0_kind() == OpKind::NearBranch64 {
-                targets.direct.push(instruction.near_branch_target());
-            }
-            let indirect =
-                instruction.is_call_near_indirect() || instruction.is_jmp_near_indirect();
-            if indirect && instruction.is_ip_rel_memory_operand() {
-                targets.through.push(instruction.ip_rel_memory_address());
-            }
-        }
-        targets
-    }
+                .any(|stub| elf.targets(*stub, STUB).through.first().is_some_and(is_slot)))
 }
 
 #[cfg(test)]

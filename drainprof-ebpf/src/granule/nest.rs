@@ -38,7 +38,9 @@ pub(super) extern "C" fn granule_is_over(index: u32) -> u32 {
         // SAFETY: map memory, one word each.
         unsafe {
             let seen = atomic::load(&raw const (*slot).state);
-            let is_open = seen & state::CLOSED == 0 || state::is_moved(seen);
+            // A slot that was given back is not used, and keeps its generation until another granule takes it.
+            let is_open = seen & state::USED != 0
+                && (seen & state::CLOSED == 0 || state::is_moved(seen));
             if state::generation(seen) != place_of::generation(parent) || !is_open {
                 return 1;
             }

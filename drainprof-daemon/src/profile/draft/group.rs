@@ -1,6 +1,6 @@
 //! Functions that belong to one allocator: by prefix and noun in C, by type elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Function, MAX_PROBES,
@@ -9,6 +9,10 @@ use super::{
 
 /// Most functions that an error lists.
 const MAX_LOOSE: usize = 12;
+/// Verbs whose first letter stands for nothing.
+const PLAIN: &[&str] = &["alloc", "malloc", "calloc", "realloc", "memalign", "free"];
+/// What it takes from a group's score that nothing says what the group is about.
+const VAGUE: u32 = 20;
 
 /// A function with what its name says.
 #[derive(Clone, Debug)]
@@ -16,6 +20,9 @@ pub(super) struct Candidate<'a> {
     pub(super) function: &'a Function,
     pub(super) reading: Reading,
 }
+
+/// Scope, prefix and noun.
+type Key = (String, String, String);
 
 /// Functions of one allocator.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +36,7 @@ pub(super) struct Group<'a> {
     guessed_close: bool,
     /// Its alloc functions are named otherwise, and nothing but that they are there speaks for them.
     adopted: bool,
+    key: Key,
     score: u32,
 }
 
@@ -46,19 +54,20 @@ impl<'a> Group<'a> {
     fn rate(&mut self) {
         let some = |deed| u32::from(self.having(deed).next().is_some());
         let granule = self.candidates.iter().any(|candidate| candidate.reading.granule);
+        let named = !self.key.0.is_empty() || !self.key.2.is_empty();
         let exported = self.candidates.iter().all(|candidate| candidate.function.exported);
         let strong = self.having(Deed::Alloc).any(|found| !found.reading.weak);
         let score = 100 * u32::from(self.is_whole())
-            + 8 * u32::from(strong)
+            + 12 * u32::from(strong && !self.adopted)
             + 2 * some(Deed::Alloc)
             + 12 * u32::from(granule)
-            + 4 * u32::from(strong && !self.adopted)
             + 3 * some(Deed::Close) * u32::from(!self.guessed_close)
             + some(Deed::Close)
             + 2 * some(Deed::Free)
             + some(Deed::Reset)
             + u32::from(exported);
-        self.score = score;
+        // `my_open` and `my_close` do not say what they open: every library has such.
+        self.score = score.saturating_sub(if granule || named { 0 } else { VAGUE });
     }
 }
 
@@ -79,7 +88,7 @@ fn candidates<'a>(functions: &'a [Function], prefix: Option<&str>) -> Vec<Candid
 /// All groups, the best first.
 pub(super) fn groups<'a>(functions: &'a [Function], asked: Option<&str>) -> Vec<Group<'a>> {
     let all = candidates(functions, asked);
-    let mut by_key: BTreeMap<(String, String, String), Vec<Candidate<'a>>> = BTreeMap::new();
+    let mut by_key: BTreeMap<Key, Vec<Candidate<'a>>> = BTreeMap::new();
     for candidate in &all {
         let reading = &candidate.reading;
         let key = (reading.scope.clone(), reading.prefix.clone(), reading.noun.clone());
@@ -91,8 +100,10 @@ pub(super) fn groups<'a>(functions: &'a [Function], asked: Option<&str>) -> Vec<
             let mut group = Group {
                 title: title(scope, prefix, noun),
                 candidates: members.clone(),
+                key: (scope.clone(), prefix.clone(), noun.clone()),
                 ..Group::default()
             };
+            settle_opens(&mut group);
             if scope.is_empty() {
                 adopt(&mut group, prefix, noun, &all);
             }
@@ -110,6 +121,10 @@ pub(super) fn groups<'a>(functions: &'a [Function], asked: Option<&str>) -> Vec<
                 if candidate.reading.deed == Deed::Free {
                     candidate.reading.deed = Deed::Close;
                 }
+            }
+            let (scope, prefix, noun) = group.key.clone();
+            if scope.is_empty() {
+                adopt(group, &prefix, &noun, &all);
             }
             group.rate();
         }
@@ -145,12 +160,17 @@ fn adopt<'a>(group: &mut Group<'a>, prefix: &str, noun: &str, all: &[Candidate<'
             && (reading.prefix == prefix && reading.noun.is_empty()
                 || reading.prefix.is_empty() && reading.noun.len() <= 6)
     };
+    let own = |found: &Candidate<'_>| {
+        group.candidates.iter().any(|candidate| std::ptr::eq(candidate.function, found.function))
+    };
     let mut found: Vec<_> =
-        all.iter().filter(|candidate| near(&candidate.reading)).cloned().collect();
+        all.iter().filter(|found| near(&found.reading) && !own(found)).cloned().collect();
     // `palloc` for a pool: the noun's first letter is in the verb.
     let initial = noun.chars().next();
     let lettered = |candidate: &Candidate<'_>| {
-        candidate.reading.prefix == prefix
+        !prefix.is_empty()
+            && candidate.reading.prefix == prefix
+            && !PLAIN.contains(&candidate.reading.verb.as_str())
             && initial.is_some_and(|initial| candidate.reading.verb.starts_with(initial))
     };
     if found.iter().any(&lettered) {
@@ -166,15 +186,30 @@ fn adopt<'a>(group: &mut Group<'a>, prefix: &str, noun: &str, all: &[Candidate<'
 fn drop_doubtful(group: &mut Group<'_>) {
     for deed in [Deed::Open, Deed::Close, Deed::Reset, Deed::Alloc, Deed::Realloc, Deed::Free] {
         let plain = group.having(deed).any(|found| found.reading.extra.is_none());
-        let strong = group.having(deed).any(|found| !found.reading.weak);
-        let why = |reading: &Reading| {
+        // What a plain one calls does its work: `create` may call `create_unmanaged`.
+        let called: BTreeSet<u64> = group
+            .having(deed)
+            .filter(|found| found.reading.extra.is_none())
+            .flat_map(|found| found.function.calls.iter().copied())
+            .collect();
+        // `ContextInit` beside `ContextCreate` more often prepares the whole; a prototype would tell.
+        let weak = |found: &Candidate<'_>| {
+            found.reading.weak
+                || found.reading.verb == "init"
+                    && found.function.signature.is_none()
+                    && !called.contains(&found.function.address)
+        };
+        let strong = group.having(deed).any(|found| !weak(found));
+        let why = |candidate: &Candidate<'_>| {
+            let reading = &candidate.reading;
             // Allocators have many variants; nobody makes as many of the rest.
             let words =
                 reading.extra.as_deref().filter(|_| plain && (deed != Deed::Alloc || reading.weak));
+            let words = words.filter(|_| !called.contains(&candidate.function.address));
             match words {
                 _ if reading.deed != deed => None,
                 Some(words) => Some(format!("its name says more (`{words}`)")),
-                None if reading.weak && strong => {
+                None if weak(candidate) && strong => {
                     Some(format!("`{}` beside others may mean something else", reading.verb))
                 }
                 None => None,
@@ -182,7 +217,7 @@ fn drop_doubtful(group: &mut Group<'_>) {
         };
         let mut kept = Vec::new();
         for candidate in std::mem::take(&mut group.candidates) {
-            match why(&candidate.reading) {
+            match why(&candidate) {
                 Some(reason) => group.dropped.push((candidate.function, reason)),
                 None => kept.push(candidate),
             }
@@ -196,6 +231,19 @@ fn is_standard(title: &str) -> bool {
     ["std::", "core::", "alloc::", "__rustc", "__gnu", "gimli::", "hashbrown::"]
         .iter()
         .any(|own| title.starts_with(own))
+}
+
+/// `alloc_root` allocates in a root if something else opens one, as `init_alloc_root`.
+fn settle_opens(group: &mut Group<'_>) {
+    let allocates = |candidate: &Candidate<'_>| candidate.reading.verb.ends_with("alloc");
+    if group.having(Deed::Open).all(allocates) {
+        return;
+    }
+    for candidate in &mut group.candidates {
+        if candidate.reading.deed == Deed::Open && allocates(candidate) {
+            candidate.reading.deed = Deed::Alloc;
+        }
+    }
 }
 
 /// `arena_free` closes the arena if it takes nothing else, or if nothing else would close one.

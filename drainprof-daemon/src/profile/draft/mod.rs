@@ -36,7 +36,7 @@ pub struct Function {
     pub exported: bool,
     /// What the debug information says of it.
     pub signature: Option<Signature>,
-    /// Addresses that it calls or jumps to directly.
+    /// Addresses that it calls or jumps to, directly or through the object's linkage table.
     pub calls: Vec<u64>,
 }
 

@@ -103,7 +103,12 @@ fn granule_type(group: &Group<'_>) -> Option<String> {
     let most = all.iter().max_by_key(|name| {
         (all.iter().filter(|other| other == name).count(), std::cmp::Reverse((*name).clone()))
     })?;
-    Some(most.clone())
+    Some(generic(most).to_owned())
+}
+
+/// A type without its parameters: instances of a template have functions of their own, and one meaning.
+fn generic(name: &str) -> &str {
+    name.split('<').next().map(str::trim_end).filter(|own| !own.is_empty()).unwrap_or(name)
 }
 
 fn record(kind: Option<&Type>) -> Option<String> {
@@ -127,7 +132,7 @@ fn id_name(group: &Group<'_>, granule: Option<&str>) -> Option<String> {
     group.having(Deed::Close).chain(group.having(Deed::Reset)).find_map(|candidate| {
         let parameters = &candidate.function.signature.as_ref()?.parameters;
         let [first, second, ..] = &parameters[..] else { return None };
-        let of = granule.is_some_and(|granule| first.kind.base == granule);
+        let of = granule.is_some_and(|granule| generic(&first.kind.base) == granule);
         let number = second.kind.pointers == 0 && !second.kind.record;
         let name = second.name.to_lowercase();
         let is_id =
@@ -153,8 +158,9 @@ fn wrapper(candidate: &Candidate<'_>, group: &Group<'_>) -> Option<String> {
 fn foreign(deed: Deed, function: &Function, granule: Option<&str>) -> Option<String> {
     let signature = function.signature.as_ref()?;
     let granule = granule?;
-    let takes = signature.parameters.iter().any(|parameter| parameter.kind.base == granule);
-    let gives = signature.returns.as_ref().is_some_and(|kind| kind.base == granule);
+    let takes =
+        signature.parameters.iter().any(|parameter| generic(&parameter.kind.base) == granule);
+    let gives = signature.returns.as_ref().is_some_and(|kind| generic(&kind.base) == granule);
     match deed {
         Deed::Alloc | Deed::Close | Deed::Reset if !takes => {
             Some(format!("it takes no {}", super::write::clean(granule)))
@@ -183,8 +189,9 @@ fn by_prototype(chosen: &mut Chosen<'_>, signature: &Signature, known: Known<'_>
     // A record that is returned by value comes through a hidden first argument.
     let by_value = signature.returns.as_ref().is_some_and(|kind| kind.record && kind.pointers == 0);
     let shift = usize::from(by_value);
-    let is_granule =
-        |kind: &Type| kind.pointers > 0 && granule.is_some_and(|granule| kind.base == granule);
+    let is_granule = |kind: &Type| {
+        kind.pointers > 0 && granule.is_some_and(|granule| generic(&kind.base) == granule)
+    };
     let parameters = &signature.parameters;
     let find = |wanted: &dyn Fn(&Type, &str) -> bool| {
         parameters

@@ -191,3 +191,90 @@ fn hostile_names() {
     assert_eq!(parsed(&draft).rule.symbols.len(), 3);
     assert_eq!(draft.text.matches("\n[match]\n").count(), 1, "{}", draft.text);
 }
+
+/// What says what it opens goes before functions that every library has; a pool of something else does not get the
+/// allocator's own functions for having the first letter in common.
+#[test]
+fn ranking() {
+    let chosen = |names: &[&str]| {
+        let draft = draft(&request("server"), &functions(names)).unwrap();
+        let places: Vec<_> = roles(&parsed(&draft)).into_iter().map(|(_, at)| at).collect();
+        (places, draft.text)
+    };
+    let (contexts, text) = chosen(&[
+        "alloc_pool",
+        "free_pool",
+        "palloc",
+        "pfree",
+        "MemoryContextInit",
+        "MemoryContextCreate",
+        "MemoryContextDelete",
+        "MemoryContextReset",
+        "MemoryContextAlloc",
+    ]);
+    let wanted = ["Create", "Delete", "Reset", "Alloc"].map(|name| format!("MemoryContext{name}"));
+    assert_eq!(contexts, wanted, "{text}");
+    let (roots, text) = chosen(&[
+        "my_open",
+        "my_close",
+        "my_mutex_init",
+        "my_mutex_end",
+        "my_malloc",
+        "init_alloc_root",
+        "alloc_root",
+        "free_root",
+    ]);
+    assert_eq!(roots, ["init_alloc_root", "free_root", "alloc_root"], "{text}");
+    let (spans, text) = chosen(&[
+        "tc_new",
+        "tc_delete",
+        "tc_malloc",
+        "MallocHook_AddNewHook",
+        "MallocHook_RemoveDeleteHook",
+        "PageHeap_New",
+        "PageHeap_Delete",
+    ]);
+    assert_eq!(spans, ["PageHeap_New", "PageHeap_Delete"], "{text}");
+}
+
+/// Where a plain function calls one whose name says more, that one does its work, and is probed for both.
+#[test]
+fn what_does_the_work() {
+    let mut all = functions(&[
+        "my_pool_create",
+        "my_pool_create_unmanaged",
+        "my_pool_create_debug",
+        "my_pool_destroy",
+    ]);
+    all[0].calls = vec![all[1].address];
+    let draft = draft(&request("svc"), &all).unwrap();
+    let places: Vec<_> = roles(&parsed(&draft)).into_iter().map(|(_, at)| at).collect();
+    assert_eq!(places, ["my_pool_create_unmanaged", "my_pool_destroy"], "{}", draft.text);
+}
+
+/// Instances of a template are of one type: all are probed.
+#[test]
+fn instances_of_a_template() {
+    let mut all = functions(&["Arena::Arena", "Arena::~Arena", "Arena::~Arena"]);
+    let of = |number: &str| Signature {
+        parameters: vec![Parameter {
+            name: "this".into(),
+            kind: Type {
+                name: format!("Arena<{number}>"),
+                base: format!("Arena<{number}>"),
+                pointers: 1,
+                record: true,
+            },
+        }],
+        returns: None,
+    };
+    for (function, (at, number)) in
+        all.iter_mut().zip([("c", "char"), ("d1", "char"), ("d2", "long")])
+    {
+        at.clone_into(&mut function.at);
+        function.signature = Some(of(number));
+    }
+    let draft = draft(&request("svc"), &all).unwrap();
+    assert_eq!(roles(&parsed(&draft)).len(), 3, "{}", draft.text);
+    assert!(draft.text.contains("A granule is a Arena."), "{}", draft.text);
+}

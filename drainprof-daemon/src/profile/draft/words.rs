@@ -24,7 +24,7 @@ const DEEDS: [(Deed, &[&str]); 6] = [
         ],
     ),
     (Deed::Alloc, &["get", "take", "acquire", "allocate", "memalign", "strdup", "memdup", "push"]),
-    (Deed::Free, &["put", "dealloc", "deallocate", "release", "return"]),
+    (Deed::Free, &["put", "give", "dealloc", "deallocate", "release", "return"]),
 ];
 /// Ends of words that allocate: `palloc`, `pmemdup`.
 const ALLOCS: &[&str] = &["alloc", "memalign", "strdup", "strndup", "memdup"];
@@ -34,12 +34,14 @@ const GRANULES: &[&str] = &[
     "ctx", "memarea", "memctx", "area", "bump", "obstack", "span", "chunk", "root",
 ];
 /// Deeds that may be another: `get` of a getter, `start` of a server.
-const WEAK: &[&str] = &["get", "take", "acquire", "put", "return", "push"];
+const WEAK: &[&str] = &["get", "take", "acquire", "put", "give", "return", "push"];
 /// Functions of the C runtime, which every program has.
 const RUNTIME: &[&str] = &["_init", "_fini", "_start", "main"];
 /// Words that say how, not what.
 const MANNERS: &[&str] =
     &["ex", "core", "full", "impl", "internal", "aligned", "zero", "zeroed", "sz"];
+/// Most words of a name that is a phrase, with its verb first.
+const MAX_PHRASE: usize = 4;
 /// Longest name that is read.
 const MAX_NAME: usize = 512;
 
@@ -176,6 +178,11 @@ fn deed_of(words: &[String], in_c: bool) -> Option<(usize, Deed)> {
         ["alloc", "malloc", "free"].contains(&word.as_str())
             || DEEDS.iter().any(|(_, known)| known.contains(&word.as_str()))
     };
+    // `init_alloc_root`: a deed first, and what it is about last.
+    let about = words.last().is_some_and(|word| GRANULES.contains(&word.as_str()));
+    if in_c && about && words.len() <= MAX_PHRASE && words.first().is_some_and(whole) {
+        return found(0..1);
+    }
     found(first..words.len()).or_else(|| {
         words.first().filter(|word| words.len() <= 2 && whole(word)).and_then(|_| found(0..first))
     })
@@ -281,6 +288,8 @@ mod tests {
             ("palloc", Deed::Alloc, "", ""),
             ("alloc_obj", Deed::Alloc, "", "obj"),
             ("free_obj", Deed::Free, "", "obj"),
+            ("init_alloc_root", Deed::Open, "", "root"),
+            ("free_root", Deed::Close, "", "root"),
         ] {
             let found = told(shown).unwrap_or_else(|| panic!("{shown} says nothing"));
             assert_eq!(found, (deed, String::new(), prefix.into(), noun.into()), "{shown}");

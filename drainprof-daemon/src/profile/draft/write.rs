@@ -127,8 +127,8 @@ fn head(text: &mut String, request: &Request<'_>, group: &Group<'_>, choice: &Ch
          #    \"drain\" if members can outlive the close (an epoch, a pool whose close waits for them);\n\
          #    \"slab\" if the allocator closes a granule only once it is empty. It decides what is reported.\n\
          # 2. `granule`: is that value the same at the open, at the close and at every alloc?\n\
-         # 3. Wrappers: a function that calls another one of its role counts twice. Direct calls were looked\n\
-         #    for, calls through the PLT or a table were not.\n\
+         # 3. Wrappers: a function that calls another one of its role counts twice. Calls inside of\n\
+         #    this object were looked for, those through pointers were not.\n\
          # 4. `when`: failed allocs, rejected frees and closes of nothing must not count.\n\
          # 5. Does the allocator keep a live count? `live` on the close gives the level `boundary`.\n\
          # Then: drainprof profile check FILE -p PID --for 5s\n",

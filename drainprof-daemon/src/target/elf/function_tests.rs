@@ -11,6 +11,26 @@ fn named<'a>(hits: &'a [SymbolHit], name: &str) -> &'a SymbolHit {
     hits.iter().find(|hit| hit.name == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
+/// A call of an exported function is found where it goes through the linkage table, by a stub or without one.
+#[test]
+fn calls_through_the_linkage_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#define SHOWN __attribute__((noinline, noipa, visibility(\"default\")))\n\
+                  SHOWN void *inner(void *pool) { return pool; }\n\
+                  SHOWN void *outer(void *pool) { return (char *)inner(pool) + 1; }\n";
+    for more in [&["-fPIC"][..], &["-fPIC", "-fno-plt"], &["-fPIC", "-fcf-protection=full"]] {
+        let args = [&["-O2", "-shared", "-nostdlib"][..], more].concat();
+        let elf = open(&cc(dir.path(), "libcalls.so", source, &args), &[]);
+        let hits = all(&elf);
+        let (inner, outer) = (named(&hits, "inner"), named(&hits, "outer"));
+        let calls = elf.calls(outer, &mut elf.own_calls(&hits));
+        assert!(calls.contains(&inner.vaddr), "{more:?}: {calls:x?}");
+        assert!(!elf.calls(inner, &mut elf.own_calls(&hits)).contains(&outer.vaddr));
+        let unknown = elf.calls(outer, &mut OwnCalls::default());
+        assert!(!unknown.contains(&inner.vaddr), "{more:?}: it is no direct call");
+    }
+}
+
 /// Functions are listed with their aliases and without data, and direct calls between them are found.
 #[test]
 fn functions_and_calls() {
@@ -20,14 +40,20 @@ fn functions_and_calls() {
     let (opens, helper) = (named(&hits, "pool_open"), named(&hits, "helper"));
     assert_eq!(named(&hits, "pool_make").vaddr, opens.vaddr);
     assert!(hits.iter().all(|hit| hit.name != "the_pool"), "data is no function");
-    assert!(elf.direct_calls(opens).contains(&helper.vaddr));
-    assert!(elf.direct_calls(helper).is_empty(), "calls nothing outside of itself");
+    assert!(elf.calls(opens, &mut OwnCalls::default()).contains(&helper.vaddr));
+    assert!(
+        elf.calls(helper, &mut OwnCalls::default()).is_empty(),
+        "calls nothing outside of itself"
+    );
     let wanted = elf.functions(|name| name.starts_with(b"pool_"));
     assert_eq!(wanted.len(), 3, "open, make, close: {wanted:?}");
     // A size that is not to be believed is bounded, and code that is not there is no call.
     let beyond = SymbolHit { size: u64::MAX, ..opens.clone() };
-    let _ = elf.direct_calls(&beyond);
-    assert!(elf.direct_calls(&SymbolHit { vaddr: 1 << 60, ..opens.clone() }).is_empty());
+    let _ = elf.calls(&beyond, &mut OwnCalls::default());
+    assert!(
+        elf.calls(&SymbolHit { vaddr: 1 << 60, ..opens.clone() }, &mut OwnCalls::default())
+            .is_empty()
+    );
 }
 
 /// Parameters have their names and types, through typedefs and pointers; what is inlined is known by name.

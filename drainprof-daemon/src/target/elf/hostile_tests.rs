@@ -32,7 +32,7 @@ fn exercise(path: &Path) {
     let _ = elf.all_code(1 << 20);
     let hits = elf.functions(|_| true);
     for hit in hits.iter().take(20) {
-        let _ = elf.direct_calls(hit);
+        let _ = elf.calls(hit, &mut OwnCalls::default());
     }
     let _ = elf.slots(&[b"the_pool".to_vec(), b"in_bss".to_vec()], Some(0));
     if let Ok(types) = elf.types() {

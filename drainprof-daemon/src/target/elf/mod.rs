@@ -27,6 +27,7 @@ use std::{
 
 pub use debug::DebugSearch;
 pub use frames::{FrameSections, PlacedBytes};
+pub use functions::OwnCalls;
 pub use prototypes::{Parameter, Prototype, Prototypes, TypeName, WantedFn};
 pub(crate) use relocations::Slot;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};

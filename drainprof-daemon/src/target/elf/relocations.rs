@@ -42,6 +42,8 @@ pub(crate) struct Slot {
     pub(crate) initial: Option<u64>,
     /// It was asked for by the resolver's address, not by a name that another object may define too.
     pub(crate) by_resolver: bool,
+    /// The place of the function's name among those that were asked for.
+    pub(crate) name: Option<usize>,
 }
 
 impl Elf {
@@ -105,17 +107,19 @@ impl Reader<'_> {
             for relocation in relocations {
                 let kind = relocation.r_type(ENDIAN, false);
                 let by_resolver = kind == relative;
-                let wanted = if by_resolver {
-                    resolver == Some(relocation.r_addend(ENDIAN).cast_unsigned())
+                let name = if by_name.contains(&kind) {
+                    imports.which_of(relocation.r_sym(ENDIAN, false), names)
                 } else {
-                    by_name.contains(&kind)
-                        && imports.is_one_of(relocation.r_sym(ENDIAN, false), names)
+                    None
                 };
-                if wanted && slots.len() < MAX_SLOTS {
+                let is_result =
+                    by_resolver && resolver == Some(relocation.r_addend(ENDIAN).cast_unsigned());
+                if (name.is_some() || is_result) && slots.len() < MAX_SLOTS {
                     slots.push(Slot {
                         vaddr: relocation.r_offset(ENDIAN),
                         initial: None,
                         by_resolver,
+                        name,
                     });
                 }
             }
@@ -151,15 +155,13 @@ impl<'a> Imports<'a> {
         Ok(Self { symbols, strings })
     }
 
-    fn is_one_of(&self, symbol: u32, names: &[Vec<u8>]) -> bool {
+    fn which_of(&self, symbol: u32, names: &[Vec<u8>]) -> Option<usize> {
         let rest = self
             .symbols
             .get(symbol as usize)
-            .and_then(|symbol| self.strings.get(symbol.st_name(ENDIAN) as usize..));
-        rest.is_some_and(|rest| {
-            names.iter().any(|name| {
-                rest.strip_prefix(name.as_slice()).is_some_and(|rest| rest.first() == Some(&0))
-            })
+            .and_then(|symbol| self.strings.get(symbol.st_name(ENDIAN) as usize..))?;
+        names.iter().position(|name| {
+            rest.strip_prefix(name.as_slice()).is_some_and(|rest| rest.first() == Some(&0))
         })
     }
 }
