@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     environment::{self, chaos_seed, requires_root},
     target::Target,
-    tracer::{Traced, Tracer, run_to_end, trace, trace_from_start},
+    tracer::{self, Traced, Tracer, run_to_end, trace, trace_from_start},
 };
 use serde_json::{Value, json};
 
@@ -111,6 +111,44 @@ fn ends_without_reopens() -> Result<()> {
             assert_eq!(told[key], truth[key], "{key}: {told}");
         }
         ensure!(told["ended_with_parent"].as_u64() > Some(10_000), "{told}");
+    }
+    Ok(())
+}
+
+/// Thousands of contexts that end with others come and go by addresses of their own, and there is room for far fewer:
+/// what has ended gives its place up within seconds, none is lost, and each end is what it was.
+#[test]
+fn ended_granules_give_their_places_up() -> Result<()> {
+    if requires_root() {
+        // Between two pauses no more may be opened than a quarter of the room: it is made where three are taken.
+        const PAUSES: usize = 10;
+        let mut target = Target::start("nests", &["first_out=1", "steps=20000", "pause=2000"])?;
+        let mut command = tracer::command()?;
+        command.args(["attach", "-p", &target.pid().to_string(), "--level", "boundary"]);
+        command.args(["--profile", &environment::profile("nests"), "-o", "ndjson"]);
+        command.args(["--interval", "300ms", "--max-granules", "2048"]);
+        let mut tracer = Tracer::spawn(command)?;
+        tracer.attached()?;
+        target.go()?;
+        for _ in 0..PAUSES {
+            target.reaches("pause")?;
+            // What closed more than a second ago is taken out meanwhile, where room is short.
+            for _ in 0..5 {
+                tracer.process().expect_out("{\"record\":\"interval\"")?;
+            }
+            target.go()?;
+        }
+        let truth = target.finish()?.truths.remove(0);
+        let line = tracer.finish()?.stdout.pop().context("a last record")?;
+        let report: Value = serde_json::from_str(&line)?;
+        let report = &report["report"];
+        assert_eq!(report["complete"], true, "{}", report["losses"]);
+        let told = report.pointer("/targets/0/allocators/0/granules").context("granules")?;
+        let truth = &truth["allocators"][0]["granules"];
+        for key in ["opened", "closed", "reopened", "ended_with_parent", "migrated", "open_now"] {
+            assert_eq!(told[key], truth[key], "{key}: {told}");
+        }
+        ensure!(told["opened"].as_u64() > Some(2 * 2048), "{told}");
     }
     Ok(())
 }

@@ -143,7 +143,7 @@ fn idle_connections_hold_pools() -> Result<()> {
             peers += 200;
         }
         nginx.settle()?;
-        let held = since.elapsed();
+        let at_least = since.elapsed();
         tracer.interrupt()?;
         let outcome = tracer.finish()?;
         let allocator = pools(&outcome, nginx.worker)?;
@@ -156,7 +156,7 @@ fn idle_connections_hold_pools() -> Result<()> {
         assert_eq!(sizes, expected, "{open:?}");
         for pool in open {
             let age = pool["age_seconds"].as_f64().context("an age")?;
-            ensure!(age >= held.as_secs_f64(), "{age} s, held for {held:?}: {pool}");
+            ensure!(age >= at_least.as_secs_f64(), "{age} s, held for {at_least:?}: {pool}");
         }
 
         // A second look begins with them open, and sees them go.

@@ -39,8 +39,8 @@ pub(super) extern "C" fn granule_is_over(index: u32) -> u32 {
         unsafe {
             let seen = atomic::load(&raw const (*slot).state);
             // A slot that was given back is not used, and keeps its generation until another granule takes it.
-            let is_open = seen & state::USED != 0
-                && (seen & state::CLOSED == 0 || state::is_moved(seen));
+            let is_open =
+                seen & state::USED != 0 && (seen & state::CLOSED == 0 || state::is_moved(seen));
             if state::generation(seen) != place_of::generation(parent) || !is_open {
                 return 1;
             }
