@@ -11,7 +11,7 @@ use super::{
     requests,
 };
 use crate::{
-    plan::{AttachPlan, ObjectResolver, Request, Sites, build, cost::Costs, ifuncs, match_objects},
+    plan::{self, AttachPlan, Request, Sites, build, cost::Costs, ifuncs, match_objects},
     profile::{self, Level, Library, Profile, Role},
     target::{Image, LoadedObject, Process, follow_ifuncs, printable},
 };
@@ -128,14 +128,6 @@ impl<'a> Fitter<'a> {
             unusable: None,
         };
         let followed = follow_ifuncs(process, image, &ifuncs(profile, objects));
-        let compile = |profile: &Profile,
-                       probe: &profile::Probe,
-                       level: Level,
-                       allocator: u32,
-                       resolver: &ObjectResolver<'_>| {
-            profile::compile(profile, probe, level, allocator, resolver)
-                .map_err(|error| error.to_string())
-        };
         for level in profile::levels(profile) {
             let request = Request {
                 profile,
@@ -146,7 +138,7 @@ impl<'a> Fitter<'a> {
                 costs: self.costs,
                 sites: self.sites,
             };
-            match build(request, objects, &profile::wanted, &compile) {
+            match build(request, objects, &profile::wanted, &plan::compile) {
                 Ok(plan) => {
                     fit.levels.push(level_offer(&plan));
                     if level == default {

@@ -49,7 +49,7 @@ use super::{
     usdt,
 };
 use crate::{
-    profile::{Level, Probe, Profile, Role},
+    profile::{self, Level, Probe, Profile, Role},
     target::{Followed, Image, LoadedObject, describe, printable},
 };
 
@@ -76,6 +76,17 @@ const NEEDED: [Role; 7] =
 /// Compiles one probe of a profile for one object.
 pub type CompileFn<'c> =
     dyn Fn(&Profile, &Probe, Level, u32, &ObjectResolver<'_>) -> Result<ProbeSpec, String> + 'c;
+
+/// The [`CompileFn`] of all who plan for a real process: the compiler of profiles, with its errors as text.
+pub fn compile(
+    profile: &Profile,
+    probe: &Probe,
+    level: Level,
+    allocator: u32,
+    resolver: &ObjectResolver<'_>,
+) -> Result<ProbeSpec, String> {
+    profile::compile(profile, probe, level, allocator, resolver).map_err(|error| error.to_string())
+}
 
 /// The same for one object, which only the probe is left to be said to.
 pub(super) type CompileOne<'c> = dyn Fn(&Probe) -> Result<ProbeSpec, String> + 'c;

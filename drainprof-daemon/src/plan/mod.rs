@@ -19,7 +19,7 @@ mod treatment;
 mod usdt;
 mod versions;
 
-pub use build::{CompileFn, PlanError, Request, WantedFn, build, plan};
+pub use build::{CompileFn, PlanError, Request, WantedFn, build, compile, plan};
 pub use ifunc::ifuncs;
 pub use matching::{Mismatch, NoMatch, Tried, match_objects};
 pub use model::{AttachPlan, Finding, Group, Member, PlanRow, PlannedProbe, Site};

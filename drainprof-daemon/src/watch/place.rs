@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, sync::Arc};
 use super::observer::{Allocator, ObserveError, Observer, ObserverOptions};
 use crate::{
     plan::{
-        AttachPlan, Finding, ObjectResolver, PlanError, PlannedProbe, Request, build, ifuncs,
+        self, AttachPlan, Finding, ObjectResolver, PlanError, PlannedProbe, Request, build, ifuncs,
         match_objects,
     },
     profile::{self, Level, Library, Profile, Resolver},
@@ -69,18 +69,10 @@ pub(super) fn plans(
             costs: &options.costs,
             sites: options.sites,
         };
-        let compile = |profile: &Profile,
-                       probe: &profile::Probe,
-                       level: Level,
-                       allocator: u32,
-                       resolver: &ObjectResolver<'_>| {
-            profile::compile(profile, probe, level, allocator, resolver)
-                .map_err(|error| error.to_string())
-        };
         let planned = if profile.nested && sample > 1 {
             Err(PlanError::Sampled { profile: profile.name.clone() })
         } else {
-            build(request, &objects, &profile::wanted, &compile)
+            build(request, &objects, &profile::wanted, &plan::compile)
         };
         match planned {
             Ok(plan) => {

@@ -3,23 +3,16 @@
 //! For drafting profiles: a parameter's type says what it is far better than its position. Hostile input:
 //! `gimli` decodes, the work is bounded here as in `types`.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use gimli::{EndianSlice, LittleEndian};
 
 use super::{
     types::{Trouble, Types},
-    units::{At, Dwarf, Units},
+    units::{At, Budget, Dwarf, Units},
 };
 use crate::target::printable;
 
-/// Most entries that are looked at.
-const MAX_ENTRIES: u64 = 64 << 20;
-/// Longest that it may take.
-const MAX_TIME: Duration = Duration::from_secs(20);
 /// Longest chain of types behind a parameter, and of origins of a function.
 const MAX_CHAIN: u32 = 32;
 /// Most parameters of one function.
@@ -79,13 +72,8 @@ impl Types {
         wanted: Option<&WantedFn<'_>>,
     ) -> Result<Prototypes, String> {
         let dwarf = self.dwarf();
-        let mut search = Search {
-            left: MAX_ENTRIES,
-            deadline: Instant::now() + MAX_TIME,
-            addresses,
-            wanted,
-            found: Prototypes::default(),
-        };
+        let mut search =
+            Search { budget: Budget::new(), addresses, wanted, found: Prototypes::default() };
         match search.run(&dwarf) {
             Ok(()) => Ok(search.found),
             Err(Trouble::Fatal(what) | Trouble::NoMember(what)) => {
@@ -98,8 +86,7 @@ impl Types {
 type Entry<'a> = gimli::DebuggingInformationEntry<EndianSlice<'a, LittleEndian>>;
 
 struct Search<'q> {
-    left: u64,
-    deadline: Instant,
+    budget: Budget,
     addresses: &'q BTreeSet<u64>,
     wanted: Option<&'q WantedFn<'q>>,
     found: Prototypes,
@@ -112,15 +99,6 @@ enum Seen {
 }
 
 impl Search<'_> {
-    fn spend(&mut self) -> Result<(), Trouble> {
-        let too_much = || Trouble::Fatal("more debug information than is searched".into());
-        self.left = self.left.checked_sub(1).ok_or_else(too_much)?;
-        if self.left.is_multiple_of(1024) && Instant::now() > self.deadline {
-            return Err(too_much());
-        }
-        Ok(())
-    }
-
     fn run(&mut self, dwarf: &Dwarf<'_>) -> Result<(), Trouble> {
         let mut units = Units::new(dwarf);
         let mut headers = dwarf.units();
@@ -130,7 +108,7 @@ impl Search<'_> {
             let mut cursor = unit.entries();
             let mut descend = true;
             loop {
-                self.spend()?;
+                self.budget.spend()?;
                 let next = if descend { cursor.next_dfs()? } else { cursor.next_sibling()? };
                 let Some(entry) = next else {
                     if descend {
@@ -213,7 +191,7 @@ impl Search<'_> {
         let mut all = vec![start];
         let mut at = start;
         for _ in 0..MAX_CHAIN {
-            self.spend()?;
+            self.budget.spend()?;
             let entry = units.entry(at)?;
             let Some(value) = entry
                 .attr_value(gimli::DW_AT_abstract_origin)
@@ -243,7 +221,7 @@ impl Search<'_> {
         // names now and then, so the first that has any counts.
         for &origin in &origins {
             for child in units.children(origin)? {
-                self.spend()?;
+                self.budget.spend()?;
                 if child.tag == gimli::DW_TAG_formal_parameter
                     && prototype.parameters.len() < MAX_PARAMETERS
                 {
@@ -287,7 +265,7 @@ impl Search<'_> {
         let mut found = TypeName::default();
         let mut at = start;
         for _ in 0..MAX_CHAIN {
-            self.spend()?;
+            self.budget.spend()?;
             let tag = units.entry(at)?.tag();
             let name = units.name_at(at)?.map(printable);
             match tag {

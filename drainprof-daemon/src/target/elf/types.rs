@@ -3,16 +3,13 @@
 //! Knows structs, unions, C++ classes (with bases) and type names in namespaces; not what needs the program to run (virtual bases).
 //! Asked by the expression compiler through `plan::ObjectResolver`. Hostile input: `gimli` decodes, the work is bounded here.
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::cell::Cell;
 
 use gimli::{DwarfSections, EndianSlice, LittleEndian};
 
 use super::{
     Elf, debug, read,
-    units::{At, Dwarf, Unit, Units},
+    units::{At, Budget, Dwarf, Unit, Units},
 };
 use crate::target::printable;
 
@@ -20,10 +17,6 @@ use crate::target::printable;
 const MAX_SECTION_BYTES: u64 = 1 << 30;
 /// Most bytes of `.debug_abbrev`, which grows about thirty-fold when it is decoded.
 const MAX_ABBREVIATIONS: u64 = 32 << 20;
-/// Most entries that one question looks at.
-const MAX_ENTRIES: u64 = 64 << 20;
-/// Longest that one question may take, however the bytes are arranged.
-const MAX_TIME: Duration = Duration::from_secs(20);
 /// Deepest nesting of types behind a member: typedefs of typedefs, anonymous structs, base classes.
 const MAX_DEPTH: u32 = 32;
 
@@ -154,8 +147,7 @@ impl Types {
         let wanted = Wanted::parse(type_name);
         let dwarf = self.dwarf();
         let mut search = Search {
-            left: MAX_ENTRIES,
-            deadline: Instant::now() + MAX_TIME,
+            budget: Budget::new(),
             wanted: &wanted,
             path: &path,
             found: None,
@@ -225,8 +217,7 @@ fn is_record(tag: gimli::DwTag) -> bool {
 }
 
 struct Search<'q> {
-    left: u64,
-    deadline: Instant,
+    budget: Budget,
     wanted: &'q Wanted,
     path: &'q [&'q str],
     found: Option<u64>,
@@ -235,15 +226,6 @@ struct Search<'q> {
 }
 
 impl Search<'_> {
-    fn spend(&mut self) -> Result<(), Trouble> {
-        let too_much = || Trouble::Fatal("more debug information than is searched".into());
-        self.left = self.left.checked_sub(1).ok_or_else(too_much)?;
-        if self.left.is_multiple_of(1024) && Instant::now() > self.deadline {
-            return Err(too_much());
-        }
-        Ok(())
-    }
-
     /// Looks at every unit for types of the wanted name; all that define it must agree.
     fn run(&mut self, dwarf: &Dwarf<'_>) -> Result<(), Trouble> {
         let mut units = Units::new(dwarf);
@@ -264,15 +246,15 @@ impl Search<'_> {
         unit: Unit<'a>,
     ) -> Result<(), Trouble> {
         // A unit costs more than an entry: the clock is looked at each time.
-        self.left -= self.left % 1024;
-        self.spend()?;
+        self.budget.look_at_clock();
+        self.budget.spend()?;
         let mut candidates = Vec::new();
         // The depths of the namespaces and classes of the wanted path that the walk is in.
         let mut inside: Vec<isize> = Vec::new();
         let mut cursor = unit.entries();
         let mut descend = true;
         loop {
-            self.spend()?;
+            self.budget.spend()?;
             let next = if descend { cursor.next_dfs()? } else { cursor.next_sibling()? };
             let Some(entry) = next else {
                 if descend {
@@ -350,7 +332,7 @@ impl Search<'_> {
     fn record(&mut self, units: &mut Units<'_, '_>, start: At) -> Result<Option<At>, Trouble> {
         let mut at = start;
         for _ in 0..MAX_DEPTH {
-            self.spend()?;
+            self.budget.spend()?;
             let entry = units.entry(at)?;
             match entry.tag() {
                 // A declaration whose body is in a type unit.
@@ -390,7 +372,7 @@ impl Search<'_> {
         }
         let mut inner = Vec::new();
         for child in units.children(at)? {
-            self.spend()?;
+            self.budget.spend()?;
             let base = child.tag == gimli::DW_TAG_inheritance;
             if !base && child.tag != gimli::DW_TAG_member {
                 continue;

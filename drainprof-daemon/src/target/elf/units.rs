@@ -2,7 +2,10 @@
 //!
 //! Knows references, names, children and where a member lies; what is looked for is `types`.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use gimli::{
     AttributeValue, DebugInfoOffset, DebuggingInformationEntry, EndianSlice, LittleEndian,
@@ -15,6 +18,39 @@ pub(super) type Reader<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Reader<'a>>;
 pub(super) type Unit<'a> = gimli::Unit<Reader<'a>>;
 type Entry<'a> = DebuggingInformationEntry<Reader<'a>>;
+
+/// Most entries that one search looks at.
+const MAX_ENTRIES: u64 = 64 << 20;
+/// Longest that one search may take, however the bytes are arranged.
+const MAX_TIME: Duration = Duration::from_secs(20);
+
+/// What one search may still spend.
+pub(super) struct Budget {
+    left: u64,
+    deadline: Instant,
+}
+
+impl Budget {
+    /// A search begins.
+    pub(super) fn new() -> Self {
+        Self { left: MAX_ENTRIES, deadline: Instant::now() + MAX_TIME }
+    }
+
+    /// The next entry is one at which the clock is read: what comes next may take long.
+    pub(super) const fn look_at_clock(&mut self) {
+        self.left = self.left.saturating_sub(self.left.wrapping_sub(1) % 1024);
+    }
+
+    /// One entry is looked at.
+    pub(super) fn spend(&mut self) -> Result<(), Trouble> {
+        let too_much = || Trouble::Fatal("more debug information than is searched".into());
+        self.left = self.left.checked_sub(1).ok_or_else(too_much)?;
+        if self.left.is_multiple_of(1024) && Instant::now() > self.deadline {
+            return Err(too_much());
+        }
+        Ok(())
+    }
+}
 
 /// A place in the debug information: an entry of a unit that [`Units`] keeps.
 #[derive(Clone, Copy)]
