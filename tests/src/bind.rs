@@ -18,8 +18,9 @@ use nix::{
 use tempfile::TempDir;
 
 use crate::{
-    environment::{deadline, targets, which},
+    environment::{deadline, which},
     http::free_port,
+    preload,
 };
 
 /// What `named` says once it answers.
@@ -78,12 +79,7 @@ impl Zone {
 
     /// The same with the counting library preloaded: into `named`, not into whoever starts it.
     pub fn counting(&self) -> Result<Command> {
-        let named = self.named()?;
-        let mut command = Command::new(which("env").context("env is installed")?);
-        command.arg(format!("LD_PRELOAD={}", targets().join("isc_counts").display()));
-        command.arg(format!("ISC_COUNTS={}", self.counts().display()));
-        command.arg(named.get_program()).args(named.get_args());
-        Ok(command)
+        preload::counting("isc", &self.named()?, &self.counts())
     }
 
     fn counts(&self) -> PathBuf {

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context as _, Result, ensure};
 use drainprof_common::loss::{LOSSES, Loss, Severity};
 use serde_json::Value;
 
-use crate::tracer::Traced;
+use crate::tracer::{Outcome, Traced};
 
 /// How often a loss is expected.
 #[derive(Clone, Copy, Debug)]
@@ -197,6 +198,28 @@ impl Expect {
         }
         complete
     }
+}
+
+/// The one allocator of a complete report on one process; its sums add up, and unless its kind is `drain` it
+/// has no DSR and no pins.
+///
+/// # Panics
+/// If the report is not complete, or says of the allocator what its kind does not know.
+pub fn only_allocator(outcome: &Outcome) -> Result<Value> {
+    let report = outcome.report();
+    assert_eq!(report["complete"], true, "{}", report["losses"]);
+    let targets = report["targets"].as_array().context("a list of targets")?;
+    let all: Vec<&Value> =
+        targets.iter().filter_map(|target| target["allocators"].as_array()).flatten().collect();
+    ensure!(all.len() == 1, "one allocator, not {all:?}\n{}", outcome.talk());
+    let allocator = all[0].clone();
+    assert_eq!(sum_rule(&allocator), None);
+    if allocator["kind"] != "drain" {
+        let granules = &allocator["granules"];
+        assert_eq!(allocator["dsr"], Value::Null);
+        assert_eq!((&granules["drainable"], &granules["pinned"]), (&0.into(), &0.into()));
+    }
+    Ok(allocator)
 }
 
 /// `opened + opened_before == closed + migrated + ended_with_parent + open_now + reopened + destroyed + left_open`, for

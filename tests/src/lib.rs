@@ -16,6 +16,7 @@ pub mod nginx;
 pub mod paths;
 pub mod php;
 pub mod postgresql;
+pub mod preload;
 pub mod process;
 pub mod redis;
 pub mod runtimes;

@@ -1,12 +1,12 @@
-//! What the tests of language runtimes and allocator libraries share: the one allocator of a report, and
-//! the hits of its probes.
+//! What the tests of language runtimes and allocator libraries share: what an allocator's report says
+//! in numbers, and the hits of its probes.
 
 use std::{fs, thread, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::{compare::sum_rule, environment::deadline, tracer::Outcome};
+use crate::{environment::deadline, tracer::Outcome};
 
 /// Returns once a process waits for a line on its stdin, and so has done all that it does before.
 pub fn waits_for_a_line(pid: u32) -> Result<()> {
@@ -21,28 +21,6 @@ pub fn waits_for_a_line(pid: u32) -> Result<()> {
         ensure!(Instant::now() < until, "{pid} is still busy: {text}");
         thread::yield_now();
     }
-}
-
-/// The one allocator of a complete report on one process; its sums add up, and unless its kind is `drain` it
-/// has no DSR and no pins.
-///
-/// # Panics
-/// If the report is not complete, or says of the allocator what its kind does not know.
-pub fn only_allocator(outcome: &Outcome) -> Result<Value> {
-    let report = outcome.report();
-    assert_eq!(report["complete"], true, "{}", report["losses"]);
-    let targets = report["targets"].as_array().context("a list of targets")?;
-    let all: Vec<&Value> =
-        targets.iter().filter_map(|target| target["allocators"].as_array()).flatten().collect();
-    ensure!(all.len() == 1, "one allocator, not {all:?}\n{}", outcome.talk());
-    let allocator = all[0].clone();
-    assert_eq!(sum_rule(&allocator), None);
-    if allocator["kind"] != "drain" {
-        let granules = &allocator["granules"];
-        assert_eq!(allocator["dsr"], Value::Null);
-        assert_eq!((&granules["drainable"], &granules["pinned"]), (&0.into(), &0.into()));
-    }
-    Ok(allocator)
 }
 
 /// Opened, open before, closed and open now.

@@ -10,7 +10,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::fs::FileExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     time::Instant,
 };
@@ -20,7 +20,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    environment::{deadline, targets, which},
+    environment::{deadline, which},
+    preload,
     process::Process,
 };
 
@@ -85,23 +86,12 @@ impl Workspace {
 
     /// A step with the counting library preloaded: into its program, not into whoever starts it.
     pub fn counting(&self, step: &Command) -> Result<Command> {
-        let assign = |name: &str, path: &Path| format!("{name}={}", path.display());
-        let mut command = Command::new(which("env").context("env is installed")?);
-        command.arg(assign("LD_PRELOAD", &targets().join("apr_counts")));
-        command.arg(assign("APR_COUNTS", &self.counts()));
-        command.arg(step.get_program()).args(step.get_args());
-        for (name, value) in step.get_envs() {
-            command.env(name, value.context("steps take nothing out of the environment")?);
-        }
-        Ok(command)
+        preload::counting("apr", step, &self.counts())
     }
 
     /// What was counted, a line for each process.
     pub fn counted(&self) -> Result<Vec<Value>> {
-        let text = fs::read_to_string(self.counts()).context("nothing was counted")?;
-        text.lines()
-            .map(|line| serde_json::from_str(line).with_context(|| format!("no JSON: {line}")))
-            .collect()
+        preload::counted(&self.counts())
     }
 
     fn counts(&self) -> PathBuf {

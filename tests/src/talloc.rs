@@ -5,11 +5,11 @@
 
 use std::{fmt::Write as _, fs, path::PathBuf, process::Command};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::environment::{targets, which};
+use crate::{environment::which, preload};
 
 /// Entries that are added. The counts depend on it.
 const ENTRIES: usize = 50;
@@ -57,25 +57,12 @@ impl Directory {
 
     /// A step with the counting library preloaded: into its program, not into whoever starts it.
     pub fn counting(&self, step: &Command) -> Result<Command> {
-        let mut command = Command::new(which("env").context("env is installed")?);
-        command.arg(format!("LD_PRELOAD={}", targets().join("talloc_counts").display()));
-        command.arg(format!("TALLOC_COUNTS={}", self.counts().display()));
-        command.arg(step.get_program()).args(step.get_args());
-        for (name, value) in step.get_envs() {
-            command.env(name, value.context("steps take nothing out of the environment")?);
-        }
-        Ok(command)
+        preload::counting("talloc", step, &self.counts())
     }
 
     /// What was counted, a line for each process.
     pub fn counted(&self) -> Result<Vec<Value>> {
-        let text = fs::read_to_string(self.counts()).context("nothing was counted")?;
-        let lines: Vec<Value> = text
-            .lines()
-            .map(|line| serde_json::from_str(line).with_context(|| format!("no JSON: {line}")))
-            .collect::<Result<_>>()?;
-        ensure!(!lines.is_empty(), "nothing was counted");
-        Ok(lines)
+        preload::counted(&self.counts())
     }
 
     fn counts(&self) -> PathBuf {

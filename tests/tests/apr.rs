@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
-    compare::sum_rule,
+    compare::only_allocator,
     environment::{has_programs, requires_root},
     subversion::{Server, Workspace, version},
     tracer::{Outcome, Tracer, trace},
@@ -25,15 +25,7 @@ fn ready() -> bool {
 /// The one allocator of the one process.
 fn pools(outcome: &Outcome) -> Result<Value> {
     ensure!(outcome.code == Some(0), "exit {:?}: {}", outcome.code, outcome.talk());
-    let report = outcome.report();
-    assert_eq!(report["complete"], true, "{}", report["losses"]);
-    let targets = report["targets"].as_array().context("a list of targets")?;
-    ensure!(targets.len() == 1, "one process, not {targets:?}");
-    let allocators = targets[0]["allocators"].as_array().context("a list of allocators")?;
-    ensure!(allocators.len() == 1, "one allocator, not {allocators:?}");
-    let allocator = allocators[0].clone();
-    assert_eq!(sum_rule(&allocator), None);
-    Ok(allocator)
+    only_allocator(outcome)
 }
 
 /// The counts that the preloaded library has as well, under its names.

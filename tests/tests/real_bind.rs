@@ -6,28 +6,16 @@
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     bind::{RUNNING, Zone},
-    compare::sum_rule,
+    compare::only_allocator,
     environment::requires_root,
     process::Process,
-    tracer::{Outcome, Tracer},
+    tracer::Tracer,
 };
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde_json::{Value, json};
-
-/// The one allocator of the one process.
-fn contexts(outcome: &Outcome) -> Result<Value> {
-    let report = outcome.report();
-    assert_eq!(report["complete"], true, "{}", report["losses"]);
-    let targets = report["targets"].as_array().context("a list of targets")?;
-    ensure!(targets.len() == 1, "one process, not {targets:?}");
-    let allocator = targets[0]["allocators"][0].clone();
-    ensure!(!allocator.is_null(), "nothing was seen: {targets:?}");
-    assert_eq!(sum_rule(&allocator), None);
-    Ok(allocator)
-}
 
 /// A `named` from its start to its end, with 50 questions in between.
 fn from_start_to_end(zone: &Zone, level: &str) -> Result<Value> {
@@ -37,7 +25,7 @@ fn from_start_to_end(zone: &Zone, level: &str) -> Result<Value> {
     kill(Pid::from_raw(zone.pid()?.cast_signed()), Signal::SIGTERM)?;
     let outcome = tracer.finish()?;
     ensure!(outcome.code == Some(0), "exit {:?}: {}", outcome.code, outcome.talk());
-    contexts(&outcome)
+    only_allocator(&outcome)
 }
 
 /// From start to end every context and every object is seen that the preloaded library counts; what is taken with
@@ -100,7 +88,7 @@ fn contexts_have_names() -> Result<()> {
         named.expect_err_containing(RUNNING)?;
         zone.ask(1)?;
         tracer.interrupt()?;
-        let allocator = contexts(&tracer.finish()?)?;
+        let allocator = only_allocator(&tracer.finish()?)?;
         let open = allocator["open_granules"].as_array().context("a list")?;
         let mut labels: Vec<_> =
             open.iter().filter_map(|granule| granule["label"].as_str()).collect();
@@ -130,7 +118,7 @@ fn reload_replaces_contexts() -> Result<()> {
         named.signal(Signal::SIGTERM)?;
         named.expect_err_containing(" exiting")?;
         named.wait()?;
-        let allocator = contexts(&tracer.finish()?)?;
+        let allocator = only_allocator(&tracer.finish()?)?;
         let count = |key: &str| allocator["granules"][key].as_u64().unwrap_or(u64::MAX);
         // What was there before the attach ends with the process, as does what came later.
         assert!(count("opened") >= 2 && count("opened_before") > 0, "{}", allocator["granules"]);

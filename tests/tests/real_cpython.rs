@@ -7,9 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
+    compare::only_allocator,
     environment::{has_programs, requires_root},
     process::Process,
-    runtimes::{closed_bytes, granules, hits, only_allocator},
+    runtimes::{closed_bytes, granules, hits},
     tracer::{Outcome, Tracer},
 };
 use serde_json::Value;

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use drainprof_tests::{
-    compare::sum_rule,
+    compare::only_allocator,
     environment::requires_root,
     haproxy::{Pool, Setup},
     http::{Client, get, idle},
@@ -22,15 +22,8 @@ use serde_json::Value;
 
 /// The one allocator of the one process, and the process.
 fn allocator(outcome: &Outcome) -> Result<(Value, u64)> {
-    let report = outcome.report();
-    assert_eq!(report["complete"], true, "{}", report["losses"]);
-    let targets = report["targets"].as_array().context("a list of targets")?;
-    ensure!(targets.len() == 1, "one process, not {targets:?}");
-    let allocator = targets[0]["allocators"][0].clone();
-    ensure!(!allocator.is_null(), "nothing was seen: {targets:?}");
-    assert_eq!(sum_rule(&allocator), None);
-    assert_eq!(allocator["dsr"], Value::Null);
-    Ok((allocator, targets[0]["pid"].as_u64().context("a pid")?))
+    let pid = outcome.report()["targets"][0]["pid"].as_u64().context("a pid")?;
+    Ok((only_allocator(outcome)?, pid))
 }
 
 /// Granules that were opened by a function: closed, open.

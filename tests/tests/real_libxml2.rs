@@ -4,8 +4,9 @@ use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
+    compare::only_allocator,
     environment::{has_programs, requires_root, which},
-    runtimes::{closed_bytes, granules, hits, only_allocator},
+    runtimes::{closed_bytes, granules, hits},
     tracer::{Tracer, trace},
 };
 use tempfile::TempDir;

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
-    compare::{Count, Expect},
+    compare::{Count, Expect, only_allocator},
     environment::{self, requires_root},
-    runtimes::{granules, hits, only_allocator, silent_probes},
+    runtimes::{granules, hits, silent_probes},
     target::Target,
     tracer::{Traced, Tracer, trace},
 };

@@ -4,9 +4,10 @@
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
+    compare::only_allocator,
     environment::{has_programs, requires_root},
     php::{self, Php},
-    runtimes::{closed_bytes, granules, hits, only_allocator},
+    runtimes::{closed_bytes, granules, hits},
     tracer::Tracer,
 };
 use tempfile::TempDir;

@@ -4,7 +4,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
-    compare::sum_rule,
+    compare::only_allocator,
     environment::{has_programs, requires_root},
     talloc::Directory,
     tracer::{Outcome, Tracer},
@@ -20,14 +20,7 @@ fn ready() -> bool {
 /// The one allocator of the one process.
 fn chunks(outcome: &Outcome) -> Result<Value> {
     ensure!(outcome.code == Some(0), "exit {:?}: {}", outcome.code, outcome.talk());
-    let report = outcome.report();
-    assert_eq!(report["complete"], true, "{}", report["losses"]);
-    let targets = report["targets"].as_array().context("a list of targets")?;
-    ensure!(targets.len() == 1, "one process, not {targets:?}");
-    let allocators = targets[0]["allocators"].as_array().context("a list of allocators")?;
-    ensure!(allocators.len() == 1, "one allocator, not {allocators:?}");
-    assert_eq!(sum_rule(&allocators[0]), None);
-    Ok(allocators[0].clone())
+    only_allocator(outcome)
 }
 
 fn count(value: &Value, key: &str) -> Result<u64> {

@@ -10,9 +10,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
+    compare::only_allocator,
     environment::{has_programs, requires_root, targets, which},
     process::Process,
-    runtimes::{closed_bytes, granules, hits, only_allocator, waits_for_a_line},
+    runtimes::{closed_bytes, granules, hits, waits_for_a_line},
     tracer::Tracer,
 };
 use serde_json::Value;
