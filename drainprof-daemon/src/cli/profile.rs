@@ -31,14 +31,22 @@ pub(super) fn main(args: ProfileArgs) -> Result<u8> {
 fn list() -> Result<u8> {
     let (library, _) = options::library(&[])?;
     let mut out = std::io::stdout().lock();
-    for profile in library.iter() {
-        let levels: Vec<_> = profile::levels(profile).into_iter().map(Level::name).collect();
+    let rows: Vec<_> = library
+        .iter()
+        .map(|profile| {
+            let levels: Vec<_> = profile::levels(profile).into_iter().map(Level::name).collect();
+            (profile, levels.join(", "))
+        })
+        .collect();
+    let names = rows.iter().map(|(profile, _)| profile.name.len()).max().unwrap_or(0);
+    let widest = rows.iter().map(|(_, levels)| levels.len()).max().unwrap_or(0);
+    for (profile, levels) in rows {
         writeln!(
             out,
-            "{:<16} {:<6} {:<18} {}{}  [{}]",
+            "{:<names$} {:<6} {:<widest$} {}{}  [{}]",
             profile.name,
             profile.kind.name(),
-            levels.join(", "),
+            levels,
             profile.summary,
             if profile.on_request { " (only with --profile)" } else { "" },
             profile.source
