@@ -108,3 +108,29 @@ fn arena_is_open_while_it_compiles() -> Result<()> {
     }
     Ok(())
 }
+
+/// Collects oldest generations.
+const COLLECT: &str =
+    "import gc, sys; gc.disable(); [gc.collect() for _ in range(int(sys.argv[1]))]";
+
+/// The interpreter's own USDT probes, with semaphores and an argument on the stack, in a program that is no PIE: each
+/// collection that is asked for begins and ends, and its argument says the oldest generation.
+#[test]
+fn collections_are_told_by_usdt() -> Result<()> {
+    if ready() {
+        let mut counts = Vec::new();
+        for times in ["0", "25"] {
+            let mut command = python(COLLECT);
+            command.arg(times);
+            let outcome = Tracer::run_command(&command, "usdt_python", &[])?.finish()?;
+            let allocator = only_allocator(&outcome)?;
+            let [opened, before, closed, open] = granules(&allocator);
+            assert_eq!((before, open, opened), (0, 0, closed), "{allocator}");
+            counts.push((opened, closed_bytes(&allocator)?));
+        }
+        let [(none, none_bytes), (some, bytes)] = counts[..] else { anyhow::bail!("two runs") };
+        // The generation is 2, and the profile adds one.
+        assert_eq!((some - none, bytes - none_bytes), (25, 25 * 3));
+    }
+    Ok(())
+}
