@@ -61,6 +61,7 @@ const TABLE: [Row; 5] = [
             ("MemoryContextCreate", 5),
             ("MemoryContextDelete", 1),
             ("MemoryContextReset", 1),
+            ("MemoryContextSetParent", 2),
             ("palloc", 1),
             ("palloc0", 1),
             ("palloc_extended", 2),
@@ -167,7 +168,8 @@ fn known_places() -> Result<()> {
     Ok(())
 }
 
-/// The built-in profiles of nginx and PostgreSQL name no function that the table leaves out.
+/// The built-in profiles of nginx and PostgreSQL name no function that the table leaves out, but for other versions than
+/// the table is of.
 #[test]
 fn profiles_are_covered() -> Result<()> {
     let library = Library::load(&[], &[])?;
@@ -176,6 +178,9 @@ fn profiles_are_covered() -> Result<()> {
         let profile = library.get(name).context("it is built in")?;
         for probe in &profile.probes {
             let Address::Symbol(symbol) = &probe.at else { continue };
+            if !probe.versions.is_empty() && !probe.versions.iter().any(|name| name == "v15") {
+                continue;
+            }
             let known = TABLE.iter().flat_map(|row| row.1).any(|(name, _)| name == symbol);
             assert!(known, "{symbol} of {name} is not in the table");
             at_entry += usize::from(probe.phase == Phase::Entry);

@@ -209,7 +209,24 @@ pub const ROWS: &[Row] = &[
         profile: "postgresql",
         needs: Needs::Usual(&["postgresql-15"]),
         files: &["/usr/lib/postgresql/15/bin/postgres"],
-        absent: &[],
+        absent: &[
+            Except {
+                what: "AllocSetDelete",
+                why: "closes contexts from version 16 on; the probe is not for this one",
+            },
+            Except {
+                what: "GenerationDelete",
+                why: "closes contexts from version 16 on; the probe is not for this one",
+            },
+            Except {
+                what: "SlabDelete",
+                why: "closes contexts from version 16 on; the probe is not for this one",
+            },
+            Except {
+                what: "BumpDelete",
+                why: "closes contexts from version 17 on; the probe is not for this one",
+            },
+        ],
         silent: &[
             Except {
                 what: "alloc MemoryContextAllocHuge",
