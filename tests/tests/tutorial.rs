@@ -80,8 +80,11 @@ impl Shell {
 /// What two runs have in common: `lively` commands look at a process that runs on its own.
 fn common(lines: &[String], lively: bool) -> Result<String> {
     let measured = if lively {
-        // Of counts only whether there is anything.
-        Regex::new(r"0x[0-9a-f]+|[1-9]\d*(\.\d+)?|0\.\d+")?
+        // Of counts only whether there is anything; of frees of what is older than the attach not even that: whether they are
+        // too many is said in words.
+        Regex::new(
+            r"0x[0-9a-f]+|\d+ unmatched frees|unmatched: \d+ frees|\(\d+(\.\d+)? % of all\)|[1-9]\d*(\.\d+)?|0\.\d+",
+        )?
     } else {
         Regex::new(
             r"0x[0-9a-f]+|[0-9a-f]{16}|\[\d+\]|to \d+|\d+(\.\d+)? ?([KMG]?i?B/s|ns|µs|ms|s)\b|\d+/s",
