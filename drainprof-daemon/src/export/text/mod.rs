@@ -168,7 +168,15 @@ impl Page<'_> {
 
     fn probes(&mut self, report: &Report, target: &Target) -> Result<(), Error> {
         if target.probes.is_empty() {
-            return self.line("\n  no probe is in place");
+            // Probes on files serve all processes, and stand at the first of them.
+            let first = report.targets.iter().find(|other| !other.probes.is_empty());
+            return match first.filter(|_| !target.allocators.is_empty()) {
+                Some(other) => self.line(&format!(
+                    "\n  the probes sit on files, and are listed at {} with the hits of all",
+                    other.pid
+                )),
+                None => self.line("\n  no probe is in place"),
+            };
         }
         let earlier = report.targets.iter().take_while(|other| other.target != target.target);
         if let Some(same) = earlier.into_iter().find(|other| other.probes == target.probes) {
@@ -295,5 +303,21 @@ mod tests {
         let page = text("undecided", &Style::default());
         assert!(page.contains("no data"), "{page}");
         assert!(!page.contains("NaN") && !page.contains("DSR 0"), "{page}");
+    }
+
+    /// Probes on files are listed once, and the others of a family say where.
+    #[test]
+    fn families_share_their_probes() {
+        let mut report =
+            Report::build(&samples::drain_snapshot(), &Options { top: 1, ..Options::default() });
+        let worker =
+            Target { target: 7, pid: 4711, probes: Vec::new(), ..report.targets[0].clone() };
+        let idle = Target { target: 8, allocators: Vec::new(), ..worker.clone() };
+        report.targets.extend([worker, idle]);
+        let mut out = Vec::new();
+        Text.report(&report, &Style::default(), &mut out).unwrap();
+        let page = String::from_utf8(out).unwrap();
+        assert!(page.contains("the probes sit on files, and are listed at 4242"), "{page}");
+        assert_eq!(page.matches("no probe is in place").count(), 1, "{page}");
     }
 }
