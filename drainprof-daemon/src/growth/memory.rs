@@ -1,0 +1,54 @@
+//! What the kernel says of a process's memory, and of the machine's: readings, not judgements.
+
+use serde::{Deserialize, Serialize};
+
+/// One look at a process's memory. Bytes, unless a field says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryReading {
+    /// Resident memory, `VmRSS`: anonymous, file and shared memory together.
+    pub rss_bytes: u64,
+    /// Resident anonymous memory, `RssAnon`.
+    pub anon_bytes: u64,
+    /// Resident file pages, `RssFile`.
+    pub file_bytes: u64,
+    /// Resident shared memory, `RssShmem`.
+    pub shmem_bytes: u64,
+    /// Swapped-out anonymous memory, `VmSwap`.
+    pub swap_bytes: u64,
+    /// Address space, `VmSize`.
+    pub vsz_bytes: u64,
+    /// Proportional share of resident memory; null where `smaps_rollup` was not read: it costs a walk over the page tables.
+    pub pss_bytes: Option<u64>,
+    /// Resident memory that is this process's alone; null with [`MemoryReading::pss_bytes`].
+    pub uss_bytes: Option<u64>,
+    /// Page faults that needed no I/O, since the process began.
+    pub minor_faults: u64,
+    /// Page faults that did.
+    pub major_faults: u64,
+    /// Memory that the process's control group uses; null where none with a memory controller is found.
+    pub cgroup_bytes: Option<u64>,
+    /// The lowest limit of that group and of those above it; null where there is none.
+    pub cgroup_limit_bytes: Option<u64>,
+}
+
+/// `/proc/pressure/memory`: shares of time, from 0 to 1, in which tasks waited for memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some: Waiting,
+    /// All tasks waited.
+    pub full: Waiting,
+}
+
+/// The share of time over three windows, and the sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Over the last 10 seconds, from 0 to 1.
+    pub avg10: f64,
+    /// Over the last minute.
+    pub avg60: f64,
+    /// Over the last five minutes.
+    pub avg300: f64,
+    /// Since boot, seconds.
+    pub total_seconds: f64,
+}

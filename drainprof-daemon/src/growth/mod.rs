@@ -1,0 +1,6 @@
+//! Where physical memory goes: what the kernel says of a process's memory, its page faults and its mappings, and how
+//! they belong to granules.
+
+mod memory;
+
+pub use memory::{MemoryReading, Pressure, Waiting};
