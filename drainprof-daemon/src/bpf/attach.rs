@@ -29,7 +29,14 @@ use crate::{
 };
 
 /// A probe in place; it goes when this is dropped.
-pub(super) enum Link {
+pub(super) struct Link {
+    /// The process that it is in; `None`: all that map the object.
+    pub(super) pid: Option<NonZeroU32>,
+    _hold: Hold,
+}
+
+/// What keeps a probe in place.
+enum Hold {
     /// As aya attaches.
     Plain { _link: UProbeLink },
     /// With a counter.
@@ -135,11 +142,11 @@ impl Session {
         let cookie = Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack();
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());
         let semaphore = site.usdt.as_ref().and_then(|usdt| usdt.semaphore);
-        let link = if let Some(counter) = semaphore {
+        let hold = if let Some(counter) = semaphore {
             let program = program.fd().map_err(|source| failed(site, source))?.as_fd();
             let path = Path::new(&path);
             counted::attach(program, path, site.file_offset, counter, cookie, pid)
-                .map(|fd| Link::Counted { _fd: fd })
+                .map(|fd| Hold::Counted { _fd: fd })
                 .map_err(|source| failed(site, source))?
         } else {
             let point = UProbeAttachPoint {
@@ -150,10 +157,10 @@ impl Session {
             program
                 .attach(point, path, scope)
                 .and_then(|id| program.take_link(id))
-                .map(|link| Link::Plain { _link: link })
+                .map(|link| Hold::Plain { _link: link })
                 .map_err(|source| failed(site, source))?
         };
-        self.links.push(link);
+        self.links.push(Link { pid, _hold: hold });
         Ok(())
     }
 }

@@ -27,6 +27,12 @@ impl Detaching {
         Self { thread: thread.ok() }
     }
 
+    /// Whether the probes are gone.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Waits until the probes are gone.
     pub fn wait(self) {
         if let Some(thread) = self.thread {
@@ -36,7 +42,37 @@ impl Detaching {
     }
 }
 
+/// Probes that were taken from a session, and are still in place: they go when this is dropped, which takes the
+/// kernel a tenth of a second each.
+#[derive(Default)]
+#[must_use = "dropping it waits for the kernel"]
+pub struct Leftover(Vec<Link>);
+
+impl Leftover {
+    /// Adds those of another process.
+    pub fn add(&mut self, mut more: Self) {
+        self.0.append(&mut more.0);
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes them out, in the background.
+    pub fn detach(self) -> Detaching {
+        Detaching::begin(self.0)
+    }
+}
+
 impl Session {
+    /// Takes the probes of one process from the session. It was disarmed before, so that they count nothing.
+    pub fn take_probes(&mut self, pid: u32) -> Leftover {
+        let is_its = |link: &mut Link| link.pid.is_some_and(|of| of.get() == pid);
+        Leftover(self.links.extract_if(.., is_its).collect())
+    }
+
     /// Takes all probes out, in the background. What was counted stays readable, and probes can be put in
     /// place again.
     ///

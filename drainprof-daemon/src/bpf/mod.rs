@@ -20,7 +20,7 @@ mod removal;
 mod session;
 mod sizes;
 
-pub use detach::Detaching;
+pub use detach::{Detaching, Leftover};
 pub use empty::EmptyProbes;
 pub use error::BpfError;
 pub use features::self_test;

@@ -158,3 +158,19 @@ impl Session {
         sum
     }
 }
+
+impl Session {
+    /// The share of the fullest of those tables whose entries are never given back, from 0 to 1: targets are only
+    /// numbers, but allocator instances, histograms and specs of probes have a place each.
+    #[must_use]
+    pub fn wear(&self) -> f64 {
+        let share = |taken: u64, of: u32| taken as f64 / f64::from(of.max(1));
+        let level = |which: u32| self.cursors.get(which as usize);
+        let shares = [
+            share(level(cursor::SERIES), self.sizes.instances),
+            share(level(cursor::HIST), self.sizes.histograms()),
+            share(u64::from(self.specs), self.sizes.probes),
+        ];
+        shares.into_iter().fold(0.0, f64::max).min(1.0)
+    }
+}

@@ -17,7 +17,7 @@ use crate::{
 
 const EXIT_CODES: &str = "Exit codes:
   0 ok    1 failure    2 usage    3 below --fail-under    4 no such target, or no profile matches
-  5 incomplete result    69 the kernel lacks a feature    77 no privilege
+  5 incomplete result    6 over --budget    69 the kernel lacks a feature    77 no privilege
   78 bad profile or configuration    `run` forwards the command's status where drainprof itself was fine";
 
 /// Shows which granules of arenas, pools and slabs are pinned, in unmodified, running programs.
@@ -139,6 +139,10 @@ pub(super) struct ObserveArgs {
     /// confidence interval is; if the threshold lies within it, exit with 5.
     #[arg(long, value_name = "DSR", value_parser = ratio)]
     pub(super) fail_under: Option<f64>,
+    /// Stop, and exit with 6, when the probes take more than this of one CPU from the observed processes: 0.05, 5%.
+    /// Judged by three intervals (-i) in a row.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub(super) budget: Option<f64>,
     /// Show where the probes would go, and attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -227,6 +231,7 @@ impl ObserveArgs {
             events: false,
             follow_forks: false,
             fail_under: None,
+            budget: None,
             dry_run: false,
             sites,
             debug_dir: Vec::new(),
@@ -401,6 +406,15 @@ pub(super) fn format_names() -> clap::builder::PossibleValuesParser {
         .map(|format| clap::builder::PossibleValue::new(format.name).help(format.what))
         .collect::<Vec<_>>()
         .into()
+}
+
+/// A share of one CPU: a number, or one with a percent sign.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let share = number.trim().parse::<f64>().ok().map(|number| number / unit);
+    share
+        .filter(|share| share.is_finite() && *share > 0.0)
+        .ok_or_else(|| "expected a share of one CPU above 0: 0.05 or 5%".to_owned())
 }
 
 /// A time: a number of seconds, or one with the unit ms, s, m or h.

@@ -42,6 +42,7 @@ async fn attach(mut args: AttachArgs) -> Result<u8> {
         }
     }
     driver.attached();
+    let mut too_dear = false;
     loop {
         let happening = tokio::select! {
             happening = driver.next() => happening?,
@@ -56,12 +57,16 @@ async fn attach(mut args: AttachArgs) -> Result<u8> {
                 }
             }
             Happening::TimeUp => break,
+            Happening::TooDear => {
+                too_dear = true;
+                break;
+            }
             Happening::Quiet => {}
         }
     }
     let (verdict, detaching) = driver.finish().await?;
     detaching.wait().await;
-    Ok(verdict.exit_code())
+    Ok(if too_dear { super::code::GOVERNOR } else { verdict.exit_code() })
 }
 
 fn dry_run(args: &AttachArgs) -> Result<u8> {

@@ -12,6 +12,7 @@ use tokio::{
 
 use super::{
     args::ObserveArgs,
+    budget::Budget,
     duty::{self, Cycle, Leaving},
     options,
     output::{Output, clock},
@@ -40,6 +41,8 @@ pub(super) enum Happening {
     Ended(u32),
     /// The time is up.
     TimeUp,
+    /// The probes cost more than `--budget` allows.
+    TooDear,
     /// Nothing that the caller must act on.
     Quiet,
 }
@@ -124,6 +127,7 @@ pub(super) struct Driver {
     options: report::Options,
     filter: Filter,
     fail_under: Option<f64>,
+    budget: Option<Budget>,
     before: Option<Report>,
     symbols: Option<Symbols>,
     /// Targets whose mappings were looked at.
@@ -165,6 +169,7 @@ impl Driver {
             options: options::report(args),
             filter: args.filter.live(options::top(args)),
             fail_under: args.fail_under,
+            budget: args.budget.map(Budget::new),
             before: None,
             symbols,
             met: 0,
@@ -275,7 +280,7 @@ impl Driver {
             }
             _ = self.tick.tick(), if self.stage.is_watching() => {
                 self.interval()?;
-                Ok(Happening::Quiet)
+                Ok(if self.is_too_dear() { Happening::TooDear } else { Happening::Quiet })
             }
             _ = self.relief.tick(), if self.stage.is_watching() => {
                 if let Stage::Watching { observer, .. } = &mut self.stage {
@@ -413,6 +418,18 @@ impl Driver {
         self.output.flush()?;
         self.before = Some(now);
         Ok(())
+    }
+
+    /// Whether the last intervals were over the budget.
+    fn is_too_dear(&mut self) -> bool {
+        let (Some(budget), Some(now)) = (&mut self.budget, &self.before) else { return false };
+        let Some(share) = budget.spent(now) else { return false };
+        eprintln!(
+            "drainprof: the probes take {:.1} % of one CPU from the observed processes, more than --budget allows; \
+             --level, --sample and --duty make it cheaper",
+            share * 100.0
+        );
+        true
     }
 
     /// What is known now.

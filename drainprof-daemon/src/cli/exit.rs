@@ -22,6 +22,8 @@ pub mod code {
     pub const USAGE: u8 = 2;
     /// No such target, or no profile matches it.
     pub const NO_TARGET: u8 = 4;
+    /// Observing cost more than the budget.
+    pub const GOVERNOR: u8 = 6;
     /// The kernel lacks a feature.
     pub const UNSUPPORTED: u8 = 69;
     /// A privilege is missing.

@@ -5,6 +5,7 @@
 
 mod args;
 mod attach;
+mod budget;
 mod calibrate;
 mod diff;
 mod discover;

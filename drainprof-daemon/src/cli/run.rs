@@ -65,6 +65,7 @@ async fn run(args: RunArgs) -> Result<u8> {
     let mut command =
         Command { handle, events, status: None, attached: false, refused: None, silent: false };
 
+    let mut too_dear = false;
     loop {
         let happening = tokio::select! {
             happening = driver.next(), if command.attached => happening?,
@@ -88,6 +89,10 @@ async fn run(args: RunArgs) -> Result<u8> {
             }
             Happening::Ended(pid) => driver.ended(pid, None),
             Happening::TimeUp => break,
+            Happening::TooDear => {
+                too_dear = true;
+                break;
+            }
             Happening::Quiet => {}
         }
         let over = command.status.is_some() && (!command.attached || driver.running().is_empty());
@@ -103,6 +108,9 @@ async fn run(args: RunArgs) -> Result<u8> {
     let (verdict, detaching) = driver.finish().await?;
     command.wait().await;
     detaching.wait().await;
+    if too_dear {
+        return Ok(code::GOVERNOR);
+    }
     Ok(match (verdict, command.status) {
         // The low byte, as a shell has it.
         (Verdict::Ok, Some(Ok(status))) => status.to_le_bytes()[0],

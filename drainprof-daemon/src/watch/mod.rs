@@ -11,6 +11,7 @@ mod paths;
 mod pins;
 mod place;
 mod price;
+mod release;
 mod relieve;
 mod retreat;
 mod sites;

@@ -49,6 +49,7 @@ pub(super) fn plans(
     let mut plans = Vec::new();
     let mut findings = Vec::new();
     let mut missed = Vec::new();
+    let mut too_deep = None;
     for profile in wanted(library, options) {
         let objects = match match_objects(profile, image) {
             Ok(objects) => objects,
@@ -57,8 +58,16 @@ pub(super) fn plans(
                 continue;
             }
         };
+        let level = match level(profile, options.level, !options.profiles.is_empty()) {
+            Ok(level) => level,
+            // One profile of many that cannot be looked at so shallowly leaves the process to the others.
+            Err(error) if options.profiles.is_empty() => {
+                too_deep.get_or_insert(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let followed = follow_ifuncs(process, image, &ifuncs(profile, &objects));
-        let level = level(profile, options.level, !options.profiles.is_empty())?;
         let allocator = number(allocators, profile, level);
         let request = Request {
             profile,
@@ -93,6 +102,9 @@ pub(super) fn plans(
                 });
             }
         }
+    }
+    if let (true, Some(error)) = (plans.is_empty(), too_deep) {
+        return Err(error);
     }
     if plans.is_empty() {
         return Err(ObserveError::NoMatch {

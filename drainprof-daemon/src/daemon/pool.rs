@@ -1,0 +1,176 @@
+//! The kernel sides of the processes that are observed: one for all that are looked at equally deep, as long as it has
+//! room for newcomers.
+//!
+//! Some tables of a kernel side never give an entry back. So it takes newcomers only until they are three quarters
+//! full; then a new one is loaded for these, and the old one goes with the last of its processes.
+
+use crate::{
+    account::Snapshot,
+    bpf::{Detaching, Leftover, SessionConfig},
+    profile::{Level, Library},
+    watch::{ObserveError, Observer, ObserverOptions},
+};
+
+/// How far a kernel side may be worn and still take newcomers.
+const WORN: f64 = 0.75;
+
+/// Why a process is not observed.
+pub type PoolError = ObserveError;
+
+/// One kernel side.
+pub struct Kernel {
+    /// Its number; never used again.
+    pub id: u64,
+    /// How deep it looks.
+    pub level: Level,
+    /// What sees.
+    pub observer: Observer,
+}
+
+/// All of them.
+pub struct Pool {
+    config: SessionConfig,
+    library: Library,
+    options: ObserverOptions,
+    kernels: Vec<Kernel>,
+    next: u64,
+    leftover: Leftover,
+    detaching: Vec<Detaching>,
+}
+
+impl Pool {
+    /// No kernel side yet. `options.level` does not matter.
+    #[must_use]
+    pub fn new(config: SessionConfig, library: Library, options: ObserverOptions) -> Self {
+        Self {
+            config,
+            library,
+            options,
+            kernels: Vec::new(),
+            next: 1,
+            leftover: Leftover::default(),
+            detaching: Vec::new(),
+        }
+    }
+
+    /// The kernel sides, oldest first.
+    #[must_use]
+    pub fn kernels(&self) -> &[Kernel] {
+        &self.kernels
+    }
+
+    /// The kernel sides, oldest first.
+    pub fn kernels_mut(&mut self) -> &mut [Kernel] {
+        &mut self.kernels
+    }
+
+    /// Loads a kernel side for a level where there is none with room. Returns its number.
+    pub fn prepare(&mut self, level: Level) -> Result<u64, PoolError> {
+        let has_room = |kernel: &&Kernel| kernel.level == level && kernel.observer.wear() < WORN;
+        if let Some(kernel) = self.kernels.iter().rev().find(has_room) {
+            return Ok(kernel.id);
+        }
+        let options = ObserverOptions { level: Some(level), ..self.options.clone() };
+        let observer = Observer::new(&self.config, self.library.clone(), options)?;
+        let id = self.next;
+        self.next += 1;
+        self.kernels.push(Kernel { id, level, observer });
+        Ok(id)
+    }
+
+    /// Has a process observed: its probes are in place and count when this returns. Returns the number of its
+    /// kernel side.
+    pub fn add(&mut self, pid: u32, level: Level) -> Result<u64, PoolError> {
+        let id = self.prepare(level)?;
+        if let Some(kernel) = self.kernels.iter_mut().find(|kernel| kernel.id == id) {
+            kernel.observer.add(pid, false)?;
+        }
+        Ok(id)
+    }
+
+    /// Whether a process has more to be probed than is: it has mapped more since.
+    pub fn lacks_probes(&mut self, pid: u32) -> bool {
+        let kernel = self.kernels.iter_mut().find(|kernel| kernel.observer.running().contains(&pid));
+        kernel.is_some_and(|kernel| kernel.observer.lacks_probes(pid))
+    }
+
+    /// Stops counting in a process that runs on.
+    pub fn release(&mut self, pid: u32) {
+        for kernel in &mut self.kernels {
+            kernel.observer.release(pid);
+        }
+    }
+
+    /// A process has ended.
+    pub fn ended(&mut self, pid: u32) {
+        for kernel in &mut self.kernels {
+            kernel.observer.ended(pid, None);
+        }
+    }
+
+    /// Makes room in all maps.
+    pub fn relieve(&mut self) {
+        for kernel in &mut self.kernels {
+            kernel.observer.relieve();
+        }
+    }
+
+    /// What is known now, by kernel side.
+    pub fn snapshots(&mut self) -> Vec<(u64, Snapshot)> {
+        let mut all = Vec::with_capacity(self.kernels.len());
+        for kernel in &mut self.kernels {
+            kernel.observer.sample();
+            all.push((kernel.id, kernel.observer.snapshot()));
+        }
+        all
+    }
+
+    /// Forgets what has ended and was told: `is_over` answers for a kernel side's number and a target's. A kernel
+    /// side without targets goes if it is worn. Probes go in the background, those of one call after those of
+    /// the calls before. Returns the numbers of the kernel sides that have gone.
+    pub fn tidy(&mut self, is_over: impl Fn(u64, u32) -> bool) -> Vec<u64> {
+        for kernel in &mut self.kernels {
+            let id = kernel.id;
+            self.leftover.add(kernel.observer.forget(|target| is_over(id, target)));
+        }
+        let mut gone = Vec::new();
+        let mut kept = Vec::with_capacity(self.kernels.len());
+        for kernel in self.kernels.drain(..) {
+            if kernel.observer.wear() >= WORN && kernel.observer.is_idle() {
+                gone.push(kernel.id);
+                self.detaching.push(kernel.observer.end());
+            } else {
+                kept.push(kernel);
+            }
+        }
+        self.kernels = kept;
+        self.detaching.retain(|detaching| !detaching.is_over());
+        if self.detaching.is_empty() && !self.leftover.is_empty() {
+            self.detaching.push(std::mem::take(&mut self.leftover).detach());
+        }
+        gone
+    }
+
+    /// Whether probes are still on their way out.
+    #[must_use]
+    pub fn is_detaching(&self) -> bool {
+        !self.leftover.is_empty() || self.detaching.iter().any(|one| !one.is_over())
+    }
+
+    /// Takes all probes out, in the background, with their kernel sides.
+    pub fn end_all(&mut self) {
+        for kernel in self.kernels.drain(..) {
+            self.detaching.push(kernel.observer.end());
+        }
+        if !self.leftover.is_empty() {
+            self.detaching.push(std::mem::take(&mut self.leftover).detach());
+        }
+    }
+
+    /// Waits until all probes are gone.
+    pub fn wait(self) {
+        for detaching in self.detaching {
+            detaching.wait();
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Diagnostic windows: a process is looked at as deeply as its profiles allow, for a limited time.
+//!
+//! A window is a `drainprof attach` of its own. So its kernel maps and symbols are gone when it is, whatever it takes
+//! does not stay in the daemon, and a failure there is a failed window and no more. It ends by itself, on request, or
+//! with the daemon.
+
+use std::{
+    io,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use nix::sys::{
+    prctl,
+    signal::{Signal, kill},
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    process::{Child, Command},
+    task::JoinHandle,
+};
+
+use crate::{
+    node::{Outcome, WindowRecord},
+    profile::Level,
+    report::Report,
+};
+
+/// Longest report that is taken from a window.
+const MAX_REPORT: u64 = 64 << 20;
+/// So much of what it says is kept, from the end.
+const MAX_WORDS: u64 = 16 << 10;
+/// The exit code of a window that cost its process too much.
+const TOO_DEAR: i32 = 6;
+/// Exit codes with which a report is written: all is well, below a threshold, incomplete, too dear.
+const WITH_REPORT: [i32; 4] = [0, 3, 5, TOO_DEAR];
+
+/// How windows are run.
+#[derive(Clone, Debug)]
+pub struct WindowOptions {
+    /// The drainprof to run.
+    pub program: PathBuf,
+    /// How deep to look.
+    pub level: Level,
+    /// Cost that ends a window, as a share of one CPU.
+    pub budget: f64,
+    /// Names or files of profiles; empty: all that match.
+    pub profiles: Vec<String>,
+    /// More arguments for `drainprof attach`.
+    pub more: Vec<String>,
+}
+
+/// A window that runs.
+#[derive(Debug)]
+pub struct Window {
+    /// What is known of it.
+    pub record: WindowRecord,
+    child: Child,
+    report: JoinHandle<Vec<u8>>,
+    words: JoinHandle<Vec<u8>>,
+    /// Whether it was told to end.
+    stopped: bool,
+}
+
+/// What a window has come to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it has seen; `None` where it failed.
+    pub report: Option<Box<Report>>,
+    /// Why it failed; empty where it did not.
+    pub failure: String,
+}
+
+impl Window {
+    /// Begins a window of `record.seconds` on `record.pid`. Must be called inside the runtime, on a thread that
+    /// lives as long as the daemon: the window ends with it.
+    pub fn begin(record: WindowRecord, options: &WindowOptions) -> io::Result<Self> {
+        let mut command = Command::new(&options.program);
+        command
+            .args(["attach", "-o", "json", "--top", "100"])
+            .arg("-p")
+            .arg(record.pid.to_string())
+            .arg("-d")
+            .arg(format!("{:.3}s", record.seconds))
+            .args(["--level", options.level.name()])
+            .arg("--budget")
+            .arg(format!("{:.4}", options.budget))
+            .args(&options.more);
+        for profile in &options.profiles {
+            command.arg("--profile").arg(profile);
+        }
+        // What is in the environment is meant for commands that people type.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("DRAINPROF_") {
+                command.env_remove(name);
+            }
+        }
+        // SAFETY: between fork and exec only this one system call is made.
+        unsafe {
+            command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGTERM)?));
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let report = tokio::spawn(all_of(child.stdout.take(), MAX_REPORT));
+        let words = tokio::spawn(all_of(child.stderr.take(), MAX_WORDS));
+        Ok(Self { record, child, report, words, stopped: false })
+    }
+
+    /// Ends it early: it still tells what it has seen. May be called again.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        if let Some(pid) = self.child.id() {
+            // It may have ended in this very instant.
+            let _ = kill(nix::unistd::Pid::from_raw(pid.cast_signed()), Signal::SIGINT);
+        }
+    }
+
+    /// Waits for its end. Nothing is lost where this is given up and called again.
+    pub async fn wait(&mut self) -> ExitStatusOrError {
+        self.child.wait().await
+    }
+
+    /// What it has come to, after [`Window::wait`]. The record says the same then.
+    pub async fn finish(mut self, status: ExitStatusOrError) -> (WindowRecord, Ended) {
+        let report = (&mut self.report).await.unwrap_or_default();
+        let words = (&mut self.words).await.unwrap_or_default();
+        let ended = judge(status, self.stopped, &report, &words);
+        let seen = ended.report.as_ref().map(|report| report.window.seconds);
+        let record = WindowRecord {
+            outcome: ended.outcome,
+            seconds: seen.unwrap_or(self.record.seconds),
+            has_report: ended.report.is_some(),
+            ..self.record
+        };
+        (record, ended)
+    }
+}
+
+/// How a process ended, if that could be told.
+pub type ExitStatusOrError = io::Result<ExitStatus>;
+
+/// Reads to the end, and keeps at most the first `limit` bytes: so that whoever writes is never held up.
+async fn all_of(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut from) = from else { return kept };
+    // What cannot be read any more is not there.
+    let _ = (&mut from).take(limit).read_to_end(&mut kept).await;
+    let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+    kept
+}
+
+fn judge(status: ExitStatusOrError, stopped: bool, report: &[u8], words: &[u8]) -> Ended {
+    let failed = |failure: String| Ended { outcome: Outcome::Failed, report: None, failure };
+    let code = match status {
+        Ok(status) => status.code(),
+        Err(error) => return failed(format!("its end could not be waited for: {error}")),
+    };
+    let said = || {
+        let text = String::from_utf8_lossy(words);
+        let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+        crate::target::printable(last.trim_start_matches("drainprof: "))
+    };
+    let Some(code) = code.filter(|code| WITH_REPORT.contains(code)) else {
+        return match code {
+            Some(code) => failed(format!("{} (exit code {code})", said())),
+            None => failed(format!("it was killed; its last words: {}", said())),
+        };
+    };
+    let report: Report = match serde_json::from_slice(report) {
+        Ok(report) => report,
+        Err(error) => return failed(format!("its report cannot be read: {error}")),
+    };
+    let gone = report.targets.iter().all(|target| target.ended.is_some());
+    let outcome = match code {
+        TOO_DEAR => Outcome::TooDear,
+        _ if gone => Outcome::TargetEnded,
+        _ if stopped => Outcome::Interrupted,
+        _ => Outcome::Finished,
+    };
+    Ended { outcome, report: Some(Box::new(report)), failure: String::new() }
+}
+
+/// How long the daemon waits at its end for windows that were told to end: their probes take the kernel a tenth of a
+/// second each.
+pub const FAREWELL: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+    use crate::report::{Options, samples};
+
+    fn exited(code: i32) -> ExitStatusOrError {
+        Ok(ExitStatus::from_raw(code << 8))
+    }
+
+    fn saved(ended: bool) -> Vec<u8> {
+        let mut report = Report::build(&samples::drain_snapshot(), &Options::default());
+        for target in &mut report.targets {
+            target.ended = ended.then_some(crate::report::Ended::Exec);
+        }
+        serde_json::to_vec(&report).unwrap()
+    }
+
+    /// The outcome follows from exit code, report and whether it was told to end.
+    #[test]
+    fn outcomes() {
+        let of = |code, stopped, report: &[u8]| judge(exited(code), stopped, report, b"").outcome;
+        assert_eq!(of(0, false, &saved(false)), Outcome::Finished);
+        assert_eq!(of(5, false, &saved(false)), Outcome::Finished);
+        assert_eq!(of(0, true, &saved(false)), Outcome::Interrupted);
+        assert_eq!(of(0, false, &saved(true)), Outcome::TargetEnded);
+        assert_eq!(of(6, false, &saved(false)), Outcome::TooDear);
+        assert_eq!(of(0, false, b"{"), Outcome::Failed);
+        assert_eq!(of(4, false, &saved(false)), Outcome::Failed);
+    }
+
+    /// A failure is told with the last thing that was said, without control characters.
+    #[test]
+    fn failures_say_why() {
+        let words = b"warning\ndrainprof: no profile matches \x1b[31m\n\n";
+        let ended = judge(exited(4), false, b"", words);
+        assert_eq!(ended.report, None);
+        assert!(ended.failure.starts_with("no profile matches"), "{}", ended.failure);
+        assert!(!ended.failure.contains('\x1b') && ended.failure.ends_with("(exit code 4)"));
+        let killed = judge(Ok(ExitStatus::from_raw(9)), false, b"", b"");
+        assert!(killed.failure.contains("killed") && killed.failure.contains("said nothing"));
+    }
+}
