@@ -134,7 +134,8 @@ pub(super) fn calibration(args: &CacheArgs, fresh: bool) -> CalibrateOptions {
     CalibrateOptions { cache: if args.no_cache { None } else { directory() }, fresh }
 }
 
-fn sizes(args: &SizeArgs, level: Option<Level>, host: &dyn HostView) -> Sizes {
+/// What the maps may be for the memory that there is.
+pub(super) fn sizes_for(host: &dyn HostView) -> Sizes {
     let available = host
         .read(Path::new("/proc/meminfo"))
         .ok()
@@ -144,7 +145,11 @@ fn sizes(args: &SizeArgs, level: Option<Level>, host: &dyn HostView) -> Sizes {
         })
         .map_or(u64::MAX, |kib| kib.saturating_mul(1024));
     let room = kernel::memory_limit(host).map_or(available, |limit| limit.room().min(available));
-    let defaults = Sizes::for_memory(room, kernel::cpus_online(host).unwrap_or(1));
+    Sizes::for_memory(room, kernel::cpus_online(host).unwrap_or(1))
+}
+
+fn sizes(args: &SizeArgs, level: Option<Level>, host: &dyn HostView) -> Sizes {
+    let defaults = sizes_for(host);
     Sizes {
         granules: args.max_granules.unwrap_or(defaults.granules),
         objects: args.max_objects.unwrap_or(defaults.objects),
@@ -205,14 +210,19 @@ pub(super) fn top(args: &ObserveArgs) -> usize {
 /// How the report is to be built.
 pub(super) fn report(args: &ObserveArgs) -> report::Options {
     report::Options {
-        kernel: nix::sys::utsname::uname()
-            .map(|name| name.release().to_string_lossy().into_owned())
-            .unwrap_or_default(),
+        kernel: kernel_release(),
         top: top(args),
         min_age: args.filter.min_age(),
         min_bytes: args.filter.min_size(),
         ..report::Options::default()
     }
+}
+
+/// The release of the running kernel; empty where it cannot be told.
+pub(super) fn kernel_release() -> String {
+    nix::sys::utsname::uname()
+        .map(|name| name.release().to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 /// Whether tracefs is there; for `doctor`.

@@ -1,15 +1,20 @@
 //! The node daemon: finds processes, observes them cheaply, looks deeper when it matters.
 //!
-//! In running order: `arrivals` tells who has come, gone or changed; `pool` has them observed by as few kernel sides
-//! as possible; `sums` keeps the counts of those that have gone; `node` says what is known now; `windows` runs
-//! diagnostic windows, each in a process of its own. None of them waits: `cli/daemon` drives them.
+//! In running order: `arrivals` tells who has come, gone or changed; `attend` decides who is watched; `pool` has them
+//! observed by as few kernel sides as possible; `look` reads everything once per interval, judges it by the rules
+//! (`trigger`) and the price (`govern`), and publishes the state; `sums` keeps the counts of those that have gone;
+//! `windows` runs diagnostic windows, each in a process of its own; `orders` answers those who ask; `keeper` writes the
+//! history on a thread of its own. `service` is the loop.
 
 mod arrivals;
+mod attend;
+mod keeper;
+mod look;
+mod orders;
 mod pool;
+mod service;
 mod sums;
+mod tracked;
 mod windows;
 
-pub use arrivals::{Arrivals, Change};
-pub use pool::{Kernel, Pool, PoolError};
-pub use sums::Sums;
-pub use windows::{Ended, Window, WindowOptions};
+pub use service::{Reread, Service, ServiceError, Setup};

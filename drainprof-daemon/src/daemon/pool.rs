@@ -8,6 +8,7 @@ use crate::{
     account::Snapshot,
     bpf::{Detaching, Leftover, SessionConfig},
     profile::{Level, Library},
+    target::Process,
     watch::{ObserveError, Observer, ObserverOptions},
 };
 
@@ -25,6 +26,8 @@ pub struct Kernel {
     pub level: Level,
     /// What sees.
     pub observer: Observer,
+    /// Whether it knows other profiles than are in force: it takes no newcomers.
+    stale: bool,
 }
 
 /// All of them.
@@ -66,7 +69,9 @@ impl Pool {
 
     /// Loads a kernel side for a level where there is none with room. Returns its number.
     pub fn prepare(&mut self, level: Level) -> Result<u64, PoolError> {
-        let has_room = |kernel: &&Kernel| kernel.level == level && kernel.observer.wear() < WORN;
+        let has_room = |kernel: &&Kernel| {
+            kernel.level == level && !kernel.stale && kernel.observer.wear() < WORN
+        };
         if let Some(kernel) = self.kernels.iter().rev().find(has_room) {
             return Ok(kernel.id);
         }
@@ -74,18 +79,56 @@ impl Pool {
         let observer = Observer::new(&self.config, self.library.clone(), options)?;
         let id = self.next;
         self.next += 1;
-        self.kernels.push(Kernel { id, level, observer });
+        self.kernels.push(Kernel { id, level, observer, stale: false });
         Ok(id)
     }
 
-    /// Has a process observed: its probes are in place and count when this returns. Returns the number of its
-    /// kernel side.
-    pub fn add(&mut self, pid: u32, level: Level) -> Result<u64, PoolError> {
-        let id = self.prepare(level)?;
-        if let Some(kernel) = self.kernels.iter_mut().find(|kernel| kernel.id == id) {
-            kernel.observer.add(pid, false)?;
+    /// Other profiles are in force for newcomers from now on.
+    pub fn renew(&mut self, library: Library, profiles: Vec<String>) {
+        self.library = library;
+        self.options.profiles = profiles;
+        for kernel in &mut self.kernels {
+            kernel.stale = true;
         }
-        Ok(id)
+    }
+
+    /// Whether other profiles are in force than those of `library`.
+    #[must_use]
+    pub fn library_differs(&self, library: &Library) -> bool {
+        let texts = |library: &Library| -> Vec<String> {
+            library.iter().map(|profile| format!("{profile:?}")).collect()
+        };
+        texts(&self.library) != texts(library)
+    }
+
+    /// Whether something has ended that was not told yet.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.kernels.iter().any(|kernel| kernel.observer.has_ended())
+    }
+
+    /// Has a process observed: its probes are in place and count when this returns.
+    pub fn add(&mut self, pid: u32, level: Level) -> Result<(), PoolError> {
+        let id = self.prepare(level)?;
+        match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
+            Some(kernel) => kernel.observer.add(pid, false),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a profile can look at a process at a level; attaches nothing.
+    pub fn fits(&mut self, process: &Process, level: Level) -> Result<(), PoolError> {
+        let id = self.prepare(level)?;
+        match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
+            Some(kernel) => kernel.observer.plan(process).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a process is observed.
+    #[must_use]
+    pub fn is_observing(&self, pid: u32) -> bool {
+        self.kernels.iter().any(|kernel| kernel.observer.running().contains(&pid))
     }
 
     /// Whether a process has more to be probed than is: it has mapped more since.
@@ -126,7 +169,7 @@ impl Pool {
     }
 
     /// Forgets what has ended and was told: `is_over` answers for a kernel side's number and a target's. A kernel
-    /// side without targets goes if it is worn. Probes go in the background, those of one call after those of
+    /// side without targets goes if it is worn, or knows other profiles than are in force. Probes go in the background, those of one call after those of
     /// the calls before. Returns the numbers of the kernel sides that have gone.
     pub fn tidy(&mut self, is_over: impl Fn(u64, u32) -> bool) -> Vec<u64> {
         for kernel in &mut self.kernels {
@@ -136,7 +179,8 @@ impl Pool {
         let mut gone = Vec::new();
         let mut kept = Vec::with_capacity(self.kernels.len());
         for kernel in self.kernels.drain(..) {
-            if kernel.observer.wear() >= WORN && kernel.observer.is_idle() {
+            let is_done = kernel.stale || kernel.observer.wear() >= WORN;
+            if is_done && kernel.observer.is_idle() {
                 gone.push(kernel.id);
                 self.detaching.push(kernel.observer.end());
             } else {

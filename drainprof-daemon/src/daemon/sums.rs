@@ -1,14 +1,12 @@
 //! Counts by label set and profile, of processes that have gone together with those that run: they never fall.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     node::{Counts, Labels},
     report::{Allocator, Kind, Target},
 };
 
-/// Label sets that are told apart. What comes beyond counts under [`OTHER`].
-const LABEL_SETS: usize = 1_024;
 /// The executable's name that stands for all label sets beyond the bound.
 pub const OTHER: &str = "other";
 
@@ -19,17 +17,17 @@ type Key = (Labels, String);
 #[derive(Clone, Debug)]
 pub struct Sums {
     over: BTreeMap<Key, Counts>,
-    label_sets: BTreeMap<Labels, ()>,
+    label_sets: BTreeSet<Labels>,
     limit: usize,
 }
 
-impl Default for Sums {
-    fn default() -> Self {
-        Self { over: BTreeMap::new(), label_sets: BTreeMap::new(), limit: LABEL_SETS }
-    }
-}
-
 impl Sums {
+    /// None yet. At most `limit` label sets are told apart; what comes beyond counts under [`OTHER`].
+    #[must_use]
+    pub const fn new(limit: usize) -> Self {
+        Self { over: BTreeMap::new(), label_sets: BTreeSet::new(), limit }
+    }
+
     /// Adds what was counted for a target that is no longer looked at.
     pub fn add(&mut self, labels: &Labels, target: &Target) {
         let labels = self.known(labels);
@@ -50,13 +48,13 @@ impl Sums {
     /// The labels to count under. A set that was once beyond the bound stays there, since no set is ever
     /// forgotten: so no count moves from one set to another.
     fn known(&mut self, labels: &Labels) -> Labels {
-        if self.label_sets.contains_key(labels) {
+        if self.label_sets.contains(labels) {
             return labels.clone();
         }
         if self.label_sets.len() >= self.limit {
             return Labels { exe: OTHER.to_owned(), ..Labels::default() };
         }
-        self.label_sets.insert(labels.clone(), ());
+        self.label_sets.insert(labels.clone());
         labels.clone()
     }
 }
@@ -147,7 +145,7 @@ mod tests {
             counts.iter().map(|one| one.drainable + one.pinned + one.unknown).sum()
         };
         let open_now = |counts: &[Counts]| -> u64 { counts.iter().map(|one| one.open_now).sum() };
-        let mut sums = Sums::default();
+        let mut sums = Sums::new(100);
         let svc = labels("svc");
         let now = sums.with([(&svc, target)].into_iter());
         assert_eq!((closes(&now), open_now(&now)), (closed, open));
@@ -168,7 +166,7 @@ mod tests {
     fn label_sets_are_bounded() {
         let report = report();
         let target = &report.targets[0];
-        let mut sums = Sums { limit: 2, ..Sums::default() };
+        let mut sums = Sums::new(2);
         let mut before: BTreeMap<Key, u64> = BTreeMap::new();
         for round in 0..3 {
             for exe in ["a", "b", "c", "d"] {

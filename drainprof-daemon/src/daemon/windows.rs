@@ -18,6 +18,7 @@ use nix::sys::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::{Child, Command},
+    sync::oneshot,
     task::JoinHandle,
 };
 
@@ -59,8 +60,6 @@ pub struct Window {
     child: Child,
     report: JoinHandle<Vec<u8>>,
     words: JoinHandle<Vec<u8>>,
-    /// Whether it was told to end.
-    stopped: bool,
 }
 
 /// What a window has come to.
@@ -110,28 +109,26 @@ impl Window {
             .spawn()?;
         let report = tokio::spawn(all_of(child.stdout.take(), MAX_REPORT));
         let words = tokio::spawn(all_of(child.stderr.take(), MAX_WORDS));
-        Ok(Self { record, child, report, words, stopped: false })
+        Ok(Self { record, child, report, words })
     }
 
-    /// Ends it early: it still tells what it has seen. May be called again.
-    pub fn stop(&mut self) {
-        self.stopped = true;
-        if let Some(pid) = self.child.id() {
-            // It may have ended in this very instant.
-            let _ = kill(nix::unistd::Pid::from_raw(pid.cast_signed()), Signal::SIGINT);
-        }
-    }
-
-    /// Waits for its end. Nothing is lost where this is given up and called again.
-    pub async fn wait(&mut self) -> ExitStatusOrError {
-        self.child.wait().await
-    }
-
-    /// What it has come to, after [`Window::wait`]. The record says the same then.
-    pub async fn finish(mut self, status: ExitStatusOrError) -> (WindowRecord, Ended) {
+    /// Waits for its end, or ends it early once `stop` is there: it still tells what it has seen.
+    pub async fn run(mut self, stop: oneshot::Receiver<()>) -> (WindowRecord, Ended) {
+        let mut stopped = false;
+        let status = tokio::select! {
+            status = self.child.wait() => status,
+            _ = stop => {
+                stopped = true;
+                if let Some(pid) = self.child.id() {
+                    // It may have ended in this very instant.
+                    let _ = kill(nix::unistd::Pid::from_raw(pid.cast_signed()), Signal::SIGINT);
+                }
+                self.child.wait().await
+            }
+        };
         let report = (&mut self.report).await.unwrap_or_default();
         let words = (&mut self.words).await.unwrap_or_default();
-        let ended = judge(status, self.stopped, &report, &words);
+        let ended = judge(status, stopped, &report, &words);
         let seen = ended.report.as_ref().map(|report| report.window.seconds);
         let record = WindowRecord {
             outcome: ended.outcome,
@@ -143,9 +140,6 @@ impl Window {
     }
 }
 
-/// How a process ended, if that could be told.
-pub type ExitStatusOrError = io::Result<ExitStatus>;
-
 /// Reads to the end, and keeps at most the first `limit` bytes: so that whoever writes is never held up.
 async fn all_of(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
     let mut kept = Vec::new();
@@ -156,7 +150,7 @@ async fn all_of(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
     kept
 }
 
-fn judge(status: ExitStatusOrError, stopped: bool, report: &[u8], words: &[u8]) -> Ended {
+fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[u8]) -> Ended {
     let failed = |failure: String| Ended { outcome: Outcome::Failed, report: None, failure };
     let code = match status {
         Ok(status) => status.code(),
@@ -198,7 +192,7 @@ mod tests {
     use super::*;
     use crate::report::{Options, samples};
 
-    fn exited(code: i32) -> ExitStatusOrError {
+    fn exited(code: i32) -> io::Result<ExitStatus> {
         Ok(ExitStatus::from_raw(code << 8))
     }
 

@@ -20,4 +20,5 @@ mod windows;
 
 pub use observer::{Ending, ObserveError, Observer, ObserverOptions};
 pub use pins::{PathNumbers, Telling};
+pub use snapshot::self_use;
 pub use windows::Resting;

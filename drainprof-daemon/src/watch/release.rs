@@ -44,6 +44,12 @@ impl Observer {
         leftover
     }
 
+    /// Whether a target has ended that was not forgotten yet.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.targets.iter().any(|target| target.ended.is_some())
+    }
+
     /// Whether no target is left, not even one that has ended.
     #[must_use]
     pub const fn is_idle(&self) -> bool {

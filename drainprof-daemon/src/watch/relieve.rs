@@ -22,6 +22,20 @@ impl Observer {
         }
     }
 
+    /// What is counted for targets that have ended, in one value that tells whether something is still moving: calls
+    /// that were under way when a process was let go.
+    #[must_use]
+    pub fn ended_totals(&self) -> Vec<u64> {
+        let ended = self.ended_targets();
+        let mut all = Vec::new();
+        for record in self.session.read_series() {
+            if ended.contains(&record.state.key.target) {
+                all.extend_from_slice(bytemuck::cast_slice(&[record.totals]));
+            }
+        }
+        all
+    }
+
     /// Everything that is counted, in one value that tells whether something is still moving.
     #[must_use]
     pub fn totals(&self) -> Vec<u64> {

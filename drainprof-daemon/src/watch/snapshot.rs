@@ -285,8 +285,9 @@ pub(super) fn target_facts(target: &Target) -> TargetFacts {
     }
 }
 
-/// Own use since the CPU time that was used `at_start`.
-pub(super) fn self_use(at_start: Duration, map_bytes: u64) -> SelfUse {
+/// What drainprof itself uses: CPU time since so much of it was used (`at_start`), memory, and `map_bytes` of maps.
+#[must_use]
+pub fn self_use(at_start: Duration, map_bytes: u64) -> SelfUse {
     let (rss_bytes, peak_rss_bytes) = own_memory();
     let cpu = own_cpu().saturating_sub(at_start);
     SelfUse { cpu, rss_bytes, peak_rss_bytes, map_bytes }

@@ -1,0 +1,256 @@
+//! `drainprof daemon`.
+
+use std::{
+    collections::BTreeMap,
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    config::{ConfigArgs, read},
+    drive::block_on,
+    exit::{Failure, code},
+    options,
+};
+use crate::{
+    bpf::{SessionConfig, Sizes},
+    calibrate,
+    config::{Address, Config, Facts, Selector},
+    daemon::{Service, Setup},
+    kernel::{HostView, LiveHost},
+    node::{Asked, Labels},
+    plan::Sites,
+    profile::{Level, Library},
+    serve::{self, Server},
+    store::{self, Writer},
+    target::{Process, TargetError, printable, processes},
+    watch::{Observer, ObserverOptions, ObserveError},
+};
+
+/// Requests that may wait for the loop.
+const REQUESTS: usize = 64;
+
+/// What `drainprof daemon` is told.
+#[derive(Args, Debug)]
+pub(super) struct DaemonArgs {
+    #[command(flatten)]
+    config: SourceArgs,
+    /// Say which processes would be watched, and why the others would not; attach nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Watches this machine until it is told to end.
+pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
+    let config = read(&args.config)?.config;
+    if args.dry_run {
+        return dry_run(&config);
+    }
+    options::require_host_pids()?;
+    options::require_privileges()?;
+    let server = Server::bind(&serve_options(&config))?;
+    let history = if config.store.enabled { Some(history(&config)?) } else { None };
+    let library = library(&config)?;
+    let host = LiveHost;
+    let sources = args.config.clone();
+    let setup = Setup {
+        session: SessionConfig {
+            sizes: sizes(&config, &host),
+            events: false,
+            sample: 1,
+            offsets: options::offsets(&host)?,
+        },
+        library,
+        options: observer_options(),
+        program: PathBuf::from("/proc/self/exe"),
+        window_arguments: Vec::new(),
+        history,
+        reread: Box::new(move || {
+            let config = read(&sources).map_err(|error| format!("{error:#}"))?.config;
+            let library = self::library(&config).map_err(|error| format!("{error:#}"))?;
+            Ok((config, library))
+        }),
+        kernel: options::kernel_release(),
+        config,
+    };
+    block_on(run(setup, server))
+}
+
+async fn run(setup: Setup, server: Server) -> Result<u8> {
+    let (ask, asked) = mpsc::channel(REQUESTS);
+    if let Some(address) = server.address() {
+        eprintln!("drainprof: metrics and API at http://{address}");
+    }
+    if let Some(socket) = server.socket() {
+        eprintln!("drainprof: control socket at {}", socket.display());
+    }
+    let (service, state) = Service::new(setup)?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    // On a thread of its own, so that whoever asks is answered while probes are put in place.
+    let serving = std::thread::Builder::new()
+        .name("serve".to_owned())
+        .spawn(move || {
+            let shutdown = async {
+                // The loop's end, however it comes.
+                let _ = stopped.await;
+            };
+            block_on(async move { Ok(server.run(state, ask, shutdown).await?) })
+        })
+        .context("cannot start the thread that serves")?;
+    let result = service.run(asked).await;
+    drop(stop);
+    match serving.join() {
+        Ok(served) => served?,
+        Err(_) => anyhow::bail!("the thread that serves has failed"),
+    }
+    result?;
+    Ok(code::OK)
+}
+
+fn serve_options(config: &Config) -> serve::Options {
+    serve::Options {
+        http: match config.listen.address {
+            Address::At(address) => Some(address),
+            Address::Off => None,
+        },
+        socket: Some(config.listen.control.clone()),
+        group: config.listen.control_group.clone(),
+        label_sets: config.metrics.max_label_sets as usize,
+        labels: config.metrics.labels.clone(),
+        otlp: config.otlp.endpoint.clone().map(|endpoint| serve::OtlpOptions {
+            endpoint,
+            interval: config.otlp.interval,
+        }),
+        stale_after: (config.daemon.interval * 5).max(Duration::from_secs(60)),
+        ..serve::Options::default()
+    }
+}
+
+fn history(config: &Config) -> Result<Writer> {
+    let options = store::Options {
+        path: config.store.path.clone(),
+        max_age: config.store.max_age,
+        max_bytes: config.store.max_bytes.as_u64(),
+        boot: None,
+    };
+    Ok(Writer::open(&options)?)
+}
+
+fn library(config: &Config) -> Result<Library> {
+    let library = Library::load(&[], &config.daemon.profile_directories)?;
+    let known = |name: &&String| library.get(name).is_none();
+    if let Some(unknown) = config.daemon.profiles.iter().find(known) {
+        let message = format!("daemon.profiles: no profile is called {unknown}; `drainprof profile list` has them");
+        return Err(Failure::new(code::CONFIG, message).into());
+    }
+    Ok(library)
+}
+
+fn observer_options() -> ObserverOptions {
+    ObserverOptions {
+        profiles: Vec::new(),
+        level: None,
+        follow: false,
+        debug_dirs: Vec::new(),
+        costs: calibrate::costs(&options::calibration(&super::args::CacheArgs::default(), false)),
+        duty: None,
+        sites: Sites::default(),
+    }
+}
+
+/// Many processes, hardly any of them with many granules; at `boundary` no object is followed.
+fn sizes(config: &Config, host: &dyn HostView) -> Sizes {
+    let asked = &config.maps;
+    let room = options::sizes_for(host);
+    let shallow = config.daemon.level == Level::Boundary;
+    Sizes {
+        granules: asked.granules.unwrap_or(room.granules.min(65_536)),
+        objects: asked.objects.unwrap_or(if shallow { 1_024 } else { room.objects }),
+        instances: asked.instances.unwrap_or(4_096),
+        threads: asked.threads.unwrap_or(room.threads),
+        places: asked.places.unwrap_or(4_096),
+        probes: asked.probes.unwrap_or(8_192),
+        targets: room.targets,
+        call_paths: match config.daemon.level {
+            Level::Stacks => asked.call_paths.unwrap_or(Sizes::CALL_PATHS),
+            Level::Boundary | Level::Objects => 0,
+        },
+        ring_bytes: asked
+            .ring
+            .map_or(room.ring_bytes, |ring| u32::try_from(ring.as_u64()).unwrap_or(u32::MAX)),
+    }
+}
+
+/// Says who would be watched.
+fn dry_run(config: &Config) -> Result<u8> {
+    let host = LiveHost;
+    options::require_host_pids()?;
+    options::require_privileges()?;
+    let session = SessionConfig {
+        sizes: sizes(config, &host),
+        events: false,
+        sample: 1,
+        offsets: options::offsets(&host)?,
+    };
+    let observer_options = ObserverOptions {
+        profiles: config.daemon.profiles.clone(),
+        level: Some(config.daemon.level),
+        ..observer_options()
+    };
+    let mut observer = Observer::new(&session, library(config)?, observer_options)?;
+    let own = std::fs::read_link("/proc/self/exe").ok();
+    let selector =
+        Selector::new(&config.select, own.map(|own| own.to_string_lossy().into_owned()));
+    let mut out = std::io::stdout().lock();
+    let mut unwatched: BTreeMap<String, u64> = BTreeMap::new();
+    let mut watched = 0_u32;
+    for pid in processes().context("cannot list the processes")? {
+        let process = match Process::open(pid) {
+            Ok(process) => process,
+            Err(TargetError::KernelThread { .. } | TargetError::Myself { .. }) => continue,
+            Err(error) => {
+                tracing::debug!(pid, %error, "not looked at");
+                *unwatched.entry("it cannot be looked at".to_owned()).or_default() += 1;
+                continue;
+            }
+        };
+        let (exe, comm) =
+            (printable(process.exe.as_os_str().as_encoded_bytes()), printable(&process.comm));
+        let labels = Labels::read(Path::new("/proc"), pid, &exe)
+            .unwrap_or_else(|_| Labels::parse(&exe, b""));
+        let facts = Facts { exe: &exe, comm: &comm, labels: &labels };
+        let planned = selector.selects(&facts).map_err(|why| why.to_string()).and_then(|()| {
+            match observer.plan(&process) {
+                Ok((plans, _)) => Ok(plans
+                    .iter()
+                    .map(|plan| format!("{} ({} probes)", plan.profile, plan.probes.len()))
+                    .collect::<Vec<_>>()
+                    .join(", ")),
+                Err(ObserveError::Level { profile, offers, .. }) => Ok(format!(
+                    "{profile}, without probes: it offers {} only",
+                    offers.join(", ")
+                )),
+                Err(ObserveError::NoMatch { .. }) => Err("no profile fits it".to_owned()),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        match planned {
+            Ok(planned) if watched < config.select.max_targets => {
+                watched += 1;
+                writeln!(out, "{pid:>8}  {comm}  {planned}")?;
+            }
+            Ok(_) => *unwatched.entry("select.max_targets is reached".to_owned()).or_default() += 1,
+            Err(why) => *unwatched.entry(why).or_default() += 1,
+        }
+    }
+    writeln!(out, "{watched} processes would be watched")?;
+    for (why, count) in unwatched {
+        writeln!(out, "{count} would not: {why}")?;
+    }
+    Ok(code::OK)
+}

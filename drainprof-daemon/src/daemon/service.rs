@@ -1,0 +1,350 @@
+//! The daemon's loop, and what it owns.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::{Interval, MissedTickBehavior, interval_at},
+};
+
+use super::{
+    arrivals::Arrivals,
+    keeper::Keeper,
+    pool::Pool,
+    sums::Sums,
+    tracked::Tracked,
+    windows::{Ended, FAREWELL},
+};
+use crate::{
+    bpf::SessionConfig,
+    config::{Attach, Config, Selector},
+    growth::MemoryReader,
+    health,
+    node::{Asked, Labels, NodeState, WindowRecord},
+    profile::Library,
+    report::{Report, Tool},
+    serve::systemd,
+    store::Writer,
+    trigger,
+    watch::{ObserveError, ObserverOptions},
+};
+
+/// How often events are taken and maps relieved, whatever the interval.
+const BEAT: Duration = Duration::from_millis(200);
+/// Windows that are shown after they have ended.
+pub(super) const SHOWN_WINDOWS: usize = 32;
+/// Reports of windows that are kept in memory, where there is no history.
+pub(super) const KEPT_REPORTS: usize = 4;
+
+/// What the daemon begins with.
+pub struct Setup {
+    /// What it is told.
+    pub config: Config,
+    /// Sizes and offsets for the kernel side.
+    pub session: SessionConfig,
+    /// The profiles.
+    pub library: Library,
+    /// How to observe; the level does not matter.
+    pub options: ObserverOptions,
+    /// The drainprof that runs diagnostic windows.
+    pub program: PathBuf,
+    /// More arguments for these.
+    pub window_arguments: Vec<String>,
+    /// The history; `None`: none is kept.
+    pub history: Option<Writer>,
+    /// Reads the configuration again.
+    pub reread: Reread,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+/// Reads configuration and profiles again; an error leaves what is in force.
+pub type Reread = Box<dyn FnMut() -> Result<(Config, Library), String>>;
+
+/// Why the daemon cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The kernel side cannot be loaded.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// A signal cannot be waited for, or a thread cannot be started.
+    #[error("cannot {step}")]
+    System {
+        /// What was tried.
+        step: &'static str,
+        /// What the kernel says.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A window that runs.
+pub(super) struct Running {
+    pub(super) record: WindowRecord,
+    /// Ends it early.
+    pub(super) stop: Option<oneshot::Sender<()>>,
+}
+
+/// The daemon.
+pub struct Service {
+    pub(super) config: Config,
+    pub(super) policy: trigger::WindowConfig,
+    pub(super) selector: Selector,
+    pub(super) pool: Pool,
+    pub(super) arrivals: Arrivals,
+    /// Those who wait to be looked at.
+    pub(super) waiting: VecDeque<crate::target::Process>,
+    pub(super) tracked: BTreeMap<u32, Tracked>,
+    /// Those that have gone and were not counted yet.
+    pub(super) left: BTreeMap<u32, Labels>,
+    /// Those that are to be put in place again at the next look.
+    pub(super) again: Vec<u32>,
+    pub(super) sums: Sums,
+    /// Losses of kernel sides that have gone, by name.
+    pub(super) lost: BTreeMap<String, u64>,
+    /// The losses of each kernel side that is there, as of the last look.
+    pub(super) losing: BTreeMap<u64, BTreeMap<String, u64>>,
+    pub(super) reader: MemoryReader,
+    pub(super) grants: trigger::Windows<u32>,
+    pub(super) windows: JoinSet<(WindowRecord, Ended)>,
+    pub(super) running: BTreeMap<u64, Running>,
+    pub(super) shown: VecDeque<WindowRecord>,
+    pub(super) reports: VecDeque<(u64, Report)>,
+    pub(super) next_window: u64,
+    pub(super) keeper: Option<Keeper>,
+    /// Thrown by an order; the file has a say of its own.
+    pub(super) ordered_kill: bool,
+    pub(super) killed: bool,
+    pub(super) ready: bool,
+    pub(super) began: Instant,
+    pub(super) publish: watch::Sender<Arc<NodeState>>,
+    pub(super) setup_program: PathBuf,
+    pub(super) window_arguments: Vec<String>,
+    pub(super) reread: Reread,
+    pub(super) kernel: String,
+    /// Whether the next look is due at once.
+    pub(super) hurry: bool,
+    /// What was reported at the last look.
+    pub(super) last: Vec<Report>,
+    said: BTreeSet<&'static str>,
+}
+
+impl Service {
+    /// Loads the kernel side for the level at which processes are looked at. Must be called inside the runtime.
+    pub fn new(setup: Setup) -> Result<(Self, watch::Receiver<Arc<NodeState>>), ServiceError> {
+        let Setup { config, session, library, mut options, .. } = setup;
+        options.follow = config.daemon.attach == Attach::File;
+        options.profiles.clone_from(&config.daemon.profiles);
+        let level = config.daemon.level;
+        let mut pool = Pool::new(session, library, options);
+        pool.prepare(level)?;
+        let own_exe = std::fs::read_link("/proc/self/exe").ok();
+        let own_exe = own_exe.map(|exe| exe.to_string_lossy().into_owned());
+        let (keeper, next_window) = match setup.history {
+            Some(mut writer) => {
+                let next = writer.next_window_id();
+                let keeper = Keeper::start(writer, config.store.path.clone()).map_err(|source| {
+                    ServiceError::System { step: "start the thread that writes the history", source }
+                })?;
+                (Some(keeper), next)
+            }
+            None => (None, 1),
+        };
+        let (publish, state) = watch::channel(Arc::new(nothing()));
+        let service = Self {
+            policy: policy(&config),
+            selector: Selector::new(&config.select, own_exe),
+            pool,
+            arrivals: Arrivals::default(),
+            waiting: VecDeque::new(),
+            tracked: BTreeMap::new(),
+            left: BTreeMap::new(),
+            again: Vec::new(),
+            sums: Sums::new(config.metrics.max_label_sets as usize),
+            lost: BTreeMap::new(),
+            losing: BTreeMap::new(),
+            reader: MemoryReader::new(),
+            grants: trigger::Windows::new(),
+            windows: JoinSet::new(),
+            running: BTreeMap::new(),
+            shown: VecDeque::new(),
+            reports: VecDeque::new(),
+            next_window,
+            keeper,
+            ordered_kill: false,
+            killed: false,
+            ready: false,
+            began: Instant::now(),
+            publish,
+            setup_program: setup.program,
+            window_arguments: setup.window_arguments,
+            reread: setup.reread,
+            kernel: setup.kernel,
+            hurry: false,
+            last: Vec::new(),
+            said: BTreeSet::new(),
+            config,
+        };
+        Ok((service, state))
+    }
+
+    /// Runs until it is told to end by SIGTERM or SIGINT. SIGHUP reads the configuration again, SIGUSR1 asks for a
+    /// diagnostic window on the process that is worst off.
+    pub async fn run(mut self, mut requests: mpsc::Receiver<Asked>) -> Result<(), ServiceError> {
+        let mut terminate = signal_of(SignalKind::terminate())?;
+        let mut interrupt = signal_of(SignalKind::interrupt())?;
+        let mut hang_up = signal_of(SignalKind::hangup())?;
+        let mut user = signal_of(SignalKind::user_defined1())?;
+        let mut beat = every(BEAT);
+        let mut discover = every(self.config.daemon.discover_interval);
+        let mut look = every(self.config.daemon.interval);
+        let watchdog = systemd::watchdog().map(|time| time / 2);
+        let mut alive = every(watchdog.unwrap_or(Duration::from_secs(3600)));
+        self.heed_kill_file();
+        self.discover();
+        self.look().await;
+        systemd::ready();
+        eprintln!("drainprof: watching");
+        loop {
+            tokio::select! {
+                _ = beat.tick() => {
+                    self.heed_kill_file();
+                    self.take_events();
+                    self.pool.relieve();
+                    if !self.waiting.is_empty() {
+                        self.attend();
+                    }
+                }
+                _ = discover.tick() => self.discover(),
+                _ = look.tick() => self.look().await,
+                Some(asked) = requests.recv() => self.answer(asked).await,
+                Some(ended) = self.windows.join_next(), if !self.windows.is_empty() => {
+                    if let Ok((record, ended)) = ended {
+                        self.window_ended(record, ended);
+                    }
+                }
+                _ = hang_up.recv() => {
+                    systemd::reloading();
+                    match self.reload() {
+                        Ok(message) => tracing::info!("{message}"),
+                        Err(message) => tracing::error!("{message}"),
+                    }
+                    discover = every(self.config.daemon.discover_interval);
+                    look = every(self.config.daemon.interval);
+                    systemd::ready();
+                }
+                _ = user.recv() => self.diagnose_worst(),
+                _ = alive.tick(), if watchdog.is_some() => systemd::alive(),
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+            }
+            if std::mem::take(&mut self.hurry) {
+                self.look().await;
+            }
+        }
+        systemd::stopping();
+        self.farewell().await;
+        Ok(())
+    }
+
+    /// Stops counting, tells everything once more, and takes all probes out.
+    async fn farewell(mut self) {
+        for running in self.running.values_mut() {
+            if let Some(stop) = running.stop.take() {
+                // It may have ended meanwhile.
+                let _ = stop.send(());
+            }
+        }
+        let pids: Vec<u32> = self.tracked.keys().copied().collect();
+        for pid in pids {
+            self.pool.release(pid);
+        }
+        self.look().await;
+        let limit = tokio::time::Instant::now() + FAREWELL;
+        while let Ok(Some(ended)) = tokio::time::timeout_at(limit, self.windows.join_next()).await {
+            if let Ok((record, ended)) = ended {
+                self.window_ended(record, ended);
+            }
+        }
+        if let Some(keeper) = self.keeper.take() {
+            keeper.end();
+        }
+        let mut pool = self.pool;
+        pool.end_all();
+        // The kernel takes a tenth of a second for each probe; nothing else waits for that.
+        let waited = tokio::task::spawn_blocking(move || pool.wait());
+        let _ = waited.await;
+    }
+
+    /// The time of day, in milliseconds since 1970.
+    #[allow(clippy::unused_self, reason = "the one clock of the loop")]
+    pub(super) fn unix_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Seconds since the daemon began.
+    pub(super) fn seconds(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Says something in the log that would otherwise be said over and over.
+    pub(super) fn say_once(&mut self, what: &'static str, message: impl FnOnce() -> String) {
+        if self.said.insert(what) {
+            tracing::warn!("{}", message());
+        }
+    }
+}
+
+/// The state before anything was looked at.
+fn nothing() -> NodeState {
+    NodeState {
+        schema: crate::node::SCHEMA.to_owned(),
+        tool: Tool {
+            name: "drainprof".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+        unix_ms: 0,
+        uptime_seconds: 0.0,
+        ready: false,
+        killed: false,
+        complete: true,
+        losses: health::by_name(&Default::default())
+            .into_iter()
+            .map(|(name, count)| (name, count.unwrap_or_default()))
+            .collect(),
+        self_use: super::look::own_use(0),
+        pressure: None,
+        targets: Vec::new(),
+        counts: Vec::new(),
+        windows: Vec::new(),
+    }
+}
+
+/// The policy of windows that the configuration asks for.
+pub(super) fn policy(config: &Config) -> trigger::WindowConfig {
+    trigger::WindowConfig {
+        length: trigger::Time::of_seconds(config.window.length.as_secs_f64()),
+        cooldown: trigger::Time::of_seconds(config.window.cooldown.as_secs_f64()),
+        budget_per_hour: trigger::Time::of_seconds(config.window.budget.as_secs_f64()),
+        at_once: config.window.at_once,
+        ..trigger::WindowConfig::default()
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = interval_at(tokio::time::Instant::now() + period, period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+fn signal_of(kind: SignalKind) -> Result<Signal, ServiceError> {
+    signal(kind).map_err(|source| ServiceError::System { step: "wait for a signal", source })
+}
