@@ -13,6 +13,7 @@ pub mod haproxy;
 pub mod http;
 pub mod mariadb;
 pub mod nginx;
+pub mod node;
 pub mod paths;
 pub mod php;
 pub mod postgresql;

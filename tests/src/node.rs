@@ -1,0 +1,233 @@
+//! A daemon under test: its configuration, its state as it tells it over HTTP, and its control socket.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    environment::{self, deadline},
+    process::{Ended, Process},
+};
+
+/// Between two questions whether something has come about.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Longest answer that is read.
+const MOST: u64 = 64 << 20;
+
+/// A running daemon. Dropping it kills it.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Process,
+    directory: TempDir,
+    port: u16,
+}
+
+/// The text of a configuration in `directory` that looks often, with these profiles alone, and `more` lines of it.
+pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<PathBuf> {
+    let own = directory.join("profiles");
+    fs::create_dir_all(&own)?;
+    for name in profiles {
+        let from = environment::profile(name);
+        fs::copy(&from, own.join(format!("{name}.toml")))
+            .with_context(|| format!("cannot copy the profile {from}"))?;
+    }
+    let path = directory.join("drainprof.toml");
+    let text = format!(
+        "daemon.profile_directories = [{own:?}]\n\
+         daemon.interval = \"200ms\"\n\
+         daemon.discover_interval = \"100ms\"\n\
+         daemon.kill_file = {kill:?}\n\
+         listen.address = \"127.0.0.1:0\"\n\
+         listen.control = {control:?}\n\
+         store.path = {store:?}\n\
+         {more}\n",
+        kill = directory.join("kill"),
+        control = directory.join("control.sock"),
+        store = directory.join("history.db"),
+    );
+    fs::write(&path, text)?;
+    Ok(path)
+}
+
+impl Daemon {
+    /// Starts a daemon with the profiles called `profiles` and these lines in its configuration, and waits until it
+    /// watches.
+    pub fn start(profiles: &[&str], more: &str) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        configure(directory.path(), profiles, more)?;
+        Self::start_in(directory)
+    }
+
+    /// Starts a daemon with the configuration that is in a directory.
+    pub fn start_in(directory: TempDir) -> Result<Self> {
+        let mut command = Command::new(environment::drainprof()?);
+        command.arg("daemon").arg("--config").arg(directory.path().join("drainprof.toml"));
+        let mut process = Process::start("drainprof daemon", command)?;
+        let line = process.expect_err("drainprof: metrics and API at ")?;
+        let port = line.rsplit(':').next().and_then(|port| port.parse().ok());
+        let port = port.with_context(|| format!("no port in {line:?}"))?;
+        process.expect_err("drainprof: watching")?;
+        Ok(Self { process, directory, port })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// A file of its own: `history.db`, `control.sock`, `kill`, `drainprof.toml`.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Its HTTP port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What it answers to `GET path`: status and body.
+    pub fn get(&self, path: &str) -> Result<(u16, String)> {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    }
+
+    /// What it answers to `POST path` with a JSON body.
+    pub fn post(&self, path: &str, body: &str) -> Result<(u16, String)> {
+        self.ask(&format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+
+    fn ask(&self, request: &str) -> Result<(u16, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(deadline()))?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        stream.take(MOST).read_to_end(&mut answer)?;
+        let answer = String::from_utf8(answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("the answer has no end of its head")?;
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        let status = status.with_context(|| format!("no status in {head:?}"))?;
+        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+        Ok((status, if chunked { unchunked(body) } else { body.to_owned() }))
+    }
+
+    /// Its state now.
+    pub fn state(&self) -> Result<Value> {
+        let (status, body) = self.get("/api/v1/state")?;
+        ensure!(status == 200, "the state cannot be had: {status} {body}");
+        Ok(serde_json::from_str(&body)?)
+    }
+
+    /// Waits until its state is as wanted, and returns it.
+    pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        let until = Instant::now() + deadline();
+        loop {
+            let state = self.state()?;
+            if wanted(&state) {
+                return Ok(state);
+            }
+            if Instant::now() > until {
+                bail!("the daemon's state did not become: {what}; it is {}", brief(&state));
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits until these processes are looked at, at any level.
+    pub fn attached(&self, pids: &[u32]) -> Result<()> {
+        self.until(&format!("{pids:?} are observed"), |state| {
+            pids.iter().all(|pid| target(state, *pid).is_some_and(|one| !one["level"].is_null()))
+        })?;
+        Ok(())
+    }
+
+    /// Tells it to end, and waits for that.
+    pub fn finish(self) -> Result<Ended> {
+        self.process.signal(Signal::SIGTERM)?;
+        let ended = self.process.finish()?;
+        ensure!(
+            ended.status.success(),
+            "the daemon failed ({}):\n{}",
+            ended.status,
+            ended.stderr.join("\n")
+        );
+        Ok(ended)
+    }
+
+    /// Kills it, and gives its directory back.
+    pub fn kill(mut self) -> Result<TempDir> {
+        self.process.signal(Signal::SIGKILL)?;
+        self.process.wait()?;
+        Ok(self.directory)
+    }
+}
+
+/// The process `pid` in a state.
+#[must_use]
+pub fn target(state: &Value, pid: u32) -> Option<&Value> {
+    let targets = state["targets"].as_array()?;
+    targets.iter().find(|target| target["pid"].as_u64() == Some(u64::from(pid)))
+}
+
+/// The sum of a count over all label sets of a profile.
+#[must_use]
+pub fn sum(state: &Value, profile: &str, count: &str) -> u64 {
+    let all = state["counts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let own = all.iter().filter(|one| one["profile"] == profile);
+    own.map(|one| one[count].as_u64().unwrap_or_default()).sum()
+}
+
+/// A state without what is long.
+fn brief(state: &Value) -> String {
+    let targets = state["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let targets: Vec<String> = targets
+        .iter()
+        .map(|one| {
+            format!(
+                "{} {} {} ({}) alerts {} findings {}",
+                one["pid"], one["comm"], one["level"], one["reason"], one["alerts"], one["findings"]
+            )
+        })
+        .collect();
+    format!(
+        "ready {}, killed {}, counts {}, windows {}, targets:\n{}",
+        state["ready"],
+        state["killed"],
+        state["counts"],
+        state["windows"],
+        targets.join("\n")
+    )
+}
+
+fn unchunked(body: &str) -> String {
+    let mut text = String::new();
+    let mut rest = body;
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let Ok(size) = usize::from_str_radix(size.trim(), 16) else { break };
+        let Some(chunk) = after.get(..size).filter(|_| size > 0) else { break };
+        text.push_str(chunk);
+        rest = after.get(size + 2..).unwrap_or_default();
+    }
+    text
+}

@@ -1,0 +1,129 @@
+//! The daemon and the processes of its machine: they come, fork, execute, and go; every count is the sum of their truths.
+
+use std::{collections::BTreeMap, fs};
+
+use anyhow::Result;
+use drainprof_tests::{
+    environment::requires_root,
+    node::{Daemon, sum, target},
+    target::{Finished, Target},
+};
+use serde_json::Value;
+
+/// Granules of all allocators in truths.
+fn granules(finished: &[Finished], key: &str) -> u64 {
+    let truths = finished.iter().flat_map(|one| &one.truths);
+    let allocators = truths.flat_map(|truth| truth["allocators"].as_array().cloned().unwrap_or_default());
+    allocators.map(|one| one["granules"][key].as_u64().unwrap_or_default()).sum()
+}
+
+/// Targets of four kinds, with what makes them run.
+const KINDS: [(&str, &[&str], &str); 4] = [
+    ("psweep", &["closes=800", "p=1500", "objects=2"], "test-arena"),
+    ("bulk", &[], "test-bulk"),
+    ("slab", &[], "test-slab"),
+    ("family", &["mode=exec", "closes=200"], "test-arena"),
+];
+
+fn closed(state: &Value, profile: &str) -> u64 {
+    ["drainable", "pinned", "unknown"].iter().map(|count| sum(state, profile, count)).sum()
+}
+
+fn descriptors(pid: u32) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
+/// Fifty processes of four kinds, in waves; some execute another program. At the end each count is the sum of their
+/// truths, nothing was lost, nothing of them is left in the daemon, and its descriptors are back where they were.
+#[test]
+fn fifty_processes() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let daemon = Daemon::start(&["arena", "bulk", "slab"], "")?;
+    let mut finished: BTreeMap<&str, Vec<Finished>> = BTreeMap::new();
+    let mut settled = 0;
+    for wave in 0..5 {
+        let mut running = Vec::new();
+        for number in 0..10 {
+            let (name, args, profile) = KINDS[number % KINDS.len()];
+            let seed = format!("seed={}", wave * 10 + number);
+            let args: Vec<&str> = args.iter().copied().chain([seed.as_str()]).collect();
+            running.push((Target::start(name, &args)?, profile));
+        }
+        let pids: Vec<u32> = running.iter().map(|(target, _)| target.pid()).collect();
+        daemon.attached(&pids)?;
+        for (target, _) in &mut running {
+            target.go()?;
+        }
+        for (target, profile) in running {
+            finished.entry(profile).or_default().push(target.finish()?);
+        }
+        let gone = |state: &Value| pids.iter().all(|pid| target(state, *pid).is_none());
+        daemon.until("the wave is gone", gone)?;
+        if wave == 0 {
+            settled = descriptors(daemon.pid())?;
+        }
+    }
+    let expected = |profile: &str, key: &str| granules(&finished[profile], key);
+    let state = daemon.until("all is counted", |state| {
+        finished.keys().all(|profile| closed(state, profile) >= expected(profile, "closed"))
+    })?;
+    for profile in finished.keys() {
+        assert_eq!(sum(&state, profile, "opened"), expected(profile, "opened"), "{profile}");
+        assert_eq!(closed(&state, profile), expected(profile, "closed"), "{profile}");
+        assert_eq!(sum(&state, profile, "processes"), 0, "{profile}");
+        assert_eq!(sum(&state, profile, "open_now"), 0, "{profile}");
+    }
+    assert_eq!(sum(&state, "test-arena", "drainable"), expected("test-arena", "drainable"));
+    assert_eq!(sum(&state, "test-arena", "pinned"), expected("test-arena", "pinned"));
+    assert_eq!(state["complete"], true, "{}", state["losses"]);
+    // Probes are taken out in the background; then nothing is left of fifty processes with six each.
+    let pid = daemon.pid();
+    drainprof_tests::http::until("the descriptors are back", || Ok(descriptors(pid)? <= settled))?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// With probes on the files, children are seen from their first instruction on: parent and child are exact.
+#[test]
+fn forks_are_exact_with_probes_on_files() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let daemon = Daemon::start(&["arena"], "daemon.attach = \"file\"")?;
+    let mut family = Target::start("family", &["mode=fork", "closes=400"])?;
+    daemon.attached(&[family.pid()])?;
+    family.go()?;
+    let finished = [family.finish()?];
+    let (opened, closes) = (granules(&finished, "opened"), granules(&finished, "closed"));
+    assert!(closes > 500, "parent and child have told: {closes}");
+    let state = daemon.until("both are counted", |state| {
+        closed(state, "test-arena") >= closes && sum(state, "test-arena", "processes") == 0
+    })?;
+    assert_eq!(sum(&state, "test-arena", "opened"), opened);
+    assert_eq!(closed(&state, "test-arena"), closes);
+    daemon.finish()?;
+    Ok(())
+}
+
+/// What is excluded is not touched, and processes that a profile does not fit are not listed.
+#[test]
+fn selection() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let rules = "select.rules = [{ action = \"exclude\", exe = \"*/slab\" }]";
+    let daemon = Daemon::start(&["arena", "slab"], rules)?;
+    let slab = Target::start("slab", &[])?;
+    let sweep = Target::start("psweep", &["closes=10"])?;
+    daemon.attached(&[sweep.pid()])?;
+    // It was started before the one that is there by now.
+    let state = daemon.state()?;
+    assert!(target(&state, slab.pid()).is_none());
+    assert!(target(&state, daemon.pid()).is_none() && target(&state, std::process::id()).is_none());
+    slab.kill()?;
+    sweep.kill()?;
+    daemon.finish()?;
+    Ok(())
+}
