@@ -1,0 +1,249 @@
+//! Values of the configuration as people write them: times (`5m`), shares (`80%`), sizes (`16KiB`).
+//!
+//! Each is written so that reading it again gives the same value.
+
+use std::{fmt, str::FromStr};
+
+use bytesize::ByteSize;
+use jiff::fmt::friendly::{Designator, Spacing, SpanParser, SpanPrinter};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A length of time: `30s`, `5m`, `1h 30m`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(std::time::Duration);
+
+impl Time {
+    /// Of so many seconds.
+    #[must_use]
+    pub const fn seconds(seconds: u64) -> Self {
+        Self(std::time::Duration::from_secs(seconds))
+    }
+
+    /// Of so many minutes.
+    #[must_use]
+    pub const fn minutes(minutes: u64) -> Self {
+        Self::seconds(minutes * 60)
+    }
+
+    /// Of so many hours.
+    #[must_use]
+    pub const fn hours(hours: u64) -> Self {
+        Self::seconds(hours * 3600)
+    }
+
+    /// Of `seconds`, which come from a time or are taken for none.
+    pub(super) fn of_seconds(seconds: f64) -> Self {
+        Self(std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default())
+    }
+
+    /// In seconds.
+    #[must_use]
+    pub const fn as_seconds(self) -> f64 {
+        self.0.as_secs_f64()
+    }
+}
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        SpanParser::new()
+            .parse_unsigned_duration(text)
+            .map(Self)
+            .map_err(|_| "expected a time with its unit: 500ms, 30s, 5m, 1h 30m".to_owned())
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let printer = SpanPrinter::new().designator(Designator::Compact);
+        let printer = printer.spacing(Spacing::BetweenUnits);
+        out.write_str(&printer.unsigned_duration_to_string(&self.0))
+    }
+}
+
+/// A share of something; from 0 to 1 where nothing else is said. Written `80%` or 0.8.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Share(pub f64);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, divisor) = match text.strip_suffix('%') {
+            Some(number) => (number.trim_end(), 100.0),
+            None => (text, 1.0),
+        };
+        match number.parse::<f64>() {
+            Ok(value) if value.is_finite() => Ok(Self(value / divisor)),
+            _ => Err("expected a share: 80%, or 0.8".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}%", (self.0 * 1e11).round() / 1e9);
+        // A share with more digits than a percentage of use is written as the number that it is.
+        match text.parse::<Self>() {
+            Ok(read) if read == *self => out.write_str(&text),
+            _ => write!(out, "{}", self.0),
+        }
+    }
+}
+
+/// A number of bytes: `512KiB`, or a plain number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        ByteSize::from_str(text)
+            .map(|size| Self(size.as_u64()))
+            .map_err(|_| "expected a size: 65536, 64KiB, 16MiB".to_owned())
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = UNITS.iter().find(|(_, size)| self.0 >= *size && self.0.is_multiple_of(*size));
+        match unit {
+            Some((name, size)) => write!(out, "{}{name}", self.0 / size),
+            None => write!(out, "{}", self.0),
+        }
+    }
+}
+
+macro_rules! as_text {
+    ($type:ty, $expected:literal) => {
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Visitor;
+                impl de::Visitor<'_> for Visitor {
+                    type Value = $type;
+                    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        out.write_str($expected)
+                    }
+                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$type, E> {
+                        text.parse().map_err(|expected| {
+                            E::custom(format!("`{}`: {expected}", text.escape_debug()))
+                        })
+                    }
+                    fn visit_f64<E: de::Error>(self, number: f64) -> Result<$type, E> {
+                        <$type>::of_number(number)
+                            .ok_or_else(|| E::invalid_value(de::Unexpected::Float(number), &self))
+                    }
+                    fn visit_i64<E: de::Error>(self, number: i64) -> Result<$type, E> {
+                        <$type>::of_whole(number)
+                            .ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
+                    }
+                    fn visit_u64<E: de::Error>(self, number: u64) -> Result<$type, E> {
+                        i64::try_from(number).ok().and_then(<$type>::of_whole).ok_or_else(|| {
+                            E::invalid_value(de::Unexpected::Unsigned(number), &self)
+                        })
+                    }
+                }
+                deserializer.deserialize_any(Visitor)
+            }
+        }
+    };
+}
+
+as_text!(Time, "a time with its unit: \"30s\", \"5m\", \"1h 30m\"");
+as_text!(Share, "a share: \"80%\", or 0.8");
+as_text!(Bytes, "a size: 65536, \"64KiB\", \"16MiB\"");
+
+// What a bare number means in each.
+impl Time {
+    const fn of_number(_: f64) -> Option<Self> {
+        None
+    }
+    const fn of_whole(number: i64) -> Option<Self> {
+        if number == 0 { Some(Self::seconds(0)) } else { None }
+    }
+}
+
+impl Share {
+    fn of_number(number: f64) -> Option<Self> {
+        number.is_finite().then_some(Self(number))
+    }
+    fn of_whole(number: i64) -> Option<Self> {
+        Self::of_number(number as f64)
+    }
+}
+
+impl Bytes {
+    const fn of_number(_: f64) -> Option<Self> {
+        None
+    }
+    fn of_whole(number: i64) -> Option<Self> {
+        u64::try_from(number).ok().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct All {
+        time: Time,
+        share: Share,
+        bytes: Bytes,
+    }
+
+    /// All ways to write a value are read; what is written is read again as the same.
+    #[test]
+    fn read_and_written() {
+        let cases = [
+            ("time = '5m'\nshare = '1%'\nbytes = '16KiB'", (300.0, 0.01, 16_384)),
+            ("time = '1h 30m'\nshare = 0.8\nbytes = 70000", (5400.0, 0.8, 70_000)),
+            ("time = 0\nshare = 1\nbytes = '1 GiB'", (0.0, 1.0, 1 << 30)),
+            ("time = '500ms'\nshare = '12.5 %'\nbytes = 0", (0.5, 0.125, 0)),
+        ];
+        for (text, (time, share, bytes)) in cases {
+            let all: All = toml::from_str(text).unwrap();
+            assert_eq!(all.time.as_seconds().to_bits(), f64::to_bits(time), "{text}");
+            assert_eq!(all.share.0.to_bits(), f64::to_bits(share), "{text}");
+            assert_eq!(all.bytes.0, bytes, "{text}");
+            let again: All = toml::from_str(&toml::to_string(&all).unwrap()).unwrap();
+            assert_eq!(again, all);
+        }
+        assert_eq!(Time::minutes(90).to_string(), "1h 30m");
+        assert_eq!(Share(0.07).to_string(), "7%");
+        assert_eq!(Bytes(3 << 20).to_string(), "3MiB");
+    }
+
+    /// What is no such value is refused, with what is expected.
+    #[test]
+    fn refused() {
+        let good = "time = '5m'\nshare = '1%'\nbytes = '16KiB'";
+        let cases = [
+            ("'5m'", "5", "a time with its unit"),
+            ("'5m'", "'5'", "a time with its unit"),
+            ("'5m'", "'-5m'", "a time with its unit"),
+            ("'5m'", "'5m\\u001b'", "a time with its unit"),
+            ("'1%'", "'nan%'", "a share"),
+            ("'1%'", "inf", "a share"),
+            ("'1%'", "'1e999'", "a share"),
+            ("'16KiB'", "'-1'", "a size"),
+            ("'16KiB'", "-1", "a size"),
+            ("'16KiB'", "1.5", "a size"),
+            ("'16KiB'", "'much'", "a size"),
+        ];
+        for (old, new, expected) in cases {
+            let error = toml::from_str::<All>(&good.replace(old, new)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{new}: {error}");
+        }
+    }
+}
