@@ -7,6 +7,7 @@ pub mod account;
 pub mod bpf;
 pub mod calibrate;
 pub mod cli;
+pub mod config;
 pub mod discover;
 pub mod export;
 pub mod growth;
