@@ -8,6 +8,7 @@ pub mod bpf;
 pub mod calibrate;
 pub mod cli;
 pub mod daemon;
+pub mod config;
 pub mod discover;
 pub mod export;
 pub mod govern;

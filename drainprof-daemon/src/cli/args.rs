@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
+    config::ConfigArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
     profile_new::NewArgs, report::ReportArgs,
 };
 use crate::{
@@ -86,6 +86,14 @@ Save reports to compare with a --top above the number of their sites: -o json --
   drainprof calibrate --fresh -o json
 The other commands do the same at their start, where nothing is remembered yet.")]
     Calibrate(CalibrateArgs),
+    /// Check and show the daemon's configuration.
+    #[command(after_help = "Examples:
+  drainprof config default > drainprof.toml      every key with its meaning and default
+  drainprof config check --config drainprof.toml
+  drainprof config show                          what is in force, and who has set it
+Environment variables are named after the keys: DRAINPROF_STORE_MAX_AGE=7d sets max_age of [store].
+A configuration with errors is refused with exit code 78; all errors are told.")]
+    Config(ConfigArgs),
     /// Say what this kernel and our privileges allow, and how to mend what is missing.
     Doctor(DoctorArgs),
     /// Read symbols for another drainprof, which speaks to it over its stdin.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use crate::{
     bpf::BpfError,
     calibrate::CalibrateError,
+    config::ConfigErrors,
     launch::LaunchError,
     plan::PlanError,
     profile::{LibraryError, ProfileError},
@@ -103,7 +104,7 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<LaunchError>() {
         return Some(error.exit_code());
     }
-    if cause.is::<ProfileError>() || cause.is::<LibraryError>() {
+    if cause.is::<ProfileError>() || cause.is::<LibraryError>() || cause.is::<ConfigErrors>() {
         return Some(code::CONFIG);
     }
     None

@@ -7,6 +7,7 @@ mod args;
 mod attach;
 mod budget;
 mod calibrate;
+mod config;
 mod diff;
 mod discover;
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub fn main() -> ExitCode {
         args::Command::Diff(diff) => diff::main(&diff),
         args::Command::Profile(profile) => profile::main(profile),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
+        args::Command::Config(config) => config::main(&config),
         args::Command::Doctor(doctor) => doctor::main(&doctor),
         args::Command::SymbolHelper => symbols::helper(),
     };

@@ -1,0 +1,94 @@
+//! `drainprof config`: the daemon's configuration, without the daemon.
+
+use std::{io::Write as _, path::PathBuf};
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use super::code;
+use crate::{
+    config::{self, Loaded, Sources},
+    target::printable,
+};
+
+/// Where the configuration comes from; the daemon takes the same options.
+#[derive(Args, Clone, Debug)]
+pub(super) struct ConfigSource {
+    /// Read this file, and nothing beside it. Default: /etc/drainprof/drainprof.toml, and then the files of
+    /// /etc/drainprof/conf.d in the order of their names.
+    #[arg(long, value_name = "FILE", env = "DRAINPROF_CONFIG")]
+    config: Option<PathBuf>,
+    /// Set a key; wins over environment and files. May be given again.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl ConfigSource {
+    /// The sources to load from, with the environment of this process.
+    pub(super) fn sources(&self) -> Sources {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let (file, required, directory) = match &self.config {
+            Some(file) => (file.clone(), true, None),
+            None => (PathBuf::from(config::FILE), false, Some(PathBuf::from(config::DIRECTORY))),
+        };
+        Sources { file: Some(file), required, directory, environment, set: self.set.clone() }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ConfigArgs {
+    #[command(subcommand)]
+    action: ConfigAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigAction {
+    /// Say everything that is wrong with the configuration, or that nothing is.
+    Check(ConfigSource),
+    /// Print the default file, with the meaning of every key.
+    Default,
+    /// Print what is in force, and where each value that is not the default comes from.
+    Show(ConfigSource),
+}
+
+/// Checks, prints and shows configurations.
+pub(super) fn main(args: &ConfigArgs) -> Result<u8> {
+    let mut out = std::io::stdout().lock();
+    match &args.action {
+        ConfigAction::Check(source) => {
+            let loaded = match config::load(&source.sources()) {
+                Ok(loaded) => loaded,
+                // Line by line, so that an editor can jump to each.
+                Err(errors) => {
+                    errors.0.iter().for_each(|error| eprintln!("{error}"));
+                    return Ok(code::CONFIG);
+                }
+            };
+            note(&loaded);
+            if loaded.files.is_empty() {
+                writeln!(out, "no configuration file: the defaults are in force")?;
+            }
+            for file in &loaded.files {
+                writeln!(out, "{}: ok", printable(file.as_os_str().as_encoded_bytes()))?;
+            }
+        }
+        ConfigAction::Default => out.write_all(config::default_file().as_bytes())?,
+        ConfigAction::Show(source) => out.write_all(config::show(&load(source)?).as_bytes())?,
+    }
+    Ok(code::OK)
+}
+
+/// Loads the configuration, and says on stderr what looks like a mistake.
+pub(super) fn load(source: &ConfigSource) -> Result<Loaded> {
+    let loaded = config::load(&source.sources())?;
+    note(&loaded);
+    Ok(loaded)
+}
+
+fn note(loaded: &Loaded) {
+    for note in &loaded.notes {
+        tracing::warn!("{note}");
+    }
+}

@@ -1,0 +1,406 @@
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
+
+use bytesize::ByteSize;
+
+use super::*;
+use crate::{node::Labels, profile::Level};
+
+fn read(text: &str) -> Result<Config, ConfigErrors> {
+    parse(text, Path::new("drainprof.toml"))
+}
+
+/// The errors' lines, in order.
+fn errors(text: &str) -> Vec<String> {
+    read(text).unwrap_err().0.iter().map(ToString::to_string).collect()
+}
+
+/// The default file really is the default, and so is a file that says nothing.
+#[test]
+fn default_file_is_the_default() {
+    assert_eq!(read(&default_file()).unwrap(), Config::default());
+    assert_eq!(read("").unwrap(), Config::default());
+}
+
+/// Each example in the default file is a value that is taken, and another one than the default.
+#[test]
+fn examples_are_taken() {
+    let mut seen = 0;
+    for section in SECTIONS {
+        for key in section.keys {
+            let Some(example) = key.example else { continue };
+            seen += 1;
+            let config = read(&format!("[{}]\n{} = {example}\n", section.name, key.name)).unwrap();
+            let changes = Config::default().difference(&config);
+            let [change] = changes.as_slice() else { panic!("{changes:?}") };
+            assert_eq!(change.key, format!("{}.{}", section.name, key.name));
+        }
+    }
+    assert!(seen > 5, "only {seen} examples were found");
+}
+
+/// Every default is within the limits of its key, and every key without a default has an example.
+#[test]
+fn every_key_is_described() {
+    for section in SECTIONS {
+        assert!(!section.about.trim().is_empty());
+        for key in section.keys {
+            assert!(key.meaning.trim().ends_with('.'), "{}.{}", section.name, key.name);
+            let has_value = (key.get)(&Config::default()).is_some();
+            assert!(has_value || key.example.is_some(), "{}.{}", section.name, key.name);
+        }
+    }
+}
+
+/// Every kind of value arrives in the configuration.
+#[test]
+fn values_arrive() {
+    let config = read(
+        r#"
+        [daemon]
+        interval = "1m 30s"
+        level = "objects"
+        attach = "file"
+        profiles = ["nginx", "apr"]
+        [maps]
+        granules = 65_536
+        objects = 0x1000
+        ring = "2MiB"
+        [listen]
+        address = "[::1]:9000"
+        [store]
+        enabled = false
+        max_age = "7d"
+        max_bytes = "64MiB"
+        [metrics]
+        labels = ["unit"]
+        [otlp]
+        endpoint = "http://collector:4318/v1/metrics"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.daemon.interval, Duration::from_secs(90));
+    assert_eq!(config.daemon.level, Level::Objects);
+    assert_eq!(config.daemon.attach, Attach::File);
+    assert_eq!(config.daemon.profiles, ["nginx", "apr"]);
+    assert_eq!((config.maps.granules, config.maps.objects), (Some(65_536), Some(4096)));
+    assert_eq!(config.maps.ring, Some(ByteSize::mib(2)));
+    assert_eq!(config.listen.address, Address::At(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 9000))));
+    assert!(!config.store.enabled);
+    assert_eq!(config.store.max_age, Duration::from_secs(7 * 86_400));
+    assert_eq!(config.store.max_bytes, ByteSize::mib(64));
+    assert_eq!(config.metrics.labels, [Label::Unit]);
+    assert_eq!(config.otlp.endpoint.as_deref(), Some("http://collector:4318/v1/metrics"));
+}
+
+/// All errors are told at once, each with line, column, key and what to do.
+#[test]
+fn all_errors_are_told() {
+    let text = "[daemon]\nintervall = \"5s\"\nlevel = \"deep\"\n\n[store]\n  max_age = 30\nmax_bytes = \"1KiB\"\n\
+                enabled = \"yes\"\n\n[selct]\nrules = []\n\n[metrics]\nmax_age = \"1d\"\nlabels = [\"pid\", \"unit\", 3]\n";
+    let wanted = [
+        "drainprof.toml:2:1: unknown key `intervall` in [daemon]; did you mean `interval`?",
+        "drainprof.toml:3:9: daemon.level: `deep` cannot be read; expected one of \"boundary\", \"objects\", \"stacks\"",
+        "drainprof.toml:6:13: store.max_age: a number cannot stand here; expected a time in quotes with its unit: \
+         \"500ms\", \"5s\", \"10m\", \"2h\", \"30d\"",
+        "drainprof.toml:7:13: store.max_bytes: 1KiB is not from 1MiB to 1TiB",
+        "drainprof.toml:8:11: store.enabled: a string cannot stand here; expected true or false",
+        "drainprof.toml:10:2: unknown section `selct`; did you mean [select]?",
+        "drainprof.toml:14:1: unknown key `max_age` in [metrics]; it belongs into [store]",
+        "drainprof.toml:15:11: metrics.labels: `pid` cannot be read; expected one of \"exe\", \"cgroup\", \
+         \"container\", \"unit\", \"pod\", \"namespace\"",
+        "drainprof.toml:15:26: metrics.labels: a number cannot stand here; expected one of \"exe\", \"cgroup\", \
+         \"container\", \"unit\", \"pod\", \"namespace\"",
+    ];
+    assert_eq!(errors(text), wanted);
+}
+
+/// A key outside of its section, a section that is no table, and broken TOML are told where they stand.
+#[test]
+fn misplaced_and_broken() {
+    assert_eq!(
+        errors("interval = \"5s\"\nstore = 3\n"),
+        [
+            "drainprof.toml:1:1: unknown section `interval`; `interval` belongs into [daemon]",
+            "drainprof.toml:2:1: `store` is a section; write [store] on a line of its own, and its keys below",
+        ]
+    );
+    let broken = errors("[daemon]\ninterval = \nlevel = \"stacks\"\nlevel = \"stacks\"\n");
+    assert!(broken.len() >= 2, "both errors of the syntax: {broken:?}");
+    assert!(broken[0].starts_with("drainprof.toml:2:"), "{broken:?}");
+    assert!(broken[1].starts_with("drainprof.toml:4:"), "{broken:?}");
+}
+
+/// Values at the edge of their limits are taken, those beyond are not.
+#[test]
+fn limits() {
+    for (text, fits) in [
+        ("[daemon]\ninterval = \"100ms\"", true),
+        ("[daemon]\ninterval = \"99ms\"", false),
+        ("[daemon]\ninterval = \"-5s\"", false),
+        ("[daemon]\ninterval = \"1mo\"", false),
+        ("[daemon]\ninterval = \"1h\"", true),
+        ("[daemon]\ninterval = \"3601s\"", false),
+        ("[daemon]\nkill_file = \"relative\"", false),
+        ("[daemon]\nprofiles = [\"a\", \"a\"]", false),
+        ("[maps]\ngranules = 0", false),
+        ("[maps]\ngranules = -1", false),
+        ("[maps]\ngranules = 99999999999999999999", false),
+        ("[maps]\ngranules = 16_777_216", true),
+        ("[store]\nmax_bytes = \"lots\"", false),
+        ("[listen]\naddress = \"localhost\"", false),
+        ("[listen]\naddress = \"off\"", true),
+        ("[otlp]\nendpoint = \"ftp://x\"", false),
+        ("[otlp]\nendpoint = \"http://name:password@x\"", false),
+        ("[window]\nlength = \"20m\"", false),
+        ("[window]\nlength = \"20m\"\nbudget = \"30m\"", true),
+        ("[window]\nbudget = \"0s\"", true),
+    ] {
+        assert_eq!(read(text).is_ok(), fits, "{text}");
+    }
+    let contradiction = errors("\n[window]\nlength = \"20m\"");
+    assert!(contradiction[0].starts_with("drainprof.toml:3:1: window.length: "), "{contradiction:?}");
+}
+
+fn variables(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+}
+
+/// Files in the order of their names, key by key; then the environment; then the command line.
+#[test]
+fn sources_win_in_their_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let main = directory.path().join("drainprof.toml");
+    let more = directory.path().join("conf.d");
+    fs::create_dir(&more).unwrap();
+    fs::write(
+        &main,
+        "[daemon]\ninterval = \"1s\"\nprofiles = [\"nginx\", \"apr\"]\n\
+         [store]\nmax_age = \"1d\"\nmax_bytes = \"1MiB\"\n",
+    )
+    .unwrap();
+    fs::write(more.join("20.toml"), "[store]\nmax_age = \"3d\"\n").unwrap();
+    fs::write(more.join("10.toml"), "[store]\nmax_age = \"2d\"\n[daemon]\nprofiles = [\"php\"]\n").unwrap();
+    fs::write(more.join(".hidden.toml"), "nonsense").unwrap();
+    fs::write(more.join("30.toml.bak"), "nonsense").unwrap();
+    let sources = Sources {
+        file: Some(main.clone()),
+        required: true,
+        directory: Some(more.clone()),
+        environment: variables(&[
+            ("DRAINPROF_DAEMON_INTERVAL", "2s"),
+            ("DRAINPROF_METRICS_LABELS", "unit, exe"),
+            ("DRAINPROF_STORE_PAHT", "/x"),
+            ("DRAINPROF_LEVEL", "stacks"),
+        ]),
+        set: vec!["daemon.interval=3s".to_owned(), "maps.granules = 77".to_owned()],
+    };
+    let loaded = load(&sources).unwrap();
+    let config = &loaded.config;
+    assert_eq!(config.daemon.interval, Duration::from_secs(3));
+    assert_eq!(config.daemon.profiles, ["php"]);
+    assert_eq!(config.store.max_age, Duration::from_secs(3 * 86_400));
+    assert_eq!(config.store.max_bytes, ByteSize::mib(1));
+    assert_eq!(config.metrics.labels, [Label::Unit, Label::Exe]);
+    assert_eq!(config.maps.granules, Some(77));
+    assert_eq!(config.daemon.level, Level::Boundary, "DRAINPROF_LEVEL is for other commands");
+    assert_eq!(loaded.notes, ["environment variable DRAINPROF_STORE_PAHT: [store] has no such key"]);
+    assert_eq!(loaded.files, [main.clone(), more.join("10.toml"), more.join("20.toml")]);
+    assert_eq!(loaded.origins["daemon.interval"], Origin::CommandLine);
+    assert_eq!(loaded.origins["store.max_age"], Origin::File(more.join("20.toml"), 2));
+    assert_eq!(loaded.origins["store.max_bytes"], Origin::File(main, 6));
+    assert!(!loaded.origins.contains_key("daemon.level"));
+
+    // What is shown says the same, and where each value comes from.
+    let shown = show(&loaded);
+    assert_eq!(read(&shown).unwrap(), *config);
+    assert!(shown.contains("interval = \"3s\"  # command line\n"), "{shown}");
+    assert!(shown.contains(&format!("max_age = \"3d\"  # {}:2\n", more.join("20.toml").display())), "{shown}");
+    assert!(shown.contains("level = \"boundary\"\n"), "{shown}");
+}
+
+/// Errors of all sources are told together, each with its place.
+#[test]
+fn errors_of_all_sources() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("a.toml"), "[store]\nenabled = 1\n").unwrap();
+    fs::write(directory.path().join("b.toml"), b"[store]\n# \xff\n").unwrap();
+    fs::create_dir(directory.path().join("c.toml")).unwrap();
+    let sources = Sources {
+        file: Some(directory.path().join("missing.toml")),
+        required: true,
+        directory: Some(directory.path().to_owned()),
+        environment: variables(&[("DRAINPROF_STORE_MAX_AGE", "old"), ("DRAINPROF_SELECT_RULES", "x")]),
+        set: vec!["maps.objects=many".to_owned(), "nonsense".to_owned(), "store.paht=/x".to_owned()],
+    };
+    let errors = load(&sources).unwrap_err();
+    let told: Vec<_> = errors.0.iter().map(ToString::to_string).collect();
+    let place = directory.path().display();
+    let wanted = [
+        format!("{place}/missing.toml: cannot read the configuration"),
+        format!("{place}/a.toml:2:11: store.enabled"),
+        format!("{place}/b.toml: cannot read the configuration: byte 10 is not UTF-8 text"),
+        format!("{place}/c.toml: cannot read the configuration: it is not a regular file"),
+        "environment variable DRAINPROF_SELECT_RULES: select.rules: rules can only".to_owned(),
+        "environment variable DRAINPROF_STORE_MAX_AGE: store.max_age: `old`".to_owned(),
+        "option --set maps.objects=many: ".to_owned(),
+        "option --set nonsense: there is no `=`".to_owned(),
+        "option --set store.paht=/x: unknown key `paht` in [store]; did you mean `path`?".to_owned(),
+    ];
+    for wanted in &wanted {
+        assert!(told.iter().any(|told| told.starts_with(wanted)), "{wanted}\n{told:#?}");
+    }
+    assert_eq!(told.len(), wanted.len(), "{told:#?}");
+    assert_eq!(errors.to_string().lines().count(), wanted.len());
+
+    // Without a main file, the defaults are in force.
+    let nothing = Sources { file: Some(directory.path().join("missing.toml")), ..Sources::default() };
+    assert_eq!(load(&nothing).unwrap().config, Config::default());
+}
+
+/// A pipe is not waited for, and neither file nor directory is read without end.
+#[test]
+fn hostile_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("big.toml");
+    let told = |file: &Path| {
+        let sources = Sources { file: Some(file.to_owned()), required: true, ..Sources::default() };
+        load(&sources).unwrap_err().to_string()
+    };
+    fs::write(&file, "#".repeat(MAX_FILE_BYTES as usize + 1)).unwrap();
+    assert!(told(&file).contains("more than 1048576 bytes"));
+    let pipe = directory.path().join("pipe.toml");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(told(&pipe).contains("not a regular file"));
+
+    let many = tempfile::tempdir().unwrap();
+    for number in 0..=MAX_FILES {
+        fs::write(many.path().join(format!("{number}.toml")), "").unwrap();
+    }
+    let sources = Sources { directory: Some(many.path().to_owned()), ..Sources::default() };
+    assert!(load(&sources).unwrap_err().to_string().contains("more than 256 files"));
+}
+
+/// A reload says which keys differ, and what it takes for each.
+#[test]
+fn difference() {
+    let old = read("[store]\nmax_age = \"1d\"\n[maps]\ngranules = 5\n").unwrap();
+    let new = read("[store]\nmax_age = \"48h\"\nenabled = false\n").unwrap();
+    let change = |key: &str, from: Option<&str>, to: Option<&str>, applies| Change {
+        key: key.to_owned(),
+        from: from.map(str::to_owned),
+        to: to.map(str::to_owned),
+        applies,
+    };
+    assert_eq!(
+        old.difference(&new),
+        [
+            change("maps.granules", Some("5"), None, Applies::Restart),
+            change("store.enabled", Some("true"), Some("false"), Applies::Restart),
+            change("store.max_age", Some("\"1d\""), Some("\"2d\""), Applies::AtOnce),
+        ]
+    );
+    assert_eq!(new.difference(&new), []);
+    let same = read("[store]\nmax_age = \"24h\"\n[maps]\ngranules = 5\n").unwrap();
+    assert_eq!(old.difference(&same), [], "the same time, written differently");
+}
+
+fn facts<'a>(exe: &'a str, labels: &'a Labels) -> Facts<'a> {
+    Facts { exe, comm: "comm", labels }
+}
+
+fn selector(rules: &str) -> Selector {
+    let config = read(&format!("[select]\n{rules}")).unwrap();
+    Selector::new(&config.select, Some("/usr/bin/drainprof".to_owned()))
+}
+
+/// Without rules everything is watched but the daemon's own executable.
+#[test]
+fn selects_all_but_itself() {
+    let labels = Labels::default();
+    let all = selector("");
+    assert_eq!(all.selects(&facts("/usr/sbin/nginx", &labels)), Ok(()));
+    assert_eq!(all.selects(&facts("/usr/bin/drainprof", &labels)), Err(Why::Own));
+    let included = selector("rules = [{ action = \"include\", exe = \"*\" }]");
+    assert_eq!(included.selects(&facts("/usr/bin/drainprof", &labels)), Err(Why::Own));
+}
+
+/// The first rule that fits decides; with an including rule, what none fits is not watched.
+#[test]
+fn first_rule_decides() {
+    let labels = Labels {
+        unit: Some("backup-db.service".to_owned()),
+        cgroup: Some("/system.slice/backup-db.service".to_owned()),
+        container: None,
+        ..Labels::default()
+    };
+    let rules = selector(
+        "[[select.rules]]\naction = \"exclude\"\nunit = \"backup*.service\"\nexe = [\"tar\", \"/opt/*/dump\"]\n\
+         [[select.rules]]\naction = \"include\"\ncgroup = \"/system.slice/*\"\n",
+    );
+    let excluded = Why::Excluded {
+        number: 1,
+        rule: r#"{ action = "exclude", exe = ["tar", "/opt/*/dump"], unit = "backup*.service" }"#.to_owned(),
+    };
+    assert_eq!(rules.selects(&facts("/bin/tar", &labels)), Err(excluded.clone()));
+    assert_eq!(rules.selects(&facts("/opt/a/b/dump", &labels)), Err(excluded));
+    assert_eq!(rules.selects(&facts("/bin/dump", &labels)), Ok(()), "a slash means the whole path");
+    let other = Labels { unit: Some("web.service".to_owned()), ..Labels::default() };
+    assert_eq!(rules.selects(&facts("/bin/tar", &other)), Err(Why::NotIncluded));
+}
+
+/// A label that a process does not have fits no pattern, not even `*`; backslashes mean themselves.
+#[test]
+fn patterns() {
+    let contained = selector("rules = [{ action = \"include\", container = \"*\" }]");
+    let labels = Labels { container: Some("8f2c".to_owned()), ..Labels::default() };
+    assert_eq!(contained.selects(&facts("/svc", &labels)), Ok(()));
+    assert_eq!(contained.selects(&facts("/svc", &Labels::default())), Err(Why::NotIncluded));
+    let escaped = selector("rules = [{ action = \"include\", unit = 'dev-disk\\x2d*' }]");
+    let labels = Labels { unit: Some("dev-disk\\x2duuid.swap".to_owned()), ..Labels::default() };
+    assert_eq!(escaped.selects(&facts("/svc", &labels)), Ok(()));
+}
+
+/// Rules that say nothing, too much, or what is unknown are refused where they stand.
+#[test]
+fn bad_rules() {
+    for (rule, told) in [
+        ("{ exe = \"x\" }", "without `action`"),
+        ("{ action = \"include\" }", "fits nothing in particular"),
+        ("{ action = \"keep\", exe = \"x\" }", "`keep` cannot be read"),
+        ("{ action = \"include\", unitt = \"x\" }", "did you mean `unit`?"),
+        ("{ action = \"include\", exe = \"[\" }", "is no pattern"),
+        ("{ action = \"include\", exe = [] }", "an empty list"),
+        ("{ action = \"include\", exe = 3 }", "not a pattern"),
+        ("{ action = \"include\", exe = \"\" }", "a pattern of 0 bytes"),
+        ("3", "a number cannot stand here"),
+    ] {
+        let errors = errors(&format!("[select]\nrules = [\n  {rule},\n]\n"));
+        assert_eq!(errors.len(), 1, "{rule}: {errors:?}");
+        assert!(errors[0].starts_with("drainprof.toml:3:"), "{errors:?}");
+        assert!(errors[0].contains(told), "{rule}: {errors:?}");
+    }
+    let long = format!("[select]\nrules = [{{ action = \"include\", exe = \"{}\" }}]\n", "{a,".repeat(400));
+    assert!(read(&long).is_err());
+    let many = "{ action = \"include\", exe = \"x\" },".repeat(300);
+    assert!(errors(&format!("[select]\nrules = [{many}]\n"))[0].contains("at most 256"));
+}
+
+proptest::proptest! {
+    /// A time or a size that is shown is read as the same.
+    #[test]
+    fn shown_values_are_read_again(millis in 100_u64..3_600_000, bytes in (1_u64 << 20)..(1 << 40)) {
+        let mut config = Config::default();
+        config.daemon.interval = Duration::from_millis(millis);
+        config.store.max_bytes = ByteSize::b(bytes);
+        let loaded = Loaded { config, origins: [].into(), files: vec![], notes: vec![] };
+        proptest::prop_assert_eq!(read(&show(&loaded)).unwrap(), loaded.config);
+    }
+
+    /// Whatever a file holds, it is read or refused.
+    #[test]
+    fn any_text(text in "(\\[[a-z.\"]{0,8}\\]|[a-z_]{0,8} = [\\[\\]{}a-z0-9\"',.]{0,12}|\\PC{0,8}|\n){0,12}") {
+        if let Err(errors) = read(&text) {
+            proptest::prop_assert!(!errors.0.is_empty());
+        }
+    }
+}
