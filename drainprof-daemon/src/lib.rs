@@ -20,6 +20,7 @@ pub mod node;
 pub mod plan;
 pub mod profile;
 pub mod report;
+pub mod serve;
 pub mod symbolize;
 pub mod target;
 pub mod trigger;

@@ -1,0 +1,55 @@
+//! The page of metrics, from their table.
+
+use std::fmt::Write as _;
+
+use super::{ALLOCATOR, METRICS, WHERE};
+
+/// The text of `docs/metrics.md`.
+pub(super) fn page() -> String {
+    let mut page = String::from(HEAD);
+    for of in METRICS {
+        let labels = if of.labels == ALLOCATOR {
+            "allocator".to_owned()
+        } else if let Some(more) = of.labels.strip_prefix(ALLOCATOR) {
+            format!("allocator, {}", more.join(", "))
+        } else if of.labels == WHERE {
+            "place".to_owned()
+        } else if let Some(more) = of.labels.strip_prefix(WHERE) {
+            format!("place, {}", more.join(", "))
+        } else {
+            of.labels.join(", ")
+        };
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {labels} | {} |",
+            of.sample(),
+            of.kind.name(),
+            of.unit.unwrap_or(""),
+            of.help
+        );
+    }
+    page
+}
+
+const HEAD: &str = "# Metrics
+
+<!-- Generated from the table in drainprof-daemon/src/serve/metrics/table.rs. To renew it:
+UPDATE_DOCS=1 cargo test -p drainprof-daemon --lib serve::metrics -->
+
+The daemon shows them at `/metrics`: as OpenMetrics 1.0 to who asks for `application/openmetrics-text`, in the older text format of
+Prometheus to everybody else. With an endpoint configured, the same metrics go to an OpenTelemetry collector (OTLP over HTTP), under the
+same names without `_total` and `_info`.
+
+- **Labels**: `place` stands for `exe`, `cgroup`, `container`, `unit` (of systemd), `pod` and `namespace` (of Kubernetes); `allocator` for
+  those and `profile` and `kind`. What a process is not in has no label. No series has a pid, a command line or a stack.
+- **Bounds**: a configured number of label sets has series of its own. The rest is counted in series whose `exe`, and `profile` where there is
+  one, is `other`. Where a new label set needs a place, the one in which nothing has run for longest leaves, and its counts move to `other`:
+  the sum over all series never falls, and `other` never does.
+- **Counters** begin at zero with the daemon. A label set that left and comes back begins at zero again.
+- **No data is no series**: what is not known at a level, or not told by the kernel, is absent, never 0. The DSR is not a metric:
+  `drainable / (drainable + pinned)` of `drainprof_granule_closes_total`, over any time and any labels.
+- **No exemplars**: call paths are in the report of a diagnostic window ([api.md](api.md)).
+
+| name | type | unit | labels | meaning |
+|---|---|---|---|---|
+";

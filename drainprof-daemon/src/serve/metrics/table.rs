@@ -1,0 +1,163 @@
+//! The table of metrics: `docs/metrics.md` is generated from it, and whatever is shown has a row here.
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// Never falls while it is shown.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Always 1; the labels tell.
+    Info,
+}
+
+impl Type {
+    /// Its name in OpenMetrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Info => "info",
+        }
+    }
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// Its name without unit and suffix.
+    pub stem: &'static str,
+    /// Its base unit, which is a part of the name.
+    pub unit: Option<&'static str>,
+    /// What it is.
+    pub kind: Type,
+    /// Its labels; those of [`WHERE`] and [`ALLOCATOR`] stand for several, of which the empty ones are left out.
+    pub labels: &'static [&'static str],
+    /// What it means, in one line.
+    pub help: &'static str,
+}
+
+impl Definition {
+    /// The family's name: with the unit, without `_total` or `_info`.
+    #[must_use]
+    pub fn family(&self) -> String {
+        match self.unit {
+            Some(unit) => format!("{}_{unit}", self.stem),
+            None => self.stem.to_owned(),
+        }
+    }
+
+    /// The name of its samples.
+    #[must_use]
+    pub fn sample(&self) -> String {
+        let suffix = match self.kind {
+            Type::Counter => "_total",
+            Type::Gauge => "",
+            Type::Info => "_info",
+        };
+        format!("{}{suffix}", self.family())
+    }
+}
+
+/// The labels that say where a process belongs.
+pub const WHERE: &[&str] = &["exe", "cgroup", "container", "unit", "pod", "namespace"];
+/// Those, and the allocator's profile and kind.
+pub const ALLOCATOR: &[&str] =
+    &["exe", "cgroup", "container", "unit", "pod", "namespace", "profile", "kind"];
+/// Those, and how a close came out.
+const CLOSES: &[&str] =
+    &["exe", "cgroup", "container", "unit", "pod", "namespace", "profile", "kind", "outcome"];
+/// Those of [`WHERE`], and the kind of page fault.
+const FAULTS: &[&str] = &["exe", "cgroup", "container", "unit", "pod", "namespace", "type"];
+/// Those of [`ALLOCATOR`], and the point of a distribution.
+const POINTS: &[&str] =
+    &["exe", "cgroup", "container", "unit", "pod", "namespace", "profile", "kind", "point"];
+
+macro_rules! metrics {
+    ($($name:ident = $stem:literal, $unit:expr, $kind:ident, $labels:expr, $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub const $name: Definition = Definition {
+                stem: concat!("drainprof_", $stem), unit: $unit, kind: Type::$kind, labels: $labels, help: $help,
+            };
+        )*
+        /// All metrics, in the order in which they are shown.
+        pub const METRICS: &[Definition] = &[$($name),*];
+    };
+}
+
+metrics! {
+    BUILD = "build", None, Info, &["version"],
+        "The version of drainprof.";
+    OPENS = "granule_opens", None, Counter, ALLOCATOR,
+        "Granules opened.";
+    CLOSED = "granule_closes", None, Counter, CLOSES,
+        "Closes of granules by outcome: drainable (no object was live), pinned, unknown. The DSR is drainable / (drainable + pinned).";
+    OBJECTS_ALLOCATED = "objects_allocated", None, Counter, ALLOCATOR,
+        "Objects allocated, as far as they were looked at (levels objects and stacks).";
+    OBJECTS_FREED = "objects_freed", None, Counter, ALLOCATOR,
+        "Objects freed, as far as they were looked at (levels objects and stacks).";
+    OPEN = "granules_open", None, Gauge, ALLOCATOR,
+        "Granules open now, in processes that run.";
+    RETAINED_GRANULES = "retained_granules", None, Gauge, ALLOCATOR,
+        "Granules that are closed, pinned and not yet drained; absent where the level does not tell.";
+    RETAINED_BYTES = "retained", Some("bytes"), Gauge, ALLOCATOR,
+        "Bytes of these granules; absent also where the profile knows none.";
+    PIN_DELAY = "pin_delay", Some("seconds"), Gauge, POINTS,
+        "From a pinned close to its late drain, in processes that run: the largest of their medians (point p50), 99th percentiles (p99) and maxima (max).";
+    PROCESSES = "processes", None, Gauge, ALLOCATOR,
+        "Processes that run now and have this allocator.";
+    HITS = "probe_hits", None, Counter, ALLOCATOR,
+        "Hits of probes.";
+    COST = "probe_cost", Some("seconds"), Counter, ALLOCATOR,
+        "CPU time of the processes that the probes took: hits times the price of a hit.";
+    OVERHEAD = "overhead", Some("ratio"), Gauge, WHERE,
+        "The probes' cost now as a share of one CPU, of the process that pays most.";
+    LEVEL = "governor_level", None, Gauge, WHERE,
+        "How deep the least observed process is looked at: 0 no probe, 1 boundary, 2 objects, 3 stacks.";
+    RESIDENT = "process_resident", Some("bytes"), Gauge, WHERE,
+        "Resident memory of the processes, added up: shared pages count in each.";
+    ANONYMOUS = "process_anonymous", Some("bytes"), Gauge, WHERE,
+        "Resident anonymous memory of the processes, added up.";
+    VIRTUAL = "process_virtual", Some("bytes"), Gauge, WHERE,
+        "Address space of the processes, added up.";
+    SWAP = "process_swap", Some("bytes"), Gauge, WHERE,
+        "Swapped-out anonymous memory of the processes, added up.";
+    FAULTS_SEEN = "process_page_faults", None, Counter, FAULTS,
+        "Page faults of the processes since each is watched: minor (without I/O) and major.";
+    TO_LIMIT = "cgroup_limit_reached", Some("seconds"), Gauge, WHERE,
+        "Time until a control group is full at the growth of now: the shortest. Absent without growth or limit.";
+    ALERTS = "alerts", None, Gauge, &["rule", "state"],
+        "Processes for which a rule is about to fire (pending) or has fired (firing).";
+    WINDOWS = "windows", None, Counter, &["outcome"],
+        "Diagnostic windows that have ended since the daemon runs, by outcome.";
+    WINDOWS_RUNNING = "windows_running", None, Gauge, &[],
+        "Diagnostic windows that run.";
+    PRESSURE = "memory_pressure", Some("ratio"), Gauge, &["scope", "over"],
+        "Share of time in which some or all (full) tasks of the machine waited for memory, over 10, 60 or 300 seconds.";
+    PRESSURE_WAITED = "memory_pressure_waited", Some("seconds"), Counter, &["scope"],
+        "Time since boot in which some or all (full) tasks of the machine waited for memory.";
+    LOST = "events_lost", None, Counter, &["stage"],
+        "What was lost, by name; docs/losses.md says what each means. Above 0, counts may be incomplete.";
+    COMPLETE = "complete", None, Gauge, &[],
+        "1 if nothing that the counts need was lost, else 0.";
+    TARGETS = "targets", None, Gauge, &["level"],
+        "Processes watched, by how deep they are looked at (none: no probe).";
+    READY = "ready", None, Gauge, &[],
+        "1 once the daemon has looked at all processes, else 0.";
+    KILLED = "killed", None, Gauge, &[],
+        "1 while the kill switch is thrown, else 0.";
+    UPTIME = "uptime", Some("seconds"), Gauge, &[],
+        "How long the daemon has run.";
+    STATE_TIME = "state_timestamp", Some("seconds"), Gauge, &[],
+        "When the state that is shown was made, since 1970.";
+    SELF_CPU = "self_cpu", Some("seconds"), Counter, &[],
+        "User and system time of drainprof itself.";
+    SELF_RESIDENT = "self_resident", Some("bytes"), Gauge, &[],
+        "Resident memory of drainprof itself.";
+    SELF_MAPS = "self_maps", Some("bytes"), Gauge, &[],
+        "Memory of its maps in the kernel.";
+    LABEL_SETS = "label_sets", None, Gauge, &["shown"],
+        "Label sets that have series of their own (own), and those whose counts go to other (other).";
+}
