@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    config::ConfigArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
+    config::ConfigArgs, daemon::DaemonArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
     profile_new::NewArgs, report::ReportArgs,
 };
 use crate::{
@@ -74,6 +74,15 @@ Nothing is attached. Prices are remembered ones (`drainprof calibrate`), or anot
   drainprof diff before.json after.json -o flamegraph -O diff.svg
 Save reports to compare with a --top above the number of their sites: -o json --top 10000")]
     Diff(DiffArgs),
+    /// Watch this machine: every process that a profile fits, cheaply, and more deeply when it matters.
+    #[command(after_help = "Examples:
+  drainprof daemon                                what /etc/drainprof/drainprof.toml says
+  drainprof daemon --dry-run                      who would be watched, and why others would not
+  drainprof daemon --config ./my.toml --set daemon.interval=10s
+  curl -s http://127.0.0.1:9464/metrics
+Signals: SIGHUP reads the configuration again, SIGUSR1 opens a diagnostic window on the process that is worst
+off, SIGTERM and SIGINT end it.")]
+    Daemon(DaemonArgs),
     /// List, show and check allocator profiles.
     #[command(after_help = "Examples:
   drainprof profile list

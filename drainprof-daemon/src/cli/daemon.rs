@@ -12,7 +12,7 @@ use clap::Args;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    config::{ConfigArgs, read},
+    config::{self, ConfigSource},
     drive::block_on,
     exit::{Failure, code},
     options,
@@ -39,7 +39,7 @@ const REQUESTS: usize = 64;
 #[derive(Args, Debug)]
 pub(super) struct DaemonArgs {
     #[command(flatten)]
-    config: SourceArgs,
+    source: ConfigSource,
     /// Say which processes would be watched, and why the others would not; attach nothing.
     #[arg(long)]
     dry_run: bool,
@@ -47,7 +47,7 @@ pub(super) struct DaemonArgs {
 
 /// Watches this machine until it is told to end.
 pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
-    let config = read(&args.config)?.config;
+    let config = config::load(&args.source)?.config;
     if args.dry_run {
         return dry_run(&config);
     }
@@ -57,7 +57,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
     let history = if config.store.enabled { Some(history(&config)?) } else { None };
     let library = library(&config)?;
     let host = LiveHost;
-    let sources = args.config.clone();
+    let sources = args.source.clone();
     let setup = Setup {
         session: SessionConfig {
             sizes: sizes(&config, &host),
@@ -71,7 +71,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
         window_arguments: Vec::new(),
         history,
         reread: Box::new(move || {
-            let config = read(&sources).map_err(|error| format!("{error:#}"))?.config;
+            let config = config::load(&sources).map_err(|error| format!("{error:#}"))?.config;
             let library = self::library(&config).map_err(|error| format!("{error:#}"))?;
             Ok((config, library))
         }),

@@ -8,6 +8,7 @@ mod attach;
 mod budget;
 mod calibrate;
 mod config;
+mod daemon;
 mod diff;
 mod discover;
 #[cfg(test)]
@@ -55,6 +56,7 @@ pub fn main() -> ExitCode {
         args::Command::Profile(profile) => profile::main(profile),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
         args::Command::Config(config) => config::main(&config),
+        args::Command::Daemon(daemon) => daemon::main(&daemon),
         args::Command::Doctor(doctor) => doctor::main(&doctor),
         args::Command::SymbolHelper => symbols::helper(),
     };

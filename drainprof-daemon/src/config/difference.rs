@@ -47,6 +47,20 @@ impl Config {
     }
 }
 
+impl Config {
+    /// This configuration as far as it can be applied to a daemon that has begun with `before`: keys that need a
+    /// restart stay as they are there.
+    #[must_use]
+    pub fn applied_to(mut self, before: &Self) -> Self {
+        for key in SECTIONS.iter().flat_map(|section| section.keys) {
+            if key.applies == Applies::Restart {
+                (key.keep)(&mut self, before);
+            }
+        }
+        self
+    }
+}
+
 /// Compares two tables key by key, the tables in them too. What they say applies at once.
 fn compare(prefix: &str, from: &Table, to: &Table, changes: &mut Vec<Change>) {
     let empty = Table::new();

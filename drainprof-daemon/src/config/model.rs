@@ -17,7 +17,7 @@ use super::{
     rule::{MAX_RULES, Rule},
     setting::{Address, Attach, Label, Setting as _},
 };
-use crate::profile::Level;
+use crate::{profile::Level, trigger::Share};
 
 /// When a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,7 @@ pub struct Key {
     /// Its value, as it would be written; `None`: it is not set.
     pub get: fn(&Config) -> Option<Value>,
     pub(super) set: Set,
+    pub(super) keep: fn(&mut Config, &Config),
     pub(super) set_text: fn(&mut Config, &str) -> Result<(), Vec<Fault>>,
 }
 
@@ -124,6 +125,9 @@ macro_rules! sections {
                             $( $check.check(&read).map_err(|why| vec![Fault::new(value.span(), why)])?; )?
                             config.$section.$key = read;
                             Ok(())
+                        },
+                        keep: |config, from| {
+                            config.$section.$key.clone_from(&from.$section.$key);
                         },
                         set_text: |config, text| {
                             let read = <$Type>::from_text(text)?;
@@ -211,8 +215,8 @@ sections! {
         budget: Duration = seconds(600), AtOnce, check Between(Duration::ZERO, hours(1));
         /// Windows that are open at once, on the whole machine.
         at_once: u32 = 1, AtOnce, check Between(1, 16);
-        /// Reports of windows that are kept, the latest ones.
-        keep_reports: u32 = 100, AtOnce, check Between(0, 10_000);
+        /// What the probes of a window may take of one CPU from the process; a window that takes more ends.
+        cost: Share = Share(0.2), AtOnce, check Between(Share(0.0001), Share(16.0));
     }
 
     /// Where the daemon can be asked.
@@ -233,9 +237,9 @@ sections! {
         /// Its file.
         path: PathBuf = PathBuf::from("/var/lib/drainprof/history.db"), Restart;
         /// How far it goes back.
-        max_age: Duration = hours(30 * 24), AtOnce, check Between(hours(1), hours(24 * 3660));
+        max_age: Duration = hours(30 * 24), Restart, check Between(hours(1), hours(24 * 3660));
         /// How large its files may become; the oldest goes first.
-        max_bytes: ByteSize = ByteSize::mib(256), AtOnce, check Between(ByteSize::mib(1), ByteSize::tib(1));
+        max_bytes: ByteSize = ByteSize::mib(256), Restart, check Between(ByteSize::mib(4), ByteSize::tib(1));
     }
 
     /// What metrics look like.

@@ -5,11 +5,13 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::{govern, trigger};
+
 /// What `[triggers]` is read into.
-pub type Triggers = toml::Table;
+pub type Triggers = trigger::Config;
 
 /// What `[governor]` is read into.
-pub type Governor = toml::Table;
+pub type Governor = govern::Config;
 
 /// A section that a module of its own defines. Its keys have defaults (`#[serde(default)]`), and unknown ones are
 /// refused (`#[serde(deny_unknown_fields)]`).
@@ -18,8 +20,14 @@ pub trait Policy: Clone + Default + PartialEq + Serialize + DeserializeOwned {
     fn check(&self) -> Result<(), String>;
 }
 
-impl Policy for toml::Table {
+impl Policy for trigger::Config {
     fn check(&self) -> Result<(), String> {
-        Ok(())
+        Self::check(self)
+    }
+}
+
+impl Policy for govern::Config {
+    fn check(&self) -> Result<(), String> {
+        Self::check(self)
     }
 }

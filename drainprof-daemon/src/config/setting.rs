@@ -10,7 +10,7 @@ use toml::{
 };
 
 use super::error::Fault;
-use crate::{profile::Level, target::printable};
+use crate::{profile::Level, target::printable, trigger::Share};
 
 /// A value of the configuration.
 pub(super) trait Setting: Sized + Clone + PartialEq {
@@ -112,6 +112,20 @@ impl Text for ByteSize {
             unit += 1;
         }
         format!("{number}{}", UNITS[unit])
+    }
+}
+
+impl Text for Share {
+    fn expected() -> String {
+        "a share of one CPU in quotes: \"1%\", \"20%\"".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn print(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -143,7 +143,7 @@ impl Service {
         let options = WindowOptions {
             program: self.setup_program.clone(),
             level: self.config.window.level,
-            budget: self.config.window.cost,
+            budget: self.config.window.cost.0,
             profiles: self.config.daemon.profiles.clone(),
             more: self.window_arguments.clone(),
         };

@@ -30,7 +30,7 @@ use crate::{
     node::{Asked, Labels, NodeState, WindowRecord},
     profile::Library,
     report::{Report, Tool},
-    serve::systemd,
+    serve::systemd::{self, Word},
     store::Writer,
     trigger,
     watch::{ObserveError, ObserverOptions},
@@ -205,12 +205,12 @@ impl Service {
         let mut beat = every(BEAT);
         let mut discover = every(self.config.daemon.discover_interval);
         let mut look = every(self.config.daemon.interval);
-        let watchdog = systemd::watchdog().map(|time| time / 2);
+        let watchdog = systemd::watchdog_interval();
         let mut alive = every(watchdog.unwrap_or(Duration::from_secs(3600)));
         self.heed_kill_file();
         self.discover();
         self.look().await;
-        systemd::ready();
+        word(Word::Ready);
         eprintln!("drainprof: watching");
         loop {
             tokio::select! {
@@ -231,17 +231,17 @@ impl Service {
                     }
                 }
                 _ = hang_up.recv() => {
-                    systemd::reloading();
+                    word(Word::Reloading);
                     match self.reload() {
                         Ok(message) => tracing::info!("{message}"),
                         Err(message) => tracing::error!("{message}"),
                     }
                     discover = every(self.config.daemon.discover_interval);
                     look = every(self.config.daemon.interval);
-                    systemd::ready();
+                    word(Word::Ready);
                 }
                 _ = user.recv() => self.diagnose_worst(),
-                _ = alive.tick(), if watchdog.is_some() => systemd::alive(),
+                _ = alive.tick(), if watchdog.is_some() => word(Word::Alive),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
@@ -249,7 +249,7 @@ impl Service {
                 self.look().await;
             }
         }
-        systemd::stopping();
+        word(Word::Stopping);
         self.farewell().await;
         Ok(())
     }
@@ -336,6 +336,13 @@ pub(super) fn policy(config: &Config) -> trigger::WindowConfig {
         budget_per_hour: trigger::Time::of_seconds(config.window.budget.as_secs_f64()),
         at_once: config.window.at_once,
         ..trigger::WindowConfig::default()
+    }
+}
+
+/// Tells systemd, if it has started the daemon.
+fn word(word: Word<'_>) {
+    if let Err(error) = systemd::tell(word) {
+        tracing::debug!(%error, ?word, "systemd could not be told");
     }
 }
 
