@@ -17,6 +17,7 @@ pub mod node;
 pub mod plan;
 pub mod profile;
 pub mod report;
+pub mod store;
 pub mod symbolize;
 pub mod target;
 pub mod unwind;
