@@ -21,6 +21,7 @@ pub mod plan;
 pub mod profile;
 pub mod report;
 pub mod serve;
+pub mod store;
 pub mod symbolize;
 pub mod target;
 pub mod trigger;
