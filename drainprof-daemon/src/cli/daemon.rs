@@ -23,7 +23,7 @@ use crate::{
     config::{Address, Config, Facts, Selector},
     daemon::{Service, Setup},
     kernel::{HostView, LiveHost},
-    node::{Asked, Labels},
+    node::Labels,
     plan::Sites,
     profile::{Level, Library},
     serve::{self, Server},
@@ -121,7 +121,6 @@ fn serve_options(config: &Config) -> serve::Options {
         socket: Some(config.listen.control.clone()),
         group: config.listen.control_group.clone(),
         label_sets: config.metrics.max_label_sets as usize,
-        labels: config.metrics.labels.clone(),
         otlp: config.otlp.endpoint.clone().map(|endpoint| serve::OtlpOptions {
             endpoint,
             interval: config.otlp.interval,
@@ -228,7 +227,7 @@ fn dry_run(config: &Config) -> Result<u8> {
             match observer.plan(&process) {
                 Ok((plans, _)) => Ok(plans
                     .iter()
-                    .map(|plan| format!("{} ({} probes)", plan.profile, plan.probes.len()))
+                    .map(|plan| format!("{} ({} probes)", plan.profile.name, plan.probes.len()))
                     .collect::<Vec<_>>()
                     .join(", ")),
                 Err(ObserveError::Level { profile, offers, .. }) => Ok(format!(

@@ -99,10 +99,10 @@ impl Service {
             return;
         }
         if self.tracked.len() >= self.config.select.max_targets as usize {
+            let watched = self.tracked.len();
             self.say_once("max_targets", || {
                 format!(
-                    "{} processes are watched, as many as select.max_targets allows; process {pid} and others are not",
-                    self.tracked.len()
+                    "{watched} processes are watched, as many as select.max_targets allows; process {pid} and others are not"
                 )
             });
             return;

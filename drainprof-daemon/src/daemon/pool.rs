@@ -15,23 +15,20 @@ use crate::{
 /// How far a kernel side may be worn and still take newcomers.
 const WORN: f64 = 0.75;
 
-/// Why a process is not observed.
-pub type PoolError = ObserveError;
-
 /// One kernel side.
-pub struct Kernel {
+pub(super) struct Kernel {
     /// Its number; never used again.
-    pub id: u64,
+    pub(super) id: u64,
     /// How deep it looks.
-    pub level: Level,
+    pub(super) level: Level,
     /// What sees.
-    pub observer: Observer,
+    pub(super) observer: Observer,
     /// Whether it knows other profiles than are in force: it takes no newcomers.
     stale: bool,
 }
 
 /// All of them.
-pub struct Pool {
+pub(super) struct Pool {
     config: SessionConfig,
     library: Library,
     options: ObserverOptions,
@@ -44,7 +41,7 @@ pub struct Pool {
 impl Pool {
     /// No kernel side yet. `options.level` does not matter.
     #[must_use]
-    pub fn new(config: SessionConfig, library: Library, options: ObserverOptions) -> Self {
+    pub(super) fn new(config: SessionConfig, library: Library, options: ObserverOptions) -> Self {
         Self {
             config,
             library,
@@ -58,17 +55,17 @@ impl Pool {
 
     /// The kernel sides, oldest first.
     #[must_use]
-    pub fn kernels(&self) -> &[Kernel] {
+    pub(super) fn kernels(&self) -> &[Kernel] {
         &self.kernels
     }
 
     /// The kernel sides, oldest first.
-    pub fn kernels_mut(&mut self) -> &mut [Kernel] {
+    pub(super) fn kernels_mut(&mut self) -> &mut [Kernel] {
         &mut self.kernels
     }
 
     /// Loads a kernel side for a level where there is none with room. Returns its number.
-    pub fn prepare(&mut self, level: Level) -> Result<u64, PoolError> {
+    pub(super) fn prepare(&mut self, level: Level) -> Result<u64, ObserveError> {
         let has_room = |kernel: &&Kernel| {
             kernel.level == level && !kernel.stale && kernel.observer.wear() < WORN
         };
@@ -84,7 +81,7 @@ impl Pool {
     }
 
     /// Other profiles are in force for newcomers from now on.
-    pub fn renew(&mut self, library: Library, profiles: Vec<String>) {
+    pub(super) fn renew(&mut self, library: Library, profiles: Vec<String>) {
         self.library = library;
         self.options.profiles = profiles;
         for kernel in &mut self.kernels {
@@ -94,7 +91,7 @@ impl Pool {
 
     /// Whether other profiles are in force than those of `library`.
     #[must_use]
-    pub fn library_differs(&self, library: &Library) -> bool {
+    pub(super) fn library_differs(&self, library: &Library) -> bool {
         let texts = |library: &Library| -> Vec<String> {
             library.iter().map(|profile| format!("{profile:?}")).collect()
         };
@@ -103,12 +100,12 @@ impl Pool {
 
     /// Whether something has ended that was not told yet.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.kernels.iter().any(|kernel| kernel.observer.has_ended())
     }
 
     /// Has a process observed: its probes are in place and count when this returns.
-    pub fn add(&mut self, pid: u32, level: Level) -> Result<(), PoolError> {
+    pub(super) fn add(&mut self, pid: u32, level: Level) -> Result<(), ObserveError> {
         let id = self.prepare(level)?;
         match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
             Some(kernel) => kernel.observer.add(pid, false),
@@ -117,7 +114,7 @@ impl Pool {
     }
 
     /// Whether a profile can look at a process at a level; attaches nothing.
-    pub fn fits(&mut self, process: &Process, level: Level) -> Result<(), PoolError> {
+    pub(super) fn fits(&mut self, process: &Process, level: Level) -> Result<(), ObserveError> {
         let id = self.prepare(level)?;
         match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
             Some(kernel) => kernel.observer.plan(process).map(|_| ()),
@@ -127,39 +124,39 @@ impl Pool {
 
     /// Whether a process is observed.
     #[must_use]
-    pub fn is_observing(&self, pid: u32) -> bool {
+    pub(super) fn is_observing(&self, pid: u32) -> bool {
         self.kernels.iter().any(|kernel| kernel.observer.running().contains(&pid))
     }
 
     /// Whether a process has more to be probed than is: it has mapped more since.
-    pub fn lacks_probes(&mut self, pid: u32) -> bool {
+    pub(super) fn lacks_probes(&mut self, pid: u32) -> bool {
         let kernel = self.kernels.iter_mut().find(|kernel| kernel.observer.running().contains(&pid));
         kernel.is_some_and(|kernel| kernel.observer.lacks_probes(pid))
     }
 
     /// Stops counting in a process that runs on.
-    pub fn release(&mut self, pid: u32) {
+    pub(super) fn release(&mut self, pid: u32) {
         for kernel in &mut self.kernels {
             kernel.observer.release(pid);
         }
     }
 
     /// A process has ended.
-    pub fn ended(&mut self, pid: u32) {
+    pub(super) fn ended(&mut self, pid: u32) {
         for kernel in &mut self.kernels {
             kernel.observer.ended(pid, None);
         }
     }
 
     /// Makes room in all maps.
-    pub fn relieve(&mut self) {
+    pub(super) fn relieve(&mut self) {
         for kernel in &mut self.kernels {
             kernel.observer.relieve();
         }
     }
 
     /// What is known now, by kernel side.
-    pub fn snapshots(&mut self) -> Vec<(u64, Snapshot)> {
+    pub(super) fn snapshots(&mut self) -> Vec<(u64, Snapshot)> {
         let mut all = Vec::with_capacity(self.kernels.len());
         for kernel in &mut self.kernels {
             kernel.observer.sample();
@@ -171,7 +168,7 @@ impl Pool {
     /// Forgets what has ended and was told: `is_over` answers for a kernel side's number and a target's. A kernel
     /// side without targets goes if it is worn, or knows other profiles than are in force. Probes go in the background, those of one call after those of
     /// the calls before. Returns the numbers of the kernel sides that have gone.
-    pub fn tidy(&mut self, is_over: impl Fn(u64, u32) -> bool) -> Vec<u64> {
+    pub(super) fn tidy(&mut self, is_over: impl Fn(u64, u32) -> bool) -> Vec<u64> {
         for kernel in &mut self.kernels {
             let id = kernel.id;
             self.leftover.add(kernel.observer.forget(|target| is_over(id, target)));
@@ -195,14 +192,8 @@ impl Pool {
         gone
     }
 
-    /// Whether probes are still on their way out.
-    #[must_use]
-    pub fn is_detaching(&self) -> bool {
-        !self.leftover.is_empty() || self.detaching.iter().any(|one| !one.is_over())
-    }
-
     /// Takes all probes out, in the background, with their kernel sides.
-    pub fn end_all(&mut self) {
+    pub(super) fn end_all(&mut self) {
         for kernel in self.kernels.drain(..) {
             self.detaching.push(kernel.observer.end());
         }
@@ -212,7 +203,7 @@ impl Pool {
     }
 
     /// Waits until all probes are gone.
-    pub fn wait(self) {
+    pub(super) fn wait(self) {
         for detaching in self.detaching {
             detaching.wait();
         }

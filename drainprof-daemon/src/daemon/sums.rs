@@ -8,14 +8,14 @@ use crate::{
 };
 
 /// The executable's name that stands for all label sets beyond the bound.
-pub const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// What processes with the same labels have counted with one profile.
 type Key = (Labels, String);
 
 /// The counts of processes, or parts of their time, that are over.
 #[derive(Clone, Debug)]
-pub struct Sums {
+pub(super) struct Sums {
     over: BTreeMap<Key, Counts>,
     label_sets: BTreeSet<Labels>,
     limit: usize,
@@ -24,19 +24,19 @@ pub struct Sums {
 impl Sums {
     /// None yet. At most `limit` label sets are told apart; what comes beyond counts under [`OTHER`].
     #[must_use]
-    pub const fn new(limit: usize) -> Self {
+    pub(super) const fn new(limit: usize) -> Self {
         Self { over: BTreeMap::new(), label_sets: BTreeSet::new(), limit }
     }
 
     /// Adds what was counted for a target that is no longer looked at.
-    pub fn add(&mut self, labels: &Labels, target: &Target) {
+    pub(super) fn add(&mut self, labels: &Labels, target: &Target) {
         let labels = self.known(labels);
         add(&mut self.over, &labels, target, false);
     }
 
     /// All counts: what is over, and what those targets have counted that are looked at now.
     #[must_use]
-    pub fn with<'a>(&mut self, now: impl Iterator<Item = (&'a Labels, &'a Target)>) -> Vec<Counts> {
+    pub(super) fn with<'a>(&mut self, now: impl Iterator<Item = (&'a Labels, &'a Target)>) -> Vec<Counts> {
         let mut all = self.over.clone();
         for (labels, target) in now {
             let labels = self.known(labels);

@@ -13,27 +13,27 @@ use crate::{
 
 /// What is kept of a watched process.
 #[derive(Debug)]
-pub struct Tracked {
+pub(super) struct Tracked {
     /// Who it is.
-    pub process: Process,
+    pub(super) process: Process,
     /// Where it belongs.
-    pub labels: Labels,
+    pub(super) labels: Labels,
     /// How deep it is looked at; `None`: no probe is in it.
-    pub level: Option<Level>,
+    pub(super) level: Option<Level>,
     /// Why at that level, in one sentence.
-    pub reason: String,
+    pub(super) reason: String,
     /// Since when, in milliseconds since 1970.
-    pub since_unix_ms: u64,
+    pub(super) since_unix_ms: u64,
     /// What it could not be attached for, where that is so.
-    pub trouble: Option<Finding>,
+    pub(super) trouble: Option<Finding>,
     /// The rules that watch it.
-    pub engine: Engine,
+    pub(super) engine: Engine,
     /// The levels at which it can be looked at; empty until it was.
-    pub possible: Vec<Level>,
+    pub(super) possible: Vec<Level>,
     /// Who decides how deep it may be looked at.
-    pub governor: Governor,
+    pub(super) governor: Governor,
     /// What its rules have to say, as of the last look.
-    pub alerts: Vec<Alert>,
+    pub(super) alerts: Vec<Alert>,
     /// The course of its memory.
     course: MemoryCourse,
     memory: Option<MemoryReading>,
@@ -47,17 +47,17 @@ pub struct Tracked {
 
 /// What the probes took between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
+pub(super) struct Spent {
     /// Hits per second.
-    pub hits_per_second: f64,
+    pub(super) hits_per_second: f64,
     /// A share of one CPU.
-    pub cpu_ratio: f64,
+    pub(super) cpu_ratio: f64,
 }
 
 impl Tracked {
     /// A process that is watched from now on, without a probe.
     #[must_use]
-    pub fn new(process: Process, labels: Labels, reason: String, unix_ms: u64) -> Self {
+    pub(super) fn new(process: Process, labels: Labels, reason: String, unix_ms: u64) -> Self {
         Self {
             process,
             labels,
@@ -79,7 +79,7 @@ impl Tracked {
     }
 
     /// It is looked at another level from now on.
-    pub fn turn(&mut self, level: Option<Level>, reason: String, unix_ms: u64) {
+    pub(super) fn turn(&mut self, level: Option<Level>, reason: String, unix_ms: u64) {
         if self.level != level {
             self.since_unix_ms = unix_ms;
             self.spent_before = None;
@@ -90,7 +90,7 @@ impl Tracked {
     }
 
     /// Takes notice of its memory; `seconds` is a time since any fixed moment.
-    pub fn remember(&mut self, seconds: f64, reading: Option<MemoryReading>) {
+    pub(super) fn remember(&mut self, seconds: f64, reading: Option<MemoryReading>) {
         self.memory = reading;
         let Some(reading) = reading else { return };
         self.course.add(seconds, &reading);
@@ -103,7 +103,7 @@ impl Tracked {
     }
 
     /// Takes notice of what its probes have taken so far.
-    pub fn spend(&mut self, seconds: f64, cost: &Cost) {
+    pub(super) fn spend(&mut self, seconds: f64, cost: &Cost) {
         self.spent = self.spent_before.and_then(|(before, hits, cpu)| {
             let passed = seconds - before;
             let counts_on = cost.hits >= hits && cost.cpu_seconds >= cpu;
@@ -117,13 +117,13 @@ impl Tracked {
 
     /// What its probes took between the last two looks; `None` before.
     #[must_use]
-    pub const fn spent(&self) -> Option<Spent> {
+    pub(super) const fn spent(&self) -> Option<Spent> {
         self.spent
     }
 
     /// What the rules look at.
     #[must_use]
-    pub fn signals(
+    pub(super) fn signals(
         &self,
         at: f64,
         seen: Option<(&TargetFacts, &Target)>,
@@ -143,7 +143,7 @@ impl Tracked {
 
     /// What is shown of it.
     #[must_use]
-    pub fn state(&self, target: Option<&Target>) -> NodeTarget {
+    pub(super) fn state(&self, target: Option<&Target>) -> NodeTarget {
         let trend = self.course.trend();
         let mut findings = target.map(|target| target.findings.clone()).unwrap_or_default();
         findings.extend(self.trouble.clone());
@@ -176,7 +176,7 @@ impl Tracked {
 
 /// A finding of the daemon's own.
 #[must_use]
-pub fn finding(code: &str, message: String) -> Finding {
+pub(super) fn finding(code: &str, message: String) -> Finding {
     Finding { code: code.to_owned(), weight: Weight::Warning, profile: None, instance: None, message }
 }
 

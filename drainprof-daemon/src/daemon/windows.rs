@@ -39,24 +39,24 @@ const WITH_REPORT: [i32; 4] = [0, 3, 5, TOO_DEAR];
 
 /// How windows are run.
 #[derive(Clone, Debug)]
-pub struct WindowOptions {
+pub(super) struct WindowOptions {
     /// The drainprof to run.
-    pub program: PathBuf,
+    pub(super) program: PathBuf,
     /// How deep to look.
-    pub level: Level,
+    pub(super) level: Level,
     /// Cost that ends a window, as a share of one CPU.
-    pub budget: f64,
+    pub(super) budget: f64,
     /// Names or files of profiles; empty: all that match.
-    pub profiles: Vec<String>,
+    pub(super) profiles: Vec<String>,
     /// More arguments for `drainprof attach`.
-    pub more: Vec<String>,
+    pub(super) more: Vec<String>,
 }
 
 /// A window that runs.
 #[derive(Debug)]
-pub struct Window {
+pub(super) struct Window {
     /// What is known of it.
-    pub record: WindowRecord,
+    pub(super) record: WindowRecord,
     child: Child,
     report: JoinHandle<Vec<u8>>,
     words: JoinHandle<Vec<u8>>,
@@ -64,19 +64,19 @@ pub struct Window {
 
 /// What a window has come to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ended {
+pub(super) struct Ended {
     /// How it ended.
-    pub outcome: Outcome,
+    pub(super) outcome: Outcome,
     /// What it has seen; `None` where it failed.
-    pub report: Option<Box<Report>>,
+    pub(super) report: Option<Box<Report>>,
     /// Why it failed; empty where it did not.
-    pub failure: String,
+    pub(super) failure: String,
 }
 
 impl Window {
     /// Begins a window of `record.seconds` on `record.pid`. Must be called inside the runtime, on a thread that
     /// lives as long as the daemon: the window ends with it.
-    pub fn begin(record: WindowRecord, options: &WindowOptions) -> io::Result<Self> {
+    pub(super) fn begin(record: WindowRecord, options: &WindowOptions) -> io::Result<Self> {
         let mut command = Command::new(&options.program);
         command
             .args(["attach", "-o", "json", "--top", "100"])
@@ -113,7 +113,7 @@ impl Window {
     }
 
     /// Waits for its end, or ends it early once `stop` is there: it still tells what it has seen.
-    pub async fn run(mut self, stop: oneshot::Receiver<()>) -> (WindowRecord, Ended) {
+    pub(super) async fn run(mut self, stop: oneshot::Receiver<()>) -> (WindowRecord, Ended) {
         let mut stopped = false;
         let status = tokio::select! {
             status = self.child.wait() => status,
@@ -183,7 +183,7 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
 
 /// How long the daemon waits at its end for windows that were told to end: their probes take the kernel a tenth of a
 /// second each.
-pub const FAREWELL: Duration = Duration::from_secs(30);
+pub(super) const FAREWELL: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

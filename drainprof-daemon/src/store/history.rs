@@ -550,6 +550,8 @@ fn memory_point(row: &Row<'_>) -> rusqlite::Result<MemoryPoint> {
             major_faults: plain(13)?,
             cgroup_bytes: bytes(14)?,
             cgroup_limit_bytes: bytes(15)?,
+            // Not kept: it follows from the two before it, but for groups above.
+            cgroup_room_bytes: None,
         }),
     };
     Ok(MemoryPoint {

@@ -32,7 +32,8 @@ impl Time {
     }
 
     /// Of `seconds`, which come from a time or are taken for none.
-    pub(super) fn of_seconds(seconds: f64) -> Self {
+    #[must_use]
+    pub fn of_seconds(seconds: f64) -> Self {
         Self(std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default())
     }
 
