@@ -112,6 +112,7 @@ impl Resting {
             halfway: None,
             self_use: snapshot::self_use(self.cpu_at_start, 0),
             prices_measured: self.options.costs.measured,
+            pressure: None,
             symbols: None,
         };
         self.windows.join(now)

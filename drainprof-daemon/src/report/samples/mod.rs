@@ -140,6 +140,7 @@ pub(crate) fn lifecycle_snapshot() -> Snapshot {
         began,
         ended: Some(ended),
         rss_bytes: None,
+        memory: None,
         allocators: vec![bulk.clone()],
         ..parent.clone()
     };
@@ -211,6 +212,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             map_bytes: 34 << 20,
         },
         prices_measured: true,
+        pressure: None,
         symbols: Some(SymbolFacts { places: 2, named: 1, ..SymbolFacts::default() }),
         targets: vec![TargetFacts {
             target: 0,
@@ -221,6 +223,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             began: Began::Attached,
             ended: None,
             rss_bytes: Some(48 << 20),
+            memory: None,
             allocators,
             probes: probes.to_vec(),
             findings: Vec::new(),
