@@ -133,6 +133,13 @@ impl Resting {
         running.map(|target| target.pid).collect()
     }
 
+    /// The same with the number of each target: number, process.
+    #[must_use]
+    pub fn living(&self) -> Vec<(u32, u32)> {
+        let living = self.targets.iter().filter(|target| target.ended.is_none());
+        living.map(|target| (target.target, target.pid)).collect()
+    }
+
     /// How many windows there were.
     #[must_use]
     pub const fn windows(&self) -> u64 {
