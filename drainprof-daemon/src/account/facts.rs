@@ -6,6 +6,7 @@ use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
 
 use super::{Curve, Frames, Module, Moment, SiteFacts, SymbolFacts};
 use crate::{
+    growth::{MemoryCourse, Pressure},
     plan::Finding,
     profile::{Level, Profile},
 };
@@ -31,6 +32,8 @@ pub struct Snapshot {
     pub self_use: SelfUse,
     /// Whether the probes' prices were measured on this host; else they are other machines'.
     pub prices_measured: bool,
+    /// Pressure on the machine's memory; `None` where nobody asked, or the kernel does not tell.
+    pub pressure: Option<Pressure>,
     /// How far naming has come; `None` where no names were looked for.
     pub symbols: Option<SymbolFacts>,
 }
@@ -117,6 +120,8 @@ pub struct TargetFacts {
     pub ended: Option<Ended>,
     /// Resident memory, bytes; `None` once it has ended.
     pub rss_bytes: Option<u64>,
+    /// Its memory over time; `None` where nobody asked.
+    pub memory: Option<MemoryCourse>,
     /// Its allocators, one per profile and instance.
     pub allocators: Vec<AllocatorFacts>,
     /// The probes placed for it (shared with its followed children).

@@ -148,6 +148,9 @@ pub(super) struct ObserveArgs {
     /// One record per close and late drain, at level stacks with the call paths that pin (format ndjson).
     #[arg(long)]
     pub(super) events: bool,
+    /// Tell how the memory of each process grows, and when its control group is full.
+    #[arg(long)]
+    pub(super) growth: bool,
     /// Follow children, now and later. The probes then sit on the files: every process that maps them
     /// pays for a hit, though only the followed ones are counted.
     #[arg(long)]
@@ -246,6 +249,7 @@ impl ObserveArgs {
             weight: WeightArg::Granules,
             output: None,
             events: false,
+            growth: false,
             follow_forks: false,
             fail_under: None,
             budget: None,

@@ -14,6 +14,7 @@ use super::{
     args::ObserveArgs,
     budget::Budget,
     duty::{self, Cycle, Leaving},
+    memory::Memories,
     options,
     output::{Output, clock},
     symbols,
@@ -136,6 +137,8 @@ pub(super) struct Driver {
     history: History,
     /// Call paths that events have named.
     paths: PathNumbers,
+    /// The memory of the targets, where it was asked for.
+    memories: Option<Memories>,
 }
 
 impl Driver {
@@ -175,6 +178,7 @@ impl Driver {
             met: 0,
             history: History::default(),
             paths: PathNumbers::default(),
+            memories: args.growth.then(Memories::new),
         })
     }
 
@@ -207,6 +211,15 @@ impl Driver {
         match &self.stage {
             Stage::Watching { observer, .. } => observer.running(),
             Stage::Resting(resting) => resting.running(),
+            Stage::Changing => Vec::new(),
+        }
+    }
+
+    /// Numbers and pids of the targets that have not ended.
+    fn living(&self) -> Vec<(u32, u32)> {
+        match &self.stage {
+            Stage::Watching { observer, .. } => observer.living(),
+            Stage::Resting(resting) => resting.living(),
             Stage::Changing => Vec::new(),
         }
     }
@@ -296,6 +309,13 @@ impl Driver {
             () = sleep_until(self.sample), if self.stage.is_watching() => {
                 if let Stage::Watching { observer, .. } = &mut self.stage {
                     self.sample = Instant::now() + observer.sample();
+                }
+                Ok(Happening::Quiet)
+            }
+            () = until(self.memories.as_ref().map(Memories::due)) => {
+                let living = self.living();
+                if let Some(memories) = &mut self.memories {
+                    memories.look(&living);
                 }
                 Ok(Happening::Quiet)
             }
@@ -434,11 +454,15 @@ impl Driver {
 
     /// What is known now.
     fn snapshot(&mut self) -> Snapshot {
-        let snapshot = match &mut self.stage {
+        let mut snapshot = match &mut self.stage {
             Stage::Watching { observer, .. } => observer.snapshot(),
             Stage::Resting(resting) => resting.snapshot(),
             Stage::Changing => Snapshot::default(),
         };
+        let living = self.living();
+        if let Some(memories) = &mut self.memories {
+            memories.tell(&living, &mut snapshot);
+        }
         let halfway = self.history.middle(snapshot.observed()).cloned();
         Snapshot { halfway, ..snapshot }
     }

@@ -19,6 +19,7 @@ mod duty;
 mod exit;
 mod family;
 mod filter;
+mod memory;
 mod options;
 mod output;
 mod profile;

@@ -29,6 +29,9 @@ pub struct MemoryReading {
     pub cgroup_bytes: Option<u64>,
     /// The lowest limit of that group and of those above it; null where there is none.
     pub cgroup_limit_bytes: Option<u64>,
+    /// What is left until the first of these limits is reached; it need not be the lowest. Null where there is none.
+    #[serde(default)]
+    pub cgroup_room_bytes: Option<u64>,
 }
 
 /// `/proc/pressure/memory`: shares of time, from 0 to 1, in which tasks waited for memory.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use drainprof_common::{hist::Hist, loss::Loss};
 
 use super::{
-    Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Objects, OpenGranule,
+    Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects, OpenGranule,
     Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool,
     Weight, Window, census, finding, frame, lifetimes, sampling, sites, trend,
 };
@@ -31,6 +31,7 @@ impl Report {
             complete: Health::from_counts(&snapshot.losses).complete(),
             losses: losses(snapshot),
             window: Window { seconds: window, duty: snapshot.duty.map(duty) },
+            pressure: snapshot.pressure,
             self_use: self_use(&snapshot.self_use, window),
             symbols: snapshot.symbols.as_ref().map(frame::symbols),
             findings: Vec::new(),
@@ -114,6 +115,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
             account::Ended::Exec => Ended::Exec,
         }),
         rss_bytes: facts.rss_bytes,
+        memory: facts.memory.as_ref().and_then(Memory::of),
         findings: facts.findings.iter().map(told_at_attach).collect(),
         cost: cost(&probes, snapshot),
         probes,

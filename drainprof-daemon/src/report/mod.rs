@@ -13,6 +13,7 @@ pub mod finding;
 mod frame;
 mod invariants;
 mod lifetimes;
+mod memory;
 mod model;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -33,6 +34,7 @@ pub use drainprof_common::spec::Kind;
 pub use frame::{Frame, Inlined, Module, Symbols};
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
+pub use memory::Memory;
 pub use model::{
     Allocator, Began, Bucket, Cost, Duty, Ended, Estimates, Finding, Granules, Growth, Host,
     Lifetimes, Objects, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe, Report, Retention,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Census, Frame, Kind, Module, Site, Symbols};
-use crate::profile::Level;
+use super::{Census, Frame, Kind, Memory, Module, Site, Symbols};
+use crate::{growth::Pressure, profile::Level};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.report/1";
@@ -29,6 +29,9 @@ pub struct Report {
     pub losses: BTreeMap<String, Option<u64>>,
     /// The time that was observed.
     pub window: Window,
+    /// Pressure on the machine's memory at the end; null without `--growth`, and where the kernel does not tell it.
+    #[serde(default)]
+    pub pressure: Option<Pressure>,
     /// What drainprof itself used.
     #[serde(rename = "self")]
     pub self_use: SelfUse,
@@ -185,6 +188,9 @@ pub struct Target {
     pub ended: Option<Ended>,
     /// Resident memory; null once it has ended.
     pub rss_bytes: Option<u64>,
+    /// Its memory over time; null without `--growth`, and where it could not be read.
+    #[serde(default)]
+    pub memory: Option<Memory>,
     /// Findings about this process and its allocators.
     pub findings: Vec<Finding>,
     /// What its probes cost it.

@@ -302,6 +302,13 @@ impl Observer {
             .collect()
     }
 
+    /// The same with the number of each target: number, process.
+    #[must_use]
+    pub fn living(&self) -> Vec<(u32, u32)> {
+        let living = self.targets.iter().filter(|target| target.ended.is_none());
+        living.map(|target| (target.target, target.pid)).collect()
+    }
+
     /// A descriptor that becomes readable when the process ends; `None` once it has.
     #[must_use]
     pub fn pidfd(&self, pid: u32) -> Option<std::os::fd::OwnedFd> {

@@ -111,6 +111,7 @@ impl Observer {
             halfway: None,
             self_use: self.self_use(),
             prices_measured: self.options.costs.measured,
+            pressure: None,
             symbols: None,
         }
     }
@@ -277,6 +278,7 @@ pub(super) fn target_facts(target: &Target) -> TargetFacts {
             (Some(process), None) => process.rss_bytes().ok(),
             _ => None,
         },
+        memory: None,
         allocators: Vec::new(),
         probes: Vec::new(),
         findings: target.findings.clone(),

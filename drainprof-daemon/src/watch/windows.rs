@@ -112,6 +112,7 @@ impl Resting {
             halfway: None,
             self_use: snapshot::self_use(self.cpu_at_start, 0),
             prices_measured: self.options.costs.measured,
+            pressure: None,
             symbols: None,
         };
         self.windows.join(now)
@@ -130,6 +131,13 @@ impl Resting {
     pub fn running(&self) -> Vec<u32> {
         let running = self.targets.iter().filter(|target| target.ended.is_none());
         running.map(|target| target.pid).collect()
+    }
+
+    /// The same with the number of each target: number, process.
+    #[must_use]
+    pub fn living(&self) -> Vec<(u32, u32)> {
+        let living = self.targets.iter().filter(|target| target.ended.is_none());
+        living.map(|target| (target.target, target.pid)).collect()
     }
 
     /// How many windows there were.

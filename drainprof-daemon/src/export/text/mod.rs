@@ -6,6 +6,7 @@
 mod allocator;
 mod census;
 mod frame;
+mod memory;
 mod site;
 
 use std::io;
@@ -107,6 +108,9 @@ impl Page<'_> {
             units::bytes(own.peak_rss_bytes),
             units::bytes(own.map_bytes)
         ))?;
+        if let Some(pressure) = &report.pressure {
+            self.line(&memory::pressure(pressure))?;
+        }
         let verdict = if report.complete {
             self.style.paint(GOOD, "complete: nothing that the counts need was lost")
         } else {
@@ -132,6 +136,9 @@ impl Page<'_> {
         self.line(&format!("  {began}, {ended}{}", rss.unwrap_or_default()))?;
         if target.cost.hits > 0 {
             self.line(&format!("  {}", cost(&target.cost)))?;
+        }
+        if let Some(told) = &target.memory {
+            memory::lines(told).iter().try_for_each(|line| self.wrapped("  ", line))?;
         }
         self.findings(&target.findings)?;
         for allocator in &target.allocators {

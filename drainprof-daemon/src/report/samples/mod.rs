@@ -18,6 +18,7 @@ use crate::{
         GranuleFacts, Inlined, Module, ProbeFacts, SelfUse, Snapshot, SymbolFacts, TargetFacts,
         Windows,
     },
+    growth::{MemoryCourse, MemoryReading, Pressure, Waiting},
     plan,
     profile::{Address, Expr, Kind, Level, MatchRule, Probe, Profile, Role, Source},
 };
@@ -45,6 +46,7 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
         ("sampled", sampled_snapshot()),
         ("stacks", stacks_snapshot()),
         ("holders", holders_snapshot()),
+        ("growth", growth_snapshot()),
         ("empty", Snapshot { targets: Vec::new(), window: Duration::ZERO, ..drain_snapshot() }),
     ]
 }
@@ -140,6 +142,7 @@ pub(crate) fn lifecycle_snapshot() -> Snapshot {
         began,
         ended: Some(ended),
         rss_bytes: None,
+        memory: None,
         allocators: vec![bulk.clone()],
         ..parent.clone()
     };
@@ -168,6 +171,38 @@ pub(crate) fn duty_snapshot() -> Snapshot {
     let duty = Duty { on: Duration::from_secs(10), period: Duration::from_mins(10) };
     let facts = DutyFacts { duty, windows: 3, observed: Duration::from_secs(25) };
     Snapshot { duty: Some(facts), ..windows.join(now) }
+}
+
+/// A process that leaks 100 KB/s towards the limit of its control group, on a machine under some pressure, and one of which
+/// too little was seen.
+pub(crate) fn growth_snapshot() -> Snapshot {
+    let reading = |second: u32| MemoryReading {
+        rss_bytes: 40_000_000 + u64::from(second) * 100_000,
+        anon_bytes: 30_000_000 + u64::from(second) * 100_000,
+        file_bytes: 10_000_000,
+        shmem_bytes: 0,
+        swap_bytes: 4096,
+        vsz_bytes: 200_000_000,
+        pss_bytes: None,
+        uss_bytes: None,
+        minor_faults: 9_000 + u64::from(second) * 25,
+        major_faults: 3,
+        cgroup_bytes: Some(60_000_000 + u64::from(second) * 100_000),
+        cgroup_limit_bytes: Some(1 << 30),
+        cgroup_room_bytes: Some((1 << 30) - 60_000_000 - u64::from(second) * 100_000),
+    };
+    let course = |seconds: u32| {
+        let mut course = MemoryCourse::new();
+        (0..=seconds).for_each(|second| course.add(f64::from(second), &reading(second)));
+        course
+    };
+    let mut snapshot = drain_snapshot();
+    snapshot.targets[0].memory = Some(course(120));
+    let second = snapshot.targets[0].clone();
+    snapshot.targets.push(TargetFacts { target: 1, memory: Some(course(7)), ..second });
+    let waiting = |avg10| Waiting { avg10, avg60: 0.01, avg300: 0.0, total_seconds: 12.5 };
+    snapshot.pressure = Some(Pressure { some: waiting(0.125), full: waiting(0.05) });
+    snapshot
 }
 
 /// One of 16 granules was looked at.
@@ -211,6 +246,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             map_bytes: 34 << 20,
         },
         prices_measured: true,
+        pressure: None,
         symbols: Some(SymbolFacts { places: 2, named: 1, ..SymbolFacts::default() }),
         targets: vec![TargetFacts {
             target: 0,
@@ -221,6 +257,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             began: Began::Attached,
             ended: None,
             rss_bytes: Some(48 << 20),
+            memory: None,
             allocators,
             probes: probes.to_vec(),
             findings: Vec::new(),

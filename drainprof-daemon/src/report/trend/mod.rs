@@ -3,7 +3,6 @@
 //! Facts come from `account::Curve` and `account::Course`; here they are judged. The rules and their thresholds are explained
 //! in `docs/retention.md`. Called when a report is built.
 
-mod fit;
 #[cfg(test)]
 mod generated;
 #[cfg(test)]
@@ -14,10 +13,10 @@ mod words;
 
 use drainprof_common::hist::{BUCKETS, Hist, lower_bound};
 
-use self::fit::{At, Changes, Line};
 use super::{Growth, Kind, Retention, build::seconds};
 use crate::{
     account::{AllocatorFacts, Curve, HeldBytes, SiteFacts, Snapshot, held_bytes},
+    growth::fit::{self, At, Changes, Line},
     health::Health,
     profile::Level,
 };

@@ -1,29 +1,33 @@
 //! The statistics of a course over time: a line through it, and how sure its slope is.
 //!
-//! Pure functions over (time, value) pairs, times in seconds and increasing. Called by the rules in
-//! `trend`; the formulas are explained in `docs/retention.md`.
+//! Pure functions over (time, value) pairs, times in seconds and increasing. Called by the rules for memory here, and by
+//! those for what is held back in `report::trend`; the formulas are explained in `docs/retention.md`.
 
 /// Parts of equal length that a course is cut into.
-pub(super) const BLOCKS: usize = 9;
+pub(crate) const BLOCKS: usize = 9;
 /// Points that each part needs.
 const PER_BLOCK: usize = 2;
 /// The 97.5 % quantile of Student's t distribution with `BLOCKS` − 2 = 7 degrees of freedom.
 const T: f64 = 2.364_624_251;
+/// √(23/15): by so much the changes of a random walk's means spread less than their mean does. Neighbouring means of a
+/// walk share half of its way, so a change is followed by a similar one (their correlation is ¼): the mean of eight
+/// varies by 23/192 of what a part adds, and the usual estimate of that from the changes themselves is 5/64 on average.
+const WALK: f64 = 1.238_278_375;
 
 /// A point: time in seconds, value.
-pub(super) type At = (f64, f64);
+pub(crate) type At = (f64, f64);
 
 /// A line through points.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// Change per second.
-    pub(super) slope: f64,
+    pub(crate) slope: f64,
     /// The share of the variance that the line explains; `None` where nothing varies.
-    pub(super) r_squared: Option<f64>,
+    pub(crate) r_squared: Option<f64>,
 }
 
 /// The line of least squares; `None` unless there are two different times.
-pub(super) fn line(points: &[At]) -> Option<Line> {
+pub(crate) fn line(points: &[At]) -> Option<Line> {
     let middle = mean(points)?;
     let (mut tt, mut ty, mut yy) = (0.0, 0.0, 0.0);
     for &(time, value) in points {
@@ -39,7 +43,7 @@ pub(super) fn line(points: &[At]) -> Option<Line> {
 }
 
 /// Mean time and mean value.
-pub(super) fn mean(points: &[At]) -> Option<At> {
+pub(crate) fn mean(points: &[At]) -> Option<At> {
     let count = points.len() as f64;
     let sum = points.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
     (count > 0.0).then(|| (sum.0 / count, sum.1 / count))
@@ -47,12 +51,25 @@ pub(super) fn mean(points: &[At]) -> Option<At> {
 
 /// How a course changes from each of its parts to the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Changes([f64; BLOCKS - 1]);
+pub(crate) struct Changes([f64; BLOCKS - 1]);
 
 impl Changes {
     /// Cuts the course into parts of equal length; `None` where one has too few points for a mean, or
     /// where nobody looked for as long as a part.
-    pub(super) fn of(points: &[At]) -> Option<Self> {
+    pub(crate) fn of(points: &[At]) -> Option<Self> {
+        Self::between(points, mean)
+    }
+
+    /// The same of the lowest value of each part, at the middle of its points: of what never went meanwhile.
+    pub(crate) fn of_floor(points: &[At]) -> Option<Self> {
+        Self::between(points, |part| {
+            let (time, _) = mean(part)?;
+            Some((time, part.iter().map(|at| at.1).min_by(f64::total_cmp)?))
+        })
+    }
+
+    /// How what `stands` for each part changes.
+    fn between(points: &[At], stands: impl Fn(&[At]) -> Option<At>) -> Option<Self> {
         let (first, last) = (points.first()?.0, points.last()?.0);
         let length = (last - first) / BLOCKS as f64;
         if points.windows(2).any(|pair| pair[1].0 - pair[0].0 > length) {
@@ -68,7 +85,7 @@ impl Changes {
                 return None;
             }
             let (block, more) = rest.split_at(count);
-            (*middle, rest) = (mean(block)?, more);
+            (*middle, rest) = (stands(block)?, more);
         }
         let mut changes = [0.0; BLOCKS - 1];
         for (change, pair) in changes.iter_mut().zip(means.windows(2)) {
@@ -85,10 +102,10 @@ impl Changes {
     ///
     /// What is retained now was mostly retained a moment ago, so the residuals of a fitted line are no
     /// independent draws, and its textbook error would be far too small. The changes from part to part are
-    /// nearly independent even where the values are not (they are exactly so for a random walk), and where
+    /// nearly independent even where the values are not (in a random walk neighbours are correlated by ¼), and where
     /// they depend on each other, as for independent values, a rise is followed by a fall and the interval
     /// is too wide rather than too narrow. So Student's t is taken over them.
-    pub(super) fn interval(self) -> [f64; 2] {
+    pub(crate) fn interval(self) -> [f64; 2] {
         let count = self.0.len() as f64;
         let mean = self.0.iter().sum::<f64>() / count;
         let squares: f64 = self.0.iter().map(|change| (change - mean).powi(2)).sum();
@@ -96,8 +113,28 @@ impl Changes {
         [mean - half, mean + half]
     }
 
+    /// The interval, made so wide that it holds for a random walk too.
+    pub(crate) fn wide_interval(self) -> [f64; 2] {
+        let [low, high] = self.interval();
+        let (mean, half) = (f64::midpoint(low, high), (high - low) / 2.0 * WALK);
+        [mean - half, mean + half]
+    }
+
+    /// The mean change per second, and how sure it is that it has this sign and is not 0: 1 − p of the two-sided t test
+    /// that belongs to [`Changes::wide_interval`].
+    pub(crate) fn confidence(self) -> (f64, f64) {
+        let [low, high] = self.wide_interval();
+        let (mean, error) = (f64::midpoint(low, high), (high - low) / 2.0 / T);
+        let t = if mean == 0.0 { 0.0 } else { (mean / error).abs() };
+        // Student's distribution with 7 degrees of freedom in closed form: Abramowitz and Stegun, 26.7.3.
+        let angle = (t / 7.0f64.sqrt()).atan();
+        let (sine, cosine) = angle.sin_cos();
+        let series = cosine * (1.0 + cosine.powi(2) * (2.0 / 3.0 + cosine.powi(2) * 8.0 / 15.0));
+        (mean, (std::f64::consts::FRAC_2_PI * (angle + sine * series)).clamp(0.0, 1.0))
+    }
+
     /// The mean change in the earlier and in the later half.
-    pub(super) fn halves(self) -> [f64; 2] {
+    pub(crate) fn halves(self) -> [f64; 2] {
         let (early, late) = self.0.split_at(self.0.len() / 2);
         [early, late].map(|half| half.iter().sum::<f64>() / half.len() as f64)
     }
@@ -135,6 +172,33 @@ mod tests {
         let [low, high] = Changes::of(&points).unwrap().interval();
         let half = 2.364_6 * (1.0f64 / 7.0).sqrt();
         assert!((low + half).abs() < 0.05 && (high - half).abs() < 0.05, "{low} {high} {half}");
+    }
+
+    /// The 97.5 % quantile is where a two-sided test is 95 % sure; the other values are those of the tables.
+    #[test]
+    fn known_confidence() {
+        let table = [(0.711_1, 0.5), (1.894_6, 0.9), (T, 0.95), (3.499_5, 0.99), (5.407_9, 0.999)];
+        for (t, sure) in table {
+            // ±1 around the mean: their standard error is 1/√7, and is widened.
+            let mean = t * WALK / 7.0f64.sqrt();
+            let changes =
+                Changes([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0].map(|one| one + mean));
+            let (found, confidence) = changes.confidence();
+            assert!((found - mean).abs() < 1e-12, "{found} {mean}");
+            assert!((confidence - sure).abs() < 1e-4, "{t} {confidence}");
+        }
+        assert_eq!(Changes([0.0; 8]).confidence(), (0.0, 0.0));
+        assert_eq!(Changes([2.0; 8]).confidence(), (2.0, 1.0));
+    }
+
+    /// The floor of a saw-tooth does not move, though the means of its parts do.
+    #[test]
+    fn floors() {
+        let points: Vec<At> =
+            (0..900).map(|n| (f64::from(n), 7.0 + f64::from(n % 37))).collect();
+        assert_eq!(Changes::of_floor(&points).unwrap().interval(), [0.0, 0.0]);
+        let [low, high] = Changes::of(&points).unwrap().interval();
+        assert!(low < 0.0 && high > 0.0);
     }
 
     /// A part without points, as after a stop, is not bridged.
