@@ -23,6 +23,7 @@ pub mod interp;
 pub mod loss;
 pub mod maps;
 pub mod paths;
+pub mod sample;
 pub mod spec;
 pub mod state;
 pub mod table;

@@ -37,6 +37,8 @@ globals! {
     walk_mask, WALK_MASK: 0;
     /// One of so many granules is in the sample.
     sample, SAMPLE: 1;
+    /// What makes the pages in a sample other ones each time.
+    sample_seed, SAMPLE_SEED: 0;
     /// 1: send every close and late drain.
     events_wanted, EVENTS_WANTED: 0;
     /// Offset of `pid` in `task:task_newtask`.

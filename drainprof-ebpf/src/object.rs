@@ -8,7 +8,7 @@ use drainprof_common::{
 };
 
 use crate::{
-    atomic, calls,
+    atomic, calls, config,
     granule::{self, mode, slots},
     hit::Hit,
     losses,
@@ -42,6 +42,10 @@ pub(crate) fn key_in(hit: &Hit, series: u32, id: u64) -> ObjectKey {
 /// An alloc.
 #[inline(always)]
 pub(crate) fn alloc(hit: &Hit) {
+    if granule::misses(hit) {
+        tell_of_alloc(hit);
+        return;
+    }
     let Some(series) = series::get_or_make(hit.target, hit.allocator(), hit.value(value::INSTANCE))
     else {
         return;
@@ -59,6 +63,12 @@ pub(crate) fn alloc(hit: &Hit) {
         count_alloc(series, size);
         count_for_site(hit, series, word, size);
     }
+    tell_of_alloc(hit);
+}
+
+/// Tells the call around this one that the object is counted, or left out.
+#[inline(always)]
+fn tell_of_alloc(hit: &Hit) {
     if hit.has(flags::MAY_NEST) {
         calls::tell_outer_of_alloc(hit);
     }
@@ -320,6 +330,10 @@ pub(crate) fn free(hit: &Hit) {
 /// A free of an object that is not in the map: the inner call of a wrapper, or unmatched.
 #[inline(always)]
 fn not_found(hit: &Hit, key: &ObjectKey) {
+    if config::sample() > 1 && hit.has(flags::IMPLICIT) {
+        // Most objects are in pages that are not in the sample.
+        return;
+    }
     if !calls::taken_by_outer(hit, key) {
         unmatched(hit);
     }

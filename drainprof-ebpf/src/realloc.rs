@@ -44,7 +44,7 @@ pub(crate) fn at_return(hit: &Hit, frame: *mut Frame) {
             if old != 0 {
                 free_taken(hit, object);
             }
-            if !inside && hit.has(flags::HAS_GRANULE) {
+            if !inside && hit.has(flags::HAS_GRANULE) && !granule::misses(hit) {
                 insert(hit, series, &new_key, size);
             }
         }

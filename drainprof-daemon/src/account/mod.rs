@@ -16,5 +16,5 @@ pub use facts::{
 };
 pub use flows::{Flow, Flows, History, Moment};
 pub use frame::{Frame, Frames, Inlined, Module, SymbolFacts};
-pub use sites::{CallPath, Lateness, PathEnd, SiteFacts};
+pub use sites::{CallPath, HeldSum, Lateness, PathEnd, SiteFacts};
 pub use windows::Windows;

@@ -53,6 +53,29 @@ pub struct Lateness {
     pub undecided: u64,
 }
 
+/// A quantity of which each granule holds some, added up over granules.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HeldSum {
+    /// Its sum.
+    pub sum: u64,
+    /// The sum of the squares of what each granule holds.
+    pub squares: f64,
+}
+
+impl HeldSum {
+    /// One more granule.
+    pub fn add(&mut self, held: u64) {
+        self.sum = self.sum.saturating_add(held);
+        self.squares += (held as f64).powi(2);
+    }
+
+    /// Adds what was summed up elsewhere. Where both have the same granules, the squares come to this at most (Minkowski).
+    pub fn join(&mut self, other: Self) {
+        self.sum = self.sum.saturating_add(other.sum);
+        self.squares = (self.squares.sqrt() + other.squares.sqrt()).powi(2);
+    }
+}
+
 /// One site: the objects that one call path allocates in granules of one class (those opened at one place).
 #[derive(Clone, Debug)]
 pub struct SiteFacts {
@@ -89,6 +112,10 @@ pub struct SiteFacts {
     pub granules_held: u64,
     /// How many of these hold nothing else.
     pub granules_held_alone: u64,
+    /// Its live objects that are in these granules, one by one: the others are larger than a granule.
+    pub held_objects: HeldSum,
+    /// Their bytes, where sizes are known.
+    pub held_bytes: HeldSum,
     /// Close → free of each pin that was freed, nanoseconds.
     pub delays: Hist,
     /// Its pins by how late they are freed.
@@ -131,6 +158,8 @@ impl SiteFacts {
             retained_bytes: 0,
             granules_held: 0,
             granules_held_alone: 0,
+            held_objects: HeldSum::default(),
+            held_bytes: HeldSum::default(),
             delays: Hist::new(),
             lateness: Lateness::default(),
             oldest_close_ns: 0,
@@ -152,6 +181,8 @@ impl SiteFacts {
         self.retained_bytes = 0;
         self.granules_held = 0;
         self.granules_held_alone = 0;
+        self.held_objects = HeldSum::default();
+        self.held_bytes = HeldSum::default();
         self.oldest_close_ns = 0;
     }
 
@@ -177,6 +208,8 @@ impl SiteFacts {
         self.retained_bytes += other.retained_bytes;
         self.granules_held += other.granules_held;
         self.granules_held_alone += other.granules_held_alone;
+        self.held_objects.join(other.held_objects);
+        self.held_bytes.join(other.held_bytes);
         self.delays.merge(&other.delays);
         self.lateness.near += other.lateness.near;
         self.lateness.moderate += other.lateness.moderate;
@@ -200,5 +233,25 @@ impl SiteFacts {
             }
         }
         self.threads.sort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums over different granules add up; where they have granules in common, no square is too small.
+    #[test]
+    fn held_sums_join() {
+        let (mut one, mut two, mut both) =
+            (HeldSum::default(), HeldSum::default(), HeldSum::default());
+        for (a, b) in [(10, 0), (0, 7), (5, 5), (100, 1)] {
+            one.add(a);
+            two.add(b);
+            both.add(a + b);
+        }
+        one.join(two);
+        assert_eq!(one.sum, both.sum);
+        assert!(one.squares >= both.squares, "{} {}", one.squares, both.squares);
     }
 }

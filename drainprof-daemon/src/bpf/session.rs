@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write as _,
+    hash::{BuildHasher as _, RandomState},
     io,
     os::fd::{AsFd as _, OwnedFd},
     sync::atomic::Ordering,
@@ -252,6 +253,11 @@ impl Session {
     }
 }
 
+/// A number that is another one each time, so that no program has its pages chosen alike whenever it is looked at.
+fn seed() -> u32 {
+    RandomState::new().hash_one(std::process::id()) as u32
+}
+
 fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     let sizes = &config.sizes;
     let globals = [
@@ -266,6 +272,7 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
         ("PATH_WORD_COUNT", sizes.path_words()),
         ("WALK_MASK", sizes.walks(cpus) - 1),
         ("SAMPLE", config.sample),
+        ("SAMPLE_SEED", seed()),
         ("EVENTS_WANTED", u32::from(config.events)),
         ("NEWTASK_PID_OFFSET", config.offsets.newtask_pid),
         ("NEWTASK_FLAGS_OFFSET", config.offsets.newtask_flags),

@@ -75,7 +75,10 @@ fn subtitle(report: &Report, stacks: &Stacks) -> String {
     parts.push(format!("{} observed", units::duration(report.window.observed())));
     let mut allocators = report.targets.iter().flat_map(|target| &target.allocators);
     if let Some(sampling) = allocators.find_map(|allocator| allocator.sampling) {
-        parts.push(format!("in a sample of 1 of {} granules", sampling.one_in));
+        parts.push(match sampling.granules_out {
+            Some(_) => format!("in a sample of 1 of {} granules", sampling.one_in),
+            None => format!("estimated from a sample of 1 of {} pages", sampling.one_in),
+        });
     }
     parts.extend(stacks.left_out.iter().cloned());
     escape::shown(&parts.join("; "), BELOW)

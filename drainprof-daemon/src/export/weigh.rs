@@ -65,7 +65,10 @@ impl Quantity {
             Self::PinnedGranules => Some(site.granules_pinned),
             Self::PinBytes => site.bytes,
             Self::RetainedBytes => site.retained_bytes,
-            Self::LiveBytes => site.live_bytes,
+            Self::LiveBytes => match &site.estimated {
+                Some(estimated) => estimated.live_bytes,
+                None => site.live_bytes,
+            },
             Self::AllocatedBytes => site.allocated_bytes,
             Self::AllocatedObjects => Some(site.allocated),
         }
@@ -222,6 +225,13 @@ mod tests {
         let stacks = weigh(&report(&snapshot), PinWeight::Granules);
         assert_eq!((stacks.quantity, total(&stacks)), (Quantity::PinnedGranules, 2_474));
         assert!(stacks.left_out[0].starts_with("1 allocators of kinds without pins"));
+    }
+
+    /// In a sample of pages the widths are estimates.
+    #[test]
+    fn sampled_pages() {
+        let stacks = weigh(&report(&samples::sampled_pages_snapshot()), PinWeight::Granules);
+        assert_eq!((stacks.quantity, total(&stacks)), (Quantity::LiveBytes, 8 * 15_000));
     }
 
     /// A quantity that is not known is no width; what `--top` cut off is told.

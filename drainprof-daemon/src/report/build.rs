@@ -90,6 +90,10 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
             frame::add(&mut shown, &facts.frames);
             if snapshot.sample > 1 {
                 sampling::add(&mut shown, allocator_facts, snapshot.sample);
+                // Which frees are of objects in pages that are not in the sample, nobody knows.
+                if let Some(census) = &mut shown.census {
+                    census.unknown_frees = None;
+                }
             }
             shown
         })

@@ -48,7 +48,7 @@ pub struct Census {
     /// Objects larger than a granule, which belong to none; null where the granules are opened and closed.
     #[serde(default)]
     pub apart: Option<Apart>,
-    /// Frees of objects whose allocation was not seen; null where the granules are opened and closed.
+    /// Frees of objects whose allocation was not seen; null where the granules are opened and closed, and in a sample.
     #[serde(default)]
     pub unknown_frees: Option<u64>,
 }

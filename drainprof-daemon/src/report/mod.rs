@@ -41,7 +41,7 @@ pub use model::{
     SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window,
 };
 pub use sampling::wilson;
-pub use site::{OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteFrame};
+pub use site::{OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteEstimates, SiteFrame};
 pub use verdict::{Verdict, verdict};
 
 /// How a report is built.

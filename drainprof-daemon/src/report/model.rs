@@ -295,8 +295,9 @@ pub struct Allocator {
 pub struct Sampling {
     /// One of so many granules is in the sample.
     pub one_in: u32,
-    /// Granules that are not.
-    pub granules_out: u64,
+    /// Granules that are not, counted when they begin; null for pages, which are in or out by their addresses: nothing is
+    /// remembered of those that are out.
+    pub granules_out: Option<u64>,
     /// Estimates for all granules: the sample's counts times `one_in`.
     pub estimated: Estimates,
 }
@@ -312,12 +313,18 @@ pub struct Estimates {
     pub granules_retained: Option<u64>,
     /// Their bytes; null also where the profile knows none.
     pub retained_bytes: Option<u64>,
-    /// Allocations; null at level `boundary`.
+    /// Allocations; null at level `boundary`, and for pages, where it is not known how many were larger than one.
     pub objects_allocated: Option<u64>,
     /// Objects that are live now; null at level `boundary`.
     pub objects_live: Option<u64>,
     /// Their bytes; null also where the profile knows no sizes.
     pub objects_live_bytes: Option<u64>,
+    /// The 95 % confidence interval of `objects_live`, low and high end; null for other granules than pages.
+    #[serde(default)]
+    pub objects_live_interval: Option<[u64; 2]>,
+    /// The same of `objects_live_bytes`.
+    #[serde(default)]
+    pub objects_live_bytes_interval: Option<[u64; 2]>,
 }
 
 /// Counts of granules since the attach.

@@ -1,10 +1,13 @@
 //! What a sample of the granules says about all of them: an interval for the DSR, and estimated totals.
 //!
-//! A granule is in or out as a whole, by a hash of its identity, so that the DSR of the sample is an
-//! unbiased estimate. Without sampling nothing is estimated, and none of this is in a report.
+//! A granule is in or out as a whole, so that the DSR of the sample is an unbiased estimate. Pages, which have none, are
+//! in or out by a hash of their addresses; objects larger than a page are always counted, so that what is live is
+//! estimated in two parts. Without sampling nothing is estimated, and none of this is in a report.
 
-use super::{Allocator, Estimates, Sampling};
-use crate::account::AllocatorFacts;
+mod pages;
+
+use super::{Allocator, Estimates, Sampling, SiteEstimates};
+use crate::account::{AllocatorFacts, HeldSum, SiteFacts};
 
 /// The 97.5 % quantile of the normal distribution: an interval of 95 % leaves 2.5 % on each side.
 const Z: f64 = 1.959_963_984_540_054;
@@ -32,13 +35,17 @@ pub fn wilson(hits: u64, all: u64) -> Option<[f64; 2]> {
 
 /// Adds to an allocator's part of a report what follows from its being a sample of one in `one_in`.
 pub(super) fn add(allocator: &mut Allocator, facts: &AllocatorFacts, one_in: u32) {
+    if is_of_pages(facts, one_in) {
+        allocator.sampling = Some(of_pages(allocator, facts, one_in));
+        return;
+    }
     let granules = allocator.granules;
     let decided = granules.drainable.saturating_add(granules.pinned);
     allocator.dsr_interval = allocator.dsr.and_then(|_| wilson(granules.drainable, decided));
     let all = |count: u64| count.saturating_mul(u64::from(one_in));
     allocator.sampling = Some(Sampling {
         one_in,
-        granules_out: facts.sampled_out,
+        granules_out: Some(facts.sampled_out),
         estimated: Estimates {
             granules_closed: all(granules.closed),
             granules_pinned: all(granules.pinned),
@@ -47,8 +54,76 @@ pub(super) fn add(allocator: &mut Allocator, facts: &AllocatorFacts, one_in: u32
             objects_allocated: allocator.objects.map(|objects| all(objects.allocated)),
             objects_live: allocator.objects.map(|objects| all(objects.live)),
             objects_live_bytes: allocator.objects.and_then(|objects| objects.live_bytes.map(all)),
+            ..Estimates::default()
         },
     });
+}
+
+/// Whether pages are sampled, by their addresses.
+pub(super) fn is_of_pages(facts: &AllocatorFacts, one_in: u32) -> bool {
+    facts.profile.implicit && one_in > 1
+}
+
+fn of_pages(allocator: &Allocator, facts: &AllocatorFacts, one_in: u32) -> Sampling {
+    let (mut objects, mut bytes) = (HeldSum::default(), HeldSum::default());
+    for page in facts.granules.iter().filter(|page| !page.closed) {
+        objects.add(page.live);
+        bytes.add(page.live_bytes);
+    }
+    let apart = allocator.census.as_ref().and_then(|census| census.apart).unwrap_or_default();
+    let known = allocator.objects.is_some_and(|objects| objects.live_bytes.is_some());
+    let shift = |interval: [u64; 2], sure: u64| interval.map(|end| end.saturating_add(sure));
+    let all = |count: u64| count.saturating_mul(u64::from(one_in));
+    let is_counted = allocator.objects.is_some();
+    Sampling {
+        one_in,
+        granules_out: None,
+        estimated: Estimates {
+            granules_closed: all(allocator.granules.closed),
+            objects_live: is_counted
+                .then(|| objects.estimate(one_in).saturating_add(apart.objects)),
+            objects_live_interval: objects
+                .interval(one_in, None)
+                .filter(|_| is_counted)
+                .map(|interval| shift(interval, apart.objects)),
+            objects_live_bytes: known.then(|| bytes.estimate(one_in).saturating_add(apart.bytes)),
+            objects_live_bytes_interval: bytes
+                .interval(one_in, facts.profile.granule_bytes)
+                .filter(|_| known)
+                .map(|interval| shift(interval, apart.bytes)),
+            ..Estimates::default()
+        },
+    }
+}
+
+/// What is live of a site, of which `parts` is all that is known; `None` unless pages are sampled.
+pub(super) fn of_site(
+    parts: &[&SiteFacts],
+    facts: &AllocatorFacts,
+    one_in: u32,
+    sizes: bool,
+) -> Option<SiteEstimates> {
+    if !is_of_pages(facts, one_in) {
+        return None;
+    }
+    let (mut objects, mut bytes) = (HeldSum::default(), HeldSum::default());
+    let (mut live, mut live_bytes) = (0u64, 0u64);
+    for part in parts {
+        objects.join(part.held_objects);
+        bytes.join(part.held_bytes);
+        live = live.saturating_add(part.live?);
+        live_bytes = live_bytes.saturating_add(part.live_bytes);
+    }
+    // What is in no page is larger than one, and counted to the last object.
+    let apart = live_bytes.saturating_sub(bytes.sum);
+    let interval = bytes.interval(one_in, None);
+    Some(SiteEstimates {
+        live: objects.estimate(one_in).saturating_add(live.saturating_sub(objects.sum)),
+        live_bytes: sizes.then(|| bytes.estimate(one_in).saturating_add(apart)),
+        live_bytes_interval: interval
+            .filter(|_| sizes)
+            .map(|interval| interval.map(|end| end.saturating_add(apart))),
+    })
 }
 
 #[cfg(test)]
@@ -69,7 +144,7 @@ mod tests {
         assert_eq!((shown.granules, shown.dsr), (exact.granules, exact.dsr));
         assert_eq!(shown.dsr_interval, wilson(7_526, 10_000));
         let sampling = shown.sampling.unwrap();
-        assert_eq!((sampling.one_in, sampling.granules_out), (16, 150_127));
+        assert_eq!((sampling.one_in, sampling.granules_out), (16, Some(150_127)));
         assert_eq!(sampling.estimated.granules_pinned, 16 * 2_474);
         assert_eq!(sampling.estimated.retained_bytes, Some(16 * 10_133_504));
         assert_eq!(report.losses["unmatched_frees"], None);
@@ -82,6 +157,34 @@ mod tests {
                 "{finding:?}"
             );
         }
+    }
+
+    /// Of a sample of pages: what is live is estimated with an interval, larger objects are counted as they are, and what
+    /// cannot be known is null.
+    #[test]
+    fn report_of_sampled_pages() {
+        let report = Report::build(&samples::sampled_pages_snapshot(), &Options::default());
+        let shown = &report.targets[0].allocators[0];
+        let sampling = shown.sampling.unwrap();
+        assert_eq!((sampling.one_in, sampling.granules_out), (8, None));
+        let (census, estimated) = (shown.census.as_ref().unwrap(), sampling.estimated);
+        let apart = census.apart.unwrap();
+        assert_eq!((census.live_objects, apart.objects, census.unknown_frees), (150, 1, None));
+        assert_eq!(estimated.objects_live, Some(8 * 150 + 1));
+        assert_eq!(estimated.objects_live_bytes, Some(8 * 15_000 + apart.bytes));
+        let [low, high] = estimated.objects_live_bytes_interval.unwrap();
+        assert!(low > apart.bytes + 15_000 && low < 8 * 15_000 + apart.bytes && high > low);
+        assert_eq!((estimated.objects_allocated, estimated.granules_retained), (None, None));
+        assert_eq!((shown.dsr_interval, report.losses["unmatched_frees"]), (None, None));
+        // The path with the most bytes first, and the sum of all is the allocator's but for what is apart.
+        let sites = shown.sites.as_ref().unwrap();
+        let bytes: Vec<u64> =
+            sites.iter().map(|site| site.estimated.unwrap().live_bytes.unwrap()).collect();
+        assert_eq!(bytes, [8 * 10_000, 8 * 5_000]);
+        assert!(sites.iter().all(|site| site.estimated.unwrap().live_bytes_interval.is_some()));
+        let whole = Report::build(&samples::pages_snapshot(), &Options::default());
+        let allocator = &whole.targets[0].allocators[0];
+        assert!(allocator.sites.iter().flatten().all(|site| site.estimated.is_none()));
     }
 
     /// At level `boundary`, and without a decided close, there is nothing to estimate: null.

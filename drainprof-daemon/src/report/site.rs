@@ -54,6 +54,9 @@ pub struct Site {
     /// How many of these hold nothing else: they would come free if it freed its objects.
     #[serde(default)]
     pub granules_held_alone: Option<u64>,
+    /// What that says of all pages, where pages are sampled; absent elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<SiteEstimates>,
     /// Its first allocation, on the scale of `window.seconds`.
     pub first_seen_seconds: f64,
     /// Its last allocation.
@@ -69,6 +72,18 @@ pub struct Site {
     pub path_end: PathEnd,
     /// The call path, the allocating function first.
     pub frames: Vec<SiteFrame>,
+}
+
+/// Estimates of what is live of a site, from a sample of the pages. Objects larger than a page are all counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteEstimates {
+    /// Its live objects.
+    pub live: u64,
+    /// Their bytes; null where the profile knows no sizes.
+    pub live_bytes: Option<u64>,
+    /// The 95 % confidence interval of these, low and high end; null with them, and where none of them is in a page of
+    /// the sample.
+    pub live_bytes_interval: Option<[u64; 2]>,
 }
 
 /// Where granules were opened.

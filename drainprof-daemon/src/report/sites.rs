@@ -12,9 +12,9 @@ use std::{
 use drainprof_common::hist::Hist;
 
 use super::{
-    Allocator, Kind, OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteFrame,
+    Allocator, Kind, OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteEstimates, SiteFrame,
     build::{Known, hex, seconds, spread},
-    trend,
+    sampling, trend,
 };
 use crate::{
     account::{self, AllocatorFacts, CallPath, SiteFacts, Snapshot},
@@ -40,15 +40,22 @@ pub(super) fn add(
         joined.entry((&site.path, site.opened_at)).or_default().push(site);
     }
     let total = joined.len() as u64;
+    let known = Known::of(facts);
     let mut ranked: Vec<Joined<'_>> =
-        joined.into_values().map(|parts| Joined { parts, allocator: facts }).collect();
+        joined
+        .into_values()
+        .map(|parts| Joined {
+            estimated: sampling::of_site(&parts, facts, snapshot.sample, known.sizes),
+            parts,
+            allocator: facts,
+        })
+        .collect();
     let order = |a: &Joined<'_>, b: &Joined<'_>| a.rank().cmp(&b.rank()).then(a.by_path(b));
     if top < ranked.len() && top > 0 {
         ranked.select_nth_unstable_by(top - 1, order);
     }
     ranked.truncate(top);
     ranked.sort_by(order);
-    let known = Known::of(facts);
     let told = ranked.iter().map(|site| site.told(known, snapshot, ended));
     allocator.sites = Some(told.collect());
     allocator.sites_total = Some(total);
@@ -59,6 +66,8 @@ struct Joined<'a> {
     /// At least one.
     parts: Vec<&'a SiteFacts>,
     allocator: &'a AllocatorFacts,
+    /// Where pages are sampled.
+    estimated: Option<SiteEstimates>,
 }
 
 impl<'a> Joined<'a> {
@@ -94,7 +103,11 @@ impl<'a> Joined<'a> {
             self.pinned(),
             self.sum(|part| part.pins),
             self.retained_bytes(),
-            self.sum(|part| part.granules_held),
+            // Of a sample of pages the large objects, which hold none, count with them.
+            self.estimated.map_or_else(
+                || self.sum(|part| part.granules_held),
+                |estimated| estimated.live_bytes.unwrap_or(estimated.live),
+            ),
             held(self.sum(|part| part.live_bytes)),
             held(self.live().unwrap_or_default()),
             self.sum(|part| part.allocated_bytes),
@@ -155,6 +168,7 @@ impl<'a> Joined<'a> {
             live_bytes: live.and_then(|_| sizes(self.sum(|part| part.live_bytes))),
             granules_held: held(|part| part.granules_held),
             granules_held_alone: held(|part| part.granules_held_alone),
+            estimated: self.estimated,
             first_seen_seconds: since(seen.unwrap_or_default()),
             last_seen_seconds: since(self.parts.iter().map(|part| part.last_ns).max().unwrap_or(0)),
             threads,

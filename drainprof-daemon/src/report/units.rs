@@ -74,6 +74,12 @@ pub fn dsr(value: Option<f64>) -> String {
     }
 }
 
+/// The ends of an interval of bytes: `1.2 MiB–1.4 MiB`.
+#[must_use]
+pub fn byte_interval([low, high]: [u64; 2]) -> String {
+    format!("{}–{}", bytes(low), bytes(high))
+}
+
 /// The ends of an interval of shares, with as many digits as its width deserves, rounded outwards: `0.73–0.77`.
 #[must_use]
 pub fn interval([low, high]: [f64; 2]) -> String {

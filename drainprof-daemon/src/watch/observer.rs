@@ -81,10 +81,8 @@ pub enum ObserveError {
         /// The names that there are.
         known: Vec<String>,
     },
-    /// The profile takes a census, and only a part was to be observed.
-    #[error(
-        "profile {profile} takes a census, which needs every object, all of the time: leave out --sample and --duty"
-    )]
+    /// The profile takes a census, and only a part of the time was to be observed.
+    #[error("profile {profile} takes a census, which has to see all of the time: leave out --duty")]
     Census {
         /// The profile.
         profile: String,
@@ -181,9 +179,8 @@ impl Observer {
                 });
             }
         }
-        let is_part = config.sample > 1 || options.duty.is_some();
         let census = super::place::wanted(&library, &options).find(|profile| profile.implicit);
-        if let Some(profile) = census.filter(|_| is_part) {
+        if let Some(profile) = census.filter(|_| options.duty.is_some()) {
             return Err(ObserveError::Census { profile: profile.name.clone() });
         }
         Ok(Self {

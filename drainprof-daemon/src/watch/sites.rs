@@ -52,6 +52,8 @@ struct Granule {
     bytes: u64,
     /// Objects of the site in it.
     objects: u64,
+    /// Their bytes.
+    own_bytes: u64,
     /// All objects in it.
     live: u64,
     /// Whether some of its pins were freed.
@@ -81,10 +83,12 @@ impl Live {
             opened_ns: granule.opened_ns,
             bytes: granule.bytes,
             objects: 0,
+            own_bytes: 0,
             live: state::live(granule.state),
             drains: state::live(granule.state) < granule.pinned_objects,
         });
         held.objects += 1;
+        held.own_bytes += size;
     }
 
     /// The same as a point of a course.
@@ -277,6 +281,10 @@ impl Observer {
             facts.granules_held = live.granules.len() as u64;
             let alone = live.granules.values().filter(|held| held.objects >= held.live);
             facts.granules_held_alone = alone.count() as u64;
+            for held in live.granules.values() {
+                facts.held_objects.add(held.objects);
+                facts.held_bytes.add(held.own_bytes);
+            }
         }
         if *kind == Some(Kind::Drain) {
             self.add_pinned(series, slots, live, now_ns, &mut facts);

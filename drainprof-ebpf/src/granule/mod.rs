@@ -35,6 +35,7 @@ pub(crate) use self::hold::take_off;
 pub(crate) use self::implicit::{granule_leave, is_apart};
 pub(crate) use self::moves::granule_moves;
 pub(crate) use self::nest::is_over;
+pub(crate) use self::sample::misses;
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},

@@ -43,7 +43,7 @@ pub(crate) extern "C" fn granule_begin(
     let mut word = 0;
     let mut inherited = 0;
     let mut generation_flags = begun(how);
-    let out = sample::leaves_out();
+    let out = !mode::is_implicit(how) && sample::leaves_out();
     match find_last(series, id, how) {
         Found::Nothing => {}
         Found::Unfollowed(found) => {

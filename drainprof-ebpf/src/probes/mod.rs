@@ -18,7 +18,7 @@ use core::mem::MaybeUninit;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use drainprof_common::maps::Frame;
 
-use crate::{calls, hit, hit::Hit, paths};
+use crate::{calls, granule, hit, hit::Hit, paths};
 
 /// A probe that is judged at entry; `PATH`: the call path is wanted.
 #[inline(always)]
@@ -29,7 +29,7 @@ fn at_entry<const PATH: bool>(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
     // SAFETY: the file lives to the end of this function, as the hit does.
     let entered = unsafe { hit::enter(ctx, &mut hit, file.as_mut_ptr()) };
     if entered && hit::evaluate(&hit, false) {
-        if PATH {
+        if PATH && !granule::misses(&hit) {
             hit.set_path(paths::of_hit(ctx, &hit, false));
         }
         handle(&hit);
@@ -48,7 +48,7 @@ fn at_return<const PATH: bool>(
     let Some(frame) = calls::leave(ctx, &mut hit) else { return };
     hit.asks_path = PATH;
     if hit::evaluate(&hit, true) {
-        if PATH {
+        if PATH && !granule::misses(&hit) {
             hit.set_path(paths::of_hit(ctx, &hit, true));
         }
         handle(&hit, frame);

@@ -86,7 +86,12 @@ fn profile(report: &Report) -> Profile {
         "INCOMPLETE: something that the counts need was lost"
     };
     let tool = format!("{} {}", report.tool.name, report.tool.version);
-    let comment = vec![tables.text(&tool), tables.string(complete)];
+    let mut comment = vec![tables.text(&tool), tables.string(complete)];
+    if with_paths(report).flat_map(|(.., sites)| sites).any(|site| site.estimated.is_some()) {
+        comment.push(tables.string(
+            "sampled: live_objects and live_space are estimates, allocated_* are those of the sample",
+        ));
+    }
     let default_sample_type = sample_type.first().map_or(0, |first| first.kind);
     let Tables { mapping, location, function, strings, .. } = tables;
     Profile {
@@ -120,9 +125,13 @@ fn pins(site: &Site) -> [i64; 4] {
 }
 
 fn holds(site: &Site) -> [i64; 4] {
+    let (live, live_bytes) = match site.estimated {
+        Some(estimated) => (Some(estimated.live), estimated.live_bytes),
+        None => (site.live, site.live_bytes),
+    };
     [
-        signed(site.live.unwrap_or_default()),
-        signed(site.live_bytes.unwrap_or_default()),
+        signed(live.unwrap_or_default()),
+        signed(live_bytes.unwrap_or_default()),
         signed(site.allocated),
         signed(site.allocated_bytes.unwrap_or_default()),
     ]

@@ -89,14 +89,24 @@ impl Page<'_> {
             }
         }
         if let Some(live) = estimated.objects_live {
-            parts.push(format!("{live} objects live{}", held(estimated.objects_live_bytes)));
+            let interval = estimated
+                .objects_live_bytes_interval
+                .map(|interval| format!("; 95 % of the bytes: {}", units::byte_interval(interval)));
+            parts.push(format!(
+                "{live} objects live{}{}",
+                held(estimated.objects_live_bytes),
+                interval.unwrap_or_default()
+            ));
         }
-        let text = format!(
-            "{}; 1 of {} was counted, {} opens were left out",
-            parts.join(", "),
-            sampling.one_in,
-            sampling.granules_out
-        );
+        let counted = match sampling.granules_out {
+            Some(out) => format!("1 of {} was counted, {out} opens were left out", sampling.one_in),
+            None => format!(
+                "1 of {} granules was looked at, and every object that is larger than one; all other \
+                 numbers are of those",
+                sampling.one_in
+            ),
+        };
+        let text = format!("{}; {counted}", parts.join(", "));
         self.fact("estimated", &text)
     }
 

@@ -29,6 +29,9 @@ impl Page<'_> {
             let header =
                 ["who pins", "granules", "share", "pins", "held", "p50 late", "p99 late", "class"];
             self.ranked(&header, &shown, pins)?;
+        } else if shown.first().is_some_and(|site| site.estimated.is_some()) {
+            let header = ["outstanding", "bytes", "95 %", "objects", "counted", "bytes"];
+            self.ranked(&header, &shown, estimated)?;
         } else if shown.first().is_some_and(|site| site.granules_held.is_some()) {
             let header = ["who holds", "granules", "alone", "live", "bytes", "allocated", "bytes"];
             self.ranked(&header, &shown, keeps)?;
@@ -132,6 +135,19 @@ fn keeps(site: &Site) -> Vec<String> {
     let mut cells = vec![count(site.granules_held), count(site.granules_held_alone)];
     cells.extend(holds(site));
     cells
+}
+
+/// Estimates, and what they were made of.
+fn estimated(site: &Site) -> Vec<String> {
+    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), units::bytes);
+    let estimated = site.estimated.unwrap_or_default();
+    vec![
+        bytes(estimated.live_bytes),
+        estimated.live_bytes_interval.map_or_else(|| "-".to_owned(), units::byte_interval),
+        estimated.live.to_string(),
+        count(site.live),
+        bytes(site.live_bytes),
+    ]
 }
 
 fn holds(site: &Site) -> Vec<String> {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     profile::Level,
-    report::{Allocator, Growth, Kind, Report, Target},
+    report::{Allocator, Growth, Kind, Report, Sampling, Target},
 };
 
 /// All instances of one profile in the processes of one name.
@@ -145,8 +145,19 @@ impl Group {
         let retention = &allocator.retention;
         add(&mut sums.retained, some(retention.granules));
         add(&mut sums.retained_bytes, some(retention.bytes));
-        add(&mut sums.live, some(allocator.objects.map(|objects| objects.live)));
-        add(&mut sums.live_bytes, some(allocator.objects.and_then(|objects| objects.live_bytes)));
+        // Of pages, larger objects are all in the sample: what is live is not just multiplied.
+        let pages = allocator.sampling.filter(|sampling| sampling.granules_out.is_none());
+        let (live, live_bytes) = match pages {
+            Some(Sampling { estimated, .. }) => {
+                (estimated.objects_live, estimated.objects_live_bytes)
+            }
+            None => (
+                some(allocator.objects.map(|objects| objects.live)),
+                some(allocator.objects.and_then(|objects| objects.live_bytes)),
+            ),
+        };
+        add(&mut sums.live, live);
+        add(&mut sums.live_bytes, live_bytes);
         let times = one_in as f64;
         add_f64(
             &mut sums.slope_granules,

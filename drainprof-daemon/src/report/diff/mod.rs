@@ -90,7 +90,7 @@ fn notes(sides: &[Side; 2], allocators: &[AllocatorDiff]) -> Vec<String> {
         }
         if allocator.sampled {
             notes.push(format!(
-                "{about} was sampled: its counts are those of the sample, multiplied"
+                "{about} was sampled: its counts are estimates, those of the sample multiplied"
             ));
         }
         let cut = [

@@ -36,7 +36,8 @@ struct Sum {
     retained_bytes: Option<u64>,
     live: Option<u64>,
     live_bytes: Option<u64>,
-    allocated: u64,
+    /// Not known of a sample of pages: larger objects are all in it.
+    allocated: Option<u64>,
     allocated_bytes: Option<u64>,
     /// Of the site with the most pins.
     most: u64,
@@ -59,15 +60,20 @@ impl Sites {
         for (sum, count) in [
             (&mut sum.granules_pinned, site.granules_pinned),
             (&mut sum.objects, site.objects),
-            (&mut sum.allocated, site.allocated),
         ] {
             *sum = sum.saturating_add(all(count));
         }
         add(&mut sum.bytes, site.bytes.map(all));
         add(&mut sum.retained_bytes, site.retained_bytes.map(all));
-        add(&mut sum.live, site.live.map(all));
-        add(&mut sum.live_bytes, site.live_bytes.map(all));
-        add(&mut sum.allocated_bytes, site.allocated_bytes.map(all));
+        if let Some(estimated) = site.estimated {
+            add(&mut sum.live, Some(estimated.live));
+            add(&mut sum.live_bytes, estimated.live_bytes);
+        } else {
+            add(&mut sum.live, site.live.map(all));
+            add(&mut sum.live_bytes, site.live_bytes.map(all));
+            add(&mut sum.allocated, Some(all(site.allocated)));
+            add(&mut sum.allocated_bytes, site.allocated_bytes.map(all));
+        }
         if site.objects > sum.most || sum.frames.is_empty() {
             sum.most = site.objects;
             sum.delay = site.pin_delay_seconds.p50.filter(|delay| delay.is_finite());
@@ -201,7 +207,7 @@ impl Sum {
             Kind::Drain => (self.granules_pinned, true),
             Kind::Bulk | Kind::Slab => match self.live_bytes.or(self.live) {
                 Some(live) => (live, false),
-                None => (self.allocated, true),
+                None => (self.allocated.unwrap_or_default(), true),
             },
         }
     }
@@ -218,9 +224,9 @@ fn diff(
         before: before.and_then(of),
         after: after.and_then(of),
     };
-    let rate = |of: fn(&Sum) -> u64| Change {
-        before: before.and_then(|sum| per_second(of(sum), seconds[0])),
-        after: after.and_then(|sum| per_second(of(sum), seconds[1])),
+    let rate = |of: fn(&Sum) -> Option<u64>| Change {
+        before: before.and_then(of).and_then(|count| per_second(count, seconds[0])),
+        after: after.and_then(of).and_then(|count| per_second(count, seconds[1])),
     };
     let shown = after.or(before);
     SiteDiff {
@@ -228,7 +234,7 @@ fn diff(
         certain: (before.is_some() || groups[0].lists_all())
             && (after.is_some() || groups[1].lists_all()),
         granules_pinned: change(|sum| Some(sum.granules_pinned)),
-        pinned_per_second: rate(|sum| sum.granules_pinned),
+        pinned_per_second: rate(|sum| Some(sum.granules_pinned)),
         objects: change(|sum| Some(sum.objects)),
         bytes: change(|sum| sum.bytes),
         retained_bytes: change(|sum| sum.retained_bytes),

@@ -44,6 +44,7 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
         ("incomplete", incomplete_snapshot()),
         ("duty", duty_snapshot()),
         ("sampled", sampled_snapshot()),
+        ("sampled_pages", sampled_pages_snapshot()),
         ("stacks", stacks_snapshot()),
         ("holders", holders_snapshot()),
         ("growth", growth_snapshot()),
@@ -121,6 +122,11 @@ pub(crate) fn pages_snapshot() -> Snapshot {
     let mut snapshot = snapshot(vec![pages()]);
     sites::hold_pages(&mut snapshot);
     snapshot
+}
+
+/// The same, where they are one of eight.
+pub(crate) fn sampled_pages_snapshot() -> Snapshot {
+    Snapshot { sample: 8, ..pages_snapshot() }
 }
 
 /// Fork, exec, exit by code and by signal, a destroyed instance, names that a terminal must not see.

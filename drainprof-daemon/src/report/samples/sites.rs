@@ -6,7 +6,7 @@ use drainprof_common::hist::Hist;
 
 use super::{MS, NOW_NS, bulk, curve, drain, hist, snapshot};
 use crate::{
-    account::{CallPath, Course, Frame, Inlined, Lateness, PathEnd, SiteFacts, Snapshot},
+    account::{CallPath, Course, Frame, HeldSum, Inlined, Lateness, PathEnd, SiteFacts, Snapshot},
     profile::{Expr, Level},
 };
 
@@ -148,6 +148,8 @@ pub(super) fn hold_pages(of: &mut Snapshot) {
         live_bytes: 100 * granules_held,
         granules_held,
         granules_held_alone,
+        held_objects: even(granules_held, 1),
+        held_bytes: even(granules_held, 100),
         allocated,
         allocated_bytes: 100 * allocated,
         ..drained(0, 0, Lateness::default())
@@ -155,6 +157,13 @@ pub(super) fn hold_pages(of: &mut Snapshot) {
     of.targets[0].allocators[0].sites =
         vec![held(at::BUFFER, 50, 0, 1_000), held(at::SESSION, 100, 50, 2_999)];
     *of = named(of.clone());
+}
+
+/// So many granules hold the same each.
+fn even(granules: u64, held: u64) -> HeldSum {
+    let mut sum = HeldSum::default();
+    (0..granules).for_each(|_| sum.add(held));
+    sum
 }
 
 fn named(mut snapshot: Snapshot) -> Snapshot {
