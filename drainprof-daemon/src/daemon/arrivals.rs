@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    os::unix::fs::MetadataExt as _,
     path::PathBuf,
     time::Duration,
 };
@@ -19,10 +20,11 @@ pub(super) const AGAIN: Duration = Duration::from_secs(30);
 /// What has changed about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It was not there at the last look, or executes another program now.
-    Came(Process),
+    /// It was not there at the last look, or executes another program now; with the fingerprint of what it is made
+    /// of: processes with the same one are alike to all profiles.
+    Came(Process, u64),
     /// It has mapped other objects than before.
-    Mapped(Process),
+    Mapped(Process, u64),
     /// It is no longer there.
     Gone(u32),
 }
@@ -85,9 +87,9 @@ impl Arrivals {
         }
         match Process::open(pid) {
             Ok(process) => {
-                let objects = objects(pid);
+                let objects = objects(&process);
                 let start_time = process.start_time;
-                changes.push(Change::Came(process));
+                changes.push(Change::Came(process, objects));
                 // Spread over the time, so that those that were there at the start are not all due at once.
                 let early = AGAIN.mul_f64(f64::from(pid % 16) / 16.0);
                 Some(Seen { exe, start_time, objects, looked: now.saturating_sub(early) })
@@ -103,24 +105,26 @@ impl Arrivals {
 fn again(pid: u32, seen: Seen, now: Duration, changes: &mut Vec<Change>) -> Option<Seen> {
     let Ok(process) = Process::open(pid) else { return Some(Seen { looked: now, ..seen }) };
     let seen_objects = seen.objects;
-    let objects = objects(pid);
+    let objects = objects(&process);
     let start_time = process.start_time;
     if start_time != seen.start_time {
-        changes.push(Change::Came(process));
+        changes.push(Change::Came(process, objects));
     } else if objects != seen_objects {
-        changes.push(Change::Mapped(process));
+        changes.push(Change::Mapped(process, objects));
     }
     Some(Seen { start_time, objects, looked: now, ..seen })
 }
 
-/// A number that changes with the set of objects that a process has mapped; 0 where it cannot be told.
-fn objects(pid: u32) -> u64 {
-    let Ok(objects) = mapped_objects(pid) else { return 0 };
+/// A number for a process's executable, root directory, and the set of objects that it has mapped; 0 where that cannot
+/// be told.
+fn objects(process: &Process) -> u64 {
+    let Ok(objects) = mapped_objects(process.pid) else { return 0 };
     let mut inodes: Vec<(u64, u64)> = objects.into_iter().map(|object| object.inode).collect();
     inodes.sort_unstable();
     inodes.dedup();
+    let root = std::fs::metadata(process.root()).map(|root| (root.dev(), root.ino())).ok();
     let mut hasher = DefaultHasher::new();
-    inodes.hash(&mut hasher);
+    (&process.exe, root, inodes).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -130,7 +134,7 @@ mod tests {
     use crate::target::testing::Waiting;
 
     fn came(changes: &[Change], pid: u32) -> bool {
-        changes.iter().any(|change| matches!(change, Change::Came(process) if process.pid == pid))
+        changes.iter().any(|change| matches!(change, Change::Came(process, _) if process.pid == pid))
     }
 
     /// A process is told once when it comes and once when it goes; in between it is quiet.
@@ -168,7 +172,7 @@ mod tests {
         let fewer = Seen { objects: 1, looked: Duration::ZERO, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, fewer);
         let changes = arrivals.look(AGAIN * 4).unwrap();
-        let mapped = |change: &Change| matches!(change, Change::Mapped(process) if process.pid == pid);
+        let mapped = |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
         assert!(changes.iter().any(mapped), "{changes:?}");
     }
 }

@@ -24,6 +24,8 @@ use crate::{
 const ATTACHING: Duration = Duration::from_millis(500);
 /// Newcomers that may wait for their turn. Those beyond are found again at a later look.
 const WAITING: usize = 4_096;
+/// Kinds of processes that no profile fits, and that are remembered.
+const UNFIT: usize = 4_096;
 
 impl Service {
     /// Looks for processes that have come, changed or gone.
@@ -37,9 +39,9 @@ impl Service {
         };
         for change in changes {
             match change {
-                Change::Came(process) | Change::Mapped(process) => {
+                Change::Came(process, made_of) | Change::Mapped(process, made_of) => {
                     if self.waiting.len() < WAITING {
-                        self.waiting.push_back(process);
+                        self.waiting.push_back((process, made_of));
                     }
                 }
                 Change::Gone(pid) => self.gone(pid),
@@ -50,20 +52,24 @@ impl Service {
 
     /// Looks at those who wait, for a while.
     pub(super) fn attend(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
         let began = Instant::now();
         while began.elapsed() < ATTACHING
-            && let Some(process) = self.waiting.pop_front()
+            && let Some((process, made_of)) = self.waiting.pop_front()
         {
-            self.meet(process);
+            self.meet(process, made_of);
         }
         // Also those that have no profile were looked at.
         if self.waiting.is_empty() && !self.arrivals.is_empty() {
             self.ready = true;
+            self.pool.forget_files();
         }
     }
 
     /// Looks at one process that has come, or has changed.
-    fn meet(&mut self, process: Process) {
+    fn meet(&mut self, process: Process, made_of: u64) {
         let pid = process.pid;
         let known = self.tracked.get(&pid).map(|known| {
             (known.process.start_time == process.start_time, known.process.exe == process.exe)
@@ -107,12 +113,16 @@ impl Service {
             });
             return;
         }
-        self.attach(process, labels);
+        self.attach(process, labels, made_of);
     }
 
     /// Has a process watched, if a profile fits it.
-    fn attach(&mut self, process: Process, labels: Labels) {
+    fn attach(&mut self, process: Process, labels: Labels, made_of: u64) {
         let pid = process.pid;
+        // Most processes of a machine are of a few kinds: each kind is looked into once.
+        if made_of != 0 && self.unfit.contains(&made_of) {
+            return;
+        }
         let level = self.config.daemon.level;
         if self.killed {
             if !self.fits(&process, level) {
@@ -126,7 +136,13 @@ impl Service {
         let mut tracked = Tracked::new(process, labels, String::new(), unix_ms);
         match self.pool.add(pid, level) {
             Ok(()) => tracked.turn(Some(level), "as configured".to_owned(), unix_ms),
-            Err(ObserveError::NoMatch { .. }) => return,
+            Err(ObserveError::NoMatch { .. }) => {
+                if self.unfit.len() >= UNFIT {
+                    self.unfit.clear();
+                }
+                self.unfit.insert(made_of);
+                return;
+            }
             // It went while it was looked at.
             Err(ObserveError::Target(error)) => {
                 tracing::debug!(pid, %error, "not watched");

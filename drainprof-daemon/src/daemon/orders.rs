@@ -332,6 +332,7 @@ impl Service {
         self.pool.prepare(self.config.daemon.level).map_err(|error| error.to_string())?;
         self.arrivals = super::arrivals::Arrivals::default();
         self.waiting.clear();
+        self.unfit.clear();
         self.hurry = true;
         self.discover();
         Ok(())

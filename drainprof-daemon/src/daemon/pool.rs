@@ -148,6 +148,16 @@ impl Pool {
         }
     }
 
+    /// Gives back what was read of files: it is needed only while newcomers are looked at.
+    pub(super) fn forget_files(&mut self) {
+        for kernel in &mut self.kernels {
+            kernel.observer.forget_files();
+        }
+        // SAFETY: this only gives free memory back to the kernel. Without it, what the tables of symbols of large
+        // programs took stays with a daemon that needs it for a moment an hour.
+        unsafe { nix::libc::malloc_trim(0) };
+    }
+
     /// Makes room in all maps.
     pub(super) fn relieve(&mut self) {
         for kernel in &mut self.kernels {

@@ -1,7 +1,7 @@
 //! The daemon's loop, and what it owns.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -32,6 +32,7 @@ use crate::{
     report::{Report, Tool},
     serve::systemd::{self, Word},
     store::Writer,
+    target::Process,
     trigger,
     watch::{ObserveError, ObserverOptions},
 };
@@ -99,8 +100,10 @@ pub struct Service {
     pub(super) selector: Selector,
     pub(super) pool: Pool,
     pub(super) arrivals: Arrivals,
-    /// Those who wait to be looked at.
-    pub(super) waiting: VecDeque<crate::target::Process>,
+    /// Those who wait to be looked at, with their fingerprints.
+    pub(super) waiting: VecDeque<(Process, u64)>,
+    /// Fingerprints of processes that no profile fits.
+    pub(super) unfit: HashSet<u64>,
     pub(super) tracked: BTreeMap<u32, Tracked>,
     /// Those that have gone and were not counted yet.
     pub(super) left: BTreeMap<u32, Labels>,
@@ -164,6 +167,7 @@ impl Service {
             pool,
             arrivals: Arrivals::default(),
             waiting: VecDeque::new(),
+            unfit: HashSet::new(),
             tracked: BTreeMap::new(),
             left: BTreeMap::new(),
             again: Vec::new(),
@@ -209,6 +213,9 @@ impl Service {
         let mut alive = every(watchdog.unwrap_or(Duration::from_secs(3600)));
         self.heed_kill_file();
         self.discover();
+        while !self.waiting.is_empty() {
+            self.attend();
+        }
         self.look().await;
         word(Word::Ready);
         eprintln!("drainprof: watching");

@@ -6,7 +6,7 @@
 use super::observer::Observer;
 use crate::{
     bpf::{Detaching, Leftover},
-    target::Process,
+    target::{ElfCache, Process},
 };
 
 impl Observer {
@@ -42,6 +42,11 @@ impl Observer {
         self.series.retain(|series, _| is_known(*series));
         self.curves.retain(|series, _| is_known(*series));
         leftover
+    }
+
+    /// Forgets what was read of ELF files; what is needed again is read again.
+    pub fn forget_files(&mut self) {
+        self.cache = ElfCache::new();
     }
 
     /// Whether a target has ended that was not forgotten yet.
