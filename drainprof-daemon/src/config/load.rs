@@ -102,10 +102,7 @@ pub fn parse(text: &str, name: &Path) -> Result<Config, ConfigErrors> {
 }
 
 /// The known name that is most like this one, if one is alike.
-pub(super) fn nearest<'a>(
-    name: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // The comparison takes the product of the lengths; no key is this long.
     if name.len() > 64 {
         return None;
@@ -263,7 +260,10 @@ impl Merge {
             let Some((section, key)) = found else { continue };
             let Some(known) = section.keys.iter().find(|known| known.name == key) else {
                 let name = printable(name);
-                self.notes.push(format!("environment variable {name}: [{}] has no such key", section.name));
+                self.notes.push(format!(
+                    "environment variable {name}: [{}] has no such key",
+                    section.name
+                ));
                 continue;
             };
             let full = full_name(section, known);
@@ -375,7 +375,8 @@ fn unknown(at: std::ops::Range<usize>, name: &str, section: Option<&'static Sect
     let shown = printable(name);
     let elsewhere = SECTIONS.iter().find(|section| section.keys.iter().any(|key| key.name == name));
     let Some(section) = section else {
-        let sections = || SECTIONS.iter().map(|section| section.name).chain(["triggers", "governor"]);
+        let sections =
+            || SECTIONS.iter().map(|section| section.name).chain(["triggers", "governor"]);
         let fault = Fault::new(at, format!("unknown section `{shown}`"));
         return match (elsewhere, nearest(name, sections())) {
             (Some(section), _) => fault.hint(format!("`{shown}` belongs into [{}]", section.name)),

@@ -18,9 +18,7 @@ mod setting;
 
 pub use difference::Change;
 pub use error::{ConfigError, ConfigErrors, Place};
-pub use load::{
-    DIRECTORY, FILE, Loaded, MAX_FILE_BYTES, MAX_FILES, Origin, Sources, load, parse,
-};
+pub use load::{DIRECTORY, FILE, Loaded, MAX_FILE_BYTES, MAX_FILES, Origin, Sources, load, parse};
 pub use model::{
     Applies, Config, Daemon, Key, Listen, Maps, Metrics, Otlp, SECTIONS, Section, Select, Store,
     Window,

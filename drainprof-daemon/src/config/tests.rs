@@ -84,7 +84,10 @@ fn values_arrive() {
     assert_eq!(config.daemon.profiles, ["nginx", "apr"]);
     assert_eq!((config.maps.granules, config.maps.objects), (Some(65_536), Some(4096)));
     assert_eq!(config.maps.ring, Some(ByteSize::mib(2)));
-    assert_eq!(config.listen.address, Address::At(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 9000))));
+    assert_eq!(
+        config.listen.address,
+        Address::At(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 9000)))
+    );
     assert!(!config.store.enabled);
     assert_eq!(config.store.max_age, Duration::from_secs(7 * 86_400));
     assert_eq!(config.store.max_bytes, ByteSize::mib(64));
@@ -152,13 +155,18 @@ fn limits() {
         ("[otlp]\nendpoint = \"ftp://x\"", false),
         ("[otlp]\nendpoint = \"http://name:password@x\"", false),
         ("[window]\nlength = \"20m\"", false),
-        ("[window]\nlength = \"20m\"\nbudget = \"30m\"", true),
-        ("[window]\nbudget = \"0s\"", true),
+        ("[window]\nlength = \"20m\"\nlongest = \"20m\"\nbudget_per_hour = \"30m\"", true),
+        ("[window]\nlength = \"5m\"\nlongest = \"4m\"", false),
+        ("[window]\nlength = \"5m\"\nbudget_per_hour = \"4m\"", false),
+        ("[window]\nbudget_per_hour = \"0s\"", true),
     ] {
         assert_eq!(read(text).is_ok(), fits, "{text}");
     }
     let contradiction = errors("\n[window]\nlength = \"20m\"");
-    assert!(contradiction[0].starts_with("drainprof.toml:3:1: window.length: "), "{contradiction:?}");
+    assert!(
+        contradiction[0].starts_with("drainprof.toml:3:1: window.length: "),
+        "{contradiction:?}"
+    );
 }
 
 fn variables(all: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -179,7 +187,8 @@ fn sources_win_in_their_order() {
     )
     .unwrap();
     fs::write(more.join("20.toml"), "[store]\nmax_age = \"3d\"\n").unwrap();
-    fs::write(more.join("10.toml"), "[store]\nmax_age = \"2d\"\n[daemon]\nprofiles = [\"php\"]\n").unwrap();
+    fs::write(more.join("10.toml"), "[store]\nmax_age = \"2d\"\n[daemon]\nprofiles = [\"php\"]\n")
+        .unwrap();
     fs::write(more.join(".hidden.toml"), "nonsense").unwrap();
     fs::write(more.join("30.toml.bak"), "nonsense").unwrap();
     let sources = Sources {
@@ -203,7 +212,10 @@ fn sources_win_in_their_order() {
     assert_eq!(config.metrics.labels, [Label::Unit, Label::Exe]);
     assert_eq!(config.maps.granules, Some(77));
     assert_eq!(config.daemon.level, Level::Boundary, "DRAINPROF_LEVEL is for other commands");
-    assert_eq!(loaded.notes, ["environment variable DRAINPROF_STORE_PAHT: [store] has no such key"]);
+    assert_eq!(
+        loaded.notes,
+        ["environment variable DRAINPROF_STORE_PAHT: [store] has no such key"]
+    );
     assert_eq!(loaded.files, [main.clone(), more.join("10.toml"), more.join("20.toml")]);
     assert_eq!(loaded.origins["daemon.interval"], Origin::CommandLine);
     assert_eq!(loaded.origins["store.max_age"], Origin::File(more.join("20.toml"), 2));
@@ -214,7 +226,10 @@ fn sources_win_in_their_order() {
     let shown = show(&loaded);
     assert_eq!(read(&shown).unwrap(), *config);
     assert!(shown.contains("interval = \"3s\"  # command line\n"), "{shown}");
-    assert!(shown.contains(&format!("max_age = \"3d\"  # {}:2\n", more.join("20.toml").display())), "{shown}");
+    assert!(
+        shown.contains(&format!("max_age = \"3d\"  # {}:2\n", more.join("20.toml").display())),
+        "{shown}"
+    );
     assert!(shown.contains("level = \"boundary\"\n"), "{shown}");
 }
 
@@ -229,8 +244,15 @@ fn errors_of_all_sources() {
         file: Some(directory.path().join("missing.toml")),
         required: true,
         directory: Some(directory.path().to_owned()),
-        environment: variables(&[("DRAINPROF_STORE_MAX_AGE", "old"), ("DRAINPROF_SELECT_RULES", "x")]),
-        set: vec!["maps.objects=many".to_owned(), "nonsense".to_owned(), "store.paht=/x".to_owned()],
+        environment: variables(&[
+            ("DRAINPROF_STORE_MAX_AGE", "old"),
+            ("DRAINPROF_SELECT_RULES", "x"),
+        ]),
+        set: vec![
+            "maps.objects=many".to_owned(),
+            "nonsense".to_owned(),
+            "store.paht=/x".to_owned(),
+        ],
     };
     let errors = load(&sources).unwrap_err();
     let told: Vec<_> = errors.0.iter().map(ToString::to_string).collect();
@@ -244,7 +266,8 @@ fn errors_of_all_sources() {
         "environment variable DRAINPROF_STORE_MAX_AGE: store.max_age: `old`".to_owned(),
         "option --set maps.objects=many: ".to_owned(),
         "option --set nonsense: there is no `=`".to_owned(),
-        "option --set store.paht=/x: unknown key `paht` in [store]; did you mean `path`?".to_owned(),
+        "option --set store.paht=/x: unknown key `paht` in [store]; did you mean `path`?"
+            .to_owned(),
     ];
     for wanted in &wanted {
         assert!(told.iter().any(|told| told.starts_with(wanted)), "{wanted}\n{told:#?}");
@@ -253,7 +276,8 @@ fn errors_of_all_sources() {
     assert_eq!(errors.to_string().lines().count(), wanted.len());
 
     // Without a main file, the defaults are in force.
-    let nothing = Sources { file: Some(directory.path().join("missing.toml")), ..Sources::default() };
+    let nothing =
+        Sources { file: Some(directory.path().join("missing.toml")), ..Sources::default() };
     assert_eq!(load(&nothing).unwrap().config, Config::default());
 }
 
@@ -304,6 +328,32 @@ fn difference() {
     assert_eq!(old.difference(&same), [], "the same time, written differently");
 }
 
+/// The reference page says what the keys say now (`UPDATE_DOCS=1` rewrites it).
+#[test]
+fn page_is_fresh() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, reference()).unwrap();
+    }
+    let page = fs::read_to_string(&path).unwrap();
+    assert!(page == reference(), "docs/configuration.md is stale: run with UPDATE_DOCS=1");
+}
+
+/// The configuration that is shipped for Kubernetes is one.
+#[test]
+fn shipped_configuration_is_taken() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes/daemonset.yaml");
+    let manifest = fs::read_to_string(path).unwrap();
+    let (_, rest) = manifest.split_once(".toml: |\n").unwrap();
+    let text: String = rest
+        .lines()
+        .map_while(|line| line.strip_prefix("    "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let config = read(&text).unwrap();
+    assert_ne!(config.difference(&Config::default()), []);
+}
+
 fn facts<'a>(exe: &'a str, labels: &'a Labels) -> Facts<'a> {
     Facts { exe, comm: "comm", labels }
 }
@@ -339,7 +389,8 @@ fn first_rule_decides() {
     );
     let excluded = Why::Excluded {
         number: 1,
-        rule: r#"{ action = "exclude", exe = ["tar", "/opt/*/dump"], unit = "backup*.service" }"#.to_owned(),
+        rule: r#"{ action = "exclude", exe = ["tar", "/opt/*/dump"], unit = "backup*.service" }"#
+            .to_owned(),
     };
     assert_eq!(rules.selects(&facts("/bin/tar", &labels)), Err(excluded.clone()));
     assert_eq!(rules.selects(&facts("/opt/a/b/dump", &labels)), Err(excluded));
@@ -379,7 +430,10 @@ fn bad_rules() {
         assert!(errors[0].starts_with("drainprof.toml:3:"), "{errors:?}");
         assert!(errors[0].contains(told), "{rule}: {errors:?}");
     }
-    let long = format!("[select]\nrules = [{{ action = \"include\", exe = \"{}\" }}]\n", "{a,".repeat(400));
+    let long = format!(
+        "[select]\nrules = [{{ action = \"include\", exe = \"{}\" }}]\n",
+        "{a,".repeat(400)
+    );
     assert!(read(&long).is_err());
     let many = "{ action = \"include\", exe = \"x\" },".repeat(300);
     assert!(errors(&format!("[select]\nrules = [{many}]\n"))[0].contains("at most 256"));
