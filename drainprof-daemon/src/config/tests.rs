@@ -3,7 +3,9 @@ use std::{fs, net::SocketAddr, path::Path, time::Duration};
 use bytesize::ByteSize;
 
 use super::*;
-use crate::{node::Labels, profile::Level};
+use crate::profile::Level;
+
+mod select;
 
 fn read(text: &str) -> Result<Config, ConfigErrors> {
     parse(text, Path::new("drainprof.toml"))
@@ -354,89 +356,79 @@ fn shipped_configuration_is_taken() {
     assert_ne!(config.difference(&Config::default()), []);
 }
 
-fn facts<'a>(exe: &'a str, labels: &'a Labels) -> Facts<'a> {
-    Facts { exe, comm: "comm", labels }
-}
-
-fn selector(rules: &str) -> Selector {
-    let config = read(&format!("[select]\n{rules}")).unwrap();
-    Selector::new(&config.select, Some("/usr/bin/drainprof".to_owned()))
-}
-
-/// Without rules everything is watched but the daemon's own executable.
+/// Sections of other modules are merged key by key too, in the tables in them as well, and shown and compared.
 #[test]
-fn selects_all_but_itself() {
-    let labels = Labels::default();
-    let all = selector("");
-    assert_eq!(all.selects(&facts("/usr/sbin/nginx", &labels)), Ok(()));
-    assert_eq!(all.selects(&facts("/usr/bin/drainprof", &labels)), Err(Why::Own));
-    let included = selector("rules = [{ action = \"include\", exe = \"*\" }]");
-    assert_eq!(included.selects(&facts("/usr/bin/drainprof", &labels)), Err(Why::Own));
-}
-
-/// The first rule that fits decides; with an including rule, what none fits is not watched.
-#[test]
-fn first_rule_decides() {
-    let labels = Labels {
-        unit: Some("backup-db.service".to_owned()),
-        cgroup: Some("/system.slice/backup-db.service".to_owned()),
-        container: None,
-        ..Labels::default()
+fn policies_are_merged() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, two] = ["1.toml", "2.toml"].map(|name| directory.path().join(name));
+    fs::write(
+        &one,
+        "[triggers]\nrepeat = \"2h\"\n[triggers.dsr_low]\nwindow = false\nenabled = false\n",
+    )
+    .unwrap();
+    fs::write(&two, "[triggers.dsr_low]\nwindow = true\n[governor]\nbudget = \"2%\"\n").unwrap();
+    let sources = Sources {
+        directory: Some(directory.path().to_owned()),
+        set: vec!["governor.enabled=false".to_owned()],
+        ..Sources::default()
     };
-    let rules = selector(
-        "[[select.rules]]\naction = \"exclude\"\nunit = \"backup*.service\"\nexe = [\"tar\", \"/opt/*/dump\"]\n\
-         [[select.rules]]\naction = \"include\"\ncgroup = \"/system.slice/*\"\n",
-    );
-    let excluded = Why::Excluded {
-        number: 1,
-        rule: r#"{ action = "exclude", exe = ["tar", "/opt/*/dump"], unit = "backup*.service" }"#
-            .to_owned(),
-    };
-    assert_eq!(rules.selects(&facts("/bin/tar", &labels)), Err(excluded.clone()));
-    assert_eq!(rules.selects(&facts("/opt/a/b/dump", &labels)), Err(excluded));
-    assert_eq!(rules.selects(&facts("/bin/dump", &labels)), Ok(()), "a slash means the whole path");
-    let other = Labels { unit: Some("web.service".to_owned()), ..Labels::default() };
-    assert_eq!(rules.selects(&facts("/bin/tar", &other)), Err(Why::NotIncluded));
-}
+    let loaded = load(&sources).unwrap();
+    let low = &page::table_of(&loaded.config.triggers)["dsr_low"];
+    assert_eq!(low["window"].as_bool(), Some(true), "the later file wins");
+    assert_eq!(low["enabled"].as_bool(), Some(false), "and says nothing of other keys");
+    assert_eq!(page::table_of(&loaded.config.governor)["enabled"].as_bool(), Some(false));
+    assert_eq!(loaded.origins["triggers.dsr_low.window"], Origin::File(two, 2));
+    assert_eq!(loaded.origins["triggers.dsr_low.enabled"], Origin::File(one, 5));
+    assert_eq!(loaded.origins["governor.enabled"], Origin::CommandLine);
+    assert_eq!(read(&show(&loaded)).unwrap(), loaded.config);
 
-/// A label that a process does not have fits no pattern, not even `*`; backslashes mean themselves.
-#[test]
-fn patterns() {
-    let contained = selector("rules = [{ action = \"include\", container = \"*\" }]");
-    let labels = Labels { container: Some("8f2c".to_owned()), ..Labels::default() };
-    assert_eq!(contained.selects(&facts("/svc", &labels)), Ok(()));
-    assert_eq!(contained.selects(&facts("/svc", &Labels::default())), Err(Why::NotIncluded));
-    let escaped = selector("rules = [{ action = \"include\", unit = 'dev-disk\\x2d*' }]");
-    let labels = Labels { unit: Some("dev-disk\\x2duuid.swap".to_owned()), ..Labels::default() };
-    assert_eq!(escaped.selects(&facts("/svc", &labels)), Ok(()));
-}
-
-/// Rules that say nothing, too much, or what is unknown are refused where they stand.
-#[test]
-fn bad_rules() {
-    for (rule, told) in [
-        ("{ exe = \"x\" }", "without `action`"),
-        ("{ action = \"include\" }", "fits nothing in particular"),
-        ("{ action = \"keep\", exe = \"x\" }", "`keep` cannot be read"),
-        ("{ action = \"include\", unitt = \"x\" }", "did you mean `unit`?"),
-        ("{ action = \"include\", exe = \"[\" }", "is no pattern"),
-        ("{ action = \"include\", exe = [] }", "an empty list"),
-        ("{ action = \"include\", exe = 3 }", "not a pattern"),
-        ("{ action = \"include\", exe = \"\" }", "a pattern of 0 bytes"),
-        ("3", "a number cannot stand here"),
-    ] {
-        let errors = errors(&format!("[select]\nrules = [\n  {rule},\n]\n"));
-        assert_eq!(errors.len(), 1, "{rule}: {errors:?}");
-        assert!(errors[0].starts_with("drainprof.toml:3:"), "{errors:?}");
-        assert!(errors[0].contains(told), "{rule}: {errors:?}");
+    let changes = Config::default().difference(&loaded.config);
+    let keys: Vec<_> = changes.iter().map(|change| change.key.as_str()).collect();
+    for key in
+        ["triggers.dsr_low.enabled", "triggers.repeat", "governor.budget", "governor.enabled"]
+    {
+        assert!(keys.contains(&key), "{key}: {changes:?}");
     }
-    let long = format!(
-        "[select]\nrules = [{{ action = \"include\", exe = \"{}\" }}]\n",
-        "{a,".repeat(400)
-    );
-    assert!(read(&long).is_err());
-    let many = "{ action = \"include\", exe = \"x\" },".repeat(300);
-    assert!(errors(&format!("[select]\nrules = [{many}]\n"))[0].contains("at most 256"));
+}
+
+/// A section as other modules define theirs.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    lowest: u32,
+    highest: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { lowest: 1, highest: 10 }
+    }
+}
+
+impl Policy for Limits {
+    fn check(&self) -> Result<(), String> {
+        if self.lowest <= self.highest { Ok(()) } else { Err("lowest is above highest".to_owned()) }
+    }
+}
+
+/// Unknown keys and wrong types of such a section are found where they stand, and its own check is asked.
+#[test]
+fn policies_are_checked() {
+    let value = |text: &'static str| {
+        let mut table = toml::de::DeTable::parse(text).unwrap().into_inner();
+        table.remove("limits").unwrap()
+    };
+    let fault = load::read_policy::<Limits>(&value("[limits]\nhigest = 3\n")).unwrap_err();
+    assert_eq!(fault.at.start, 9);
+    assert!(fault.message.starts_with("unknown key `higest`"), "{fault:?}");
+    assert_eq!(fault.hint.as_deref(), Some("did you mean `highest`?"));
+    let fault = load::read_policy::<Limits>(&value("[limits]\nlowest = \"x\"\n")).unwrap_err();
+    assert_eq!(fault.at.start, 18);
+
+    let merged = load::read_policy::<Limits>(&value("[limits]\nlowest = 3\n")).unwrap();
+    assert_eq!(load::policy::<Limits>(&merged), Ok(Limits { lowest: 3, highest: 10 }));
+    let merged = load::read_policy::<Limits>(&value("[limits]\nlowest = 11\n")).unwrap();
+    assert_eq!(load::policy::<Limits>(&merged), Err("lowest is above highest".to_owned()));
 }
 
 proptest::proptest! {
