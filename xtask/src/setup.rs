@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 23] = [
+const PACKAGES: [&str; 24] = [
     "apache2-utils",
     "apt",
     "binutils",
@@ -26,6 +26,7 @@ const PACKAGES: [&str; 23] = [
     "openssl",
     "perl",
     "postgresql-15",
+    "prometheus",
     "python3",
     "qemu-system-x86",
     "sqlite3",

@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    config::ConfigArgs, daemon::DaemonArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
-    profile_new::NewArgs, report::ReportArgs,
+    config::ConfigArgs, daemon::DaemonArgs, diff::DiffArgs, discover::DiscoverArgs,
+    filter::FilterArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs,
 };
 use crate::{
     account::Duty,

@@ -5,9 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, OpenOptions},
-    io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -19,7 +17,9 @@ use toml::{
 
 use super::{
     error::{ConfigError, ConfigErrors, Fault, Place},
+    files::{files_in, text_of},
     model::{Config, Key, SECTIONS, Section},
+    names::{nearest, unknown},
     page::table_of,
     policies::{Governor, Policy, Triggers},
 };
@@ -29,10 +29,6 @@ use crate::target::printable;
 pub const FILE: &str = "/etc/drainprof/drainprof.toml";
 /// The directory with further files, read in the order of their names.
 pub const DIRECTORY: &str = "/etc/drainprof/conf.d";
-/// Bytes that a file can have.
-pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// Files that the directory can have.
-pub const MAX_FILES: usize = 256;
 /// What names of environment variables begin with.
 const PREFIX: &str = "DRAINPROF_";
 
@@ -99,60 +95,6 @@ pub fn parse(text: &str, name: &Path) -> Result<Config, ConfigErrors> {
     let mut merge = Merge::default();
     merge.file(name, text);
     merge.finish().map(|loaded| loaded.config)
-}
-
-/// The known name that is most like this one, if one is alike.
-pub(super) fn nearest<'a>(
-    name: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
-    // The comparison takes the product of the lengths; no key is this long.
-    if name.len() > 64 {
-        return None;
-    }
-    let rated = known.into_iter().map(|known| (strsim::jaro_winkler(name, known), known));
-    let best = rated.max_by(|(left, _), (right, _)| left.total_cmp(right));
-    best.filter(|(likeness, _)| *likeness > 0.75).map(|(_, known)| known)
-}
-
-/// The files of the directory whose names end in `.toml`, in the order of their names.
-fn files_in(directory: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(format!("cannot list the directory: {error}")),
-    };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|error| format!("cannot list the directory: {error}"))?.path();
-        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] == b'.');
-        if !hidden && path.extension().is_some_and(|ending| ending == "toml") {
-            files.push(path);
-        }
-        if files.len() > MAX_FILES {
-            return Err(format!("it has more than {MAX_FILES} files"));
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// The text of a file that may be anything.
-fn text_of(path: &Path) -> io::Result<String> {
-    // Without O_NONBLOCK, a named pipe would be waited for.
-    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        io::Error::other(format!("byte {at} is not UTF-8 text"))
-    })
 }
 
 /// What has been merged so far.
@@ -263,7 +205,10 @@ impl Merge {
             let Some((section, key)) = found else { continue };
             let Some(known) = section.keys.iter().find(|known| known.name == key) else {
                 let name = printable(name);
-                self.notes.push(format!("environment variable {name}: [{}] has no such key", section.name));
+                self.notes.push(format!(
+                    "environment variable {name}: [{}] has no such key",
+                    section.name
+                ));
                 continue;
             };
             let full = full_name(section, known);
@@ -370,34 +315,6 @@ fn named(key: &str, mut fault: Fault) -> Fault {
     fault
 }
 
-/// The fault of a name that is no section, or no key of its section.
-fn unknown(at: std::ops::Range<usize>, name: &str, section: Option<&'static Section>) -> Fault {
-    let shown = printable(name);
-    let elsewhere = SECTIONS.iter().find(|section| section.keys.iter().any(|key| key.name == name));
-    let Some(section) = section else {
-        let sections = || SECTIONS.iter().map(|section| section.name).chain(["triggers", "governor"]);
-        let fault = Fault::new(at, format!("unknown section `{shown}`"));
-        return match (elsewhere, nearest(name, sections())) {
-            (Some(section), _) => fault.hint(format!("`{shown}` belongs into [{}]", section.name)),
-            (None, Some(near)) => fault.hint(format!("did you mean [{near}]?")),
-            (None, None) => {
-                let all: Vec<_> = sections().map(|name| format!("[{name}]")).collect();
-                fault.hint(format!("there are {}", all.join(", ")))
-            }
-        };
-    };
-    let keys = || section.keys.iter().map(|key| key.name);
-    let fault = Fault::new(at, format!("unknown key `{shown}` in [{}]", section.name));
-    match (nearest(name, keys()), elsewhere) {
-        (_, Some(section)) => fault.hint(format!("it belongs into [{}]", section.name)),
-        (Some(near), None) => fault.hint(format!("did you mean `{near}`?")),
-        (None, None) => {
-            let all: Vec<_> = keys().map(|name| format!("`{name}`")).collect();
-            fault.hint(format!("there are {}", all.join(", ")))
-        }
-    }
-}
-
 /// An error of the `toml` crate in our words.
 fn fault_of(error: &toml::de::Error) -> Fault {
     let message = error.message().trim().replace('\n', ", ");
@@ -418,7 +335,7 @@ fn fault_of(error: &toml::de::Error) -> Fault {
 }
 
 /// Reads a section that another module defines, to find its errors where they stand.
-fn read_policy<T: Policy>(value: &Spanned<DeValue<'_>>) -> Result<Table, Fault> {
+pub(super) fn read_policy<T: Policy>(value: &Spanned<DeValue<'_>>) -> Result<Table, Fault> {
     T::deserialize(ValueDeserializer::from(value.clone())).map_err(|error| fault_of(&error))?;
     Table::deserialize(ValueDeserializer::from(value.clone())).map_err(|error| fault_of(&error))
 }
@@ -428,7 +345,7 @@ fn typed<T: Policy>(table: &Table) -> Result<T, toml::de::Error> {
 }
 
 /// What a policy's merged keys say, laid over its defaults.
-fn policy<T: Policy>(table: &Table) -> Result<T, String> {
+pub(super) fn policy<T: Policy>(table: &Table) -> Result<T, String> {
     let mut whole = table_of(&T::default());
     merge_tables(&mut whole, table.clone());
     let read: T = typed(&whole).map_err(|error| error.message().to_owned())?;

@@ -8,8 +8,10 @@
 mod check;
 mod difference;
 mod error;
+mod files;
 mod load;
 mod model;
+mod names;
 mod page;
 mod policies;
 mod rule;
@@ -18,9 +20,8 @@ mod setting;
 
 pub use difference::Change;
 pub use error::{ConfigError, ConfigErrors, Place};
-pub use load::{
-    DIRECTORY, FILE, Loaded, MAX_FILE_BYTES, MAX_FILES, Origin, Sources, load, parse,
-};
+pub use files::{MAX_FILE_BYTES, MAX_FILES};
+pub use load::{DIRECTORY, FILE, Loaded, Origin, Sources, load, parse};
 pub use model::{
     Applies, Config, Daemon, Key, Listen, Maps, Metrics, Otlp, SECTIONS, Section, Select, Store,
     Window,

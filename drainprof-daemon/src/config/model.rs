@@ -205,16 +205,18 @@ sections! {
 
     /// Diagnostic windows: for a bounded time, one process is looked at more deeply.
     window: Window {
-        /// How long a window lasts.
+        /// How long a window lasts, if nothing else is asked for.
         length: Duration = seconds(60), AtOnce, check Between(seconds(1), hours(1));
+        /// How long a user's window can be at most.
+        longest: Duration = seconds(600), AtOnce, check Between(seconds(1), hours(24));
         /// How deep it looks.
         level: Level = Level::Stacks, AtOnce;
-        /// How long a process is left alone after a window. A user who asks for one does not have to wait.
-        cooldown: Duration = seconds(600), AtOnce, check Between(Duration::ZERO, hours(24 * 7));
-        /// Time in windows, of all processes together, in an hour. A user who asks for one is not bound by it.
-        budget: Duration = seconds(600), AtOnce, check Between(Duration::ZERO, hours(1));
+        /// How long a process is left alone by the rules after a window. A user who asks for one does not wait.
+        cooldown: Duration = seconds(1800), AtOnce, check Between(Duration::ZERO, hours(24 * 7));
+        /// Time in windows that rules open, of all processes together, in an hour. `0s`: rules open none.
+        budget_per_hour: Duration = seconds(600), AtOnce, check Between(Duration::ZERO, hours(1));
         /// Windows that are open at once, on the whole machine.
-        at_once: u32 = 1, AtOnce, check Between(1, 16);
+        at_once: u32 = 2, AtOnce, check Between(1, 16);
         /// What the probes of a window may take of one CPU from the process; a window that takes more ends.
         cost: Share = Share(0.2), AtOnce, check Between(Share(0.0001), Share(16.0));
     }
@@ -272,9 +274,14 @@ impl Config {
     /// What is wrong with several values together: the keys that it is about, and why.
     pub(super) fn contradictions(&self) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
-        if self.window.length > self.window.budget && !self.window.budget.is_zero() {
-            let why = "one window is longer than all windows of an hour may be; make `window.length` \
-                       shorter, or `window.budget` larger (\"0s\": no window opens by itself)";
+        let Window { length, longest, budget_per_hour, .. } = &self.window;
+        if length > budget_per_hour && !budget_per_hour.is_zero() {
+            let why = "one window is longer than all windows of an hour may be; make it shorter, or \
+                       `window.budget_per_hour` larger (\"0s\": rules open no window)";
+            all.push(("window.length", why.to_owned()));
+        }
+        if length > longest {
+            let why = "a window is longer than `window.longest`; make it shorter, or that larger";
             all.push(("window.length", why.to_owned()));
         }
         all

@@ -92,7 +92,8 @@ pub fn show(loaded: &Loaded) -> String {
             let full = format!("{}.{}", section.name, key.name);
             match (key.get)(&loaded.config) {
                 Some(value) => {
-                    let _ = writeln!(page, "{} = {value}{}", key.name, from(&loaded.origins, &full));
+                    let _ =
+                        writeln!(page, "{} = {value}{}", key.name, from(&loaded.origins, &full));
                 }
                 None => _ = writeln!(page, "# {} is not set", key.name),
             }
@@ -137,11 +138,40 @@ fn from(origins: &BTreeMap<String, Origin>, key: &str) -> String {
     }
 }
 
-/// The tables of the reference page.
+/// What the reference page says before its tables.
+const INTRODUCTION: &str = r#"# Configuration
+
+<!-- Generated from the list of keys. To renew it:
+UPDATE_DOCS=1 cargo test -p drainprof-daemon --lib config::tests::page_is_fresh -->
+
+The [daemon](daemon.md) reads `/etc/drainprof/drainprof.toml`, then the files in `/etc/drainprof/conf.d/` whose names end in `.toml`, in
+the order of their names. None of them has to be there. Later files win key by key; a list replaces a list. `--config FILE` reads this one file instead.
+
+```sh
+drainprof config default        # the default file, with the meaning of every key
+drainprof config check          # every error, with its line; exit code 78 if there is one
+drainprof config show           # what is in force, and where each value comes from
+drainprof config show --set store.max_age=7d
+```
+
+The command line (`--set section.key=value`) wins over the environment, that over files, and those over defaults. The environment variable of a key is
+`DRAINPROF_` with section and key: `DRAINPROF_STORE_MAX_AGE=7d`. Entries of lists are separated by commas there. `[triggers]` and `[governor]` have no variables.
+
+Times, sizes and addresses are strings: `"500ms"`, `"5s"`, `"1h 30m"`, `"30d"`; `"64KiB"`, `"256MiB"`. Unknown keys are refused, as is every value
+that cannot be meant; all errors are told at once. A reload (SIGHUP) of a configuration with errors leaves the old one in force. The last
+column says whether a reload applies a changed key, or only a restart does.
+
+The keys of `[triggers]` and `[governor]` are in `drainprof config default` too.
+
+## Keys
+
+"#;
+
+/// The reference page.
 #[must_use]
 pub fn reference() -> String {
     let config = Config::default();
-    let mut page = String::new();
+    let mut page = String::from(INTRODUCTION);
     for section in SECTIONS {
         let _ = write!(page, "### `[{}]`\n\n{}\n\n", section.name, joined(section.about));
         page.push_str("| key | default | takes | meaning | changed by |\n|---|---|---|---|---|\n");
@@ -149,7 +179,8 @@ pub fn reference() -> String {
             let default = (key.get)(&config)
                 .map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
             let limit = (key.limit)().map(|limit| format!("; {limit}")).unwrap_or_default();
-            let example = key.example.map(|text| format!(" Example: `{text}`.")).unwrap_or_default();
+            let example =
+                key.example.map(|text| format!(" Example: `{text}`.")).unwrap_or_default();
             let applies = match key.applies {
                 Applies::AtOnce => "reload",
                 Applies::Restart => "restart",
@@ -165,6 +196,8 @@ pub fn reference() -> String {
         }
         page.push('\n');
     }
+    page.truncate(page.trim_end().len());
+    page.push('\n');
     page
 }
 

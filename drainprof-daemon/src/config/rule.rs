@@ -5,7 +5,7 @@ use toml::{Spanned, Table, Value, de::DeValue};
 
 use super::{
     error::Fault,
-    load::nearest,
+    names::nearest,
     select::Facts,
     setting::{Setting, Word, wrong},
 };

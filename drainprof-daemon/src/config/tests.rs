@@ -3,7 +3,9 @@ use std::{fs, net::SocketAddr, path::Path, time::Duration};
 use bytesize::ByteSize;
 
 use super::*;
-use crate::{node::Labels, profile::Level};
+use crate::profile::Level;
+
+mod select;
 
 fn read(text: &str) -> Result<Config, ConfigErrors> {
     parse(text, Path::new("drainprof.toml"))
@@ -84,7 +86,10 @@ fn values_arrive() {
     assert_eq!(config.daemon.profiles, ["nginx", "apr"]);
     assert_eq!((config.maps.granules, config.maps.objects), (Some(65_536), Some(4096)));
     assert_eq!(config.maps.ring, Some(ByteSize::mib(2)));
-    assert_eq!(config.listen.address, Address::At(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 9000))));
+    assert_eq!(
+        config.listen.address,
+        Address::At(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 9000)))
+    );
     assert!(!config.store.enabled);
     assert_eq!(config.store.max_age, Duration::from_secs(7 * 86_400));
     assert_eq!(config.store.max_bytes, ByteSize::mib(64));
@@ -152,13 +157,18 @@ fn limits() {
         ("[otlp]\nendpoint = \"ftp://x\"", false),
         ("[otlp]\nendpoint = \"http://name:password@x\"", false),
         ("[window]\nlength = \"20m\"", false),
-        ("[window]\nlength = \"20m\"\nbudget = \"30m\"", true),
-        ("[window]\nbudget = \"0s\"", true),
+        ("[window]\nlength = \"20m\"\nlongest = \"20m\"\nbudget_per_hour = \"30m\"", true),
+        ("[window]\nlength = \"5m\"\nlongest = \"4m\"", false),
+        ("[window]\nlength = \"5m\"\nbudget_per_hour = \"4m\"", false),
+        ("[window]\nbudget_per_hour = \"0s\"", true),
     ] {
         assert_eq!(read(text).is_ok(), fits, "{text}");
     }
     let contradiction = errors("\n[window]\nlength = \"20m\"");
-    assert!(contradiction[0].starts_with("drainprof.toml:3:1: window.length: "), "{contradiction:?}");
+    assert!(
+        contradiction[0].starts_with("drainprof.toml:3:1: window.length: "),
+        "{contradiction:?}"
+    );
 }
 
 fn variables(all: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -179,7 +189,8 @@ fn sources_win_in_their_order() {
     )
     .unwrap();
     fs::write(more.join("20.toml"), "[store]\nmax_age = \"3d\"\n").unwrap();
-    fs::write(more.join("10.toml"), "[store]\nmax_age = \"2d\"\n[daemon]\nprofiles = [\"php\"]\n").unwrap();
+    fs::write(more.join("10.toml"), "[store]\nmax_age = \"2d\"\n[daemon]\nprofiles = [\"php\"]\n")
+        .unwrap();
     fs::write(more.join(".hidden.toml"), "nonsense").unwrap();
     fs::write(more.join("30.toml.bak"), "nonsense").unwrap();
     let sources = Sources {
@@ -203,7 +214,10 @@ fn sources_win_in_their_order() {
     assert_eq!(config.metrics.labels, [Label::Unit, Label::Exe]);
     assert_eq!(config.maps.granules, Some(77));
     assert_eq!(config.daemon.level, Level::Boundary, "DRAINPROF_LEVEL is for other commands");
-    assert_eq!(loaded.notes, ["environment variable DRAINPROF_STORE_PAHT: [store] has no such key"]);
+    assert_eq!(
+        loaded.notes,
+        ["environment variable DRAINPROF_STORE_PAHT: [store] has no such key"]
+    );
     assert_eq!(loaded.files, [main.clone(), more.join("10.toml"), more.join("20.toml")]);
     assert_eq!(loaded.origins["daemon.interval"], Origin::CommandLine);
     assert_eq!(loaded.origins["store.max_age"], Origin::File(more.join("20.toml"), 2));
@@ -214,7 +228,10 @@ fn sources_win_in_their_order() {
     let shown = show(&loaded);
     assert_eq!(read(&shown).unwrap(), *config);
     assert!(shown.contains("interval = \"3s\"  # command line\n"), "{shown}");
-    assert!(shown.contains(&format!("max_age = \"3d\"  # {}:2\n", more.join("20.toml").display())), "{shown}");
+    assert!(
+        shown.contains(&format!("max_age = \"3d\"  # {}:2\n", more.join("20.toml").display())),
+        "{shown}"
+    );
     assert!(shown.contains("level = \"boundary\"\n"), "{shown}");
 }
 
@@ -229,8 +246,15 @@ fn errors_of_all_sources() {
         file: Some(directory.path().join("missing.toml")),
         required: true,
         directory: Some(directory.path().to_owned()),
-        environment: variables(&[("DRAINPROF_STORE_MAX_AGE", "old"), ("DRAINPROF_SELECT_RULES", "x")]),
-        set: vec!["maps.objects=many".to_owned(), "nonsense".to_owned(), "store.paht=/x".to_owned()],
+        environment: variables(&[
+            ("DRAINPROF_STORE_MAX_AGE", "old"),
+            ("DRAINPROF_SELECT_RULES", "x"),
+        ]),
+        set: vec![
+            "maps.objects=many".to_owned(),
+            "nonsense".to_owned(),
+            "store.paht=/x".to_owned(),
+        ],
     };
     let errors = load(&sources).unwrap_err();
     let told: Vec<_> = errors.0.iter().map(ToString::to_string).collect();
@@ -244,7 +268,8 @@ fn errors_of_all_sources() {
         "environment variable DRAINPROF_STORE_MAX_AGE: store.max_age: `old`".to_owned(),
         "option --set maps.objects=many: ".to_owned(),
         "option --set nonsense: there is no `=`".to_owned(),
-        "option --set store.paht=/x: unknown key `paht` in [store]; did you mean `path`?".to_owned(),
+        "option --set store.paht=/x: unknown key `paht` in [store]; did you mean `path`?"
+            .to_owned(),
     ];
     for wanted in &wanted {
         assert!(told.iter().any(|told| told.starts_with(wanted)), "{wanted}\n{told:#?}");
@@ -253,7 +278,8 @@ fn errors_of_all_sources() {
     assert_eq!(errors.to_string().lines().count(), wanted.len());
 
     // Without a main file, the defaults are in force.
-    let nothing = Sources { file: Some(directory.path().join("missing.toml")), ..Sources::default() };
+    let nothing =
+        Sources { file: Some(directory.path().join("missing.toml")), ..Sources::default() };
     assert_eq!(load(&nothing).unwrap().config, Config::default());
 }
 
@@ -304,85 +330,105 @@ fn difference() {
     assert_eq!(old.difference(&same), [], "the same time, written differently");
 }
 
-fn facts<'a>(exe: &'a str, labels: &'a Labels) -> Facts<'a> {
-    Facts { exe, comm: "comm", labels }
-}
-
-fn selector(rules: &str) -> Selector {
-    let config = read(&format!("[select]\n{rules}")).unwrap();
-    Selector::new(&config.select, Some("/usr/bin/drainprof".to_owned()))
-}
-
-/// Without rules everything is watched but the daemon's own executable.
+/// The reference page says what the keys say now (`UPDATE_DOCS=1` rewrites it).
 #[test]
-fn selects_all_but_itself() {
-    let labels = Labels::default();
-    let all = selector("");
-    assert_eq!(all.selects(&facts("/usr/sbin/nginx", &labels)), Ok(()));
-    assert_eq!(all.selects(&facts("/usr/bin/drainprof", &labels)), Err(Why::Own));
-    let included = selector("rules = [{ action = \"include\", exe = \"*\" }]");
-    assert_eq!(included.selects(&facts("/usr/bin/drainprof", &labels)), Err(Why::Own));
-}
-
-/// The first rule that fits decides; with an including rule, what none fits is not watched.
-#[test]
-fn first_rule_decides() {
-    let labels = Labels {
-        unit: Some("backup-db.service".to_owned()),
-        cgroup: Some("/system.slice/backup-db.service".to_owned()),
-        container: None,
-        ..Labels::default()
-    };
-    let rules = selector(
-        "[[select.rules]]\naction = \"exclude\"\nunit = \"backup*.service\"\nexe = [\"tar\", \"/opt/*/dump\"]\n\
-         [[select.rules]]\naction = \"include\"\ncgroup = \"/system.slice/*\"\n",
-    );
-    let excluded = Why::Excluded {
-        number: 1,
-        rule: r#"{ action = "exclude", exe = ["tar", "/opt/*/dump"], unit = "backup*.service" }"#.to_owned(),
-    };
-    assert_eq!(rules.selects(&facts("/bin/tar", &labels)), Err(excluded.clone()));
-    assert_eq!(rules.selects(&facts("/opt/a/b/dump", &labels)), Err(excluded));
-    assert_eq!(rules.selects(&facts("/bin/dump", &labels)), Ok(()), "a slash means the whole path");
-    let other = Labels { unit: Some("web.service".to_owned()), ..Labels::default() };
-    assert_eq!(rules.selects(&facts("/bin/tar", &other)), Err(Why::NotIncluded));
-}
-
-/// A label that a process does not have fits no pattern, not even `*`; backslashes mean themselves.
-#[test]
-fn patterns() {
-    let contained = selector("rules = [{ action = \"include\", container = \"*\" }]");
-    let labels = Labels { container: Some("8f2c".to_owned()), ..Labels::default() };
-    assert_eq!(contained.selects(&facts("/svc", &labels)), Ok(()));
-    assert_eq!(contained.selects(&facts("/svc", &Labels::default())), Err(Why::NotIncluded));
-    let escaped = selector("rules = [{ action = \"include\", unit = 'dev-disk\\x2d*' }]");
-    let labels = Labels { unit: Some("dev-disk\\x2duuid.swap".to_owned()), ..Labels::default() };
-    assert_eq!(escaped.selects(&facts("/svc", &labels)), Ok(()));
-}
-
-/// Rules that say nothing, too much, or what is unknown are refused where they stand.
-#[test]
-fn bad_rules() {
-    for (rule, told) in [
-        ("{ exe = \"x\" }", "without `action`"),
-        ("{ action = \"include\" }", "fits nothing in particular"),
-        ("{ action = \"keep\", exe = \"x\" }", "`keep` cannot be read"),
-        ("{ action = \"include\", unitt = \"x\" }", "did you mean `unit`?"),
-        ("{ action = \"include\", exe = \"[\" }", "is no pattern"),
-        ("{ action = \"include\", exe = [] }", "an empty list"),
-        ("{ action = \"include\", exe = 3 }", "not a pattern"),
-        ("{ action = \"include\", exe = \"\" }", "a pattern of 0 bytes"),
-        ("3", "a number cannot stand here"),
-    ] {
-        let errors = errors(&format!("[select]\nrules = [\n  {rule},\n]\n"));
-        assert_eq!(errors.len(), 1, "{rule}: {errors:?}");
-        assert!(errors[0].starts_with("drainprof.toml:3:"), "{errors:?}");
-        assert!(errors[0].contains(told), "{rule}: {errors:?}");
+fn page_is_fresh() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, reference()).unwrap();
     }
-    let long = format!("[select]\nrules = [{{ action = \"include\", exe = \"{}\" }}]\n", "{a,".repeat(400));
-    assert!(read(&long).is_err());
-    let many = "{ action = \"include\", exe = \"x\" },".repeat(300);
-    assert!(errors(&format!("[select]\nrules = [{many}]\n"))[0].contains("at most 256"));
+    let page = fs::read_to_string(&path).unwrap();
+    assert!(page == reference(), "docs/configuration.md is stale: run with UPDATE_DOCS=1");
+}
+
+/// The configuration that is shipped for Kubernetes is one.
+#[test]
+fn shipped_configuration_is_taken() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes/daemonset.yaml");
+    let manifest = fs::read_to_string(path).unwrap();
+    let (_, rest) = manifest.split_once(".toml: |\n").unwrap();
+    let text: String = rest
+        .lines()
+        .map_while(|line| line.strip_prefix("    "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let config = read(&text).unwrap();
+    assert_ne!(config.difference(&Config::default()), []);
+}
+
+/// Sections of other modules are merged key by key too, in the tables in them as well, and shown and compared.
+#[test]
+fn policies_are_merged() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, two] = ["1.toml", "2.toml"].map(|name| directory.path().join(name));
+    fs::write(
+        &one,
+        "[triggers]\nrepeat = \"2h\"\n[triggers.dsr_low]\nwindow = false\nenabled = false\n",
+    )
+    .unwrap();
+    fs::write(&two, "[triggers.dsr_low]\nwindow = true\n[governor]\nbudget = \"2%\"\n").unwrap();
+    let sources = Sources {
+        directory: Some(directory.path().to_owned()),
+        set: vec!["governor.enabled=false".to_owned()],
+        ..Sources::default()
+    };
+    let loaded = load(&sources).unwrap();
+    let low = &page::table_of(&loaded.config.triggers)["dsr_low"];
+    assert_eq!(low["window"].as_bool(), Some(true), "the later file wins");
+    assert_eq!(low["enabled"].as_bool(), Some(false), "and says nothing of other keys");
+    assert_eq!(page::table_of(&loaded.config.governor)["enabled"].as_bool(), Some(false));
+    assert_eq!(loaded.origins["triggers.dsr_low.window"], Origin::File(two, 2));
+    assert_eq!(loaded.origins["triggers.dsr_low.enabled"], Origin::File(one, 5));
+    assert_eq!(loaded.origins["governor.enabled"], Origin::CommandLine);
+    assert_eq!(read(&show(&loaded)).unwrap(), loaded.config);
+
+    let changes = Config::default().difference(&loaded.config);
+    let keys: Vec<_> = changes.iter().map(|change| change.key.as_str()).collect();
+    for key in
+        ["triggers.dsr_low.enabled", "triggers.repeat", "governor.budget", "governor.enabled"]
+    {
+        assert!(keys.contains(&key), "{key}: {changes:?}");
+    }
+}
+
+/// A section as other modules define theirs.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    lowest: u32,
+    highest: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { lowest: 1, highest: 10 }
+    }
+}
+
+impl Policy for Limits {
+    fn check(&self) -> Result<(), String> {
+        if self.lowest <= self.highest { Ok(()) } else { Err("lowest is above highest".to_owned()) }
+    }
+}
+
+/// Unknown keys and wrong types of such a section are found where they stand, and its own check is asked.
+#[test]
+fn policies_are_checked() {
+    let value = |text: &'static str| {
+        let mut table = toml::de::DeTable::parse(text).unwrap().into_inner();
+        table.remove("limits").unwrap()
+    };
+    let fault = load::read_policy::<Limits>(&value("[limits]\nhigest = 3\n")).unwrap_err();
+    assert_eq!(fault.at.start, 9);
+    assert!(fault.message.starts_with("unknown key `higest`"), "{fault:?}");
+    assert_eq!(fault.hint.as_deref(), Some("did you mean `highest`?"));
+    let fault = load::read_policy::<Limits>(&value("[limits]\nlowest = \"x\"\n")).unwrap_err();
+    assert_eq!(fault.at.start, 18);
+
+    let merged = load::read_policy::<Limits>(&value("[limits]\nlowest = 3\n")).unwrap();
+    assert_eq!(load::policy::<Limits>(&merged), Ok(Limits { lowest: 3, highest: 10 }));
+    let merged = load::read_policy::<Limits>(&value("[limits]\nlowest = 11\n")).unwrap();
+    assert_eq!(load::policy::<Limits>(&merged), Err("lowest is above highest".to_owned()));
 }
 
 proptest::proptest! {

@@ -337,12 +337,13 @@ fn nothing() -> NodeState {
 
 /// The policy of windows that the configuration asks for.
 pub(super) fn policy(config: &Config) -> trigger::WindowConfig {
+    let time = |time: Duration| trigger::Time::of_seconds(time.as_secs_f64());
     trigger::WindowConfig {
-        length: trigger::Time::of_seconds(config.window.length.as_secs_f64()),
-        cooldown: trigger::Time::of_seconds(config.window.cooldown.as_secs_f64()),
-        budget_per_hour: trigger::Time::of_seconds(config.window.budget.as_secs_f64()),
+        length: time(config.window.length),
+        longest: time(config.window.longest),
+        cooldown: time(config.window.cooldown),
+        budget_per_hour: time(config.window.budget_per_hour),
         at_once: config.window.at_once,
-        ..trigger::WindowConfig::default()
     }
 }
 

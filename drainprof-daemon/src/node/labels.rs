@@ -21,8 +21,17 @@ pub const MAX_LABEL_CHARS: usize = 512;
 const MAX_UNIT_BYTES: usize = 255;
 /// What names of units end in.
 const UNIT_KINDS: [&str; 11] = [
-    ".service", ".scope", ".socket", ".mount", ".swap", ".automount", ".timer", ".path", ".target",
-    ".device", ".slice",
+    ".service",
+    ".scope",
+    ".socket",
+    ".mount",
+    ".swap",
+    ".automount",
+    ".timer",
+    ".path",
+    ".target",
+    ".device",
+    ".slice",
 ];
 
 impl Labels {

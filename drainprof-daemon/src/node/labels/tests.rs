@@ -30,9 +30,14 @@ fn units_of_the_system() {
         ("/system.slice/nginx.service", Some("nginx.service")),
         ("/system.slice/nginx.service/payload/worker.service", Some("nginx.service")),
         ("/system.slice/system-getty.slice/getty@tty1.service", Some("getty@tty1.service")),
-        ("/system.slice/system-postgresql.slice/postgresql@15-main.service", Some("postgresql@15-main.service")),
-        ("/system.slice/system-systemd\\x2dfsck.slice/systemd-fsck@dev-disk-by\\x2duuid-AB.service",
-         Some("systemd-fsck@dev-disk-by\\x2duuid-AB.service")),
+        (
+            "/system.slice/system-postgresql.slice/postgresql@15-main.service",
+            Some("postgresql@15-main.service"),
+        ),
+        (
+            "/system.slice/system-systemd\\x2dfsck.slice/systemd-fsck@dev-disk-by\\x2duuid-AB.service",
+            Some("systemd-fsck@dev-disk-by\\x2duuid-AB.service"),
+        ),
         ("/init.scope", Some("init.scope")),
         ("/machine.slice/machine-debian.scope", Some("machine-debian.scope")),
         ("/system.slice/_cgroup.service", Some("cgroup.service")),
@@ -55,7 +60,10 @@ fn units_of_users() {
         ("/session-2.scope", "session-2.scope"),
         ("/user@1000.service/init.scope", "init.scope"),
         ("/user@1000.service/app.slice/syncthing.service", "syncthing.service"),
-        ("/user@1000.service/app.slice/app-org.gnome.Terminal.slice/vte-spawn-1.scope", "vte-spawn-1.scope"),
+        (
+            "/user@1000.service/app.slice/app-org.gnome.Terminal.slice/vte-spawn-1.scope",
+            "vte-spawn-1.scope",
+        ),
         ("/user@1000.service/app.slice/syncthing.service/inner.scope", "syncthing.service"),
         ("/user@1000.service", "user@1000.service"),
     ];
@@ -76,12 +84,18 @@ fn containers() {
         (format!("/libpod_parent/libpod-{ID}"), None),
         (format!("/machine.slice/machine-libpod_pod_{OTHER}.slice/libpod-{ID}.scope"), None),
         (format!("/system.slice/web.service/libpod-payload-{ID}"), Some("web.service")),
-        (format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope"), Some("user@1000.service")),
+        (
+            format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope"),
+            Some("user@1000.service"),
+        ),
         (format!("/system.slice/nerdctl-{ID}.scope"), None),
         (format!("/system.slice/crio-{ID}.scope"), None),
         // A container with a systemd of its own, and one in a container.
         (format!("/system.slice/docker-{ID}.scope/init.scope"), Some("init.scope")),
-        (format!("/system.slice/docker-{ID}.scope/system.slice/nginx.service"), Some("nginx.service")),
+        (
+            format!("/system.slice/docker-{ID}.scope/system.slice/nginx.service"),
+            Some("nginx.service"),
+        ),
         (format!("/docker/{OTHER}/docker/{ID}"), None),
     ];
     for (path, unit) in cases {
@@ -112,8 +126,12 @@ fn no_containers() {
 fn pods() {
     let under = POD.replace('-', "_");
     let paths = [
-        format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice/cri-containerd-{ID}.scope"),
-        format!("/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{under}.slice/crio-{ID}.scope"),
+        format!(
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice/cri-containerd-{ID}.scope"
+        ),
+        format!(
+            "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{under}.slice/crio-{ID}.scope"
+        ),
         format!("/kubepods.slice/kubepods-pod{under}.slice/docker-{ID}.scope"),
         format!("/kubepods/burstable/pod{POD}/{ID}"),
         format!("/kubepods/pod{POD}/{ID}"),
@@ -121,9 +139,13 @@ fn pods() {
         format!("/system.slice/kubepods-burstable-pod{under}.slice:cri-containerd:{ID}"),
         // kind: a node that is itself a container.
         format!("/docker/{OTHER}/kubelet/kubepods/burstable/pod{POD}/{ID}"),
-        format!("/system.slice/docker-{OTHER}.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{under}.slice/cri-containerd-{ID}.scope"),
+        format!(
+            "/system.slice/docker-{OTHER}.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{under}.slice/cri-containerd-{ID}.scope"
+        ),
         // Seen from another control group namespace.
-        format!("/../../kubepods-burstable.slice/kubepods-burstable-pod{under}.slice/cri-containerd-{ID}.scope"),
+        format!(
+            "/../../kubepods-burstable.slice/kubepods-burstable-pod{under}.slice/cri-containerd-{ID}.scope"
+        ),
     ];
     for path in paths {
         let wanted = (None, Some(ID.to_owned()), Some(POD.to_owned()));

@@ -1,0 +1,53 @@
+//! The files of the configuration, which may be anything.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Bytes that a file can have.
+pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
+/// Files that the directory can have.
+pub const MAX_FILES: usize = 256;
+
+/// The files of the directory whose names end in `.toml`, in the order of their names.
+pub(super) fn files_in(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(format!("cannot list the directory: {error}")),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| format!("cannot list the directory: {error}"))?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] == b'.');
+        if !hidden && path.extension().is_some_and(|ending| ending == "toml") {
+            files.push(path);
+        }
+        if files.len() > MAX_FILES {
+            return Err(format!("it has more than {MAX_FILES} files"));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The text of a file that may be anything.
+pub(super) fn text_of(path: &Path) -> io::Result<String> {
+    // Without O_NONBLOCK, a named pipe would be waited for.
+    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::other(format!("byte {at} is not UTF-8 text"))
+    })
+}
