@@ -1,0 +1,164 @@
+//! States without a daemon: from the reports of an observer of our own.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{
+    growth::{MemoryReading, Pressure},
+    node::{Labels, NodeState, NodeTarget, SCHEMA, WindowRecord},
+    profile::Level,
+    report::{Report, Target},
+};
+
+/// How far back growth is looked for, seconds.
+const COURSE: f64 = 300.0;
+/// Too little to speak of growth: a shorter time than this, seconds, or fewer readings.
+const SHORTEST: f64 = 10.0;
+const FEWEST: usize = 5;
+/// Most readings that are kept of a process.
+const READINGS: usize = 1_500;
+
+/// What is known beside the report.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Pressure on the machine's memory.
+    pub pressure: Option<Pressure>,
+    /// The memory of each process.
+    pub memory: BTreeMap<u32, MemoryReading>,
+    /// Windows, oldest first.
+    pub windows: Vec<WindowRecord>,
+}
+
+/// A process's memory at some time: seconds of the observation, resident bytes, page faults since it began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Reading {
+    seconds: f64,
+    rss: u64,
+    faults: u64,
+}
+
+/// What earlier readings say of growth.
+#[derive(Clone, Debug, Default)]
+pub struct Courses {
+    readings: BTreeMap<(u32, u64), VecDeque<Reading>>,
+}
+
+impl Courses {
+    /// Takes the readings of this moment; what has no reading any more is forgotten.
+    pub fn take(&mut self, report: &Report, memory: &BTreeMap<u32, MemoryReading>) {
+        let mut kept = std::mem::take(&mut self.readings);
+        for target in &report.targets {
+            let Some(now) = memory.get(&target.pid) else { continue };
+            let key = (target.pid, target.start_time);
+            let mut course = kept.remove(&key).unwrap_or_default();
+            let seconds = report.window.seconds;
+            let faults = now.minor_faults.saturating_add(now.major_faults);
+            course.push_back(Reading { seconds, rss: now.rss_bytes, faults });
+            while course.len() > READINGS
+                || course.front().is_some_and(|first| seconds - first.seconds > COURSE)
+            {
+                course.pop_front();
+            }
+            self.readings.insert(key, course);
+        }
+    }
+
+    fn of(&self, target: &Target) -> Option<&VecDeque<Reading>> {
+        self.readings.get(&(target.pid, target.start_time))
+    }
+
+    /// The slope of the line of least squares through the resident bytes.
+    fn slope(&self, target: &Target) -> Option<f64> {
+        let course = self.of(target)?;
+        let length = course.back()?.seconds - course.front()?.seconds;
+        if course.len() < FEWEST || length < SHORTEST {
+            return None;
+        }
+        let count = course.len() as f64;
+        let time = course.iter().map(|reading| reading.seconds).sum::<f64>() / count;
+        let bytes = course.iter().map(|reading| reading.rss as f64).sum::<f64>() / count;
+        let (mut above, mut below) = (0.0, 0.0);
+        for reading in course {
+            let past = reading.seconds - time;
+            above += past * (reading.rss as f64 - bytes);
+            below += past * past;
+        }
+        (below > 0.0).then(|| above / below)
+    }
+
+    fn faults(&self, target: &Target) -> Option<f64> {
+        let course = self.of(target)?;
+        let mut latest = course.iter().rev();
+        let (now, before) = (latest.next()?, latest.next()?);
+        let seconds = now.seconds - before.seconds;
+        (seconds > 0.0).then(|| now.faults.saturating_sub(before.faults) as f64 / seconds)
+    }
+}
+
+/// The state of a node of which only this report is known.
+#[must_use]
+pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeState {
+    let window = report.window.seconds;
+    let targets = report.targets.iter().map(|target| of(target, courses, beside, window));
+    let mut targets: Vec<NodeTarget> = targets.collect();
+    targets.sort_by_key(|target| (target.pid, target.start_time));
+    NodeState {
+        schema: SCHEMA.to_owned(),
+        tool: report.tool.clone(),
+        unix_ms: beside.unix_ms,
+        uptime_seconds: window,
+        ready: true,
+        killed: false,
+        complete: report.complete,
+        // What a sample cannot know is not zero, and left out.
+        losses: report
+            .losses
+            .iter()
+            .filter_map(|(name, count)| Some((name.clone(), (*count)?)))
+            .collect(),
+        self_use: report.self_use,
+        pressure: beside.pressure,
+        targets,
+        counts: Vec::new(),
+        windows: beside.windows.clone(),
+    }
+}
+
+fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeTarget {
+    let ended = target.ended.is_some();
+    let memory = beside.memory.get(&target.pid).copied().filter(|_| !ended);
+    let slope = memory.and_then(|_| courses.slope(target));
+    let to_limit = memory.and_then(|memory| {
+        let room = memory.cgroup_limit_bytes?.checked_sub(memory.cgroup_bytes?)?;
+        slope.filter(|slope| *slope > 0.0).map(|slope| room as f64 / slope)
+    });
+    let level: Option<Level> = target.allocators.iter().map(|allocator| allocator.level).max();
+    #[allow(clippy::cast_sign_loss, reason = "a length of time; the cast saturates")]
+    let since = beside.unix_ms.saturating_sub((window * 1000.0) as u64);
+    NodeTarget {
+        pid: target.pid,
+        start_time: target.start_time,
+        comm: target.comm.clone(),
+        exe: target.exe.clone(),
+        labels: Labels {
+            exe: target.exe.rsplit('/').next().unwrap_or_default().to_owned(),
+            ..Labels::default()
+        },
+        level: level.filter(|_| !ended),
+        reason: match (ended, level) {
+            (true, _) => "it has ended; its counts stay".to_owned(),
+            (false, None) => "its probes were not hit yet".to_owned(),
+            (false, Some(_)) => "as asked for on the command line".to_owned(),
+        },
+        since_unix_ms: since,
+        memory,
+        rss_slope_bytes_per_second: slope,
+        seconds_to_limit: to_limit,
+        faults_per_second: memory.and_then(|_| courses.faults(target)),
+        cost: target.cost,
+        allocators: target.allocators.clone(),
+        findings: target.findings.clone(),
+        alerts: Vec::new(),
+    }
+}
