@@ -19,5 +19,6 @@ pub mod profile;
 pub mod report;
 pub mod symbolize;
 pub mod target;
+pub mod ui;
 pub mod unwind;
 pub mod watch;

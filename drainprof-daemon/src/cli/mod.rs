@@ -25,6 +25,7 @@ mod report;
 mod run;
 mod saved;
 mod symbols;
+mod top;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,7 @@ pub fn main() -> ExitCode {
         args::Command::Run(run) => run::main(run),
         args::Command::Report(report) => report::main(&report),
         args::Command::Diff(diff) => diff::main(&diff),
+        args::Command::Top(top) => top::main(&top),
         args::Command::Profile(profile) => profile::main(profile),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
         args::Command::Doctor(doctor) => doctor::main(&doctor),
