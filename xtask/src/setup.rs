@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 23] = [
+const PACKAGES: [&str; 24] = [
     "apache2-utils",
     "apt",
     "binutils",
@@ -31,6 +31,7 @@ const PACKAGES: [&str; 23] = [
     "sqlite3",
     "subversion",
     "systemtap-sdt-dev",
+    "tmux",
     "util-linux",
     "xz-utils",
 ];

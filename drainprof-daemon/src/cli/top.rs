@@ -29,8 +29,13 @@ pub(super) struct TopArgs {
           env = "DRAINPROF_INTERVAL")]
     interval: Duration,
     /// Without a daemon: profile to use, a name or a file. Default: all that match. May be given again.
-    #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',',
-          requires = "pid")]
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        env = "DRAINPROF_PROFILE",
+        value_delimiter = ',',
+        requires = "pid"
+    )]
     profile: Vec<String>,
     /// Without a daemon: how deep to look. Default: the cheapest at which the profile measures.
     #[arg(long, value_enum, env = "DRAINPROF_LEVEL", requires = "pid")]

@@ -81,7 +81,17 @@ mod tests {
         let names: Vec<_> = got.iter().map(|class| class.name).collect();
         assert_eq!(
             names,
-            ["≤ 1 ms", "≤ 10 ms", "≤ 100 ms", "≤ 1 s", "≤ 1 min", "≤ 1 h", "≤ 1 d", "> 1 d", "unknown"]
+            [
+                "≤ 1 ms",
+                "≤ 10 ms",
+                "≤ 100 ms",
+                "≤ 1 s",
+                "≤ 1 min",
+                "≤ 1 h",
+                "≤ 1 d",
+                "> 1 d",
+                "unknown"
+            ]
         );
         let sums = got.iter().fold((0, 0, 0), |(closed, open, retained), class| {
             (closed + class.closed, open + class.open, retained + class.retained)

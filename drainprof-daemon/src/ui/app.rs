@@ -169,7 +169,9 @@ impl App {
         let wanted = self.selected.as_ref();
         let same = |row: &Row<'_>| wanted.is_some_and(|wanted| *wanted == row.key());
         let process = |row: &Row<'_>| {
-            wanted.is_some_and(|key| (key.pid, key.start_time) == (row.target.pid, row.target.start_time))
+            wanted.is_some_and(|key| {
+                (key.pid, key.start_time) == (row.target.pid, row.target.start_time)
+            })
         };
         rows.iter().position(same).or_else(|| rows.iter().position(process)).unwrap_or_default()
     }
@@ -303,7 +305,9 @@ impl App {
                 let over = windows.iter().find(|window| window.pid == row.pid && window.has_report);
                 match over.map(|window| window.id) {
                     Some(id) => return Some(Action::Ask(Request::WindowReport { id })),
-                    None => self.say("no window on this process has left a report; w starts one", true),
+                    None => {
+                        self.say("no window on this process has left a report; w starts one", true)
+                    }
                 }
             }
             key => self.scroll(key),

@@ -2,7 +2,7 @@
 
 use super::{
     ages::ages,
-    numbers::{UNKNOWN, or_unknown},
+    numbers::{self, UNKNOWN, or_unknown},
     rows::Row,
 };
 use crate::{
@@ -93,7 +93,7 @@ pub(super) fn lines(row: &Row<'_>, windows: &[&WindowRecord], width: u16) -> Vec
     process(row, &mut out);
     alerts(row, &mut out);
     if let Some(allocator) = row.allocator {
-        numbers(row, allocator, &mut out);
+        counts(row, allocator, &mut out);
         sites(allocator, &mut out);
         histogram(allocator, &mut out);
     }
@@ -174,11 +174,14 @@ fn alerts(row: &Row<'_>, out: &mut Lines) {
     }
 }
 
-fn numbers(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
+fn counts(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
     let instance = allocator.instance.as_ref().map(|id| format!(" at {}", shown(id, 20)));
     let instance = instance.unwrap_or_default();
     let (profile, kind) = (shown(&allocator.profile, NAME), allocator.kind.name());
-    out.heading(format!("Allocator {profile}{instance}, kind {kind}, level {}", allocator.level.name()));
+    out.heading(format!(
+        "Allocator {profile}{instance}, kind {kind}, level {}",
+        allocator.level.name()
+    ));
     let granules = &allocator.granules;
     let now = row.rates;
     let dsr = |value| or_unknown(value, |value| units::dsr(Some(value)));
@@ -223,11 +226,13 @@ fn numbers(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
         Tone::Plain,
         &format!(
             "retained {} ({})  drained late {}  grows {}  in a day {}",
-            or_unknown(retention.granules, |granules| units::counted(granules, "granule", "granules")),
+            or_unknown(retention.granules, |granules| units::counted(
+                granules, "granule", "granules"
+            )),
             or_unknown(retention.bytes, units::bytes),
             or_unknown(retention.late_drained, |count| count.to_string()),
             or_unknown(retention.slope_bytes_per_second, units::byte_rate),
-            or_unknown(retention.forecast_bytes_per_day, |bytes| super::numbers::growth(bytes)),
+            or_unknown(retention.forecast_bytes_per_day, numbers::growth),
         ),
     );
     if let Some(verdict) = retention.verdict {
@@ -240,7 +245,10 @@ fn numbers(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
 fn sites(allocator: &Allocator, out: &mut Lines) {
     let Some(sites) = &allocator.sites else {
         out.heading("Who pins");
-        out.sentence(Tone::Plain, "call paths are known at level stacks only: w starts a window that has them");
+        out.sentence(
+            Tone::Plain,
+            "call paths are known at level stacks only: w starts a window that has them",
+        );
         return;
     };
     let total = allocator.sites_total.unwrap_or(sites.len() as u64);
@@ -309,7 +317,10 @@ fn histogram(allocator: &Allocator, out: &mut Lines) {
         out.plain("none was closed whose open was seen, and none is listed as open or retained");
         return;
     };
-    out.plain(format!("{:>9}  {:>6}  {:>8}  {:>10}  closed at this age", "age", "open", "retained", "closed"));
+    out.plain(format!(
+        "{:>9}  {:>6}  {:>8}  {:>10}  closed at this age",
+        "age", "open", "retained", "closed"
+    ));
     for class in classes {
         let bar = bar(class.closed, most);
         out.plain(format!(

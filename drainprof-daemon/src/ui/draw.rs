@@ -3,6 +3,8 @@
 mod table;
 mod windows;
 
+use std::fmt::Write as _;
+
 use ratatui::{
     Frame,
     layout::Rect,
@@ -46,7 +48,9 @@ impl App {
                         .into_iter()
                         .map(|line| Line::styled(line.text, self.tone(line.tone)))
                         .collect(),
-                    None => vec![Line::from("It is no longer there: the process has ended, or is not watched any more.")],
+                    None => vec![Line::from(
+                        "It is no longer there: the process has ended, or is not watched any more.",
+                    )],
                 };
                 scrolled(frame, body, lines, *scroll);
             }
@@ -87,14 +91,14 @@ impl App {
             units::duration(state.uptime_seconds)
         );
         let own = &state.self_use;
-        let cpu = numbers::or_unknown(own.cpu_ratio, units::percent);
-        text.push_str(&format!("  own CPU {cpu} RSS {}", units::bytes(own.rss_bytes)));
+        let cpu = numbers::or_unknown(own.cpu_ratio, numbers::share);
+        let rss = numbers::bytes(own.rss_bytes as f64);
+        // Writing to a String cannot fail.
+        let _ = write!(text, "  itself {cpu} CPU {rss}");
         if let Some(pressure) = &state.pressure {
-            text.push_str(&format!(
-                "  memory pressure {} some, {} full",
-                units::percent(pressure.some.avg10),
-                units::percent(pressure.full.avg10)
-            ));
+            let (some, full) = (pressure.some.avg10, pressure.full.avg10);
+            let _ =
+                write!(text, "  PSI {} some {} full", numbers::share(some), numbers::share(full));
         }
         Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
     }
@@ -125,10 +129,8 @@ impl App {
             rows.iter().map(|row| (row.target.pid, row.target.start_time)).collect();
         processes.sort_unstable();
         processes.dedup();
-        let first = match self.sort.ascends() == self.reversed {
-            true => "largest first",
-            false => "smallest first",
-        };
+        let descends = self.sort.ascends() == self.reversed;
+        let first = if descends { "largest first" } else { "smallest first" };
         let count = units::counted(processes.len() as u64, "process", "processes");
         let filter = if self.filter.is_empty() {
             String::new()
@@ -148,12 +150,21 @@ impl App {
             return Line::styled(message.text.clone(), self.tone(tone));
         }
         let progress = self.running().map(|(now, window)| {
-            format!("{}[{}] {}   ", shown(&window.comm, 20), window.pid, windows::progress(now, window))
+            format!(
+                "{}[{}] {}   ",
+                shown(&window.comm, 20),
+                window.pid,
+                windows::progress(now, window)
+            )
         });
         let keys = match &self.page {
-            Page::Table => "?:help  q:quit  Enter:detail  /:filter  <>:sort  w:window  Tab:windows  t:report",
+            Page::Table => {
+                "?:help q:quit Enter:detail /:filter <>:sort w:window Tab:windows t:report"
+            }
             Page::Windows { .. } => "Esc:back  Enter:report  w:another  ?:help",
-            Page::Detail { .. } => "Esc:back  ↑↓:scroll  w:window  Enter:its report  t:report  ?:help",
+            Page::Detail { .. } => {
+                "Esc:back  ↑↓:scroll  w:window  Enter:its report  t:report  ?:help"
+            }
             Page::Report { .. } | Page::Help { .. } => "Esc:back  ↑↓ PgUp PgDn:scroll",
         };
         Line::from(format!("{}{keys}", progress.unwrap_or_default()))
@@ -173,9 +184,12 @@ impl App {
 
     fn help(&self) -> Vec<Line<'static>> {
         HELP.iter()
-            .map(|(keys, what)| match keys.is_empty() {
-                true => Line::styled(*what, self.tone(Tone::Heading)),
-                false => Line::from(format!("  {keys:<12} {what}")),
+            .map(|(keys, what)| {
+                if keys.is_empty() {
+                    Line::styled(*what, self.tone(Tone::Heading))
+                } else {
+                    Line::from(format!("  {keys:<12} {what}"))
+                }
             })
             .collect()
     }
@@ -195,7 +209,8 @@ fn problem(state: &NodeState) -> Option<String> {
         return Some("KILL SWITCH thrown: nothing is attached, and nothing will be".to_owned());
     }
     if !state.complete {
-        let losses = state.losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
+        let losses =
+            state.losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
         let lost: Vec<String> = Health::from_names(&losses)
             .incomplete()
             .map(|line| format!("{} {}", shown(&line.name, 60), line.count))

@@ -97,7 +97,10 @@ mod tests {
         for (count, text) in cases {
             assert_eq!(bytes(count), text, "{count}");
         }
-        assert_eq!((growth(2048.0), growth(-2048.0), growth(0.0)), ("+2.0K".into(), "-2.0K".into(), "0B".into()));
+        assert_eq!(
+            (growth(2048.0), growth(-2048.0), growth(0.0)),
+            ("+2.0K".into(), "-2.0K".into(), "0B".into())
+        );
         assert_eq!(growth(0.2), "0B");
         let rates: [(f64, &str); 8] = [
             (0.0, "0"),
@@ -112,8 +115,14 @@ mod tests {
         for (count, text) in rates {
             assert_eq!(rate(count), text, "{count}");
         }
-        let shares: [(f64, &str); 6] =
-            [(0.0, "0%"), (0.000_1, "<.1%"), (0.012_34, "1.2%"), (0.5, "50%"), (4.0, "400%"), (1e6, ">9k%")];
+        let shares: [(f64, &str); 6] = [
+            (0.0, "0%"),
+            (0.000_1, "<.1%"),
+            (0.012_34, "1.2%"),
+            (0.5, "50%"),
+            (4.0, "400%"),
+            (1e6, ">9k%"),
+        ];
         for (count, text) in shares {
             assert_eq!(share(count), text, "{count}");
         }

@@ -35,11 +35,8 @@ const MAX_WIDTH: u16 = 160;
 impl Text {
     /// The report as the text exporter writes it, without colours.
     pub(super) fn of(report: &Report, width: u16) -> Self {
-        let style = Style {
-            colour: false,
-            width: width.clamp(MIN_WIDTH, MAX_WIDTH),
-            ..Style::default()
-        };
+        let style =
+            Style { colour: false, width: width.clamp(MIN_WIDTH, MAX_WIDTH), ..Style::default() };
         let mut bytes = Vec::new();
         let written = match export::format("text") {
             Some(format) => format.exporter.report(report, &style, &mut bytes),

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     growth::{MemoryReading, Pressure, Waiting},
-    node::{
-        Alert, AlertState, Labels, NodeState, NodeTarget, Outcome, SCHEMA, WindowRecord,
-    },
+    node::{Alert, AlertState, Labels, NodeState, NodeTarget, Outcome, SCHEMA, WindowRecord},
     profile::Level,
     report::{
         Allocator, Bucket, Cost, Finding, Frame, Granules, Growth, Kind, Lifetimes, OpenGranule,
@@ -154,11 +152,7 @@ pub(super) fn state() -> NodeState {
         }),
         targets: vec![
             hostile,
-            target(
-                512,
-                "pool",
-                vec![twin("0x7f0000001000", 0.99), twin("0x7f0000002000", 0.5)],
-            ),
+            target(512, "pool", vec![twin("0x7f0000001000", 0.99), twin("0x7f0000002000", 0.5)]),
             target(900, "heap", vec![slab]),
             service,
         ],

@@ -66,9 +66,8 @@ impl Socket {
 
     fn exchange(&mut self, request: &Request) -> Result<Result<Answer, Refusal>, SourceError> {
         let path = self.path.display().to_string();
-        let failed = |error| {
-            SourceError::because(format!("the daemon at {path} did not answer"), error)
-        };
+        let failed =
+            |error| SourceError::because(format!("the daemon at {path} did not answer"), error);
         let mut line = serde_json::to_vec(request)
             .map_err(|error| SourceError::new(format!("the request cannot be written: {error}")))?;
         line.push(b'\n');
@@ -149,7 +148,8 @@ mod tests {
     #[test]
     fn survives_what_goes_wrong() {
         let good = serde_json::json!({ "ok": Answer::State { state: Box::new(state()) } });
-        let refused = serde_json::json!({ "refused": { "refused": "not_now", "message": "a window runs" } });
+        let refused =
+            serde_json::json!({ "refused": { "refused": "not_now", "message": "a window runs" } });
         let (_directory, path) = daemon(vec![
             vec![format!("{good}\n"), format!("{refused}\n"), "garbage\n".to_owned()],
             vec!["{\"ok\":".to_owned()],

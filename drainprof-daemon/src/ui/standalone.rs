@@ -133,7 +133,8 @@ fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeT
         let room = memory.cgroup_limit_bytes?.checked_sub(memory.cgroup_bytes?)?;
         slope.filter(|slope| *slope > 0.0).map(|slope| room as f64 / slope)
     });
-    let level: Option<Level> = target.allocators.iter().map(|allocator| allocator.level).max();
+    let level = target.allocators.iter().map(|allocator| allocator.level).max();
+    let level = level.or_else(|| placed(target));
     #[allow(clippy::cast_sign_loss, reason = "a length of time; the cast saturates")]
     let since = beside.unix_ms.saturating_sub((window * 1000.0) as u64);
     NodeTarget {
@@ -148,7 +149,10 @@ fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeT
         level: level.filter(|_| !ended),
         reason: match (ended, level) {
             (true, _) => "it has ended; its counts stay".to_owned(),
-            (false, None) => "its probes were not hit yet".to_owned(),
+            (false, None) => "no probe is in it".to_owned(),
+            (false, Some(_)) if target.allocators.is_empty() => {
+                "its probes were not hit yet".to_owned()
+            }
             (false, Some(_)) => "as asked for on the command line".to_owned(),
         },
         since_unix_ms: since,
@@ -161,4 +165,11 @@ fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeT
         findings: target.findings.clone(),
         alerts: Vec::new(),
     }
+}
+
+/// The level of probes that were not hit yet, as far as they tell.
+fn placed(target: &Target) -> Option<Level> {
+    let objects = target.probes.iter().any(|probe| matches!(probe.role.as_str(), "alloc" | "free"));
+    let level = if objects { Level::Objects } else { Level::Boundary };
+    (!target.probes.is_empty()).then_some(level)
 }

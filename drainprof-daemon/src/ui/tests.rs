@@ -59,7 +59,9 @@ fn table(app: &mut App) -> Vec<String> {
 
 fn first_words(app: &mut App) -> Vec<String> {
     let rows = table(app);
-    rows.iter().map(|row| row.trim_start_matches(['>', '!', ' ']).split(' ').next().unwrap().to_owned()).collect()
+    rows.iter()
+        .map(|row| row.trim_start_matches(['>', '!', ' ']).split(' ').next().unwrap().to_owned())
+        .collect()
 }
 
 /// The table on a small and on a wide screen: rates are differences of two states, what is not known is a dash, and
@@ -84,6 +86,7 @@ fn details() {
     app.key(Key::End);
     press(&mut app, "\n");
     insta::assert_snapshot!("detail_without_probes", picture(&mut app, 80, 24));
+    app.resized(80, 8);
     app.key(Key::End);
     assert!(picture(&mut app, 80, 8).contains("Windows"), "scrolled to the end");
 }
@@ -110,7 +113,10 @@ fn sorting() {
     press(&mut app, "d");
     assert_eq!(first_words(&mut app), ["512", "4242", "512", "99", "900"], "the worst DSR first");
     press(&mut app, "r");
-    let dsr: Vec<String> = table(&mut app).iter().map(|row| row.split_whitespace().nth(3).unwrap_or_default().to_owned()).collect();
+    let dsr: Vec<String> = table(&mut app)
+        .iter()
+        .map(|row| row.chars().skip(29).take(6).collect::<String>().trim().to_owned())
+        .collect();
     assert_eq!(dsr, ["0.9900", "0.7526", "0.5000", "–", "–"], "unknown last in either order");
     for sort in super::Sort::ALL {
         app.sort_by(sort);
@@ -160,13 +166,12 @@ fn typing_is_not_commanding() {
 #[test]
 fn windows() {
     let mut app = running(80, 24);
-    assert_eq!(
-        press(&mut app, "w"),
-        [Action::Ask(Request::Diagnose { pid: 4242, seconds: None })]
-    );
+    assert_eq!(press(&mut app, "w"), [Action::Ask(Request::Diagnose { pid: 4242, seconds: None })]);
     app.answered(Err(Refusal::NotNow { message: "a window on 4242 runs already".to_owned() }));
     assert!(picture(&mut app, 80, 24).contains("runs already"));
-    app.answered(Ok(Answer::Window { window: samples::window(3, Outcome::Running, samples::BEGAN) }));
+    app.answered(Ok(Answer::Window {
+        window: samples::window(3, Outcome::Running, samples::BEGAN),
+    }));
     assert!(picture(&mut app, 80, 24).contains("window 3 on svc[4242] has begun"));
     let mut over = later();
     over.unix_ms += 1;
@@ -217,7 +222,7 @@ fn pages_do_not_pile_up() {
 #[test]
 fn no_rates_from_nothing() {
     let closes = |app: &mut App| {
-        press(app, "/svc\n");
+        press(app, "\u{1b}/svc\n");
         table(app)[0].split_whitespace().nth(4).unwrap().to_owned()
     };
     let mut app = running(80, 24);
@@ -289,8 +294,14 @@ fn keys() -> impl Strategy<Value = Key> {
 
 fn anything() -> impl Strategy<Value = f64> {
     prop_oneof![
-        Just(f64::NAN), Just(f64::INFINITY), Just(-f64::MAX), Just(f64::MAX), Just(0.0), Just(-0.0),
-        Just(f64::MIN_POSITIVE), -1e12..1e12,
+        Just(f64::NAN),
+        Just(f64::INFINITY),
+        Just(-f64::MAX),
+        Just(f64::MAX),
+        Just(0.0),
+        Just(-0.0),
+        Just(f64::MIN_POSITIVE),
+        -1e12..1e12,
     ]
 }
 
@@ -345,11 +356,11 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Whatever comes, on whatever screen, there is a picture, and it holds no control character.
     #[test]
-    fn always_a_picture(steps in proptest::collection::vec(steps(), 1..40)) {
+    fn always_a_picture(steps in proptest::collection::vec(steps(), 1..25)) {
         let mut app = app();
         let (mut width, mut height) = (20, 5);
         for step in steps {

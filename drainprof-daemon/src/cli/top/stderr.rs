@@ -35,7 +35,9 @@ impl Drop for Held {
         // There is nobody to tell if this fails.
         let _ = dup2_stderr(&terminal);
         let mut text = Vec::new();
-        if file.seek(SeekFrom::Start(0)).is_ok() && (&file).take(MOST).read_to_end(&mut text).is_ok() {
+        if file.seek(SeekFrom::Start(0)).is_ok()
+            && (&file).take(MOST).read_to_end(&mut text).is_ok()
+        {
             let _ = io::stderr().write_all(&text);
         }
     }

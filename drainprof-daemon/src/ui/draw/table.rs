@@ -57,7 +57,7 @@ const COLUMNS: [Shape; 15] = [
     shape(Column::Sorted(Sort::Rss), "rss", 5, 9),
     shape(Column::Sorted(Sort::Slope), "rss/s", 6, 5),
     shape(Column::Faults, "faults/s", 8, 2),
-    shape(Column::Sorted(Sort::Level), "lvl", 4, 8),
+    shape(Column::Sorted(Sort::Level), "lvl", 3, 8),
     shape(Column::Sorted(Sort::Cost), "cost", 5, 7),
 ];
 
@@ -192,9 +192,9 @@ fn text(column: Column, row: &Row<'_>, selected: bool, width: u16) -> String {
             or_unknown(row.level().and(row.target.cost.cpu_ratio), numbers::share)
         }
         Column::Pinned => or_unknown(rates, |rates| numbers::rate(rates.pinned)),
-        Column::Open => or_unknown(row.allocator, |allocator| {
-            numbers::count(allocator.granules.open_now)
-        }),
+        Column::Open => {
+            or_unknown(row.allocator, |allocator| numbers::count(allocator.granules.open_now))
+        }
         Column::Faults => or_unknown(row.target.faults_per_second, numbers::rate),
         Column::Kind => or_unknown(row.allocator, |allocator| allocator.kind.name().to_owned()),
     }
@@ -204,7 +204,11 @@ fn text(column: Column, row: &Row<'_>, selected: bool, width: u16) -> String {
 fn allocator(row: &Row<'_>, width: usize) -> String {
     let Some((profile, instance)) = row.profile() else { return numbers::UNKNOWN.to_owned() };
     let profile = shown(profile, NAME);
-    let twins = row.target.allocators.iter().filter(|twin| Some(twin.profile.as_str()) == row.profile().map(|p| p.0));
+    let twins = row
+        .target
+        .allocators
+        .iter()
+        .filter(|twin| Some(twin.profile.as_str()) == row.profile().map(|p| p.0));
     let Some(instance) = instance.filter(|_| twins.count() > 1) else { return profile };
     let instance = shown(instance, NAME);
     let digits: Vec<char> = instance.chars().rev().take(4).collect();

@@ -22,7 +22,8 @@ const BAR: usize = 10;
 pub(super) fn draw(app: &App, frame: &mut Frame<'_>, area: Rect) {
     let windows = app.windows();
     if windows.is_empty() {
-        let text = "no window so far: w in the list of processes starts one on the selected process";
+        let text =
+            "no window so far: w in the list of processes starts one on the selected process";
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
