@@ -23,7 +23,7 @@ fn top(screen: &Screen, pids: &[u32], more: &str) -> Result<()> {
     let profile = environment::profile("arena");
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     screen.command(&format!(
-        "NO_COLOR=1 {} top -i 200ms --profile {profile} -p {} {more}; stty -a; echo LEFT",
+        "NO_COLOR=1 {} top -i 200ms --profile {profile} -p {} {more}; code=$?; stty -a; echo LEFT:$code",
         binary.display(),
         pids.join(",")
     ))
@@ -40,7 +40,7 @@ fn line(screen: &str, pid: u32) -> Option<&str> {
 
 /// The terminal is as a program finds it: one screen, a cursor, lines and an echo.
 fn is_restored(screen: &Screen) -> Result<()> {
-    let text = screen.until("the end of top", |text| text.lines().any(|line| line == "LEFT"))?;
+    let text = screen.until("the end of top", |text| text.lines().any(|line| line == "LEFT:0"))?;
     for mode in [" icanon", " echo", " isig", " opost"] {
         assert!(text.contains(mode), "{mode} is off:\n{text}");
     }
@@ -55,7 +55,7 @@ fn shows_the_truth() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
-    let path = environment::target("psweep")?;
+    let path = environment::target("steps")?;
     let (mut leaks, mut steps) = (service()?, Target::start("steps", &[])?);
     let (leaking, stepping) = (leaks.pid(), steps.pid());
     let screen = Screen::start(80, 24)?;
@@ -102,16 +102,15 @@ fn shows_the_truth() -> Result<()> {
     screen.shows("Ages of granules")?;
     screen.press(&["Escape"])?;
     let dsr = drainprof::report::units::dsr(Some(drainable as f64 / 2000.0));
-    let text = screen.until("the DSR", |text| line(text, leaking).is_some())?;
-    let row = line(&text, leaking).context("it was there")?;
-    assert!(row.contains(&format!(" {dsr} ")) && row.contains(" off "), "{row}");
+    screen.until(&format!("DSR {dsr}, and the end"), |text| {
+        line(text, leaking)
+            .is_some_and(|line| line.contains(&format!(" {dsr} ")) && line.contains(" off "))
+    })?;
 
-    let changed = |pid| elf::changed_text_bytes(pid, &environment::target("steps")?);
-    assert!(changed(stepping)? > 0, "probes show in the text");
+    assert!(elf::changed_text_bytes(stepping, &path)? > 0, "probes show in the text");
     screen.press(&["q"])?;
     is_restored(&screen)?;
-    assert_eq!(changed(stepping)?, 0, "no probe is left");
-    assert!(path.is_file());
+    assert_eq!(elf::changed_text_bytes(stepping, &path)?, 0, "no probe is left");
     Ok(())
 }
 
@@ -124,7 +123,6 @@ fn stops_and_comes_back() -> Result<()> {
     let mut target = Target::start("steps", &[])?;
     let pid = target.pid();
     let screen = Screen::start(80, 24)?;
-    screen.command("stty tostop")?;
     let binary = environment::drainprof()?;
     let profile = environment::profile("arena");
     let command =
@@ -147,7 +145,7 @@ fn stops_and_comes_back() -> Result<()> {
     let top = *screen.children()?.first().context("top runs")?;
     kill(Pid::from_raw(top.cast_signed()), Signal::SIGTERM)?;
     screen.until("the prompt", |text| text.trim_end().ends_with(PROMPT))?;
-    screen.command("stty -a; echo LEFT")?;
+    screen.command("code=$?; stty -a; echo LEFT:$code")?;
     is_restored(&screen)
 }
 

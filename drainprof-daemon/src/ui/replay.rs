@@ -76,3 +76,28 @@ impl Source for Replay {
         Ok(Err(Refusal::Failed { message }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::samples::{later, state};
+
+    /// States come in their order, the last stays, and what is no state is said with its line.
+    #[test]
+    fn lines() {
+        let text = |state: &NodeState| serde_json::to_string(state).unwrap();
+        let good = format!("{}\n{}\n", text(&state()), text(&later()));
+        let mut replay = Replay::new(std::io::Cursor::new(good), Duration::ZERO);
+        assert_eq!(replay.poll().unwrap(), Some(state()));
+        assert_eq!(replay.poll().unwrap(), Some(later()));
+        assert!(replay.poll().unwrap().is_none() && replay.poll().unwrap().is_none());
+        assert!(replay.ask(&Request::State).unwrap().is_err());
+        let newer = NodeState { schema: "drainprof.node/9".to_owned(), ..state() };
+        for (bad, says) in [("nonsense\n".to_owned(), "line 1"), (text(&newer), "drainprof.node/9")]
+        {
+            let mut replay = Replay::new(std::io::Cursor::new(bad), Duration::ZERO);
+            let error = replay.poll().unwrap_err().in_full();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

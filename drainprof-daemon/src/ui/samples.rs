@@ -8,8 +8,8 @@ use crate::{
     profile::Level,
     report::{
         Allocator, Bucket, Cost, Finding, Frame, Granules, Growth, Kind, Lifetimes, OpenGranule,
-        Overdue, PathEnd, PinClass, PinnedGranule, Pins, Retention, SelfUse, Site, SiteFrame, Tool,
-        Weight,
+        Overdue, PathEnd, PinClass, PinnedGranule, Pins, Report, Retention, SelfUse, Site,
+        SiteFrame, Tool, Weight,
     },
 };
 
@@ -252,4 +252,21 @@ fn leaking() -> Allocator {
         sites_total: Some(3),
         ..allocator("epoch-demo")
     }
+}
+
+/// A report without a process.
+pub(super) fn report() -> Report {
+    let text = serde_json::json!({
+        "schema": "drainprof.report/1",
+        "tool": { "name": "drainprof", "version": "0.1.0" },
+        "host": { "kernel": "" },
+        "complete": true,
+        "losses": {},
+        "window": { "seconds": 60.0 },
+        "self": { "cpu_seconds": 0.0, "cpu_ratio": null, "rss_bytes": 0, "peak_rss_bytes": 0, "map_bytes": 0 },
+        "symbols": null,
+        "findings": [],
+        "targets": [],
+    });
+    serde_json::from_value(text).unwrap()
 }

@@ -173,3 +173,84 @@ fn placed(target: &Target) -> Option<Level> {
     let level = if objects { Level::Objects } else { Level::Boundary };
     (!target.probes.is_empty()).then_some(level)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        report::Ended,
+        ui::samples::{allocator, report},
+    };
+
+    /// A report of one process after so many seconds.
+    fn after(seconds: f64) -> Report {
+        let mut report = report();
+        report.window.seconds = seconds;
+        report.losses.insert("granule_map_full".to_owned(), Some(2));
+        report.losses.insert("ring_full".to_owned(), None);
+        let target = serde_json::json!({
+            "target": 0, "pid": 7, "start_time": 1, "comm": "svc", "exe": "/usr/bin/svc",
+            "began": { "how": "attached" }, "ended": null, "rss_bytes": null, "findings": [],
+            "cost": { "hits": 0, "cpu_seconds": 0.0, "cpu_ratio": null, "measured": true },
+            "probes": [], "allocators": [],
+        });
+        report.targets = vec![serde_json::from_value(target).unwrap()];
+        report.targets[0].allocators = vec![allocator("arena")];
+        report
+    }
+
+    fn reading(rss_bytes: u64, minor_faults: u64) -> BTreeMap<u32, MemoryReading> {
+        let cgroup = (Some(1_000), Some(21_000));
+        let (cgroup_bytes, cgroup_limit_bytes) = cgroup;
+        let more = MemoryReading { cgroup_bytes, cgroup_limit_bytes, ..MemoryReading::default() };
+        BTreeMap::from([(7, MemoryReading { rss_bytes, minor_faults, ..more })])
+    }
+
+    /// Steady growth is told exactly, but not before there is enough of it; it is forgotten with the process.
+    #[test]
+    fn growth_of_memory() {
+        let mut courses = Courses::default();
+        let mut shown = Vec::new();
+        for second in 0..20_u32 {
+            let report = after(f64::from(second));
+            let memory = reading(50_000 + 100 * u64::from(second), 30 * u64::from(second));
+            courses.take(&report, &memory);
+            let beside = Beside { memory, ..Beside::default() };
+            shown.push(state_of(&report, &courses, &beside).targets.remove(0));
+        }
+        assert_eq!(shown[9].rss_slope_bytes_per_second, None);
+        let slope = shown[19].rss_slope_bytes_per_second.unwrap();
+        assert!((slope - 100.0).abs() < 1e-6, "{slope}");
+        let limit = shown[19].seconds_to_limit.unwrap();
+        assert!((limit - 200.0).abs() < 1e-6, "{limit}");
+        assert_eq!((shown[0].faults_per_second, shown[1].faults_per_second), (None, Some(30.0)));
+        courses.take(&after(20.0), &BTreeMap::new());
+        assert!(courses.readings.is_empty());
+    }
+
+    /// A process that has ended keeps its counts and has no level and no memory; what a sample cannot know is not 0.
+    #[test]
+    fn ended() {
+        let mut report = after(3.0);
+        let beside = Beside { memory: reading(1, 1), unix_ms: 10_000, ..Beside::default() };
+        let state = state_of(&report, &Courses::default(), &beside);
+        assert_eq!(state.losses, BTreeMap::from([("granule_map_full".to_owned(), 2)]));
+        let target = &state.targets[0];
+        assert_eq!((target.level, target.since_unix_ms), (Some(Level::Boundary), 7_000));
+        assert_eq!(
+            (target.memory.map(|memory| memory.rss_bytes), target.labels.exe.as_str()),
+            (Some(1), "svc")
+        );
+        report.targets[0].ended = Some(Ended::Exit { code: Some(0), signal: None });
+        let state = state_of(&report, &Courses::default(), &beside);
+        let target = &state.targets[0];
+        assert_eq!((target.level, target.memory, target.allocators.len()), (None, None, 1));
+        report.targets[0].ended = None;
+        report.targets[0].allocators.clear();
+        let state = state_of(&report, &Courses::default(), &beside);
+        assert_eq!(
+            (state.targets[0].level, state.targets[0].reason.as_str()),
+            (None, "no probe is in it")
+        );
+    }
+}

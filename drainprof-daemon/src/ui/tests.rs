@@ -6,11 +6,11 @@ use ratatui::{Terminal, backend::TestBackend};
 use super::{
     app::{Action, App, Look},
     keys::Key,
-    samples::{self, allocator, later, state, target},
+    samples::{self, allocator, later, report, state, target},
 };
 use crate::{
     node::{Answer, NodeState, Outcome, Refusal, Request},
-    report::{Allocator, Report, Retention},
+    report::{Allocator, Retention},
 };
 
 fn app() -> App {
@@ -186,22 +186,6 @@ fn windows() {
     assert!(shown.contains("report"), "{shown}");
     // Back to the windows, to the table, and out.
     assert_eq!(press(&mut app, "qqq"), [Action::Quit]);
-}
-
-fn report() -> Report {
-    let text = serde_json::json!({
-        "schema": "drainprof.report/1",
-        "tool": { "name": "drainprof", "version": "0.1.0" },
-        "host": { "kernel": "" },
-        "complete": true,
-        "losses": {},
-        "window": { "seconds": 60.0 },
-        "self": { "cpu_seconds": 0.0, "cpu_ratio": null, "rss_bytes": 0, "peak_rss_bytes": 0, "map_bytes": 0 },
-        "symbols": null,
-        "findings": [],
-        "targets": [],
-    });
-    serde_json::from_value(text).unwrap()
 }
 
 /// The pages that are open do not pile up, however often one is opened.
