@@ -157,7 +157,7 @@ fn a_window_names_who_pins() -> Result<()> {
     }
     let mut target = Target::start("steps", &[])?;
     let pid = target.pid();
-    let screen = Screen::start(100, 40)?;
+    let screen = Screen::start(100, 100)?;
     top(&screen, &[pid], "--level objects --window 3s")?;
     screen.until("the process", |text| line(text, pid).is_some())?;
     screen.types("w")?;
@@ -167,9 +167,8 @@ fn a_window_names_who_pins() -> Result<()> {
     screen.press(&["Tab"])?;
     screen.shows("finished, report")?;
     screen.press(&["Enter"])?;
-    let report = screen.shows("stacks")?;
-    assert!(report.contains("arena"), "{report}");
-    screen.press(&["End"])?;
+    let report = screen.shows("level stacks")?;
+    assert!(report.contains("2 pinned, 0 unknown") && report.contains("steps.c:"), "{report}");
     screen.types("qqq")?;
     is_restored(&screen)
 }

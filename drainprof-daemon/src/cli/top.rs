@@ -22,23 +22,17 @@ pub(super) struct TopArgs {
           value_parser = clap::value_parser!(u32).range(1..))]
     pid: Vec<u32>,
     /// The daemon's control socket.
-    #[arg(long, value_name = "PATH", default_value = Socket::DEFAULT, env = "DRAINPROF_SOCKET")]
+    #[arg(long, value_name = "PATH", default_value = Socket::DEFAULT)]
     socket: PathBuf,
     /// Time between two states.
     #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "1s",
           env = "DRAINPROF_INTERVAL")]
     interval: Duration,
     /// Without a daemon: profile to use, a name or a file. Default: all that match. May be given again.
-    #[arg(
-        long,
-        value_name = "NAME|FILE",
-        env = "DRAINPROF_PROFILE",
-        value_delimiter = ',',
-        requires = "pid"
-    )]
+    #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
     profile: Vec<String>,
     /// Without a daemon: how deep to look. Default: the cheapest at which the profile measures.
-    #[arg(long, value_enum, env = "DRAINPROF_LEVEL", requires = "pid")]
+    #[arg(long, value_enum, env = "DRAINPROF_LEVEL")]
     level: Option<LevelArg>,
     /// Without a daemon: how long a diagnostic window lasts.
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
