@@ -25,5 +25,6 @@ pub mod store;
 pub mod symbolize;
 pub mod target;
 pub mod trigger;
+pub mod ui;
 pub mod unwind;
 pub mod watch;

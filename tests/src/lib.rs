@@ -21,6 +21,7 @@ pub mod preload;
 pub mod process;
 pub mod redis;
 pub mod runtimes;
+pub mod screen;
 pub mod shipped;
 pub mod subversion;
 pub mod talloc;

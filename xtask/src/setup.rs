@@ -32,6 +32,7 @@ const PACKAGES: [&str; 24] = [
     "sqlite3",
     "subversion",
     "systemtap-sdt-dev",
+    "tmux",
     "util-linux",
     "xz-utils",
 ];

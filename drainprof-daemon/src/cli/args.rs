@@ -5,8 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    config::ConfigArgs, daemon::DaemonArgs, diff::DiffArgs, discover::DiscoverArgs,
-    filter::FilterArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs,
+    config::ConfigArgs, daemon::DaemonArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
 };
 use crate::{
     account::Duty,
@@ -59,6 +58,13 @@ Nothing is attached. Prices are remembered ones (`drainprof calibrate`), or anot
   drainprof run -o json -O report.json --profile ./svc.toml -- ./svc
   drainprof run --follow-forks -- nginx -g 'daemon off;'")]
     Run(RunArgs),
+    /// Show processes and their allocators on the terminal, as they are now.
+    #[command(after_help = "Examples:
+  drainprof top                       what the daemon watches
+  drainprof top -p 4242               one process, without a daemon
+  drainprof top --socket ./control.sock
+Press ? for the keys.")]
+    Top(TopArgs),
     /// Show saved reports again: in another format, or only a part of them. Needs no privileges.
     #[command(after_help = "Examples:
   drainprof report svc.json                       as text

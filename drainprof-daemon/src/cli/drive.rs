@@ -34,7 +34,7 @@ const SETTLE_TRIES: u32 = 50;
 /// How often the maps are looked at for room, however rarely anything is shown.
 const RELIEF: Duration = Duration::from_millis(200);
 /// While targets run, so many events may happen between the first and the last counter that is read.
-const SLACK: u64 = u64::MAX / 4;
+pub(super) const SLACK: u64 = u64::MAX / 4;
 
 /// Something that happened while driving.
 pub(super) enum Happening {
@@ -501,7 +501,7 @@ impl Driver {
 }
 
 /// Takes events that have come: whether there were any. New processes are added to `follow`.
-fn take(
+pub(super) fn take(
     observer: &mut Observer,
     follow: &mut Vec<u32>,
     mut pass_on: impl FnMut(&Observer, EventKind, &Event),

@@ -29,6 +29,7 @@ mod report;
 mod run;
 mod saved;
 mod symbols;
+mod top;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,7 @@ pub fn main() -> ExitCode {
         args::Command::Run(run) => run::main(run),
         args::Command::Report(report) => report::main(&report),
         args::Command::Diff(diff) => diff::main(&diff),
+        args::Command::Top(top) => top::main(&top),
         args::Command::Profile(profile) => profile::main(profile),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
         args::Command::Config(config) => config::main(&config),

@@ -29,7 +29,7 @@ pub(super) fn init_talk(verbose: u8) {
         .init();
 }
 
-fn no_color() -> Option<()> {
+pub(super) fn no_color() -> Option<()> {
     std::env::var_os("NO_COLOR").filter(|value| !value.is_empty()).map(drop)
 }
 

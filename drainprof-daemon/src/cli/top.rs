@@ -1,0 +1,98 @@
+//! `drainprof top`: chooses where states come from, and gives the terminal to `ui`.
+
+mod live;
+mod memory;
+mod stderr;
+
+use std::{fs::File, io::IsTerminal as _, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    args::{CacheArgs, LevelArg, ObserveArgs, SitesArg, duration},
+    exit::{Failure, code},
+    output,
+};
+use crate::ui::{App, Look, Replay, Socket, Source, shell};
+
+#[derive(clap::Args, Debug)]
+pub(super) struct TopArgs {
+    /// Look at this process without a daemon; may be given again. Default: what the daemon watches.
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', conflicts_with = "socket",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Vec<u32>,
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = Socket::DEFAULT)]
+    socket: PathBuf,
+    /// Time between two states.
+    #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "1s",
+          env = "DRAINPROF_INTERVAL")]
+    interval: Duration,
+    /// Without a daemon: profile to use, a name or a file. Default: all that match. May be given again.
+    #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
+    profile: Vec<String>,
+    /// Without a daemon: how deep to look. Default: the cheapest at which the profile measures.
+    #[arg(long, value_enum, env = "DRAINPROF_LEVEL")]
+    level: Option<LevelArg>,
+    /// Without a daemon: how long a diagnostic window lasts.
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
+    window: Duration,
+    /// Show recorded states, one JSON document a line, one in each interval.
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with_all = ["pid", "socket"])]
+    replay: Option<PathBuf>,
+    #[command(flatten)]
+    cache: CacheArgs,
+}
+
+/// States are not asked for more often.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// Shows states until the user leaves.
+pub(super) fn main(args: &TopArgs) -> Result<u8> {
+    if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+        let text = "top needs a terminal for its input and its output; without one, use \
+                    `drainprof attach -p PID -d TIME`";
+        return Err(Failure::new(code::USAGE, text).into());
+    }
+    let period = args.interval.max(SHORTEST);
+    if let Some(path) = &args.replay {
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        show(&mut Replay::new(file, period))?;
+    } else if args.pid.is_empty() {
+        let socket = Socket::connect(&args.socket, period).map_err(|error| {
+            let text = format!(
+                "{}; start one with `drainprof daemon`, name its socket with --socket, or look at a \
+                 process without one: `drainprof top -p PID`",
+                error.in_full()
+            );
+            Failure::new(code::FAILURE, text)
+        });
+        show(&mut socket?)?;
+    } else {
+        let mut live = live::Live::start(observe(args), &args.pid, period, args.window)?;
+        let shown = show(&mut live);
+        // Whatever happened, no probe stays.
+        live.finish();
+        shown?;
+    }
+    Ok(code::OK)
+}
+
+fn observe(args: &TopArgs) -> ObserveArgs {
+    ObserveArgs {
+        profile: args.profile.clone(),
+        level: args.level,
+        no_symbols: false,
+        ..ObserveArgs::for_check("", None, SitesArg::Cheapest, args.cache.clone())
+    }
+}
+
+fn show(source: &mut dyn Source) -> Result<()> {
+    let mut app =
+        App::new(Look { source: source.name().to_owned(), colour: output::no_color().is_none() });
+    // What the log says would be written across the picture.
+    let held = stderr::Held::hold().context("cannot hold the messages back")?;
+    let shown = shell::run(&mut app, source);
+    drop(held);
+    shown.context("the terminal failed")
+}

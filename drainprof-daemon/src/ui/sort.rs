@@ -1,0 +1,130 @@
+//! The orders in which rows can stand.
+
+use std::cmp::Ordering;
+
+use super::rows::Row;
+
+/// What rows are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Process id.
+    Pid,
+    /// The process's name.
+    Process,
+    /// The profile, and the instance.
+    Allocator,
+    /// The DSR, the worst first.
+    Dsr,
+    /// Closes per second.
+    Closes,
+    /// Retained bytes.
+    Retained,
+    /// Foreseen growth of retention.
+    Forecast,
+    /// Resident memory.
+    Rss,
+    /// Its growth.
+    Slope,
+    /// The level.
+    Level,
+    /// What the probes cost.
+    Cost,
+}
+
+impl Sort {
+    /// All of them, as the columns stand.
+    pub const ALL: [Self; 11] = [
+        Self::Pid,
+        Self::Process,
+        Self::Allocator,
+        Self::Dsr,
+        Self::Closes,
+        Self::Retained,
+        Self::Forecast,
+        Self::Rss,
+        Self::Slope,
+        Self::Level,
+        Self::Cost,
+    ];
+
+    /// The key that chooses it.
+    pub(super) const fn letter(self) -> char {
+        match self {
+            Self::Pid => 'p',
+            Self::Process => 'n',
+            Self::Allocator => 'a',
+            Self::Dsr => 'd',
+            Self::Closes => 'c',
+            Self::Retained => 'b',
+            Self::Forecast => 'f',
+            Self::Rss => 'm',
+            Self::Slope => 'g',
+            Self::Level => 'l',
+            Self::Cost => 'x',
+        }
+    }
+
+    /// Its name, for the line above the table.
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Pid => "pid",
+            Self::Process => "process",
+            Self::Allocator => "allocator",
+            Self::Dsr => "DSR",
+            Self::Closes => "closes per second",
+            Self::Retained => "bytes retained",
+            Self::Forecast => "forecast",
+            Self::Rss => "RSS",
+            Self::Slope => "growth of RSS",
+            Self::Level => "level",
+            Self::Cost => "cost",
+        }
+    }
+
+    /// Whether the smallest stands first unless reversed: of names all, and of the DSR the worst.
+    pub(super) const fn ascends(self) -> bool {
+        matches!(self, Self::Pid | Self::Process | Self::Allocator | Self::Dsr)
+    }
+
+    /// The neighbour `by` places on, around the ends.
+    pub(super) fn neighbour(self, forward: bool) -> Self {
+        let count = Self::ALL.len();
+        let here = Self::ALL.iter().position(|sort| *sort == self).unwrap_or_default();
+        Self::ALL[(here + if forward { 1 } else { count - 1 }) % count]
+    }
+
+    /// Which of two rows stands first. What is not known stands last, in either order.
+    pub(super) fn order(self, reversed: bool, a: &Row<'_>, b: &Row<'_>) -> Ordering {
+        let descends = self.ascends() == reversed;
+        let turned = |order: Ordering| if descends { order.reverse() } else { order };
+        let order = match self {
+            Self::Pid => turned(a.target.pid.cmp(&b.target.pid)),
+            Self::Process => turned(a.target.comm.cmp(&b.target.comm)),
+            Self::Allocator => known(a.profile(), b.profile(), |a, b| turned(a.cmp(b))),
+            _ => known(self.number(a), self.number(b), |a, b| turned(a.total_cmp(b))),
+        };
+        order.then_with(|| a.rank().cmp(&b.rank()))
+    }
+
+    fn number(self, row: &Row<'_>) -> Option<f64> {
+        match self {
+            Self::Pid | Self::Process | Self::Allocator => None,
+            Self::Dsr => row.dsr(),
+            Self::Closes => row.rates.map(|rates| rates.closes),
+            Self::Retained => row.retained().map(|bytes| bytes as f64),
+            Self::Forecast => row.forecast(),
+            Self::Rss => row.rss().map(|bytes| bytes as f64),
+            Self::Slope => row.target.rss_slope_bytes_per_second,
+            Self::Level => row.level().map(|level| f64::from(level as u8)),
+            Self::Cost => row.target.level.and(row.target.cost.cpu_ratio),
+        }
+        .filter(|number| !number.is_nan())
+    }
+}
+
+fn known<T>(a: Option<T>, b: Option<T>, order: impl FnOnce(&T, &T) -> Ordering) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => order(&a, &b),
+        (a, b) => b.is_some().cmp(&a.is_some()),
+    }
+}

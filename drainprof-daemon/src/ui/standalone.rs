@@ -1,0 +1,256 @@
+//! States without a daemon: from the reports of an observer of our own.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{
+    growth::{MemoryReading, Pressure},
+    node::{Labels, NodeState, NodeTarget, SCHEMA, WindowRecord},
+    profile::Level,
+    report::{Report, Target},
+};
+
+/// How far back growth is looked for, seconds.
+const COURSE: f64 = 300.0;
+/// Too little to speak of growth: a shorter time than this, seconds, or fewer readings.
+const SHORTEST: f64 = 10.0;
+const FEWEST: usize = 5;
+/// Most readings that are kept of a process.
+const READINGS: usize = 1_500;
+
+/// What is known beside the report.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Pressure on the machine's memory.
+    pub pressure: Option<Pressure>,
+    /// The memory of each process.
+    pub memory: BTreeMap<u32, MemoryReading>,
+    /// Windows, oldest first.
+    pub windows: Vec<WindowRecord>,
+}
+
+/// A process's memory at some time: seconds of the observation, resident bytes, page faults since it began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Reading {
+    seconds: f64,
+    rss: u64,
+    faults: u64,
+}
+
+/// What earlier readings say of growth.
+#[derive(Clone, Debug, Default)]
+pub struct Courses {
+    readings: BTreeMap<(u32, u64), VecDeque<Reading>>,
+}
+
+impl Courses {
+    /// Takes the readings of this moment; what has no reading any more is forgotten.
+    pub fn take(&mut self, report: &Report, memory: &BTreeMap<u32, MemoryReading>) {
+        let mut kept = std::mem::take(&mut self.readings);
+        for target in &report.targets {
+            let Some(now) = memory.get(&target.pid) else { continue };
+            let key = (target.pid, target.start_time);
+            let mut course = kept.remove(&key).unwrap_or_default();
+            let seconds = report.window.seconds;
+            let faults = now.minor_faults.saturating_add(now.major_faults);
+            course.push_back(Reading { seconds, rss: now.rss_bytes, faults });
+            while course.len() > READINGS
+                || course.front().is_some_and(|first| seconds - first.seconds > COURSE)
+            {
+                course.pop_front();
+            }
+            self.readings.insert(key, course);
+        }
+    }
+
+    fn of(&self, target: &Target) -> Option<&VecDeque<Reading>> {
+        self.readings.get(&(target.pid, target.start_time))
+    }
+
+    /// The slope of the line of least squares through the resident bytes.
+    fn slope(&self, target: &Target) -> Option<f64> {
+        let course = self.of(target)?;
+        let length = course.back()?.seconds - course.front()?.seconds;
+        if course.len() < FEWEST || length < SHORTEST {
+            return None;
+        }
+        let count = course.len() as f64;
+        let time = course.iter().map(|reading| reading.seconds).sum::<f64>() / count;
+        let bytes = course.iter().map(|reading| reading.rss as f64).sum::<f64>() / count;
+        let (mut above, mut below) = (0.0, 0.0);
+        for reading in course {
+            let past = reading.seconds - time;
+            above += past * (reading.rss as f64 - bytes);
+            below += past * past;
+        }
+        (below > 0.0).then(|| above / below)
+    }
+
+    fn faults(&self, target: &Target) -> Option<f64> {
+        let course = self.of(target)?;
+        let mut latest = course.iter().rev();
+        let (now, before) = (latest.next()?, latest.next()?);
+        let seconds = now.seconds - before.seconds;
+        (seconds > 0.0).then(|| now.faults.saturating_sub(before.faults) as f64 / seconds)
+    }
+}
+
+/// The state of a node of which only this report is known.
+#[must_use]
+pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeState {
+    let window = report.window.seconds;
+    let targets = report.targets.iter().map(|target| of(target, courses, beside, window));
+    let mut targets: Vec<NodeTarget> = targets.collect();
+    targets.sort_by_key(|target| (target.pid, target.start_time));
+    NodeState {
+        schema: SCHEMA.to_owned(),
+        tool: report.tool.clone(),
+        unix_ms: beside.unix_ms,
+        uptime_seconds: window,
+        ready: true,
+        killed: false,
+        complete: report.complete,
+        // What a sample cannot know is not zero, and left out.
+        losses: report
+            .losses
+            .iter()
+            .filter_map(|(name, count)| Some((name.clone(), (*count)?)))
+            .collect(),
+        self_use: report.self_use,
+        pressure: beside.pressure,
+        targets,
+        counts: Vec::new(),
+        windows: beside.windows.clone(),
+    }
+}
+
+fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeTarget {
+    let ended = target.ended.is_some();
+    let memory = beside.memory.get(&target.pid).copied().filter(|_| !ended);
+    let slope = memory.and_then(|_| courses.slope(target));
+    let to_limit = memory.and_then(|memory| {
+        let room = memory.cgroup_limit_bytes?.checked_sub(memory.cgroup_bytes?)?;
+        slope.filter(|slope| *slope > 0.0).map(|slope| room as f64 / slope)
+    });
+    let level = target.allocators.iter().map(|allocator| allocator.level).max();
+    let level = level.or_else(|| placed(target));
+    #[allow(clippy::cast_sign_loss, reason = "a length of time; the cast saturates")]
+    let since = beside.unix_ms.saturating_sub((window * 1000.0) as u64);
+    NodeTarget {
+        pid: target.pid,
+        start_time: target.start_time,
+        comm: target.comm.clone(),
+        exe: target.exe.clone(),
+        labels: Labels {
+            exe: target.exe.rsplit('/').next().unwrap_or_default().to_owned(),
+            ..Labels::default()
+        },
+        level: level.filter(|_| !ended),
+        reason: match (ended, level) {
+            (true, _) => "it has ended; its counts stay".to_owned(),
+            (false, None) => "no probe is in it".to_owned(),
+            (false, Some(_)) if target.allocators.is_empty() => {
+                "its probes were not hit yet".to_owned()
+            }
+            (false, Some(_)) => "as asked for on the command line".to_owned(),
+        },
+        since_unix_ms: since,
+        memory,
+        rss_slope_bytes_per_second: slope,
+        seconds_to_limit: to_limit,
+        faults_per_second: memory.and_then(|_| courses.faults(target)),
+        cost: target.cost,
+        allocators: target.allocators.clone(),
+        findings: target.findings.clone(),
+        alerts: Vec::new(),
+    }
+}
+
+/// The level of probes that were not hit yet, as far as they tell.
+fn placed(target: &Target) -> Option<Level> {
+    let objects = target.probes.iter().any(|probe| matches!(probe.role.as_str(), "alloc" | "free"));
+    let level = if objects { Level::Objects } else { Level::Boundary };
+    (!target.probes.is_empty()).then_some(level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        report::Ended,
+        ui::samples::{allocator, report},
+    };
+
+    /// A report of one process after so many seconds.
+    fn after(seconds: f64) -> Report {
+        let mut report = report();
+        report.window.seconds = seconds;
+        report.losses.insert("granule_map_full".to_owned(), Some(2));
+        report.losses.insert("ring_full".to_owned(), None);
+        let target = serde_json::json!({
+            "target": 0, "pid": 7, "start_time": 1, "comm": "svc", "exe": "/usr/bin/svc",
+            "began": { "how": "attached" }, "ended": null, "rss_bytes": null, "findings": [],
+            "cost": { "hits": 0, "cpu_seconds": 0.0, "cpu_ratio": null, "measured": true },
+            "probes": [], "allocators": [],
+        });
+        report.targets = vec![serde_json::from_value(target).unwrap()];
+        report.targets[0].allocators = vec![allocator("arena")];
+        report
+    }
+
+    fn reading(rss_bytes: u64, minor_faults: u64) -> BTreeMap<u32, MemoryReading> {
+        let cgroup = (Some(1_000), Some(21_000));
+        let (cgroup_bytes, cgroup_limit_bytes) = cgroup;
+        let more = MemoryReading { cgroup_bytes, cgroup_limit_bytes, ..MemoryReading::default() };
+        BTreeMap::from([(7, MemoryReading { rss_bytes, minor_faults, ..more })])
+    }
+
+    /// Steady growth is told exactly, but not before there is enough of it; it is forgotten with the process.
+    #[test]
+    fn growth_of_memory() {
+        let mut courses = Courses::default();
+        let mut shown = Vec::new();
+        for second in 0..20_u32 {
+            let report = after(f64::from(second));
+            let memory = reading(50_000 + 100 * u64::from(second), 30 * u64::from(second));
+            courses.take(&report, &memory);
+            let beside = Beside { memory, ..Beside::default() };
+            shown.push(state_of(&report, &courses, &beside).targets.remove(0));
+        }
+        assert_eq!(shown[9].rss_slope_bytes_per_second, None);
+        let slope = shown[19].rss_slope_bytes_per_second.unwrap();
+        assert!((slope - 100.0).abs() < 1e-6, "{slope}");
+        let limit = shown[19].seconds_to_limit.unwrap();
+        assert!((limit - 200.0).abs() < 1e-6, "{limit}");
+        assert_eq!((shown[0].faults_per_second, shown[1].faults_per_second), (None, Some(30.0)));
+        courses.take(&after(20.0), &BTreeMap::new());
+        assert!(courses.readings.is_empty());
+    }
+
+    /// A process that has ended keeps its counts and has no level and no memory; what a sample cannot know is not 0.
+    #[test]
+    fn ended() {
+        let mut report = after(3.0);
+        let beside = Beside { memory: reading(1, 1), unix_ms: 10_000, ..Beside::default() };
+        let state = state_of(&report, &Courses::default(), &beside);
+        assert_eq!(state.losses, BTreeMap::from([("granule_map_full".to_owned(), 2)]));
+        let target = &state.targets[0];
+        assert_eq!((target.level, target.since_unix_ms), (Some(Level::Boundary), 7_000));
+        assert_eq!(
+            (target.memory.map(|memory| memory.rss_bytes), target.labels.exe.as_str()),
+            (Some(1), "svc")
+        );
+        report.targets[0].ended = Some(Ended::Exit { code: Some(0), signal: None });
+        let state = state_of(&report, &Courses::default(), &beside);
+        let target = &state.targets[0];
+        assert_eq!((target.level, target.memory, target.allocators.len()), (None, None, 1));
+        report.targets[0].ended = None;
+        report.targets[0].allocators.clear();
+        let state = state_of(&report, &Courses::default(), &beside);
+        assert_eq!(
+            (state.targets[0].level, state.targets[0].reason.as_str()),
+            (None, "no probe is in it")
+        );
+    }
+}
