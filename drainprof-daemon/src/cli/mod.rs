@@ -16,6 +16,7 @@ mod duty;
 mod exit;
 mod family;
 mod filter;
+mod history;
 mod options;
 mod output;
 mod profile;
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
         args::Command::Discover(discover) => discover::main(&discover),
         args::Command::Run(run) => run::main(run),
         args::Command::Report(report) => report::main(&report),
+        args::Command::History(history) => history::main(&history),
         args::Command::Diff(diff) => diff::main(&diff),
         args::Command::Profile(profile) => profile::main(profile),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),

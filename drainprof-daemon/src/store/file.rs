@@ -125,7 +125,8 @@ impl Lock {
 /// Begins a history: whole, or not at all.
 pub(super) fn begin(path: &Path) -> Result<(), StoreError> {
     let new = beside(path, ".new");
-    for left in [new.clone(), beside(&new, "-journal"), beside(&new, "-wal"), beside(&new, "-shm")] {
+    for left in [new.clone(), beside(&new, "-journal"), beside(&new, "-wal"), beside(&new, "-shm")]
+    {
         remove(&left)?;
     }
     OpenOptions::new()

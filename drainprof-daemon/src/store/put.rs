@@ -17,11 +17,7 @@ use crate::{
 const NEXT_WINDOW: &str = "next_window";
 
 /// Begins this run, once: what the run before has left open ends.
-pub(super) fn run(
-    connection: &Connection,
-    known: &mut Known,
-    boot: &str,
-) -> rusqlite::Result<()> {
+pub(super) fn run(connection: &Connection, known: &mut Known, boot: &str) -> rusqlite::Result<()> {
     if known.run.is_some() {
         return Ok(());
     }
@@ -179,7 +175,8 @@ fn profile(
     if let Some(&id) = known.profiles.get(&key) {
         return Ok(id);
     }
-    connection.execute("INSERT OR IGNORE INTO profile (name, kind) VALUES (?1, ?2)", [name, kind])?;
+    connection
+        .execute("INSERT OR IGNORE INTO profile (name, kind) VALUES (?1, ?2)", [name, kind])?;
     let id = connection.query_row(
         "SELECT id FROM profile WHERE name = ?1 AND kind = ?2",
         [name, kind],

@@ -4,12 +4,7 @@
 
 use rusqlite::{Connection, params};
 
-use super::{
-    DENSE, SPACING, StoreError, Writer,
-    file::PAGE,
-    put, signed,
-    writer::number,
-};
+use super::{DENSE, SPACING, StoreError, Writer, file::PAGE, put, signed, writer::number};
 
 /// Moments that are removed in one transaction.
 const BATCH: i64 = 100;
@@ -192,10 +187,7 @@ fn remove_unseen(connection: &Connection) -> rusqlite::Result<()> {
         [],
     )?;
     connection
-        .execute(
-            "DELETE FROM run WHERE id < (SELECT run FROM moment ORDER BY id LIMIT 1)",
-            [],
-        )
+        .execute("DELETE FROM run WHERE id < (SELECT run FROM moment ORDER BY id LIMIT 1)", [])
         .map(drop)
 }
 
