@@ -121,12 +121,11 @@ pub(super) fn changes(
     }
     let mut output = Output::open(path, 0)?;
     let style = output.style();
-    match format.name {
-        "json" => show::changes_json(&changes, output.writer())?,
-        _ => {
-            show::changes_text(&changes, &clock, &style, output.writer())?;
-            show::events_text(&changes.events, &clock, output.writer())?;
-        }
+    if format.name == "json" {
+        show::changes_json(&changes, output.writer())?;
+    } else {
+        show::changes_text(&changes, &clock, &style, output.writer())?;
+        show::events_text(&changes.events, &clock, output.writer())?;
     }
     output.flush()?;
     Ok(code::OK)

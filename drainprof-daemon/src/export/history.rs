@@ -154,7 +154,7 @@ fn line(
     span: (u64, u64),
     unit: &dyn Fn(f64) -> String,
 ) -> Vec<String> {
-    let values = points.iter().map(|(_, value)| *value);
+    let mut values = points.iter().map(|(_, value)| *value);
     let shown = |value: Option<f64>| value.map_or_else(|| "no data".to_owned(), unit);
     vec![
         title.to_owned(),
@@ -162,7 +162,7 @@ fn line(
         sparkline(points, span),
         shown(values.clone().reduce(f64::min)),
         shown(values.clone().reduce(f64::max)),
-        shown(values.last()),
+        shown(values.next_back()),
     ]
 }
 

@@ -91,7 +91,7 @@ pub enum StoreError {
         /// Why.
         source: io::Error,
     },
-    /// SQLite failed.
+    /// `SQLite` failed.
     #[error("cannot {step} {path}")]
     Sqlite {
         /// What was tried.
@@ -121,7 +121,7 @@ impl StoreError {
         Self::Io { step, path, source }
     }
 
-    /// A failure of SQLite, told apart by what can be done about it.
+    /// A failure of `SQLite`, told apart by what can be done about it.
     pub(super) fn sqlite(step: &'static str, path: &Path, source: rusqlite::Error) -> Self {
         let path = shown(path);
         match &source {

@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// How long a reader waits where SQLite wants it to.
+/// How long a reader waits where `SQLite` wants it to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A history that is read. Every call sees one state of it, whatever is written meanwhile.

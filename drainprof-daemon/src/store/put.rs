@@ -252,7 +252,7 @@ pub(super) fn set_fact(connection: &Connection, name: &str, value: i64) -> rusql
 /// Levels as the file has them, 0 for none.
 fn level_number(level: Option<Level>) -> i64 {
     level.map_or(0, |level| {
-        Level::ALL.iter().position(|other| *other == level).map_or(0, |at| at as i64 + 1)
+        Level::ALL.iter().position(|other| *other == level).map_or(0, |at| signed(at as u64 + 1))
     })
 }
 
@@ -261,7 +261,7 @@ pub(super) fn level(number: i64) -> Option<Level> {
     usize::try_from(number).ok()?.checked_sub(1).and_then(|at| Level::ALL.get(at).copied())
 }
 
-/// SQLite takes NaN for null.
+/// `SQLite` takes NaN for null.
 fn finite(value: Option<f64>) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }

@@ -52,7 +52,11 @@ impl Writer {
         if self.is_large() {
             self.shrink()?;
         }
-        self.give_back().map_err(told)
+        if self.give_back().map_err(told)? {
+            // The file is cut when the log is emptied into it.
+            self.empty_log()?;
+        }
+        Ok(())
     }
 
     /// Whether the file is near its bound.
@@ -88,9 +92,10 @@ impl Writer {
         Ok(pages.saturating_sub(free).saturating_mul(PAGE))
     }
 
-    /// Gives free pages back to the file system.
-    fn give_back(&self) -> rusqlite::Result<()> {
+    /// Gives free pages back to the file system; says whether there were any.
+    fn give_back(&self) -> rusqlite::Result<bool> {
         let mut free = number(&self.connection, "freelist_count")?;
+        let any = free > 0;
         while free > 0 {
             let mut step =
                 self.connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
@@ -103,7 +108,7 @@ impl Writer {
             }
             free = left;
         }
-        Ok(())
+        Ok(any)
     }
 }
 
