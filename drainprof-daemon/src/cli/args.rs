@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    config::ConfigArgs, daemon::DaemonArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
+    config::ConfigArgs, daemon::DaemonArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, history::HistoryArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
 };
 use crate::{
     account::Duty,
@@ -71,8 +71,17 @@ Press ? for the keys.")]
   drainprof report svc.json --include 'make_session|cache_' --min-size 4096
   drainprof report svc.json --no-paths -o json -O svc-anonymous.json
   drainprof report monday.json tuesday.json       one after the other
+  drainprof report --window 7 -o flamegraph -O w7.svg   what a diagnostic window has found
+  drainprof report --since 2h                     what has changed, from the daemon's history
   drainprof report svc.json --fail-under 0.95 -O /dev/null && echo drains well")]
     Report(ReportArgs),
+    /// Show what the daemon has kept: all processes, or the course of one. Needs no privileges but to read the file.
+    #[command(after_help = "Examples:
+  drainprof history                       processes and windows of the last two hours
+  drainprof history -p 4242 --since 24h   memory, DSR and retention of one, as sparklines
+  drainprof history -p 4242 -o json | jq '.processes[0].memory[-1]'
+  drainprof history --replay states.ndjson --since 8760h")]
+    History(HistoryArgs),
     /// Compare two saved reports: what pins now that did not before, and what no longer does.
     #[command(after_help = "Examples:
   drainprof diff before.json after.json

@@ -20,6 +20,7 @@ mod exit;
 mod family;
 mod filter;
 mod memory;
+mod history;
 mod options;
 mod output;
 mod profile;
@@ -54,6 +55,7 @@ pub fn main() -> ExitCode {
         args::Command::Discover(discover) => discover::main(&discover),
         args::Command::Run(run) => run::main(run),
         args::Command::Report(report) => report::main(&report),
+        args::Command::History(history) => history::main(&history),
         args::Command::Diff(diff) => diff::main(&diff),
         args::Command::Top(top) => top::main(&top),
         args::Command::Profile(profile) => profile::main(profile),

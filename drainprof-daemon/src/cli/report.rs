@@ -1,6 +1,6 @@
 //! `drainprof report`: saved reports in any format, filtered or not.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
@@ -9,6 +9,7 @@ use super::{
     args::{WeightArg, format_names, ratio},
     exit::{Failure, code},
     filter::{FilterArgs, ROWS},
+    history::{self, StoreArgs},
     output::{Output, require_no_terminal},
     saved,
 };
@@ -23,8 +24,21 @@ const IN_A_ROW: [&str; 4] = ["text", "json", "ndjson", "folded"];
 #[derive(Args, Debug)]
 pub(super) struct ReportArgs {
     /// Saved reports: documents of -o json, or streams of -o ndjson, whose last line counts. `-` is stdin.
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present_any = ["window", "since"], value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// The report that a diagnostic window of the daemon has left, by its number (`drainprof history`).
+    #[arg(long, value_name = "ID", conflicts_with = "files")]
+    window: Option<u64>,
+    /// What has changed in this time, from the daemon's history: 30m, 2h. Formats text and json.
+    #[arg(long, value_name = "TIME", value_parser = super::args::duration,
+          conflicts_with_all = ["files", "window"])]
+    since: Option<Duration>,
+    /// With --since: this process only.
+    #[arg(short, long, value_name = "PID", requires = "since",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Output format.
     #[arg(short = 'o', long, value_parser = format_names(), default_value = FORMATS[0].name,
           value_name = "FORMAT", env = "DRAINPROF_FORMAT")]
@@ -47,6 +61,9 @@ pub(super) struct ReportArgs {
 pub(super) fn main(args: &ReportArgs) -> Result<u8> {
     let format = export::format(&args.format)
         .ok_or_else(|| Failure::new(code::USAGE, format!("no format is called {}", args.format)))?;
+    if let Some(since) = args.since {
+        return history::changes(&args.store, since, args.pid, format, args.output.as_deref());
+    }
     let several = args.files.len() > 1;
     if several && !IN_A_ROW.contains(&format.name) {
         let text = format!("{} holds one report: name one file", format.name);
@@ -54,7 +71,10 @@ pub(super) fn main(args: &ReportArgs) -> Result<u8> {
     }
     require_no_terminal(format, args.output.as_deref())?;
     // All are read before the output is made, which may be one of them.
-    let reports = saved::read(&args.files)?;
+    let reports = match args.window {
+        Some(id) => vec![history::window(&args.store, id)?],
+        None => saved::read(&args.files)?,
+    };
     let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
     output.weigh(args.weight.into());
     let style = output.style();

@@ -7,6 +7,7 @@ pub mod diff;
 mod escape;
 mod flamegraph;
 mod folded;
+pub mod history;
 mod json;
 pub mod live;
 mod ndjson;

@@ -91,7 +91,7 @@ pub enum StoreError {
         /// Why.
         source: io::Error,
     },
-    /// SQLite failed.
+    /// `SQLite` failed.
     #[error("cannot {step} {path}")]
     Sqlite {
         /// What was tried.
@@ -121,7 +121,7 @@ impl StoreError {
         Self::Io { step, path, source }
     }
 
-    /// A failure of SQLite, told apart by what can be done about it.
+    /// A failure of `SQLite`, told apart by what can be done about it.
     pub(super) fn sqlite(step: &'static str, path: &Path, source: rusqlite::Error) -> Self {
         let path = shown(path);
         match &source {
@@ -130,13 +130,12 @@ impl StoreError {
                     let what = message.clone().unwrap_or_else(|| error.to_string());
                     Self::Corrupt { path, what }
                 }
-                ErrorCode::DiskFull => {
-                    Self::Full { path, what: "the disk is full, or its bound is reached".to_owned() }
-                }
+                ErrorCode::DiskFull => Self::Full {
+                    path,
+                    what: "the disk is full, or its bound is reached".to_owned(),
+                },
                 // The shared-memory file could not be made larger.
-                ErrorCode::SystemIoFailure
-                    if error.extended_code == ffi::SQLITE_IOERR_SHMSIZE =>
-                {
+                ErrorCode::SystemIoFailure if error.extended_code == ffi::SQLITE_IOERR_SHMSIZE => {
                     Self::Full { path, what: "the disk is full".to_owned() }
                 }
                 _ => Self::Sqlite { step, path, source },
@@ -145,9 +144,7 @@ impl StoreError {
             rusqlite::Error::InvalidColumnType(..)
             | rusqlite::Error::FromSqlConversionFailure(..)
             | rusqlite::Error::IntegralValueOutOfRange(..)
-            | rusqlite::Error::Utf8Error(..) => {
-                Self::Corrupt { path, what: source.to_string() }
-            }
+            | rusqlite::Error::Utf8Error(..) => Self::Corrupt { path, what: source.to_string() },
             _ => Self::Sqlite { step, path, source },
         }
     }

@@ -13,9 +13,12 @@ use std::{
 use rusqlite::Connection;
 use rustix::fs::{FlockOperation, flock};
 
-use super::error::{StoreError, beside, shown};
+use super::{
+    error::{StoreError, beside, shown},
+    signed,
+};
 
-/// What SQLite files of drainprof carry as their `application_id`: `drpf`.
+/// What `SQLite` files of drainprof carry as their `application_id`: `drpf`.
 pub(super) const APPLICATION_ID: u32 = u32::from_be_bytes(*b"drpf");
 /// The version of [`SCHEMA`], `user_version` in the file.
 pub(super) const VERSION: u32 = 1;
@@ -24,7 +27,7 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
 
-/// How every SQLite file begins.
+/// How every `SQLite` file begins.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 /// Where its header has `user_version`, and then `application_id`, in big-endian order.
 const USER_VERSION: usize = 60;
@@ -125,7 +128,8 @@ impl Lock {
 /// Begins a history: whole, or not at all.
 pub(super) fn begin(path: &Path) -> Result<(), StoreError> {
     let new = beside(path, ".new");
-    for left in [new.clone(), beside(&new, "-journal"), beside(&new, "-wal"), beside(&new, "-shm")] {
+    for left in [new.clone(), beside(&new, "-journal"), beside(&new, "-wal"), beside(&new, "-shm")]
+    {
         remove(&left)?;
     }
     OpenOptions::new()
@@ -145,10 +149,10 @@ pub(super) fn begin(path: &Path) -> Result<(), StoreError> {
         .map_err(|error| StoreError::io("begin", path, error))
 }
 
-/// Header and tables, in the order in which SQLite wants them.
+/// Header and tables, in the order in which `SQLite` wants them.
 fn fill(path: &Path) -> rusqlite::Result<()> {
     let connection = Connection::open(path)?;
-    connection.pragma_update(None, "page_size", PAGE as i64)?;
+    connection.pragma_update(None, "page_size", signed(PAGE))?;
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "application_id", i64::from(APPLICATION_ID))?;
     connection.execute_batch(SCHEMA)?;

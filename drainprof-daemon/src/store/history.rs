@@ -10,7 +10,9 @@ use std::{
 };
 
 use flate2::read::GzDecoder;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, Transaction, params};
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, Transaction, params,
+};
 use serde::Serialize;
 
 use super::{
@@ -29,7 +31,7 @@ use crate::{
     },
 };
 
-/// How long a reader waits where SQLite wants it to.
+/// How long a reader waits where `SQLite` wants it to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A history that is read. Every call sees one state of it, whatever is written meanwhile.
@@ -181,11 +183,9 @@ impl History {
             // Who may not write into the directory cannot make the files that readers and writer share. Where
             // there is no log, nobody writes, and the file can be read as it lies there.
             Err(error) if cannot_share(&error) && file::length(&beside(path, "-wal")) == 0 => {
-                let still = Connection::open_with_flags(
-                    address(path),
-                    flags | OpenFlags::SQLITE_OPEN_URI,
-                )
-                .map_err(told)?;
+                let still =
+                    Connection::open_with_flags(address(path), flags | OpenFlags::SQLITE_OPEN_URI)
+                        .map_err(told)?;
                 let same = checked(&still).map_err(told)?;
                 (still, same)
             }
@@ -243,7 +243,9 @@ impl History {
     pub fn window_report(&self, id: u64) -> Result<Option<Report>, StoreError> {
         let packed: Option<Option<Vec<u8>>> = self.read(|transaction| {
             transaction
-                .query_row("SELECT report FROM window WHERE id = ?1", [signed(id)], |row| row.get(0))
+                .query_row("SELECT report FROM window WHERE id = ?1", [signed(id)], |row| {
+                    row.get(0)
+                })
                 .optional()
         })?;
         let Some(packed) = packed.flatten() else { return Ok(None) };
@@ -470,7 +472,8 @@ fn add_counts(
         }
         change.sums = change.sums.plus(added);
         change.open_now = counts.open_now;
-        change.retained_granules_first = change.retained_granules_first.or(counts.retained_granules);
+        change.retained_granules_first =
+            change.retained_granules_first.or(counts.retained_granules);
         change.retained_granules_last = counts.retained_granules;
         change.retained_bytes_first = change.retained_bytes_first.or(counts.retained_bytes);
         change.retained_bytes_last = counts.retained_bytes;

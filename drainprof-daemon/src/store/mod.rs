@@ -1,4 +1,4 @@
-//! The history of a node: what the daemon saw, in one SQLite file.
+//! The history of a node: what the daemon saw, in one `SQLite` file.
 //!
 //! [`Writer`] is the daemon's: one per file, held by a lock. [`History`] reads, at the same time or later, from the same
 //! process or another. What is kept of a state is a [`Moment`]; counters stay counters, and differences, rates and DSR
@@ -92,7 +92,7 @@ impl Options {
     }
 }
 
-/// SQLite's integers are signed; what does not fit stays at the largest.
+/// `SQLite`'s integers are signed; what does not fit stays at the largest.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

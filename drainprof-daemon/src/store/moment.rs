@@ -157,7 +157,8 @@ impl Moment {
         let pid = Some(now.pid);
         let (level, earlier) = (now.level, before.and_then(|before| before.level));
         if level != earlier {
-            let [earlier, level] = [earlier, level].map(|level| level.map_or("detached", Level::name));
+            let [earlier, level] =
+                [earlier, level].map(|level| level.map_or("detached", Level::name));
             let text = format!("{earlier} → {level}: {}", now.reason);
             events.push(self.event(pid, "level", &text));
         }

@@ -17,11 +17,7 @@ use crate::{
 const NEXT_WINDOW: &str = "next_window";
 
 /// Begins this run, once: what the run before has left open ends.
-pub(super) fn run(
-    connection: &Connection,
-    known: &mut Known,
-    boot: &str,
-) -> rusqlite::Result<()> {
+pub(super) fn run(connection: &Connection, known: &mut Known, boot: &str) -> rusqlite::Result<()> {
     if known.run.is_some() {
         return Ok(());
     }
@@ -179,7 +175,8 @@ fn profile(
     if let Some(&id) = known.profiles.get(&key) {
         return Ok(id);
     }
-    connection.execute("INSERT OR IGNORE INTO profile (name, kind) VALUES (?1, ?2)", [name, kind])?;
+    connection
+        .execute("INSERT OR IGNORE INTO profile (name, kind) VALUES (?1, ?2)", [name, kind])?;
     let id = connection.query_row(
         "SELECT id FROM profile WHERE name = ?1 AND kind = ?2",
         [name, kind],
@@ -255,7 +252,7 @@ pub(super) fn set_fact(connection: &Connection, name: &str, value: i64) -> rusql
 /// Levels as the file has them, 0 for none.
 fn level_number(level: Option<Level>) -> i64 {
     level.map_or(0, |level| {
-        Level::ALL.iter().position(|other| *other == level).map_or(0, |at| at as i64 + 1)
+        Level::ALL.iter().position(|other| *other == level).map_or(0, |at| signed(at as u64 + 1))
     })
 }
 
@@ -264,7 +261,7 @@ pub(super) fn level(number: i64) -> Option<Level> {
     usize::try_from(number).ok()?.checked_sub(1).and_then(|at| Level::ALL.get(at).copied())
 }
 
-/// SQLite takes NaN for null.
+/// `SQLite` takes NaN for null.
 fn finite(value: Option<f64>) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }

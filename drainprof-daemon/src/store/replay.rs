@@ -1,9 +1,12 @@
 //! A recording of a node, `drainprof.node/1` documents one a line, on the road that live data takes.
 
-use std::io::{BufRead, Read};
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, Read},
+};
 
 use super::{Moment, StoreError, Writer};
-use crate::node::{NodeState, SCHEMA};
+use crate::node::{NodeState, SCHEMA, WindowRecord};
 
 /// Bytes of one line: a state of some ten thousand processes.
 const MOST_LINE: u64 = 64 << 20;
@@ -13,6 +16,7 @@ const MOST_LINE: u64 = 64 << 20;
 pub fn replay(recording: &mut dyn BufRead, writer: &mut Writer) -> Result<u64, StoreError> {
     let mut buffer = Vec::new();
     let mut states = 0;
+    let mut windows: BTreeMap<u64, WindowRecord> = BTreeMap::new();
     for line in 1u64.. {
         let wrong = |what: String| StoreError::Line { line, what };
         buffer.clear();
@@ -35,8 +39,12 @@ pub fn replay(recording: &mut dyn BufRead, writer: &mut Writer) -> Result<u64, S
             return Err(wrong(format!("its schema is `{}`, not {SCHEMA}", found.escape_debug())));
         }
         writer.append(&Moment::of(&state))?;
-        for record in &state.windows {
-            writer.window(record, None)?;
+        for record in state.windows {
+            // Each is in many states, and written when something became of it.
+            if windows.get(&record.id) != Some(&record) {
+                writer.window(&record, None)?;
+                windows.insert(record.id, record);
+            }
         }
         states += 1;
     }

@@ -4,12 +4,7 @@
 
 use rusqlite::{Connection, params};
 
-use super::{
-    DENSE, SPACING, StoreError, Writer,
-    file::PAGE,
-    put, signed,
-    writer::number,
-};
+use super::{DENSE, SPACING, StoreError, Writer, file::PAGE, put, signed, writer::number};
 
 /// Moments that are removed in one transaction.
 const BATCH: i64 = 100;
@@ -57,7 +52,11 @@ impl Writer {
         if self.is_large() {
             self.shrink()?;
         }
-        self.give_back().map_err(told)
+        if self.give_back().map_err(told)? {
+            // The file is cut when the log is emptied into it.
+            self.empty_log()?;
+        }
+        Ok(())
     }
 
     /// Whether the file is near its bound.
@@ -93,9 +92,10 @@ impl Writer {
         Ok(pages.saturating_sub(free).saturating_mul(PAGE))
     }
 
-    /// Gives free pages back to the file system.
-    fn give_back(&self) -> rusqlite::Result<()> {
+    /// Gives free pages back to the file system; says whether there were any.
+    fn give_back(&self) -> rusqlite::Result<bool> {
         let mut free = number(&self.connection, "freelist_count")?;
+        let any = free > 0;
         while free > 0 {
             let mut step =
                 self.connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
@@ -108,7 +108,7 @@ impl Writer {
             }
             free = left;
         }
-        Ok(())
+        Ok(any)
     }
 }
 
@@ -192,10 +192,7 @@ fn remove_unseen(connection: &Connection) -> rusqlite::Result<()> {
         [],
     )?;
     connection
-        .execute(
-            "DELETE FROM run WHERE id < (SELECT run FROM moment ORDER BY id LIMIT 1)",
-            [],
-        )
+        .execute("DELETE FROM run WHERE id < (SELECT run FROM moment ORDER BY id LIMIT 1)", [])
         .map(drop)
 }
 

@@ -146,14 +146,16 @@ impl Writer {
         record: &WindowRecord,
         report: Option<&Report>,
     ) -> Result<(), StoreError> {
-        let json = |error| StoreError::Options(format!("a window cannot be written as JSON: {error}"));
+        let json =
+            |error| StoreError::Options(format!("a window cannot be written as JSON: {error}"));
         let text = serde_json::to_string(record).map_err(json)?;
         self.fits("a window", text.len() as u64)?;
         let packed = match report {
             Some(report) => {
                 let plain = serde_json::to_vec(report).map_err(json)?;
-                let packed = packed(&plain)
-                    .map_err(|error| StoreError::io("compress a report for", &self.options.path, error))?;
+                let packed = packed(&plain).map_err(|error| {
+                    StoreError::io("compress a report for", &self.options.path, error)
+                })?;
                 let readable = u64::from(plain.len() <= MOST_BYTES);
                 self.fits("a report", (packed.len() as u64).max((1 - readable) * u64::MAX))?;
                 Some(packed)
