@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
+    ctl::CtlArgs, diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
     profile_new::NewArgs, report::ReportArgs,
 };
 use crate::{
@@ -88,6 +88,18 @@ The other commands do the same at their start, where nothing is remembered yet."
     Calibrate(CalibrateArgs),
     /// Say what this kernel and our privileges allow, and how to mend what is missing.
     Doctor(DoctorArgs),
+    /// Have the daemon look deeper into a process for a while, and show what it saw.
+    #[command(after_help = "Examples:
+  drainprof diagnose -p 4242 --for 60s
+  drainprof diagnose -p 4242 --for 5m -o flamegraph -O pins.svg")]
+    Diagnose(DiagnoseArgs),
+    /// Ask the daemon how it is, or give it an order.
+    #[command(after_help = "Examples:
+  drainprof ctl status
+  drainprof ctl status -o json
+  drainprof ctl kill           detaches everything at once
+  drainprof ctl reload")]
+    Ctl(CtlArgs),
     /// Read symbols for another drainprof, which speaks to it over its stdin.
     #[command(name = crate::symbolize::COMMAND, hide = true)]
     SymbolHelper,

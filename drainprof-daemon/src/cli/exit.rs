@@ -6,8 +6,10 @@ use crate::{
     bpf::BpfError,
     calibrate::CalibrateError,
     launch::LaunchError,
+    node::Refusal,
     plan::PlanError,
     profile::{LibraryError, ProfileError},
+    serve::AskError,
     target::TargetError,
     watch::ObserveError,
 };
@@ -101,6 +103,9 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<LaunchError>() {
         return Some(error.exit_code());
     }
+    if let Some(error) = cause.downcast_ref::<AskError>() {
+        return ask_code(error);
+    }
     if cause.is::<ProfileError>() || cause.is::<LibraryError>() {
         return Some(code::CONFIG);
     }
@@ -127,6 +132,16 @@ const fn calibrate_code(error: &CalibrateError) -> Option<u8> {
         CalibrateError::Bpf(error) => bpf_code(error),
         CalibrateError::Target(error) => Some(target_code(error)),
         CalibrateError::Own { .. } | CalibrateError::Implausible => None,
+    }
+}
+
+const fn ask_code(error: &AskError) -> Option<u8> {
+    match error {
+        AskError::Permission { .. } | AskError::Refused(Refusal::Forbidden { .. }) => {
+            Some(code::PRIVILEGE)
+        }
+        AskError::Refused(Refusal::NotFound { .. }) => Some(code::NO_TARGET),
+        _ => None,
     }
 }
 

@@ -6,6 +6,8 @@
 mod args;
 mod attach;
 mod calibrate;
+mod ctl;
+mod diagnose;
 mod diff;
 mod discover;
 #[cfg(test)]
@@ -53,6 +55,8 @@ pub fn main() -> ExitCode {
         args::Command::Profile(profile) => profile::main(profile),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
         args::Command::Doctor(doctor) => doctor::main(&doctor),
+        args::Command::Diagnose(diagnose) => diagnose::main(&diagnose),
+        args::Command::Ctl(ctl) => ctl::main(&ctl),
         args::Command::SymbolHelper => symbols::helper(),
     };
     match result {

@@ -23,6 +23,7 @@ use std::{
 };
 
 pub use control::{AskError, Client, SOCKET};
+pub use http::in_words;
 use hub::Hub;
 pub use otlp::OtlpOptions;
 use tokio::{

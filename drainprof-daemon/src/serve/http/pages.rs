@@ -73,7 +73,8 @@ async fn status(State(hub): State<Arc<Hub>>) -> String {
 }
 
 /// The state in a few lines.
-pub(in super::super) fn in_words(state: &NodeState) -> String {
+#[must_use]
+pub fn in_words(state: &NodeState) -> String {
     let count = |level: Option<Level>| {
         state.targets.iter().filter(|target| target.level == level).count()
     };
