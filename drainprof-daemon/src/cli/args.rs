@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    ctl::CtlArgs, diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
-    profile_new::NewArgs, report::ReportArgs,
+    ctl::CtlArgs, diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs,
+    filter::FilterArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs,
 };
 use crate::{
     account::Duty,

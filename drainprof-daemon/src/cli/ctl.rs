@@ -1,6 +1,6 @@
 //! `drainprof ctl`: asks the daemon that runs, and gives it orders, through its control socket.
 
-use std::{io::Write as _, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};

@@ -97,9 +97,7 @@ fn wait(client: &mut Client, opened: &WindowRecord) -> Result<WindowRecord> {
     let patience = planned.saturating_add(GRACE);
     let began = Instant::now();
     loop {
-        let Answer::Windows { windows } =
-            client.ask(&Request::Windows { limit: LATEST })?
-        else {
+        let Answer::Windows { windows } = client.ask(&Request::Windows { limit: LATEST })? else {
             bail!("the daemon has answered something else than was asked");
         };
         match windows.into_iter().find(|window| window.id == opened.id) {

@@ -186,9 +186,9 @@ impl Server {
             Ok(listener)
         };
         let http = match options.http {
-            Some(address) => Some(
-                listen(address).map_err(|source| ServeError::Http { address, source })?,
-            ),
+            Some(address) => {
+                Some(listen(address).map_err(|source| ServeError::Http { address, source })?)
+            }
             None => None,
         };
         Ok(Self { options: options.clone(), http, control })

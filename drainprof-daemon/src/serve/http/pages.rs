@@ -75,9 +75,8 @@ async fn status(State(hub): State<Arc<Hub>>) -> String {
 /// The state in a few lines.
 #[must_use]
 pub fn in_words(state: &NodeState) -> String {
-    let count = |level: Option<Level>| {
-        state.targets.iter().filter(|target| target.level == level).count()
-    };
+    let count =
+        |level: Option<Level>| state.targets.iter().filter(|target| target.level == level).count();
     let mut text = String::new();
     let yes = |is: bool| if is { "yes" } else { "no" };
     let _ = writeln!(text, "{} {}", state.tool.name, state.tool.version);

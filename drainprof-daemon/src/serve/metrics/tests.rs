@@ -123,14 +123,19 @@ fn text_is_strict() {
     assert_eq!(samples["drainprof_events_lost_total[(\"stage\", \"ring_full\")]"], 7.0);
     assert_eq!(samples["drainprof_windows_total[(\"outcome\", \"finished\")]"], 1.0);
     assert_eq!(samples["drainprof_windows_running[]"], 1.0);
-    assert_eq!(samples["drainprof_memory_pressure_waited_seconds_total[(\"scope\", \"some\")]"], 12.5);
+    assert_eq!(
+        samples["drainprof_memory_pressure_waited_seconds_total[(\"scope\", \"some\")]"],
+        12.5
+    );
     assert_eq!(one("drainprof_process_resident_bytes"), f64::from(10 << 20));
     assert_eq!(one("drainprof_governor_level"), 1.0);
     assert_eq!(one("drainprof_retained_granules"), 2_474.0);
     assert!(!samples.keys().any(|name| name.starts_with("drainprof_retained_bytes")));
     assert_eq!(one("drainprof_build_info"), 1.0);
     // Faults count from when a process is watched.
-    assert!(samples.iter().filter(|(name, _)| name.contains("page_faults")).all(|(_, n)| *n == 0.0));
+    assert!(
+        samples.iter().filter(|(name, _)| name.contains("page_faults")).all(|(_, n)| *n == 0.0)
+    );
     let hostile = samples.keys().filter(|name| name.contains("a\\\"b\\\\c\u{fffd}d\u{fffd}e"));
     assert!(hostile.count() >= 8);
     assert!(!samples.keys().any(|name| name.contains("4242") || name.contains("/usr/bin")));
@@ -143,6 +148,23 @@ fn text_is_strict() {
             && of.stem != "drainprof_overhead";
         assert!(shown || !known, "{}", of.sample());
     }
+}
+
+/// No number is too large to be told.
+#[test]
+fn largest_numbers_are_told() {
+    let mut state = state();
+    for counts in &mut state.counts {
+        (counts.opened, counts.open_now, counts.processes) = (u64::MAX, u64::MAX, u64::MAX);
+        counts.cost_seconds = f64::INFINITY;
+    }
+    state.self_use.rss_bytes = u64::MAX;
+    state.uptime_seconds = f64::NAN;
+    let mut metrics = Metrics::new(1);
+    metrics.observe(&state);
+    let samples = both(&metrics);
+    assert_eq!(samples["drainprof_self_resident_bytes[]"], u64::MAX as f64);
+    assert!(!samples.contains_key("drainprof_uptime_seconds[]"));
 }
 
 /// Only who names OpenMetrics gets it.
@@ -196,7 +218,10 @@ fn table_is_documented() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, pages::page()).unwrap();
     }
-    assert!(fs::read_to_string(&path).unwrap() == pages::page(), "docs/metrics.md is stale: run with UPDATE_DOCS=1");
+    assert!(
+        fs::read_to_string(&path).unwrap() == pages::page(),
+        "docs/metrics.md is stale: run with UPDATE_DOCS=1"
+    );
 }
 
 fn churned(base: &NodeState, sets: &BTreeMap<u8, (u64, bool)>) -> NodeState {

@@ -48,8 +48,12 @@ async fn garbage_is_answered_once() {
     let running = Running::start(Limits::default(), None, true);
     let socket = running.socket();
     blocking(move || {
-        let garbage: [&[u8]; 4] =
-            [b"GET / HTTP/1.1\r\n", b"\xff\xfe\n", b"{\"request\":\"state\",\"more\":1}\n", &[b'['; 70_000]];
+        let garbage: [&[u8]; 4] = [
+            b"GET / HTTP/1.1\r\n",
+            b"\xff\xfe\n",
+            b"{\"request\":\"state\",\"more\":1}\n",
+            &[b'['; 70_000],
+        ];
         for bytes in garbage {
             let mut stream = UnixStream::connect(&socket).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

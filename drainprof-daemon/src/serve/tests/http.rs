@@ -25,14 +25,17 @@ async fn metrics_are_negotiated() {
     let plain = get(running.http, "/metrics").await;
     assert!(plain.head.contains("content-type: text/plain; version=0.0.4"), "{}", plain.head);
     assert!(!plain.body.contains("# EOF") && !plain.head.contains("access-control"));
-    let accept = "accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    let accept =
+        "accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
     let request = format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{accept}\r\n\r\n");
     let open = send(running.http, request).await;
     assert!(open.head.contains("content-type: application/openmetrics-text"), "{}", open.head);
     assert!(open.body.ends_with("# EOF\n"));
     for body in [&plain.body, &open.body] {
         let line = "outcome=\"pinned\"} 2474\n";
-        assert!(body.contains("drainprof_granule_closes_total{exe=\"svc\",") && body.contains(line));
+        assert!(
+            body.contains("drainprof_granule_closes_total{exe=\"svc\",") && body.contains(line)
+        );
     }
     running.stop().await;
 }
@@ -63,7 +66,8 @@ async fn orders_are_checked() {
         assert!(refused.json()["message"].is_string());
     }
     let head = "POST /api/v1/diagnose HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain";
-    let form = send(running.http, format!("{head}\r\ncontent-length: 13\r\n\r\n{{\"pid\": 4242}}")).await;
+    let form =
+        send(running.http, format!("{head}\r\ncontent-length: 13\r\n\r\n{{\"pid\": 4242}}")).await;
     assert_eq!(form.status, 415);
     running.stop().await;
 }
@@ -71,10 +75,8 @@ async fn orders_are_checked() {
 /// A daemon that does not answer, or has too much to do, makes nobody wait for long.
 #[tokio::test]
 async fn busy_daemon_is_told() {
-    let limits = Limits {
-        answer_timeout: std::time::Duration::from_millis(50),
-        ..Limits::default()
-    };
+    let limits =
+        Limits { answer_timeout: std::time::Duration::from_millis(50), ..Limits::default() };
     let running = Running::start(limits, None, false);
     // The queue has room for two; they are never taken.
     for word in ["not answered", "not answered", "too many requests"] {

@@ -19,7 +19,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Limits, OtlpOptions, Options, Server};
+use super::{Limits, Options, OtlpOptions, Server};
 use crate::{
     growth::{MemoryReading, Pressure, Waiting},
     node::{
@@ -246,6 +246,7 @@ pub(super) async fn get(address: SocketAddr, path: &str) -> Response {
 
 pub(super) async fn post(address: SocketAddr, more: &str, body: &str) -> Response {
     let length = body.len();
-    let head = "POST /api/v1/diagnose HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
+    let head =
+        "POST /api/v1/diagnose HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
     send(address, format!("{head}\r\ncontent-length: {length}\r\n{more}\r\n{body}")).await
 }

@@ -10,7 +10,8 @@ const BASE: &str = "https://github.com/drainprof/drainprof/blob/main/docs/";
 
 fn doc(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap()
 }
 
@@ -53,10 +54,9 @@ fn all_routes_are_documented() {
     let served: BTreeSet<_> =
         ROUTES.iter().map(|(method, path)| ((*method).to_owned(), (*path).to_owned())).collect();
     assert_eq!(documented, served);
-    let page = std::fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/api.md"),
-    )
-    .unwrap();
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/api.md"))
+            .unwrap();
     for (_, path) in ROUTES {
         assert!(page.contains(&format!("`{path}`")), "docs/api.md does not tell of {path}");
     }
@@ -93,7 +93,8 @@ async fn responses_match_the_document() {
         assert_eq!(response.status, status, "{path}: {response:?}");
         let promised = &api["paths"][route][method]["responses"][status.to_string()]["content"];
         let kinds = promised.as_object().unwrap_or_else(|| panic!("{route}: {status}"));
-        let kind = kinds.keys().find(|kind| response.head.contains(&format!("content-type: {kind}")));
+        let kind =
+            kinds.keys().find(|kind| response.head.contains(&format!("content-type: {kind}")));
         let kind = kind.unwrap_or_else(|| panic!("{route}: {}", response.head));
         if kind == "application/json" {
             let validator = validator(&api, &promised[kind]["schema"]);

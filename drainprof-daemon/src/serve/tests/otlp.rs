@@ -30,7 +30,8 @@ fn take(listener: &TcpListener, status: &str) -> Vec<u8> {
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
         let length: usize = length.trim().parse().unwrap();
         if bytes.len() >= end + 4 + length {
-            let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+            let answer =
+                format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
             stream.write_all(answer.as_bytes()).unwrap();
             return bytes.split_off(end + 4);
         }
@@ -38,7 +39,7 @@ fn take(listener: &TcpListener, status: &str) -> Vec<u8> {
 }
 
 /// An endpoint that fails at first gets everything the next time: names, labels and values as in the text formats.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn metrics_arrive() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}/v1/metrics", listener.local_addr().unwrap());
