@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    config::ConfigArgs, daemon::DaemonArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, history::HistoryArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
+    config::ConfigArgs, ctl::CtlArgs, daemon::DaemonArgs, diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, history::HistoryArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
 };
 use crate::{
     account::Duty,
@@ -120,6 +120,18 @@ A configuration with errors is refused with exit code 78; all errors are told.")
     Config(ConfigArgs),
     /// Say what this kernel and our privileges allow, and how to mend what is missing.
     Doctor(DoctorArgs),
+    /// Have the daemon look deeper into a process for a while, and show what it saw.
+    #[command(after_help = "Examples:
+  drainprof diagnose -p 4242 --for 60s
+  drainprof diagnose -p 4242 --for 5m -o flamegraph -O pins.svg")]
+    Diagnose(DiagnoseArgs),
+    /// Ask the daemon how it is, or give it an order.
+    #[command(after_help = "Examples:
+  drainprof ctl status
+  drainprof ctl status -o json
+  drainprof ctl kill           detaches everything at once
+  drainprof ctl reload")]
+    Ctl(CtlArgs),
     /// Read symbols for another drainprof, which speaks to it over its stdin.
     #[command(name = crate::symbolize::COMMAND, hide = true)]
     SymbolHelper,

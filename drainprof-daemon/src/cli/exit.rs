@@ -7,8 +7,10 @@ use crate::{
     calibrate::CalibrateError,
     config::ConfigErrors,
     launch::LaunchError,
+    node::Refusal,
     plan::PlanError,
     profile::{LibraryError, ProfileError},
+    serve::AskError,
     target::TargetError,
     watch::ObserveError,
 };
@@ -105,6 +107,10 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(error.exit_code());
     }
     if cause.is::<ProfileError>() || cause.is::<LibraryError>() || cause.is::<ConfigErrors>() {
+    if let Some(error) = cause.downcast_ref::<AskError>() {
+        return ask_code(error);
+    }
+    if cause.is::<ProfileError>() || cause.is::<LibraryError>() {
         return Some(code::CONFIG);
     }
     None
@@ -130,6 +136,16 @@ const fn calibrate_code(error: &CalibrateError) -> Option<u8> {
         CalibrateError::Bpf(error) => bpf_code(error),
         CalibrateError::Target(error) => Some(target_code(error)),
         CalibrateError::Own { .. } | CalibrateError::Implausible => None,
+    }
+}
+
+const fn ask_code(error: &AskError) -> Option<u8> {
+    match error {
+        AskError::Permission { .. } | AskError::Refused(Refusal::Forbidden { .. }) => {
+            Some(code::PRIVILEGE)
+        }
+        AskError::Refused(Refusal::NotFound { .. }) => Some(code::NO_TARGET),
+        _ => None,
     }
 }
 

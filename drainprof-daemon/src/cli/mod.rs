@@ -9,6 +9,8 @@ mod budget;
 mod calibrate;
 mod config;
 mod daemon;
+mod ctl;
+mod diagnose;
 mod diff;
 mod discover;
 #[cfg(test)]
@@ -63,6 +65,8 @@ pub fn main() -> ExitCode {
         args::Command::Config(config) => config::main(&config),
         args::Command::Daemon(daemon) => daemon::main(&daemon),
         args::Command::Doctor(doctor) => doctor::main(&doctor),
+        args::Command::Diagnose(diagnose) => diagnose::main(&diagnose),
+        args::Command::Ctl(ctl) => ctl::main(&ctl),
         args::Command::SymbolHelper => symbols::helper(),
     };
     match result {

@@ -23,6 +23,7 @@ use std::{
 };
 
 pub use control::{AskError, Client, SOCKET};
+pub use http::in_words;
 use hub::Hub;
 pub use otlp::OtlpOptions;
 use tokio::{
@@ -185,9 +186,9 @@ impl Server {
             Ok(listener)
         };
         let http = match options.http {
-            Some(address) => Some(
-                listen(address).map_err(|source| ServeError::Http { address, source })?,
-            ),
+            Some(address) => {
+                Some(listen(address).map_err(|source| ServeError::Http { address, source })?)
+            }
             None => None,
         };
         Ok(Self { options: options.clone(), http, control })

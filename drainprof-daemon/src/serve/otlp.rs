@@ -89,8 +89,7 @@ impl Sender {
 
     /// Sends once more, and ends. What blocks does so beside the runtime, which carries the request.
     pub(super) async fn stop(self) {
-        let stopping =
-            tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FAREWELL));
+        let stopping = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FAREWELL));
         match tokio::time::timeout(FAREWELL * 2, stopping).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => tracing::debug!(%error, "the last metrics were not sent"),
@@ -135,11 +134,8 @@ fn each(hub: &Hub, of: &Definition, mut tell: impl FnMut(&Series, &[KeyValue])) 
     let metrics = hub.metrics();
     let family = metrics.families().iter().find(|family| family.definition.stem == of.stem);
     for series in family.into_iter().flat_map(|family| &family.series) {
-        let attributes: Vec<_> = series
-            .labels
-            .iter()
-            .map(|(name, value)| KeyValue::new(*name, value.clone()))
-            .collect();
+        let attributes: Vec<_> =
+            series.labels.iter().map(|(name, value)| KeyValue::new(*name, value.clone())).collect();
         tell(series, &attributes);
     }
 }

@@ -95,8 +95,7 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> Result<Answer, AskError> {
         let path = || self.path.clone();
         let foreign = |message: String| AskError::Foreign { path: path(), message };
-        let mut line =
-            serde_json::to_vec(request).map_err(|error| foreign(error.to_string()))?;
+        let mut line = serde_json::to_vec(request).map_err(|error| foreign(error.to_string()))?;
         line.push(b'\n');
         // Who refuses us for who we are, or for want of room, does so unasked and closes: read what there is.
         let sent = self.stream.get_mut().write_all(&line);

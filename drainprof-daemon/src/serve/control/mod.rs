@@ -30,7 +30,7 @@ pub const SOCKET: &str = "/run/drainprof/control.sock";
 /// One line from the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub(super) enum Reply {
     /// The answer.
     Ok(Answer),
     /// It is not done.

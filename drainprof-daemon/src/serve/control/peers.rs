@@ -26,7 +26,10 @@ impl Peers {
     fn admit_by(&self, uid: u32, gid: u32, groups: impl Fn(u32) -> Vec<u32>) -> bool {
         uid == 0
             || uid == self.own
-            || self.group.as_ref().is_some_and(|(group, _)| gid == *group || groups(uid).contains(group))
+            || self
+                .group
+                .as_ref()
+                .is_some_and(|(group, _)| gid == *group || groups(uid).contains(group))
     }
 
     /// In words.

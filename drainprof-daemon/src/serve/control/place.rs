@@ -89,8 +89,7 @@ impl Place {
         let listener = self.listener.take().ok_or_else(|| {
             ServeError::Runtime(io::Error::other("the socket was handed over before"))
         })?;
-        let listener =
-            tokio::net::UnixListener::from_std(listener).map_err(ServeError::Runtime)?;
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(ServeError::Runtime)?;
         Ok(Listening { listener, peers: self.peers.clone(), _place: self })
     }
 }

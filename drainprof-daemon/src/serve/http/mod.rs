@@ -18,7 +18,24 @@ use tokio::{
     time::timeout,
 };
 
+pub use pages::in_words;
+
 use super::{Limits, hub::Hub};
+
+/// All that is served, by method; the document of the API and its tests follow this list.
+#[cfg(test)]
+pub(super) const ROUTES: &[(&str, &str)] = &[
+    ("get", "/metrics"),
+    ("get", "/healthz"),
+    ("get", "/readyz"),
+    ("get", "/status"),
+    ("get", "/api/v1/state"),
+    ("get", "/api/v1/targets"),
+    ("get", "/api/v1/targets/{pid}/report"),
+    ("get", "/api/v1/windows"),
+    ("get", "/api/v1/windows/{id}/report"),
+    ("post", "/api/v1/diagnose"),
+];
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]

@@ -73,10 +73,10 @@ async fn status(State(hub): State<Arc<Hub>>) -> String {
 }
 
 /// The state in a few lines.
-pub(in super::super) fn in_words(state: &NodeState) -> String {
-    let count = |level: Option<Level>| {
-        state.targets.iter().filter(|target| target.level == level).count()
-    };
+#[must_use]
+pub fn in_words(state: &NodeState) -> String {
+    let count =
+        |level: Option<Level>| state.targets.iter().filter(|target| target.level == level).count();
     let mut text = String::new();
     let yes = |is: bool| if is { "yes" } else { "no" };
     let _ = writeln!(text, "{} {}", state.tool.name, state.tool.version);

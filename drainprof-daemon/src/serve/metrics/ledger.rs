@@ -79,7 +79,8 @@ impl<K: Hash + Eq + Clone, R: Ord + Clone, const N: usize> Ledger<K, R, N> {
         }
         for reading in new {
             let row = &reading.row;
-            let own = (self.other)(row) != *row && (self.rows.contains_key(row) || self.make_room());
+            let own =
+                (self.other)(row) != *row && (self.rows.contains_key(row) || self.make_room());
             if own {
                 self.rows.entry(row.clone()).or_insert(Row { sums: [0; N], alive: 0 });
             }

@@ -141,8 +141,7 @@ impl Metrics {
     fn pressure(&mut self, state: &NodeState, families: &mut Families) {
         let Some(pressure) = state.pressure else { return };
         for (scope, waiting) in [("some", pressure.some), ("full", pressure.full)] {
-            let shares =
-                [("10s", waiting.avg10), ("60s", waiting.avg60), ("300s", waiting.avg300)];
+            let shares = [("10s", waiting.avg10), ("60s", waiting.avg60), ("300s", waiting.avg300)];
             for (over, share) in shares {
                 let labels = vec![("scope", scope.to_owned()), ("over", over.to_owned())];
                 families.measure(&table::PRESSURE, labels, share);

@@ -78,7 +78,7 @@ macro_rules! metrics {
     ($($name:ident = $stem:literal, $unit:expr, $kind:ident, $labels:expr, $help:literal;)*) => {
         $(
             #[doc = $help]
-            pub const $name: Definition = Definition {
+            pub(super) const $name: Definition = Definition {
                 stem: concat!("drainprof_", $stem), unit: $unit, kind: Type::$kind, labels: $labels, help: $help,
             };
         )*

@@ -84,14 +84,23 @@ impl Collector for Shown {
                 let labels = series.labels.as_slice();
                 match (of.kind, series.value) {
                     (Type::Info, _) => metric.encode_info(&labels)?,
-                    (Type::Counter, Value::Count(count)) => metric
-                        .encode_family(&labels)?
-                        .encode_counter::<NoLabelSet, _, f64>(&count, None)?,
-                    (Type::Counter, Value::Measure(measure)) => metric
-                        .encode_family(&labels)?
-                        .encode_counter::<NoLabelSet, _, f64>(&measure, None)?,
+                    (Type::Counter, Value::Count(count)) => {
+                        metric
+                            .encode_family(&labels)?
+                            .encode_counter::<NoLabelSet, _, f64>(&count, None)?
+                    }
+                    (Type::Counter, Value::Measure(measure)) => {
+                        metric
+                            .encode_family(&labels)?
+                            .encode_counter::<NoLabelSet, _, f64>(&measure, None)?
+                    }
                     (Type::Gauge, Value::Count(count)) => {
-                        metric.encode_family(&labels)?.encode_gauge(&count)?;
+                        let mut gauge = metric.encode_family(&labels)?;
+                        // The library's whole gauges end here, and it would fail beyond.
+                        match i64::try_from(count) {
+                            Ok(count) => gauge.encode_gauge(&count)?,
+                            Err(_) => gauge.encode_gauge(&(count as f64))?,
+                        }
                     }
                     (Type::Gauge, Value::Measure(measure)) => {
                         metric.encode_family(&labels)?.encode_gauge(&measure)?;
@@ -110,9 +119,11 @@ fn classic(text: &str, families: &[Family]) -> String {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next()) {
             (Some("#"), Some(keyword @ ("HELP" | "TYPE"))) => {
-                let (name, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+                let (name, rest) =
+                    (words.next().unwrap_or_default(), words.next().unwrap_or_default());
                 let of = families.iter().map(|family| family.definition);
-                let sample = of.clone().find(|of| of.family() == name).map(super::Definition::sample);
+                let sample =
+                    of.clone().find(|of| of.family() == name).map(super::Definition::sample);
                 let rest = if keyword == "TYPE" && rest == "info" { "gauge" } else { rest };
                 let name = sample.unwrap_or_else(|| name.to_owned());
                 out.push_str(&format!("# {keyword} {name} {rest}\n"));

@@ -1,0 +1,78 @@
+//! `drainprof ctl`: asks the daemon that runs, and gives it orders, through its control socket.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+
+use super::{args::PlainFormat, exit::code, output::Output};
+use crate::{
+    node::{Answer, Request},
+    serve::{self, Client},
+};
+
+/// Where the daemon is asked.
+#[derive(Args, Clone, Debug)]
+pub(super) struct SocketArgs {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = serve::SOCKET, env = "DRAINPROF_SOCKET")]
+    socket: PathBuf,
+}
+
+impl SocketArgs {
+    /// A connection to the daemon.
+    pub(super) fn connect(&self) -> Result<Client> {
+        Ok(Client::connect(&self.socket)?)
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct CtlArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+    #[command(subcommand)]
+    order: Order,
+}
+
+#[derive(Debug, Subcommand)]
+enum Order {
+    /// How the daemon is, and what it watches.
+    Status {
+        /// Output format.
+        #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
+        format: PlainFormat,
+    },
+    /// Throw the kill switch: detach everything at once, and attach nothing more.
+    Kill,
+    /// Take the kill switch back.
+    Resume,
+    /// Read the configuration again; what is wrong with it leaves the old one in force.
+    Reload,
+}
+
+/// Asks once.
+pub(super) fn main(args: &CtlArgs) -> Result<u8> {
+    let request = match &args.order {
+        Order::Status { .. } => Request::State,
+        Order::Kill => Request::Kill,
+        Order::Resume => Request::Resume,
+        Order::Reload => Request::Reload,
+    };
+    let answer = args.socket.connect()?.ask(&request)?;
+    let mut output = Output::open(None, 0)?;
+    match (&args.order, answer) {
+        (Order::Status { format: PlainFormat::Json }, Answer::State { state }) => {
+            serde_json::to_writer_pretty(output.writer(), &state)?;
+            writeln!(output.writer())?;
+        }
+        (Order::Status { format: PlainFormat::Text }, Answer::State { state }) => {
+            write!(output.writer(), "{}", serve::in_words(&state))?;
+        }
+        (Order::Kill | Order::Resume | Order::Reload, Answer::Done { message }) => {
+            writeln!(output.writer(), "{}", crate::export::shown(&message, 1_000))?;
+        }
+        _ => bail!("the daemon has answered something else than was asked"),
+    }
+    output.flush()?;
+    Ok(code::OK)
+}

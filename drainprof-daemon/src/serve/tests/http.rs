@@ -1,0 +1,89 @@
+use super::{Running, get, post, send, state};
+use crate::serve::Limits;
+
+/// Health, readiness and status say what the state says.
+#[tokio::test]
+async fn pages_tell_the_state() {
+    let running = Running::start(Limits::default(), None, true);
+    let health = get(running.http, "/healthz").await;
+    assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
+    assert_eq!(get(running.http, "/readyz").await.status, 200);
+    let status = get(running.http, "/status").await;
+    assert!(status.body.contains("targets   1 (no probe 0, boundary 1,"), "{status:?}");
+    assert!(status.body.contains("4242 (svc): dsr_low: the DSR is 0.75"), "{status:?}");
+    let mut unready = state();
+    unready.ready = false;
+    running.state.send(unready.into()).unwrap();
+    assert_eq!(get(running.http, "/readyz").await.status, 503);
+    running.stop().await;
+}
+
+/// The format of the metrics is negotiated; nobody else may read them into a web page.
+#[tokio::test]
+async fn metrics_are_negotiated() {
+    let running = Running::start(Limits::default(), None, true);
+    let plain = get(running.http, "/metrics").await;
+    assert!(plain.head.contains("content-type: text/plain; version=0.0.4"), "{}", plain.head);
+    assert!(!plain.body.contains("# EOF") && !plain.head.contains("access-control"));
+    let accept =
+        "accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{accept}\r\n\r\n");
+    let open = send(running.http, request).await;
+    assert!(open.head.contains("content-type: application/openmetrics-text"), "{}", open.head);
+    assert!(open.body.ends_with("# EOF\n"));
+    for body in [&plain.body, &open.body] {
+        let line = "outcome=\"pinned\"} 2474\n";
+        assert!(
+            body.contains("drainprof_granule_closes_total{exe=\"svc\",") && body.contains(line)
+        );
+    }
+    running.stop().await;
+}
+
+/// Windows are opened from this machine, not from web pages, and nonsense is refused.
+#[tokio::test]
+async fn orders_are_checked() {
+    let running = Running::start(Limits::default(), None, true);
+    let opened = post(running.http, "", r#"{"pid": 4242, "seconds": 5.5}"#).await;
+    assert_eq!((opened.status, opened.json()["seconds"].as_f64()), (200, Some(5.5)), "{opened:?}");
+    let busy = post(running.http, "", r#"{"pid": 1}"#).await;
+    assert_eq!((busy.status, busy.json()["refused"].as_str()), (503, Some("not_now")));
+    for more in ["origin: http://localhost\r\n", "sec-fetch-site: same-origin\r\n"] {
+        let page = post(running.http, more, r#"{"pid": 4242}"#).await;
+        assert_eq!((page.status, page.json()["refused"].as_str()), (403, Some("forbidden")));
+    }
+    let large = format!(r#"{{"pid": 4242, "seconds": {}1}}"#, " ".repeat(5_000));
+    for (body, status) in [
+        ("", 400),
+        ("{", 400),
+        (r#"{"pid": -1}"#, 422),
+        (r#"{"pid": 4242, "second": 1}"#, 422),
+        (r#"{"pid": 4242, "seconds": 0}"#, 422),
+        (large.as_str(), 413),
+    ] {
+        let refused = post(running.http, "", body).await;
+        assert_eq!(refused.status, status, "{body}: {refused:?}");
+        assert!(refused.json()["message"].is_string());
+    }
+    let head = "POST /api/v1/diagnose HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain";
+    let form =
+        send(running.http, format!("{head}\r\ncontent-length: 13\r\n\r\n{{\"pid\": 4242}}")).await;
+    assert_eq!(form.status, 415);
+    running.stop().await;
+}
+
+/// A daemon that does not answer, or has too much to do, makes nobody wait for long.
+#[tokio::test]
+async fn busy_daemon_is_told() {
+    let limits =
+        Limits { answer_timeout: std::time::Duration::from_millis(50), ..Limits::default() };
+    let running = Running::start(limits, None, false);
+    // The queue has room for two; they are never taken.
+    for word in ["not answered", "not answered", "too many requests"] {
+        let refused = get(running.http, "/api/v1/windows").await;
+        assert_eq!(refused.status, 503);
+        assert!(refused.body.contains(word), "{refused:?}");
+    }
+    assert_eq!(get(running.http, "/api/v1/state").await.status, 200);
+    running.stop().await;
+}
