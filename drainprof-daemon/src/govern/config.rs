@@ -31,7 +31,7 @@ impl Default for Config {
             budget: Share(0.01),
             burst: Time::minutes(5),
             dwell: Time::minutes(1),
-            retry: Time::minutes(5),
+            retry: Time::minutes(10),
             retry_longest: Time::hours(1),
             headroom: Share(0.7),
         }

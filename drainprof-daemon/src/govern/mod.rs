@@ -181,7 +181,9 @@ impl Governor {
         self.known[level as usize].cost = Some((self.ratio, at));
         let settled = at - self.since >= SMOOTH;
         for (known, each) in self.known.iter_mut().zip(Level::ALL) {
-            if each > level && settled && known.below.is_none() && known.fell.is_some() {
+            // Later, the load may be another one.
+            let just_fell = known.fell.is_some_and(|fell| at - fell < 3.0 * SMOOTH);
+            if each > level && settled && just_fell && known.below.is_none() {
                 known.below = Some((level, self.ratio));
             }
         }

@@ -107,7 +107,7 @@ fn constant_load_settles() {
     assert_eq!(
         first.why,
         "level stacks costs 3.00 % of one CPU (30000/s hits), the budget is 1% and used up: down to objects; \
-         stacks is tried again in 5 min 00 s at the earliest"
+         stacks is tried again in 10 min 00 s at the earliest"
     );
     assert_eq!(course.last_level(), Some(Level::Objects));
     // Once in two hours, up and down.
@@ -138,7 +138,6 @@ fn a_burst_costs_no_level() {
 fn square_waves() {
     let config = Config::default();
     let mut worst = (0, 0.0, 0.0);
-    let mut dearest = 0.0_f64;
     let periods = (0..32).map(|step| 10.0 * 1.25_f64.powi(step));
     for period in periods {
         for height in [1.5, 10.0, 100.0] {
@@ -147,7 +146,6 @@ fn square_waves() {
                     let load = |at: f64| if at % period < duty * period { height } else { 0.0001 };
                     let course = Simulation::new(costs).run(&config, 8.0, load);
                     let mean = course.mean_per_hour();
-                    dearest = dearest.max(mean);
                     assert!(
                         mean <= tolerated(&config, &course),
                         "period {period}, height {height}, duty {duty}, {costs:?}: {mean}"
@@ -160,13 +158,12 @@ fn square_waves() {
             }
         }
     }
-    println!("most changes in an hour: {worst:?}; highest mean {dearest}");
     assert!(worst.0 <= CHANGES, "{worst:?}");
 }
 
-/// Changes of level in any hour, whatever the load does: at most four times up to each of three levels,
-/// as often down again.
-const CHANGES: usize = 24;
+/// Changes of level in any hour, whatever the load does. A level that was too dear is tried again after 10, 20 and 40
+/// minutes, so it is entered and left five times; a step down over several levels can cost one more.
+const CHANGES: usize = 18;
 
 /// A target that becomes cheap is back at its level within the longest wait and the rests between levels.
 #[test]
@@ -181,7 +178,6 @@ fn back_when_cheap() {
             .iter()
             .find(|(at, level, _)| *at >= dear_hours * HOUR && *level == Some(Level::Stacks));
         let back = back.map(|(at, ..)| at - dear_hours * HOUR);
-        println!("dear for {dear_hours} h: back after {back:?} s");
         assert!(back.is_some_and(|back| back <= HOUR + 180.0), "{dear_hours}: {back:?}");
         assert_eq!(course.last_level(), Some(Level::Stacks));
     }
@@ -217,7 +213,7 @@ fn step_not_done() {
         };
         if let Some(step) = governor.look(&config, &reading) {
             assert_eq!(step.to, None);
-            assert!(step.why.contains("in 5 min 00 s"), "{}", step.why);
+            assert!(step.why.contains("in 10 min 00 s"), "{}", step.why);
             asked += 1;
         }
     }
@@ -252,7 +248,7 @@ fn permits() {
     let refused = fallen.permit(&config, 2000.0, Level::Stacks).unwrap_err();
     assert_eq!(
         refused,
-        "level stacks was too dear 1 min 40 s ago; it can be tried again in 3 min 20 s"
+        "level stacks was too dear 1 min 40 s ago; it can be tried again in 8 min 20 s"
     );
 }
 

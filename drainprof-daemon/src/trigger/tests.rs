@@ -1,1 +1,6 @@
+//! Each rule over synthetic series: fires when it must, not on noise, nor on the nearest case that must not.
 
+mod closes;
+mod engine;
+mod memory;
+mod objects;
