@@ -154,7 +154,7 @@ pub(super) struct ObserveArgs {
     #[arg(long, value_name = "ON/PERIOD", value_parser = duty)]
     pub(super) duty: Option<Duty>,
     /// Look at one of N granules only, with all that happens in it: 1/16, or 16. The DSR is then an
-    /// estimate, and told with its confidence interval.
+    /// estimate, and told with its confidence interval; of a census, what is live is.
     #[arg(long, value_name = "1/N", value_parser = sample, default_value = "1")]
     pub(super) sample: u32,
     /// Time between lines of the live view.

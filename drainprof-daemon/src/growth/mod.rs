@@ -4,6 +4,7 @@
 mod cgroup;
 mod course;
 pub(crate) mod fit;
+mod allocations;
 mod memory;
 mod parse;
 mod pressure;
@@ -11,6 +12,7 @@ mod read;
 mod trend;
 
 pub use course::{COURSE_POINTS, MemoryCourse};
+pub use allocations::{Allocations, MALLOCS, NoMalloc};
 pub use memory::{MemoryReading, Pressure, Waiting};
 pub use pressure::PressureError;
 pub use read::{MemoryReader, next_look, pressure, read};
