@@ -125,7 +125,8 @@ impl Daemon {
         let mut answer = Vec::new();
         stream.take(MOST).read_to_end(&mut answer)?;
         let answer = String::from_utf8(answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("the answer has no end of its head")?;
+        let (head, body) =
+            answer.split_once("\r\n\r\n").context("the answer has no end of its head")?;
         let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
         let status = status.with_context(|| format!("no status in {head:?}"))?;
         let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
@@ -206,7 +207,12 @@ fn brief(state: &Value) -> String {
         .map(|one| {
             format!(
                 "{} {} {} ({}) alerts {} findings {}",
-                one["pid"], one["comm"], one["level"], one["reason"], one["alerts"], one["findings"]
+                one["pid"],
+                one["comm"],
+                one["level"],
+                one["reason"],
+                one["alerts"],
+                one["findings"]
             )
         })
         .collect();

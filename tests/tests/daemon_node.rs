@@ -13,7 +13,8 @@ use serde_json::Value;
 /// Granules of all allocators in truths.
 fn granules(finished: &[Finished], key: &str) -> u64 {
     let truths = finished.iter().flat_map(|one| &one.truths);
-    let allocators = truths.flat_map(|truth| truth["allocators"].as_array().cloned().unwrap_or_default());
+    let allocators =
+        truths.flat_map(|truth| truth["allocators"].as_array().cloned().unwrap_or_default());
     allocators.map(|one| one["granules"][key].as_u64().unwrap_or_default()).sum()
 }
 
