@@ -5,7 +5,9 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    config::ConfigArgs, ctl::CtlArgs, daemon::DaemonArgs, diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, history::HistoryArgs, profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
+    config::ConfigArgs, ctl::CtlArgs, daemon::DaemonArgs, diagnose::DiagnoseArgs, diff::DiffArgs,
+    discover::DiscoverArgs, filter::FilterArgs, history::HistoryArgs, profile_check::CheckArgs,
+    profile_new::NewArgs, report::ReportArgs, top::TopArgs,
 };
 use crate::{
     account::Duty,

@@ -29,7 +29,7 @@ use crate::{
     serve::{self, Server},
     store::{self, Writer},
     target::{Process, TargetError, printable, processes},
-    watch::{Observer, ObserverOptions, ObserveError},
+    watch::{ObserveError, Observer, ObserverOptions},
 };
 
 /// Requests that may wait for the loop.
@@ -121,10 +121,11 @@ fn serve_options(config: &Config) -> serve::Options {
         socket: Some(config.listen.control.clone()),
         group: config.listen.control_group.clone(),
         label_sets: config.metrics.max_label_sets as usize,
-        otlp: config.otlp.endpoint.clone().map(|endpoint| serve::OtlpOptions {
-            endpoint,
-            interval: config.otlp.interval,
-        }),
+        otlp: config
+            .otlp
+            .endpoint
+            .clone()
+            .map(|endpoint| serve::OtlpOptions { endpoint, interval: config.otlp.interval }),
         stale_after: (config.daemon.interval * 5).max(Duration::from_secs(60)),
         ..serve::Options::default()
     }
@@ -144,7 +145,9 @@ fn library(config: &Config) -> Result<Library> {
     let library = Library::load(&[], &config.daemon.profile_directories)?;
     let known = |name: &&String| library.get(name).is_none();
     if let Some(unknown) = config.daemon.profiles.iter().find(known) {
-        let message = format!("daemon.profiles: no profile is called {unknown}; `drainprof profile list` has them");
+        let message = format!(
+            "daemon.profiles: no profile is called {unknown}; `drainprof profile list` has them"
+        );
         return Err(Failure::new(code::CONFIG, message).into());
     }
     Ok(library)
@@ -203,8 +206,7 @@ fn dry_run(config: &Config) -> Result<u8> {
     };
     let mut observer = Observer::new(&session, library(config)?, observer_options)?;
     let own = std::fs::read_link("/proc/self/exe").ok();
-    let selector =
-        Selector::new(&config.select, own.map(|own| own.to_string_lossy().into_owned()));
+    let selector = Selector::new(&config.select, own.map(|own| own.to_string_lossy().into_owned()));
     let mut out = std::io::stdout().lock();
     let mut unwatched: BTreeMap<String, u64> = BTreeMap::new();
     let mut watched = 0_u32;
@@ -230,10 +232,9 @@ fn dry_run(config: &Config) -> Result<u8> {
                     .map(|plan| format!("{} ({} probes)", plan.profile.name, plan.probes.len()))
                     .collect::<Vec<_>>()
                     .join(", ")),
-                Err(ObserveError::Level { profile, offers, .. }) => Ok(format!(
-                    "{profile}, without probes: it offers {} only",
-                    offers.join(", ")
-                )),
+                Err(ObserveError::Level { profile, offers, .. }) => {
+                    Ok(format!("{profile}, without probes: it offers {} only", offers.join(", ")))
+                }
                 Err(ObserveError::NoMatch { .. }) => Err("no profile fits it".to_owned()),
                 Err(error) => Err(error.to_string()),
             }

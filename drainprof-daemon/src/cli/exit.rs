@@ -106,11 +106,10 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<LaunchError>() {
         return Some(error.exit_code());
     }
-    if cause.is::<ProfileError>() || cause.is::<LibraryError>() || cause.is::<ConfigErrors>() {
     if let Some(error) = cause.downcast_ref::<AskError>() {
         return ask_code(error);
     }
-    if cause.is::<ProfileError>() || cause.is::<LibraryError>() {
+    if cause.is::<ProfileError>() || cause.is::<LibraryError>() || cause.is::<ConfigErrors>() {
         return Some(code::CONFIG);
     }
     None

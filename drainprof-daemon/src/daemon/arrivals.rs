@@ -134,7 +134,9 @@ mod tests {
     use crate::target::testing::Waiting;
 
     fn came(changes: &[Change], pid: u32) -> bool {
-        changes.iter().any(|change| matches!(change, Change::Came(process, _) if process.pid == pid))
+        changes
+            .iter()
+            .any(|change| matches!(change, Change::Came(process, _) if process.pid == pid))
     }
 
     /// A process is told once when it comes and once when it goes; in between it is quiet.
@@ -172,7 +174,8 @@ mod tests {
         let fewer = Seen { objects: 1, looked: Duration::ZERO, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, fewer);
         let changes = arrivals.look(AGAIN * 4).unwrap();
-        let mapped = |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
+        let mapped =
+            |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
         assert!(changes.iter().any(mapped), "{changes:?}");
     }
 }

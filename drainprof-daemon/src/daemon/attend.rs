@@ -211,7 +211,9 @@ impl Service {
         let mut ended = Vec::new();
         let mut followed = Vec::new();
         for kernel in self.pool.kernels_mut() {
-            let take = |observer: &mut crate::watch::Observer, followed: &mut Vec<_>, ended: &mut Vec<_>| {
+            let take = |observer: &mut crate::watch::Observer,
+                        followed: &mut Vec<_>,
+                        ended: &mut Vec<_>| {
                 observer.events(|_, kind, event, ending| {
                     if let Ending::Follow(pid) = ending {
                         followed.push((pid, kernel.level));
@@ -253,6 +255,5 @@ impl Service {
 /// Where a process belongs; of one that is gone already, its executable alone.
 fn labels_of(process: &Process) -> Labels {
     let exe = process.exe.to_string_lossy();
-    Labels::read(Path::new("/proc"), process.pid, &exe)
-        .unwrap_or_else(|_| Labels::parse(&exe, b""))
+    Labels::read(Path::new("/proc"), process.pid, &exe).unwrap_or_else(|_| Labels::parse(&exe, b""))
 }

@@ -80,7 +80,9 @@ impl Keeper {
             Ok(()) => self.told = false,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 if !std::mem::replace(&mut self.told, true) {
-                    tracing::warn!("the history cannot be written as fast as it comes; some is left out");
+                    tracing::warn!(
+                        "the history cannot be written as fast as it comes; some is left out"
+                    );
                 }
             }
         }
@@ -109,7 +111,8 @@ fn work(mut writer: Writer, path: &std::path::Path, kept: &Receiver<Keep>) {
                 let _ = answer.send(History::open(path).and_then(|history| history.windows(limit)));
             }
             Keep::Report(id, answer) => {
-                let _ = answer.send(History::open(path).and_then(|history| history.window_report(id)));
+                let _ =
+                    answer.send(History::open(path).and_then(|history| history.window_report(id)));
             }
         }
     }

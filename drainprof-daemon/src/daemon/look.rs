@@ -112,9 +112,8 @@ impl Service {
             }
         }
         self.left.clear();
-        let is_over = |id: u64, target: u32| {
-            ended.get(&id).is_some_and(|targets| targets.contains(&target))
-        };
+        let is_over =
+            |id: u64, target: u32| ended.get(&id).is_some_and(|targets| targets.contains(&target));
         for gone in self.pool.tidy(is_over) {
             for (name, count) in self.losing.remove(&gone).unwrap_or_default() {
                 *self.lost.entry(name).or_default() += count;
@@ -131,9 +130,10 @@ impl Service {
         pressure: Option<Pressure>,
     ) {
         let unix_ms = self.unix_ms();
-        let pairs = snapshots.iter().zip(reports).flat_map(|((_, snapshot), (_, report))| {
-            snapshot.targets.iter().zip(&report.targets)
-        });
+        let pairs = snapshots
+            .iter()
+            .zip(reports)
+            .flat_map(|((_, snapshot), (_, report))| snapshot.targets.iter().zip(&report.targets));
         let seen: BTreeMap<u32, _> = pairs
             .filter(|(_, target)| target.ended.is_none())
             .map(|(facts, target)| (target.pid, (facts, target)))

@@ -36,7 +36,9 @@ impl Service {
             Request::Kill => {
                 self.ordered_kill = true;
                 self.heed_kill_file();
-                Ok(done("the kill switch is thrown: nothing counts any more, and all probes are being taken out"))
+                Ok(done(
+                    "the kill switch is thrown: nothing counts any more, and all probes are being taken out",
+                ))
             }
             Request::Resume => self.resume(),
             Request::Reload => match self.reload() {
@@ -93,7 +95,8 @@ impl Service {
             let _ = answer.send(Ok(Answer::Report { report }));
             return;
         }
-        let none = move || Refusal::NotFound { message: format!("there is no report of a window {id}") };
+        let none =
+            move || Refusal::NotFound { message: format!("there is no report of a window {id}") };
         let Some(keeper) = &mut self.keeper else {
             let _ = answer.send(Err(none()));
             return;
@@ -152,7 +155,13 @@ impl Service {
             Refusal::Failed { message: format!("cannot start the window's process: {error}") }
         })?;
         self.next_window += 1;
-        tracing::info!(pid, id = record.id, asked_by, why = record.why, "a diagnostic window opens");
+        tracing::info!(
+            pid,
+            id = record.id,
+            asked_by,
+            why = record.why,
+            "a diagnostic window opens"
+        );
         let (stop, stopped) = oneshot::channel();
         self.windows.spawn(window.run(stopped));
         self.running.insert(record.id, Running { record: record.clone(), stop: Some(stop) });
@@ -171,9 +180,7 @@ impl Service {
         let wanted: Vec<_> = self
             .tracked
             .iter()
-            .filter_map(|(pid, tracked)| {
-                Some((*pid, tracked.engine.wants(&self.config.triggers)?))
-            })
+            .filter_map(|(pid, tracked)| Some((*pid, tracked.engine.wants(&self.config.triggers)?)))
             .collect();
         for (pid, want) in wanted {
             if let Err(refusal) = self.diagnose(pid, By::Rule, want.rule, want.why, None) {
@@ -191,9 +198,10 @@ impl Service {
         let firing = |target: &crate::node::NodeTarget| {
             !target.alerts.iter().any(|alert| alert.state == crate::node::AlertState::Firing)
         };
-        let worst = state.targets.iter().min_by(|a, b| {
-            (firing(a)).cmp(&firing(b)).then(dsr(a).total_cmp(&dsr(b)))
-        });
+        let worst = state
+            .targets
+            .iter()
+            .min_by(|a, b| (firing(a)).cmp(&firing(b)).then(dsr(a).total_cmp(&dsr(b))));
         let Some(worst) = worst else {
             tracing::warn!("SIGUSR1: no process is watched, so no window opens");
             return;
@@ -210,12 +218,24 @@ impl Service {
         self.running.remove(&record.id);
         match ended.outcome {
             Outcome::Failed => {
-                tracing::warn!(pid = record.pid, id = record.id, "a diagnostic window failed: {}", ended.failure);
+                tracing::warn!(
+                    pid = record.pid,
+                    id = record.id,
+                    "a diagnostic window failed: {}",
+                    ended.failure
+                );
             }
-            outcome => tracing::info!(pid = record.pid, id = record.id, ?outcome, "a diagnostic window has ended"),
+            outcome => tracing::info!(
+                pid = record.pid,
+                id = record.id,
+                ?outcome,
+                "a diagnostic window has ended"
+            ),
         }
         let record = match ended.outcome {
-            Outcome::Failed => WindowRecord { why: format!("{} ({})", record.why, ended.failure), ..record },
+            Outcome::Failed => {
+                WindowRecord { why: format!("{} ({})", record.why, ended.failure), ..record }
+            }
             _ => record,
         };
         if let Some(report) = &ended.report {
@@ -301,7 +321,10 @@ impl Service {
             some => format!("changed: {}", names(some)),
         };
         if !later.is_empty() {
-            told.push_str(&format!("; applies when the daemon is started again: {}", names(&later)));
+            told.push_str(&format!(
+                "; applies when the daemon is started again: {}",
+                names(&later)
+            ));
         }
         let level_before: Level = self.config.daemon.level;
         let selects_anew = self.config.select != new.select

@@ -130,7 +130,8 @@ impl Pool {
 
     /// Whether a process has more to be probed than is: it has mapped more since.
     pub(super) fn lacks_probes(&mut self, pid: u32) -> bool {
-        let kernel = self.kernels.iter_mut().find(|kernel| kernel.observer.running().contains(&pid));
+        let kernel =
+            self.kernels.iter_mut().find(|kernel| kernel.observer.running().contains(&pid));
         kernel.is_some_and(|kernel| kernel.observer.lacks_probes(pid))
     }
 

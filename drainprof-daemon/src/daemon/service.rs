@@ -153,9 +153,13 @@ impl Service {
         let (keeper, next_window) = match setup.history {
             Some(mut writer) => {
                 let next = writer.next_window_id();
-                let keeper = Keeper::start(writer, config.store.path.clone()).map_err(|source| {
-                    ServiceError::System { step: "start the thread that writes the history", source }
-                })?;
+                let keeper =
+                    Keeper::start(writer, config.store.path.clone()).map_err(|source| {
+                        ServiceError::System {
+                            step: "start the thread that writes the history",
+                            source,
+                        }
+                    })?;
                 (Some(keeper), next)
             }
             None => (None, 1),
@@ -314,10 +318,7 @@ impl Service {
 fn nothing() -> NodeState {
     NodeState {
         schema: crate::node::SCHEMA.to_owned(),
-        tool: Tool {
-            name: "drainprof".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
+        tool: Tool { name: "drainprof".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() },
         unix_ms: 0,
         uptime_seconds: 0.0,
         ready: false,

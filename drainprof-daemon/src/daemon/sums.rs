@@ -36,7 +36,10 @@ impl Sums {
 
     /// All counts: what is over, and what those targets have counted that are looked at now.
     #[must_use]
-    pub(super) fn with<'a>(&mut self, now: impl Iterator<Item = (&'a Labels, &'a Target)>) -> Vec<Counts> {
+    pub(super) fn with<'a>(
+        &mut self,
+        now: impl Iterator<Item = (&'a Labels, &'a Target)>,
+    ) -> Vec<Counts> {
         let mut all = self.over.clone();
         for (labels, target) in now {
             let labels = self.known(labels);
@@ -136,10 +139,10 @@ mod tests {
     fn counters_and_gauges() {
         let report = report();
         let target = &report.targets[0];
-        let (closed, open): (u64, u64) = target
-            .allocators
-            .iter()
-            .fold((0, 0), |(closed, open), one| (closed + one.granules.closed, open + one.granules.open_now));
+        let (closed, open): (u64, u64) =
+            target.allocators.iter().fold((0, 0), |(closed, open), one| {
+                (closed + one.granules.closed, open + one.granules.open_now)
+            });
         assert!(closed > 0);
         let closes = |counts: &[Counts]| -> u64 {
             counts.iter().map(|one| one.drainable + one.pinned + one.unknown).sum()
@@ -174,8 +177,10 @@ mod tests {
                     sums.add(&labels(exe), target);
                 }
                 let own = labels(exe);
-                for counts in sums.with([(&own, target)].into_iter().take(usize::from(round != 1))) {
-                    let known = before.entry((counts.labels.clone(), counts.profile.clone())).or_default();
+                for counts in sums.with([(&own, target)].into_iter().take(usize::from(round != 1)))
+                {
+                    let known =
+                        before.entry((counts.labels.clone(), counts.profile.clone())).or_default();
                     // Of a set that does not run now, only what is over is told.
                     if counts.processes > 0 {
                         assert!(counts.opened >= *known, "{:?}", counts.labels);

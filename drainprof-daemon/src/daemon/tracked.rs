@@ -177,7 +177,13 @@ impl Tracked {
 /// A finding of the daemon's own.
 #[must_use]
 pub(super) fn finding(code: &str, message: String) -> Finding {
-    Finding { code: code.to_owned(), weight: Weight::Warning, profile: None, instance: None, message }
+    Finding {
+        code: code.to_owned(),
+        weight: Weight::Warning,
+        profile: None,
+        instance: None,
+        message,
+    }
 }
 
 /// The counts of all instances of each profile together.
@@ -224,7 +230,8 @@ fn add(sum: &mut ProfileSignals, allocator: &Allocator) {
     ) {
         // The interval is told in granules; the bytes of one follow from the two slopes.
         let bytes = slope / granules;
-        let before = sum.retention_slope.unwrap_or(Slope { bytes_per_second: 0.0, interval: [0.0; 2] });
+        let before =
+            sum.retention_slope.unwrap_or(Slope { bytes_per_second: 0.0, interval: [0.0; 2] });
         let ends = [interval[0] * bytes, interval[1] * bytes];
         sum.retention_slope = Some(Slope {
             bytes_per_second: before.bytes_per_second + slope,

@@ -158,7 +158,8 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
     };
     let said = || {
         let text = String::from_utf8_lossy(words);
-        let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+        let last =
+            text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
         crate::target::printable(last.trim_start_matches("drainprof: "))
     };
     let Some(code) = code.filter(|code| WITH_REPORT.contains(code)) else {
