@@ -29,6 +29,7 @@ const WORKLOADS: &[(&str, &[&str])] = &[
     ("psweep_fixed", &[]),
     ("psweep_stripped", &[]),
     ("psweep_split", &[]),
+    ("routing", &[]),
     ("epoch_ring", &["epochs=3000"]),
     ("epoch_ring", &["boundary=1"]),
     ("epoch_demo", &[]),

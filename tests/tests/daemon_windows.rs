@@ -1,0 +1,213 @@
+//! The daemon looks deeper when it matters: a service whose routing goes wrong, the window that opens by itself, the
+//! governor, and the kill switch.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use drainprof_tests::{
+    environment::{self, requires_root},
+    node::{Daemon, target},
+    paths::{shown, steps},
+    process::Process,
+    target::Target,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+/// Rules and windows that need seconds instead of minutes.
+const QUICK: &str = "
+window.length = \"3s\"
+window.cooldown = \"1s\"
+window.cost = \"400%\"
+governor.enabled = false
+triggers.dsr_low.enabled = false
+triggers.dsr_drop.for = \"1s\"
+triggers.dsr_drop.over = \"2s\"
+triggers.dsr_drop.learn = \"3s\"
+";
+
+fn send(target: &Target, signal: Signal) -> Result<()> {
+    Ok(kill(Pid::from_raw(target.pid().cast_signed()), signal)?)
+}
+
+fn level(state: &Value, pid: u32) -> Option<String> {
+    Some(target(state, pid)?["level"].as_str()?.to_owned())
+}
+
+/// A service drains well until its routing is switched to be wrong: the DSR falls below what is usual for it, a window
+/// opens by itself, and its report names the path that pins. Right again, the rule ends; the daemon never left the
+/// level `boundary`.
+#[test]
+fn a_fall_opens_a_window() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let daemon = Daemon::start(&["arena"], QUICK)?;
+    let mut service = Target::start("routing", &["rate=2000"])?;
+    let pid = service.pid();
+    daemon.attached(&[pid])?;
+    service.go()?;
+    // 25 s at 2,000 requests per second: what is usual is learned for 10 s, over windows of 10 s.
+    daemon.until("enough was seen to know what is usual", |state| {
+        let allocators = target(state, pid).map(|one| &one["allocators"][0]["granules"]["drainable"]);
+        allocators.and_then(Value::as_u64).is_some_and(|closes| closes > 50_000)
+    })?;
+    let before = daemon.state()?;
+    assert_eq!(before["windows"], Value::Array(Vec::new()), "nothing was wrong yet");
+    send(&service, Signal::SIGUSR1)?;
+    let state = daemon.until("a window has ended", |state| {
+        let windows = state["windows"].as_array();
+        windows.is_some_and(|all| all.iter().any(|one| one["outcome"] != "running"))
+    })?;
+    let window = &state["windows"][0];
+    assert_eq!(window["outcome"], "finished", "{window}");
+    assert_eq!(window["asked_by"], "dsr_drop", "{window}");
+    assert_eq!(level(&state, pid).as_deref(), Some("boundary"));
+    let (status, body) = daemon.get(&format!("/api/v1/windows/{}/report", window["id"]))?;
+    assert_eq!(status, 200, "{body}");
+    let report: Value = serde_json::from_str(&body)?;
+    let allocator = &report["targets"][0]["allocators"][0];
+    let pins = |site: &&Value| site["granules_pinned"].as_u64() > Some(0);
+    let sites = allocator["sites"].as_array().context("the report has sites")?;
+    let guilty: Vec<String> = sites.iter().filter(pins).map(|site| shown(&steps(site))).collect();
+    assert!(!guilty.is_empty(), "nobody pins: {allocator}");
+    assert!(guilty.iter().all(|path| path.contains("make_session")), "{guilty:?}");
+    assert!(
+        sites.iter().any(|site| !pins(&site) && shown(&steps(site)).contains("handle_request")),
+        "the request itself drains"
+    );
+    send(&service, Signal::SIGUSR2)?;
+    daemon.until("the rule has ended, and no window runs", |state| {
+        let alerts = target(state, pid).and_then(|one| one["alerts"].as_array());
+        let quiet = alerts.is_some_and(|all| all.iter().all(|one| one["rule"] != "dsr_drop"));
+        let windows = state["windows"].as_array();
+        quiet && windows.is_some_and(|all| all.iter().all(|one| one["outcome"] != "running"))
+    })?;
+    service.go()?;
+    service.finish()?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// A user's window: it waits for its end, shows the report, and obeys one at a time.
+#[test]
+fn diagnose() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let daemon = Daemon::start(&["arena"], QUICK)?;
+    let mut service = Target::start("routing", &["rate=1000"])?;
+    let pid = service.pid();
+    daemon.attached(&[pid])?;
+    service.go()?;
+    let mut command = std::process::Command::new(environment::drainprof()?);
+    let socket = daemon.file("control.sock");
+    command.arg("diagnose").arg("-p").arg(pid.to_string()).args(["--for", "4s", "-o", "json"]);
+    command.arg("--socket").arg(&socket);
+    let first = Process::start("drainprof diagnose", command)?;
+    daemon.until("the window runs", |state| state["windows"][0]["outcome"] == "running")?;
+    let (status, body) = daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":4}}"))?;
+    assert_eq!(status, 409, "one at a time: {body}");
+    let (status, body) = daemon.post("/api/v1/diagnose", "{\"pid\":1,\"seconds\":4}")?;
+    assert_eq!(status, 404, "not watched: {body}");
+    let ended = first.finish()?;
+    assert!(ended.status.success(), "{:?}", ended.stderr);
+    let report: Value = serde_json::from_str(&ended.stdout.join("\n"))?;
+    assert_eq!(report["targets"][0]["pid"], pid);
+    assert_eq!(report["targets"][0]["allocators"][0]["level"], "stacks");
+    assert!(report["targets"][0]["allocators"][0]["granules"]["closed"].as_u64() > Some(0));
+    service.go()?;
+    service.finish()?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// The kill switch, by file: no probe stays in the process, which runs on; taken back, it is observed again.
+#[test]
+fn kill_switch() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let daemon = Daemon::start(&["arena"], "")?;
+    let mut service = Target::start("routing", &["rate=1000"])?;
+    let pid = service.pid();
+    daemon.attached(&[pid])?;
+    service.go()?;
+    fs::write(daemon.file("kill"), "")?;
+    let state = daemon.until("everything is detached", |state| {
+        state["killed"] == true && target(state, pid).is_some_and(|one| one["level"].is_null())
+    })?;
+    assert!(target(&state, pid).is_some_and(|one| one["reason"] == "the kill switch is thrown"));
+    let (status, body) = daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":1}}"))?;
+    assert_eq!(status, 409, "no window either: {body}");
+    // Counts stand still from now on.
+    let closes = |state: &Value| drainprof_tests::node::sum(state, "test-arena", "drainable");
+    let before = closes(&daemon.state()?);
+    daemon.until("it was looked again", |now| now["unix_ms"].as_u64() > state["unix_ms"].as_u64())?;
+    assert_eq!(closes(&daemon.state()?), before);
+    fs::remove_file(daemon.file("kill"))?;
+    daemon.attached(&[pid])?;
+    daemon.until("it counts again", |state| closes(state) > before)?;
+    service.go()?;
+    service.finish()?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// The governor: what costs more than its budget is detached, says why, and the process runs on unobserved.
+#[test]
+fn the_governor_steps_in() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let dear = "
+governor.budget = \"0.01%\"
+governor.burst = \"1s\"
+governor.dwell = \"1s\"
+triggers.dsr_low.enabled = false
+triggers.dsr_drop.enabled = false
+";
+    let daemon = Daemon::start(&["arena"], dear)?;
+    let mut service = Target::start("routing", &["rate=5000"])?;
+    let pid = service.pid();
+    daemon.attached(&[pid])?;
+    service.go()?;
+    let state = daemon.until("it was detached", |state| {
+        target(state, pid).is_some_and(|one| one["level"].is_null())
+    })?;
+    let reason = target(&state, pid).and_then(|one| one["reason"].as_str()).unwrap_or_default();
+    assert!(reason.contains("budget") && reason.contains("detached"), "{reason}");
+    service.go()?;
+    service.finish()?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// SIGHUP applies what has changed, and keeps what is in force where the file has turned bad.
+#[test]
+fn reload() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let mut daemon = Daemon::start(&["arena"], "")?;
+    let service = Target::start("routing", &[])?;
+    let pid = service.pid();
+    daemon.attached(&[pid])?;
+    let file = daemon.file("drainprof.toml");
+    let text = fs::read_to_string(&file)?;
+    fs::write(&file, format!("{text}\nselect.rulez = []\n"))?;
+    daemon.process().signal(Signal::SIGHUP)?;
+    let said = daemon.process().expect_err_containing("the configuration in force is kept")?;
+    assert!(said.contains("rulez"), "{said}");
+    daemon.attached(&[pid])?;
+    fs::write(&file, format!("{text}\nselect.rules = [{{ action = \"exclude\", exe = \"*/routing\" }}]\n"))?;
+    daemon.process().signal(Signal::SIGHUP)?;
+    daemon.process().expect_err_containing("changed: select.rules")?;
+    daemon.until("it is not watched any more", |state| target(state, pid).is_none())?;
+    service.kill()?;
+    daemon.finish()?;
+    Ok(())
+}
