@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     what: "resident memory is above this process's own baseline by more than two standard deviations",
     advice: "compare retained bytes before and after: if they rose with it, granules hold the memory; else look at `drainprof growth`",
     settings: |config| &config.rss_high,
-    start: || Box::new(High::default()),
+    start: || Box::new(Above::default()),
 };
 
 settings! {
@@ -54,14 +54,14 @@ settings! {
 const GAP: f64 = 60.0;
 
 #[derive(Debug, Default)]
-struct High {
+struct Above {
     usual: Usual,
     last: Option<f64>,
     /// Since when it is high.
     high: Option<f64>,
 }
 
-impl Watch for High {
+impl Watch for Above {
     fn look(&mut self, config: &Config, signals: &Signals) -> Look {
         let config = &config.rss_high;
         let Some(memory) = signals.memory else { return Look::Unknown };
@@ -86,7 +86,7 @@ impl Watch for High {
     }
 }
 
-impl High {
+impl Above {
     fn judge(&self, config: &RssHigh, rss: f64) -> Look {
         if self.usual.seconds < config.warm_up.as_seconds() {
             return Look::Unknown;

@@ -71,10 +71,11 @@ impl Watch for Unmatched {
             if all.unmatched_frees < config.min_frees || all.frees == 0 {
                 return Look::Clear;
             }
-            let least = IN_EACH_HALF * all.unmatched_frees as f64;
+            let in_half = IN_EACH_HALF * all.unmatched_frees as f64;
             let sick = |part: Objects| {
-                part.unmatched_frees as f64 >= least
-                    && part.frees as f64 - part.allocs as f64 >= IN_EACH_HALF * part.unmatched_frees as f64
+                part.unmatched_frees as f64 >= in_half
+                    && part.frees as f64 - part.allocs as f64
+                        >= IN_EACH_HALF * part.unmatched_frees as f64
             };
             if !sick(early) || !sick(late) {
                 return Look::Clear;

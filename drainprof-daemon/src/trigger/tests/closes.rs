@@ -167,7 +167,7 @@ fn swings_are_usual() {
     let mut run = Run::new("dsr_drop");
     let mut closing = Closing::new(7);
     run.over([0.0, 24.0 * HOUR], |at| {
-        let swing = if (at / 600.0) as u64 % 2 == 0 { 0.05 } else { -0.05 };
+        let swing = if at % 1200.0 < 600.0 { 0.05 } else { -0.05 };
         closing.look(at, 100, 0.9 + swing)
     });
     assert_eq!(run.fired, [0.0; 0]);

@@ -99,10 +99,13 @@ fn vsz_grows() {
     }
 }
 
+/// Address space and resident memory by time, MiB.
+type Sizes = fn(f64) -> [f64; 2];
+
 /// One large mapping, both growing alike, slow growth, and a shrinking process are none.
 #[test]
 fn vsz_is_no_growth() {
-    let cases: [(&str, fn(f64) -> [f64; 2]); 5] = [
+    let cases: [(&str, Sizes); 5] = [
         ("one mapping", |at| [if at < HOUR { 1000.0 } else { 9000.0 }, 100.0]),
         ("alike", |at| [1000.0 + at, 100.0 + at * 0.7]),
         ("slow", |at| [1000.0 + at * 0.1, 100.0]),

@@ -39,10 +39,13 @@ fn missed_allocations() {
     );
 }
 
+/// Allocations, frees and unmatched frees of one look, by time.
+type Counts = fn(f64) -> [u64; 3];
+
 /// Objects older than the attach are freed for a while in the healthiest program: while it allocates new ones for them, or at once, or in one go later.
 #[test]
 fn older_objects() {
-    let cases: [(&str, fn(f64) -> [u64; 3]); 4] = [
+    let cases: [(&str, Counts); 4] = [
         ("renewed", |at| [100, 100, if at < 1000.0 { 50 } else { 0 }]),
         ("at first", |at| if at < 120.0 { [50, 100, 50] } else { [100, 100, 0] }),
         ("in one go", |at| {
