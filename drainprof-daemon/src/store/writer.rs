@@ -156,8 +156,10 @@ impl Writer {
                 let packed = packed(&plain).map_err(|error| {
                     StoreError::io("compress a report for", &self.options.path, error)
                 })?;
-                let readable = u64::from(plain.len() <= MOST_BYTES);
-                self.fits("a report", (packed.len() as u64).max((1 - readable) * u64::MAX))?;
+                // What could not be read again is not kept.
+                let readable = plain.len() <= MOST_BYTES;
+                let bytes = if readable { packed.len() } else { usize::MAX };
+                self.fits("a report", bytes as u64)?;
                 Some(packed)
             }
             None => None,
