@@ -84,10 +84,10 @@ impl Text for Duration {
     fn print(&self) -> String {
         const UNITS: [(u128, &str); 5] =
             [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")];
-        if self.subsec_nanos() % 1_000_000 != 0 {
+        if !self.subsec_nanos().is_multiple_of(1_000_000) {
             return format!("{}ns", self.as_nanos());
         }
-        let unit = UNITS.iter().find(|(unit, _)| self.as_millis() % unit == 0);
+        let unit = UNITS.iter().find(|(unit, _)| self.as_millis().is_multiple_of(*unit));
         match unit {
             Some((unit, name)) if !self.is_zero() => format!("{}{name}", self.as_millis() / unit),
             _ => "0s".to_owned(),

@@ -347,11 +347,11 @@ fn shipped_configuration_is_taken() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes/daemonset.yaml");
     let manifest = fs::read_to_string(path).unwrap();
     let (_, rest) = manifest.split_once(".toml: |\n").unwrap();
-    let text: String = rest
-        .lines()
-        .map_while(|line| line.strip_prefix("    "))
-        .map(|line| format!("{line}\n"))
-        .collect();
+    let text: Vec<_> = rest.lines().map_while(|line| line.strip_prefix("    ")).collect();
+    let text = text.join(
+        "
+",
+    );
     let config = read(&text).unwrap();
     assert_ne!(config.difference(&Config::default()), []);
 }

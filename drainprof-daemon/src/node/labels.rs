@@ -124,7 +124,7 @@ impl<'a> Found<'a> {
             if let Some(id) = container_id(segment) {
                 found.container = Some(id);
                 in_service = false;
-            } else if !in_service && is_unit(segment) && !segment.ends_with(".slice") {
+            } else if !in_service && is_unit(segment) && segment.strip_suffix(".slice").is_none() {
                 found.unit = Some(segment);
                 in_service = !(segment.starts_with("user@") && segment.ends_with(".service"));
             }
