@@ -58,7 +58,9 @@ impl Mounts {
             let kind = after.next();
             let slot = match kind {
                 Some("cgroup2") => &mut mounts.v2,
-                Some("cgroup") if after.nth(1).is_some_and(|o| o.split(',').any(|o| o == "memory")) => {
+                Some("cgroup")
+                    if after.nth(1).is_some_and(|o| o.split(',').any(|o| o == "memory")) =>
+                {
                     &mut mounts.v1
                 }
                 _ => continue,
@@ -122,7 +124,8 @@ impl Groups {
         if let Some(known) = self.0.get(groups) {
             return *known;
         }
-        let group = mounts.directory(groups).map(|(place, v2)| read(&place, v2)).unwrap_or_default();
+        let group =
+            mounts.directory(groups).map(|(place, v2)| read(&place, v2)).unwrap_or_default();
         self.0.insert(groups.to_owned(), group);
         group
     }
@@ -251,7 +254,8 @@ mod tests {
         let mounts = "1 2 0:3 /pod\\0401 /cg rw - cgroup2 cgroup2 rw\n";
         assert_eq!(look(root.path(), mounts, "0::/pod 1/x\n").used, Some(7));
         assert_eq!(look(root.path(), mounts, "0::/pod 1/x (deleted)\n").used, Some(7));
-        for outside in ["0::/pod 2/x\n", "0::/x\n", "0::/../x\n", "0::/pod 1/../../etc\n", "0::x\n"] {
+        for outside in ["0::/pod 2/x\n", "0::/x\n", "0::/../x\n", "0::/pod 1/../../etc\n", "0::x\n"]
+        {
             assert_eq!(look(root.path(), mounts, outside), Group::default(), "{outside}");
         }
         let whole = "1 2 0:3 / /cg rw - cgroup2 cgroup2 rw\n";

@@ -76,14 +76,7 @@ impl MemoryCourse {
     /// A course from the first reading on. When it is full, its points become coarser.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            first: None,
-            newest: None,
-            points: Vec::new(),
-            last: None,
-            step: 0.0,
-            readings: 0,
-        }
+        Self { first: None, newest: None, points: Vec::new(), last: None, step: 0.0, readings: 0 }
     }
 
     /// A course over the last `seconds`, for who watches without end: what is older goes.
@@ -195,7 +188,10 @@ mod tests {
         // The values are four times their times, in points as in readings.
         let slope = super::super::fit::line(&rss).unwrap().slope;
         assert!((slope - 4.0).abs() < 1e-9, "{slope}");
-        let sums = course.points.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.readings, sum.1 + point.rss));
+        let sums = course
+            .points
+            .iter()
+            .fold((0.0, 0.0), |sum, point| (sum.0 + point.readings, sum.1 + point.rss));
         assert_eq!(sums, (100_000.0, 100_000.0 * (99_999.0 / 2.0 + 10.0)));
         assert_eq!((course.first().unwrap().1, course.readings()), (reading(10), 100_000));
         assert_eq!(course.newest().unwrap().1, reading(100_009));

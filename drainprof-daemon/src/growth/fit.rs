@@ -194,8 +194,7 @@ mod tests {
     /// The floor of a saw-tooth does not move, though the means of its parts do.
     #[test]
     fn floors() {
-        let points: Vec<At> =
-            (0..900).map(|n| (f64::from(n), 7.0 + f64::from(n % 37))).collect();
+        let points: Vec<At> = (0..900).map(|n| (f64::from(n), 7.0 + f64::from(n % 37))).collect();
         assert_eq!(Changes::of_floor(&points).unwrap().interval(), [0.0, 0.0]);
         let [low, high] = Changes::of(&points).unwrap().interval();
         assert!(low < 0.0 && high > 0.0);

@@ -14,4 +14,6 @@ pub use course::{COURSE_POINTS, MemoryCourse};
 pub use memory::{MemoryReading, Pressure, Waiting};
 pub use pressure::PressureError;
 pub use read::{MemoryReader, next_look, pressure, read};
-pub use trend::{MIN_CONFIDENCE, MIN_GROWTH_BYTES, MIN_POINTS, MIN_SECONDS, MemoryTrend, MemoryVerdict};
+pub use trend::{
+    MIN_CONFIDENCE, MIN_GROWTH_BYTES, MIN_POINTS, MIN_SECONDS, MemoryTrend, MemoryVerdict,
+};

@@ -117,10 +117,26 @@ mod tests {
     /// Texts that are cut off, too large or no numbers give nothing, not a wrong figure.
     #[test]
     fn broken_texts() {
-        for text in ["", ")", "1 (x)", "1 (x) S 1 1 1 0 -1 0 7", "1 (x) S 1 1 1 0 -1 0 7 0", "1 (x) S 1 1 1 0 -1 0 -7 0 1"] {
+        for text in [
+            "",
+            ")",
+            "1 (x)",
+            "1 (x) S 1 1 1 0 -1 0 7",
+            "1 (x) S 1 1 1 0 -1 0 7 0",
+            "1 (x) S 1 1 1 0 -1 0 -7 0 1",
+        ] {
             assert_eq!(faults(text), None, "{text}");
         }
-        for value in ["", "kB", "4", "-4 kB", "4 MB", "18446744073709551615 kB", "99999999999999999999999 kB", "4 kB x"] {
+        for value in [
+            "",
+            "kB",
+            "4",
+            "-4 kB",
+            "4 MB",
+            "18446744073709551615 kB",
+            "99999999999999999999999 kB",
+            "4 kB x",
+        ] {
             assert_eq!(status(&format!("VmRSS:\t{value}\n")), None, "{value}");
             assert_eq!(rollup(&format!("x\nPss: {value}\nPrivate_Clean: 1 kB\n")), None, "{value}");
         }

@@ -64,9 +64,8 @@ fn parse(text: &str) -> Option<Pressure> {
 
 /// `avg10=0.12 avg60=0.00 avg300=0.00 total=4321`: per cent, and microseconds.
 fn waiting(line: &str) -> Option<Waiting> {
-    let value = |name: &str| {
-        line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
-    };
+    let value =
+        |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     let share = |name: &str| {
         let percent = value(name)?.parse::<f64>().ok()?;
         (0.0..=100.0).contains(&percent).then_some(percent / 100.0)

@@ -156,7 +156,10 @@ mod tests {
             ("proc/42/status", STATUS),
             ("proc/42/stat", STAT),
             ("proc/42/cgroup", "0::/svc\n"),
-            ("proc/42/smaps_rollup", "0-1 [rollup]\nPss: 20 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty: 9 kB\n"),
+            (
+                "proc/42/smaps_rollup",
+                "0-1 [rollup]\nPss: 20 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty: 9 kB\n",
+            ),
             ("cg/svc/memory.current", "1000\n"),
             ("cg/svc/memory.max", "3000\n"),
         ];
@@ -189,7 +192,8 @@ mod tests {
             cgroup_room_bytes: Some(2000),
         };
         assert_eq!(reader.read(42, false), Some(expected));
-        let with = MemoryReading { pss_bytes: Some(20 << 10), uss_bytes: Some(10 << 10), ..expected };
+        let with =
+            MemoryReading { pss_bytes: Some(20 << 10), uss_bytes: Some(10 << 10), ..expected };
         assert_eq!(reader.read(42, true), Some(with));
         assert_eq!(reader.pressure().unwrap(), None);
         fs::write(root.path().join("cg/svc/memory.current"), "2000\n").unwrap();
@@ -202,7 +206,9 @@ mod tests {
     /// Whichever file goes first when a process ends, there is no reading, or one without what could not be read.
     #[test]
     fn gone_in_the_middle() {
-        for (file, reading) in [("status", false), ("stat", false), ("cgroup", true), ("smaps_rollup", true)] {
+        for (file, reading) in
+            [("status", false), ("stat", false), ("cgroup", true), ("smaps_rollup", true)]
+        {
             let root = fixture();
             fs::remove_file(root.path().join("proc/42").join(file)).unwrap();
             let found = MemoryReader::at(root.path()).read(42, true);

@@ -1,6 +1,9 @@
 //! Simulated processes, whose growth is known by construction, with seeds.
 
-use super::{super::{MemoryCourse, MemoryReading, next_look}, *};
+use super::{
+    super::{MemoryCourse, MemoryReading, next_look},
+    *,
+};
 
 const MB: f64 = 1e6;
 /// So many seeds for each kind of process.

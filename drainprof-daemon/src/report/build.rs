@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use drainprof_common::{hist::Hist, loss::Loss};
 
 use super::{
-    Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects, OpenGranule,
-    Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread, Target, Tool,
-    Weight, Window, census, finding, frame, lifetimes, sampling, sites, trend,
+    Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
+    OpenGranule, Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread,
+    Target, Tool, Weight, Window, census, finding, frame, lifetimes, sampling, sites, trend,
 };
 use crate::{
     account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
