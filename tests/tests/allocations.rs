@@ -52,7 +52,8 @@ fn whole() -> Result<()> {
     }
     let traced = leaks(1)?;
     for path in PATHS {
-        let sum = |key: &str| sites(&traced, path).iter().map(|site| number(&site[key])).sum::<u64>();
+        let sum =
+            |key: &str| sites(&traced, path).iter().map(|site| number(&site[key])).sum::<u64>();
         assert_eq!([sum("live"), sum("live_bytes")], truth(&traced, path)?, "{path}");
         assert!(sites(&traced, path).iter().all(|site| site["estimated"].is_null()), "{path}");
     }
@@ -92,7 +93,10 @@ fn sampled() -> Result<()> {
         }
     }
     let sampling = &allocator(&traced)["sampling"];
-    assert_eq!((&sampling["one_in"], &sampling["granules_out"]), (&Value::from(one_in), &Value::Null));
+    assert_eq!(
+        (&sampling["one_in"], &sampling["granules_out"]),
+        (&Value::from(one_in), &Value::Null)
+    );
     assert!(allocator(&traced)["census"]["unknown_frees"].is_null());
     let all: u64 = allocator(&traced)["sites"]
         .as_array()

@@ -107,7 +107,10 @@ fn sampled() -> Result<()> {
         let truth = &traced.truths[0]["allocators"][0];
         let all = truth["census"]["granules_open"].as_f64().unwrap_or_default();
         let seen = allocator["census"]["granules_open"].as_f64().unwrap_or_default();
-        assert!(all > 100.0 && (seen - all / 2.0).abs() <= 5.0 * all.sqrt() / 2.0, "{seen} of {all}");
+        assert!(
+            all > 100.0 && (seen - all / 2.0).abs() <= 5.0 * all.sqrt() / 2.0,
+            "{seen} of {all}"
+        );
         assert_eq!(allocator["census"]["apart"], truth["census"]["apart"], "each is counted");
         let estimated = &allocator["sampling"]["estimated"];
         let interval = estimated["objects_live_bytes_interval"].as_array();

@@ -48,9 +48,7 @@ impl Allocations {
     pub fn of(library: &Library, image: &Image, one_in: u32) -> Result<Self, NoMalloc> {
         let is_mapped = |profile: &&Arc<Profile>| match_objects(profile, image).is_ok();
         let found = MALLOCS.iter().filter_map(|name| library.get(name)).find(is_mapped);
-        found
-            .map(|profile| Self { profile: profile.name.clone(), one_in })
-            .ok_or(NoMalloc)
+        found.map(|profile| Self { profile: profile.name.clone(), one_in }).ok_or(NoMalloc)
     }
 
     /// Sets profile, level and sample. A census has to see all of the time, so a duty cycle goes.

@@ -41,8 +41,7 @@ pub(super) fn add(
     }
     let total = joined.len() as u64;
     let known = Known::of(facts);
-    let mut ranked: Vec<Joined<'_>> =
-        joined
+    let mut ranked: Vec<Joined<'_>> = joined
         .into_values()
         .map(|parts| Joined {
             estimated: sampling::of_site(&parts, facts, snapshot.sample, known.sizes),

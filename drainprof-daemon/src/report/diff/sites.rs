@@ -57,10 +57,9 @@ impl Sites {
         let own = exe.rsplit('/').next().unwrap_or(exe);
         let key = (key(&frames, own), key(&opened_at, own));
         let sum = self.0.entry(key).or_default();
-        for (sum, count) in [
-            (&mut sum.granules_pinned, site.granules_pinned),
-            (&mut sum.objects, site.objects),
-        ] {
+        for (sum, count) in
+            [(&mut sum.granules_pinned, site.granules_pinned), (&mut sum.objects, site.objects)]
+        {
             *sum = sum.saturating_add(all(count));
         }
         add(&mut sum.bytes, site.bytes.map(all));
