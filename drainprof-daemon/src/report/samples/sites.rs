@@ -45,6 +45,8 @@ pub(crate) fn site(granules_pinned: u64) -> SiteFacts {
         retained_bytes: 4096 * granules_pinned,
         granules_held: 0,
         granules_held_alone: 0,
+        held_objects: HeldSum::default(),
+        held_bytes: HeldSum::default(),
         delays: Hist::new(),
         lateness: Lateness { undecided: granules_pinned, ..Lateness::default() },
         oldest_close_ns: NOW_NS - 9_000 * MS,
