@@ -30,7 +30,7 @@ impl Hub {
         Self {
             state,
             requests,
-            metrics: Mutex::new(Metrics::new(options.label_sets)),
+            metrics: Mutex::new(Metrics::new(&options.labels, options.label_sets)),
             changed: Mutex::new(Instant::now()),
             stale_after: options.stale_after,
             answer_timeout: options.limits.answer_timeout,

@@ -31,7 +31,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::node::{Asked, NodeState};
+use crate::{
+    config::Label,
+    node::{Asked, NodeState},
+};
 
 /// Where to be found, and how much to bear.
 #[derive(Clone, Debug)]
@@ -42,6 +45,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// The group whose members may use the control socket besides root and the daemon's own user.
     pub group: Option<String>,
+    /// The labels that metrics carry.
+    pub labels: Vec<Label>,
     /// Label sets that have series of their own; the rest is counted as `other`.
     pub label_sets: usize,
     /// Where to send metrics by OTLP; `None`: nowhere.
@@ -58,6 +63,7 @@ impl Default for Options {
             http: Some(SocketAddr::from(([127, 0, 0, 1], 9464))),
             socket: Some(PathBuf::from(SOCKET)),
             group: None,
+            labels: Label::ALL.map(|(label, _)| label).to_vec(),
             label_sets: 200,
             otlp: None,
             stale_after: Duration::from_secs(60),

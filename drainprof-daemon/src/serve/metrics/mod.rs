@@ -17,7 +17,10 @@ use ledger::{Ledger, Reading};
 pub use table::{ALLOCATOR, Definition, METRICS, Type, WHERE};
 pub use text::{Flavour, negotiate, render};
 
-use crate::node::{Counts, Labels, NodeState, NodeTarget};
+use crate::{
+    config::Label,
+    node::{Counts, Labels, NodeState, NodeTarget},
+};
 
 /// What `exe` and `profile` are in series for the rest.
 pub const OTHER: &str = "other";
@@ -62,19 +65,28 @@ struct Row {
     kind: String,
 }
 
+/// Which of the labels of a place are shown, in the order of [`Label::ALL`].
+type Wanted = [bool; 6];
+
 impl Row {
-    fn new(labels: &Labels, allocator: Option<(&str, &str)>) -> Self {
+    fn new(labels: &Labels, allocator: Option<(&str, &str)>, wanted: &Wanted) -> Self {
         let optional = |text: &Option<String>| text.as_deref().map(shown).unwrap_or_default();
         let (profile, kind) = allocator.unwrap_or_default();
+        let mut place = [
+            shown(&labels.exe),
+            optional(&labels.cgroup),
+            optional(&labels.container),
+            optional(&labels.unit),
+            optional(&labels.pod),
+            optional(&labels.namespace),
+        ];
+        for (value, wanted) in place.iter_mut().zip(wanted) {
+            if !wanted {
+                value.clear();
+            }
+        }
         Self {
-            place: [
-                shown(&labels.exe),
-                optional(&labels.cgroup),
-                optional(&labels.container),
-                optional(&labels.unit),
-                optional(&labels.pod),
-                optional(&labels.namespace),
-            ],
+            place,
             profile: shown(profile),
             kind: match kind {
                 "drain" | "bulk" | "slab" | "" => kind.to_owned(),
@@ -112,6 +124,7 @@ type ProcessSource = (u32, u64);
 /// The metrics, and what they need to remember of earlier states.
 #[derive(Debug)]
 pub struct Metrics {
+    wanted: Wanted,
     counts: Ledger<CountsSource, Row, 8>,
     faults: Ledger<ProcessSource, Row, 2>,
     single: BTreeMap<String, u64>,
@@ -122,10 +135,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// With at most so many label sets of each kind.
+    /// With these labels, and at most so many sets of them of each kind. Processes that these labels do not tell
+    /// apart are counted together.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub fn new(labels: &[Label], most: usize) -> Self {
         Self {
+            wanted: Label::ALL.map(|(label, _)| labels.contains(&label)),
             counts: Ledger::new(most, true, Row::other),
             faults: Ledger::new(most, false, Row::other),
             single: BTreeMap::new(),
@@ -139,8 +154,9 @@ impl Metrics {
     /// Takes in a state. Doing so twice changes nothing. No state should be left out: what happens in between is not
     /// lost, but a label set whose counts are gone from the state takes with it what was not seen.
     pub fn observe(&mut self, state: &NodeState) {
-        self.counts.observe(state.counts.iter().map(count_reading).collect());
-        self.faults.observe(state.targets.iter().map(fault_reading).collect());
+        let wanted = &self.wanted;
+        self.counts.observe(state.counts.iter().map(|one| count_reading(one, wanted)).collect());
+        self.faults.observe(state.targets.iter().map(|one| fault_reading(one, wanted)).collect());
         self.lost.observe(state.losses.iter().map(loss_reading).collect());
         let mut families = Families::default();
         self.allocators(state, &mut families);
@@ -242,11 +258,11 @@ fn source(counts: &Counts) -> CountsSource {
     (counts.labels.clone(), counts.profile.clone(), counts.kind.clone())
 }
 
-fn count_reading(counts: &Counts) -> Reading<CountsSource, Row, 8> {
+fn count_reading(counts: &Counts, wanted: &Wanted) -> Reading<CountsSource, Row, 8> {
     let nanos = (counts.cost_seconds.max(0.0) * 1e9).round();
     Reading {
         source: source(counts),
-        row: Row::new(&counts.labels, Some((&counts.profile, &counts.kind))),
+        row: Row::new(&counts.labels, Some((&counts.profile, &counts.kind)), wanted),
         totals: Some([
             counts.opened,
             counts.drainable,
@@ -264,10 +280,10 @@ fn count_reading(counts: &Counts) -> Reading<CountsSource, Row, 8> {
     }
 }
 
-fn fault_reading(target: &NodeTarget) -> Reading<ProcessSource, Row, 2> {
+fn fault_reading(target: &NodeTarget, wanted: &Wanted) -> Reading<ProcessSource, Row, 2> {
     Reading {
         source: (target.pid, target.start_time),
-        row: Row::new(&target.labels, None),
+        row: Row::new(&target.labels, None, wanted),
         totals: target.memory.map(|memory| [memory.minor_faults, memory.major_faults]),
         alive: true,
     }

@@ -10,9 +10,14 @@ use proptest::prelude::*;
 
 use super::{Flavour, METRICS, Metrics, Type, negotiate, pages, render};
 use crate::{
+    config::Label,
     node::{Counts, Labels, NodeState, Outcome},
     serve::tests::{state, window},
 };
+
+/// All labels.
+const ALL: [Label; 6] =
+    [Label::Exe, Label::Cgroup, Label::Container, Label::Unit, Label::Pod, Label::Namespace];
 
 /// One sample of a text, by name and labels as they stand there.
 type Samples = BTreeMap<String, f64>;
@@ -112,7 +117,7 @@ fn both(metrics: &Metrics) -> Samples {
 /// Both formats are strictly right, say the same, and show what the state says, hostile labels included.
 #[test]
 fn text_is_strict() {
-    let mut metrics = Metrics::new(10);
+    let mut metrics = Metrics::new(&ALL, 10);
     metrics.observe(&state());
     let samples = both(&metrics);
     let one = |start: &str| {
@@ -160,7 +165,7 @@ fn largest_numbers_are_told() {
     }
     state.self_use.rss_bytes = u64::MAX;
     state.uptime_seconds = f64::NAN;
-    let mut metrics = Metrics::new(1);
+    let mut metrics = Metrics::new(&ALL, 1);
     metrics.observe(&state);
     let samples = both(&metrics);
     assert_eq!(samples["drainprof_self_resident_bytes[]"], u64::MAX as f64);
@@ -187,7 +192,7 @@ fn accept_is_heeded() {
 /// A window counts once, when it has ended, and not at all if an earlier daemon has opened it.
 #[test]
 fn windows_count_once() {
-    let mut metrics = Metrics::new(10);
+    let mut metrics = Metrics::new(&ALL, 10);
     let mut now = state();
     let mut finished = |windows| -> f64 {
         now.windows = windows;
@@ -250,7 +255,7 @@ proptest! {
         prop::collection::btree_map(0_u8..9, (0_u64..50, any::<bool>()), 0..9), 1..12,
     )) {
         let base = state();
-        let mut metrics = Metrics::new(3);
+        let mut metrics = Metrics::new(&ALL, 3);
         let mut totals: BTreeMap<u8, (u64, bool)> = BTreeMap::new();
         let mut truth = 0;
         let mut before = Samples::new();
