@@ -66,7 +66,7 @@ mod tests {
     use crate::target::{ElfCache, ImageOptions, Process};
 
     fn own_image() -> Image {
-        let process = Process::open(std::process::id()).unwrap();
+        let process = Process::myself().unwrap();
         Image::load(&process, &ImageOptions { debug_dirs: Vec::new() }, &mut ElfCache::new())
             .unwrap()
     }
