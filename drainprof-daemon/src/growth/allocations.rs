@@ -36,7 +36,7 @@ pub struct Allocations {
 pub struct NoMalloc;
 
 impl Allocations {
-    /// Of the pages one in so many, where nothing else is asked for: enough for paths with some MiB outstanding.
+    /// Of the pages one in so many, where nothing else is asked for: enough for paths with tens of megabytes outstanding.
     pub const ONE_IN: u32 = 64;
     /// Call paths are what it is about.
     pub const LEVEL: Level = Level::Stacks;
