@@ -36,7 +36,7 @@ pub struct Allocations {
 pub struct NoMalloc;
 
 impl Allocations {
-    /// Of the pages one in so many, where nothing else is asked for: enough for paths with some MiB outstanding.
+    /// Of the pages one in so many, where nothing else is asked for: enough for paths with tens of megabytes outstanding.
     pub const ONE_IN: u32 = 64;
     /// Call paths are what it is about.
     pub const LEVEL: Level = Level::Stacks;
@@ -66,7 +66,7 @@ mod tests {
     use crate::target::{ElfCache, ImageOptions, Process};
 
     fn own_image() -> Image {
-        let process = Process::open(std::process::id()).unwrap();
+        let process = Process::myself().unwrap();
         Image::load(&process, &ImageOptions { debug_dirs: Vec::new() }, &mut ElfCache::new())
             .unwrap()
     }
