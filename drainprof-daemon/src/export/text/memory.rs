@@ -1,6 +1,8 @@
 //! The lines about memory: the machine's pressure, and how a process grows.
 
+use super::SENTENCE;
 use crate::{
+    export::escape,
     growth::{MemoryVerdict, Pressure, Waiting},
     report::{Memory, units},
 };
@@ -20,6 +22,7 @@ pub(super) fn pressure(pressure: &Pressure) -> String {
 /// Two or three lines on a process.
 pub(super) fn lines(memory: &Memory) -> Vec<String> {
     let last = &memory.last;
+    let reason = escape::shown(&memory.verdict_reason, SENTENCE);
     let verdict = match memory.verdict {
         MemoryVerdict::TooLittle => "too little was seen",
         MemoryVerdict::Growing => "growing",
@@ -38,10 +41,10 @@ pub(super) fn lines(memory: &Memory) -> Vec<String> {
             units::bytes(last.swap_bytes),
             units::duration(memory.seconds)
         ),
-        format!("memory is {verdict}: {}", memory.verdict_reason),
+        format!("memory is {verdict}: {reason}"),
     ];
     if memory.verdict == MemoryVerdict::TooLittle {
-        lines[1] = format!("memory: {verdict}: {}", memory.verdict_reason);
+        lines[1] = format!("memory: {verdict}: {reason}");
     }
     if let (Some(used), Some(limit)) = (last.cgroup_bytes, last.cgroup_limit_bytes) {
         let full = memory.seconds_to_limit.map_or_else(String::new, |seconds| {

@@ -109,7 +109,7 @@ impl Page<'_> {
             units::bytes(own.map_bytes)
         ))?;
         if let Some(pressure) = &report.pressure {
-            self.line(&memory::pressure(pressure))?;
+            self.wrapped("", &memory::pressure(pressure))?;
         }
         let verdict = if report.complete {
             self.style.paint(GOOD, "complete: nothing that the counts need was lost")
