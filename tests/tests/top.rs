@@ -89,7 +89,7 @@ fn shows_the_truth() -> Result<()> {
     // Into the one that leaks; what stands there is what was counted.
     screen.types("/psweep")?;
     screen.press(&["Enter", "Enter"])?;
-    screen.shows("Allocator arena")?;
+    screen.shows("Allocator test-arena")?;
     leaks.go()?;
     leaks.reaches("end")?;
     leaks.go()?;
@@ -98,8 +98,9 @@ fn shows_the_truth() -> Result<()> {
     let (drainable, pinned) = (granules["drainable"].as_u64(), granules["pinned"].as_u64());
     let (drainable, pinned) = (drainable.context("drainable")?, pinned.context("pinned")?);
     screen.shows(&format!("closed 2000: drainable {drainable}, pinned {pinned}, unknown 0"))?;
-    screen.press(&["PageDown"])?;
     screen.shows("Ages of granules")?;
+    screen.press(&["End"])?;
+    screen.shows("none so far; w starts one")?;
     screen.press(&["Escape"])?;
     let dsr = drainprof::report::units::dsr(Some(drainable as f64 / 2000.0));
     screen.until(&format!("DSR {dsr}, and the end"), |text| {

@@ -184,8 +184,8 @@ struct Window {
     watched: Watched,
     /// When it is over.
     until: Instant,
-    /// When it was over: its report waits for names.
-    over: Option<Instant>,
+    /// When it was over, and how it ended: its report waits for names, and it shows as running until then.
+    over: Option<(Instant, Outcome)>,
 }
 
 /// Processes that are looked at from the command line.
@@ -302,13 +302,12 @@ impl Live {
         let Some(mut window) = self.window.take() else { return };
         let now = Instant::now();
         let ended = window.watched.observer.running().is_empty();
-        let Some(over) = window.over else {
+        let Some((over, outcome)) = window.over else {
             window.watched.turn();
             if now >= window.until || ended {
                 window.watched.stop();
-                window.over = Some(now);
-                window.record.outcome =
-                    if ended { Outcome::TargetEnded } else { Outcome::Finished };
+                let outcome = if ended { Outcome::TargetEnded } else { Outcome::Finished };
+                window.over = Some((now, outcome));
                 let past = unix_ms().saturating_sub(window.record.began_unix_ms);
                 window.record.seconds = past as f64 / 1000.0;
                 // The probes go in the background meanwhile.
@@ -322,7 +321,7 @@ impl Live {
             self.window = Some(window);
             return;
         }
-        window.record.has_report = true;
+        (window.record.outcome, window.record.has_report) = (outcome, true);
         self.reports.insert(window.record.id, report);
         while self.reports.len() > KEPT {
             self.reports.pop_first();
