@@ -234,7 +234,7 @@ impl Server {
             tasks.spawn(control::serve(place.listen()?, Arc::clone(&hub), limits));
         }
         let sender = match &self.options.otlp {
-            Some(options) => Some(otlp::Sender::start(options, Arc::clone(&hub))?),
+            Some(options) => Some(otlp::Sender::start(options, &hub)?),
             None => None,
         };
         shutdown.await;

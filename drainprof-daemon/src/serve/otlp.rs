@@ -54,7 +54,7 @@ pub(super) struct Sender(SdkMeterProvider);
 
 impl Sender {
     /// Begins; has to be called on the runtime.
-    pub(super) fn start(options: &OtlpOptions, hub: Arc<Hub>) -> Result<Self, ServeError> {
+    pub(super) fn start(options: &OtlpOptions, hub: &Arc<Hub>) -> Result<Self, ServeError> {
         let failed =
             |message: String| ServeError::Otlp { endpoint: options.endpoint.clone(), message };
         if !options.endpoint.starts_with("http://") {
@@ -82,7 +82,7 @@ impl Sender {
             SdkMeterProvider::builder().with_resource(resource).with_reader(reader).build();
         let meter = provider.meter("drainprof");
         for definition in METRICS {
-            instrument(&meter, definition, Arc::clone(&hub));
+            instrument(&meter, definition, Arc::clone(hub));
         }
         Ok(Self(provider))
     }

@@ -58,24 +58,23 @@ pub(super) async fn serve(listening: Listening, hub: Arc<Hub>, limits: Limits) {
     loop {
         tokio::select! {
             accepted = listening.listener.accept() => match accepted {
-                Ok((stream, _)) => match Arc::clone(&places).try_acquire_owned() {
-                    Ok(place) => {
+                Ok((stream, _)) => {
+                    if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
                         let (hub, admitted) = (Arc::clone(&hub), admitted(&stream, &listening.peers));
                         clients.spawn(async move {
                             match admitted {
                                 Ok(peer) => client(stream, peer, &hub, limits).await,
-                                Err(reply) => drop(tell(stream, &reply, limits).await),
+                                Err(refusal) => drop(tell(stream, refusal, limits).await),
                             }
                             drop(place);
                         });
-                    }
-                    // A fresh socket has room for so little.
-                    Err(_) => {
+                    } else {
+                        // A fresh socket has room for so little.
                         let message = "the control socket has too many clients; try again".to_owned();
                         let line = line(&Reply::Refused(Refusal::NotNow { message }));
                         drop(stream.try_write(&line));
                     }
-                },
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a client on the control socket");
                     tokio::time::sleep(PAUSE).await;
@@ -87,8 +86,8 @@ pub(super) async fn serve(listening: Listening, hub: Arc<Hub>, limits: Limits) {
 }
 
 /// Whether the kernel says that this peer may.
-fn admitted(stream: &UnixStream, peers: &Peers) -> Result<UCred, Reply> {
-    let forbidden = |message: String| Reply::Refused(Refusal::Forbidden { message });
+fn admitted(stream: &UnixStream, peers: &Peers) -> Result<UCred, Refusal> {
+    let forbidden = |message: String| Refusal::Forbidden { message };
     let peer = stream
         .peer_cred()
         .map_err(|error| forbidden(format!("the kernel does not say who asks: {error}")))?;
@@ -161,8 +160,9 @@ fn log(request: &Request, peer: &UCred) {
     }
 }
 
-async fn tell(mut stream: UnixStream, reply: &Reply, limits: Limits) -> std::io::Result<()> {
-    match timeout(limits.idle_timeout, stream.write_all(&line(reply))).await {
+async fn tell(mut stream: UnixStream, refusal: Refusal, limits: Limits) -> std::io::Result<()> {
+    let line = line(&Reply::Refused(refusal));
+    match timeout(limits.idle_timeout, stream.write_all(&line)).await {
         Ok(written) => written,
         Err(_) => Ok(()),
     }

@@ -77,6 +77,12 @@ impl<K: Hash + Eq + Clone, R: Ord + Clone, const N: usize> Ledger<K, R, N> {
                 new.push(reading);
             }
         }
+        // A row that a source comes back to stays: it would begin again between two looks otherwise.
+        for reading in &new {
+            if let Some(row) = self.rows.get_mut(&reading.row) {
+                row.alive = self.round;
+            }
+        }
         for reading in new {
             let row = &reading.row;
             let own =

@@ -170,7 +170,7 @@ fn alerts(state: &NodeState, families: &mut Families) {
         };
         let mut key = (shown(&alert.rule), phase);
         if !counts.contains_key(&key) && counts.len() >= MOST_NAMES {
-            key.0 = OTHER.to_owned();
+            OTHER.clone_into(&mut key.0);
         }
         *counts.entry(key).or_insert(0) += 1;
     }

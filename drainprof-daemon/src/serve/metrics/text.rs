@@ -1,7 +1,7 @@
 //! Metrics as text, by `prometheus-client`: OpenMetrics 1.0, and the older format of Prometheus for whoever does not
 //! ask for it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use prometheus_client::{
     collector::Collector,
@@ -87,12 +87,12 @@ impl Collector for Shown {
                     (Type::Counter, Value::Count(count)) => {
                         metric
                             .encode_family(&labels)?
-                            .encode_counter::<NoLabelSet, _, f64>(&count, None)?
+                            .encode_counter::<NoLabelSet, _, f64>(&count, None)?;
                     }
                     (Type::Counter, Value::Measure(measure)) => {
                         metric
                             .encode_family(&labels)?
-                            .encode_counter::<NoLabelSet, _, f64>(&measure, None)?
+                            .encode_counter::<NoLabelSet, _, f64>(&measure, None)?;
                     }
                     (Type::Gauge, Value::Count(count)) => {
                         let mut gauge = metric.encode_family(&labels)?;
@@ -126,7 +126,7 @@ fn classic(text: &str, families: &[Family]) -> String {
                     of.clone().find(|of| of.family() == name).map(super::Definition::sample);
                 let rest = if keyword == "TYPE" && rest == "info" { "gauge" } else { rest };
                 let name = sample.unwrap_or_else(|| name.to_owned());
-                out.push_str(&format!("# {keyword} {name} {rest}\n"));
+                let _ = writeln!(out, "# {keyword} {name} {rest}");
             }
             (Some("#"), _) => {}
             _ => {

@@ -51,7 +51,7 @@ async fn garbage_is_answered_once() {
         let garbage: [&[u8]; 4] = [
             b"GET / HTTP/1.1\r\n",
             b"\xff\xfe\n",
-            b"{\"request\":\"state\",\"more\":1}\n",
+            b"{\"request\":\"report\",\"pid\":1,\"more\":1}\n",
             &[b'['; 70_000],
         ];
         for bytes in garbage {
