@@ -71,6 +71,9 @@ fn thread(who: u64) -> Option<*mut GrowthThread> {
 }
 
 /// The thread begins to touch a page, or a system call (`page` 0): its cell.
+///
+/// A fault of the kernel is counted once it has brought something: when one of our own programs reads what is not there,
+/// that is such a fault too, and brings nothing.
 #[inline(always)]
 pub(crate) fn begin(target: u32, cause: Cause, path: u32, page: u64) -> u32 {
     let number = growth_cell(target, cause as u32, path);
@@ -83,7 +86,9 @@ pub(crate) fn begin(target: u32, cause: Cause, path: u32, page: u64) -> u32 {
             atomic::store(&raw mut (*thread).cell, u64::from(number));
         }
     }
-    if let Some(cell) = cell(number) {
+    if cause != Cause::KernelFault
+        && let Some(cell) = cell(number)
+    {
         // SAFETY: map memory.
         unsafe { atomic::add(&raw mut (*cell).events, 1) };
     }
@@ -120,6 +125,9 @@ pub(crate) fn fault(target: TargetValue, cause: Cause, address: u64, error: u64)
         None => 0,
     };
     let number = begin(target, cause, path, address & !(PAGE - 1));
+    if cause == Cause::KernelFault {
+        return;
+    }
     if let Some(cell) = cell(number) {
         // SAFETY: map memory.
         unsafe {
@@ -249,6 +257,10 @@ pub(crate) fn resized(target: TargetValue, own: bool, mm_id: u32, kind: u32, siz
         unsafe {
             let at = core::hint::black_box(kind) & (member::COUNT - 1);
             atomic::add((&raw mut (*cell).rss).cast::<u64>().add(at), delta);
+            if delta.cast_signed() > 0 && (*cell).cause == Cause::KernelFault as u32 {
+                atomic::add(&raw mut (*cell).events, 1);
+                growth_touch(target.target, page, 0);
+            }
         }
     }
     if kind == member::ANON && page != 0 && delta.cast_signed() >= REGION.cast_signed() {

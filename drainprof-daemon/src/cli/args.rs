@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, profile_check::CheckArgs,
+    diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, growth::GrowthArgs, profile_check::CheckArgs,
     profile_new::NewArgs, report::ReportArgs,
 };
 use crate::{
@@ -53,6 +53,15 @@ Nothing is attached. Prices are remembered ones (`drainprof calibrate`), or anot
   drainprof attach -p 4242 --duty 10s/10m -d 24h  10 seconds of every 10 minutes, for a day
   drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
     Attach(AttachArgs),
+    /// Say where a running process's memory grows: page faults, heap and mappings by call path. Needs no profile; where
+    /// one matches, also what of it lies in pinned granules.
+    #[command(after_help = "Examples:
+  drainprof growth -p 4242 -d 30s                       all views
+  drainprof growth -p 4242 -d 30s --view mappings       what was mapped and is still there
+  drainprof growth -p 4242 -d 1m -o flamegraph -O faults.svg
+  drainprof growth -p 4242 -d 1m -o json -O before.json
+  drainprof growth -p 4242 --profile ./svc.toml --level objects")]
+    Growth(GrowthArgs),
     /// Start a command with the probes in place before its `main`.
     #[command(after_help = "Examples:
   drainprof run -- ./svc --port 8080
@@ -139,6 +148,10 @@ pub(super) struct ObserveArgs {
     /// confidence interval is; if the threshold lies within it, exit with 5.
     #[arg(long, value_name = "DSR", value_parser = ratio)]
     pub(super) fail_under: Option<f64>,
+    /// Also watch page faults, the heap and mappings, by call path, and tell what of the memory that was touched lies
+    /// in granules.
+    #[arg(long)]
+    pub(super) growth: bool,
     /// Show where the probes would go, and attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -227,6 +240,7 @@ impl ObserveArgs {
             events: false,
             follow_forks: false,
             fail_under: None,
+            growth: false,
             dry_run: false,
             sites,
             debug_dir: Vec::new(),
@@ -365,6 +379,19 @@ pub(super) enum WeightArg {
     Bytes,
     /// Bytes of the granules that it retains now.
     Retained,
+    /// With --growth: what it has added to resident memory.
+    Faults,
+    /// With --growth: what it has added to the heap.
+    Heap,
+    /// With --growth: what it has mapped that is still mapped.
+    Mappings,
+}
+
+impl WeightArg {
+    /// Whether it is told only with `--growth`.
+    pub(super) const fn is_of_growth(self) -> bool {
+        matches!(self, Self::Faults | Self::Heap | Self::Mappings)
+    }
 }
 
 impl From<WeightArg> for PinWeight {
@@ -373,6 +400,9 @@ impl From<WeightArg> for PinWeight {
             WeightArg::Granules => Self::Granules,
             WeightArg::Bytes => Self::Bytes,
             WeightArg::Retained => Self::Retained,
+            WeightArg::Faults => Self::Faults,
+            WeightArg::Heap => Self::Heap,
+            WeightArg::Mappings => Self::Mappings,
         }
     }
 }

@@ -6,6 +6,7 @@
 mod allocator;
 mod census;
 mod frame;
+mod growth;
 mod site;
 
 use std::io;
@@ -134,6 +135,7 @@ impl Page<'_> {
             self.line(&format!("  {}", cost(&target.cost)))?;
         }
         self.findings(&target.findings)?;
+        self.memory_growth(target)?;
         for allocator in &target.allocators {
             self.allocator(allocator)?;
         }

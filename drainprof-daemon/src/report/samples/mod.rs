@@ -230,6 +230,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
                 path: "/usr/bin/svc".to_owned(),
                 build_id: Some("0011223344556677".to_owned()),
             }],
+            growth: None,
         }],
     }
 }
