@@ -248,7 +248,8 @@ mod tests {
     /// Cells differ by target, cause and path.
     #[test]
     fn cells_are_apart() {
-        let hashes = [cell_hash(1, 1, 1), cell_hash(2, 1, 1), cell_hash(1, 2, 1), cell_hash(1, 1, 2)];
+        let hashes =
+            [cell_hash(1, 1, 1), cell_hash(2, 1, 1), cell_hash(1, 2, 1), cell_hash(1, 1, 2)];
         for (at, hash) in hashes.iter().enumerate() {
             assert!(*hash != 0 && !hashes[..at].contains(hash));
         }

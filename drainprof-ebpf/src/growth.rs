@@ -190,12 +190,8 @@ fn memory(target: u32) -> Option<*mut GrowthTarget> {
     if let Some(memory) = maps::GROWTH_TARGETS.get_ptr_mut(&target) {
         return Some(memory);
     }
-    let none = GrowthTarget {
-        mm_id: 0,
-        known: 0,
-        last: [0; member::COUNT],
-        peak: [0; member::COUNT],
-    };
+    let none =
+        GrowthTarget { mm_id: 0, known: 0, last: [0; member::COUNT], peak: [0; member::COUNT] };
     // Another thread of it may be first.
     let _ = maps::GROWTH_TARGETS.insert(&target, &none, BPF_NOEXIST);
     let memory = maps::GROWTH_TARGETS.get_ptr_mut(&target);

@@ -7,7 +7,8 @@ use aya_ebpf::{
 };
 use drainprof_common::{
     growth::{
-        GROWTH_THREADS as THREAD_COUNT, GrowthCell, GrowthTarget, GrowthThread, RegionKey, RegionPages,
+        GROWTH_THREADS as THREAD_COUNT, GrowthCell, GrowthTarget, GrowthThread, RegionKey,
+        RegionPages,
     },
     maps::{
         self, Bucket, HistKey, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey,

@@ -25,10 +25,8 @@ fn grown(targets: &[&[&str]], more: &[&str]) -> Result<(Vec<Vec<Value>>, Outcome
     for target in &mut all {
         target.go()?;
     }
-    let truths = all
-        .into_iter()
-        .map(|target| Ok(target.finish()?.truths))
-        .collect::<Result<Vec<_>>>()?;
+    let truths =
+        all.into_iter().map(|target| Ok(target.finish()?.truths)).collect::<Result<Vec<_>>>()?;
     let outcome = tracer.finish()?;
     ensure!(outcome.report()["complete"] == true, "{}", outcome.report()["losses"]);
     Ok((truths, outcome))
@@ -144,7 +142,11 @@ fn pinned_slabs() -> Result<()> {
             let used = number(&truths[0][0], "/used_slabs")? * PAGE;
             ensure!(drained == used - pinned, "{drained} in drained ones, {used} in all");
             for place in growth["touched"]["places"].as_array().context("places")? {
-                ensure!(place["opened_at"]["function"] == "slabs" || place["opened_at"]["function"] == "main", "{place}");
+                ensure!(
+                    place["opened_at"]["function"] == "slabs"
+                        || place["opened_at"]["function"] == "main",
+                    "{place}"
+                );
             }
         }
     }
@@ -155,10 +157,8 @@ fn pinned_slabs() -> Result<()> {
 #[test]
 fn no_cross_talk() -> Result<()> {
     if requires_root() {
-        let targets: [&[&str]; 2] = [
-            &["mode=fork", "mb=4", "child=32", "thp=0"],
-            &["mode=touch", "mb=16", "thp=0"],
-        ];
+        let targets: [&[&str]; 2] =
+            [&["mode=fork", "mb=4", "child=32", "thp=0"], &["mode=touch", "mb=16", "thp=0"]];
         let (truths, outcome) = grown(&targets, &[])?;
         ensure!(outcome.report()["targets"].as_array().map(Vec::len) == Some(2));
         let bytes = |target| through(growth(&outcome, target)?, "touch_pages", "/rss/anon_bytes");
@@ -175,9 +175,8 @@ fn forks_and_execs() -> Result<()> {
     if requires_root() {
         let follow = ["--follow-forks"];
         let (_, outcome) = grown(&[&["mode=fork", "mb=4", "child=32", "thp=0"]], &follow)?;
-        let bytes = |outcome, target| {
-            through(growth(outcome, target)?, "touch_pages", "/rss/anon_bytes")
-        };
+        let bytes =
+            |outcome, target| through(growth(outcome, target)?, "touch_pages", "/rss/anon_bytes");
         near("the parent", bytes(&outcome, 0)?, 4 * MIB)?;
         near("the child", bytes(&outcome, 1)?, 32 * MIB)?;
 

@@ -110,12 +110,24 @@ pub(super) const GROWTH_TRACEPOINTS: [(&str, &str, &[&str]); 3] = [
     (
         "mapping_begins",
         "syscalls",
-        &["sys_enter_brk", "sys_enter_mmap", "sys_enter_munmap", "sys_enter_mremap", "sys_enter_madvise"],
+        &[
+            "sys_enter_brk",
+            "sys_enter_mmap",
+            "sys_enter_munmap",
+            "sys_enter_mremap",
+            "sys_enter_madvise",
+        ],
     ),
     (
         "mapping_ends",
         "syscalls",
-        &["sys_exit_brk", "sys_exit_mmap", "sys_exit_munmap", "sys_exit_mremap", "sys_exit_madvise"],
+        &[
+            "sys_exit_brk",
+            "sys_exit_mmap",
+            "sys_exit_munmap",
+            "sys_exit_mremap",
+            "sys_exit_madvise",
+        ],
     ),
 ];
 
@@ -207,7 +219,9 @@ mod tests {
             }
         }
         let is_program = |section: &str| {
-            ["uprobe", "uretprobe", "tracepoint", "raw_tracepoint"].iter().any(|kind| section.starts_with(kind))
+            ["uprobe", "uretprobe", "tracepoint", "raw_tracepoint"]
+                .iter()
+                .any(|kind| section.starts_with(kind))
         };
         assert_eq!(used, symbols(SymbolKind::Text, is_program));
     }

@@ -24,7 +24,8 @@ use drainprof_common::{
 };
 
 use super::{
-    BpfError, GrowthOffsets, Sizes, attach::Link, growth::GrowthMaps, memory::Mapped, names, nested::NestedLifetimes, paths::PathMaps,
+    BpfError, GrowthOffsets, Sizes, attach::Link, growth::GrowthMaps, memory::Mapped, names,
+    nested::NestedLifetimes, paths::PathMaps,
 };
 use crate::kernel::ProgramStatistics;
 
@@ -129,8 +130,7 @@ impl Session {
         check_maps(&ebpf)?;
         let offsets_in_use = attach_lifecycle(&mut ebpf);
         offsets_in_use?;
-        let growth =
-            config.growth.map(|_| GrowthMaps::attach(&mut ebpf, &sizes)).transpose()?;
+        let growth = config.growth.map(|_| GrowthMaps::attach(&mut ebpf, &sizes)).transpose()?;
 
         let series = sizes.instances as usize;
         let probes_per_cpu = sizes.probes as usize;

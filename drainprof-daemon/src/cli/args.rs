@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
-    diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, growth::GrowthArgs, profile_check::CheckArgs,
-    profile_new::NewArgs, report::ReportArgs,
+    diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs, growth::GrowthArgs,
+    profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs,
 };
 use crate::{
     account::Duty,

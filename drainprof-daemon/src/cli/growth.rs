@@ -37,8 +37,7 @@ pub(super) fn main(args: GrowthArgs) -> Result<u8> {
 fn attach_args(GrowthArgs { view, mut attach }: GrowthArgs) -> AttachArgs {
     let observe = &mut attach.observe;
     observe.growth = true;
-    let is_picture =
-        crate::export::format(&observe.format).is_some_and(|format| format.paths);
+    let is_picture = crate::export::format(&observe.format).is_some_and(|format| format.paths);
     observe.weight = match view {
         View::Faults => WeightArg::Faults,
         View::Heap => WeightArg::Heap,
@@ -71,7 +70,10 @@ mod tests {
         assert_eq!(parsed(&[]).observe.weight, WeightArg::Granules);
         assert_eq!(parsed(&["--view", "heap"]).observe.weight, WeightArg::Heap);
         assert_eq!(parsed(&["-o", "flamegraph"]).observe.weight, WeightArg::Faults);
-        assert_eq!(parsed(&["-o", "folded", "--view", "mappings"]).observe.weight, WeightArg::Mappings);
+        assert_eq!(
+            parsed(&["-o", "folded", "--view", "mappings"]).observe.weight,
+            WeightArg::Mappings
+        );
         assert_eq!(parsed(&["-o", "folded", "--weight", "heap"]).observe.weight, WeightArg::Heap);
         let both = ["drainprof", "growth", "-p", "1", "--view", "heap", "--weight", "heap"];
         assert!(Cli::try_parse_from(both).is_err());

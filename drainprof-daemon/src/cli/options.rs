@@ -214,7 +214,10 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         )
         .into());
     }
-    if format.paths && !args.weight.is_of_growth() && !matches!(args.level, None | Some(LevelArg::Stacks)) {
+    if format.paths
+        && !args.weight.is_of_growth()
+        && !matches!(args.level, None | Some(LevelArg::Stacks))
+    {
         return Err(Failure::new(
             code::USAGE,
             format!("{} shows call paths, which need --level stacks", format.name),

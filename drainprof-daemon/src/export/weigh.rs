@@ -213,13 +213,14 @@ fn grown(report: &Report, quantity: Quantity) -> Stacks {
         for path in &growth.paths {
             let value = quantity.added(path);
             if value > 0 {
-                let sum = stacks.folded.entry(frames(root, path.path_end, &path.frames)).or_default();
+                let sum =
+                    stacks.folded.entry(frames(root, path.path_end, &path.frames)).or_default();
                 *sum = sum.saturating_add(value);
             }
             taken = taken.saturating_add(quantity.taken(path));
         }
-        unlisted = unlisted
-            .saturating_add(growth.paths_total.saturating_sub(growth.paths.len() as u64));
+        unlisted =
+            unlisted.saturating_add(growth.paths_total.saturating_sub(growth.paths.len() as u64));
         stacks.targets.push(process);
     }
     if taken > 0 {
@@ -251,10 +252,9 @@ fn parts(report: &Report) -> impl Iterator<Item = Part<'_>> {
 fn quantity(parts: &[Part<'_>], weight: PinWeight) -> Quantity {
     if parts.is_empty() || parts.iter().any(|part| part.allocator.kind == Kind::Drain) {
         return match weight {
-            PinWeight::Granules
-            | PinWeight::Faults
-            | PinWeight::Heap
-            | PinWeight::Mappings => Quantity::PinnedGranules,
+            PinWeight::Granules | PinWeight::Faults | PinWeight::Heap | PinWeight::Mappings => {
+                Quantity::PinnedGranules
+            }
             PinWeight::Bytes => Quantity::PinBytes,
             PinWeight::Retained => Quantity::RetainedBytes,
         };

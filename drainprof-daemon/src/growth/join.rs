@@ -125,7 +125,8 @@ mod tests {
     #[test]
     fn by_state() {
         let base = 4 * REGION;
-        let touched = pages(&[base, base + PAGE, base + 2 * PAGE, base + REGION, base + 9 * REGION]);
+        let touched =
+            pages(&[base, base + PAGE, base + 2 * PAGE, base + REGION, base + 9 * REGION]);
         let granules = [
             granule(base, PAGE, GranuleState::Pinned),
             granule(base + PAGE, PAGE, GranuleState::Open),

@@ -250,9 +250,7 @@ impl Ledger {
         match self.pending.remove(&record.tid) {
             Some(gone) => gone,
             None if is_error(record.result) => Vec::new(),
-            None => {
-                self.carve(record.address, record.address.saturating_add(pages(record.length)))
-            }
+            None => self.carve(record.address, record.address.saturating_add(pages(record.length))),
         }
     }
 
@@ -302,9 +300,9 @@ impl Ledger {
 
     /// Counts what has gone for good: its bytes.
     fn forget(&mut self, gone: &[(u64, Region)]) -> u64 {
-        let bytes = gone
-            .iter()
-            .fold(0u64, |sum, (start, region)| sum.saturating_add(region.end.saturating_sub(*start)));
+        let bytes = gone.iter().fold(0u64, |sum, (start, region)| {
+            sum.saturating_add(region.end.saturating_sub(*start))
+        });
         self.unmapped = self.unmapped.saturating_add(bytes);
         bytes
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Frame, OpenedAt, PathEnd, SiteFrame, build::hex, frame};
 use crate::{
     account::{CallPath, Frames, TargetFacts},
-    growth::{GranuleState, GrowthFacts, PathGrowth},
+    growth::{GranuleState, GrowthFacts, MapTotals, PathGrowth},
 };
 
 /// How a process's memory has grown since the attach. Bytes, unless a field says otherwise.
@@ -206,9 +206,10 @@ pub struct GrowthPath {
 /// The growth of a target's memory; `None` where that was not looked at.
 pub(super) fn of(target: &TargetFacts, top: usize) -> Option<MemoryGrowth> {
     let facts = target.growth.as_ref()?;
-    let by_paths = facts.paths.values().fold(ByKind::default(), |sum, path| {
-        sum.plus(&ByKind::of(&path.memory.rss))
-    });
+    let by_paths = facts
+        .paths
+        .values()
+        .fold(ByKind::default(), |sum, path| sum.plus(&ByKind::of(&path.memory.rss)));
     let by_others = ByKind::of(&facts.other);
     let from_outside = ByKind::of(&facts.outside);
     let sum = |count: fn(&PathGrowth) -> u64| {
@@ -255,7 +256,7 @@ pub(super) fn of(target: &TargetFacts, top: usize) -> Option<MemoryGrowth> {
 fn has_done(path: &PathGrowth) -> bool {
     path.memory.faults + path.memory.kernel_faults > 0
         || path.memory.rss.iter().any(|bytes| *bytes != 0)
-        || path.maps != crate::growth::MapTotals { calls: path.maps.calls, ..Default::default() }
+        || path.maps != MapTotals { calls: path.maps.calls, ..MapTotals::default() }
 }
 
 /// What has added most in any of the views.

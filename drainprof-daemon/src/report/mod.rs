@@ -33,7 +33,8 @@ pub use census::{Apart, Census, Fill, Occupancy};
 pub use drainprof_common::spec::Kind;
 pub use frame::{Frame, Inlined, Module, Symbols};
 pub use growth::{
-    ByKind, Faults, GrowthPath, Heap, Mappings, MemoryGrowth, RssChange, TouchedPlace, TouchedReport, TouchedState,
+    ByKind, Faults, GrowthPath, Heap, Mappings, MemoryGrowth, RssChange, TouchedPlace,
+    TouchedReport, TouchedState,
 };
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};

@@ -14,9 +14,7 @@ use drainprof_common::{
 use super::observer::Observer;
 use crate::{
     account::{Began, CallPath, TargetFacts},
-    growth::{
-        FaultTotals, GranuleRange, GranuleState, GrowthFacts, Ledger, PathGrowth, join,
-    },
+    growth::{FaultTotals, GranuleRange, GranuleState, GrowthFacts, Ledger, PathGrowth, join},
 };
 
 /// What user space itself keeps of growth.
@@ -36,7 +34,8 @@ impl Observer {
             growth.counted.insert(target, counted);
         }
         if let Some(last) = resident(pid) {
-            let known = GrowthTarget { known: (1 << member::COUNT) - 1, last, peak: last, mm_id: 0 };
+            let known =
+                GrowthTarget { known: (1 << member::COUNT) - 1, last, peak: last, mm_id: 0 };
             if let Err(error) = self.session.begin_growth(target, &known) {
                 tracing::debug!(pid, %error, "where its memory begins is not known");
             }
@@ -116,9 +115,9 @@ impl Observer {
             let ranges = ranges(target, drained.remove(&target.target).unwrap_or_default());
             facts.touched = join(&touched.remove(&target.target).unwrap_or_default(), &ranges);
             let now = faults(target.pid).filter(|_| target.ended.is_none());
-            facts.counted = now.zip(growth.counted.get(&target.target)).map(|(now, then)| {
-                (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1))
-            });
+            facts.counted = now
+                .zip(growth.counted.get(&target.target))
+                .map(|(now, then)| (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)));
             target.growth = Some(facts);
         }
     }

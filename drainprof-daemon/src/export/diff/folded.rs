@@ -86,9 +86,9 @@ fn grown(diff: &Diff, unit_of: PinWeight) -> Option<Stacks> {
     let added = |change: Option<i64>| change.unwrap_or_default().max(0).unsigned_abs();
     let (what, of): (_, fn(&GrowthDiff) -> [Option<i64>; 2]) = match unit_of {
         PinWeight::Granules | PinWeight::Bytes | PinWeight::Retained => return None,
-        PinWeight::Faults => ("bytes of resident memory added", |path| {
-            [path.rss_bytes.before, path.rss_bytes.after]
-        }),
+        PinWeight::Faults => {
+            ("bytes of resident memory added", |path| [path.rss_bytes.before, path.rss_bytes.after])
+        }
         PinWeight::Heap => {
             ("bytes of heap added", |path| [path.heap_bytes.before, path.heap_bytes.after])
         }

@@ -48,7 +48,8 @@ impl Page<'_> {
     }
 
     fn places(&mut self, growth: &MemoryGrowth) -> Result<(), Error> {
-        let mut rows = Rows::new(&["touched in", "opened at", "granules", "bytes"], 2, self.width());
+        let mut rows =
+            Rows::new(&["touched in", "opened at", "granules", "bytes"], 2, self.width());
         for place in growth.touched.places.iter().take(self.style.top) {
             let state = match place.state {
                 TouchedState::Open => "open granules",
@@ -79,10 +80,9 @@ impl Page<'_> {
             faults.user,
             faults.kernel,
             faults.writes,
-            faults.bytes_each.map_or_else(String::new, |each| format!(
-                "; {} each",
-                units::bytes(each as u64)
-            )),
+            faults
+                .bytes_each
+                .map_or_else(String::new, |each| format!("; {} each", units::bytes(each as u64))),
         ))?;
         self.view(
             growth,
@@ -177,9 +177,14 @@ fn headline(growth: &MemoryGrowth) -> String {
         && touched.pinned_bytes > 0
     {
         let at = &place.opened_at;
-        let name = at.frame.function.as_deref().or(at.place.as_deref()).unwrap_or("an unknown place");
+        let name =
+            at.frame.function.as_deref().or(at.place.as_deref()).unwrap_or("an unknown place");
         let share = place.bytes as f64 / touched.pinned_bytes as f64;
-        text += &format!("; {} of them opened at {}", units::percent(share), escape::shown(name, SYMBOL));
+        text += &format!(
+            "; {} of them opened at {}",
+            units::percent(share),
+            escape::shown(name, SYMBOL)
+        );
     }
     text
 }

@@ -53,7 +53,10 @@ fn fixed_maps_replace() {
     map(&mut ledger, 1, 0x10_0000, 0x4000);
     map(&mut ledger, 2, 0x10_4000, 0x4000);
     map(&mut ledger, 3, 0x10_2000, 0x4000);
-    assert_eq!([left(&ledger, 1).0, left(&ledger, 2).0, left(&ledger, 3).0], [0x2000, 0x2000, 0x4000]);
+    assert_eq!(
+        [left(&ledger, 1).0, left(&ledger, 2).0, left(&ledger, 3).0],
+        [0x2000, 0x2000, 0x4000]
+    );
     assert_eq!(ledger.unmapped(), 0x4000);
 }
 

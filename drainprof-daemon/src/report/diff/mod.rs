@@ -16,7 +16,8 @@ mod sites;
 mod tests;
 
 pub use model::{
-    AllocatorDiff, Change, DIFF_SCHEMA, Diff, DiffFrame, GrowthDiff, Presence, Side, SiteDiff, Status,
+    AllocatorDiff, Change, DIFF_SCHEMA, Diff, DiffFrame, GrowthDiff, Presence, Side, SiteDiff,
+    Status,
 };
 
 use super::Report;

@@ -1,5 +1,6 @@
 //! Synthetic snapshots of every kind, level and corner, for the tests of `report` and `export`.
 
+mod growth;
 mod history;
 mod saved;
 mod sites;
@@ -22,6 +23,7 @@ use crate::{
     profile::{Address, Expr, Kind, Level, MatchRule, Probe, Profile, Role, Source},
 };
 
+pub(crate) use growth::growth_snapshot;
 pub(crate) use history::history;
 pub(crate) use saved::{after, before, saved};
 pub(crate) use sites::{holders_snapshot, site, stacks_snapshot};
@@ -45,6 +47,7 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
         ("sampled", sampled_snapshot()),
         ("stacks", stacks_snapshot()),
         ("holders", holders_snapshot()),
+        ("growth", growth_snapshot()),
         ("empty", Snapshot { targets: Vec::new(), window: Duration::ZERO, ..drain_snapshot() }),
     ]
 }
