@@ -101,6 +101,15 @@ losses! {
     PinPairsFull, "pin_pairs_full", Incomplete,
         "Pins whose granule may count more or less than once for their call path: too many granules are pinned from several paths at once.",
         "raise --max-call-paths";
+    GrowthCellsFull, "growth_cells_full", Incomplete,
+        "Page faults, system calls and changes of resident memory of call paths beyond the number that can be told apart; no call path counts them.",
+        "raise --max-call-paths";
+    GrowthPagesFull, "growth_pages_full", Incomplete,
+        "Page faults whose page could not be noted because the table of touched pages was full; they are told as in no granule.",
+        "watch fewer processes at once with --growth, or for a shorter time";
+    MappingsLost, "mappings_lost", Incomplete,
+        "System calls that change mappings that found their ring full; outstanding mappings and the heap may be wrong.",
+        "watch fewer processes at once with --growth";
     PathNotCaptured, "path_not_captured", Notice,
         "Allocations of call paths that were not known yet and whose stack could not be sent to user space; only the known part of their path is told.",
         "nothing, if it does not grow: paths are learnt within milliseconds";

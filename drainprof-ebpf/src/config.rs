@@ -47,4 +47,14 @@ globals! {
     newtask_flags_offset, NEWTASK_FLAGS_OFFSET: 32;
     /// Offset of `old_pid` in `sched:sched_process_exec`.
     exec_old_pid_offset, EXEC_OLD_PID_OFFSET: 16;
+    /// Offset of `mm_id` in `kmem:rss_stat`.
+    rss_mm_id_offset, RSS_MM_ID_OFFSET: 8;
+    /// Offset of `curr` in `kmem:rss_stat`.
+    rss_curr_offset, RSS_CURR_OFFSET: 12;
+    /// Offset of `member` in `kmem:rss_stat`.
+    rss_member_offset, RSS_MEMBER_OFFSET: 16;
+    /// Offset of `size` in `kmem:rss_stat`.
+    rss_size_offset, RSS_SIZE_OFFSET: 24;
+    /// Offset of `__syscall_nr` in the tracepoints of system calls.
+    syscall_number_offset, SYSCALL_NUMBER_OFFSET: 8;
 }

@@ -35,6 +35,7 @@ mod calls;
 mod config;
 mod emit;
 mod granule;
+mod growth;
 mod histogram;
 mod hit;
 mod losses;

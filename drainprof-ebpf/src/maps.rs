@@ -6,6 +6,10 @@ use aya_ebpf::{
     maps::{Array, HashMap, Queue, RingBuf},
 };
 use drainprof_common::{
+    growth::{
+        GROWTH_THREADS as THREAD_COUNT, GrowthCell, GrowthTarget, GrowthThread, RegionKey,
+        RegionPages,
+    },
     maps::{
         self, Bucket, HistKey, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey,
         SeriesState, Slot, TargetValue, ThreadState, Totals, cursor,
@@ -161,6 +165,35 @@ pub(crate) static PIN_SITES: Array<PinSites> = Array::with_max_entries(1, BPF_F_
 /// The same for granules with pins of more sites. Allocated on demand.
 #[map]
 pub(crate) static PIN_PAIRS: HashMap<PinPair, u32> = HashMap::with_max_entries(1, 1);
+
+/// Cells of growth by their hashes.
+#[map]
+pub(crate) static GROWTH_HASHES: Array<HashBucket> = Array::with_max_entries(2, BPF_F_MMAPABLE);
+
+/// The cells.
+#[map]
+pub(crate) static GROWTH_CELLS: Array<GrowthCell> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// What threads are doing that may add pages.
+#[map]
+pub(crate) static GROWTH_THREADS: Array<GrowthThread> =
+    Array::with_max_entries(THREAD_COUNT as u32, 0);
+
+/// The memory of targets.
+#[map]
+pub(crate) static GROWTH_TARGETS: HashMap<u32, GrowthTarget> = HashMap::with_max_entries(1, 0);
+
+/// Whose an address space is, by the kernel's number for it.
+#[map]
+pub(crate) static ADDRESS_SPACES: HashMap<u32, TargetValue> = HashMap::with_max_entries(1, 0);
+
+/// Pages that were touched, region by region. Not allocated on demand: a fault cannot wait for memory.
+#[map]
+pub(crate) static TOUCHED: HashMap<RegionKey, RegionPages> = HashMap::with_max_entries(1, 0);
+
+/// System calls that change mappings.
+#[map]
+pub(crate) static MAPPINGS: RingBuf = RingBuf::with_byte_size(4096, 0);
 
 /// Stacks that user space is to unwind.
 #[map]

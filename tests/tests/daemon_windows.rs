@@ -52,7 +52,8 @@ fn a_fall_opens_a_window() -> Result<()> {
     service.go()?;
     // 25 s at 2,000 requests per second: what is usual is learned for 10 s, over windows of 10 s.
     daemon.until("enough was seen to know what is usual", |state| {
-        let allocators = target(state, pid).map(|one| &one["allocators"][0]["granules"]["drainable"]);
+        let allocators =
+            target(state, pid).map(|one| &one["allocators"][0]["granules"]["drainable"]);
         allocators.and_then(Value::as_u64).is_some_and(|closes| closes > 50_000)
     })?;
     let before = daemon.state()?;
@@ -109,7 +110,8 @@ fn diagnose() -> Result<()> {
     command.arg("--socket").arg(&socket);
     let first = Process::start("drainprof diagnose", command)?;
     daemon.until("the window runs", |state| state["windows"][0]["outcome"] == "running")?;
-    let (status, body) = daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":4}}"))?;
+    let (status, body) =
+        daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":4}}"))?;
     assert_eq!(status, 409, "one at a time: {body}");
     let (status, body) = daemon.post("/api/v1/diagnose", "{\"pid\":1,\"seconds\":4}")?;
     assert_eq!(status, 404, "not watched: {body}");
@@ -141,12 +143,14 @@ fn kill_switch() -> Result<()> {
         state["killed"] == true && target(state, pid).is_some_and(|one| one["level"].is_null())
     })?;
     assert!(target(&state, pid).is_some_and(|one| one["reason"] == "the kill switch is thrown"));
-    let (status, body) = daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":1}}"))?;
+    let (status, body) =
+        daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":1}}"))?;
     assert_eq!(status, 409, "no window either: {body}");
     // Counts stand still from now on.
     let closes = |state: &Value| drainprof_tests::node::sum(state, "test-arena", "drainable");
     let before = closes(&daemon.state()?);
-    daemon.until("it was looked again", |now| now["unix_ms"].as_u64() > state["unix_ms"].as_u64())?;
+    daemon
+        .until("it was looked again", |now| now["unix_ms"].as_u64() > state["unix_ms"].as_u64())?;
     assert_eq!(closes(&daemon.state()?), before);
     fs::remove_file(daemon.file("kill"))?;
     daemon.attached(&[pid])?;
@@ -203,7 +207,10 @@ fn reload() -> Result<()> {
     let said = daemon.process().expect_err_containing("the configuration in force is kept")?;
     assert!(said.contains("rulez"), "{said}");
     daemon.attached(&[pid])?;
-    fs::write(&file, format!("{text}\nselect.rules = [{{ action = \"exclude\", exe = \"*/routing\" }}]\n"))?;
+    fs::write(
+        &file,
+        format!("{text}\nselect.rules = [{{ action = \"exclude\", exe = \"*/routing\" }}]\n"),
+    )?;
     daemon.process().signal(Signal::SIGHUP)?;
     daemon.process().expect_err_containing("changed: select.rules")?;
     daemon.until("it is not watched any more", |state| target(state, pid).is_none())?;

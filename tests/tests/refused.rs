@@ -31,7 +31,7 @@ fn config() -> Result<SessionConfig> {
         newtask_flags: offset("task", "task_newtask", "clone_flags")?,
         exec_old_pid: offset("sched", "sched_process_exec", "old_pid")?,
     };
-    Ok(SessionConfig { sizes: Sizes::default(), events: false, offsets, sample: 1 })
+    Ok(SessionConfig { sizes: Sizes::default(), events: false, offsets, sample: 1, growth: None })
 }
 
 /// The kernel's answer is known for a refusal of the place; on its function's first instruction the same

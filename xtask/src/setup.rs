@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 24] = [
+const PACKAGES: [&str; 25] = [
     "apache2-utils",
     "apt",
     "binutils",

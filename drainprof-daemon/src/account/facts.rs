@@ -6,7 +6,7 @@ use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
 
 use super::{Curve, Frames, Module, Moment, SiteFacts, SymbolFacts};
 use crate::{
-    growth::{MemoryCourse, Pressure},
+    growth::{GrowthFacts, MemoryCourse, Pressure},
     plan::Finding,
     profile::{Level, Profile},
 };
@@ -132,6 +132,8 @@ pub struct TargetFacts {
     pub frames: Frames,
     /// The files that these lie in, in order.
     pub modules: Vec<Module>,
+    /// How its memory has grown; `None` where that was not looked at.
+    pub growth: Option<GrowthFacts>,
 }
 
 /// One allocator instance of one target.

@@ -18,9 +18,11 @@ pub fn self_test(offsets: Offsets) -> Result<Vec<ProgramStatistics>, BpfError> {
         probes: 4,
         targets: 4,
         call_paths: 64,
+        growth: false,
         ring_bytes: 4_096,
     };
-    let mut session = Session::load(&SessionConfig { sizes, events: true, sample: 2, offsets })?;
+    let mut session =
+        Session::load(&SessionConfig { sizes, events: true, sample: 2, offsets, growth: None })?;
     session.load_all()?;
     Ok(session.program_statistics())
 }

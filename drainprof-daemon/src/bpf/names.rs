@@ -5,7 +5,7 @@ use drainprof_common::spec::Role;
 use crate::profile::Phase;
 
 /// Maps that user space uses.
-pub(super) const MAPS: [&str; 35] = [
+pub(super) const MAPS: [&str; 42] = [
     TARGETS,
     TARGET_WORDS,
     PROBES,
@@ -41,6 +41,13 @@ pub(super) const MAPS: [&str; 35] = [
     PIN_PAIRS,
     PIN_SITES,
     SNAPSHOTS,
+    GROWTH_HASHES,
+    GROWTH_CELLS,
+    GROWTH_THREADS,
+    GROWTH_TARGETS,
+    ADDRESS_SPACES,
+    TOUCHED,
+    MAPPINGS,
 ];
 pub(super) const TARGETS: &str = "TARGETS";
 pub(super) const TARGET_WORDS: &str = "TARGET_WORDS";
@@ -77,6 +84,13 @@ pub(super) const SITES: &str = "SITES";
 pub(super) const PIN_SITES: &str = "PIN_SITES";
 pub(super) const PIN_PAIRS: &str = "PIN_PAIRS";
 pub(super) const SNAPSHOTS: &str = "SNAPSHOTS";
+pub(super) const GROWTH_HASHES: &str = "GROWTH_HASHES";
+pub(super) const GROWTH_CELLS: &str = "GROWTH_CELLS";
+pub(super) const GROWTH_THREADS: &str = "GROWTH_THREADS";
+pub(super) const GROWTH_TARGETS: &str = "GROWTH_TARGETS";
+pub(super) const ADDRESS_SPACES: &str = "ADDRESS_SPACES";
+pub(super) const TOUCHED: &str = "TOUCHED";
+pub(super) const MAPPINGS: &str = "MAPPINGS";
 
 /// The lifecycle programs and their tracepoints.
 pub(super) const TRACEPOINTS: [(&str, &str, &str); 4] = [
@@ -84,6 +98,37 @@ pub(super) const TRACEPOINTS: [(&str, &str, &str); 4] = [
     ("exec", "sched", "sched_process_exec"),
     ("exit", "sched", "sched_process_exit"),
     ("thread_exit", "syscalls", "sys_enter_exit"),
+];
+
+/// The programs of growth on raw tracepoints.
+pub(super) const GROWTH_RAW: [(&str, &str); 2] =
+    [("fault_user", "page_fault_user"), ("fault_kernel", "page_fault_kernel")];
+
+/// Those on tracepoints, each on all of its events.
+pub(super) const GROWTH_TRACEPOINTS: [(&str, &str, &[&str]); 3] = [
+    ("rss_changed", "kmem", &["rss_stat"]),
+    (
+        "mapping_begins",
+        "syscalls",
+        &[
+            "sys_enter_brk",
+            "sys_enter_mmap",
+            "sys_enter_munmap",
+            "sys_enter_mremap",
+            "sys_enter_madvise",
+        ],
+    ),
+    (
+        "mapping_ends",
+        "syscalls",
+        &[
+            "sys_exit_brk",
+            "sys_exit_mmap",
+            "sys_exit_munmap",
+            "sys_exit_mremap",
+            "sys_exit_madvise",
+        ],
+    ),
 ];
 
 /// The program at the entry of every call that is judged at its return.
@@ -163,6 +208,8 @@ mod tests {
     #[test]
     fn programs_agree_with_the_object() {
         let mut used: BTreeSet<_> = TRACEPOINTS.iter().map(|row| row.0.to_owned()).collect();
+        used.extend(GROWTH_RAW.iter().map(|row| row.0.to_owned()));
+        used.extend(GROWTH_TRACEPOINTS.iter().map(|row| row.0.to_owned()));
         used.extend([CALL_ENTRY, EMPTY_ENTRY, EMPTY_RETURN].map(str::to_owned));
         for role in Role::ALL {
             for phase in [Phase::Entry, Phase::Return] {
@@ -172,7 +219,9 @@ mod tests {
             }
         }
         let is_program = |section: &str| {
-            ["uprobe", "uretprobe", "tracepoint"].iter().any(|kind| section.starts_with(kind))
+            ["uprobe", "uretprobe", "tracepoint", "raw_tracepoint"]
+                .iter()
+                .any(|kind| section.starts_with(kind))
         };
         assert_eq!(used, symbols(SymbolKind::Text, is_program));
     }

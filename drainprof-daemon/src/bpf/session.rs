@@ -11,7 +11,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
-    programs::{ProgramError, ProgramInfo, TracePoint},
+    programs::{Program, ProgramError, ProgramInfo, TracePoint},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
@@ -25,7 +25,8 @@ use drainprof_common::{
 };
 
 use super::{
-    BpfError, Sizes, attach::Link, memory::Mapped, names, nested::NestedLifetimes, paths::PathMaps,
+    BpfError, GrowthOffsets, Sizes, attach::Link, growth::GrowthMaps, memory::Mapped, names,
+    nested::NestedLifetimes, paths::PathMaps,
 };
 use crate::kernel::ProgramStatistics;
 
@@ -48,6 +49,8 @@ pub struct SessionConfig {
     pub sample: u32,
     /// Where tracepoint fields stand on this kernel.
     pub offsets: Offsets,
+    /// Where the fields of growth's tracepoints stand; `None`: growth is not wanted, and nothing of it is loaded.
+    pub growth: Option<GrowthOffsets>,
 }
 
 /// Offsets of tracepoint fields, as tracefs gives them.
@@ -106,6 +109,8 @@ pub struct Session {
     targets: HashMap<MapData, u32, Plain<TargetValue>>,
     ring: RingBuf<MapData>,
     pub(super) paths: PathMaps,
+    /// Page faults and mappings, where they are wanted.
+    pub(super) growth: Option<GrowthMaps>,
     /// Losses that user space itself has found.
     own_losses: LossCounts,
 }
@@ -126,6 +131,7 @@ impl Session {
         check_maps(&ebpf)?;
         let offsets_in_use = attach_lifecycle(&mut ebpf);
         offsets_in_use?;
+        let growth = config.growth.map(|_| GrowthMaps::attach(&mut ebpf, &sizes)).transpose()?;
 
         let series = sizes.instances as usize;
         let probes_per_cpu = sizes.probes as usize;
@@ -150,6 +156,7 @@ impl Session {
             targets: take(&mut ebpf, names::TARGETS)?,
             ring: take(&mut ebpf, names::EVENTS)?,
             paths: PathMaps::take(&mut ebpf, &sizes)?,
+            growth,
             links: Vec::new(),
             ebpf,
             sizes,
@@ -260,6 +267,8 @@ fn seed() -> u32 {
 
 fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     let sizes = &config.sizes;
+    let none = GrowthOffsets { mm_id: 0, curr: 0, member: 0, size: 0, syscall: 0 };
+    let growth = config.growth.unwrap_or(none);
     let globals = [
         ("MAX_GRANULES", sizes.granules),
         ("OBJECT_BUCKET_COUNT", sizes.buckets()),
@@ -277,6 +286,11 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
         ("NEWTASK_PID_OFFSET", config.offsets.newtask_pid),
         ("NEWTASK_FLAGS_OFFSET", config.offsets.newtask_flags),
         ("EXEC_OLD_PID_OFFSET", config.offsets.exec_old_pid),
+        ("RSS_MM_ID_OFFSET", growth.mm_id),
+        ("RSS_CURR_OFFSET", growth.curr),
+        ("RSS_MEMBER_OFFSET", growth.member),
+        ("RSS_SIZE_OFFSET", growth.size),
+        ("SYSCALL_NUMBER_OFFSET", growth.syscall),
     ];
     let entries = [
         (names::TARGETS, sizes.targets),
@@ -308,6 +322,13 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
         (names::PIN_PAIRS, sizes.pin_pairs()),
         (names::PIN_SITES, sizes.pin_sites()),
         (names::SNAPSHOTS, sizes.snapshot_ring()),
+        (names::GROWTH_HASHES, sizes.growth_buckets()),
+        (names::GROWTH_CELLS, sizes.growth_cells()),
+        (names::GROWTH_THREADS, sizes.growth_threads()),
+        (names::GROWTH_TARGETS, sizes.growth_targets()),
+        (names::ADDRESS_SPACES, sizes.growth_targets()),
+        (names::TOUCHED, sizes.regions()),
+        (names::MAPPINGS, sizes.mapping_ring()),
     ];
     let mut loader = EbpfLoader::new();
     for (name, value) in &globals {
@@ -393,11 +414,16 @@ impl Session {
     /// Loads every program that is not loaded yet.
     pub(super) fn load_all(&mut self) -> Result<(), BpfError> {
         for (name, program) in self.ebpf.programs_mut() {
-            if let aya::programs::Program::UProbe(program) = program
-                && program.fd().is_err()
-            {
-                program.load().map_err(|source| load_error(name, source))?;
+            if program.fd().is_ok() {
+                continue;
             }
+            let loaded = match program {
+                Program::UProbe(program) => program.load(),
+                Program::TracePoint(program) => program.load(),
+                Program::RawTracePoint(program) => program.load(),
+                _ => Ok(()),
+            };
+            loaded.map_err(|source| load_error(name, source))?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! How large the maps are: set at load, from the configuration and from the memory that there is.
 
 use drainprof_common::{
+    growth::{GROWTH_THREADS, GrowthCell, GrowthTarget, GrowthThread, RegionKey, RegionPages},
     maps::{
         Bucket, GRANULE_WORDS, HIST_WORDS, HistSlot, ObjectEntry, ProbeCounts, SERIES_WORDS,
         SeriesState, Slot, TARGET_WORDS, ThreadState, Totals,
@@ -35,6 +36,8 @@ pub struct Sizes {
     pub targets: u32,
     /// Call paths that are told apart; 0 at other levels than `stacks`.
     pub call_paths: u32,
+    /// Whether growth is wanted: its maps are of the smallest size otherwise.
+    pub growth: bool,
     /// Bytes of the ring buffer; a power of two of at least a page.
     pub ring_bytes: u32,
 }
@@ -50,6 +53,7 @@ impl Default for Sizes {
             probes: 512,
             targets: 4_096,
             call_paths: 0,
+            growth: false,
             ring_bytes: 1 << 20,
         }
     }
@@ -171,6 +175,53 @@ impl Sizes {
         self.places.saturating_add(self.call_paths)
     }
 
+    /// Buckets of the table of growth's cells: as many as of paths, because most paths do one thing.
+    #[must_use]
+    pub const fn growth_buckets(&self) -> u32 {
+        if self.growth { self.path_buckets() } else { 2 }
+    }
+
+    /// Cells of growth.
+    #[must_use]
+    pub const fn growth_cells(&self) -> u32 {
+        if self.growth { self.path_slots() } else { 1 }
+    }
+
+    /// Threads whose doings are known at once.
+    #[must_use]
+    pub const fn growth_threads(&self) -> u32 {
+        if self.growth { GROWTH_THREADS as u32 } else { 1 }
+    }
+
+    /// Processes whose memory is followed.
+    #[must_use]
+    pub const fn growth_targets(&self) -> u32 {
+        if self.growth { self.targets } else { 1 }
+    }
+
+    /// Regions of 2 MiB whose pages are noted when they are touched: of 128 GiB.
+    #[must_use]
+    pub const fn regions(&self) -> u32 {
+        if self.growth { 65_536 } else { 1 }
+    }
+
+    /// Bytes of the ring for system calls that change mappings.
+    #[must_use]
+    pub const fn mapping_ring(&self) -> u32 {
+        if self.growth { 8 << 20 } else { 4_096 }
+    }
+
+    fn growth_bytes(&self) -> u64 {
+        let of = |entries: u32, size: usize| u64::from(entries) * size as u64;
+        let overhead = HASH_OVERHEAD as usize;
+        let target = size_of::<GrowthTarget>() + 4 + 16 + 2 * overhead;
+        of(self.growth_cells(), size_of::<GrowthCell>() + 8)
+            + of(self.growth_threads(), size_of::<GrowthThread>())
+            + of(self.growth_targets(), target)
+            + of(self.regions(), size_of::<RegionKey>() + size_of::<RegionPages>() + overhead)
+            + u64::from(self.mapping_ring())
+    }
+
     fn path_bytes(&self, cpus: u32) -> u64 {
         let of = |entries: u32, size: usize| u64::from(entries) * size as u64;
         let (spaces, ranges) = self.spaces();
@@ -207,6 +258,7 @@ impl Sizes {
             + of(self.granules, 4)
             + hash(self.targets, 12)
             + self.path_bytes(cpus)
+            + self.growth_bytes()
             + u64::from(self.ring_bytes)
     }
 

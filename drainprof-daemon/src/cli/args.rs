@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{
     config::ConfigArgs, ctl::CtlArgs, daemon::DaemonArgs, diagnose::DiagnoseArgs, diff::DiffArgs,
-    discover::DiscoverArgs, filter::FilterArgs, history::HistoryArgs, profile_check::CheckArgs,
-    profile_new::NewArgs, report::ReportArgs, top::TopArgs,
+    discover::DiscoverArgs, filter::FilterArgs, growth::GrowthArgs, history::HistoryArgs,
+    profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
 };
 use crate::{
     account::Duty,
@@ -54,6 +54,15 @@ Nothing is attached. Prices are remembered ones (`drainprof calibrate`), or anot
   drainprof attach -p 4242 --duty 10s/10m -d 24h  10 seconds of every 10 minutes, for a day
   drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
     Attach(AttachArgs),
+    /// Say where a running process's memory grows: page faults, heap and mappings by call path. Needs no profile; where
+    /// one matches, also what of it lies in pinned granules.
+    #[command(after_help = "Examples:
+  drainprof growth -p 4242 -d 30s                       all views
+  drainprof growth -p 4242 -d 30s --view mappings       what was mapped and is still there
+  drainprof growth -p 4242 -d 1m -o flamegraph -O faults.svg
+  drainprof growth -p 4242 -d 1m -o json -O before.json
+  drainprof growth -p 4242 --profile ./svc.toml --level objects")]
+    Growth(GrowthArgs),
     /// Start a command with the probes in place before its `main`.
     #[command(after_help = "Examples:
   drainprof run -- ./svc --port 8080
@@ -177,7 +186,8 @@ pub(super) struct ObserveArgs {
     /// One record per close and late drain, at level stacks with the call paths that pin (format ndjson).
     #[arg(long)]
     pub(super) events: bool,
-    /// Tell how the memory of each process grows, and when its control group is full.
+    /// Tell where the memory of each process grows: page faults, heap and mappings by call path, what of the memory
+    /// that was touched lies in granules, how resident memory grows, and when the control group is full.
     #[arg(long)]
     pub(super) growth: bool,
     /// Follow children, now and later. The probes then sit on the files: every process that maps them
@@ -420,6 +430,19 @@ pub(super) enum WeightArg {
     Bytes,
     /// Bytes of the granules that it retains now.
     Retained,
+    /// With --growth: what it has added to resident memory.
+    Faults,
+    /// With --growth: what it has added to the heap.
+    Heap,
+    /// With --growth: what it has mapped that is still mapped.
+    Mappings,
+}
+
+impl WeightArg {
+    /// Whether it is told only with `--growth`.
+    pub(super) const fn is_of_growth(self) -> bool {
+        matches!(self, Self::Faults | Self::Heap | Self::Mappings)
+    }
 }
 
 impl From<WeightArg> for PinWeight {
@@ -428,6 +451,9 @@ impl From<WeightArg> for PinWeight {
             WeightArg::Granules => Self::Granules,
             WeightArg::Bytes => Self::Bytes,
             WeightArg::Retained => Self::Retained,
+            WeightArg::Faults => Self::Faults,
+            WeightArg::Heap => Self::Heap,
+            WeightArg::Mappings => Self::Mappings,
         }
     }
 }

@@ -64,6 +64,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
             events: false,
             sample: 1,
             offsets: options::offsets(&host)?,
+            growth: None,
         },
         library,
         options: observer_options(),
@@ -183,6 +184,7 @@ fn sizes(config: &Config, host: &dyn HostView) -> Sizes {
             Level::Stacks => asked.call_paths.unwrap_or(Sizes::CALL_PATHS),
             Level::Boundary | Level::Objects => 0,
         },
+        growth: false,
         ring_bytes: asked
             .ring
             .map_or(room.ring_bytes, |ring| u32::try_from(ring.as_u64()).unwrap_or(u32::MAX)),
@@ -199,6 +201,7 @@ fn dry_run(config: &Config) -> Result<u8> {
         events: false,
         sample: 1,
         offsets: options::offsets(&host)?,
+        growth: None,
     };
     let observer_options = ObserverOptions {
         profiles: config.daemon.profiles.clone(),

@@ -21,6 +21,7 @@ mod duty;
 mod exit;
 mod family;
 mod filter;
+mod growth;
 mod history;
 mod memory;
 mod options;
@@ -54,6 +55,7 @@ pub fn main() -> ExitCode {
     output::init_talk(cli.verbose);
     let result = match cli.command {
         args::Command::Attach(attach) => attach::main(attach),
+        args::Command::Growth(growth) => growth::main(growth),
         args::Command::Discover(discover) => discover::main(&discover),
         args::Command::Run(run) => run::main(run),
         args::Command::Report(report) => report::main(&report),

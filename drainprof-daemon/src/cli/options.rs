@@ -11,7 +11,7 @@ use super::{
     output::require_no_terminal,
 };
 use crate::{
-    bpf::{Offsets, SessionConfig, Sizes},
+    bpf::{GrowthOffsets, Offsets, SessionConfig, Sizes},
     calibrate::{self, CalibrateOptions},
     export::{self, Format},
     kernel::{self, HostView, LiveHost, Tracefs},
@@ -63,6 +63,29 @@ pub(super) fn offsets(host: &dyn HostView) -> Result<Offsets> {
     read().map_err(|error| Failure::new(code::UNSUPPORTED, format!("{error:#}")).into())
 }
 
+/// Where the fields of growth's tracepoints stand.
+fn growth_offsets(host: &dyn HostView) -> Result<GrowthOffsets> {
+    let read = || -> Result<GrowthOffsets> {
+        let tracefs = kernel::ensure_mounted(host)?;
+        let offset = |category: &str, event: &str, field: &str| -> Result<u32> {
+            let format = tracefs.format(host, category, event)?;
+            let field = format.field(field).with_context(|| {
+                format!("the tracepoint {event} has no field {field} on this kernel")
+            })?;
+            Ok(field.offset)
+        };
+        Ok(GrowthOffsets {
+            mm_id: offset("kmem", "rss_stat", "mm_id")?,
+            curr: offset("kmem", "rss_stat", "curr")?,
+            member: offset("kmem", "rss_stat", "member")?,
+            size: offset("kmem", "rss_stat", "size")?,
+            // The same in all of them.
+            syscall: offset("syscalls", "sys_enter_mmap", "__syscall_nr")?,
+        })
+    };
+    read().map_err(|error| Failure::new(code::UNSUPPORTED, format!("{error:#}")).into())
+}
+
 /// The library, with the files that were named on the command line, and the names of the profiles asked
 /// for.
 pub(super) fn library(asked: &[String]) -> Result<(Library, Vec<String>)> {
@@ -103,15 +126,23 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         )
         .into());
     }
+    if args.duty.is_some() && args.growth {
+        return Err(Failure::new(
+            code::USAGE,
+            "--duty cannot tell growth: between two windows memory changes unseen",
+        )
+        .into());
+    }
     let host = LiveHost;
     let (library, profiles) = library(&args.profile)?;
     require_host_pids()?;
     require_privileges()?;
     let config = SessionConfig {
-        sizes: sizes(&args.sizes, level(args), &host),
+        sizes: sizes(&args.sizes, level(args), args.growth, &host),
         events: args.events,
         sample: args.sample,
         offsets: offsets(&host)?,
+        growth: args.growth.then(|| growth_offsets(&host)).transpose()?,
     };
     let options = ObserverOptions {
         profiles,
@@ -148,7 +179,7 @@ pub(super) fn sizes_for(host: &dyn HostView) -> Sizes {
     Sizes::for_memory(room, kernel::cpus_online(host).unwrap_or(1))
 }
 
-fn sizes(args: &SizeArgs, level: Option<Level>, host: &dyn HostView) -> Sizes {
+fn sizes(args: &SizeArgs, level: Option<Level>, growth: bool, host: &dyn HostView) -> Sizes {
     let defaults = sizes_for(host);
     Sizes {
         granules: args.max_granules.unwrap_or(defaults.granules),
@@ -160,8 +191,12 @@ fn sizes(args: &SizeArgs, level: Option<Level>, host: &dyn HostView) -> Sizes {
         targets: defaults.targets,
         call_paths: match level {
             Some(Level::Stacks) => args.max_call_paths.unwrap_or(Sizes::CALL_PATHS),
+            Some(Level::Boundary | Level::Objects) | None if growth => {
+                args.max_call_paths.unwrap_or(Sizes::CALL_PATHS)
+            }
             Some(Level::Boundary | Level::Objects) | None => 0,
         },
+        growth,
         ring_bytes: args.ring_bytes.unwrap_or(defaults.ring_bytes),
     }
 }
@@ -177,7 +212,17 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         )
         .into());
     }
-    if format.paths && !matches!(args.level, None | Some(LevelArg::Stacks)) {
+    if args.weight.is_of_growth() && !args.growth {
+        return Err(Failure::new(
+            code::USAGE,
+            "this --weight is of growth: add --growth, or use `drainprof growth`",
+        )
+        .into());
+    }
+    if format.paths
+        && !args.weight.is_of_growth()
+        && !matches!(args.level, None | Some(LevelArg::Stacks))
+    {
         return Err(Failure::new(
             code::USAGE,
             format!("{} shows call paths, which need --level stacks", format.name),
@@ -197,7 +242,8 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
 
 /// The level asked for; a format that shows call paths asks for them.
 fn level(args: &ObserveArgs) -> Option<Level> {
-    let paths = export::format(&args.format).is_some_and(|format| format.paths);
+    let paths = export::format(&args.format).is_some_and(|format| format.paths)
+        && !args.weight.is_of_growth();
     args.level.map(Into::into).or(paths.then_some(Level::Stacks))
 }
 

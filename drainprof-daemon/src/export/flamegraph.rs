@@ -55,13 +55,22 @@ fn draw(report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
 }
 
 fn title(stacks: &Stacks) -> String {
-    let who = if stacks.quantity.is_of_pins() { "Who pins" } else { "Who holds" };
+    let who = if stacks.quantity.is_of_growth() {
+        "What grew"
+    } else if stacks.quantity.is_of_pins() {
+        "Who pins"
+    } else {
+        "Who holds"
+    };
     let of = |list: Vec<&str>| escape::shown(&list.join(", "), LIST);
     let targets = of(stacks.targets.iter().map(String::as_str).collect());
     let profiles = of(stacks.profiles.iter().map(String::as_str).collect());
     let words = stacks.quantity.words();
     if targets.is_empty() {
         return format!("{who}: {words}");
+    }
+    if profiles.is_empty() {
+        return format!("{who}: {words} · {targets}");
     }
     format!("{who}: {words} · {targets} · {profiles}")
 }
@@ -86,12 +95,19 @@ fn subtitle(report: &Report, stacks: &Stacks) -> String {
 
 /// A picture that says why there is none.
 fn empty(report: &Report, stacks: &Stacks) -> Vec<u8> {
+    let grown = report.targets.iter().any(|target| target.growth.is_some());
     let paths = report
         .targets
         .iter()
         .flat_map(|target| &target.allocators)
         .any(|allocator| allocator.sites.is_some());
-    let why = if !paths {
+    let why = if stacks.quantity.is_of_growth() {
+        if grown {
+            format!("No call path has any {}", stacks.quantity.words())
+        } else {
+            "No growth was watched: it needs --growth".to_owned()
+        }
+    } else if !paths {
         "No call paths: the report is not of the level stacks".to_owned()
     } else if stacks.left_out.is_empty() {
         format!("No call path has any {}", stacks.quantity.unit())

@@ -43,6 +43,22 @@ mod tests {
         insta::assert_snapshot!("folded_holders", folded(&holders, PinWeight::Granules));
     }
 
+    /// The views of growth.
+    #[test]
+    fn growth() {
+        let snapshot = samples::growth_snapshot();
+        let faults = folded(&snapshot, PinWeight::Faults);
+        // 412 MiB, and 192 KiB of files; what was taken away has no width.
+        assert!(faults.lines().any(|line| line.ends_with(" 432013312")), "{faults}");
+        assert!(faults.lines().any(|line| line.ends_with(" 196608")), "{faults}");
+        assert_eq!(faults.lines().count(), 2);
+        let heap = folded(&snapshot, PinWeight::Heap);
+        assert!(heap.ends_with(" 22020096\n") && heap.lines().count() == 1, "{heap}");
+        let mappings = folded(&snapshot, PinWeight::Mappings);
+        assert!(mappings.ends_with(" 67108864\n") && mappings.lines().count() == 1, "{mappings}");
+        assert_eq!(folded(&samples::stacks_snapshot(), PinWeight::Heap), "");
+    }
+
     /// The example of the documentation is what the sample gives.
     #[test]
     fn documented() {

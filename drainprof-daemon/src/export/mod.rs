@@ -297,7 +297,22 @@ mod tests {
                     let names = ["how", "kind", "level", "weight", "pid", "target", "generation"];
                     let more =
                         ["code", "signal", "from_target", "one_in", "verdict", "class", "path_end"];
-                    let kept = |name: &str| names.contains(&name) || more.contains(&name);
+                    // Changes have a sign, and another most.
+                    let signed = [
+                        "anon_bytes",
+                        "file_bytes",
+                        "shmem_bytes",
+                        "swap_bytes",
+                        "heap_bytes",
+                        "change_bytes",
+                    ];
+                    let is_signed = |name: &str| signed.contains(&name);
+                    for (_, value) in fields.iter_mut().filter(|(name, _)| is_signed(name)) {
+                        *value = i64::MIN.into();
+                    }
+                    let kept = |name: &str| {
+                        names.contains(&name) || more.contains(&name) || is_signed(name)
+                    };
                     fields.iter_mut().filter(|(name, _)| !kept(name)).for_each(|(_, v)| spoil(v));
                 }
                 _ => {}

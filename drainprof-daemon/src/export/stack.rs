@@ -20,10 +20,15 @@ pub(super) struct Root<'a> {
 
 /// The stack of a site, without its number.
 pub(super) fn stack(root: Root<'_>, site: &Site) -> String {
+    frames(root, site.path_end, &site.frames)
+}
+
+/// A call path's frames, the outermost first.
+pub(super) fn frames(root: Root<'_>, end: PathEnd, path: &[SiteFrame]) -> String {
     let mut frames: Vec<String> =
         [root.process, root.profile].into_iter().flatten().map(|text| folded(text)).collect();
-    frames.extend(cut(site.path_end).map(str::to_owned));
-    for frame in site.frames.iter().rev() {
+    frames.extend(cut(end).map(str::to_owned));
+    for frame in path.iter().rev() {
         frames.push(folded(&outer(frame)));
         frames.extend(frame.frame.inlined.iter().map(|inlined| folded(&inlined.function)));
         if frames.len() >= FRAMES {

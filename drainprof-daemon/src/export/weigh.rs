@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::stack::{Root, stack};
-use crate::report::{Allocator, Kind, Report, Site, Target};
+use super::stack::{Root, frames, stack};
+use crate::report::{Allocator, GrowthPath, Kind, Report, Site, Target, units};
 
 /// What the width of a frame is to mean, for allocators whose granules can be pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,12 @@ pub enum PinWeight {
     Bytes,
     /// Bytes of the granules that the path retains now.
     Retained,
+    /// Growth: what call paths have added to resident memory.
+    Faults,
+    /// Growth: what they have added to the heap.
+    Heap,
+    /// Growth: what they have mapped that is still mapped.
+    Mappings,
 }
 
 /// The one quantity of a picture.
@@ -30,6 +36,9 @@ pub(super) enum Quantity {
     LiveBytes,
     AllocatedBytes,
     AllocatedObjects,
+    RssBytes,
+    HeapBytes,
+    MappedBytes,
 }
 
 impl Quantity {
@@ -42,6 +51,9 @@ impl Quantity {
             Self::LiveBytes => "live bytes",
             Self::AllocatedBytes => "allocated bytes",
             Self::AllocatedObjects => "allocated objects",
+            Self::RssBytes => "bytes of resident memory added",
+            Self::HeapBytes => "bytes of heap added",
+            Self::MappedBytes => "bytes mapped and not unmapped",
         }
     }
 
@@ -52,6 +64,11 @@ impl Quantity {
             Self::AllocatedObjects => "objects",
             _ => "bytes",
         }
+    }
+
+    /// Whether it is of growth, and not of allocators.
+    pub(super) const fn is_of_growth(self) -> bool {
+        matches!(self, Self::RssBytes | Self::HeapBytes | Self::MappedBytes)
     }
 
     /// Whether it says who pins; else it says who holds or allocates.
@@ -71,6 +88,36 @@ impl Quantity {
             },
             Self::AllocatedBytes => site.allocated_bytes,
             Self::AllocatedObjects => Some(site.allocated),
+            Self::RssBytes | Self::HeapBytes | Self::MappedBytes => None,
+        }
+    }
+
+    /// What a picture of growth weighs; `None` for the others.
+    const fn of_growth(weight: PinWeight) -> Option<Self> {
+        match weight {
+            PinWeight::Granules | PinWeight::Bytes | PinWeight::Retained => None,
+            PinWeight::Faults => Some(Self::RssBytes),
+            PinWeight::Heap => Some(Self::HeapBytes),
+            PinWeight::Mappings => Some(Self::MappedBytes),
+        }
+    }
+
+    /// What a call path has taken away on balance.
+    fn taken(self, path: &GrowthPath) -> u64 {
+        match self {
+            Self::RssBytes => path.rss.resident().min(0).unsigned_abs(),
+            Self::HeapBytes => path.heap_bytes.min(0).unsigned_abs(),
+            _ => 0,
+        }
+    }
+
+    /// What a call path has added; what it has taken is no width.
+    fn added(self, path: &GrowthPath) -> u64 {
+        match self {
+            Self::RssBytes => path.rss.resident().max(0).unsigned_abs(),
+            Self::HeapBytes => path.heap_bytes.max(0).unsigned_abs(),
+            Self::MappedBytes => path.outstanding_bytes,
+            _ => 0,
         }
     }
 
@@ -97,6 +144,9 @@ pub(super) struct Stacks {
 
 /// The stacks of a report.
 pub(super) fn weigh(report: &Report, weight: PinWeight) -> Stacks {
+    if let Some(quantity) = Quantity::of_growth(weight) {
+        return grown(report, quantity);
+    }
     let known: Vec<Part<'_>> = parts(report).collect();
     let quantity = quantity(&known, weight);
     let mut left_out = Vec::new();
@@ -148,6 +198,43 @@ pub(super) fn weigh(report: &Report, weight: PinWeight) -> Stacks {
     Stacks { quantity, folded, targets, profiles, left_out }
 }
 
+/// The stacks of growth.
+fn grown(report: &Report, quantity: Quantity) -> Stacks {
+    let mut stacks = Stacks {
+        quantity,
+        folded: BTreeMap::new(),
+        targets: Vec::new(),
+        profiles: BTreeSet::new(),
+        left_out: Vec::new(),
+    };
+    let grown = || report.targets.iter().filter_map(|own| Some((own, own.growth.as_ref()?)));
+    let many = grown().count() > 1;
+    let (mut taken, mut unlisted) = (0u64, 0u64);
+    for (target, growth) in grown() {
+        let process = format!("{} ({})", target.comm, target.pid);
+        let root = Root { process: many.then_some(&process), profile: None };
+        for path in &growth.paths {
+            let value = quantity.added(path);
+            if value > 0 {
+                let sum =
+                    stacks.folded.entry(frames(root, path.path_end, &path.frames)).or_default();
+                *sum = sum.saturating_add(value);
+            }
+            taken = taken.saturating_add(quantity.taken(path));
+        }
+        unlisted =
+            unlisted.saturating_add(growth.paths_total.saturating_sub(growth.paths.len() as u64));
+        stacks.targets.push(process);
+    }
+    if taken > 0 {
+        stacks.left_out.push(format!("other paths have taken away {}", units::bytes(taken)));
+    }
+    if unlisted > 0 {
+        stacks.left_out.push(format!("{unlisted} call paths are not in the report (--top)"));
+    }
+    stacks
+}
+
 /// An allocator with call paths.
 #[derive(Debug)]
 struct Part<'a> {
@@ -168,7 +255,9 @@ fn parts(report: &Report) -> impl Iterator<Item = Part<'_>> {
 fn quantity(parts: &[Part<'_>], weight: PinWeight) -> Quantity {
     if parts.is_empty() || parts.iter().any(|part| part.allocator.kind == Kind::Drain) {
         return match weight {
-            PinWeight::Granules => Quantity::PinnedGranules,
+            PinWeight::Granules | PinWeight::Faults | PinWeight::Heap | PinWeight::Mappings => {
+                Quantity::PinnedGranules
+            }
             PinWeight::Bytes => Quantity::PinBytes,
             PinWeight::Retained => Quantity::RetainedBytes,
         };

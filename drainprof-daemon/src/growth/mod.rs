@@ -4,7 +4,10 @@
 mod allocations;
 mod cgroup;
 mod course;
+mod facts;
 pub(crate) mod fit;
+mod join;
+mod ledger;
 mod memory;
 mod parse;
 mod pressure;
@@ -13,6 +16,9 @@ mod trend;
 
 pub use allocations::{Allocations, MALLOCS, NoMalloc};
 pub use course::{COURSE_POINTS, MemoryCourse};
+pub use facts::{FaultTotals, GrowthFacts, PathGrowth};
+pub use join::{GranuleRange, GranuleState, Touched, TouchedKey, TouchedMemory, join};
+pub use ledger::{Ledger, MapTotals};
 pub use memory::{MemoryReading, Pressure, Waiting};
 pub use pressure::PressureError;
 pub use read::{MemoryReader, next_look, pressure, read};

@@ -7,7 +7,8 @@ use drainprof_common::{hist::Hist, loss::Loss};
 use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
     OpenGranule, Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread,
-    Target, Tool, Weight, Window, census, finding, frame, lifetimes, sampling, sites, trend,
+    Target, Tool, Weight, Window, census, finding, frame, growth, lifetimes, sampling, sites,
+    trend,
 };
 use crate::{
     account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
@@ -80,6 +81,7 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<String, Option<u64>> {
 fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
     let probes: Vec<Probe> = facts.probes.iter().map(probe).collect();
     let ended = facts.ended.is_some();
+    let growth = growth::of(facts, options.top);
     let allocators: Vec<Allocator> = facts
         .allocators
         .iter()
@@ -123,8 +125,9 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         findings: facts.findings.iter().map(told_at_attach).collect(),
         cost: cost(&probes, snapshot),
         probes,
-        modules: frame::modules(&allocators, &facts.modules),
+        modules: frame::modules(&allocators, growth.as_ref(), &facts.modules),
         allocators,
+        growth,
     }
 }
 

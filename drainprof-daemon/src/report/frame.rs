@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Allocator, build::hex};
+use super::{Allocator, MemoryGrowth, build::hex};
 use crate::account::{self, Frames};
 
 /// The name of a code address; what is not known is null.
@@ -51,10 +51,16 @@ pub struct Module {
 }
 
 /// The files that frames of listed sites lie in. Two of them may have the same name.
-pub(super) fn modules(allocators: &[Allocator], known: &[account::Module]) -> Vec<Module> {
+pub(super) fn modules(
+    allocators: &[Allocator],
+    growth: Option<&MemoryGrowth>,
+    known: &[account::Module],
+) -> Vec<Module> {
     let sites = allocators.iter().flat_map(|allocator| allocator.sites.iter().flatten());
+    let paths = growth.iter().flat_map(|growth| &growth.paths);
     let names: BTreeSet<&str> = sites
         .flat_map(|site| &site.frames)
+        .chain(paths.flat_map(|path| &path.frames))
         .filter_map(|frame| frame.frame.module.as_deref())
         .collect();
     let used = known.iter().filter(|module| names.contains(module.name.as_str()));
@@ -105,7 +111,7 @@ pub(super) fn add(allocator: &mut Allocator, frames: &Frames) {
     }
 }
 
-fn frame(facts: &account::Frame) -> Frame {
+pub(super) fn frame(facts: &account::Frame) -> Frame {
     Frame {
         function: facts.function.clone(),
         offset: facts.offset,

@@ -11,6 +11,7 @@ pub mod diff;
 pub mod filter;
 pub mod finding;
 mod frame;
+mod growth;
 mod invariants;
 mod lifetimes;
 mod memory;
@@ -32,6 +33,10 @@ use std::time::Duration;
 pub use census::{Apart, Census, Fill, Occupancy};
 pub use drainprof_common::spec::Kind;
 pub use frame::{Frame, Inlined, Module, Symbols};
+pub use growth::{
+    ByKind, Faults, GrowthPath, Heap, Mappings, MemoryGrowth, RssChange, TouchedPlace,
+    TouchedReport, TouchedState,
+};
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use memory::Memory;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Census, Frame, Kind, Memory, Module, Site, Symbols};
+use super::{Census, Frame, Kind, Memory, MemoryGrowth, Module, Site, Symbols};
 use crate::{growth::Pressure, profile::Level};
 
 /// The schema's name and version.
@@ -202,6 +202,9 @@ pub struct Target {
     /// The files that the frames of its sites lie in. Earlier versions did not tell them.
     #[serde(default)]
     pub modules: Vec<Module>,
+    /// How its memory has grown; left out where that was not looked at (`--growth`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<MemoryGrowth>,
 }
 
 /// What a process's probes cost it: hits times the price of a hit at each probe's place.

@@ -398,6 +398,10 @@ fn places(facts: &TargetFacts) -> BTreeSet<u64> {
             all.extend(&site.path.addresses);
         }
     }
+    if let Some(growth) = &facts.growth {
+        all.extend(growth.paths.keys().flat_map(|path| &path.addresses));
+        all.extend(growth.touched.granules.keys().map(|(.., place)| place));
+    }
     all.remove(&0);
     all
 }

@@ -5,6 +5,7 @@
 
 mod curves;
 mod flows;
+mod growth;
 mod lifecycle;
 mod observer;
 mod paths;

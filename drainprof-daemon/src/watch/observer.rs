@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use drainprof_common::event::{Event, EventKind};
 
-use super::{paths::Paths, place::Placed};
+use super::{growth::Growth, paths::Paths, place::Placed};
 use crate::{
     account::{Began, Curve, Duty, Ended, TargetFacts, Windows},
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
@@ -162,6 +162,8 @@ pub struct Observer {
     pub(super) curves: BTreeMap<u32, Curve>,
     /// Call paths; `None` at other levels than `stacks`.
     pub(super) paths: Option<Paths>,
+    /// Page faults and mappings; `None` where they are not wanted.
+    pub(super) growth: Option<Growth>,
 }
 
 impl Observer {
@@ -199,6 +201,7 @@ impl Observer {
             stopped_ns: None,
             curves: BTreeMap::new(),
             paths: Paths::wanted(config, &options),
+            growth: config.growth.map(|_| Growth::default()),
             options,
         })
     }
@@ -206,13 +209,18 @@ impl Observer {
     /// Places the probes of all matching profiles in a process and arms it, all at once.
     pub fn add(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
         let process = Process::open(pid)?;
-        let (plans, mut findings) = self.plan(&process)?;
+        let (plans, mut findings) = match self.plan(&process) {
+            // What its memory does can be told without any profile.
+            Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => Default::default(),
+            planned => planned?,
+        };
         let (allocators, unplanned) = self.place(&process, &plans)?;
         findings.extend(unplanned);
         let target = self.session.next_target();
         let began = if from_start { Began::FromStart } else { Began::Attached };
         let follow = self.options.follow;
         self.meet_paths(target, pid);
+        self.begin_growth(target, pid);
         self.session.arm(pid, target, Arming { from_start, follow })?;
         let since_ns = super::snapshot::now_ns();
         if self.began_ns.is_none() {
@@ -339,6 +347,7 @@ impl Observer {
             self.session.disarm(pid);
         }
         self.stopped_ns.get_or_insert_with(super::snapshot::now_ns);
+        self.take_mappings();
         self.sample();
     }
 

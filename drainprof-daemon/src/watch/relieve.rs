@@ -6,6 +6,7 @@ impl Observer {
     /// Retires closed, drained granules and forgotten ids if the maps fill up.
     pub fn relieve(&mut self) {
         self.end_nested();
+        self.take_mappings();
         if let Err(error) = self.session.relieve() {
             tracing::warn!(%error, "cannot make room in the maps");
         }
@@ -46,6 +47,9 @@ impl Observer {
         for placed in &self.placed {
             let counts = self.session.read_probe(placed.spec);
             all.extend([counts.entries, counts.returns]);
+        }
+        for (_, cell) in self.session.read_cells() {
+            all.push(cell.events);
         }
         all
     }

@@ -96,6 +96,8 @@ impl Observer {
                 self.target_facts(target, series.remove(&target.target).unwrap_or_default())
             })
             .collect();
+        self.add_growth(&mut targets);
+        self.count_growth_losses(&mut losses);
         // What was placed for several targets at once is told with the first.
         let mut told = Vec::new();
         for (facts, target) in targets.iter_mut().zip(&self.targets) {
@@ -284,6 +286,7 @@ pub(super) fn target_facts(target: &Target) -> TargetFacts {
         findings: target.findings.clone(),
         frames: Frames::new(),
         modules: Vec::new(),
+        growth: None,
     }
 }
 

@@ -68,6 +68,7 @@ impl Resting {
     pub fn wake(self, session: Session) -> Observer {
         let paths = Paths::wanted(&self.config, &self.options);
         let mut observer = Observer {
+            growth: None,
             config: self.config,
             session,
             library: self.library,

@@ -57,6 +57,33 @@ pub(crate) fn of_hit<C: EbpfContext>(ctx: &C, hit: &Hit, at_return: bool) -> u32
     }
 }
 
+/// The call path at which a thread has left its program, for a fault (`interrupted`) or a system call: one more than its
+/// number, 0 for none.
+#[inline(always)]
+pub(crate) fn of_user(regs: &pt_regs, target: u32, interrupted: bool) -> u32 {
+    path_of_user(regs.rip, regs.rsp, regs.rbp, target, u32::from(interrupted))
+}
+
+/// [`of_user`], out of line for the sake of its callers' stacks.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn path_of_user(pc: u64, sp: u64, bp: u64, target: u32, interrupted: u32) -> u32 {
+    let Some(walk) = take() else {
+        losses::count(Loss::PathNotCaptured);
+        return 0;
+    };
+    // A system call's address is the one behind it, as that of any call.
+    let begin = if interrupted == 0 { BEGIN_AT_CALLER } else { BEGIN_AT_PLACE };
+    // SAFETY: map memory that is ours until `busy` is 0 again.
+    unsafe {
+        (*walk).at = Cursor { pc, sp, bp, interrupted: 0 };
+        (*walk).target = target;
+        let path = path_find(walk, begin);
+        atomic::store(&raw mut (*walk).busy, 0);
+        path
+    }
+}
+
 /// The cursor is at the caller already.
 const BEGIN_AT_CALLER: u32 = 0;
 /// It is at the first instruction of a function: the return address stands at the stack pointer.

@@ -20,6 +20,8 @@ pub(crate) mod of {
     pub(crate) const PATHS: u32 = 0;
     /// `SITE_HASHES`.
     pub(crate) const SITES: u32 = 1;
+    /// `GROWTH_HASHES`.
+    pub(crate) const GROWTH: u32 = 2;
 }
 
 /// The number of a hash in a table (one of [`of`]), entered if it is not there; with [`NEW`] if it was not. `None`:
@@ -43,6 +45,8 @@ const FULL: u64 = u64::MAX;
 extern "C" fn hash_claim(table: u32, bucket: u32, hash: u64) -> u64 {
     let hashes = if table == of::PATHS {
         maps::PATH_HASHES.get_ptr_mut(bucket)
+    } else if table == of::GROWTH {
+        maps::GROWTH_HASHES.get_ptr_mut(bucket)
     } else {
         maps::SITE_HASHES.get_ptr_mut(bucket)
     };

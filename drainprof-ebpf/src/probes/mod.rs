@@ -9,6 +9,7 @@ mod alloc;
 mod close;
 mod describe;
 mod empty;
+mod growth;
 mod instance;
 mod lifecycle;
 mod open;

@@ -11,7 +11,7 @@ use inferno::flamegraph::{self, Options};
 use super::{Error, PinWeight, Style, escape};
 use crate::report::{
     Kind,
-    diff::{AllocatorDiff, Change, Diff, DiffFrame, SiteDiff},
+    diff::{AllocatorDiff, Change, Diff, DiffFrame, GrowthDiff, SiteDiff},
     units,
 };
 
@@ -81,16 +81,46 @@ struct Stacks {
     unit: &'static str,
 }
 
+/// The paths that memory grows by. They are sums, not rates: a window twice as long does not grow twice as much.
+fn grown(diff: &Diff, unit_of: PinWeight) -> Option<Stacks> {
+    let added = |change: Option<i64>| change.unwrap_or_default().max(0).unsigned_abs();
+    let (what, of): (_, fn(&GrowthDiff) -> [Option<i64>; 2]) = match unit_of {
+        PinWeight::Granules | PinWeight::Bytes | PinWeight::Retained => return None,
+        PinWeight::Faults => {
+            ("bytes of resident memory added", |path| [path.rss_bytes.before, path.rss_bytes.after])
+        }
+        PinWeight::Heap => {
+            ("bytes of heap added", |path| [path.heap_bytes.before, path.heap_bytes.after])
+        }
+        PinWeight::Mappings => ("bytes mapped and not unmapped", |path| {
+            [path.outstanding_bytes.before, path.outstanding_bytes.after]
+                .map(|bytes| bytes.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)))
+        }),
+    };
+    let mut paths = BTreeMap::new();
+    for grown in &diff.growth {
+        let sums = paths.entry(path(&[], &grown.frames)).or_insert([0u64; 2]);
+        for (sum, value) in sums.iter_mut().zip(of(grown)) {
+            *sum = sum.saturating_add(added(value));
+        }
+    }
+    paths.retain(|_, weights| *weights != [0, 0]);
+    Some(Stacks { paths, what, unit: "bytes" })
+}
+
 fn stacks(diff: &Diff, unit_of: PinWeight) -> Stacks {
+    if let Some(stacks) = grown(diff, unit_of) {
+        return stacks;
+    }
     let with_sites = || diff.allocators.iter().filter_map(|a| Some((a, a.sites.as_ref()?)));
     let pins = with_sites().any(|(allocator, _)| allocator.kind == Kind::Drain);
     let drawn: Vec<_> =
         with_sites().filter(|(allocator, _)| pins == (allocator.kind == Kind::Drain)).collect();
     let (what, unit) = match (pins, unit_of) {
         (false, _) => ("bytes of live objects", "bytes"),
-        (true, PinWeight::Granules) => ("pinned granules", "granules"),
         (true, PinWeight::Bytes) => ("bytes of pins", "bytes"),
         (true, PinWeight::Retained) => ("bytes of retained granules", "bytes"),
+        (true, _) => ("pinned granules", "granules"),
     };
     let windows = [diff.before.observed_seconds, diff.after.observed_seconds];
     let scale =
@@ -114,9 +144,9 @@ fn stacks(diff: &Diff, unit_of: PinWeight) -> Stacks {
 /// What a site weighs, and whether that was counted over the window.
 fn weight(site: &SiteDiff, pins: bool, unit_of: PinWeight) -> (Change<u64>, bool) {
     match (pins, unit_of) {
-        (true, PinWeight::Granules) => (site.granules_pinned, true),
         (true, PinWeight::Bytes) => (site.bytes, true),
         (true, PinWeight::Retained) => (site.retained_bytes, false),
+        (true, _) => (site.granules_pinned, true),
         (false, _) => (site.live_bytes, false),
     }
 }

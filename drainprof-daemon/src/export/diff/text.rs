@@ -36,7 +36,8 @@ pub(super) fn write(diff: &Diff, style: &Style, out: &mut dyn io::Write) -> Resu
     for allocator in &diff.allocators {
         page.allocator(allocator)?;
     }
-    if diff.allocators.is_empty() {
+    page.growth(diff)?;
+    if diff.allocators.is_empty() && diff.growth.is_empty() {
         page.line("\nno allocator was observed in either")?;
     }
     Ok(())
@@ -48,6 +49,44 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
+    /// What memory grows by.
+    fn growth(&mut self, diff: &Diff) -> Result<(), Error> {
+        if diff.growth.is_empty() {
+            return Ok(());
+        }
+        self.line("\nmemory growth by call path, before → after")?;
+        let signed = |change: Change<i64>| {
+            let told = |bytes: Option<i64>| match bytes {
+                None => "?".to_owned(),
+                Some(bytes) if bytes < 0 => format!("−{}", units::bytes(bytes.unsigned_abs())),
+                Some(bytes) => units::bytes(bytes.unsigned_abs()),
+            };
+            format!("{} → {}", told(change.before), told(change.after))
+        };
+        let mut rows = Rows::new(&["resident", "heap", "mapped", "call path"], 0, self.style.width)
+            .unwrapped();
+        for path in diff.growth.iter().take(self.style.top) {
+            let mapped = |bytes: Option<u64>| bytes.map_or("?".to_owned(), units::bytes);
+            let names: Vec<_> = path
+                .frames
+                .iter()
+                .take(4)
+                .map(|frame| escape::shown(&frame_name(frame), NAME / 2))
+                .collect();
+            rows.push(vec![
+                signed(path.rss_bytes),
+                signed(path.heap_bytes),
+                format!(
+                    "{} → {}",
+                    mapped(path.outstanding_bytes.before),
+                    mapped(path.outstanding_bytes.after)
+                ),
+                escape::shown(&names.join(" ← "), PATH),
+            ]);
+        }
+        rows.lines("  ").iter().try_for_each(|line| self.line(line))
+    }
+
     fn line(&mut self, text: &str) -> Result<(), Error> {
         writeln!(self.out, "{text}")?;
         Ok(())

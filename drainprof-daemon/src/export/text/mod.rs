@@ -6,6 +6,7 @@
 mod allocator;
 mod census;
 mod frame;
+mod growth;
 mod memory;
 mod site;
 
@@ -141,6 +142,7 @@ impl Page<'_> {
             memory::lines(told).iter().try_for_each(|line| self.wrapped("  ", line))?;
         }
         self.findings(&target.findings)?;
+        self.memory_growth(target)?;
         for allocator in &target.allocators {
             self.allocator(allocator)?;
         }

@@ -6,6 +6,7 @@
 //! `cli` reads the reports, `export::diff` writes the result.
 
 mod allocators;
+mod growth;
 mod matching;
 mod model;
 #[cfg(test)]
@@ -15,7 +16,8 @@ mod sites;
 mod tests;
 
 pub use model::{
-    AllocatorDiff, Change, DIFF_SCHEMA, Diff, DiffFrame, Presence, Side, SiteDiff, Status,
+    AllocatorDiff, Change, DIFF_SCHEMA, Diff, DiffFrame, GrowthDiff, Presence, Side, SiteDiff,
+    Status,
 };
 
 use super::Report;
@@ -30,6 +32,7 @@ impl Diff {
             .map(|pair| allocators::compare(&pair, [&sides[0], &sides[1]]))
             .collect::<Vec<_>>();
         let notes = notes(&sides, &allocators);
+        let (before_report, after_report) = (before.1, after.1);
         let [before, after] = sides;
         Self {
             schema: DIFF_SCHEMA.to_owned(),
@@ -38,6 +41,7 @@ impl Diff {
             after,
             notes,
             allocators,
+            growth: growth::compare(before_report, after_report),
         }
     }
 }

@@ -26,6 +26,23 @@ pub struct Diff {
     pub notes: Vec<String>,
     /// The allocators, those of both reports first.
     pub allocators: Vec<AllocatorDiff>,
+    /// Call paths that memory grows by, of the processes of both reports together; left out where neither report tells
+    /// of growth.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub growth: Vec<GrowthDiff>,
+}
+
+/// What one call path has done to memory. Bytes; a path that is in one report only has done nothing in the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GrowthDiff {
+    /// By how much it has changed resident memory.
+    pub rss_bytes: Change<i64>,
+    /// By how much it has moved the heap's end.
+    pub heap_bytes: Change<i64>,
+    /// What it has mapped that was still mapped.
+    pub outstanding_bytes: Change<u64>,
+    /// The call path, the innermost function first.
+    pub frames: Vec<DiffFrame>,
 }
 
 /// One of the two reports.

@@ -83,7 +83,7 @@ impl Sites {
 }
 
 /// The functions of a frame, the innermost first.
-fn functions(frame: &Frame) -> impl Iterator<Item = DiffFrame> + '_ {
+pub(super) fn functions(frame: &Frame) -> impl Iterator<Item = DiffFrame> + '_ {
     let name = |file: &Option<String>| {
         file.as_ref().map(|file| file.rsplit('/').next().unwrap_or(file).to_owned())
     };

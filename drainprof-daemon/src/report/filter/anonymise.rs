@@ -86,6 +86,16 @@ impl Anonymiser {
             module.build_id = None;
         }
         target.allocators.iter_mut().for_each(|allocator| self.allocator(allocator));
+        if let Some(growth) = &mut target.growth {
+            for place in &mut growth.touched.places {
+                place.opened_at.place = None;
+                self.frame(&mut place.opened_at.frame);
+            }
+            for frame in growth.paths.iter_mut().flat_map(|path| &mut path.frames) {
+                frame.address = None;
+                self.frame(&mut frame.frame);
+            }
+        }
     }
 
     fn allocator(&mut self, allocator: &mut Allocator) {

@@ -13,7 +13,8 @@ fn check(case: &Case<'_>) -> Vec<Found> {
     let window = units::duration(case.report.window.observed());
     let mut found = Vec::new();
     for (index, target) in case.snapshot.targets.iter().enumerate() {
-        if target.allocators.is_empty() {
+        // Where growth is told, there need be no allocator.
+        if target.allocators.is_empty() && target.growth.is_none() {
             let message = format!(
                 "no granule and no object was seen in {window} with {} probes in place: the program \
                  may be idle, or use another allocator",

@@ -1,5 +1,6 @@
 //! Synthetic snapshots of every kind, level and corner, for the tests of `report` and `export`.
 
+mod growth;
 mod history;
 mod saved;
 mod sites;
@@ -23,6 +24,7 @@ use crate::{
     profile::{Address, Expr, Kind, Level, MatchRule, Probe, Profile, Role, Source},
 };
 
+pub(crate) use growth::growth_snapshot;
 pub(crate) use history::history;
 pub(crate) use saved::{after, before, saved};
 pub(crate) use sites::{holders_snapshot, site, stacks_snapshot};
@@ -273,6 +275,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
                 path: "/usr/bin/svc".to_owned(),
                 build_id: Some("0011223344556677".to_owned()),
             }],
+            growth: None,
         }],
     }
 }

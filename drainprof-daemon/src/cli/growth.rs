@@ -1,0 +1,81 @@
+//! `drainprof growth`: `attach` with growth watched, and no profile needed.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use super::args::{AttachArgs, WeightArg};
+
+/// What `drainprof growth` takes.
+#[derive(Args, Debug)]
+pub(super) struct GrowthArgs {
+    /// Which view: of the report, and what the widths of folded and flamegraph mean (`all`: page faults).
+    #[arg(long, value_enum, default_value_t = View::All, value_name = "VIEW",
+          conflicts_with = "weight")]
+    view: View,
+    #[command(flatten)]
+    attach: AttachArgs,
+}
+
+/// A view of growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum View {
+    /// Resident memory that call paths have added by page faults.
+    Faults,
+    /// The heap of `brk`.
+    Heap,
+    /// Mappings that were made and are still there.
+    Mappings,
+    /// All of them.
+    All,
+}
+
+/// Watches the growth of running processes.
+pub(super) fn main(args: GrowthArgs) -> Result<u8> {
+    super::attach::main(attach_args(args))
+}
+
+fn attach_args(GrowthArgs { view, mut attach }: GrowthArgs) -> AttachArgs {
+    let observe = &mut attach.observe;
+    observe.growth = true;
+    let is_picture = crate::export::format(&observe.format).is_some_and(|format| format.paths);
+    observe.weight = match view {
+        View::Faults => WeightArg::Faults,
+        View::Heap => WeightArg::Heap,
+        View::Mappings => WeightArg::Mappings,
+        View::All if is_picture && !observe.weight.is_of_growth() => WeightArg::Faults,
+        View::All => observe.weight,
+    };
+    attach
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Cli, Command};
+
+    fn parsed(more: &[&str]) -> AttachArgs {
+        let words = ["drainprof", "growth", "-p", "1"].iter().chain(more);
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Growth(args) => attach_args(args),
+            _ => unreachable!(),
+        }
+    }
+
+    /// A view is what the widths of a picture mean; without one, a picture is of page faults.
+    #[test]
+    fn views_are_weights() {
+        assert!(parsed(&[]).observe.growth);
+        assert_eq!(parsed(&[]).observe.weight, WeightArg::Granules);
+        assert_eq!(parsed(&["--view", "heap"]).observe.weight, WeightArg::Heap);
+        assert_eq!(parsed(&["-o", "flamegraph"]).observe.weight, WeightArg::Faults);
+        assert_eq!(
+            parsed(&["-o", "folded", "--view", "mappings"]).observe.weight,
+            WeightArg::Mappings
+        );
+        assert_eq!(parsed(&["-o", "folded", "--weight", "heap"]).observe.weight, WeightArg::Heap);
+        let both = ["drainprof", "growth", "-p", "1", "--view", "heap", "--weight", "heap"];
+        assert!(Cli::try_parse_from(both).is_err());
+    }
+}

@@ -1,0 +1,199 @@
+/* Memory that grows in known ways. `mode` says which; the truth is one line of JSON.
+ *
+ * touch: `mb` MiB of fresh anonymous memory are touched, with transparent huge pages or (`thp=0`) without.
+ * heap:  the end of the heap is moved by `mb` MiB, and half of as much moved back and again.
+ * maps:  regions are mapped at two places in the code, some unmapped, some of these partly, one moved.
+ * slabs: slabs of a page are opened, used and closed; of `share` in 10,000 an object stays.
+ * fork:  a child touches `child` MiB, the parent `mb`.
+ * exec:  touches `mb` MiB, then executes itself with mode=touch and `child` MiB.
+ * storm: touches pages and gives them back, until `faults` have been touched.
+ */
+#include "truth.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#define PAGE 4096ull
+#define HUGE (2ull << 20)
+#define MIB (1ull << 20)
+
+static void fail(const char *what) {
+    fprintf(stderr, "grow: %s: %s\n", what, strerror(errno));
+    _exit(1);
+}
+
+/* Resident memory in bytes, counted by a walk over the page tables. */
+static u64 resident(void) {
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    u64 kib = 0;
+    if (!file) fail("smaps_rollup");
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "Rss: %lu kB", &kib) == 1) break;
+    fclose(file);
+    return kib * 1024;
+}
+
+static u64 minor_faults(void) {
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    return (u64)use.ru_minflt;
+}
+
+static char *fresh(u64 bytes) {
+    char *at = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) fail("mmap");
+    return (char *)(((uintptr_t)at + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+}
+
+PROBED void touch_pages(char *at, u64 bytes) {
+    for (u64 offset = 0; offset < bytes; offset += PAGE) ((volatile char *)at)[offset] = 1;
+}
+
+static void touch(u64 bytes, bool huge) {
+    char *at = fresh(bytes);
+    if (huge) madvise(at, bytes, MADV_HUGEPAGE);
+    u64 faults = minor_faults(), before = resident();
+    touch_pages(at, bytes);
+    u64 after = resident();
+    printf("{\"truth\":1,\"pid\":%d,\"rss\":%ld,\"faults\":%lu,\"bytes\":%lu}\n", getpid(),
+           (long)(after - before), minor_faults() - faults, bytes);
+}
+
+PROBED void grow_heap(intptr_t by) {
+    if (sbrk(by) == (void *)-1) fail("sbrk");
+}
+
+static void heap(u64 bytes) {
+    for (u64 done = 0; done < bytes; done += MIB) {
+        grow_heap((intptr_t)MIB);
+        grow_heap(-(intptr_t)(MIB / 2));
+        grow_heap((intptr_t)(MIB / 2));
+    }
+    printf("{\"truth\":1,\"heap\":%lu}\n", bytes);
+}
+
+static char *map(u64 bytes) {
+    char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) fail("mmap");
+    return at;
+}
+PROBED char *map_small(void) {
+    char *at = map(4 * PAGE);
+    __asm__ volatile("" : : "r"(at) : "memory");
+    return at;
+}
+PROBED char *map_large(void) {
+    char *at = map(16 * PAGE);
+    __asm__ volatile("" : : "r"(at) : "memory");
+    return at;
+}
+PROBED char *map_move(char *at) {
+    at = mremap(at, 16 * PAGE, 20 * PAGE, MREMAP_MAYMOVE);
+    if (at == MAP_FAILED) fail("mremap");
+    return at;
+}
+
+static void maps(u64 count) {
+    char **all = calloc(count, sizeof *all);
+    u64 small = 0, large = 0, moved = 0;
+    for (u64 i = 0; i < count; i++) {
+        all[i] = i % 2 ? map_large() : map_small();
+        *(i % 2 ? &large : &small) += i % 2 ? 16 * PAGE : 4 * PAGE;
+    }
+    /* Six of ten are unmapped: a third of these in whole, a third their first page, a third one in the middle. */
+    for (u64 i = 0; i < count; i++) {
+        if (i % 10 >= 6) continue;
+        u64 size = (i % 2 ? 16 : 4) * PAGE;
+        u64 from = i % 3 == 2 ? PAGE : 0, bytes = i % 3 == 0 ? size : PAGE;
+        if (munmap(all[i] + from, bytes)) fail("munmap");
+        *(i % 2 ? &large : &small) -= bytes;
+    }
+    for (u64 i = 9; i < count; i += 100) {
+        all[i] = map_move(all[i]);
+        moved += 4 * PAGE;
+    }
+    /* What fails changes nothing. */
+    if (munmap(all[9] + 1, PAGE) == 0 || mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
+        fail("it should have failed");
+    printf("{\"truth\":1,\"small\":%lu,\"large\":%lu,\"moved\":%lu}\n", small, large, moved);
+}
+
+/* ---- slabs of a page: the granule is the page ---- */
+
+PROBED void slab_open(char *slab) { __asm__ volatile("" : : "r"(slab) : "memory"); }
+PROBED void slab_close(char *slab) { __asm__ volatile("" : : "r"(slab) : "memory"); }
+PROBED void slab_take(char *slab, u64 size) { ((volatile char *)slab)[size] = 1; }
+PROBED void slab_give(char *slab) { __asm__ volatile("" : : "r"(slab) : "memory"); }
+
+static void slabs(u64 count, u64 share) {
+    char *arena = fresh(count * PAGE), **free_list = calloc(count, sizeof *free_list);
+    u64 next = 0, free_count = 0, pinned = 0;
+    madvise(arena, count * PAGE, MADV_NOHUGEPAGE);
+    for (u64 n = 0; n < count; n++) {
+        char *slab = free_count ? free_list[--free_count] : arena + PAGE * next++;
+        slab_open(slab);
+        slab_take(slab, 64);
+        bool stays = chance(share);
+        if (!stays) slab_give(slab);
+        slab_close(slab);
+        if (stays)
+            pinned++;
+        else
+            free_list[free_count++] = slab;
+    }
+    printf("{\"truth\":1,\"pinned_slabs\":%lu,\"used_slabs\":%lu}\n", pinned, next);
+}
+
+PROBED void storm(u64 faults) {
+    const u64 pages = 4096;
+    char *at = fresh(pages * PAGE);
+    madvise(at, pages * PAGE, MADV_NOHUGEPAGE);
+    for (u64 done = 0; done < faults;) {
+        u64 some = faults - done < pages ? faults - done : pages;
+        for (u64 i = 0; i < some; i++) ((volatile char *)at)[i * PAGE] = 1;
+        if (madvise(at, pages * PAGE, MADV_DONTNEED)) fail("madvise");
+        done += some;
+    }
+}
+
+int main(int argc, char **argv) {
+    truth_begin(argc, argv);
+    const char *mode = option_text("mode", "touch");
+    u64 mb = option("mb", 1), child = option("child", 1);
+    setvbuf(stdout, NULL, _IOLBF, 4096);
+    if (!option("thp", 1)) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    ready();
+    if (!strcmp(mode, "touch")) {
+        touch(mb * MIB, option("thp", 1));
+    } else if (!strcmp(mode, "heap")) {
+        heap(mb * MIB);
+    } else if (!strcmp(mode, "maps")) {
+        maps(option("count", 1000));
+    } else if (!strcmp(mode, "slabs")) {
+        slabs(option("count", 4000), option("share", 0));
+    } else if (!strcmp(mode, "storm")) {
+        storm(option("faults", 1000));
+        printf("{\"truth\":1,\"faults\":%lu}\n", option("faults", 1000));
+    } else if (!strcmp(mode, "fork")) {
+        pid_t pid = fork();
+        if (pid < 0) fail("fork");
+        if (pid == 0) {
+            touch(child * MIB, false);
+            _exit(0);
+        }
+        waitpid(pid, NULL, 0);
+        touch(mb * MIB, false);
+    } else if (!strcmp(mode, "exec")) {
+        touch(mb * MIB, false);
+        char size[32];
+        snprintf(size, sizeof size, "mb=%lu", child);
+        setenv("DRAINPROF_GO", "1", 1);
+        execl("/proc/self/exe", "grow", "mode=touch", "thp=0", size, (char *)NULL);
+        fail("execl");
+    }
+    return 0;
+}

@@ -1,0 +1,230 @@
+//! Where memory grows: page faults, heap and mappings of targets that know what they do, and what of the touched
+//! memory lies in granules.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof_tests::{
+    environment::requires_root,
+    target::Target,
+    tracer::{self, Outcome, Tracer},
+};
+use serde_json::Value;
+
+const PAGE: i64 = 4096;
+const MIB: i64 = 1 << 20;
+
+/// Starts targets, attaches to all of them at their handshakes, lets them run to their ends: their truths in the order
+/// of the targets, and the report.
+fn grown(targets: &[&[&str]], more: &[&str]) -> Result<(Vec<Vec<Value>>, Outcome)> {
+    let mut all: Vec<Target> =
+        targets.iter().map(|args| Target::start("grow", args)).collect::<Result<_>>()?;
+    let pids: Vec<u32> = all.iter().map(Target::pid).collect();
+    let options: Vec<&str> = ["--growth", "--top", "1000"].iter().chain(more).copied().collect();
+    let tracer = Tracer::attach(&pids, "grow", &options)?;
+    for target in &mut all {
+        target.go()?;
+    }
+    let truths =
+        all.into_iter().map(|target| Ok(target.finish()?.truths)).collect::<Result<Vec<_>>>()?;
+    let outcome = tracer.finish()?;
+    ensure!(outcome.report()["complete"] == true, "{}", outcome.report()["losses"]);
+    Ok((truths, outcome))
+}
+
+/// The growth of the target that comes as this one in the report.
+fn growth(outcome: &Outcome, target: usize) -> Result<&Value> {
+    let growth = outcome.report().pointer(&format!("/targets/{target}/growth"));
+    growth.filter(|growth| growth.is_object()).context("the target has a growth")
+}
+
+fn number(value: &Value, at: &str) -> Result<i64> {
+    let found = value.pointer(at).and_then(Value::as_i64);
+    found.with_context(|| format!("{at} is a number in {value}"))
+}
+
+/// The sum of a number over the call paths that go through a function.
+fn through(growth: &Value, function: &str, at: &str) -> Result<i64> {
+    let paths = growth["paths"].as_array().context("there are call paths")?;
+    let goes = |path: &&Value| {
+        let frames = path["frames"].as_array();
+        frames.is_some_and(|frames| frames.iter().any(|frame| frame["function"] == function))
+    };
+    paths.iter().filter(goes).map(|path| number(path, at)).sum()
+}
+
+fn near(what: &str, found: i64, expected: i64) -> Result<()> {
+    let off = (found - expected).abs();
+    ensure!(off * 100 <= expected.abs(), "{what}: {found}, and the truth is {expected}");
+    Ok(())
+}
+
+/// Without huge pages, faults times the page size is what resident memory has grown by, and so is the sum of what the
+/// kernel says; all of it by one call path.
+#[test]
+fn pages_that_are_touched() -> Result<()> {
+    if requires_root() {
+        let (truths, outcome) = grown(&[&["mode=touch", "mb=120", "thp=0"]], &[])?;
+        let rss = number(&truths[0][0], "/rss")?;
+        let growth = growth(&outcome, 0)?;
+        near("faults", through(growth, "touch_pages", "/faults")? * PAGE, rss)?;
+        near("resident", through(growth, "touch_pages", "/rss/anon_bytes")?, rss)?;
+        near("the change", number(growth, "/rss/change/anon_bytes")?, rss)?;
+        near("touched", number(growth, "/touched/bytes")?, rss)?;
+    }
+    Ok(())
+}
+
+/// With huge pages a fault brings 512 pages: the faults are few, and what they bring is told all the same.
+#[test]
+fn huge_pages() -> Result<()> {
+    if requires_root() {
+        let (truths, outcome) = grown(&[&["mode=touch", "mb=120", "thp=1"]], &[])?;
+        let rss = number(&truths[0][0], "/rss")?;
+        let faults = number(&truths[0][0], "/faults")?;
+        let growth = growth(&outcome, 0)?;
+        near("resident", through(growth, "touch_pages", "/rss/anon_bytes")?, rss)?;
+        near("touched", number(growth, "/touched/bytes")?, rss)?;
+        let seen = through(growth, "touch_pages", "/faults")?;
+        ensure!(seen <= faults, "{seen} of at most {faults} faults");
+        ensure!(
+            faults > 1000 || growth["faults"]["bytes_each"].as_f64() > Some(4096.0 * 16.0),
+            "huge pages are said: {}",
+            growth["faults"]
+        );
+    }
+    Ok(())
+}
+
+/// The heap's growth is exact, whatever is given back in between.
+#[test]
+fn heap_by_brk() -> Result<()> {
+    if requires_root() {
+        let (truths, outcome) = grown(&[&["mode=heap", "mb=21"]], &[])?;
+        let growth = growth(&outcome, 0)?;
+        let heap = through(growth, "grow_heap", "/heap_bytes")?;
+        ensure!(heap == number(&truths[0][0], "/heap")? && heap == 21 * MIB, "{heap}");
+    }
+    Ok(())
+}
+
+/// Of a thousand mappings six hundred are unmapped, some of them partly, and some are moved: what is outstanding is
+/// exact, by call path.
+#[test]
+fn mappings_that_stay() -> Result<()> {
+    if requires_root() {
+        let (truths, outcome) = grown(&[&["mode=maps"]], &[])?;
+        let growth = growth(&outcome, 0)?;
+        for (function, truth) in
+            [("map_small", "/small"), ("map_large", "/large"), ("map_move", "/moved")]
+        {
+            let found = through(growth, function, "/outstanding_bytes")?;
+            let expected = number(&truths[0][0], truth)?;
+            ensure!(found == expected, "{function}: {found}, and the truth is {expected}");
+        }
+    }
+    Ok(())
+}
+
+/// What is first touched in pinned granules follows the number of slabs that are pinned.
+#[test]
+fn pinned_slabs() -> Result<()> {
+    if requires_root() {
+        for share in ["0", "2500", "10000"] {
+            let share = format!("share={share}");
+            let level = ["--level", "objects"];
+            let (truths, outcome) = grown(&[&["mode=slabs", "thp=0", &share]], &level)?;
+            let growth = growth(&outcome, 0)?;
+            let pinned = number(&truths[0][0], "/pinned_slabs")? * PAGE;
+            near(&share, number(growth, "/touched/pinned_bytes")?, pinned)?;
+            // The one that is used again and again is drained.
+            let drained = number(growth, "/touched/drained_bytes")?;
+            let used = number(&truths[0][0], "/used_slabs")? * PAGE;
+            ensure!(drained == used - pinned, "{drained} in drained ones, {used} in all");
+            for place in growth["touched"]["places"].as_array().context("places")? {
+                ensure!(
+                    place["opened_at"]["function"] == "slabs"
+                        || place["opened_at"]["function"] == "main",
+                    "{place}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each of two processes has its own, and what a child does that is not followed is nobody's.
+#[test]
+fn no_cross_talk() -> Result<()> {
+    if requires_root() {
+        let targets: [&[&str]; 2] =
+            [&["mode=fork", "mb=4", "child=32", "thp=0"], &["mode=touch", "mb=16", "thp=0"]];
+        let (truths, outcome) = grown(&targets, &[])?;
+        ensure!(outcome.report()["targets"].as_array().map(Vec::len) == Some(2));
+        let bytes = |target| through(growth(&outcome, target)?, "touch_pages", "/rss/anon_bytes");
+        ensure!(truths[0].len() == 2, "parent and child have told theirs");
+        near("the parent", bytes(0)?, 4 * MIB)?;
+        near("the other", bytes(1)?, 16 * MIB)?;
+    }
+    Ok(())
+}
+
+/// A child that is followed, and the image after an exec, each have their own growth.
+#[test]
+fn forks_and_execs() -> Result<()> {
+    if requires_root() {
+        let follow = ["--follow-forks"];
+        let (_, outcome) = grown(&[&["mode=fork", "mb=4", "child=32", "thp=0"]], &follow)?;
+        let bytes =
+            |outcome, target| through(growth(outcome, target)?, "touch_pages", "/rss/anon_bytes");
+        near("the parent", bytes(&outcome, 0)?, 4 * MIB)?;
+        near("the child", bytes(&outcome, 1)?, 32 * MIB)?;
+
+        let (_, outcome) = grown(&[&["mode=exec", "mb=4", "child=16", "thp=0"]], &[])?;
+        near("before the exec", bytes(&outcome, 0)?, 4 * MIB)?;
+        near("after the exec", bytes(&outcome, 1)?, 16 * MIB)?;
+    }
+    Ok(())
+}
+
+/// Several processes fault at full speed, five million times: none is lost, and drainprof says what it used itself.
+#[test]
+fn five_million_faults() -> Result<()> {
+    if requires_root() {
+        let storm: &[&str] = &["mode=storm", "faults=1250000", "thp=0"];
+        let (_, outcome) = grown(&[storm; 4], &[])?;
+        let mut sum = 0;
+        for target in 0..4 {
+            let faults = through(growth(&outcome, target)?, "storm", "/faults")?;
+            // A fault may be taken twice where the page table changes meanwhile, but none is missing.
+            ensure!((1_250_000..1_250_100).contains(&faults), "{faults}");
+            sum += faults;
+        }
+        ensure!(sum >= 5_000_000);
+        let own = outcome.report()["self"]["cpu_seconds"].as_f64().context("own CPU")?;
+        eprintln!("drainprof's own CPU: {own:.3} s");
+    }
+    Ok(())
+}
+
+/// A process that no profile fits has growth all the same, in every format.
+#[test]
+fn without_a_profile() -> Result<()> {
+    if requires_root() {
+        for (format, expected) in
+            [("text", "page faults:"), ("folded", "touch_pages "), ("flamegraph", "</svg>")]
+        {
+            let mut target = Target::start("grow", &["mode=touch", "mb=8", "thp=0"])?;
+            let mut command: Command = tracer::command()?;
+            command.args(["growth", "-o", format, "-p", &target.pid().to_string()]);
+            let mut tracer = Tracer::spawn(command)?;
+            tracer.attached()?;
+            target.go()?;
+            target.finish()?;
+            let outcome = tracer.finish()?;
+            let text = outcome.stdout.join("\n");
+            ensure!(text.contains(expected), "{format}: {text}\n{}", outcome.talk());
+        }
+    }
+    Ok(())
+}
