@@ -41,8 +41,8 @@ fn line(screen: &str, pid: u32) -> Option<&str> {
 /// The terminal is as a program finds it: one screen, a cursor, lines and an echo.
 fn is_restored(screen: &Screen) -> Result<()> {
     let text = screen.until("the end of top", |text| text.lines().any(|line| line == "LEFT:0"))?;
-    for mode in [" icanon", " echo", " isig", " opost"] {
-        assert!(text.contains(mode), "{mode} is off:\n{text}");
+    for mode in ["icanon", "echo", "isig", "opost"] {
+        assert!(text.split_whitespace().any(|word| word == mode), "{mode} is off:\n{text}");
     }
     assert_eq!(screen.modes()?, (false, true), "no second screen, and a cursor");
     Ok(())
@@ -181,7 +181,7 @@ fn says_what_it_needs() -> Result<()> {
         return Ok(());
     }
     let binary = environment::drainprof()?;
-    let screen = Screen::start(100, 24)?;
+    let screen = Screen::start(240, 24)?;
     screen.command(&format!("{} top --socket /nonexistent/socket", binary.display()))?;
     screen.shows("start one with `drainprof daemon`")?;
     screen.command(&format!("{} top < /dev/null; echo code=$?", binary.display()))?;

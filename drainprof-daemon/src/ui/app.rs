@@ -272,7 +272,7 @@ impl App {
             Key::Char('<') | Key::Left => self.sort_by(self.sort.neighbour(false)),
             Key::Char('>') | Key::Right => self.sort_by(self.sort.neighbour(true)),
             Key::Tab | Key::Char('W') => self.open(Page::Windows { selected: None }),
-            Key::Char('w') => return self.diagnose(selected?.1),
+            Key::Char('w') => return Some(self.diagnose(selected?.1)),
             Key::Char('t') => return Some(Action::Ask(Request::Report { pid: selected?.1 })),
             Key::Enter => {
                 let key = selected?.0;
@@ -291,7 +291,7 @@ impl App {
 
     fn key_in_detail(&mut self, key: Key, row: &RowKey) -> Option<Action> {
         match key {
-            Key::Char('w') => return self.diagnose(row.pid),
+            Key::Char('w') => return Some(self.diagnose(row.pid)),
             Key::Char('t') => return Some(Action::Ask(Request::Report { pid: row.pid })),
             Key::Tab | Key::Char('W') => {
                 let windows = self.windows();
@@ -306,7 +306,7 @@ impl App {
                 match over.map(|window| window.id) {
                     Some(id) => return Some(Action::Ask(Request::WindowReport { id })),
                     None => {
-                        self.say("no window on this process has left a report; w starts one", true)
+                        self.say("no window on this process has left a report; w starts one", true);
                     }
                 }
             }
@@ -335,16 +335,16 @@ impl App {
                 };
                 self.say(text, true);
             }
-            Key::Char('w') => return self.diagnose(window.pid),
+            Key::Char('w') => return Some(self.diagnose(window.pid)),
             Key::Tab | Key::Char('W') => self.page = self.below.pop().unwrap_or(Page::Table),
             _ => {}
         }
         None
     }
 
-    fn diagnose(&mut self, pid: u32) -> Option<Action> {
+    fn diagnose(&mut self, pid: u32) -> Action {
         self.say(&format!("asking for a window on process {pid} …"), false);
-        Some(Action::Ask(Request::Diagnose { pid, seconds: None }))
+        Action::Ask(Request::Diagnose { pid, seconds: None })
     }
 
     fn scroll(&mut self, key: Key) {

@@ -1,5 +1,7 @@
 //! One row in detail, as lines of text: what it is, its alerts, who pins, how old its granules are, its windows.
 
+use std::fmt::Write as _;
+
 use super::{
     ages::ages,
     numbers::{self, UNKNOWN, or_unknown},
@@ -287,6 +289,7 @@ fn frames(site: &Site, out: &mut Lines) {
 
 /// Function, file and line; the functions that were put into it stand before it.
 fn name(frame: &Frame, address: Option<&str>) -> String {
+    // Writing to a String cannot fail.
     let mut text = String::new();
     for inlined in frame.inlined.iter().rev().take(4) {
         text.push_str(&shown(&inlined.function, NAME));
@@ -295,16 +298,16 @@ fn name(frame: &Frame, address: Option<&str>) -> String {
     match (&frame.function, &frame.module, &frame.module_offset) {
         (Some(function), ..) => text.push_str(&shown(function, NAME)),
         (None, Some(module), Some(offset)) => {
-            text.push_str(&format!("{}+{}", shown(module, NAME), shown(offset, 20)));
+            let _ = write!(text, "{}+{}", shown(module, NAME), shown(offset, 20));
         }
         _ => text.push_str(&address.map_or_else(|| UNKNOWN.to_owned(), |at| shown(at, 20))),
     }
     if let Some(file) = &frame.file {
         // The end of the path tells more than its beginning.
         let file = file.rsplit('/').next().unwrap_or(file);
-        text.push_str(&format!("  {}", shown(file, NAME)));
+        let _ = write!(text, "  {}", shown(file, NAME));
         if let Some(line) = frame.line {
-            text.push_str(&format!(":{line}"));
+            let _ = write!(text, ":{line}");
         }
     }
     text

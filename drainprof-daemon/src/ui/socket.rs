@@ -46,20 +46,19 @@ impl Socket {
     }
 
     fn open(&mut self) -> Result<&mut BufReader<UnixStream>, SourceError> {
-        let stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => {
-                let connect = || {
-                    let stream = UnixStream::connect(&self.path)?;
-                    stream.set_read_timeout(Some(PATIENCE))?;
-                    stream.set_write_timeout(Some(PATIENCE))?;
-                    Ok(BufReader::new(stream))
-                };
-                connect().map_err(|error| {
-                    let what = format!("cannot reach a daemon at {}", self.path.display());
-                    SourceError::because(what, error)
-                })?
-            }
+        let stream = if let Some(stream) = self.stream.take() {
+            stream
+        } else {
+            let connect = || {
+                let stream = UnixStream::connect(&self.path)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok(BufReader::new(stream))
+            };
+            connect().map_err(|error| {
+                let what = format!("cannot reach a daemon at {}", self.path.display());
+                SourceError::because(what, error)
+            })?
         };
         Ok(self.stream.insert(stream))
     }
