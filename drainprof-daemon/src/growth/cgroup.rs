@@ -137,7 +137,7 @@ impl Groups {
 }
 
 fn read(place: &Place, v2: bool) -> Group {
-    let [limits, uses] = if v2 {
+    let [limit_file, use_file] = if v2 {
         ["memory.max", "memory.current"]
     } else {
         ["memory.limit_in_bytes", "memory.usage_in_bytes"]
@@ -145,8 +145,8 @@ fn read(place: &Place, v2: bool) -> Group {
     let mut group = Group::default();
     for inside in place.inside.ancestors().take(MAX_DEPTH) {
         let directory = place.mount.join(inside);
-        let used = number(&directory.join(uses));
-        let limit = number(&directory.join(limits)).filter(|&limit| limit < UNLIMITED);
+        let used = number(&directory.join(use_file));
+        let limit = number(&directory.join(limit_file)).filter(|&limit| limit < UNLIMITED);
         group.used = group.used.or(used);
         group.limit = least(group.limit, limit);
         let room = limit.zip(used).map(|(limit, used)| limit.saturating_sub(used));

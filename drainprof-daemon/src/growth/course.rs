@@ -120,7 +120,9 @@ impl MemoryCourse {
             .filter_map(|pair| {
                 let (first, rest) = pair.split_first()?;
                 let mut first = *first;
-                rest.iter().for_each(|later| first.absorb(later));
+                for later in rest {
+                    first.absorb(later);
+                }
                 Some(first)
             })
             .collect();
@@ -224,7 +226,9 @@ mod tests {
         assert!(course.trend().is_none());
         assert!(MemoryCourse::default().trend().is_none());
         let mut none = MemoryCourse::over_last(f64::NAN);
-        (0..1_000u32).for_each(|second| none.add(f64::from(second), &reading(1)));
+        for second in 0..1_000u32 {
+            none.add(f64::from(second), &reading(1));
+        }
         assert!(none.points.len() <= COURSE_POINTS);
     }
 }

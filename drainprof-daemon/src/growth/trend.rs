@@ -16,7 +16,7 @@ pub const MIN_SECONDS: f64 = 20.0;
 pub const MIN_POINTS: usize = 20;
 /// Growth that is less than this is none: the kernel itself tells resident memory only to within some dozens of pages
 /// per thread or CPU.
-pub const MIN_GROWTH_BYTES: f64 = 1_048_576.0;
+pub const MIN_GROWTH_BYTES: u64 = 1 << 20;
 /// How sure growth must be for the verdict. Many processes are judged again and again, so this is more than the 95 % of
 /// the intervals.
 pub const MIN_CONFIDENCE: f64 = 0.99;
@@ -86,7 +86,7 @@ impl Look {
 
     /// What it shows by itself.
     fn judge(self, seconds: f64) -> MemoryVerdict {
-        let matters = self.mean.abs() * seconds >= MIN_GROWTH_BYTES;
+        let matters = self.mean.abs() * seconds >= MIN_GROWTH_BYTES as f64;
         if !matters || self.confidence < MIN_CONFIDENCE {
             return MemoryVerdict::Steady;
         }

@@ -231,10 +231,10 @@ fn figures_of_a_leak() {
     assert!(trend.r_squared.unwrap() > 0.999 && trend.confidence > 0.999, "{trend:?}");
     assert!(near(trend.seconds_to_limit.unwrap(), 10_000.0), "{trend:?}");
     let mut without = MemoryCourse::new();
-    (0..120u32).for_each(|second| {
+    for second in 0..120u32 {
         let rss_bytes = u64::from(second) * 100_000;
         without.add(f64::from(second), &MemoryReading { rss_bytes, ..MemoryReading::default() });
-    });
+    }
     let trend = without.trend().unwrap();
     assert_eq!((trend.verdict, trend.seconds_to_limit), (MemoryVerdict::Growing, None));
 }
@@ -246,8 +246,8 @@ fn too_little() {
     assert!(watched(silent, LEAK, 1, 119.0, 10.0).trend().is_none());
     let mut gap = watched(silent, LEAK, 1, 60.0, 1.0);
     assert!(gap.trend().is_some());
-    (0..30u32).for_each(|second| {
+    for second in 0..30u32 {
         gap.add(f64::from(second) + 300.0, &MemoryReading::default());
-    });
+    }
     assert!(gap.trend().is_none());
 }

@@ -105,7 +105,7 @@ fn reason(trend: &MemoryTrend) -> String {
         }
         MemoryVerdict::Steady if trend.confidence >= MIN_CONFIDENCE => format!(
             "{line} over {over}, less than the {} by which readings can be off",
-            units::bytes(MIN_GROWTH_BYTES as u64)
+            units::bytes(MIN_GROWTH_BYTES)
         ),
         MemoryVerdict::Steady | MemoryVerdict::TooLittle => {
             format!("no growth beyond its ups and downs over {over}: {line}")
