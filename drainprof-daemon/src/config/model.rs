@@ -150,7 +150,7 @@ sections! {
     /// How the daemon works.
     daemon: Daemon {
         /// Time between two looks at the memory of the processes that are watched, and at their counters.
-        interval: Duration = seconds(5), AtOnce, check Between(Duration::from_millis(100), hours(1));
+        interval: Duration = seconds(10), AtOnce, check Between(Duration::from_millis(100), hours(1));
         /// Time between two looks for processes that have come or gone.
         discover_interval: Duration = seconds(2), AtOnce, check Between(Duration::from_millis(100), hours(1));
         /// How deep to look at a process while nothing is wrong with it. Profiles that know no live count measure

@@ -49,6 +49,7 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
         ("sampled_pages", sampled_pages_snapshot()),
         ("stacks", stacks_snapshot()),
         ("holders", holders_snapshot()),
+        ("memory", memory_snapshot()),
         ("growth", growth_snapshot()),
         ("empty", Snapshot { targets: Vec::new(), window: Duration::ZERO, ..drain_snapshot() }),
     ]
@@ -183,7 +184,7 @@ pub(crate) fn duty_snapshot() -> Snapshot {
 
 /// A process that leaks 100 KB/s towards the limit of its control group, on a machine under some pressure, and one of which
 /// too little was seen.
-pub(crate) fn growth_snapshot() -> Snapshot {
+pub(crate) fn memory_snapshot() -> Snapshot {
     let reading = |second: u32| MemoryReading {
         rss_bytes: 40_000_000 + u64::from(second) * 100_000,
         anon_bytes: 30_000_000 + u64::from(second) * 100_000,

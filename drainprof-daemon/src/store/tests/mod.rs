@@ -99,6 +99,7 @@ fn report(padding: &str) -> Report {
         complete: true,
         losses: std::collections::BTreeMap::new(),
         window: Window { seconds: 60.0, duty: None },
+        pressure: None,
         self_use: SelfUse {
             cpu_seconds: 0.0,
             cpu_ratio: None,
