@@ -294,8 +294,16 @@ mod tests {
                 serde_json::Value::Array(items) => items.iter_mut().for_each(spoil),
                 serde_json::Value::Object(fields) => {
                     let names = ["how", "kind", "level", "weight", "pid", "target", "generation"];
-                    let more =
-                        ["code", "signal", "from_target", "one_in", "verdict", "class", "path_end"];
+                    let more = [
+                        "code",
+                        "signal",
+                        "from_target",
+                        "one_in",
+                        "verdict",
+                        "class",
+                        "path_end",
+                        "state",
+                    ];
                     // Changes have a sign, and another most.
                     let signed = [
                         "anon_bytes",

@@ -1,10 +1,13 @@
 //! The growth of a process, as a page: one sentence that says it, then the views.
 
-use super::{PATH, Page, SYMBOL};
+use super::{Page, SYMBOL};
 use crate::{
     export::{Error, PinWeight, escape, stack, table::Rows},
     report::{GrowthPath, MemoryGrowth, Target, TouchedState, units},
 };
+
+/// Columns that are left for the numbers of a view.
+const NUMBERS: usize = 44;
 
 impl Page<'_> {
     /// What is known of a target's growth, if anything.
@@ -75,15 +78,20 @@ impl Page<'_> {
     fn faults(&mut self, growth: &MemoryGrowth) -> Result<(), Error> {
         let faults = &growth.faults;
         let major = faults.major.map_or_else(String::new, |major| format!(", {major} major"));
-        self.line(&format!(
-            "\n  page faults: {} of the program, {} of the kernel in its name, {} writes{major}{}",
-            faults.user,
-            faults.kernel,
-            faults.writes,
-            faults
-                .bytes_each
-                .map_or_else(String::new, |each| format!("; {} each", units::bytes(each as u64))),
-        ))?;
+        self.line("")?;
+        self.wrapped(
+            "  ",
+            &format!(
+                "page faults: {} of the program, {} of the kernel in its name, {} writes{major}{}",
+                faults.user,
+                faults.kernel,
+                faults.writes,
+                faults.bytes_each.map_or_else(String::new, |each| format!(
+                    "; {} each",
+                    units::bytes(each as u64)
+                )),
+            ),
+        )?;
         self.view(
             growth,
             &["faults", "anonymous", "files", "call path"],
@@ -150,7 +158,7 @@ impl Page<'_> {
         let mut rows = Rows::new(header, 0, self.width()).unwrapped();
         for (_, path) in paths.into_iter().take(self.style.top) {
             let mut row = cells(path);
-            row.push(innermost(path));
+            row.push(innermost(path, usize::from(self.width()).saturating_sub(NUMBERS)));
             rows.push(row);
         }
         if rows.is_empty() {
@@ -190,7 +198,7 @@ fn headline(growth: &MemoryGrowth) -> String {
 }
 
 /// Functions of a path that fit a line, the innermost first.
-fn innermost(path: &GrowthPath) -> String {
+fn innermost(path: &GrowthPath, width: usize) -> String {
     const FRAMES: usize = 4;
     let names: Vec<String> = path
         .frames
@@ -200,7 +208,7 @@ fn innermost(path: &GrowthPath) -> String {
         .collect();
     let more = if path.frames.len() > FRAMES { " ← …" } else { "" };
     let text = if names.is_empty() { "unknown".to_owned() } else { names.join(" ← ") + more };
-    escape::shown(&text, PATH)
+    escape::shown(&text, width)
 }
 
 /// Bytes with their sign.
