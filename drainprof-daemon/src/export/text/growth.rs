@@ -1,5 +1,7 @@
 //! The growth of a process, as a page: one sentence that says it, then the views.
 
+use std::fmt::Write as _;
+
 use super::{Page, SYMBOL};
 use crate::{
     export::{Error, PinWeight, escape, stack, table::Rows},
@@ -88,7 +90,7 @@ impl Page<'_> {
                 faults.writes,
                 faults.bytes_each.map_or_else(String::new, |each| format!(
                     "; {} each",
-                    units::bytes(each as u64)
+                    units::bytes(whole(each))
                 )),
             ),
         )?;
@@ -188,7 +190,8 @@ fn headline(growth: &MemoryGrowth) -> String {
         let name =
             at.frame.function.as_deref().or(at.place.as_deref()).unwrap_or("an unknown place");
         let share = place.bytes as f64 / touched.pinned_bytes as f64;
-        text += &format!(
+        let _ = write!(
+            text,
             "; {} of them opened at {}",
             units::percent(share),
             escape::shown(name, SYMBOL)
@@ -209,6 +212,12 @@ fn innermost(path: &GrowthPath, width: usize) -> String {
     let more = if path.frames.len() > FRAMES { " ← …" } else { "" };
     let text = if names.is_empty() { "unknown".to_owned() } else { names.join(" ← ") + more };
     escape::shown(&text, width)
+}
+
+/// Whole bytes; what a stored report says may be anything.
+#[allow(clippy::cast_sign_loss, reason = "the cast saturates")]
+const fn whole(bytes: f64) -> u64 {
+    bytes as u64
 }
 
 /// Bytes with their sign.
