@@ -219,7 +219,7 @@ mod tests {
             }
         }
         let is_program = |section: &str| {
-            ["uprobe", "uretprobe", "tracepoint", "raw_tracepoint"]
+            ["uprobe", "uretprobe", "tracepoint", "raw_tp"]
                 .iter()
                 .any(|kind| section.starts_with(kind))
         };

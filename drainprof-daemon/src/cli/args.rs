@@ -54,8 +54,8 @@ Nothing is attached. Prices are remembered ones (`drainprof calibrate`), or anot
   drainprof attach -p 4242 --duty 10s/10m -d 24h  10 seconds of every 10 minutes, for a day
   drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
     Attach(AttachArgs),
-    /// Say where a running process's memory grows: page faults, heap and mappings by call path. Needs no profile; where
-    /// one matches, also what of it lies in pinned granules.
+    /// Say where a running process's memory grows: page faults, heap and mappings by call path. With --profile or
+    /// --level also what of it lies in pinned granules.
     #[command(after_help = "Examples:
   drainprof growth -p 4242 -d 30s                       all views
   drainprof growth -p 4242 -d 30s --view mappings       what was mapped and is still there
@@ -202,6 +202,9 @@ pub(super) struct ObserveArgs {
     /// Judged by three intervals (-i) in a row.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(super) budget: Option<f64>,
+    /// Growth alone: no profile was asked for, so no probe is put in place.
+    #[arg(skip)]
+    pub(super) growth_alone: bool,
     /// Show where the probes would go, and attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -292,6 +295,7 @@ impl ObserveArgs {
             follow_forks: false,
             fail_under: None,
             budget: None,
+            growth_alone: false,
             dry_run: false,
             sites,
             debug_dir: Vec::new(),

@@ -87,6 +87,7 @@ fn exit_codes_have_rows() {
         code::FAILURE,
         code::USAGE,
         code::NO_TARGET,
+        code::GOVERNOR,
         code::UNSUPPORTED,
         code::PRIVILEGE,
         code::CONFIG,

@@ -37,6 +37,7 @@ pub(super) fn main(args: GrowthArgs) -> Result<u8> {
 fn attach_args(GrowthArgs { view, mut attach }: GrowthArgs) -> AttachArgs {
     let observe = &mut attach.observe;
     observe.growth = true;
+    observe.growth_alone = observe.profile.is_empty() && observe.level.is_none();
     let is_picture = crate::export::format(&observe.format).is_some_and(|format| format.paths);
     observe.weight = match view {
         View::Faults => WeightArg::Faults,
@@ -66,7 +67,9 @@ mod tests {
     /// A view is what the widths of a picture mean; without one, a picture is of page faults.
     #[test]
     fn views_are_weights() {
-        assert!(parsed(&[]).observe.growth);
+        assert!(parsed(&[]).observe.growth && parsed(&[]).observe.growth_alone);
+        assert!(!parsed(&["--profile", "nginx"]).observe.growth_alone);
+        assert!(!parsed(&["--level", "objects"]).observe.growth_alone);
         assert_eq!(parsed(&[]).observe.weight, WeightArg::Granules);
         assert_eq!(parsed(&["--view", "heap"]).observe.weight, WeightArg::Heap);
         assert_eq!(parsed(&["-o", "flamegraph"]).observe.weight, WeightArg::Faults);

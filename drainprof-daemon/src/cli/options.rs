@@ -134,7 +134,8 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         .into());
     }
     let host = LiveHost;
-    let (library, profiles) = library(&args.profile)?;
+    let (library, profiles) =
+        if args.growth_alone { Default::default() } else { library(&args.profile)? };
     require_host_pids()?;
     require_privileges()?;
     let config = SessionConfig {

@@ -107,7 +107,7 @@ fn all_errors_are_told() {
         "drainprof.toml:3:9: daemon.level: `deep` cannot be read; expected one of \"boundary\", \"objects\", \"stacks\"",
         "drainprof.toml:6:13: store.max_age: a number cannot stand here; expected a time in quotes with its unit: \
          \"500ms\", \"5s\", \"10m\", \"2h\", \"30d\"",
-        "drainprof.toml:7:13: store.max_bytes: 1KiB is not from 1MiB to 1TiB",
+        "drainprof.toml:7:13: store.max_bytes: 1KiB is not from 4MiB to 1TiB",
         "drainprof.toml:8:11: store.enabled: a string cannot stand here; expected true or false",
         "drainprof.toml:10:2: unknown section `selct`; did you mean [select]?",
         "drainprof.toml:14:1: unknown key `max_age` in [metrics]; it belongs into [store]",
@@ -185,7 +185,7 @@ fn sources_win_in_their_order() {
     fs::write(
         &main,
         "[daemon]\ninterval = \"1s\"\nprofiles = [\"nginx\", \"apr\"]\n\
-         [store]\nmax_age = \"1d\"\nmax_bytes = \"1MiB\"\n",
+         [store]\nmax_age = \"1d\"\nmax_bytes = \"8MiB\"\n",
     )
     .unwrap();
     fs::write(more.join("20.toml"), "[store]\nmax_age = \"3d\"\n").unwrap();
@@ -309,8 +309,8 @@ fn hostile_files() {
 /// A reload says which keys differ, and what it takes for each.
 #[test]
 fn difference() {
-    let old = read("[store]\nmax_age = \"1d\"\n[maps]\ngranules = 5\n").unwrap();
-    let new = read("[store]\nmax_age = \"48h\"\nenabled = false\n").unwrap();
+    let old = read("[window]\nlength = \"60s\"\n[maps]\ngranules = 5\n").unwrap();
+    let new = read("[window]\nlength = \"2m\"\n[store]\nenabled = false\n").unwrap();
     let change = |key: &str, from: Option<&str>, to: Option<&str>, applies| Change {
         key: key.to_owned(),
         from: from.map(str::to_owned),
@@ -321,12 +321,17 @@ fn difference() {
         old.difference(&new),
         [
             change("maps.granules", Some("5"), None, Applies::Restart),
+            change("window.length", Some("\"1m\""), Some("\"2m\""), Applies::AtOnce),
             change("store.enabled", Some("true"), Some("false"), Applies::Restart),
-            change("store.max_age", Some("\"1d\""), Some("\"2d\""), Applies::AtOnce),
         ]
     );
     assert_eq!(new.difference(&new), []);
-    let same = read("[store]\nmax_age = \"24h\"\n[maps]\ngranules = 5\n").unwrap();
+    // What needs a restart stays as it is; the rest is applied.
+    let applied = new.applied_to(&old);
+    assert_eq!(applied.maps, old.maps);
+    assert!(applied.store.enabled);
+    assert_eq!(applied.window.length, std::time::Duration::from_secs(120));
+    let same = read("[window]\nlength = \"1m\"\n[maps]\ngranules = 5\n").unwrap();
     assert_eq!(old.difference(&same), [], "the same time, written differently");
 }
 

@@ -295,8 +295,16 @@ mod tests {
                 serde_json::Value::Array(items) => items.iter_mut().for_each(spoil),
                 serde_json::Value::Object(fields) => {
                     let names = ["how", "kind", "level", "weight", "pid", "target", "generation"];
-                    let more =
-                        ["code", "signal", "from_target", "one_in", "verdict", "class", "path_end"];
+                    let more = [
+                        "code",
+                        "signal",
+                        "from_target",
+                        "one_in",
+                        "verdict",
+                        "class",
+                        "path_end",
+                        "state",
+                    ];
                     // Changes have a sign, and another most.
                     let signed = [
                         "anon_bytes",
@@ -306,7 +314,9 @@ mod tests {
                         "heap_bytes",
                         "change_bytes",
                     ];
-                    let is_signed = |name: &str| signed.contains(&name);
+                    // A reading of a process's memory has some of these names, and no sign.
+                    let is_reading = fields.contains_key("vsz_bytes");
+                    let is_signed = |name: &str| !is_reading && signed.contains(&name);
                     for (_, value) in fields.iter_mut().filter(|(name, _)| is_signed(name)) {
                         *value = i64::MIN.into();
                     }

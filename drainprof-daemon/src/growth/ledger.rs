@@ -317,7 +317,7 @@ const fn is_error(result: u64) -> bool {
 const fn pages(length: u64) -> u64 {
     match length.checked_next_multiple_of(PAGE) {
         Some(length) => length,
-        None => u64::MAX & !(PAGE - 1),
+        None => u64::MAX - (PAGE - 1),
     }
 }
 

@@ -88,7 +88,7 @@ pub enum LibraryError {
 }
 
 /// All profiles, by name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Library {
     profiles: BTreeMap<String, Arc<Profile>>,
 }

@@ -104,6 +104,8 @@ impl Observer {
         let planned = self.plan(process);
         let (plans, findings) = match planned {
             Ok(planned) => planned,
+            // Its memory is told without any profile.
+            Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => return,
             Err(error) => {
                 let message = match error {
                     ObserveError::NoMatch { .. } => {

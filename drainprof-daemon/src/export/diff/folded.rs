@@ -81,10 +81,13 @@ struct Stacks {
     unit: &'static str,
 }
 
+/// What a path has in both reports.
+type Sides = fn(&GrowthDiff) -> [Option<i64>; 2];
+
 /// The paths that memory grows by. They are sums, not rates: a window twice as long does not grow twice as much.
 fn grown(diff: &Diff, unit_of: PinWeight) -> Option<Stacks> {
     let added = |change: Option<i64>| change.unwrap_or_default().max(0).unsigned_abs();
-    let (what, of): (_, fn(&GrowthDiff) -> [Option<i64>; 2]) = match unit_of {
+    let (what, of): (_, Sides) = match unit_of {
         PinWeight::Granules | PinWeight::Bytes | PinWeight::Retained => return None,
         PinWeight::Faults => {
             ("bytes of resident memory added", |path| [path.rss_bytes.before, path.rss_bytes.after])

@@ -1,10 +1,15 @@
 //! The growth of a process, as a page: one sentence that says it, then the views.
 
-use super::{PATH, Page, SYMBOL};
+use std::fmt::Write as _;
+
+use super::{Page, SYMBOL};
 use crate::{
     export::{Error, PinWeight, escape, stack, table::Rows},
     report::{GrowthPath, MemoryGrowth, Target, TouchedState, units},
 };
+
+/// Columns that are left for the numbers of a view.
+const NUMBERS: usize = 44;
 
 impl Page<'_> {
     /// What is known of a target's growth, if anything.
@@ -75,15 +80,20 @@ impl Page<'_> {
     fn faults(&mut self, growth: &MemoryGrowth) -> Result<(), Error> {
         let faults = &growth.faults;
         let major = faults.major.map_or_else(String::new, |major| format!(", {major} major"));
-        self.line(&format!(
-            "\n  page faults: {} of the program, {} of the kernel in its name, {} writes{major}{}",
-            faults.user,
-            faults.kernel,
-            faults.writes,
-            faults
-                .bytes_each
-                .map_or_else(String::new, |each| format!("; {} each", units::bytes(each as u64))),
-        ))?;
+        self.line("")?;
+        self.wrapped(
+            "  ",
+            &format!(
+                "page faults: {} of the program, {} of the kernel in its name, {} writes{major}{}",
+                faults.user,
+                faults.kernel,
+                faults.writes,
+                faults.bytes_each.map_or_else(String::new, |each| format!(
+                    "; {} each",
+                    units::bytes(whole(each))
+                )),
+            ),
+        )?;
         self.view(
             growth,
             &["faults", "anonymous", "files", "call path"],
@@ -150,7 +160,7 @@ impl Page<'_> {
         let mut rows = Rows::new(header, 0, self.width()).unwrapped();
         for (_, path) in paths.into_iter().take(self.style.top) {
             let mut row = cells(path);
-            row.push(innermost(path));
+            row.push(innermost(path, usize::from(self.width()).saturating_sub(NUMBERS)));
             rows.push(row);
         }
         if rows.is_empty() {
@@ -180,7 +190,8 @@ fn headline(growth: &MemoryGrowth) -> String {
         let name =
             at.frame.function.as_deref().or(at.place.as_deref()).unwrap_or("an unknown place");
         let share = place.bytes as f64 / touched.pinned_bytes as f64;
-        text += &format!(
+        let _ = write!(
+            text,
             "; {} of them opened at {}",
             units::percent(share),
             escape::shown(name, SYMBOL)
@@ -190,7 +201,7 @@ fn headline(growth: &MemoryGrowth) -> String {
 }
 
 /// Functions of a path that fit a line, the innermost first.
-fn innermost(path: &GrowthPath) -> String {
+fn innermost(path: &GrowthPath, width: usize) -> String {
     const FRAMES: usize = 4;
     let names: Vec<String> = path
         .frames
@@ -200,7 +211,13 @@ fn innermost(path: &GrowthPath) -> String {
         .collect();
     let more = if path.frames.len() > FRAMES { " ← …" } else { "" };
     let text = if names.is_empty() { "unknown".to_owned() } else { names.join(" ← ") + more };
-    escape::shown(&text, PATH)
+    escape::shown(&text, width)
+}
+
+/// Whole bytes; what a stored report says may be anything.
+#[allow(clippy::cast_sign_loss, reason = "the cast saturates")]
+const fn whole(bytes: f64) -> u64 {
+    bytes as u64
 }
 
 /// Bytes with their sign.

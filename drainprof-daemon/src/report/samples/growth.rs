@@ -29,7 +29,10 @@ pub(crate) fn growth_snapshot() -> Snapshot {
     let paths = BTreeMap::from([
         (
             path(&[known, 0x40_2000], PathEnd::Start),
-            PathGrowth { memory: memory(105_472, 412 * MIB as i64, 0), maps: MapTotals::default() },
+            PathGrowth {
+                memory: memory(105_472, 412 * MIB.cast_signed(), 0),
+                maps: MapTotals::default(),
+            },
         ),
         (
             path(&[0x7f00_1000], PathEnd::TooDeep),
@@ -49,8 +52,8 @@ pub(crate) fn growth_snapshot() -> Snapshot {
         (
             Arc::default(),
             PathGrowth {
-                memory: memory(0, -(8 * MIB as i64), 0),
-                maps: MapTotals { calls: 21, heap: 21 * MIB as i64, ..MapTotals::default() },
+                memory: memory(0, -(8 * MIB.cast_signed()), 0),
+                maps: MapTotals { calls: 21, heap: 21 * MIB.cast_signed(), ..MapTotals::default() },
             },
         ),
     ]);
@@ -59,7 +62,7 @@ pub(crate) fn growth_snapshot() -> Snapshot {
     snapshot.targets[0].growth = Some(GrowthFacts {
         paths,
         other: [0, 4096, 0, 0],
-        outside: [-(MIB as i64), 0, 0, 0],
+        outside: [-(MIB.cast_signed()), 0, 0, 0],
         last,
         peak: [0, 468 * MIB, 0, 0],
         touched: TouchedMemory {
