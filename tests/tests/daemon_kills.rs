@@ -80,7 +80,10 @@ fn killed() -> Result<()> {
     let ended = Process::start("drainprof history", history)?.finish()?;
     assert!(ended.status.success(), "{:?}", ended.stderr);
     let history: Value = serde_json::from_str(&ended.stdout.join("\n"))?;
-    assert!(history.to_string().contains(&format!("\"pid\":{pid}")), "the service is in the history");
+    assert!(
+        history.to_string().contains(&format!("\"pid\":{pid}")),
+        "the service is in the history"
+    );
     let state = running.state()?;
     assert!(target(&state, pid).is_some());
     service.go()?;

@@ -210,7 +210,7 @@ fn sources_win_in_their_order() {
     assert_eq!(config.daemon.interval, Duration::from_secs(3));
     assert_eq!(config.daemon.profiles, ["php"]);
     assert_eq!(config.store.max_age, Duration::from_secs(3 * 86_400));
-    assert_eq!(config.store.max_bytes, ByteSize::mib(1));
+    assert_eq!(config.store.max_bytes, ByteSize::mib(8));
     assert_eq!(config.metrics.labels, [Label::Unit, Label::Exe]);
     assert_eq!(config.maps.granules, Some(77));
     assert_eq!(config.daemon.level, Level::Boundary, "DRAINPROF_LEVEL is for other commands");
