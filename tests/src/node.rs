@@ -6,6 +6,7 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -31,6 +32,13 @@ pub struct Daemon {
     process: Process,
     directory: TempDir,
     port: u16,
+}
+
+/// A daemon watches the whole machine, the programs of other tests included: whoever holds this has it to itself.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    // A test that failed has nothing to do with the next one.
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The text of a configuration in `directory` that looks often, with these profiles alone, and `more` lines of it.

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use drainprof_tests::{
     environment::{self, requires_root},
-    node::{Daemon, configure, target},
+    node::{Daemon, alone, configure, target},
     process::Process,
     target::Target,
 };
@@ -26,6 +26,7 @@ fn started_twice() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let first = Daemon::start(&["arena"], "")?;
     let second = Process::start("second daemon", daemon(&first.file("drainprof.toml"))?)?;
     let ended = second.finish()?;
@@ -43,6 +44,7 @@ fn bad_configuration() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let directory = tempfile::tempdir()?;
     let path = configure(directory.path(), &[], "daemon.intervall = \"1s\"\nwindow.at_once = 0")?;
     let ended = Process::start("daemon", daemon(&path)?)?.finish()?;
@@ -60,6 +62,7 @@ fn killed() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let mut service = Target::start("routing", &["rate=2000"])?;
     let pid = service.pid();
     let mut running = Daemon::start(&["arena"], "")?;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs};
 use anyhow::Result;
 use drainprof_tests::{
     environment::requires_root,
-    node::{Daemon, sum, target},
+    node::{Daemon, alone, sum, target},
     target::{Finished, Target},
 };
 use serde_json::Value;
@@ -41,6 +41,7 @@ fn fifty_processes() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let daemon = Daemon::start(&["arena", "bulk", "slab"], "")?;
     let mut finished: BTreeMap<&str, Vec<Finished>> = BTreeMap::new();
     let mut settled = 0;
@@ -92,6 +93,7 @@ fn forks_are_exact_with_probes_on_files() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let daemon = Daemon::start(&["arena"], "daemon.attach = \"file\"")?;
     let mut family = Target::start("family", &["mode=fork", "closes=400"])?;
     daemon.attached(&[family.pid()])?;
@@ -114,6 +116,7 @@ fn selection() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let rules = "select.rules = [{ action = \"exclude\", exe = \"*/slab\" }]";
     let daemon = Daemon::start(&["arena", "slab"], rules)?;
     let slab = Target::start("slab", &[])?;

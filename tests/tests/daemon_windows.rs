@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
     environment::{self, requires_root},
-    node::{Daemon, target},
+    node::{Daemon, alone, target},
     paths::{shown, steps},
     process::Process,
     target::Target,
@@ -25,8 +25,8 @@ window.cost = \"400%\"
 governor.enabled = false
 triggers.dsr_low.enabled = false
 triggers.dsr_drop.for = \"1s\"
-triggers.dsr_drop.over = \"2s\"
-triggers.dsr_drop.learn = \"3s\"
+triggers.dsr_drop.over = \"10s\"
+triggers.dsr_drop.warm_up = \"10s\"
 ";
 
 fn send(target: &Target, signal: Signal) -> Result<()> {
@@ -45,6 +45,7 @@ fn a_fall_opens_a_window() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let daemon = Daemon::start(&["arena"], QUICK)?;
     let mut service = Target::start("routing", &["rate=2000"])?;
     let pid = service.pid();
@@ -99,6 +100,7 @@ fn diagnose() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let daemon = Daemon::start(&["arena"], QUICK)?;
     let mut service = Target::start("routing", &["rate=1000"])?;
     let pid = service.pid();
@@ -112,7 +114,7 @@ fn diagnose() -> Result<()> {
     daemon.until("the window runs", |state| state["windows"][0]["outcome"] == "running")?;
     let (status, body) =
         daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":4}}"))?;
-    assert_eq!(status, 409, "one at a time: {body}");
+    assert_eq!(status, 503, "one at a time: {body}");
     let (status, body) = daemon.post("/api/v1/diagnose", "{\"pid\":1,\"seconds\":4}")?;
     assert_eq!(status, 404, "not watched: {body}");
     let ended = first.finish()?;
@@ -133,6 +135,7 @@ fn kill_switch() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let daemon = Daemon::start(&["arena"], "")?;
     let mut service = Target::start("routing", &["rate=1000"])?;
     let pid = service.pid();
@@ -145,7 +148,7 @@ fn kill_switch() -> Result<()> {
     assert!(target(&state, pid).is_some_and(|one| one["reason"] == "the kill switch is thrown"));
     let (status, body) =
         daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":1}}"))?;
-    assert_eq!(status, 409, "no window either: {body}");
+    assert_eq!(status, 503, "no window either: {body}");
     // Counts stand still from now on.
     let closes = |state: &Value| drainprof_tests::node::sum(state, "test-arena", "drainable");
     let before = closes(&daemon.state()?);
@@ -167,6 +170,7 @@ fn the_governor_steps_in() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let dear = "
 governor.budget = \"0.01%\"
 governor.burst = \"1s\"
@@ -196,6 +200,7 @@ fn reload() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
+    let _alone = alone();
     let mut daemon = Daemon::start(&["arena"], "")?;
     let service = Target::start("routing", &[])?;
     let pid = service.pid();

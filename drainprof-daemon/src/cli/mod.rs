@@ -52,7 +52,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { code::USAGE } else { code::OK });
         }
     };
-    output::init_talk(cli.verbose);
+    // Nobody sits before a daemon: what it does is in its log.
+    let is_daemon = matches!(cli.command, args::Command::Daemon(_));
+    output::init_talk(cli.verbose.max(u8::from(is_daemon)));
     let result = match cli.command {
         args::Command::Attach(attach) => attach::main(attach),
         args::Command::Growth(growth) => growth::main(growth),
