@@ -53,8 +53,8 @@ int main(int argc, char **argv) {
     u64 n = 0;
     while (poll(&in, 1, 1) <= 0) {
         clock_gettime(CLOCK_MONOTONIC, &now);
-        u64 passed = (u64)(now.tv_sec - start.tv_sec) * 1000 + (u64)(now.tv_nsec - start.tv_nsec) / 1000000;
-        for (u64 due = passed * rate / 1000; n < due; n++) handle_request(n);
+        long long passed = (now.tv_sec - start.tv_sec) * 1000LL + (now.tv_nsec - start.tv_nsec) / 1000000;
+        for (u64 due = (u64)passed * rate / 1000; n < due; n++) handle_request(n);
     }
     for (u64 i = 0; i < SESSIONS; i++)
         if (sessions[i]) do_free(&t, &arena, sessions[i]);

@@ -154,6 +154,10 @@ pub(super) struct ObserveArgs {
     /// Profile to use: a name, or a file. Default: all that match. May be given again.
     #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
     pub(super) profile: Vec<String>,
+    /// Look for profiles of your own in this directory, instead of /usr/share/drainprof/profiles and
+    /// /etc/drainprof/profiles. May be given again; later ones win.
+    #[arg(long, value_name = "DIR")]
+    pub(super) profile_dir: Vec<PathBuf>,
     /// How deep to look. Default: the cheapest at which the profile measures.
     #[arg(long, value_enum, env = "DRAINPROF_LEVEL")]
     pub(super) level: Option<LevelArg>,
@@ -278,6 +282,7 @@ impl ObserveArgs {
     ) -> Self {
         Self {
             profile: vec![profile.to_owned()],
+            profile_dir: Vec::new(),
             level: level.map(|level| match level {
                 Level::Boundary => LevelArg::Boundary,
                 Level::Objects => LevelArg::Objects,

@@ -69,7 +69,6 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
         library,
         options: observer_options(),
         program: PathBuf::from("/proc/self/exe"),
-        window_arguments: Vec::new(),
         history,
         reread: Box::new(move || {
             let config = config::load(&sources).map_err(|error| format!("{error:#}"))?.config;

@@ -49,7 +49,7 @@ pub(super) struct DiscoverArgs {
 /// Says what can be looked into. Attaches nothing, measures nothing, and works without privileges on the
 /// user's own processes.
 pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
-    let (library, profiles) = options::library(&args.profile)?;
+    let (library, profiles) = options::library(&args.profile, &[])?;
     for name in &profiles {
         if library.get(name).is_none() {
             return Err(

@@ -87,12 +87,13 @@ fn growth_offsets(host: &dyn HostView) -> Result<GrowthOffsets> {
 }
 
 /// The library, with the files that were named on the command line, and the names of the profiles asked
-/// for.
-pub(super) fn library(asked: &[String]) -> Result<(Library, Vec<String>)> {
-    let directories = Library::SYSTEM_DIRECTORIES.map(PathBuf::from);
+/// for; `own` directories take the place of the system's.
+pub(super) fn library(asked: &[String], own: &[PathBuf]) -> Result<(Library, Vec<String>)> {
+    let system = Library::SYSTEM_DIRECTORIES.map(PathBuf::from);
+    let directories: &[PathBuf] = if own.is_empty() { &system } else { own };
     let files: Vec<PathBuf> =
         asked.iter().filter(|name| is_file(name)).map(PathBuf::from).collect();
-    let library = Library::load(&files, &directories)?;
+    let library = Library::load(&files, directories)?;
     let names = asked
         .iter()
         .map(|asked| {
@@ -135,7 +136,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     }
     let host = LiveHost;
     let (library, profiles) =
-        if args.growth_alone { Default::default() } else { library(&args.profile)? };
+        if args.growth_alone { Default::default() } else { library(&args.profile, &args.profile_dir)? };
     require_host_pids()?;
     require_privileges()?;
     let config = SessionConfig {

@@ -29,7 +29,7 @@ pub(super) fn main(args: ProfileArgs) -> Result<u8> {
 }
 
 fn list() -> Result<u8> {
-    let (library, _) = options::library(&[])?;
+    let (library, _) = options::library(&[], &[])?;
     let mut out = std::io::stdout().lock();
     let rows: Vec<_> = library
         .iter()
@@ -56,7 +56,7 @@ fn list() -> Result<u8> {
 }
 
 fn show(name: &str) -> Result<u8> {
-    let (library, names) = options::library(&[name.to_owned()])?;
+    let (library, names) = options::library(&[name.to_owned()], &[])?;
     let profile = names
         .first()
         .and_then(|name| library.get(name))

@@ -83,7 +83,7 @@ struct Checked<'a> {
 
 /// Checks a profile as far as the arguments ask.
 pub(super) fn main(args: &CheckArgs) -> Result<u8> {
-    let (library, names) = options::library(std::slice::from_ref(&args.profile))?;
+    let (library, names) = options::library(std::slice::from_ref(&args.profile), &[])?;
     let profile = names.first().and_then(|name| library.get(name)).ok_or_else(|| {
         Failure::new(code::NO_TARGET, format!("no profile is called {}", args.profile))
     })?;

@@ -148,7 +148,7 @@ impl Service {
             level: self.config.window.level,
             budget: self.config.window.cost.0,
             profiles: self.config.daemon.profiles.clone(),
-            more: self.window_arguments.clone(),
+            directories: self.config.daemon.profile_directories.clone(),
         };
         let window = Window::begin(record.clone(), &options).map_err(|error| {
             self.grants.end(now, pid);

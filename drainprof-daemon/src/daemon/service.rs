@@ -56,8 +56,6 @@ pub struct Setup {
     pub options: ObserverOptions,
     /// The drainprof that runs diagnostic windows.
     pub program: PathBuf,
-    /// More arguments for these.
-    pub window_arguments: Vec<String>,
     /// The history; `None`: none is kept.
     pub history: Option<Writer>,
     /// Reads the configuration again.
@@ -129,7 +127,6 @@ pub struct Service {
     pub(super) began: Instant,
     pub(super) publish: watch::Sender<Arc<NodeState>>,
     pub(super) setup_program: PathBuf,
-    pub(super) window_arguments: Vec<String>,
     pub(super) reread: Reread,
     pub(super) kernel: String,
     /// Whether the next look is due at once.
@@ -192,7 +189,6 @@ impl Service {
             began: Instant::now(),
             publish,
             setup_program: setup.program,
-            window_arguments: setup.window_arguments,
             reread: setup.reread,
             kernel: setup.kernel,
             hurry: false,

@@ -48,8 +48,8 @@ pub(super) struct WindowOptions {
     pub(super) budget: f64,
     /// Names or files of profiles; empty: all that match.
     pub(super) profiles: Vec<String>,
-    /// More arguments for `drainprof attach`.
-    pub(super) more: Vec<String>,
+    /// Where profiles are.
+    pub(super) directories: Vec<PathBuf>,
 }
 
 /// A window that runs.
@@ -87,7 +87,10 @@ impl Window {
             .args(["--level", options.level.name()])
             .arg("--budget")
             .arg(format!("{:.4}", options.budget))
-            .args(&options.more);
+;
+        for directory in &options.directories {
+            command.arg("--profile-dir").arg(directory);
+        }
         for profile in &options.profiles {
             command.arg("--profile").arg(profile);
         }
