@@ -118,7 +118,8 @@ mod tests {
     /// A census that was named is taken, with the view's level; a sample that was asked for stays.
     #[test]
     fn named() {
-        for (more, sample) in [(&[][..], 16), (&["--sample", "1"], 1), (&["--sample", "1/64"], 64)] {
+        for (more, sample) in [(&[][..], 16), (&["--sample", "1"], 1), (&["--sample", "1/64"], 64)]
+        {
             let mut args = parsed(&[&["--profile", "malloc-jemalloc"], more].concat());
             prepare(&mut args).unwrap();
             let observe = &args.observe;
@@ -132,7 +133,8 @@ mod tests {
     fn one_malloc() {
         let of = |pid, name: &str| (pid, Allocations { profile: name.to_owned(), one_in: 16 });
         assert!(same(&of(1, "malloc-glibc"), &of(2, "malloc-glibc")).is_ok());
-        let error = same(&of(1, "malloc-glibc"), &of(2, "malloc-jemalloc")).unwrap_err().to_string();
+        let error =
+            same(&of(1, "malloc-glibc"), &of(2, "malloc-jemalloc")).unwrap_err().to_string();
         assert!(error.contains("process 1") && error.contains("2 by malloc-jemalloc"), "{error}");
     }
 }
