@@ -6,7 +6,8 @@
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
     environment::requires_root,
-    tracer::{Traced, run_to_end, trace},
+    target::Target,
+    tracer::{self, Traced, Tracer, run_to_end, trace},
 };
 use serde_json::Value;
 
@@ -50,15 +51,72 @@ fn whole() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
-    let traced = leaks(1)?;
+    exact(&leaks(1)?)
+}
+
+fn exact(traced: &Traced) -> Result<()> {
     for path in PATHS {
-        let sum =
-            |key: &str| sites(&traced, path).iter().map(|site| number(&site[key])).sum::<u64>();
-        assert_eq!([sum("live"), sum("live_bytes")], truth(&traced, path)?, "{path}");
-        assert!(sites(&traced, path).iter().all(|site| site["estimated"].is_null()), "{path}");
+        let found = sites(traced, path);
+        let sum = |key: &str| found.iter().map(|site| number(&site[key])).sum::<u64>();
+        assert_eq!([sum("live"), sum("live_bytes")], truth(traced, path)?, "{path}");
+        assert!(found.iter().all(|site| site["estimated"].is_null()), "{path}");
     }
-    assert!(sites(&traced, "fill").iter().all(|site| site["live"] == 0));
-    assert!(allocator(&traced)["sampling"].is_null());
+    assert!(sites(traced, "fill").iter().all(|site| site["live"] == 0));
+    assert!(allocator(traced)["sampling"].is_null());
+    Ok(())
+}
+
+/// The view of `drainprof growth`, with its report as JSON on stdout.
+fn viewed(more: &[&str]) -> Result<Traced> {
+    let mut target = Target::start("leaks", &[])?;
+    let mut command = tracer::command()?;
+    command.args(["growth", "--view", "allocations", "-o", "json"]);
+    command.args(["-p", &target.pid().to_string()]).args(&ROOM[2..]).args(more);
+    let mut tracer = Tracer::spawn(command)?;
+    tracer.attached()?;
+    target.go()?;
+    let truths = target.finish()?.truths;
+    let mut outcome = tracer.finish()?;
+    assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
+    outcome.report = Some(serde_json::from_str(&outcome.stdout.join("\n"))?);
+    assert_eq!(outcome.report()["complete"], true, "{}", outcome.report()["losses"]);
+    Ok(Traced { truths, outcome })
+}
+
+/// The view of growth finds the process's malloc by itself. Whole it is exact; else it is of one page in sixteen, and
+/// objects larger than a page are exact there too. It is watched alone.
+#[test]
+fn view_of_growth() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let traced = viewed(&["--sample", "1"])?;
+    exact(&traced)?;
+    assert_eq!(allocator(&traced)["profile"], "malloc-glibc");
+    assert!(traced.outcome.report()["targets"][0]["growth"].is_null());
+
+    let traced = viewed(&[])?;
+    assert_eq!(allocator(&traced)["sampling"]["one_in"], 16);
+    let large = sites(&traced, "leak_large");
+    let sum = |key: &str| large.iter().map(|site| number(&site["estimated"][key])).sum::<u64>();
+    assert_eq!([sum("live"), sum("live_bytes")], truth(&traced, "leak_large")?);
+    Ok(())
+}
+
+/// A program that is linked statically with its malloc is told so, before anything is attached.
+#[test]
+fn no_malloc() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let target = Target::start("psweep_static", &[])?;
+    let pid = target.pid().to_string();
+    let outcome = run_to_end(&["growth", "-p", &pid, "--view", "allocations"])?;
+    target.kill()?;
+    assert_eq!(outcome.code, Some(4), "{}", outcome.talk());
+    for part in ["no malloc that a profile knows", "malloc-jemalloc", "--profile", &pid] {
+        assert!(outcome.talk().contains(part), "{part}: {}", outcome.talk());
+    }
     Ok(())
 }
 

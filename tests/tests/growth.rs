@@ -192,12 +192,16 @@ fn forks_and_execs() -> Result<()> {
 fn five_million_faults() -> Result<()> {
     if requires_root() {
         let storm: &[&str] = &["mode=storm", "faults=1250000", "thp=0"];
-        let (_, outcome) = grown(&[storm; 4], &[])?;
+        let (truths, outcome) = grown(&[storm; 4], &[])?;
         let mut sum = 0;
-        for target in 0..4 {
-            let faults = through(growth(&outcome, target)?, "storm", "/faults")?;
+        for (target, truth) in truths.iter().enumerate() {
+            let growth = growth(&outcome, target)?;
+            let faults = through(growth, "storm", "/faults")?;
             // A fault may be taken twice where the page table changes meanwhile, but none is missing.
             ensure!((1_250_000..1_250_100).contains(&faults), "{faults}");
+            let writes = through(growth, "storm", "/writes")?;
+            let expected = number(&truth[0], "/writes")?;
+            ensure!((expected..expected + 100).contains(&writes), "{writes}, written: {expected}");
             sum += faults;
         }
         ensure!(sum >= 5_000_000);

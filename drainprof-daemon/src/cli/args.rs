@@ -55,10 +55,12 @@ Nothing is attached. Prices are remembered ones (`drainprof calibrate`), or anot
   drainprof attach -p 4242 -d 60s --fail-under 0.95 && echo drains well")]
     Attach(AttachArgs),
     /// Say where a running process's memory grows: page faults, heap and mappings by call path. With --profile or
-    /// --level also what of it lies in pinned granules.
+    /// --level also what of it lies in pinned granules. --view allocations: what malloc has handed out and not got back.
     #[command(after_help = "Examples:
   drainprof growth -p 4242 -d 30s                       all views
   drainprof growth -p 4242 -d 30s --view mappings       what was mapped and is still there
+  drainprof growth -p 4242 -d 30s --view allocations    outstanding calls of malloc, from 1 of 16 pages
+  drainprof growth -p 4242 -d 1m --view allocations --sample 1 -o flamegraph -O outstanding.svg
   drainprof growth -p 4242 -d 1m -o flamegraph -O faults.svg
   drainprof growth -p 4242 -d 1m -o json -O before.json
   drainprof growth -p 4242 --profile ./svc.toml --level objects")]
@@ -170,8 +172,9 @@ pub(super) struct ObserveArgs {
     pub(super) duty: Option<Duty>,
     /// Look at one of N granules only, with all that happens in it: 1/16, or 16. The DSR is then an
     /// estimate, and told with its confidence interval; of a census, what is live is.
-    #[arg(long, value_name = "1/N", value_parser = sample, default_value = "1")]
-    pub(super) sample: u32,
+    /// Default: all (`growth --view allocations`: 1/16).
+    #[arg(long, value_name = "1/N", value_parser = sample)]
+    pub(super) sample: Option<u32>,
     /// Time between lines of the live view.
     #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "1s",
           env = "DRAINPROF_INTERVAL")]
@@ -290,7 +293,7 @@ impl ObserveArgs {
             }),
             duration: None,
             duty: None,
-            sample: 1,
+            sample: None,
             interval: Duration::from_secs(1),
             format: FORMATS[0].name.to_owned(),
             weight: WeightArg::Granules,

@@ -8,7 +8,8 @@ use super::args::{AttachArgs, WeightArg};
 /// What `drainprof growth` takes.
 #[derive(Args, Debug)]
 pub(super) struct GrowthArgs {
-    /// Which view: of the report, and what the widths of folded and flamegraph mean (`all`: page faults).
+    /// Which view: of the report, and what the widths of folded and flamegraph mean (`all`: page faults). All of them
+    /// are watched, but for `allocations`, which is watched only where it is named, and then alone.
     #[arg(long, value_enum, default_value_t = View::All, value_name = "VIEW",
           conflicts_with = "weight")]
     view: View,
@@ -25,24 +26,33 @@ pub(super) enum View {
     Heap,
     /// Mappings that were made and are still there.
     Mappings,
-    /// All of them.
+    /// Calls of malloc and its like whose memory is not yet freed, by call path: of a sample of the pages (--sample).
+    /// Every call is a hit of a probe, so `all` is without it.
+    Allocations,
+    /// All of them but `allocations`.
     All,
 }
 
 /// Watches the growth of running processes.
-pub(super) fn main(args: GrowthArgs) -> Result<u8> {
+pub(super) fn main(mut args: GrowthArgs) -> Result<u8> {
+    if args.view == View::Allocations {
+        super::allocations::prepare(&mut args.attach)?;
+    }
     super::attach::main(attach_args(args))
 }
 
 fn attach_args(GrowthArgs { view, mut attach }: GrowthArgs) -> AttachArgs {
     let observe = &mut attach.observe;
-    observe.growth = true;
+    // The view of a malloc is a census: beside it, growth is watched where it is asked for.
+    observe.growth |= view != View::Allocations;
     observe.growth_alone = observe.profile.is_empty() && observe.level.is_none();
     let is_picture = crate::export::format(&observe.format).is_some_and(|format| format.paths);
     observe.weight = match view {
         View::Faults => WeightArg::Faults,
         View::Heap => WeightArg::Heap,
         View::Mappings => WeightArg::Mappings,
+        // Of a census, what is live.
+        View::Allocations => WeightArg::Granules,
         View::All if is_picture && !observe.weight.is_of_growth() => WeightArg::Faults,
         View::All => observe.weight,
     };
@@ -72,6 +82,9 @@ mod tests {
         assert!(!parsed(&["--level", "objects"]).observe.growth_alone);
         assert_eq!(parsed(&[]).observe.weight, WeightArg::Granules);
         assert_eq!(parsed(&["--view", "heap"]).observe.weight, WeightArg::Heap);
+        let allocations = parsed(&["--view", "allocations", "--level", "stacks"]).observe;
+        assert_eq!((allocations.growth, allocations.weight), (false, WeightArg::Granules));
+        assert!(parsed(&["--view", "allocations", "--growth"]).observe.growth);
         assert_eq!(parsed(&["-o", "flamegraph"]).observe.weight, WeightArg::Faults);
         assert_eq!(
             parsed(&["-o", "folded", "--view", "mappings"]).observe.weight,

@@ -3,6 +3,7 @@
 //! One module per subcommand; `drive` is the loop that `attach` and `run` share. Only this module and
 //! `main` know anyhow and tokio.
 
+mod allocations;
 mod args;
 mod attach;
 mod budget;

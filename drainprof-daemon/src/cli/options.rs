@@ -142,7 +142,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
     let config = SessionConfig {
         sizes: sizes(&args.sizes, level(args), args.growth, &host),
         events: args.events,
-        sample: args.sample,
+        sample: args.sample.unwrap_or(1),
         offsets: offsets(&host)?,
         growth: args.growth.then(|| growth_offsets(&host)).transpose()?,
     };

@@ -6,11 +6,9 @@
 use std::sync::Arc;
 
 use crate::{
-    bpf::SessionConfig,
     plan::match_objects,
-    profile::{Level, Library, Profile},
+    profile::{Library, Profile},
     target::Image,
-    watch::ObserverOptions,
 };
 
 /// The profiles of mallocs. Those that stand in for the C library's come before it: where one of them is mapped, glibc's is
@@ -18,7 +16,7 @@ use crate::{
 pub const MALLOCS: [&str; 4] =
     ["malloc-jemalloc", "malloc-tcmalloc", "malloc-mimalloc", "malloc-glibc"];
 
-/// What to observe for the view: a profile, its level, and how many of the pages.
+/// What to observe for the view: a profile, at level `stacks`, and how many of the pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocations {
     /// Name of the profile.
@@ -30,16 +28,15 @@ pub struct Allocations {
 /// No malloc of a process is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no malloc that a profile knows is mapped ({}); name the functions of the program's own in a profile, and pass it with \
-     --profile", MALLOCS.join(", ")
+    "no malloc that a profile knows is mapped ({}): it is linked statically with one, or has its own; describe its \
+     functions in a profile, and pass that with --profile", MALLOCS.join(", ")
 )]
 pub struct NoMalloc;
 
 impl Allocations {
-    /// Of the pages one in so many, where nothing else is asked for: enough for paths with tens of megabytes outstanding.
-    pub const ONE_IN: u32 = 64;
-    /// Call paths are what it is about.
-    pub const LEVEL: Level = Level::Stacks;
+    /// Of the pages one in so many, where nothing else is asked for: a path with ten megabytes outstanding in small
+    /// objects is then told to within a sixth, at 95 %.
+    pub const ONE_IN: u32 = 16;
 
     /// What to observe of a process with these objects: the first of [`MALLOCS`] that it maps.
     ///
@@ -50,20 +47,15 @@ impl Allocations {
         let found = MALLOCS.iter().filter_map(|name| library.get(name)).find(is_mapped);
         found.map(|profile| Self { profile: profile.name.clone(), one_in }).ok_or(NoMalloc)
     }
-
-    /// Sets profile, level and sample. A census has to see all of the time, so a duty cycle goes.
-    pub fn apply(&self, options: &mut ObserverOptions, config: &mut SessionConfig) {
-        options.profiles = vec![self.profile.clone()];
-        options.level = Some(Self::LEVEL);
-        options.duty = None;
-        config.sample = self.one_in.max(1);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{ElfCache, ImageOptions, Process};
+    use crate::{
+        profile::Level,
+        target::{ElfCache, ImageOptions, Process},
+    };
 
     fn own_image() -> Image {
         let process = Process::myself().unwrap();
@@ -77,7 +69,7 @@ mod tests {
         let library = Library::built_in().unwrap();
         let mut image = own_image();
         let found = Allocations::of(&library, &image, Allocations::ONE_IN).unwrap();
-        assert_eq!((found.profile.as_str(), found.one_in), ("malloc-glibc", 64));
+        assert_eq!((found.profile.as_str(), found.one_in), ("malloc-glibc", 16));
         image.objects.retain(|object| !object.mapped.path.ends_with("libc.so.6"));
         let refused = Allocations::of(&library, &image, Allocations::ONE_IN).unwrap_err();
         assert!(refused.to_string().contains("malloc-jemalloc"), "{refused}");
@@ -90,7 +82,7 @@ mod tests {
         for name in MALLOCS {
             let profile = library.get(name).unwrap();
             assert!(profile.implicit && profile.on_request, "{name}");
-            assert!(crate::profile::levels(profile).contains(&Allocations::LEVEL), "{name}");
+            assert!(crate::profile::levels(profile).contains(&Level::Stacks), "{name}");
         }
         assert_eq!(MALLOCS.last(), Some(&"malloc-glibc"));
     }
