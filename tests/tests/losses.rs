@@ -256,7 +256,8 @@ fn grown(targets: &[&[&str]], more: &[&str], stopped: bool) -> Result<Outcome> {
 fn growth_cells_full() -> Result<()> {
     if requires_root() {
         // Sixteen cells are the fewest; each of eight processes needs several.
-        let outcome = grown(&[&["mode=maps"]; 8], &["--max-call-paths", "1"], false)?;
+        let maps: &[&str] = &["mode=maps"];
+        let outcome = grown(&[maps; 8], &["--max-call-paths", "1"], false)?;
         let losses = &outcome.report()["losses"];
         assert!(losses["growth_cells_full"].as_u64() >= Some(8), "{losses}");
     }
