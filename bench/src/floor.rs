@@ -27,7 +27,14 @@ fn config() -> Result<SessionConfig> {
         newtask_flags: offset("task", "task_newtask", "clone_flags")?,
         exec_old_pid: offset("sched", "sched_process_exec", "old_pid")?,
     };
-    Ok(SessionConfig { sizes: Sizes::default(), events: false, offsets, sample: 1, growth: None })
+    Ok(SessionConfig {
+        sizes: Sizes::default(),
+        events: false,
+        offsets,
+        sample: 1,
+        growth: None,
+        growth_paths: false,
+    })
 }
 
 /// A loaded observer for one profile of the tests.

@@ -3,12 +3,13 @@
 //! `measure` runs benchmarks and writes their results to stdout as JSON; `page` turns such a file into
 //! docs/performance.md. `cargo xtask bench` builds and calls both. One module per benchmark under
 //! `bench/`; what they share: `worker` (a target that measures itself), `probing` (what can be put on
-//! it), `rounds` (in which order), `model` and `stats` (what came out).
+//! it; `growing`: drainprof growth), `rounds` (in which order), `model` and `stats` (what came out).
 //!
 //! A figure that was missed is a result, not a failure; so is a peer that is not there.
 
 mod bench;
 mod floor;
+mod growing;
 mod machine;
 mod model;
 mod page;

@@ -20,7 +20,7 @@ use drainprof_common::{
     maps::TargetValue,
 };
 
-use crate::{atomic, hit::now, losses, maps, paths};
+use crate::{atomic, config, hit::now, losses, maps, paths};
 
 const BPF_NOEXIST: u64 = 1;
 
@@ -120,7 +120,8 @@ pub(crate) fn path_of(number: u32) -> u32 {
 #[inline(always)]
 pub(crate) fn fault(target: TargetValue, cause: Cause, address: u64, error: u64) {
     let target = target.target;
-    let path = match user_regs() {
+    // Registers are not even read where nobody asks for the path: a fault is short.
+    let path = match if config::growth_paths() == 0 { None } else { user_regs() } {
         Some(regs) => paths::of_user(&regs, target, cause == Cause::Fault),
         None => 0,
     };

@@ -6,6 +6,7 @@
  * slabs: slabs of a page are opened, used and closed; of `share` in 10,000 an object stays.
  * fork:  a child touches `child` MiB, the parent `mb`.
  * exec:  touches `mb` MiB, then executes itself with mode=touch and `child` MiB.
+ * sparse: one page is touched in each of `count` regions of 2 MiB.
  * storm: touches pages and gives them back, until `faults` have been touched: seven of eight are read, which is a fault
  *        that brings nothing (the page of zeros), and one written.
  */
@@ -172,6 +173,13 @@ PROBED u64 storm(u64 faults) {
     return writes;
 }
 
+PROBED void sparse(u64 count) {
+    char *at = mmap(NULL, count * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED || madvise(at, count * HUGE, MADV_NOHUGEPAGE)) fail("mmap");
+    for (u64 i = 0; i < count; i++) ((volatile char *)at)[i * HUGE] = 1;
+    printf("{\"truth\":1,\"faults\":%lu}\n", count);
+}
+
 int main(int argc, char **argv) {
     truth_begin(argc, argv);
     const char *mode = option_text("mode", "touch");
@@ -187,6 +195,8 @@ int main(int argc, char **argv) {
         maps(option("count", 1000));
     } else if (!strcmp(mode, "slabs")) {
         slabs(option("count", 4000), option("share", 0));
+    } else if (!strcmp(mode, "sparse")) {
+        sparse(option("count", 100));
     } else if (!strcmp(mode, "storm")) {
         u64 faults = option("faults", 1000), writes = storm(faults);
         printf("{\"truth\":1,\"faults\":%lu,\"writes\":%lu}\n", faults, writes);

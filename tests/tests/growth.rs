@@ -232,3 +232,36 @@ fn without_a_profile() -> Result<()> {
     }
     Ok(())
 }
+
+/// Without call paths the sums are the same, and no path is told.
+#[test]
+fn sums_without_stacks() -> Result<()> {
+    if requires_root() {
+        for (mode, at, truth_at, exact) in [
+            ("mode=touch", "/rss/change/anon_bytes", "/rss", false),
+            ("mode=heap", "/heap/change_bytes", "/heap", true),
+        ] {
+            let mut target = Target::start("grow", &[mode, "mb=40", "thp=0"])?;
+            let mut command: Command = tracer::command()?;
+            command.args(["growth", "--no-stacks", "-o", "json"]);
+            command.arg("-p").arg(target.pid().to_string());
+            let mut tracer = Tracer::spawn(command)?;
+            tracer.attached()?;
+            target.go()?;
+            let truth = number(&target.finish()?.truths[0], truth_at)?;
+            let outcome = tracer.finish()?;
+            let report: Value = serde_json::from_str(&outcome.stdout.join("\n"))?;
+            ensure!(report["complete"] == true, "{}", report["losses"]);
+            let growth = &report["targets"][0]["growth"];
+            let found = number(growth, at)?;
+            near(mode, found, truth)?;
+            ensure!(!exact || found == truth, "{mode}: {found}, and the truth is {truth}");
+            let paths = growth["paths"].as_array().context("there are call paths")?;
+            ensure!(
+                paths.len() == 1 && paths[0]["frames"].as_array().is_some_and(Vec::is_empty),
+                "{mode}: {paths:?}"
+            );
+        }
+    }
+    Ok(())
+}

@@ -7,7 +7,7 @@ use drainprof_tests::{
     compare::{Count, Expect},
     environment::requires_root,
     target::Target,
-    tracer::{Traced, Tracer, trace},
+    tracer::{Outcome, Traced, Tracer, trace},
 };
 use nix::sys::signal::Signal;
 
@@ -227,10 +227,77 @@ fn notices_do_not_spoil_the_result() -> Result<()> {
     Ok(())
 }
 
+/// The report on targets that grow while `drainprof growth` watches them; `stopped`: it is let run only when they
+/// are done.
+fn grown(targets: &[&[&str]], more: &[&str], stopped: bool) -> Result<Outcome> {
+    let mut all: Vec<Target> =
+        targets.iter().map(|args| Target::start("grow", args)).collect::<Result<_>>()?;
+    let pids: Vec<u32> = all.iter().map(Target::pid).collect();
+    let options: Vec<&str> = ["--growth"].iter().chain(more).copied().collect();
+    let mut tracer = Tracer::attach(&pids, "grow", &options)?;
+    if stopped {
+        tracer.process().signal(Signal::SIGSTOP)?;
+    }
+    for target in &mut all {
+        target.go()?;
+    }
+    for target in all {
+        target.finish()?;
+    }
+    tracer.process().signal(Signal::SIGCONT)?;
+    let outcome = tracer.finish()?;
+    assert_eq!(outcome.code, Some(5), "{}", outcome.talk());
+    assert_eq!(outcome.report()["complete"], false);
+    Ok(outcome)
+}
+
+/// More call paths that make memory grow than can be told apart: what they do is lost to them, and said so.
+#[test]
+fn growth_cells_full() -> Result<()> {
+    if requires_root() {
+        // Sixteen cells are the fewest; each of eight processes needs several.
+        let maps: &[&str] = &["mode=maps"];
+        let outcome = grown(&[maps; 8], &["--max-call-paths", "1"], false)?;
+        let losses = &outcome.report()["losses"];
+        assert!(losses["growth_cells_full"].as_u64() >= Some(8), "{losses}");
+    }
+    Ok(())
+}
+
+/// Pages in more regions than there is room for: those beyond are told as touched nowhere, and the faults stay exact.
+#[test]
+fn growth_pages_full() -> Result<()> {
+    if requires_root() {
+        const REGIONS: u64 = 70_000;
+        let count = format!("count={REGIONS}");
+        let outcome = grown(&[&["mode=sparse", "thp=0", &count]], &[], false)?;
+        let report = outcome.report();
+        let growth = &report["targets"][0]["growth"];
+        let lost = report["losses"]["growth_pages_full"].as_u64().unwrap_or(0);
+        // Room for 65,536; some more where the table has a few to spare for each CPU.
+        assert!((1_000..=REGIONS - 65_536 + 100).contains(&lost), "{}", report["losses"]);
+        assert!(growth["faults"]["user"].as_u64() >= Some(REGIONS), "{}", growth["faults"]);
+        assert!(growth["touched"]["bytes"].as_u64() <= Some(66_000 * 4096), "{growth}");
+    }
+    Ok(())
+}
+
+/// System calls while drainprof is stopped, more than their ring holds.
+#[test]
+fn mappings_lost() -> Result<()> {
+    if requires_root() {
+        // 133,000 records of 72 bytes for a ring of 8 MiB.
+        let outcome = grown(&[&["mode=maps", "count=60000"]], &[], true)?;
+        let losses = &outcome.report()["losses"];
+        assert!(losses["mappings_lost"].as_u64() >= Some(1_000), "{losses}");
+    }
+    Ok(())
+}
+
 /// Every line of the list of losses is provoked by a test, or cannot be provoked from outside.
 #[test]
 fn every_loss_has_its_test() {
-    const PROVOKED: [&str; 21] = [
+    const PROVOKED: [&str; 24] = [
         "granule_map_full",
         "object_map_full",
         "instance_map_full",
@@ -249,9 +316,12 @@ fn every_loss_has_its_test() {
         "attached_late",     // lifecycle.rs
         "calls_cut_by_exec", // lifecycle.rs
         "calls_cut_by_exit", // traps.rs
-        "walk_cut",          // walk.rs
-        "path_cut",          // stacks.rs
-        "site_table_full",   // stacks_many.rs
+        "growth_cells_full",
+        "growth_pages_full",
+        "mappings_lost",
+        "walk_cut",        // walk.rs
+        "path_cut",        // stacks.rs
+        "site_table_full", // stacks_many.rs
     ];
     const NOT_FROM_OUTSIDE: [&str; 6] = [
         "alloc_raced", // needs a close and a reopen within nanoseconds, several times in a row

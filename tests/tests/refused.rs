@@ -31,7 +31,14 @@ fn config() -> Result<SessionConfig> {
         newtask_flags: offset("task", "task_newtask", "clone_flags")?,
         exec_old_pid: offset("sched", "sched_process_exec", "old_pid")?,
     };
-    Ok(SessionConfig { sizes: Sizes::default(), events: false, offsets, sample: 1, growth: None })
+    Ok(SessionConfig {
+        sizes: Sizes::default(),
+        events: false,
+        offsets,
+        sample: 1,
+        growth: None,
+        growth_paths: false,
+    })
 }
 
 /// The kernel's answer is known for a refusal of the place; on its function's first instruction the same

@@ -3,6 +3,7 @@
 mod after;
 mod attach;
 mod boundary;
+mod growth;
 mod malloc;
 mod nginx;
 mod objects;
@@ -41,6 +42,7 @@ pub(crate) const BENCHMARKS: &[Known] = &[
     scale::BENCHMARK,
     attach::BENCHMARK,
     after::BENCHMARK,
+    growth::BENCHMARK,
     nginx::BENCHMARK,
     postgresql::BENCHMARK,
 ];

@@ -21,8 +21,14 @@ pub fn self_test(offsets: Offsets) -> Result<Vec<ProgramStatistics>, BpfError> {
         growth: false,
         ring_bytes: 4_096,
     };
-    let mut session =
-        Session::load(&SessionConfig { sizes, events: true, sample: 2, offsets, growth: None })?;
+    let mut session = Session::load(&SessionConfig {
+        sizes,
+        events: true,
+        sample: 2,
+        offsets,
+        growth: None,
+        growth_paths: false,
+    })?;
     session.load_all()?;
     Ok(session.program_statistics())
 }

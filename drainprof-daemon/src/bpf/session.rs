@@ -51,6 +51,8 @@ pub struct SessionConfig {
     pub offsets: Offsets,
     /// Where the fields of growth's tracepoints stand; `None`: growth is not wanted, and nothing of it is loaded.
     pub growth: Option<GrowthOffsets>,
+    /// Whether growth is told by call path; only as a sum otherwise, which costs a fault less.
+    pub growth_paths: bool,
 }
 
 /// Offsets of tracepoint fields, as tracefs gives them.
@@ -291,6 +293,7 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
         ("RSS_MEMBER_OFFSET", growth.member),
         ("RSS_SIZE_OFFSET", growth.size),
         ("SYSCALL_NUMBER_OFFSET", growth.syscall),
+        ("GROWTH_PATHS", u32::from(config.growth_paths)),
     ];
     let entries = [
         (names::TARGETS, sizes.targets),

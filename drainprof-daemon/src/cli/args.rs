@@ -212,6 +212,9 @@ pub(super) struct ObserveArgs {
     /// Growth alone: no profile was asked for, so no probe is put in place.
     #[arg(skip)]
     pub(super) growth_alone: bool,
+    /// Growth as sums of each process, without call paths.
+    #[arg(skip)]
+    pub(super) growth_sums: bool,
     /// Show where the probes would go, and attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -304,6 +307,7 @@ impl ObserveArgs {
             fail_under: None,
             budget: None,
             growth_alone: false,
+            growth_sums: false,
             dry_run: false,
             sites,
             debug_dir: Vec::new(),

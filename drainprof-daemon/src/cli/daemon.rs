@@ -65,6 +65,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
             sample: 1,
             offsets: options::offsets(&host)?,
             growth: None,
+            growth_paths: false,
         },
         library,
         options: observer_options(),
@@ -201,6 +202,7 @@ fn dry_run(config: &Config) -> Result<u8> {
         sample: 1,
         offsets: options::offsets(&host)?,
         growth: None,
+        growth_paths: false,
     };
     let observer_options = ObserverOptions {
         profiles: config.daemon.profiles.clone(),

@@ -13,6 +13,9 @@ pub(super) struct GrowthArgs {
     #[arg(long, value_enum, default_value_t = View::All, value_name = "VIEW",
           conflicts_with = "weight")]
     view: View,
+    /// Follow no call paths: sums alone, which costs a page fault and a system call less.
+    #[arg(long)]
+    no_stacks: bool,
     #[command(flatten)]
     attach: AttachArgs,
 }
@@ -41,10 +44,11 @@ pub(super) fn main(mut args: GrowthArgs) -> Result<u8> {
     super::attach::main(attach_args(args))
 }
 
-fn attach_args(GrowthArgs { view, mut attach }: GrowthArgs) -> AttachArgs {
+fn attach_args(GrowthArgs { view, no_stacks, mut attach }: GrowthArgs) -> AttachArgs {
     let observe = &mut attach.observe;
     // The view of a malloc is a census: beside it, growth is watched where it is asked for.
     observe.growth |= view != View::Allocations;
+    observe.growth_sums = no_stacks;
     observe.growth_alone = observe.profile.is_empty() && observe.level.is_none();
     let is_picture = crate::export::format(&observe.format).is_some_and(|format| format.paths);
     observe.weight = match view {
@@ -71,6 +75,19 @@ mod tests {
         match Cli::try_parse_from(words).unwrap().command {
             Command::Growth(args) => attach_args(args),
             _ => unreachable!(),
+        }
+    }
+
+    /// Sums alone have no call paths that a picture could show.
+    #[test]
+    fn sums_are_no_pictures() {
+        assert!(!parsed(&[]).observe.growth_sums);
+        assert!(parsed(&["--no-stacks"]).observe.growth_sums);
+        let format = |more: &[&str]| crate::cli::options::format(&parsed(more).observe).map(drop);
+        assert!(format(&["--no-stacks"]).is_ok() && format(&["-o", "folded"]).is_ok());
+        for refused in [["-o", "folded"], ["-o", "flamegraph"], ["--level", "stacks"]] {
+            let error = format(&[&["--no-stacks"], &refused[..]].concat()).unwrap_err();
+            assert!(error.to_string().starts_with("--no-stacks"), "{error}");
         }
     }
 

@@ -145,6 +145,7 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         sample: args.sample.unwrap_or(1),
         offsets: offsets(&host)?,
         growth: args.growth.then(|| growth_offsets(&host)).transpose()?,
+        growth_paths: !args.growth_sums,
     };
     let options = ObserverOptions {
         profiles,
@@ -211,6 +212,13 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         return Err(Failure::new(
             code::USAGE,
             format!("--events needs a format with records for them (ndjson), not {}", format.name),
+        )
+        .into());
+    }
+    if args.growth_sums && (format.paths || level(args) == Some(Level::Stacks)) {
+        return Err(Failure::new(
+            code::USAGE,
+            "--no-stacks leaves no call paths for --level stacks, folded or flamegraph: leave it out",
         )
         .into());
     }

@@ -103,7 +103,8 @@ fn try_begins(ctx: &TracePointContext) -> Option<()> {
         _ => return None,
     };
     let regs = growth::user_regs()?;
-    let path = paths::of_user(&regs, target, false);
+    let wanted = config::growth_paths() != 0;
+    let path = if wanted { paths::of_user(&regs, target, false) } else { 0 };
     growth::begin(target, cause, path, 0);
     if let Some(kind) = told {
         growth::record(kind, target, path, &regs);

@@ -1,0 +1,120 @@
+//! `drainprof growth`: what a page fault, a pair of mmap and munmap, and a brk cost while it watches.
+
+use anyhow::Result;
+
+use super::{Known, costs};
+use crate::{
+    growing::{Count, Growth},
+    model::{Benchmark, Bound, Goal},
+    probing::{Probing, Script},
+    rounds::{Effort, Outcome, Variant, interleave},
+    worker::{Sample, Worker},
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "growth",
+    title: "`drainprof growth`: page faults, mappings and the heap",
+    about: "A program with frame pointers, 20 calls deep, touches fresh pages (without huge pages), maps and unmaps \
+            regions of 64 KiB that it never touches, or moves the end of the heap to and fro by a page. `drainprof \
+            growth` sees page faults, changes of resident memory (`kmem:rss_stat`) and the entry and return of five \
+            system calls; with `--no-stacks` it follows no call paths. bpftrace looks at the tracepoints of the one \
+            matter alone (`bench/peers/growth-*.bt`): it counts faults, or sums bytes, by `ustack` or in all. It keeps \
+            neither which pages were touched, nor resident memory, nor what partial unmaps leave.",
+    run,
+};
+
+const STACKS: &str = "drainprof growth";
+const SUMS: &str = "drainprof growth --no-stacks";
+const PEER_STACKS: &str = "bpftrace, by ustack";
+const PEER_SUMS: &str = "bpftrace, in all";
+const PEER_EMPTY: &str = "bpftrace, an empty program";
+
+/// What is measured.
+struct Case {
+    /// What the program is told.
+    what: &'static str,
+    title: &'static str,
+    /// An operation.
+    unit: &'static str,
+    count: Option<Count>,
+    stacks: Script,
+    sums: Script,
+    empty: Option<Script>,
+}
+
+macro_rules! script {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../peers/", $name)))
+    };
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        what: "what=faults",
+        title: "page faults",
+        unit: "page fault",
+        count: Some(Count { at: "/faults/user", each: 1.0 }),
+        stacks: script!("growth-faults.bt"),
+        sums: script!("growth-faults-count.bt"),
+        empty: Some(script!("growth-faults-empty.bt")),
+    },
+    Case {
+        what: "what=maps",
+        title: "pairs of mmap and munmap",
+        unit: "pair of mmap and munmap",
+        count: Some(Count { at: "/mappings/mapped_bytes", each: 65_536.0 }),
+        stacks: script!("growth-maps.bt"),
+        sums: script!("growth-maps-sum.bt"),
+        empty: None,
+    },
+    Case {
+        what: "what=heap",
+        title: "calls of brk",
+        unit: "brk",
+        // It tells by how much the end has moved, which is nothing.
+        count: None,
+        stacks: script!("growth-heap.bt"),
+        sums: script!("growth-heap-sum.bt"),
+        empty: None,
+    },
+];
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    for case in &CASES {
+        measure(case, effort, benchmark)?;
+    }
+    Ok(())
+}
+
+fn measure(case: &Case, effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    let ours = |args| Probing::Growth(Growth { args, count: case.count });
+    let mut variants = vec![
+        Variant::new(STACKS, ours(&[])),
+        Variant::new(SUMS, ours(&["--no-stacks"])),
+        Variant::new(PEER_STACKS, Probing::Tracepoints(case.stacks)),
+        Variant::new(PEER_SUMS, Probing::Tracepoints(case.sums)),
+    ];
+    variants
+        .extend(case.empty.map(|script| Variant::new(PEER_EMPTY, Probing::Tracepoints(script))));
+    let args = [case.what.to_owned(), "depth=20".to_owned(), effort.ms()];
+    let mut workers = [Worker::of_itself("grow_cost", &args)?];
+    let Outcome { mut tables, notes } =
+        interleave(&mut workers, &variants, effort, Sample::per_object)?.remove(0);
+    for (worker, _) in workers {
+        worker.finish()?;
+    }
+    let table = costs(case.title, &format!("ns per {}", case.unit), tables.remove(0));
+    for (name, how) in [(STACKS, ""), (SUMS, ", without stacks")] {
+        let what = format!("drainprof growth adds per {}{how}", case.unit);
+        let goal = Goal::new(&what, "ns", Bound::Stated, table.compared(name));
+        benchmark.goals.push(goal.because(table.why_not(name)));
+    }
+    for (name, ours, how) in [(PEER_STACKS, STACKS, "by ustack"), (PEER_SUMS, SUMS, "in all")] {
+        let what = format!("bpftrace adds {how}, of what drainprof adds; {}", case.title);
+        let goal = Goal::new(&what, "×", Bound::Stated, table.times(name, ours));
+        benchmark.goals.push(goal.because(table.why_not(name).or_else(|| table.why_not(ours))));
+    }
+    benchmark.tables.push(table);
+    benchmark.notes.extend(notes);
+    Ok(())
+}
