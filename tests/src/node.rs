@@ -42,6 +42,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// The text of a configuration in `directory` that looks often, with these profiles alone, and `more` lines of it.
+#[allow(clippy::unnecessary_debug_formatting, reason = "a TOML string has quotes")]
 pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<PathBuf> {
     let own = directory.join("profiles");
     fs::create_dir_all(&own)?;

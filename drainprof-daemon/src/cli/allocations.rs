@@ -32,7 +32,7 @@ pub(super) fn prepare(args: &mut AttachArgs) -> Result<()> {
         return Err(usage("--view allocations is of call paths: leave out --level"));
     }
     options::require_host_pids()?;
-    let (library, named) = options::library(&observe.profile)?;
+    let (library, named) = options::library(&observe.profile, &observe.profile_dir)?;
     let one_in = observe.sample.unwrap_or(Allocations::ONE_IN);
     if let Some(name) = not_a_census(&library, &named) {
         return Err(usage(format!(

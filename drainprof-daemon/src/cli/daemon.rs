@@ -106,7 +106,7 @@ async fn run(setup: Setup, server: Server) -> Result<u8> {
     let result = service.run(asked).await;
     drop(stop);
     match serving.join() {
-        Ok(served) => served?,
+        Ok(outcome) => outcome?,
         Err(_) => anyhow::bail!("the thread that serves has failed"),
     }
     result?;

@@ -135,8 +135,11 @@ pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
         .into());
     }
     let host = LiveHost;
-    let (library, profiles) =
-        if args.growth_alone { Default::default() } else { library(&args.profile, &args.profile_dir)? };
+    let (library, profiles) = if args.growth_alone {
+        Default::default()
+    } else {
+        library(&args.profile, &args.profile_dir)?
+    };
     require_host_pids()?;
     require_privileges()?;
     let config = SessionConfig {

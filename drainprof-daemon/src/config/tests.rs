@@ -330,7 +330,7 @@ fn difference() {
     let applied = new.applied_to(&old);
     assert_eq!(applied.maps, old.maps);
     assert!(applied.store.enabled);
-    assert_eq!(applied.window.length, std::time::Duration::from_secs(120));
+    assert_eq!(applied.window.length, Duration::from_secs(120));
     let same = read("[window]\nlength = \"1m\"\n[maps]\ngranules = 5\n").unwrap();
     assert_eq!(old.difference(&same), [], "the same time, written differently");
 }

@@ -53,7 +53,7 @@ impl Arrivals {
         let mut rest = std::mem::take(&mut self.seen);
         for pid in pids {
             let known = rest.remove(&pid);
-            if let Some(seen) = self.look_at(pid, known, now, &mut changes) {
+            if let Some(seen) = look_at(pid, known, now, &mut changes) {
                 self.seen.insert(pid, seen);
             }
         }
@@ -67,43 +67,43 @@ impl Arrivals {
     pub(super) fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
+}
 
-    fn look_at(
-        &self,
-        pid: u32,
-        known: Option<Seen>,
-        now: Duration,
-        changes: &mut Vec<Change>,
-    ) -> Option<Seen> {
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        if let Some(seen) = known {
-            let same = seen.exe == exe;
-            if same && (exe.is_none() || now.saturating_sub(seen.looked) < AGAIN) {
-                return Some(seen);
-            }
-            if same {
-                return again(pid, seen, now, changes);
-            }
+/// Looks at one process; `None` where it has gone.
+fn look_at(
+    pid: u32,
+    known: Option<Seen>,
+    now: Duration,
+    changes: &mut Vec<Change>,
+) -> Option<Seen> {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    if let Some(seen) = known {
+        let same = seen.exe == exe;
+        if same && (exe.is_none() || now.saturating_sub(seen.looked) < AGAIN) {
+            return Some(seen);
         }
-        match Process::open(pid) {
-            Ok(process) => {
-                let objects = objects(&process);
-                let start_time = process.start_time;
-                changes.push(Change::Came(process, objects));
-                // Spread over the time, so that those that were there at the start are not all due at once.
-                let early = AGAIN.mul_f64(f64::from(pid % 16) / 16.0);
-                Some(Seen { exe, start_time, objects, looked: now.saturating_sub(early) })
-            }
-            Err(TargetError::NoSuchProcess { .. } | TargetError::Ended { .. }) => None,
-            // What cannot be a target now can become one only by executing a program.
-            Err(_) => Some(Seen { exe, start_time: 0, objects: 0, looked: now }),
+        if same {
+            return Some(again(pid, seen, now, changes));
         }
+    }
+    match Process::open(pid) {
+        Ok(process) => {
+            let objects = objects(&process);
+            let start_time = process.start_time;
+            changes.push(Change::Came(process, objects));
+            // Spread over the time, so that those that were there at the start are not all due at once.
+            let early = AGAIN.mul_f64(f64::from(pid % 16) / 16.0);
+            Some(Seen { exe, start_time, objects, looked: now.saturating_sub(early) })
+        }
+        Err(TargetError::NoSuchProcess { .. } | TargetError::Ended { .. }) => None,
+        // What cannot be a target now can become one only by executing a program.
+        Err(_) => Some(Seen { exe, start_time: 0, objects: 0, looked: now }),
     }
 }
 
 /// Looks at a process again that still executes the same program.
-fn again(pid: u32, seen: Seen, now: Duration, changes: &mut Vec<Change>) -> Option<Seen> {
-    let Ok(process) = Process::open(pid) else { return Some(Seen { looked: now, ..seen }) };
+fn again(pid: u32, seen: Seen, now: Duration, changes: &mut Vec<Change>) -> Seen {
+    let Ok(process) = Process::open(pid) else { return Seen { looked: now, ..seen } };
     let seen_objects = seen.objects;
     let objects = objects(&process);
     let start_time = process.start_time;
@@ -112,7 +112,7 @@ fn again(pid: u32, seen: Seen, now: Duration, changes: &mut Vec<Change>) -> Opti
     } else if objects != seen_objects {
         changes.push(Change::Mapped(process, objects));
     }
-    Some(Seen { start_time, objects, looked: now, ..seen })
+    Seen { start_time, objects, looked: now, ..seen }
 }
 
 /// A number for a process's executable, root directory, and the set of objects that it has mapped; 0 where that cannot

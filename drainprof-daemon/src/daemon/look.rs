@@ -48,18 +48,19 @@ impl Service {
             .iter()
             .map(|(id, snapshot)| (*id, Report::build(snapshot, &options)))
             .collect();
-        self.count_ended(&reports);
+        let ended = self.count_ended(&reports);
         for (pid, (level, reason)) in turns {
-            match level {
-                Some(level) => self.attach_again(pid, level, reason),
-                None => {
-                    let unix_ms = self.unix_ms();
-                    if let Some(tracked) = self.tracked.get_mut(&pid) {
-                        tracked.turn(None, reason, unix_ms);
-                    }
-                }
+            if let Some(level) = level {
+                // Before the old one is forgotten: probes that are in place stay where the level is the same.
+                self.attach_again(pid, level, reason);
+                continue;
+            }
+            let unix_ms = self.unix_ms();
+            if let Some(tracked) = self.tracked.get_mut(&pid) {
+                tracked.turn(None, reason, unix_ms);
             }
         }
+        self.forget(&ended);
         self.judge(seconds, &snapshots, &reports, pressure);
         self.open_windows();
         self.tell(pressure, &reports);
@@ -97,8 +98,8 @@ impl Service {
         }
     }
 
-    /// Adds the counts of what has ended to the sums, and forgets it.
-    fn count_ended(&mut self, reports: &[(u64, Report)]) {
+    /// Adds the counts of what has ended to the sums; returns which targets that were, by their kernel sides.
+    fn count_ended(&mut self, reports: &[(u64, Report)]) -> BTreeMap<u64, Vec<u32>> {
         let mut ended: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for (id, report) in reports {
             let losing = self.losing.entry(*id).or_default();
@@ -112,6 +113,11 @@ impl Service {
             }
         }
         self.left.clear();
+        ended
+    }
+
+    /// Forgets what was counted.
+    fn forget(&mut self, ended: &BTreeMap<u64, Vec<u32>>) {
         let is_over =
             |id: u64, target: u32| ended.get(&id).is_some_and(|targets| targets.contains(&target));
         for gone in self.pool.tidy(is_over) {

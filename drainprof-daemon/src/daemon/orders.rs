@@ -20,7 +20,7 @@ const LISTED_WINDOWS: u32 = 1_000;
 
 impl Service {
     /// Answers one who asks. What takes time is answered by a task of its own.
-    pub(super) async fn answer(&mut self, asked: Asked) {
+    pub(super) fn answer(&mut self, asked: Asked) {
         let Asked { request, answer } = asked;
         let result = match request {
             Request::State => {
@@ -321,10 +321,8 @@ impl Service {
             some => format!("changed: {}", names(some)),
         };
         if !later.is_empty() {
-            told.push_str(&format!(
-                "; applies when the daemon is started again: {}",
-                names(&later)
-            ));
+            told.push_str("; applies when the daemon is started again: ");
+            told.push_str(&names(&later));
         }
         let level_before: Level = self.config.daemon.level;
         let selects_anew = self.config.select != new.select

@@ -4,6 +4,8 @@
 //! Some tables of a kernel side never give an entry back. So it takes newcomers only until they are three quarters
 //! full; then a new one is loaded for these, and the old one goes with the last of its processes.
 
+use std::collections::BTreeSet;
+
 use crate::{
     account::Snapshot,
     bpf::{Detaching, Leftover, SessionConfig},
@@ -23,7 +25,8 @@ pub(super) struct Kernel {
     pub(super) level: Level,
     /// What sees.
     pub(super) observer: Observer,
-    /// Whether it knows other profiles than are in force: it takes no newcomers.
+    /// Whether it takes no newcomers: it knows other profiles than are in force, or a process is to be observed anew whose
+    /// probes are on their way out.
     stale: bool,
 }
 
@@ -36,6 +39,8 @@ pub(super) struct Pool {
     next: u64,
     leftover: Leftover,
     detaching: Vec<Detaching>,
+    /// Processes whose probes are on their way out of a kernel side: there, they would count twice now.
+    leaving: BTreeSet<(u64, u32)>,
 }
 
 impl Pool {
@@ -50,6 +55,7 @@ impl Pool {
             next: 1,
             leftover: Leftover::default(),
             detaching: Vec::new(),
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -106,7 +112,13 @@ impl Pool {
 
     /// Has a process observed: its probes are in place and count when this returns.
     pub(super) fn add(&mut self, pid: u32, level: Level) -> Result<(), ObserveError> {
-        let id = self.prepare(level)?;
+        let mut id = self.prepare(level)?;
+        if self.leaving.contains(&(id, pid)) {
+            if let Some(kernel) = self.kernels.iter_mut().find(|kernel| kernel.id == id) {
+                kernel.stale = true;
+            }
+            id = self.prepare(level)?;
+        }
         match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
             Some(kernel) => kernel.observer.add(pid, false),
             None => Ok(()),
@@ -182,7 +194,9 @@ impl Pool {
     pub(super) fn tidy(&mut self, is_over: impl Fn(u64, u32) -> bool) -> Vec<u64> {
         for kernel in &mut self.kernels {
             let id = kernel.id;
-            self.leftover.add(kernel.observer.forget(|target| is_over(id, target)));
+            let (leftover, pids) = kernel.observer.forget(|target| is_over(id, target));
+            self.leftover.add(leftover);
+            self.leaving.extend(pids.into_iter().map(|pid| (id, pid)));
         }
         let mut gone = Vec::new();
         let mut kept = Vec::with_capacity(self.kernels.len());
@@ -197,8 +211,10 @@ impl Pool {
         }
         self.kernels = kept;
         self.detaching.retain(|detaching| !detaching.is_over());
-        if self.detaching.is_empty() && !self.leftover.is_empty() {
-            self.detaching.push(std::mem::take(&mut self.leftover).detach());
+        match (self.detaching.is_empty(), self.leftover.is_empty()) {
+            (true, true) => self.leaving.clear(),
+            (true, false) => self.detaching.push(std::mem::take(&mut self.leftover).detach()),
+            (false, _) => {}
         }
         gone
     }

@@ -72,7 +72,7 @@ pub type Reread = Box<dyn FnMut() -> Result<(Config, Library), String>>;
 pub enum ServiceError {
     /// The kernel side cannot be loaded.
     #[error(transparent)]
-    Observe(#[from] ObserveError),
+    Observe(Box<ObserveError>),
     /// A signal cannot be waited for, or a thread cannot be started.
     #[error("cannot {step}")]
     System {
@@ -144,7 +144,7 @@ impl Service {
         options.profiles.clone_from(&config.daemon.profiles);
         let level = config.daemon.level;
         let mut pool = Pool::new(session, library, options);
-        pool.prepare(level)?;
+        pool.prepare(level).map_err(|error| ServiceError::Observe(Box::new(error)))?;
         let own_exe = std::fs::read_link("/proc/self/exe").ok();
         let own_exe = own_exe.map(|exe| exe.to_string_lossy().into_owned());
         let (keeper, next_window) = match setup.history {
@@ -231,7 +231,7 @@ impl Service {
                 }
                 _ = discover.tick() => self.discover(),
                 _ = look.tick() => self.look().await,
-                Some(asked) = requests.recv() => self.answer(asked).await,
+                Some(asked) = requests.recv() => self.answer(asked),
                 Some(ended) = self.windows.join_next(), if !self.windows.is_empty() => {
                     if let Ok((record, ended)) = ended {
                         self.window_ended(record, ended);

@@ -144,21 +144,21 @@ mod tests {
                 (closed + one.granules.closed, open + one.granules.open_now)
             });
         assert!(closed > 0);
-        let closes = |counts: &[Counts]| -> u64 {
+        let ends = |counts: &[Counts]| -> u64 {
             counts.iter().map(|one| one.drainable + one.pinned + one.unknown).sum()
         };
         let open_now = |counts: &[Counts]| -> u64 { counts.iter().map(|one| one.open_now).sum() };
         let mut sums = Sums::new(100);
         let svc = labels("svc");
         let now = sums.with([(&svc, target)].into_iter());
-        assert_eq!((closes(&now), open_now(&now)), (closed, open));
+        assert_eq!((ends(&now), open_now(&now)), (closed, open));
         assert!(now.iter().all(|one| one.processes == 1));
         sums.add(&svc, target);
         let gone = sums.with(std::iter::empty());
-        assert_eq!((closes(&gone), open_now(&gone)), (closed, 0));
+        assert_eq!((ends(&gone), open_now(&gone)), (closed, 0));
         assert!(gone.iter().all(|one| one.processes == 0 && one.retained_granules.is_none()));
         let both = sums.with([(&svc, target)].into_iter());
-        assert_eq!((closes(&both), open_now(&both)), (2 * closed, open));
+        assert_eq!((ends(&both), open_now(&both)), (2 * closed, open));
         assert_eq!(both.len(), now.len());
         let hits: u64 = target.probes.iter().map(|probe| probe.entries + probe.returns).sum();
         assert_eq!(both.iter().map(|one| one.hits).sum::<u64>(), 2 * hits);

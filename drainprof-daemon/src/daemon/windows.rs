@@ -86,8 +86,7 @@ impl Window {
             .arg(format!("{:.3}s", record.seconds))
             .args(["--level", options.level.name()])
             .arg("--budget")
-            .arg(format!("{:.4}", options.budget))
-;
+            .arg(format!("{:.4}", options.budget));
         for directory in &options.directories {
             command.arg("--profile-dir").arg(directory);
         }
@@ -196,6 +195,7 @@ mod tests {
     use super::*;
     use crate::report::{Options, samples};
 
+    #[allow(clippy::unnecessary_wraps, reason = "as the wait for it gives it")]
     fn exited(code: i32) -> io::Result<ExitStatus> {
         Ok(ExitStatus::from_raw(code << 8))
     }

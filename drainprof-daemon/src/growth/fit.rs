@@ -193,6 +193,7 @@ mod tests {
 
     /// The floor of a saw-tooth does not move, though the means of its parts do.
     #[test]
+    #[allow(clippy::float_cmp, reason = "differences of equal numbers are exactly 0")]
     fn floors() {
         let points: Vec<At> = (0..900).map(|n| (f64::from(n), 7.0 + f64::from(n % 37))).collect();
         assert_eq!(Changes::of_floor(&points).unwrap().interval(), [0.0, 0.0]);

@@ -18,18 +18,20 @@ impl Observer {
     }
 
     /// Forgets targets that have ended: `is_over` says which may be forgotten, of those by their numbers. Their
-    /// probes are handed out where no other target has their process.
-    pub fn forget(&mut self, is_over: impl Fn(u32) -> bool) -> Leftover {
+    /// probes are handed out where no other target has their process, with the processes that they are in.
+    pub fn forget(&mut self, is_over: impl Fn(u32) -> bool) -> (Leftover, Vec<u32>) {
         let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.targets)
             .into_iter()
             .partition(|target| target.ended.is_some() && is_over(target.target));
         self.targets = kept;
         let mut leftover = Leftover::default();
+        let mut pids = Vec::new();
         for target in gone {
             if self.targets.iter().any(|kept| kept.pid == target.pid) {
                 continue;
             }
             leftover.add(self.session.take_probes(target.pid));
+            pids.push(target.pid);
             self.placed.retain(|placed| placed.pid != Some(target.pid));
         }
         let targets = &self.targets;
@@ -41,7 +43,7 @@ impl Observer {
         };
         self.series.retain(|series, _| is_known(*series));
         self.curves.retain(|series, _| is_known(*series));
-        leftover
+        (leftover, pids)
     }
 
     /// Forgets what was read of ELF files; what is needed again is read again.

@@ -164,6 +164,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as for every row")]
     fn other(_: &u8) -> u8 {
         255
     }

@@ -69,7 +69,7 @@ struct Row {
 type Wanted = [bool; 6];
 
 impl Row {
-    fn new(labels: &Labels, allocator: Option<(&str, &str)>, wanted: &Wanted) -> Self {
+    fn new(labels: &Labels, allocator: Option<(&str, &str)>, wanted: Wanted) -> Self {
         let optional = |text: &Option<String>| text.as_deref().map(shown).unwrap_or_default();
         let (profile, kind) = allocator.unwrap_or_default();
         let mut place = [
@@ -154,7 +154,7 @@ impl Metrics {
     /// Takes in a state. Doing so twice changes nothing. No state should be left out: what happens in between is not
     /// lost, but a label set whose counts are gone from the state takes with it what was not seen.
     pub fn observe(&mut self, state: &NodeState) {
-        let wanted = &self.wanted;
+        let wanted = self.wanted;
         self.counts.observe(state.counts.iter().map(|one| count_reading(one, wanted)).collect());
         self.faults.observe(state.targets.iter().map(|one| fault_reading(one, wanted)).collect());
         self.lost.observe(state.losses.iter().map(loss_reading).collect());
@@ -258,7 +258,7 @@ fn source(counts: &Counts) -> CountsSource {
     (counts.labels.clone(), counts.profile.clone(), counts.kind.clone())
 }
 
-fn count_reading(counts: &Counts, wanted: &Wanted) -> Reading<CountsSource, Row, 8> {
+fn count_reading(counts: &Counts, wanted: Wanted) -> Reading<CountsSource, Row, 8> {
     let nanos = (counts.cost_seconds.max(0.0) * 1e9).round();
     Reading {
         source: source(counts),
@@ -280,7 +280,7 @@ fn count_reading(counts: &Counts, wanted: &Wanted) -> Reading<CountsSource, Row,
     }
 }
 
-fn fault_reading(target: &NodeTarget, wanted: &Wanted) -> Reading<ProcessSource, Row, 2> {
+fn fault_reading(target: &NodeTarget, wanted: Wanted) -> Reading<ProcessSource, Row, 2> {
     Reading {
         source: (target.pid, target.start_time),
         row: Row::new(&target.labels, None, wanted),

@@ -48,11 +48,12 @@ async fn garbage_is_answered_once() {
     let running = Running::start(Limits::default(), None, true);
     let socket = running.socket();
     blocking(move || {
+        let long = vec![b'['; 70_000];
         let garbage: [&[u8]; 4] = [
             b"GET / HTTP/1.1\r\n",
             b"\xff\xfe\n",
             b"{\"request\":\"report\",\"pid\":1,\"more\":1}\n",
-            &[b'['; 70_000],
+            &long,
         ];
         for bytes in garbage {
             let mut stream = UnixStream::connect(&socket).unwrap();

@@ -167,7 +167,7 @@ fn later_version() {
         assert!(refused.to_string().contains("use the later drainprof"), "{refused}");
     }
     assert_eq!(fs::read(&options.path).unwrap(), bytes);
-    assert_eq!(aside(&options), [PathBuf::new(); 0]);
+    assert_eq!(aside(&options), Vec::<PathBuf>::new());
 }
 
 /// A trigger from elsewhere does not run.
