@@ -99,9 +99,13 @@ impl Process {
     /// Writes a line to its stdin.
     pub fn send_line(&mut self, line: &str) -> Result<()> {
         let stdin = self.child.stdin.as_mut().context("the child's stdin is piped")?;
-        writeln!(stdin, "{line}")
-            .and_then(|()| stdin.flush())
-            .with_context(|| format!("{} does not read its stdin any more", self.name))
+        // In one piece: whoever ends at the first byte closes its end before a second one comes.
+        let sent = stdin.write_all(format!("{line}\n").as_bytes()).and_then(|()| stdin.flush());
+        sent.with_context(|| {
+            let ended = self.child.try_wait().ok().flatten();
+            let ended = ended.map_or_else(|| "it runs".to_owned(), |status| status.to_string());
+            format!("{} does not read its stdin any more ({ended})", self.name)
+        })
     }
 
     /// Waits for a line on stdout that begins with `prefix`, and returns the line.
