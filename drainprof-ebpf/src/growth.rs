@@ -151,20 +151,17 @@ pub(crate) fn fault(target: TargetValue, cause: Cause, address: u64, error: u64)
 #[inline(never)]
 pub(crate) extern "C" fn growth_touch(target: u32, address: u64, whole: u32) -> u32 {
     let key = RegionKey { target, reserved: 0, region: address / REGION };
-    let pages = match maps::TOUCHED.get_ptr_mut(&key) {
-        Some(pages) => pages,
-        None => {
-            let none = RegionPages { words: [0; REGION_WORDS] };
-            // Another CPU may be first; then it is there.
-            let _ = maps::TOUCHED.insert(&key, &none, BPF_NOEXIST);
-            match maps::TOUCHED.get_ptr_mut(&key) {
-                Some(pages) => pages,
-                None => {
-                    losses::count(Loss::GrowthPagesFull);
-                    return 0;
-                }
-            }
-        }
+    let pages = if let Some(pages) = maps::TOUCHED.get_ptr_mut(&key) {
+        pages
+    } else {
+        let none = RegionPages { words: [0; REGION_WORDS] };
+        // Another CPU may be first; then it is there.
+        let _ = maps::TOUCHED.insert(&key, &none, BPF_NOEXIST);
+        let Some(pages) = maps::TOUCHED.get_ptr_mut(&key) else {
+            losses::count(Loss::GrowthPagesFull);
+            return 0;
+        };
+        pages
     };
     let words: *mut u64 = pages.cast();
     // SAFETY: map memory; the index is masked to the array's length.
