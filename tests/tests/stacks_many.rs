@@ -39,7 +39,8 @@ fn a_thousand_sites() -> Result<()> {
         }
         let own = &traced.outcome.report()["self"];
         let (peak, maps) = (number(&own["peak_rss_bytes"])?, number(&own["map_bytes"])?);
-        assert!(peak < 144 * MIB, "{own}");
+        // A third of it is the program itself, where it is built without optimisation.
+        assert!(peak < 192 * MIB, "{own}");
         assert!(maps < 144 * MIB, "{own}");
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! What a running daemon shows, and how it is asked: metrics and an API over HTTP, a control socket for the command
 //! line, OTLP, and word to systemd.
 //!
-//! The daemon's loop owns all that it knows. It publishes a [`NodeState`](crate::node::NodeState) through a watch
-//! channel and takes [`Asked`](crate::node::Asked) from a bounded channel; nothing here can make it wait. Whoever
+//! The daemon's loop owns all that it knows. It publishes a [`NodeState`] through a watch
+//! channel and takes [`Asked`] from a bounded channel; nothing here can make it wait. Whoever
 //! connects is bounded: in number, in bytes, in time.
 
 mod control;
