@@ -210,8 +210,7 @@ fn dry_run(config: &Config) -> Result<u8> {
         ..observer_options()
     };
     let mut observer = Observer::new(&session, library(config)?, observer_options)?;
-    let own = std::fs::read_link("/proc/self/exe").ok();
-    let selector = Selector::new(&config.select, own.map(|own| own.to_string_lossy().into_owned()));
+    let selector = Selector::of_this_process(&config.select);
     let mut out = std::io::stdout().lock();
     let mut unwatched: BTreeMap<String, u64> = BTreeMap::new();
     let mut watched = 0_u32;

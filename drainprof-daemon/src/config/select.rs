@@ -63,6 +63,13 @@ impl Selector {
         Self { rules: select.rules.clone(), own_exe, includes }
     }
 
+    /// By these rules; never what runs this process's own executable.
+    #[must_use]
+    pub fn of_this_process(select: &Select) -> Self {
+        let own = std::fs::read_link("/proc/self/exe").ok();
+        Self::new(select, own.map(|own| own.to_string_lossy().into_owned()))
+    }
+
     /// Whether the process is watched, and if not, why.
     pub fn selects(&self, facts: &Facts<'_>) -> Result<(), Why> {
         if self.own_exe.as_deref() == Some(facts.exe) {

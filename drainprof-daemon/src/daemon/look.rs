@@ -206,6 +206,7 @@ impl Service {
         let losses = self.losses();
         let listed = losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
         let map_bytes = reports.iter().map(|(_, report)| report.self_use.map_bytes).sum();
+        let own = own_use(map_bytes);
         let state = NodeState {
             schema: SCHEMA.to_owned(),
             tool: Tool {
@@ -219,8 +220,8 @@ impl Service {
             complete: Health::from_names(&listed).complete(),
             losses,
             self_use: SelfUse {
-                cpu_ratio: Some(own_use(map_bytes).cpu_seconds / self.seconds().max(1e-9)),
-                ..own_use(map_bytes)
+                cpu_ratio: Some(own.cpu_seconds / self.seconds().max(1e-9)),
+                ..own
             },
             pressure,
             targets: self

@@ -195,13 +195,13 @@ impl Service {
         let dsr = |target: &crate::node::NodeTarget| {
             target.allocators.iter().filter_map(|one| one.dsr).fold(f64::INFINITY, f64::min)
         };
-        let firing = |target: &crate::node::NodeTarget| {
+        let is_quiet = |target: &crate::node::NodeTarget| {
             !target.alerts.iter().any(|alert| alert.state == crate::node::AlertState::Firing)
         };
         let worst = state
             .targets
             .iter()
-            .min_by(|a, b| (firing(a)).cmp(&firing(b)).then(dsr(a).total_cmp(&dsr(b))));
+            .min_by(|a, b| (is_quiet(a)).cmp(&is_quiet(b)).then(dsr(a).total_cmp(&dsr(b))));
         let Some(worst) = worst else {
             tracing::warn!("SIGUSR1: no process is watched, so no window opens");
             return;
@@ -340,9 +340,7 @@ impl Service {
 
     /// Decides anew who is watched, and how.
     fn select_anew(&mut self, library: crate::profile::Library) -> Result<(), String> {
-        let own_exe = std::fs::read_link("/proc/self/exe").ok();
-        let own_exe = own_exe.map(|exe| exe.to_string_lossy().into_owned());
-        self.selector = Selector::new(&self.config.select, own_exe);
+        self.selector = Selector::of_this_process(&self.config.select);
         for pid in self.tracked.keys().copied().collect::<Vec<_>>() {
             self.pool.release(pid);
             if let Some(tracked) = self.tracked.remove(&pid) {

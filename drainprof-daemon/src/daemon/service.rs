@@ -145,8 +145,6 @@ impl Service {
         let level = config.daemon.level;
         let mut pool = Pool::new(session, library, options);
         pool.prepare(level).map_err(|error| ServiceError::Observe(Box::new(error)))?;
-        let own_exe = std::fs::read_link("/proc/self/exe").ok();
-        let own_exe = own_exe.map(|exe| exe.to_string_lossy().into_owned());
         let (keeper, next_window) = match setup.history {
             Some(mut writer) => {
                 let next = writer.next_window_id();
@@ -164,7 +162,7 @@ impl Service {
         let (publish, state) = watch::channel(Arc::new(nothing()));
         let service = Self {
             policy: policy(&config),
-            selector: Selector::new(&config.select, own_exe),
+            selector: Selector::of_this_process(&config.select),
             pool,
             arrivals: Arrivals::default(),
             waiting: VecDeque::new(),
