@@ -45,17 +45,19 @@
 #if __has_include(<sys/sdt.h>)
 #include <sys/sdt.h>
 #else
+/* As there: an argument's size in bytes, negative for what has a sign. */
+#define USDT_SIZE(a) "n"((__typeof__(a))-1 < (__typeof__(a))1 ? -(int)sizeof(a) : (int)sizeof(a))
 #define DTRACE_PROBE1(provider, name, a)                                                           \
-    __asm__ volatile(USDT_NOTE(#provider, #name, USDT_SEMAPHORE_OF(provider, name), "8@%0")        \
-                     : : "nor"((unsigned long)(a)))
+    __asm__ volatile(USDT_NOTE(#provider, #name, USDT_SEMAPHORE_OF(provider, name), "%c1@%0")      \
+                     : : "nor"(a), USDT_SIZE(a))
 #define DTRACE_PROBE2(provider, name, a, b)                                                        \
-    __asm__ volatile(                                                                              \
-        USDT_NOTE(#provider, #name, USDT_SEMAPHORE_OF(provider, name), "8@%0 8@%1")                \
-        : : "nor"((unsigned long)(a)), "nor"((unsigned long)(b)))
+    __asm__ volatile(USDT_NOTE(#provider, #name, USDT_SEMAPHORE_OF(provider, name),                \
+                               "%c2@%0 %c3@%1")                                                    \
+                     : : "nor"(a), "nor"(b), USDT_SIZE(a), USDT_SIZE(b))
 #define DTRACE_PROBE3(provider, name, a, b, c)                                                     \
-    __asm__ volatile(                                                                              \
-        USDT_NOTE(#provider, #name, USDT_SEMAPHORE_OF(provider, name), "8@%0 8@%1 8@%2")           \
-        : : "nor"((unsigned long)(a)), "nor"((unsigned long)(b)), "nor"((unsigned long)(c)))
+    __asm__ volatile(USDT_NOTE(#provider, #name, USDT_SEMAPHORE_OF(provider, name),                \
+                               "%c3@%0 %c4@%1 %c5@%2")                                             \
+                     : : "nor"(a), "nor"(b), "nor"(c), USDT_SIZE(a), USDT_SIZE(b), USDT_SIZE(c))
 #endif
 
 #endif

@@ -278,12 +278,10 @@ fn enter(series: u32, id: u64, old: Place, word: u64) -> bool {
     if !place.change(word) {
         return false;
     }
-    if place_of::slot(place.raw) != NO_SLOT {
-        return true;
-    }
-    // User space may have removed the id in this instant (it does so only with ids without a slot), and the
-    // kernel have given its entry to another id. A word that names a slot is nobody else's.
-    if slots::place(series, id).is_some_and(|found| found.raw == word) {
+    // The entry may have been removed in this instant, and given to another id: user space removes ids without a slot,
+    // and a slot that was not this id's may have been read from an entry that was another's by then. (Not by its word,
+    // which others may have replaced since: this generation is known to all from the change on.)
+    if slots::place(series, id).is_some_and(|found| found.at == place.at) {
         return true;
     }
     place.put_back(word);

@@ -64,8 +64,8 @@ pub(crate) enum Found {
     Unfollowed(Place),
     /// Its slot and state word.
     Slot(Place, *mut Slot, u64),
-    /// It is closed, and its slot is leaving the index in this instant. Nobody need wait for that: who begins
-    /// the next generation puts another slot there.
+    /// It is closed, and its slot is leaving the index in this instant, or has been given back already while whoever
+    /// detached it was preempted. Nobody need wait for that: who begins the next generation puts another slot there.
     Left(Place),
     /// User space is about to remove it from the index: it was closed and empty.
     Retiring,
@@ -87,12 +87,10 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
     // SAFETY: map memory. The slot says itself whose it is: a word read from an index entry that was
     // deleted and recycled at this instant is recognised.
     unsafe {
-        if (*slot).id != id || (*slot).series != series {
-            return Found::Changing;
-        }
+        let is_it = (*slot).id == id && (*slot).series == series;
         let seen = atomic::load(&raw const (*slot).state);
-        if seen & state::USED == 0 {
-            return Found::Changing;
+        if !is_it || seen & state::USED == 0 {
+            return stale(series, id, Place { at, raw: word, word });
         }
         if seen & state::DETACHED != 0 {
             return Found::Left(Place { at, raw: word, word });
@@ -102,6 +100,17 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
         }
         let now = place_of::slot_word(index, state::generation(seen));
         Found::Slot(Place { at, raw: word, word: now }, slot, seen)
+    }
+}
+
+/// The index names a slot that is not in this id's service. If it goes on naming it, then that is where a closed
+/// generation was: whoever detached the slot has not yet put another word there, and its last object has gone since.
+/// To wait for that program, which may be preempted, would lose the event.
+#[inline(always)]
+fn stale(series: u32, id: u64, seen: Place) -> Found {
+    match place(series, id) {
+        Some(again) if again.at == seen.at && again.raw == seen.raw => Found::Left(seen),
+        _ => Found::Changing,
     }
 }
 

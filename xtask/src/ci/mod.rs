@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::tally::Tally;
-use crate::{ebpf, test, work};
+use crate::{ebpf, setup, test, work};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -49,6 +49,14 @@ const CHECKS: [Check; 10] = [
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = work::root()?;
     let mut failed = Tally::default();
+    if !args.checks_only {
+        // First: clippy builds the tests' own programs, and what they are built from is kept for the tests.
+        let wanted = setup::Args { real: args.real, ..setup::Args::default() };
+        if let Err(error) = setup::run(&wanted) {
+            eprintln!("xtask ci: setup: {error:#}");
+            failed.add(Tally::failure("setup".to_owned()));
+        }
+    }
     for (name, check) in CHECKS {
         work::step(format!("ci: {name}"));
         if let Err(error) = check(&root) {
