@@ -34,14 +34,23 @@ pub struct Daemon {
     port: u16,
 }
 
-/// A daemon watches the whole machine, the programs of other tests included: whoever holds this has it to itself.
+/// A daemon watches all of these tests' own programs, those of other tests included: whoever holds this has them to
+/// itself.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     // A test that failed has nothing to do with the next one.
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The text of a configuration in `directory` that looks often, with these profiles alone, and `more` lines of it.
+/// The line that keeps a daemon from everything but these tests' own programs, behind rules of a test's own.
+#[must_use]
+pub fn own_programs(rules: &str) -> String {
+    let own = environment::targets().join("*");
+    format!("select.rules = [{rules}{{ action = \"include\", exe = {own:?} }}]")
+}
+
+/// The text of a configuration in `directory` that looks often, at these tests' own programs, with these profiles alone,
+/// and `more` lines of it.
 #[allow(clippy::unnecessary_debug_formatting, reason = "a TOML string has quotes")]
 pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<PathBuf> {
     let own = directory.join("profiles");
@@ -52,6 +61,7 @@ pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<Path
             .with_context(|| format!("cannot copy the profile {from}"))?;
     }
     let path = directory.join("drainprof.toml");
+    let own_programs = if more.contains("select.rules") { String::new() } else { own_programs("") };
     let text = format!(
         "daemon.profile_directories = [{own:?}]\n\
          daemon.interval = \"200ms\"\n\
@@ -60,6 +70,7 @@ pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<Path
          listen.address = \"127.0.0.1:0\"\n\
          listen.control = {control:?}\n\
          store.path = {store:?}\n\
+         {own_programs}\n\
          {more}\n",
         kill = directory.join("kill"),
         control = directory.join("control.sock"),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs};
 use anyhow::Result;
 use drainprof_tests::{
     environment::requires_root,
-    node::{Daemon, alone, sum, target},
+    node::{Daemon, alone, own_programs, sum, target},
     target::{Finished, Target},
 };
 use serde_json::Value;
@@ -117,8 +117,8 @@ fn selection() -> Result<()> {
         return Ok(());
     }
     let _alone = alone();
-    let rules = "select.rules = [{ action = \"exclude\", exe = \"*/slab\" }]";
-    let daemon = Daemon::start(&["arena", "slab"], rules)?;
+    let rules = own_programs("{ action = \"exclude\", exe = \"*/slab\" }, ");
+    let daemon = Daemon::start(&["arena", "slab"], &rules)?;
     let slab = Target::start("slab", &[])?;
     let sweep = Target::start("psweep", &["closes=10"])?;
     daemon.attached(&[sweep.pid()])?;

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
     environment::{self, requires_root},
-    node::{Daemon, alone, target},
+    node::{Daemon, alone, own_programs, target},
     paths::{shown, steps},
     process::Process,
     target::Target,
@@ -209,10 +209,8 @@ fn reload() -> Result<()> {
     let said = daemon.process().expect_err_containing("the configuration in force is kept")?;
     assert!(said.contains("rulez"), "{said}");
     daemon.attached(&[pid])?;
-    fs::write(
-        &file,
-        format!("{text}\nselect.rules = [{{ action = \"exclude\", exe = \"*/routing\" }}]\n"),
-    )?;
+    let without = own_programs("{ action = \"exclude\", exe = \"*/routing\" }, ");
+    fs::write(&file, text.replace(&own_programs(""), &without))?;
     daemon.process().signal(Signal::SIGHUP)?;
     daemon.process().expect_err_containing("changed: select.rules")?;
     daemon.until("it is not watched any more", |state| target(state, pid).is_none())?;
