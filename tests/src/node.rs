@@ -126,31 +126,17 @@ impl Daemon {
 
     /// What it answers to `GET path`: status and body.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+        get(self.port, path)
     }
 
     /// What it answers to `POST path` with a JSON body.
     pub fn post(&self, path: &str, body: &str) -> Result<(u16, String)> {
-        self.ask(&format!(
+        let request = format!(
             "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
-        ))
-    }
-
-    fn ask(&self, request: &str) -> Result<(u16, String)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(deadline()))?;
-        stream.write_all(request.as_bytes())?;
-        let mut answer = Vec::new();
-        stream.take(MOST).read_to_end(&mut answer)?;
-        let answer = String::from_utf8(answer)?;
-        let (head, body) =
-            answer.split_once("\r\n\r\n").context("the answer has no end of its head")?;
-        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
-        let status = status.with_context(|| format!("no status in {head:?}"))?;
-        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-        Ok((status, if chunked { unchunked(body) } else { body.to_owned() }))
+        );
+        ask(self.port, &request)
     }
 
     /// Its state now.
@@ -202,6 +188,26 @@ impl Daemon {
         self.process.wait()?;
         Ok(self.directory)
     }
+}
+
+/// What a server on a loopback port answers to `GET path`: status and body.
+pub fn get(port: u16, path: &str) -> Result<(u16, String)> {
+    ask(port, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+}
+
+fn ask(port: u16, request: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(deadline()))?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(MOST).read_to_end(&mut answer)?;
+    let answer = String::from_utf8(answer)?;
+    let (head, body) =
+        answer.split_once("\r\n\r\n").context("the answer has no end of its head")?;
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let status = status.with_context(|| format!("no status in {head:?}"))?;
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    Ok((status, if chunked { unchunked(body) } else { body.to_owned() }))
 }
 
 /// The process `pid` in a state.
