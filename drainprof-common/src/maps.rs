@@ -75,6 +75,12 @@ pub struct TargetValue {
 pub const TARGET_WORDS: usize = 1024;
 /// Entries of `SERIES_WORDS`; a power of two.
 pub const SERIES_WORDS: usize = 1024;
+/// Entries of the index of granule ids, where there is room for so many granules: closed ids are remembered for a while,
+/// so that a second close is recognised.
+#[must_use]
+pub const fn index_entries(granules: u32) -> u32 {
+    granules.saturating_mul(2).saturating_add(65_536)
+}
 /// Entries of `GRANULE_WORDS`; a power of two.
 pub const GRANULE_WORDS: usize = 8192;
 /// Entries of `HIST_WORDS`; a power of two.

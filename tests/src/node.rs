@@ -55,6 +55,7 @@ pub fn own_programs(rules: &str) -> String {
 pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<PathBuf> {
     let own = directory.join("profiles");
     fs::create_dir_all(&own)?;
+    fs::create_dir_all(directory.join("store"))?;
     for name in profiles {
         let from = environment::profile(name);
         fs::copy(&from, own.join(format!("{name}.toml")))
@@ -74,7 +75,7 @@ pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<Path
          {more}\n",
         kill = directory.join("kill"),
         control = directory.join("control.sock"),
-        store = directory.join("history.db"),
+        store = directory.join("store/history.db"),
     );
     fs::write(&path, text)?;
     Ok(path)
@@ -91,13 +92,37 @@ impl Daemon {
 
     /// Starts a daemon with the configuration that is in a directory.
     pub fn start_in(directory: TempDir) -> Result<Self> {
-        let mut command = Command::new(environment::drainprof()?);
+        Self::start_by(directory, Command::new(environment::drainprof()?))
+    }
+
+    /// As [`Daemon::start_in`], in a mount namespace of its own, in which the shell runs `script` first; the directory
+    /// is its first argument.
+    pub fn start_elsewhere(directory: TempDir, script: &str) -> Result<Self> {
+        let script = format!("{script} && shift && exec \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        command.arg(directory.path()).arg(environment::drainprof()?);
+        Self::start_by(directory, command)
+    }
+
+    fn start_by(directory: TempDir, command: Command) -> Result<Self> {
+        let mut daemon = Self::begin_by(directory, command)?;
+        daemon.process.expect_err("drainprof: watching")?;
+        Ok(daemon)
+    }
+
+    /// Starts a daemon with the configuration that is in a directory, and waits until it answers; it may not have
+    /// looked at anything yet.
+    pub fn begin_in(directory: TempDir) -> Result<Self> {
+        Self::begin_by(directory, Command::new(environment::drainprof()?))
+    }
+
+    fn begin_by(directory: TempDir, mut command: Command) -> Result<Self> {
         command.arg("daemon").arg("--config").arg(directory.path().join("drainprof.toml"));
         let mut process = Process::start("drainprof daemon", command)?;
         let line = process.expect_err("drainprof: metrics and API at ")?;
         let port = line.rsplit(':').next().and_then(|port| port.parse().ok());
         let port = port.with_context(|| format!("no port in {line:?}"))?;
-        process.expect_err("drainprof: watching")?;
         Ok(Self { process, directory, port })
     }
 
@@ -112,7 +137,7 @@ impl Daemon {
         &mut self.process
     }
 
-    /// A file of its own: `history.db`, `control.sock`, `kill`, `drainprof.toml`.
+    /// A file of its own: `store/history.db`, `control.sock`, `kill`, `drainprof.toml`.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
@@ -180,6 +205,13 @@ impl Daemon {
             ended.stderr.join("\n")
         );
         Ok(ended)
+    }
+
+    /// Tells it to end, and gives its directory back.
+    pub fn finish_and_keep(mut self) -> Result<TempDir> {
+        self.process.signal(Signal::SIGTERM)?;
+        self.process.wait()?;
+        Ok(self.directory)
     }
 
     /// Kills it, and gives its directory back.

@@ -1,18 +1,19 @@
 //! The daemon in bad company: started twice, with a bad configuration, killed in the middle of its work.
 
-use std::process::Command;
+use std::{fs, process::Command};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     environment::{self, requires_root},
-    node::{Daemon, alone, configure, target},
+    http,
+    node::{Daemon, alone, configure, sum, target},
     process::Process,
     target::Target,
 };
 use serde_json::Value;
 
-/// How often it is killed; what a single writer of the history survives is tested a hundred times beside its code.
-const KILLS: usize = 8;
+/// How often it is killed.
+const KILLS: usize = 100;
 
 fn daemon(config: &std::path::Path) -> Result<Command> {
     let mut command = Command::new(environment::drainprof()?);
@@ -55,8 +56,35 @@ fn bad_configuration() -> Result<()> {
     Ok(())
 }
 
-/// Killed in the middle of its work, again and again: its processes run on unharmed, the next daemon begins at once with
-/// the same history, and counts exactly from there.
+/// The windows that a daemon's history has, by their ids.
+fn windows(daemon: &Daemon) -> Result<Vec<Value>> {
+    let (status, body) = daemon.get("/api/v1/windows?limit=200")?;
+    ensure!(status == 200, "{status} {body}");
+    let found: Value = serde_json::from_str(&body)?;
+    Ok(found.as_array().or_else(|| found["windows"].as_array()).cloned().unwrap_or_default())
+}
+
+fn window(all: &[Value], id: u64) -> Option<&Value> {
+    all.iter().find(|one| one["id"].as_u64() == Some(id))
+}
+
+/// Asks for a window of some seconds, and waits until it runs.
+fn open_window(daemon: &Daemon, pid: u32, seconds: u32) -> Result<u64> {
+    let body = format!("{{\"pid\":{pid},\"seconds\":{seconds}}}");
+    let (status, answer) = daemon.post("/api/v1/diagnose", &body)?;
+    ensure!(status < 300, "{status} {answer}");
+    let state = daemon.until("the window runs", |state| {
+        let all = state["windows"].as_array().into_iter().flatten();
+        all.clone().any(|one| one["outcome"] == "running")
+    })?;
+    let running = state["windows"].as_array().into_iter().flatten();
+    let id = running.filter(|one| one["outcome"] == "running").find_map(|one| one["id"].as_u64());
+    id.context("a window has an id")
+}
+
+/// Killed a hundred times, before it has looked at anything, just when it has, and in the middle of its work, a window
+/// included: its process runs on unharmed, the next daemon begins at once with the same history, holds every window that
+/// had ended with its report, and counts exactly from there.
 #[test]
 fn killed() -> Result<()> {
     if !requires_root() {
@@ -65,21 +93,57 @@ fn killed() -> Result<()> {
     let _alone = alone();
     let mut service = Target::start("routing", &["rate=2000"])?;
     let pid = service.pid();
-    let mut running = Daemon::start(&["arena"], "")?;
+    let mut running =
+        Daemon::start(&["arena"], "window.cooldown = \"0s\"\nwindow.cost = \"400%\"")?;
     running.attached(&[pid])?;
     service.go()?;
+    let (mut ended, mut cut) = (Vec::new(), Vec::new());
     for round in 0..KILLS {
-        // Each time a little later, so that it is killed at attaching, at looking, at writing.
-        if round % 2 == 0 {
-            running.until("it counts", |state| {
-                drainprof_tests::node::sum(state, "test-arena", "drainable") > 100 * round as u64
+        match round % 4 {
+            0 => {
+                // Each time a little later, so that it is killed at attaching, at looking, at writing.
+                running.until("it counts", |state| {
+                    sum(state, "test-arena", "drainable") > 20 * round as u64
+                })?;
+            }
+            2 => {}
+            _ => {
+                running = Daemon::begin_in(running.kill()?)?;
+                continue;
+            }
+        }
+        if round % 20 == 0 {
+            running.attached(&[pid])?;
+            let id = open_window(&running, pid, 1)?;
+            running.until("it has ended", |state| {
+                state["windows"].as_array().is_some_and(|all| {
+                    window(all, id).is_some_and(|one| one["outcome"] == "finished")
+                })
             })?;
+            // Committed: the history tells of it.
+            http::until("the window is in the history", || {
+                Ok(window(&windows(&running)?, id).is_some_and(|one| one["outcome"] == "finished"))
+            })?;
+            ended.push(id);
+            cut.push(open_window(&running, pid, 60)?);
         }
         running = Daemon::start_in(running.kill()?)?;
     }
+    running = Daemon::start_in(running.kill()?)?;
     running.attached(&[pid])?;
+    let kept = windows(&running)?;
+    for id in ended {
+        assert_eq!(window(&kept, id).context("kept")?["outcome"], "finished", "{kept:?}");
+        let (status, report) = running.get(&format!("/api/v1/windows/{id}/report"))?;
+        assert_eq!(status, 200, "window {id}: {report}");
+        let report: Value = serde_json::from_str(&report)?;
+        assert_eq!(report["targets"][0]["pid"], pid);
+    }
+    for id in cut {
+        assert_eq!(window(&kept, id).context("kept")?["outcome"], "interrupted", "{kept:?}");
+    }
     let mut history = Command::new(environment::drainprof()?);
-    history.args(["history", "-o", "json", "--store"]).arg(running.file("history.db"));
+    history.args(["history", "-o", "json", "--store"]).arg(running.file("store/history.db"));
     let ended = Process::start("drainprof history", history)?.finish()?;
     assert!(ended.status.success(), "{:?}", ended.stderr);
     let history: Value = serde_json::from_str(&ended.stdout.join("\n"))?;
@@ -87,8 +151,15 @@ fn killed() -> Result<()> {
         history.to_string().contains(&format!("\"pid\":{pid}")),
         "the service is in the history"
     );
-    let state = running.state()?;
-    assert!(target(&state, pid).is_some());
+    assert_eq!(running.state()?["degraded"], Value::Array(Vec::new()), "nothing was set aside");
+    assert_eq!(
+        fs::read_dir(running.file("store"))?
+            .filter_map(Result::ok)
+            .filter(|entry| { entry.file_name().to_string_lossy().contains(".damaged-") })
+            .count(),
+        0
+    );
+    assert!(target(&running.state()?, pid).is_some());
     service.go()?;
     assert_eq!(service.finish()?.code, Some(0));
     running.finish()?;

@@ -20,7 +20,7 @@ fn granules(finished: &[Finished], key: &str) -> u64 {
 
 /// Targets of four kinds, with what makes them run.
 const KINDS: [(&str, &[&str], &str); 4] = [
-    ("psweep", &["closes=800", "p=1500", "objects=2"], "test-arena"),
+    ("psweep", &["closes=20000", "p=1500", "objects=2"], "test-arena"),
     ("bulk", &[], "test-bulk"),
     ("slab", &[], "test-slab"),
     ("family", &["mode=exec", "closes=200"], "test-arena"),
@@ -83,6 +83,36 @@ fn fifty_processes() -> Result<()> {
     // Probes are taken out in the background; then nothing is left of fifty processes with six each.
     let pid = daemon.pid();
     drainprof_tests::http::until("the descriptors are back", || Ok(descriptors(pid)? <= settled))?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// A million closes of twenty processes at once: none is lost, and each is judged rightly.
+#[test]
+fn a_million_closes() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let daemon = Daemon::start(&["arena"], "governor.enabled = false")?;
+    let mut running = Vec::new();
+    for seed in 0..20 {
+        let args = ["closes=50000", "p=100", "late=64", &format!("seed={seed}")];
+        running.push(Target::start("psweep", &args)?);
+    }
+    let pids: Vec<u32> = running.iter().map(Target::pid).collect();
+    daemon.attached(&pids)?;
+    for target in &mut running {
+        target.go()?;
+    }
+    let finished: Vec<Finished> = running.into_iter().map(Target::finish).collect::<Result<_>>()?;
+    assert_eq!(granules(&finished, "closed"), 1_000_000);
+    let state = daemon.until("all is counted", |state| closed(state, "test-arena") >= 1_000_000)?;
+    for count in ["opened", "drainable", "pinned", "unknown"] {
+        let (seen, truth) = (sum(&state, "test-arena", count), granules(&finished, count));
+        assert_eq!(seen, truth, "{count}: {} {}", state["counts"], state["losses"]);
+    }
+    assert_eq!(state["complete"], true, "{}", state["losses"]);
     daemon.finish()?;
     Ok(())
 }

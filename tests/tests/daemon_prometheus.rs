@@ -121,7 +121,6 @@ fn scrapes_and_evaluates() -> Result<()> {
     let names = prometheus.names()?;
     for name in [
         "drainprof_granule_closes_total",
-        "drainprof_retained_bytes",
         "drainprof_overhead_ratio",
         "drainprof_killed",
         "drainprof_state_timestamp_seconds",

@@ -2,9 +2,10 @@
 //!
 //! The kernel side uses a slot again by itself when its id is opened again or its last object goes. Ids
 //! that never come back are retired here, but only when a map is three quarters full: as long as there
-//! is room, a closed id is remembered, so that a second close is recognised.
+//! is room, a closed id is remembered, so that a second close is recognised. (The kernel side forgets ids
+//! at their close from half of the index on, as many may come in the time between two sweeps.)
 
-use std::sync::atomic::Ordering;
+use std::{io, sync::atomic::Ordering};
 
 use drainprof_common::{
     loss::Loss,
@@ -13,7 +14,12 @@ use drainprof_common::{
     state,
 };
 
-use super::{BpfError, Session, names, read::now_ns, removal::take_out, session::Plain};
+use super::{
+    BpfError, Session, names,
+    read::now_ns,
+    removal::{read_parts, take_out},
+    session::Plain,
+};
 
 /// A granule that closed more recently than this is left alone: a probe may be on its way to it.
 pub(super) const QUARANTINE_NS: u64 = 1_000_000_000;
@@ -91,39 +97,44 @@ impl Session {
         }
     }
 
-    /// Forgets ids of granules that never had a slot and are closed.
+    /// Forgets ids of granules that have no slot and are closed.
     fn forget_ids(&mut self) -> Result<usize, BpfError> {
         let is_closed = |word: u64| place_of::slot(word) == NO_SLOT && word & place_of::CLOSED != 0;
-        let keys: Vec<(IndexKey, u64)> = self
-            .index
-            .iter()
-            .filter_map(Result::ok)
-            .filter(|(_, word)| is_closed(*word))
-            .map(|(key, word)| (key.0, word))
-            .collect();
+        let failed = |source| BpfError::map("removing ids from", names::INDEX, source);
+        let map = self.index_fd.try_clone().map_err(failed)?;
         let mut forgotten = 0;
-        for (key, closed) in &keys {
-            // Many have been opened again since the first of them was listed.
-            if self.index.get(&Plain(*key), 0).ok() != Some(*closed) {
-                continue;
+        // A part at a time: the fewer ids were opened again since they were listed, the better.
+        let done = read_parts(&map, |keys: &[IndexKey], words: &[u64]| {
+            for (key, word) in keys.iter().zip(words).filter(|(_, word)| is_closed(**word)) {
+                forgotten += usize::from(self.forget_id(*key, *word)?);
             }
-            let failed = |source| BpfError::map("removing an id from", names::INDEX, source);
-            match take_out::<_, u64>(&self.index_fd, key).map_err(failed)? {
-                Some(word) if word == *closed => {
-                    self.move_level(cursor::INDEX, u64::MAX);
-                    forgotten += 1;
-                }
-                // Opened in this very instant. A probe that looked for it meanwhile has found nothing.
-                Some(word) => {
-                    self.count_loss(Loss::IndexRaced, 1);
-                    if self.index.insert(Plain(*key), word, BPF_NOEXIST).is_err() {
-                        self.move_level(cursor::INDEX, u64::MAX);
-                    }
-                }
-                None => {}
-            }
-        }
+            Ok(())
+        });
+        done.map_err(failed)?;
         Ok(forgotten)
+    }
+
+    /// Forgets an id if this is its word still.
+    fn forget_id(&mut self, key: IndexKey, closed: u64) -> io::Result<bool> {
+        // It may have been opened again since it was listed.
+        if self.index.get(&Plain(key), 0).ok() != Some(closed) {
+            return Ok(false);
+        }
+        match take_out::<_, u64>(&self.index_fd, &key)? {
+            Some(word) if word == closed => {
+                self.move_level(cursor::INDEX, u64::MAX);
+                Ok(true)
+            }
+            // Opened in this very instant. A probe that looked for it meanwhile has found nothing.
+            Some(word) => {
+                self.count_loss(Loss::IndexRaced, 1);
+                if self.index.insert(Plain(key), word, BPF_NOEXIST).is_err() {
+                    self.move_level(cursor::INDEX, u64::MAX);
+                }
+                Ok(false)
+            }
+            None => Ok(false),
+        }
     }
 
     /// Takes out objects that a bulk close has freed, if they crowd the table out. `kind_of` tells the kind

@@ -4,7 +4,7 @@ use drainprof_common::{
     growth::{GROWTH_THREADS, GrowthCell, GrowthTarget, GrowthThread, RegionKey, RegionPages},
     maps::{
         Bucket, GRANULE_WORDS, HIST_WORDS, HistSlot, ObjectEntry, ProbeCounts, SERIES_WORDS,
-        SeriesState, Slot, TARGET_WORDS, ThreadState, Totals,
+        SeriesState, Slot, TARGET_WORDS, ThreadState, Totals, index_entries,
     },
     paths::{
         HASH_WAYS, PathSlot, PinPair, PinSites, SPACE_SLOTS, SPACES, SiteSlot, SpaceRanges,
@@ -76,7 +76,7 @@ impl Sizes {
     /// what may close in between, however few slots are asked for.
     #[must_use]
     pub const fn index(&self) -> u32 {
-        self.granules.saturating_mul(2).saturating_add(65_536)
+        index_entries(self.granules)
     }
 
     /// Buckets of the table of objects. With five objects to a bucket of eight, 2.4 % of the objects find

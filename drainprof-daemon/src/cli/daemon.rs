@@ -27,7 +27,7 @@ use crate::{
     plan::Sites,
     profile::{Level, Library},
     serve::{self, Server},
-    store::{self, Writer},
+    store::{self, StoreError, Writer},
     target::{Process, TargetError, printable, processes},
     watch::{ObserveError, Observer, ObserverOptions},
 };
@@ -54,7 +54,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
     options::require_host_pids()?;
     options::require_privileges()?;
     let server = Server::bind(&serve_options(&config))?;
-    let history = if config.store.enabled { Some(history(&config)?) } else { None };
+    let (history, no_history) = history(&config)?;
     let library = library(&config)?;
     let host = LiveHost;
     let sources = args.source.clone();
@@ -71,6 +71,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
         options: observer_options(),
         program: PathBuf::from("/proc/self/exe"),
         history,
+        no_history,
         reread: Box::new(move || {
             let config = config::load(&sources).map_err(|error| format!("{error:#}"))?.config;
             let library = self::library(&config).map_err(|error| format!("{error:#}"))?;
@@ -133,14 +134,27 @@ fn serve_options(config: &Config) -> serve::Options {
     }
 }
 
-fn history(config: &Config) -> Result<Writer> {
+/// The history, if one is wanted; or why it cannot be kept. That is no reason not to watch; but where another daemon
+/// writes it, there is one too many.
+fn history(config: &Config) -> Result<(Option<Writer>, Option<String>)> {
+    if !config.store.enabled {
+        return Ok((None, None));
+    }
     let options = store::Options {
         path: config.store.path.clone(),
         max_age: config.store.max_age,
         max_bytes: config.store.max_bytes.as_u64(),
         boot: None,
     };
-    Ok(Writer::open(&options)?)
+    match Writer::open(&options) {
+        Ok(writer) => Ok((Some(writer), None)),
+        Err(error @ StoreError::Busy { .. }) => Err(error.into()),
+        Err(error) => {
+            let why = format!("{:#}", anyhow::Error::from(error));
+            eprintln!("drainprof: no history is kept: {why}");
+            Ok((None, Some(format!("{why}; then start the daemon again"))))
+        }
+    }
 }
 
 fn library(config: &Config) -> Result<Library> {

@@ -2,7 +2,10 @@
 
 use std::{
     path::PathBuf,
-    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
     thread::JoinHandle,
 };
 
@@ -32,16 +35,26 @@ pub(super) struct Keeper {
     thread: Option<JoinHandle<()>>,
     /// Whether the thread has been too slow, and that was told.
     told: bool,
+    /// Why the last thing could not be written.
+    trouble: Arc<Mutex<Option<String>>>,
 }
 
 impl Keeper {
     /// Starts the thread.
     pub(super) fn start(writer: Writer, path: PathBuf) -> std::io::Result<Self> {
         let (keep, kept) = sync_channel(WAITING);
+        let trouble = Arc::new(Mutex::new(None));
+        let told = Trouble(Arc::clone(&trouble));
         let thread = std::thread::Builder::new()
             .name("history".to_owned())
-            .spawn(move || work(writer, &path, &kept))?;
-        Ok(Self { keep: Some(keep), thread: Some(thread), told: false })
+            .spawn(move || work(writer, &path, &kept, &told))?;
+        Ok(Self { keep: Some(keep), thread: Some(thread), told: false, trouble })
+    }
+
+    /// Why the history is not written now; `None`: it is.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let slow = self.told.then(|| "it comes faster than the disk takes it".to_owned());
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone().or(slow)
     }
 
     /// Keeps a moment. One that finds no room is left out: the next one says the same and more.
@@ -98,8 +111,7 @@ impl Keeper {
     }
 }
 
-fn work(mut writer: Writer, path: &std::path::Path, kept: &Receiver<Keep>) {
-    let mut trouble = Trouble::default();
+fn work(mut writer: Writer, path: &std::path::Path, kept: &Receiver<Keep>, trouble: &Trouble) {
     while let Ok(keep) = kept.recv() {
         match keep {
             Keep::Moment(moment) => trouble.note(writer.append(&moment)),
@@ -119,22 +131,22 @@ fn work(mut writer: Writer, path: &std::path::Path, kept: &Receiver<Keep>) {
 }
 
 /// Tells a trouble once, and its end.
-#[derive(Default)]
-struct Trouble(Option<String>);
+struct Trouble(Arc<Mutex<Option<String>>>);
 
 impl Trouble {
-    fn note<T>(&mut self, result: Result<T, StoreError>) {
+    fn note<T>(&self, result: Result<T, StoreError>) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             Ok(_) => {
-                if self.0.take().is_some() {
+                if last.take().is_some() {
                     tracing::info!("the history is written again");
                 }
             }
             Err(error) => {
                 let text = error.to_string();
-                if self.0.as_ref() != Some(&text) {
+                if last.as_ref() != Some(&text) {
                     tracing::warn!(%error, "the history is not written");
-                    self.0 = Some(text);
+                    *last = Some(text);
                 }
             }
         }

@@ -217,6 +217,7 @@ impl Service {
             uptime_seconds: self.seconds(),
             ready: self.ready,
             killed: self.killed,
+            degraded: self.degraded(),
             complete: Health::from_names(&listed).complete(),
             losses,
             self_use: SelfUse {
@@ -236,6 +237,16 @@ impl Service {
             keeper.moment(Moment::of(&state));
         }
         self.publish.send_replace(Arc::new(state));
+    }
+
+    /// What cannot be done now.
+    fn degraded(&self) -> Vec<String> {
+        let history = match &self.keeper {
+            Some(keeper) => keeper.trouble(),
+            None => self.no_history.clone(),
+        };
+        let history = history.map(|why| format!("the history is not written: {why}"));
+        history.into_iter().chain(self.refused.clone()).collect()
     }
 
     /// The losses of all kernel sides, those that have gone included.

@@ -308,8 +308,15 @@ impl Service {
 
     /// Reads the configuration again and applies what has changed; says what.
     pub(super) fn reload(&mut self) -> Result<String, String> {
-        let (new, library) = (self.reread)()
-            .map_err(|error| format!("the configuration in force is kept: {error}"))?;
+        let (new, library) = match (self.reread)() {
+            Ok(read) => read,
+            Err(error) => {
+                let message = format!("the configuration in force is kept: {error}");
+                self.refused = Some(message.clone());
+                return Err(message);
+            }
+        };
+        self.refused = None;
         let changes = self.config.difference(&new);
         let (at_once, later): (Vec<_>, Vec<_>) =
             changes.iter().partition(|change| change.applies == Applies::AtOnce);

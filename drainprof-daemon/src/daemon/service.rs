@@ -58,6 +58,8 @@ pub struct Setup {
     pub program: PathBuf,
     /// The history; `None`: none is kept.
     pub history: Option<Writer>,
+    /// Why none is kept although it was asked for, in a sentence.
+    pub no_history: Option<String>,
     /// Reads the configuration again.
     pub reread: Reread,
     /// The kernel's release.
@@ -133,6 +135,10 @@ pub struct Service {
     pub(super) hurry: bool,
     /// What was reported at the last look.
     pub(super) last: Vec<Report>,
+    /// Why there is no history.
+    pub(super) no_history: Option<String>,
+    /// Why the configuration on the disk is not the one in force.
+    pub(super) refused: Option<String>,
     said: BTreeSet<&'static str>,
 }
 
@@ -191,6 +197,8 @@ impl Service {
             kernel: setup.kernel,
             hurry: false,
             last: Vec::new(),
+            no_history: setup.no_history,
+            refused: None,
             said: BTreeSet::new(),
             config,
         };
@@ -241,6 +249,7 @@ impl Service {
                         Ok(message) => tracing::info!("{message}"),
                         Err(message) => tracing::error!("{message}"),
                     }
+                    self.hurry = true;
                     discover = every(self.config.daemon.discover_interval);
                     look = every(self.config.daemon.interval);
                     word(Word::Ready);
@@ -317,6 +326,7 @@ fn nothing() -> NodeState {
         uptime_seconds: 0.0,
         ready: false,
         killed: false,
+        degraded: Vec::new(),
         complete: true,
         losses: health::by_name(&Default::default())
             .into_iter()

@@ -28,6 +28,10 @@ pub struct NodeState {
     pub ready: bool,
     /// Whether the kill switch is thrown: nothing is attached, and nothing will be.
     pub killed: bool,
+    /// What the daemon cannot do now although it was told to, a sentence each: keep the history, take a changed
+    /// configuration. Counts do not depend on it.
+    #[serde(default)]
+    pub degraded: Vec<String>,
     /// False if something that the counts need was lost.
     pub complete: bool,
     /// All loss counters by name, the zeros included.

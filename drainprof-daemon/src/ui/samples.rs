@@ -137,6 +137,7 @@ pub(super) fn state() -> NodeState {
         uptime_seconds: 11_220.0,
         ready: true,
         killed: false,
+        degraded: Vec::new(),
         complete: true,
         losses: BTreeMap::new(),
         self_use: SelfUse {

@@ -110,6 +110,7 @@ pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeStat
         uptime_seconds: window,
         ready: true,
         killed: false,
+        degraded: Vec::new(),
         complete: report.complete,
         // What a sample cannot know is not zero, and left out.
         losses: report

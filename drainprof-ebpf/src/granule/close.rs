@@ -144,7 +144,7 @@ pub(crate) extern "C" fn granule_close(
             match decided {
                 Some((before, decided)) => {
                     settle(series, totals, slot, how, before, &decided, at);
-                    forget_if_scarce(series, id);
+                    forget_if_scarce(series, id, has_open);
                     closed = decided;
                     if boundary {
                         (closed.verdict, closed.live) = (unused.verdict, unused.live);

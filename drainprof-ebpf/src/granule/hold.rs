@@ -230,7 +230,7 @@ pub(crate) extern "C" fn granule_drained(
     } else if let Some(slot) = slots::slot(index) {
         // Whichever granule the slot serves by now: it is forgotten only if it is closed and empty.
         // SAFETY: map memory.
-        slots::forget_if_scarce(series, unsafe { (*slot).id });
+        slots::forget_if_scarce(series, unsafe { (*slot).id }, false);
     }
     0
 }

@@ -116,5 +116,5 @@ fn count(ended: &Ended, at: u64) {
             }
         });
     }
-    slots::forget_if_scarce(series, id);
+    slots::forget_if_scarce(series, id, false);
 }

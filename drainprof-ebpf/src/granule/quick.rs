@@ -96,6 +96,6 @@ pub(super) fn close(hit: &Hit, series: u32, id: u64) -> bool {
             atomic::add(&raw mut (*totals).closed_bytes, bytes);
         }
     }
-    slots::forget_if_scarce(series, id);
+    slots::forget_if_scarce(series, id, hit.has(flags::HAS_OPEN));
     true
 }

@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use drainprof_common::{
-    maps::{GRANULE_WORDS, IndexKey, NO_SLOT, Slot, cursor, place_of},
+    maps::{GRANULE_WORDS, IndexKey, NO_SLOT, Slot, cursor, index_entries, place_of},
     spec::LABEL_BYTES,
     state,
 };
@@ -12,6 +12,8 @@ use crate::{atomic, config, maps, series};
 
 /// Adds one generation to a state word.
 pub(crate) const GENERATION_STEP: u64 = 1 << state::GENERATION_SHIFT;
+
+const BPF_NOEXIST: u64 = 1;
 
 /// How often a compare-and-swap on a state word is tried before it is taken for a loss.
 const TRIES: usize = 8;
@@ -244,17 +246,18 @@ pub(crate) fn retire(index: u32) {
 
 /// Takes a closed, empty granule out of its slot where slots are scarce, so that only granules that are
 /// open or pinned need one: ids that never come back would else hold theirs until user space's sweep.
-/// The index remembers that the id is closed.
+/// The index remembers that the id is closed; unless ids are scarce, too, and it `may_go`: its next generation begins
+/// with an open, which needs no memory of the last one.
 #[inline(always)]
-pub(crate) fn forget_if_scarce(series: u32, id: u64) {
+pub(crate) fn forget_if_scarce(series: u32, id: u64, may_go: bool) {
     if are_scarce() {
-        slot_forget(series, id);
+        slot_forget(series, id, u32::from(may_go));
     }
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn slot_forget(series: u32, id: u64) -> u32 {
+extern "C" fn slot_forget(series: u32, id: u64, may_go: u32) -> u32 {
     let Found::Slot(place, slot, seen) = find(series, id) else { return 0 };
     if seen & state::CLOSED == 0 || state::live(seen) != 0 {
         return 0;
@@ -267,9 +270,46 @@ extern "C" fn slot_forget(series: u32, id: u64) -> u32 {
         }
     }
     // Where this fails the id has been opened again, with another slot.
-    let _ = place.change(place_of::UNFOLLOWED | place_of::CLOSED);
+    let is_left = place.change(CLOSED_ID);
     retire(place_of::slot(place.word));
+    if is_left && may_go != 0 && ids_are_scarce() {
+        forget_id(series, id, place.at);
+    }
     0
+}
+
+/// What the index says of an id that is closed and has no slot.
+const CLOSED_ID: u64 = place_of::UNFOLLOWED | place_of::CLOSED;
+
+/// Removes an id that was just closed from the index. User space's sweep would, too; but where more ids close in a
+/// second than the index has room for, it comes too late.
+#[inline(always)]
+fn forget_id(series: u32, id: u64, at: *mut u64) {
+    if maps::INDEX.remove(key(series, id)).is_err() {
+        return;
+    }
+    // Where the id was opened again before the entry went, its slot is what counts: it goes back. (The entry may be
+    // another id's by now; the slot says whose it is.)
+    // SAFETY: map memory, one word.
+    let word = unsafe { atomic::load(at) };
+    if place_of::slot(word) != NO_SLOT
+        && let Some(slot) = slot(place_of::slot(word))
+        // SAFETY: map memory.
+        && unsafe { (*slot).id == id && (*slot).series == series }
+        && maps::INDEX.insert(key(series, id), word, BPF_NOEXIST).is_ok()
+    {
+        return;
+    }
+    series::level(cursor::INDEX, false);
+}
+
+/// Whether more than half of the index is taken.
+#[inline(always)]
+fn ids_are_scarce() -> bool {
+    let Some(taken) = maps::CURSORS.get_ptr(cursor::INDEX) else { return false };
+    // SAFETY: map memory, one word.
+    let taken = unsafe { atomic::load(taken) };
+    taken > u64::from(index_entries(config::max_granules()) / 2)
 }
 
 /// Whether more than half of the slots are taken.

@@ -84,6 +84,9 @@ pub fn in_words(state: &NodeState) -> String {
     let _ = writeln!(text, "ready     {}", yes(state.ready));
     let killed = if state.killed { "thrown: nothing is attached" } else { "not thrown" };
     let _ = writeln!(text, "kill      {killed}");
+    for degraded in &state.degraded {
+        let _ = writeln!(text, "degraded  {}", shown(degraded, CHARS));
+    }
     let lost: u64 = state.losses.values().fold(0, |sum, lost| sum.saturating_add(*lost));
     let _ = writeln!(text, "complete  {} (lost: {lost})", yes(state.complete));
     let _ = writeln!(

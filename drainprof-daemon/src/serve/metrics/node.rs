@@ -95,6 +95,7 @@ impl Metrics {
         families.count(&table::COMPLETE, Vec::new(), state.complete.into());
         families.count(&table::READY, Vec::new(), state.ready.into());
         families.count(&table::KILLED, Vec::new(), state.killed.into());
+        families.count(&table::DEGRADED, Vec::new(), state.degraded.len() as u64);
         families.measure(&table::UPTIME, Vec::new(), state.uptime_seconds);
         families.measure(&table::STATE_TIME, Vec::new(), state.unix_ms as f64 / 1e3);
         let cpu = self.rising("self cpu", state.self_use.cpu_seconds);

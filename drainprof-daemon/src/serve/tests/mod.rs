@@ -88,6 +88,7 @@ pub(super) fn state() -> NodeState {
         uptime_seconds: 3_600.0,
         ready: true,
         killed: false,
+        degraded: Vec::new(),
         complete: false,
         losses: [("ring_full".to_owned(), 7), ("granule_map_full".to_owned(), 0)].into(),
         self_use: report.self_use,

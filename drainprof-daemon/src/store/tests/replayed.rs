@@ -22,6 +22,7 @@ fn state(step: u64) -> NodeState {
         uptime_seconds: step as f64 * 5.0,
         ready: true,
         killed: false,
+        degraded: Vec::new(),
         complete: step != 3,
         losses: BTreeMap::new(),
         self_use: base.self_use,
