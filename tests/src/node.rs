@@ -242,6 +242,22 @@ fn ask(port: u16, request: &str) -> Result<(u16, String)> {
     Ok((status, if chunked { unchunked(body) } else { body.to_owned() }))
 }
 
+/// What the daemon's resident memory may grow by, whatever happens around it.
+pub const GROWTH: u64 = 32 << 20;
+
+/// How many descriptors a process has.
+pub fn descriptors(pid: u32) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
+/// Bytes of a process that are resident now.
+pub fn resident(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line.context("VmRSS")?.trim_end_matches("kB").trim().parse()?;
+    Ok(kib << 10)
+}
+
 /// The process `pid` in a state.
 #[must_use]
 pub fn target(state: &Value, pid: u32) -> Option<&Value> {

@@ -7,30 +7,15 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use drainprof_tests::{
     environment::{has_programs, requires_root},
     http::until,
-    node::{Daemon, alone, configure, sum, target},
+    node::{Daemon, GROWTH, alone, configure, descriptors, resident, sum, target},
     target::Target,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
-
-/// What the daemon's resident memory may grow by, whatever happens around it.
-const GROWTH: u64 = 32 << 20;
-
-fn descriptors(pid: u32) -> Result<usize> {
-    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
-}
-
-/// Bytes of a process that are resident now.
-fn resident(pid: u32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u64 = line.context("VmRSS")?.trim_end_matches("kB").trim().parse()?;
-    Ok(kib << 10)
-}
 
 fn closed(state: &Value) -> u64 {
     let counts = ["drainable", "pinned", "unknown"];

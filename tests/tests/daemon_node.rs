@@ -1,11 +1,11 @@
 //! The daemon and the processes of its machine: they come, fork, execute, and go; every count is the sum of their truths.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use drainprof_tests::{
     environment::requires_root,
-    node::{Daemon, alone, own_programs, sum, target},
+    node::{Daemon, GROWTH, alone, descriptors, own_programs, resident, sum, target},
     target::{Finished, Target},
 };
 use serde_json::Value;
@@ -30,11 +30,10 @@ fn closed(state: &Value, profile: &str) -> u64 {
     ["drainable", "pinned", "unknown"].iter().map(|count| sum(state, profile, count)).sum()
 }
 
-fn descriptors(pid: u32) -> Result<usize> {
-    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
-}
+/// How long a wave of processes lasts at least, in seconds by the daemon's clock.
+const WAVE: f64 = 20.0;
 
-/// Fifty processes of four kinds, in waves; some execute another program. At the end each count is the sum of their
+/// Fifty processes of four kinds and services that run on meanwhile, in waves, over some minutes; some execute another program. At the end each count is the sum of their
 /// truths, nothing was lost, nothing of them is left in the daemon, and its descriptors are back where they were.
 #[test]
 fn fifty_processes() -> Result<()> {
@@ -44,28 +43,47 @@ fn fifty_processes() -> Result<()> {
     let _alone = alone();
     let daemon = Daemon::start(&["arena", "bulk", "slab"], "")?;
     let mut finished: BTreeMap<&str, Vec<Finished>> = BTreeMap::new();
-    let mut settled = 0;
+    let mut settled = (0, 0);
+    // One service of each wave lives on into the next one.
+    let mut older: Option<(Target, &str)> = None;
     for wave in 0..5 {
         let mut running = Vec::new();
-        for number in 0..10 {
+        for number in 0..9 {
             let (name, args, profile) = KINDS[number % KINDS.len()];
             let seed = format!("seed={}", wave * 10 + number);
             let args: Vec<&str> = args.iter().copied().chain([seed.as_str()]).collect();
             running.push((Target::start(name, &args)?, profile));
         }
+        running.push((Target::start("routing", &["rate=500"])?, "test-arena"));
         let pids: Vec<u32> = running.iter().map(|(target, _)| target.pid()).collect();
         daemon.attached(&pids)?;
         for (target, _) in &mut running {
             target.go()?;
         }
+        let began = daemon.state()?["uptime_seconds"].as_f64().unwrap_or_default();
+        let service = running.pop().context("the service")?;
         for (target, profile) in running {
             finished.entry(profile).or_default().push(target.finish()?);
         }
-        let gone = |state: &Value| pids.iter().all(|pid| target(state, *pid).is_none());
+        daemon.until("the wave has lasted", |state| {
+            state["uptime_seconds"].as_f64() > Some(began + WAVE)
+        })?;
+        if let Some((mut target, profile)) = older.replace(service) {
+            target.go()?;
+            finished.entry(profile).or_default().push(target.finish()?);
+        }
+        let living = older.as_ref().map(|(target, _)| target.pid());
+        let gone = |state: &Value| {
+            pids.iter().all(|pid| Some(*pid) == living || target(state, *pid).is_none())
+        };
         daemon.until("the wave is gone", gone)?;
         if wave == 0 {
-            settled = descriptors(daemon.pid())?;
+            settled = (descriptors(daemon.pid())?, resident(daemon.pid())?);
         }
+    }
+    if let Some((mut target, profile)) = older {
+        target.go()?;
+        finished.entry(profile).or_default().push(target.finish()?);
     }
     let expected = |profile: &str, key: &str| granules(&finished[profile], key);
     let state = daemon.until("all is counted", |state| {
@@ -82,7 +100,12 @@ fn fifty_processes() -> Result<()> {
     assert_eq!(state["complete"], true, "{}", state["losses"]);
     // Probes are taken out in the background; then nothing is left of fifty processes with six each.
     let pid = daemon.pid();
-    drainprof_tests::http::until("the descriptors are back", || Ok(descriptors(pid)? <= settled))?;
+    drainprof_tests::http::until(
+        "the descriptors are back",
+        || Ok(descriptors(pid)? <= settled.0),
+    )?;
+    let after = resident(pid)?;
+    assert!(after < settled.1 + GROWTH, "{} bytes resident after one wave, {after} now", settled.1);
     daemon.finish()?;
     Ok(())
 }
