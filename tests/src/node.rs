@@ -91,7 +91,11 @@ impl Daemon {
 
     /// Starts a daemon with the configuration that is in a directory.
     pub fn start_in(directory: TempDir) -> Result<Self> {
-        let mut command = Command::new(environment::drainprof()?);
+        Self::start_command(Command::new(environment::drainprof()?), directory)
+    }
+
+    /// The same by a command of its own, for example with few capabilities.
+    pub fn start_command(mut command: Command, directory: TempDir) -> Result<Self> {
         command.arg("daemon").arg("--config").arg(directory.path().join("drainprof.toml"));
         let mut process = Process::start("drainprof daemon", command)?;
         let line = process.expect_err("drainprof: metrics and API at ")?;
@@ -194,6 +198,14 @@ impl Daemon {
             ended.stderr.join("\n")
         );
         Ok(ended)
+    }
+
+    /// Tells it to end, waits for that, and gives its directory back.
+    pub fn stop(mut self) -> Result<TempDir> {
+        self.process.signal(Signal::SIGTERM)?;
+        let status = self.process.wait()?;
+        ensure!(status.success(), "the daemon failed ({status}):\n{}", self.process.talk());
+        Ok(self.directory)
     }
 
     /// Kills it, and gives its directory back.
