@@ -92,7 +92,7 @@ impl Daemon {
 
     /// Starts a daemon with the configuration that is in a directory.
     pub fn start_in(directory: TempDir) -> Result<Self> {
-        Self::start_by(directory, Command::new(environment::drainprof()?))
+        Self::start_command(Command::new(environment::drainprof()?), directory)
     }
 
     /// As [`Daemon::start_in`], in a mount namespace of its own, in which the shell runs `script` first; the directory
@@ -102,10 +102,11 @@ impl Daemon {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
         command.arg(directory.path()).arg(environment::drainprof()?);
-        Self::start_by(directory, command)
+        Self::start_command(command, directory)
     }
 
-    fn start_by(directory: TempDir, command: Command) -> Result<Self> {
+    /// The same by a command of its own, for example with few capabilities.
+    pub fn start_command(command: Command, directory: TempDir) -> Result<Self> {
         let mut daemon = Self::begin_by(directory, command)?;
         daemon.process.expect_err("drainprof: watching")?;
         Ok(daemon)
@@ -207,10 +208,11 @@ impl Daemon {
         Ok(ended)
     }
 
-    /// Tells it to end, and gives its directory back.
-    pub fn finish_and_keep(mut self) -> Result<TempDir> {
+    /// Tells it to end, waits for that, and gives its directory back.
+    pub fn stop(mut self) -> Result<TempDir> {
         self.process.signal(Signal::SIGTERM)?;
-        self.process.wait()?;
+        let status = self.process.wait()?;
+        ensure!(status.success(), "the daemon failed ({status}):\n{}", self.process.talk());
         Ok(self.directory)
     }
 

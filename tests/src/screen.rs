@@ -54,6 +54,24 @@ impl Screen {
         self.press(&["Enter"])
     }
 
+    /// Types a command that takes the whole screen, and another that tells what it leaves: see
+    /// [`Screen::is_restored`].
+    pub fn full_screen(&self, command: &str) -> Result<()> {
+        self.command(&format!("{command}; code=$?; stty -a; echo LEFT:$code"))
+    }
+
+    /// Waits for the end of such a command, which must be well, and looks whether the terminal is as a program finds
+    /// it: one screen, a cursor, lines and an echo.
+    pub fn is_restored(&self) -> Result<()> {
+        let left = |text: &str| text.lines().any(|line| line == "LEFT:0");
+        let text = self.until("the good end of a command", left)?;
+        for mode in ["icanon", "echo", "isig", "opost"] {
+            ensure!(text.split_whitespace().any(|word| word == mode), "{mode} is off:\n{text}");
+        }
+        ensure!(self.modes()? == (false, true), "a second screen, or no cursor");
+        Ok(())
+    }
+
     /// The screen as it is.
     pub fn text(&self) -> Result<String> {
         self.tmux(&["capture-pane", "-p"])
@@ -115,6 +133,16 @@ impl Screen {
         ensure!(output.status.success(), "tmux {args:?} failed: {said}");
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
+}
+
+/// The line of `drainprof top` that is about a process.
+#[must_use]
+pub fn line(screen: &str, pid: u32) -> Option<&str> {
+    let pid = pid.to_string();
+    screen.lines().find(|line| {
+        let line = line.trim_start_matches(['>', '!', '?', ' ']);
+        line.split(' ').next() == Some(&pid)
+    })
 }
 
 impl Drop for Screen {

@@ -194,7 +194,7 @@ fn a_history_that_was_cut() -> Result<()> {
     let daemon = Daemon::start(&["arena"], "")?;
     counts_all_the_same(&daemon)?;
     let file = daemon.file("store/history.db");
-    let directory = daemon.finish_and_keep()?;
+    let directory = daemon.stop()?;
     let whole = fs::metadata(&file)?.len();
     assert!(whole > 8192, "something was written");
     fs::File::options().write(true).open(&file)?.set_len(whole / 2 + 100)?;

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use drainprof_tests::{
     elf,
     environment::{self, requires_root},
-    screen::{PROMPT, Screen},
+    screen::{PROMPT, Screen, line},
     target::Target,
 };
 use nix::{
@@ -17,35 +17,16 @@ fn service() -> Result<Target> {
     Target::start("psweep", &["closes=2000", "p=2500", "stops=1"])
 }
 
-/// Types the command that shows these processes; what it leaves of the terminal's modes is told after it.
+/// Types the command that shows these processes without a daemon.
 fn top(screen: &Screen, pids: &[u32], more: &str) -> Result<()> {
     let binary = environment::drainprof()?;
     let profile = environment::profile("arena");
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-    screen.command(&format!(
-        "NO_COLOR=1 {} top -i 200ms --profile {profile} -p {} {more}; code=$?; stty -a; echo LEFT:$code",
+    screen.full_screen(&format!(
+        "NO_COLOR=1 {} top -i 200ms --profile {profile} -p {} {more}",
         binary.display(),
         pids.join(",")
     ))
-}
-
-/// The line of the screen that is about a process.
-fn line(screen: &str, pid: u32) -> Option<&str> {
-    let pid = pid.to_string();
-    screen.lines().find(|line| {
-        let line = line.trim_start_matches(['>', '!', '?', ' ']);
-        line.split(' ').next() == Some(&pid)
-    })
-}
-
-/// The terminal is as a program finds it: one screen, a cursor, lines and an echo.
-fn is_restored(screen: &Screen) -> Result<()> {
-    let text = screen.until("the end of top", |text| text.lines().any(|line| line == "LEFT:0"))?;
-    for mode in ["icanon", "echo", "isig", "opost"] {
-        assert!(text.split_whitespace().any(|word| word == mode), "{mode} is off:\n{text}");
-    }
-    assert_eq!(screen.modes()?, (false, true), "no second screen, and a cursor");
-    Ok(())
 }
 
 /// Two processes: their DSRs are the truth, they are sorted and filtered, one is looked into, and at the end no probe and
@@ -110,7 +91,7 @@ fn shows_the_truth() -> Result<()> {
 
     assert!(elf::changed_text_bytes(stepping, &path)? > 0, "probes show in the text");
     screen.press(&["q"])?;
-    is_restored(&screen)?;
+    screen.is_restored()?;
     assert_eq!(elf::changed_text_bytes(stepping, &path)?, 0, "no probe is left");
     Ok(())
 }
@@ -146,8 +127,8 @@ fn stops_and_comes_back() -> Result<()> {
     let top = *screen.children()?.first().context("top runs")?;
     kill(Pid::from_raw(top.cast_signed()), Signal::SIGTERM)?;
     screen.until("the prompt", |text| text.trim_end().ends_with(PROMPT))?;
-    screen.command("code=$?; stty -a; echo LEFT:$code")?;
-    is_restored(&screen)
+    screen.full_screen("(exit $?)")?;
+    screen.is_restored()
 }
 
 /// `w` looks deeper for a while, at another level, and leaves a report that names who pins.
@@ -171,7 +152,7 @@ fn a_window_names_who_pins() -> Result<()> {
     let report = screen.shows("level stacks")?;
     assert!(report.contains("2 pinned, 0 unknown") && report.contains("steps.c:"), "{report}");
     screen.types("qqq")?;
-    is_restored(&screen)
+    screen.is_restored()
 }
 
 /// Without a daemon, and without a terminal, it says what to do instead.
@@ -183,7 +164,8 @@ fn says_what_it_needs() -> Result<()> {
     let binary = environment::drainprof()?;
     let screen = Screen::start(240, 24)?;
     screen.command(&format!("{} top --socket /nonexistent/socket", binary.display()))?;
-    screen.shows("start one with `drainprof daemon`")?;
+    screen.shows("no drainprof daemon listens on /nonexistent/socket; is it running? Start it")?;
+    screen.shows("drainprof top -p PID")?;
     screen.command(&format!("{} top < /dev/null; echo code=$?", binary.display()))?;
     screen.shows("code=2")?;
     assert!(screen.text()?.contains("top needs a terminal"));

@@ -66,12 +66,7 @@ pub(super) fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut UProb
 }
 
 fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -> BpfError {
-    BpfError::Attach {
-        symbol: site.symbol.clone(),
-        object: site.shown_path.clone(),
-        offset: site.file_offset,
-        source: Box::new(source),
-    }
+    BpfError::attach(site.symbol.clone(), site.shown_path.clone(), site.file_offset, source)
 }
 
 impl Session {

@@ -89,11 +89,8 @@ impl EmptyProbes {
         uprobe(&mut self.ebpf, name)?
             .attach(point, path, UProbeScope::OneProcess(pid))
             .map(drop)
-            .map_err(|source| BpfError::Attach {
-                symbol: what.to_owned(),
-                object: "drainprof itself".to_owned(),
-                offset,
-                source: Box::new(source),
+            .map_err(|source| {
+                BpfError::attach(what.to_owned(), "drainprof itself".to_owned(), offset, source)
             })
     }
 }

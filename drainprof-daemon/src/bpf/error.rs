@@ -11,8 +11,8 @@ const ENOTSUPP: i32 = 524;
 pub enum BpfError {
     /// The kernel refused for want of privileges.
     #[error(
-        "loading eBPF {what} was not permitted; run as root, or with CAP_BPF, CAP_PERFMON and \
-         CAP_SYS_PTRACE (see `drainprof doctor`)"
+        "loading eBPF {what} was not permitted; run as root, or with CAP_SYS_ADMIN, \
+         CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (see `drainprof doctor`)"
     )]
     Privilege {
         /// The program or map.
@@ -42,6 +42,23 @@ pub enum BpfError {
     /// A probe could not be attached.
     #[error("attaching to {symbol} in {object} at offset {offset:#x} failed")]
     Attach {
+        /// The symbol.
+        symbol: String,
+        /// The object as the process sees it.
+        object: String,
+        /// The file offset.
+        offset: u64,
+        /// What the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The kernel refused a probe for want of privileges.
+    #[error(
+        "placing a probe on {symbol} in {object} at offset {offset:#x} was not permitted; run as \
+         root, or with CAP_SYS_ADMIN (CAP_PERFMON is not enough on every kernel), CAP_SYS_PTRACE \
+         and CAP_DAC_READ_SEARCH"
+    )]
+    NotPermitted {
         /// The symbol.
         symbol: String,
         /// The object as the process sees it.
@@ -84,7 +101,7 @@ impl BpfError {
     /// Whether the kernel refused for want of privileges.
     #[must_use]
     pub const fn is_privilege(&self) -> bool {
-        matches!(self, Self::Privilege { .. })
+        matches!(self, Self::Privilege { .. } | Self::NotPermitted { .. })
     }
 
     /// Whether the kernel lacks something that is needed.
@@ -110,6 +127,22 @@ impl BpfError {
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
         Self::Map { step, map, source: Box::new(source) }
+    }
+
+    /// Sorts a failure to attach by what the kernel said.
+    pub(super) fn attach(
+        symbol: String,
+        object: String,
+        offset: u64,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        let refused = matches!(os_error(&source), Some(nix::libc::EPERM | nix::libc::EACCES));
+        let source = Box::new(source);
+        if refused {
+            Self::NotPermitted { symbol, object, offset, source }
+        } else {
+            Self::Attach { symbol, object, offset, source }
+        }
     }
 
     /// Sorts a failure to load by what the kernel said.
@@ -152,4 +185,27 @@ fn is_verifier_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
         next = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel that does not permit a probe lacks nothing, and nothing is wrong with the place; any other error is one
+    /// of the place.
+    #[test]
+    fn refused_probes() {
+        let attach = |error: i32| {
+            let source = io::Error::from_raw_os_error(error);
+            BpfError::attach("f".to_owned(), "/svc".to_owned(), 0x10, source)
+        };
+        for error in [nix::libc::EPERM, nix::libc::EACCES] {
+            let refused = attach(error);
+            assert!(refused.is_privilege() && !refused.is_place_refused(), "{refused}");
+            let text = refused.to_string();
+            assert!(text.contains("f in /svc at offset 0x10") && text.contains("CAP_SYS_ADMIN"));
+        }
+        let place = attach(nix::libc::EINVAL);
+        assert!(!place.is_privilege() && place.is_place_refused(), "{place}");
+    }
 }

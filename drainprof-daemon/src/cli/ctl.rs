@@ -1,6 +1,6 @@
 //! `drainprof ctl`: asks the daemon that runs, and gives it orders, through its control socket.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -23,6 +23,11 @@ impl SocketArgs {
     /// A connection to the daemon.
     pub(super) fn connect(&self) -> Result<Client> {
         Ok(Client::connect(&self.socket)?)
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.socket
     }
 }
 

@@ -1,7 +1,7 @@
 //! `drainprof top`: chooses where states come from, and gives the terminal to `ui`.
 
+mod daemon;
 mod live;
-mod memory;
 mod stderr;
 
 use std::{fs::File, io::IsTerminal as _, path::PathBuf, time::Duration};
@@ -10,20 +10,20 @@ use anyhow::{Context as _, Result};
 
 use super::{
     args::{CacheArgs, LevelArg, ObserveArgs, SitesArg, duration},
+    ctl::SocketArgs,
     exit::{Failure, code},
     output,
 };
-use crate::ui::{App, Look, Replay, Socket, Source, shell};
+use crate::ui::{App, Look, Replay, Source, shell};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct TopArgs {
     /// Look at this process without a daemon; may be given again. Default: what the daemon watches.
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', conflicts_with = "socket",
+    #[arg(short, long, value_name = "PID", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..))]
     pid: Vec<u32>,
-    /// The daemon's control socket.
-    #[arg(long, value_name = "PATH", default_value = Socket::DEFAULT)]
-    socket: PathBuf,
+    #[command(flatten)]
+    socket: SocketArgs,
     /// Time between two states.
     #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "1s",
           env = "DRAINPROF_INTERVAL")]
@@ -38,7 +38,7 @@ pub(super) struct TopArgs {
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     window: Duration,
     /// Show recorded states, one JSON document a line, one in each interval.
-    #[arg(long, value_name = "FILE", hide = true, conflicts_with_all = ["pid", "socket"])]
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "pid")]
     replay: Option<PathBuf>,
     #[command(flatten)]
     cache: CacheArgs,
@@ -59,15 +59,10 @@ pub(super) fn main(args: &TopArgs) -> Result<u8> {
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         show(&mut Replay::new(file, period))?;
     } else if args.pid.is_empty() {
-        let socket = Socket::connect(&args.socket, period).map_err(|error| {
-            let text = format!(
-                "{}; start one with `drainprof daemon`, name its socket with --socket, or look at a \
-                 process without one: `drainprof top -p PID`",
-                error.in_full()
-            );
-            Failure::new(code::FAILURE, text)
-        });
-        show(&mut socket?)?;
+        let daemon = daemon::Daemon::connect(args.socket.path(), period);
+        show(&mut daemon.context(
+            "there is nothing to show; without a daemon, name a process: `drainprof top -p PID`",
+        )?)?;
     } else {
         let mut live = live::Live::start(observe(args), &args.pid, period, args.window)?;
         let shown = show(&mut live);

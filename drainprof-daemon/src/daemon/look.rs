@@ -62,7 +62,9 @@ impl Service {
         }
         self.forget(&ended);
         self.judge(seconds, &snapshots, &reports, pressure);
-        self.open_windows();
+        if !self.ending {
+            self.open_windows();
+        }
         self.tell(pressure, &reports);
         self.last = reports.into_iter().map(|(_, report)| report).collect();
     }
@@ -160,7 +162,7 @@ impl Service {
     fn govern(&mut self) -> BTreeMap<u32, Turn> {
         let seconds = self.seconds();
         let mut turns = BTreeMap::new();
-        if self.killed {
+        if self.killed || self.ending {
             return turns;
         }
         let wanted = Some(self.config.daemon.level);

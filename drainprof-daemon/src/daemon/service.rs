@@ -126,6 +126,8 @@ pub struct Service {
     pub(super) ordered_kill: bool,
     pub(super) killed: bool,
     pub(super) ready: bool,
+    /// It was told to end: nothing is begun any more.
+    pub(super) ending: bool,
     pub(super) began: Instant,
     pub(super) publish: watch::Sender<Arc<NodeState>>,
     pub(super) setup_program: PathBuf,
@@ -190,6 +192,7 @@ impl Service {
             ordered_kill: false,
             killed: false,
             ready: false,
+            ending: false,
             began: Instant::now(),
             publish,
             setup_program: setup.program,
@@ -276,9 +279,13 @@ impl Service {
                 let _ = stop.send(());
             }
         }
-        let pids: Vec<u32> = self.tracked.keys().copied().collect();
-        for pid in pids {
-            self.pool.release(pid);
+        self.ending = true;
+        self.again.clear();
+        let unix_ms = self.unix_ms();
+        for (pid, tracked) in &mut self.tracked {
+            self.pool.release(*pid);
+            // Whoever reads the last state sees that these are looked at no more.
+            tracked.turn(None, "the daemon ends".to_owned(), unix_ms);
         }
         self.look().await;
         let limit = tokio::time::Instant::now() + FAREWELL;

@@ -77,8 +77,8 @@ pub enum TargetError {
     },
     /// Not permitted.
     #[error(
-        "not permitted to {step} of process {pid}: run as root, or with CAP_SYS_PTRACE \
-         (and hidepid off) for processes of other users"
+        "not permitted to {step} of process {pid}: run as root, or with CAP_SYS_PTRACE and \
+         CAP_DAC_READ_SEARCH (and hidepid off) for processes of other users"
     )]
     Permission {
         /// Its number.

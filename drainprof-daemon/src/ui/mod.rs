@@ -1,9 +1,9 @@
 //! `drainprof top`: processes × allocators on a terminal, as they are now.
 //!
 //! [`App`] is the pure part: states and keys go in, pictures and [`Action`]s come out. It reads no clock, does no I/O and
-//! asks nobody. What it shows comes from a [`Source`]: a daemon's control socket ([`Socket`]), a file of recorded states
-//! ([`Replay`]), or, in `cli`, an observer of its own, whose reports [`standalone`] turns into states. [`shell`] is the
-//! terminal around it.
+//! asks nobody. What it shows comes from a [`Source`]: a file of recorded states ([`Replay`]), or, in `cli`, a daemon's
+//! control socket, or an observer of its own, whose reports [`standalone`] turns into states. [`shell`] is the terminal
+//! around it.
 
 mod ages;
 mod app;
@@ -15,9 +15,8 @@ mod page;
 mod replay;
 mod rows;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 pub mod shell;
-mod socket;
 mod sort;
 mod source;
 pub mod standalone;
@@ -27,6 +26,5 @@ mod tests;
 pub use app::{Action, App, Look};
 pub use keys::Key;
 pub use replay::Replay;
-pub use socket::Socket;
 pub use sort::Sort;
 pub use source::{Source, SourceError};

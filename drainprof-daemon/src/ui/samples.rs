@@ -100,7 +100,7 @@ pub(super) fn target(pid: u32, comm: &str, allocators: Vec<Allocator>) -> NodeTa
 
 /// Four processes: one that leaks and is looked at in depth, a slab allocator, one without probes whose name is an
 /// escape sequence, and one with two instances.
-pub(super) fn state() -> NodeState {
+pub(crate) fn state() -> NodeState {
     let slab = Allocator { kind: Kind::Slab, ..allocator("slab-heap") };
     let twin = |instance: &str, dsr| Allocator {
         instance: Some(instance.to_owned()),

@@ -9,7 +9,6 @@ use std::{
 use anyhow::{Context as _, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::memory;
 use crate::{
     account::{History, Snapshot},
     cli::{
@@ -17,6 +16,7 @@ use crate::{
         drive::{SLACK, block_on, settle, take},
         options, symbols,
     },
+    growth::MemoryReader,
     node::{Answer, NodeState, Outcome, Refusal, Request, WindowRecord},
     report::{self, Report},
     symbolize::Symbols,
@@ -192,6 +192,7 @@ struct Window {
 pub(super) struct Live {
     args: ObserveArgs,
     watched: Watched,
+    memory: MemoryReader,
     courses: Courses,
     period: Duration,
     due: Instant,
@@ -218,6 +219,7 @@ impl Live {
         Ok(Self {
             args,
             watched,
+            memory: MemoryReader::new(),
             courses: Courses::default(),
             period,
             due: Instant::now(),
@@ -242,8 +244,9 @@ impl Live {
     fn state(&mut self) -> NodeState {
         let report = self.watched.report(SLACK);
         let pids = self.watched.observer.running();
-        let memory: BTreeMap<_, _> =
-            pids.into_iter().filter_map(|pid| Some((pid, memory::read(pid)?))).collect();
+        self.memory.begin();
+        let read = |pid| Some((pid, self.memory.read(pid, false)?));
+        let memory: BTreeMap<_, _> = pids.into_iter().filter_map(read).collect();
         self.courses.take(&report, &memory);
         let running = self.window.as_ref().map(|window| window.record.clone());
         let beside = Beside {

@@ -89,13 +89,16 @@ fn one(host: &dyn HostView, effective: Option<Effective>, capability: Capability
             "libraries that were replaced or deleted on disk cannot be opened through \
              /proc/PID/map_files; others are opened through /proc/PID/root",
         ),
-        Capability::DacReadSearch => check.off(
+        Capability::DacReadSearch => check.warn(
             missing,
             "only programs, libraries and tracing files that our user may read can be opened",
+            how_to_get(host),
         ),
-        Capability::SysAdmin => check.off(
+        Capability::SysAdmin => check.warn(
             missing,
-            "not needed where CAP_BPF and CAP_PERFMON are there and tracefs is mounted already",
+            "many kernels place uprobes for nobody without it, whatever CAP_PERFMON should allow; on \
+             these every attach is refused (exit code 77)",
+            how_to_get(host),
         ),
         Capability::SysResource => check.off(missing, "not needed"),
     }

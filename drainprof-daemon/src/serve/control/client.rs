@@ -1,4 +1,4 @@
-//! The client of the control socket, for the command line: it waits for each answer.
+//! The client of the control socket, for the command line and `top`: it waits for each answer.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -13,7 +13,7 @@ use crate::{
     report::stored::MOST_BYTES,
 };
 
-/// How long an answer is waited for; longer than the daemon gives itself.
+/// How long an answer is waited for unless the caller says otherwise; longer than the daemon gives itself.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
@@ -41,10 +41,12 @@ pub enum AskError {
         source: io::Error,
     },
     /// It takes too long.
-    #[error("the daemon on {} has not answered within {} s", path.display(), PATIENCE.as_secs())]
+    #[error("the daemon on {} has not answered within {} s", path.display(), patience.as_secs())]
     Silent {
         /// The socket.
         path: PathBuf,
+        /// How long was waited.
+        patience: Duration,
     },
     /// It has gone away.
     #[error("the daemon on {} has closed the connection without an answer", path.display())]
@@ -69,12 +71,18 @@ pub enum AskError {
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
+    patience: Duration,
     stream: BufReader<UnixStream>,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects, and waits long for answers.
     pub fn connect(path: &Path) -> Result<Self, AskError> {
+        Self::patient(path, PATIENCE)
+    }
+
+    /// Connects, and waits so long for each answer.
+    pub fn patient(path: &Path, patience: Duration) -> Result<Self, AskError> {
         let failed = |source: io::Error| {
             let path = path.to_owned();
             match source.kind() {
@@ -86,12 +94,15 @@ impl Client {
             }
         };
         let stream = UnixStream::connect(path).map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), stream: BufReader::new(stream) })
+        stream.set_read_timeout(Some(patience)).map_err(failed)?;
+        stream.set_write_timeout(Some(patience)).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), patience, stream: BufReader::new(stream) })
     }
 
     /// Asks, and waits for the answer.
+    ///
+    /// After any error but a refusal, what else comes on this connection may be the answer to an earlier request:
+    /// connect anew.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, AskError> {
         let path = || self.path.clone();
         let foreign = |message: String| AskError::Foreign { path: path(), message };
@@ -125,7 +136,9 @@ impl Client {
     fn broken(&self, source: io::Error) -> AskError {
         let path = self.path.clone();
         match source.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Silent { path },
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                AskError::Silent { path, patience: self.patience }
+            }
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => AskError::Closed { path },
             _ => AskError::Io { path, source },
         }
