@@ -29,10 +29,10 @@ pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub(crate) use image::describe;
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject};
 pub(crate) use locate::through_root;
-pub use maps::{MappedObject, Mapping, mapped_objects};
+pub use maps::{MappedObject, Mapping, executed_files, mapped_objects};
 pub(crate) use nameless::{Nameless, NamelessKind, nameless_memory};
 pub use printable::printable;
-pub use process::Process;
+pub use process::{Process, started_at};
 pub use usdt::UsdtNote;
 
 #[cfg(test)]

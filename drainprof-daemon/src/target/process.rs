@@ -211,6 +211,13 @@ pub(super) fn parent_of(pid: u32) -> Option<u32> {
     read_stat(pid).ok().map(|stat| stat.parent)
 }
 
+/// When a process started, in clock ticks since boot; `None` where it is gone or hidden. With its number that is who it
+/// is.
+#[must_use]
+pub fn started_at(pid: u32) -> Option<u64> {
+    read_stat(pid).ok().map(|stat| stat.start_time)
+}
+
 fn read_stat(pid: u32) -> Result<Stat, TargetError> {
     stat_at(pid, Path::new(&format!("/proc/{pid}/stat")))
 }
