@@ -1,9 +1,13 @@
 //! Who is on this machine: processes that have come, that execute another program, that have mapped more, or gone.
 //!
-//! A look costs one directory listing and one link per process; what takes longer is looked at once per process. Every
-//! half minute, a few processes at a time, it is asked whether it is the same process still and executes code from the
-//! same files, and only where it does not, all is looked at again. So a program that is executed by a process that is
-//! known is found at the next look, and a library that is opened later within [`AGAIN`].
+//! A look costs one directory listing, which tells who has come and gone, and that a number has another owner. The rest
+//! costs a system call or more for each process, so it is done as often as it is likely to tell something, a few
+//! processes at a time:
+//!
+//! - Which program it executes: at every look while it is young, because that is when programs are executed, and then
+//!   each [`LINK_AGAIN`].
+//! - Which files it executes code from: each [`AGAIN`]. Where the size of all mappings is what it was, they are taken to
+//!   be the same, but not more than [`TRUSTED`] times in a row; where the files are the same, nothing else is looked at.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -17,10 +21,18 @@ use std::{
 
 use rustix::fs::readlinkat_raw;
 
-use crate::target::{Process, TargetError, executed_files, mapped_objects, processes, started_at};
+use crate::target::{
+    Process, TargetError, executed_files, incarnations, mapped_objects, mapped_pages, started_at,
+};
 
 /// How long it takes until a process's mappings are looked at again.
 pub(super) const AGAIN: Duration = Duration::from_secs(30);
+/// How long it takes until it is asked again which program a process executes that is not young any more.
+const LINK_AGAIN: Duration = Duration::from_secs(10);
+/// So long is a process young after it was met.
+const YOUNG: Duration = Duration::from_secs(60);
+/// How many times in a row the size of the mappings is believed.
+const TRUSTED: u32 = 9;
 /// `PATH_MAX`, and what the kernel adds to the name of a file that is gone.
 const LONGEST_LINK: usize = 4096 + 16;
 
@@ -44,10 +56,21 @@ struct Seen {
     /// A thread of the kernel, which executes a program within a moment of its birth or never.
     of_kernel: bool,
     start_time: u64,
+    /// The inode of its directory in `/proc`.
+    inode: u64,
     /// What it is made of.
     objects: u64,
     /// The files that it executes code from, as they are told at the least cost.
     files: Option<u64>,
+    /// How many pages it has mapped.
+    pages: Option<(u64, u64)>,
+    /// How many times in a row it was taken to be the same for that.
+    trusted: u32,
+    /// When it was met.
+    met: Duration,
+    /// When its link was read last.
+    linked: Duration,
+    /// When its mappings were looked at last.
     looked: Duration,
     /// The look at which it was listed last.
     listed: u64,
@@ -64,11 +87,11 @@ pub(super) struct Arrivals {
 impl Arrivals {
     /// Looks at all processes; `now` is a time since any fixed moment. Fails only where `/proc` cannot be listed.
     pub(super) fn look(&mut self, now: Duration) -> std::io::Result<Vec<Change>> {
-        let pids = processes()?;
+        let listed = incarnations()?;
         self.looks += 1;
         let mut changes = Vec::new();
-        for pid in pids {
-            self.look_at(pid, now, &mut changes)?;
+        for process in listed {
+            self.look_at(process, now, &mut changes)?;
         }
         self.forget_unlisted(&mut changes);
         Ok(changes)
@@ -77,7 +100,7 @@ impl Arrivals {
     /// Looks at one process that is listed.
     fn look_at(
         &mut self,
-        pid: u32,
+        (pid, inode): (u32, u64),
         now: Duration,
         changes: &mut Vec<Change>,
     ) -> std::io::Result<()> {
@@ -88,32 +111,40 @@ impl Arrivals {
                 let (seen, change) = meet(pid, exe, now);
                 changes.extend(change);
                 if let Some(seen) = seen {
-                    unknown.insert(Seen { listed, ..seen });
+                    unknown.insert(Seen { listed, inode, ..seen });
                 }
                 return Ok(());
             }
             Entry::Occupied(known) => known.into_mut(),
         };
-        let is_due = now.saturating_sub(seen.looked) >= AGAIN;
-        if seen.of_kernel && !is_due {
+        let since = |then: Duration| now.saturating_sub(then);
+        let is_same = seen.inode == inode;
+        let is_due = !is_same || since(seen.looked) >= AGAIN;
+        let is_young = since(seen.met) < YOUNG && !seen.of_kernel;
+        let reads_link =
+            is_due || is_young || (since(seen.linked) >= LINK_AGAIN && !seen.of_kernel);
+        if !reads_link {
             seen.listed = listed;
             return Ok(());
         }
+        seen.linked = now;
         let exe = self.links.exe(pid)?;
         if seen.exe.as_deref() != exe {
             let (met, change) = meet(pid, exe.map(Box::from), now);
             changes.extend(change);
             // One that has gone since it was listed is not listed any more.
             if let Some(met) = met {
-                *seen = Seen { listed, ..met };
+                *seen = Seen { listed, inode, ..met };
             }
             return Ok(());
         }
         seen.listed = listed;
-        match (is_due, exe.is_some()) {
-            (true, true) => changes.extend(again(pid, seen, now)),
-            (true, false) => seen.looked = now,
-            (false, _) => {}
+        if is_due {
+            seen.looked = now;
+            seen.inode = inode;
+            if exe.is_some() {
+                changes.extend(again(pid, seen, is_same));
+            }
         }
         Ok(())
     }
@@ -167,21 +198,28 @@ fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Optio
         exe,
         of_kernel: false,
         start_time: 0,
+        inode: 0,
         objects: 0,
         files: None,
+        pages: None,
+        trusted: 0,
+        met: now,
+        linked: now,
         looked: now,
         listed: 0,
     };
     match Process::open(pid) {
         Ok(process) => {
-            // First the files: what is mapped meanwhile is found to be new later.
+            // What says least first: what is mapped meanwhile is found to be new later.
+            let pages = mapped_pages(pid);
             let files = executed_files(pid).ok();
             let objects = objects(&process);
             let start_time = process.start_time;
             // Spread over the time, so that those that were there at the start are not all due at once.
-            let early = AGAIN.mul_f64(f64::from(pid % 16) / 16.0);
-            let looked = now.saturating_sub(early);
-            let seen = Seen { start_time, objects, files, looked, ..unknown };
+            let part = f64::from(pid % 16) / 16.0;
+            let looked = now.saturating_sub(AGAIN.mul_f64(part));
+            let linked = now.saturating_sub(LINK_AGAIN.mul_f64(part));
+            let seen = Seen { start_time, objects, files, pages, linked, looked, ..unknown };
             (Some(seen), Some(Change::Came(process, objects)))
         }
         Err(TargetError::NoSuchProcess { .. } | TargetError::Ended { .. }) => (None, None),
@@ -193,9 +231,14 @@ fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Optio
     }
 }
 
-/// Looks at a process again that still executes the same program.
-fn again(pid: u32, seen: &mut Seen, now: Duration) -> Option<Change> {
-    seen.looked = now;
+/// Looks at a process again that still executes the same program; `is_same`: it is surely no other process.
+fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
+    let pages = mapped_pages(pid);
+    if is_same && pages.is_some() && pages == seen.pages && seen.trusted < TRUSTED {
+        seen.trusted += 1;
+        return None;
+    }
+    (seen.pages, seen.trusted) = (pages, 0);
     let files = executed_files(pid).ok();
     if files.is_some() && files == seen.files && started_at(pid) == Some(seen.start_time) {
         return None;
@@ -266,25 +309,67 @@ mod tests {
         let other = Seen { exe: Some(Box::from(*b"/bin/other")), ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, other);
         assert!(came(&arrivals.look(Duration::from_secs(2)).unwrap(), pid));
-        let older = Seen { start_time: 1, looked: Duration::ZERO, ..arrivals.seen[&pid].clone() };
+        let older = Seen { start_time: 1, inode: 1, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, older);
-        assert!(came(&arrivals.look(AGAIN * 2).unwrap(), pid));
-        let fewer = Seen {
-            objects: 1,
-            files: Some(1),
-            looked: Duration::ZERO,
-            ..arrivals.seen[&pid].clone()
-        };
+        assert!(came(&arrivals.look(Duration::from_secs(3)).unwrap(), pid));
+        let fewer = Seen { objects: 1, files: Some(1), pages: None, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, fewer);
         let changes = arrivals.look(AGAIN * 4).unwrap();
         let mapped =
             |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
         assert!(changes.iter().any(mapped), "{changes:?}");
         // While the files are the same, nobody asks what else it is made of.
-        let alike = Seen { objects: 1, looked: Duration::ZERO, ..arrivals.seen[&pid].clone() };
+        let alike = Seen { objects: 1, pages: None, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, alike);
         let changes = arrivals.look(AGAIN * 6).unwrap();
         assert!(!changes.iter().any(mapped) && !came(&changes, pid), "{changes:?}");
+    }
+
+    /// A library that takes the place of another of the same size is found, if late.
+    #[test]
+    fn sizes_are_not_trusted_for_ever() {
+        let cat = Waiting::start(std::path::Path::new("/bin/cat"));
+        let pid = cat.pid();
+        let mut arrivals = Arrivals::default();
+        arrivals.look(Duration::ZERO).unwrap();
+        let other = Seen { objects: 1, files: Some(1), ..arrivals.seen[&pid].clone() };
+        arrivals.seen.insert(pid, other);
+        let mapped =
+            |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
+        let found = (1..=TRUSTED + 1).find(|look| {
+            let changes = arrivals.look(AGAIN * *look).unwrap();
+            changes.iter().any(mapped)
+        });
+        assert_eq!(found, Some(TRUSTED + 1));
+    }
+
+    /// Whoever is not young any more is asked less often which program it executes, unless it may be another process.
+    #[test]
+    fn old_processes() {
+        let cat = Waiting::start(std::path::Path::new("/bin/cat"));
+        let pid = cat.pid();
+        let mut arrivals = Arrivals::default();
+        let now = YOUNG * 10;
+        arrivals.look(now).unwrap();
+        let known = arrivals.seen[&pid].clone();
+        let other = |met, linked, inode| Seen {
+            exe: Some(Box::from(*b"/bin/other")),
+            met,
+            linked,
+            looked: now,
+            inode,
+            ..known.clone()
+        };
+        let later = now + Duration::from_secs(2);
+        for (seen, finds) in [
+            (other(now, now, known.inode), true),
+            (other(Duration::ZERO, now, known.inode), false),
+            (other(Duration::ZERO, now, known.inode + 1), true),
+            (other(Duration::ZERO, later - LINK_AGAIN, known.inode), true),
+        ] {
+            arrivals.seen.insert(pid, seen.clone());
+            assert_eq!(came(&arrivals.look(later).unwrap(), pid), finds, "{seen:?}");
+        }
     }
 
     /// Whoever goes between the listing and the look at it is told as gone like all others.
@@ -294,11 +379,12 @@ mod tests {
         let pid = cat.pid();
         let mut arrivals = Arrivals::default();
         arrivals.look(Duration::from_secs(1)).unwrap();
+        let inode = arrivals.seen[&pid].inode;
         cat.0.kill().unwrap();
         cat.0.wait().unwrap();
         let mut changes = Vec::new();
         arrivals.looks += 1;
-        arrivals.look_at(pid, Duration::from_secs(2), &mut changes).unwrap();
+        arrivals.look_at((pid, inode), Duration::from_secs(2), &mut changes).unwrap();
         arrivals.forget_unlisted(&mut changes);
         assert!(changes.contains(&Change::Gone(pid)), "{changes:?}");
         assert!(arrivals.is_empty());

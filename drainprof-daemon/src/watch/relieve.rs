@@ -25,6 +25,9 @@ impl Observer {
     /// Ends nested granules at once where room is needed, and else as often as it is cheap. Facts never wait for that:
     /// whoever makes them ends those granules first.
     fn end_nested_in_time(&mut self) {
+        if !self.has_nested() {
+            return;
+        }
         let now = now_ns();
         if now < self.nested_due_ns && !self.session.is_filling_up() {
             return;
@@ -37,9 +40,13 @@ impl Observer {
 
     /// Ends the granules that have gone with the one that they were nested in, where a profile has such.
     pub(super) fn end_nested(&mut self) {
-        if self.allocators.iter().any(|allocator| allocator.profile.nested) {
+        if self.has_nested() {
             self.session.end_nested();
         }
+    }
+
+    fn has_nested(&self) -> bool {
+        self.allocators.iter().any(|allocator| allocator.profile.nested)
     }
 
     /// What is counted for targets that have ended, in one value that tells whether something is still moving: calls
