@@ -27,6 +27,8 @@ pub(crate) struct Effort {
     pub(crate) pgbench_seconds: u32,
     /// Granules and objects of the benchmark of scale.
     pub(crate) scale: (u64, u64),
+    /// Rounds of the daemon's own use, and the seconds of each.
+    pub(crate) idle: (usize, u64),
 }
 
 impl Effort {
@@ -37,6 +39,7 @@ impl Effort {
         requests: 20_000,
         pgbench_seconds: 3,
         scale: (1_000_000, 10_000_000),
+        idle: (3, 60),
     };
 
     pub(crate) const QUICK: Self = Self {
@@ -46,6 +49,7 @@ impl Effort {
         requests: 200,
         pgbench_seconds: 1,
         scale: (1_000, 10_000),
+        idle: (1, 2),
     };
 
     /// The option that tells a target the length of its batches.
@@ -138,7 +142,12 @@ impl Outcome {
 
 /// Says which round begins.
 pub(crate) fn announce(round: usize, effort: Effort) {
-    eprintln!("    round {} of {}", round + 1, effort.rounds);
+    announce_of(round, effort.rounds);
+}
+
+/// The same of a benchmark that has its own number of rounds.
+pub(crate) fn announce_of(round: usize, rounds: usize) {
+    eprintln!("    round {} of {rounds}", round + 1);
 }
 
 /// Measures all variants on workers, one after the other, round by round; one figure.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// One that has every kind of variant of probes, and those that go their own ways; servers take longer than they show.
-const ONLY: &str = "malloc,stacks,scale,attach,growth";
+const ONLY: &str = "malloc,stacks,scale,attach,daemon,growth";
 
 fn bench(args: &[&str]) -> Result<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_drainprof-bench"));

@@ -51,8 +51,14 @@ pub fn own_programs(rules: &str) -> String {
 
 /// The text of a configuration in `directory` that looks often, at these tests' own programs, with these profiles alone,
 /// and `more` lines of it.
-#[allow(clippy::unnecessary_debug_formatting, reason = "a TOML string has quotes")]
 pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<PathBuf> {
+    let often = "daemon.interval = \"200ms\"\ndaemon.discover_interval = \"100ms\"\n";
+    configure_at_usual_pace(directory, profiles, &format!("{often}{more}"))
+}
+
+/// The same, looking as often as by default.
+#[allow(clippy::unnecessary_debug_formatting, reason = "a TOML string has quotes")]
+pub fn configure_at_usual_pace(directory: &Path, profiles: &[&str], more: &str) -> Result<PathBuf> {
     let own = directory.join("profiles");
     fs::create_dir_all(&own)?;
     fs::create_dir_all(directory.join("store"))?;
@@ -65,8 +71,6 @@ pub fn configure(directory: &Path, profiles: &[&str], more: &str) -> Result<Path
     let own_programs = if more.contains("select.rules") { String::new() } else { own_programs("") };
     let text = format!(
         "daemon.profile_directories = [{own:?}]\n\
-         daemon.interval = \"200ms\"\n\
-         daemon.discover_interval = \"100ms\"\n\
          daemon.kill_file = {kill:?}\n\
          listen.address = \"127.0.0.1:0\"\n\
          listen.control = {control:?}\n\

@@ -3,6 +3,7 @@
 mod after;
 mod attach;
 mod boundary;
+mod daemon;
 mod growth;
 mod malloc;
 mod nginx;
@@ -42,6 +43,7 @@ pub(crate) const BENCHMARKS: &[Known] = &[
     scale::BENCHMARK,
     attach::BENCHMARK,
     after::BENCHMARK,
+    daemon::BENCHMARK,
     growth::BENCHMARK,
     nginx::BENCHMARK,
     postgresql::BENCHMARK,

@@ -30,12 +30,18 @@ impl Session {
     /// Makes room where it is needed; returns how many entries were taken out.
     pub fn relieve(&mut self) -> Result<usize, BpfError> {
         let mut taken = 0;
-        if self.is_filling(cursor::INDEX, self.sizes.index()) || self.slots_are_filling() {
+        if self.is_filling_up() {
             taken += self.retire_granules();
             taken += self.forget_ids()?;
         }
         taken += self.relieve_pairs();
         Ok(taken)
+    }
+
+    /// Whether granules begin to lack room.
+    #[must_use]
+    pub fn is_filling_up(&self) -> bool {
+        self.is_filling(cursor::INDEX, self.sizes.index()) || self.slots_are_filling()
     }
 
     fn level(&self, which: u32) -> u64 {

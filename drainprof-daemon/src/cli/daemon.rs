@@ -104,13 +104,14 @@ async fn run(setup: Setup, server: Server) -> Result<u8> {
             block_on(async move { Ok(server.run(state, ask, shutdown).await?) })
         })
         .context("cannot start the thread that serves")?;
-    let result = service.run(asked).await;
+    // As a task: whatever wakes the future that the runtime itself waits for costs it two more system calls.
+    let result = tokio::spawn(service.run(asked)).await;
     drop(stop);
     match serving.join() {
         Ok(outcome) => outcome?,
         Err(_) => anyhow::bail!("the thread that serves has failed"),
     }
-    result?;
+    result.context("the daemon's loop has failed")??;
     Ok(code::OK)
 }
 

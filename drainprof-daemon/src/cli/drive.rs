@@ -25,12 +25,9 @@ use crate::{
     export::{Format, Interval as Between, Told, live},
     report::{self, Report, Verdict, filter::Filter},
     symbolize::Symbols,
-    watch::{Ending, Observer, PathNumbers, Resting, Telling},
+    watch::{Ending, Observer, PathNumbers, Resting, Telling, settle},
 };
 
-/// Between two reads of the counters that must agree before they are taken as final.
-const SETTLE: Duration = Duration::from_millis(2);
-const SETTLE_TRIES: u32 = 50;
 /// How often the maps are looked at for room, however rarely anything is shown.
 const RELIEF: Duration = Duration::from_millis(200);
 /// While targets run, so many events may happen between the first and the last counter that is read.
@@ -471,7 +468,7 @@ impl Driver {
     pub(super) async fn stop(&mut self) -> Result<()> {
         if let Stage::Watching { observer, .. } = &mut self.stage {
             observer.stop();
-            settle(observer).await;
+            settle(|| observer.totals()).await;
         }
         self.learn_paths();
         self.take_events()?;
@@ -518,19 +515,6 @@ pub(super) fn take(
         pass_on(observer, kind, event);
     });
     taken != 0
-}
-
-/// Waits until programs that were running when counting stopped have ended: until two readings agree.
-pub(super) async fn settle(observer: &Observer) {
-    let mut before = observer.totals();
-    for _ in 0..SETTLE_TRIES {
-        tokio::time::sleep(SETTLE).await;
-        let now = observer.totals();
-        if now == before {
-            return;
-        }
-        before = now;
-    }
 }
 
 pub(super) async fn until(deadline: Option<Instant>) {

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{
     args::{CacheArgs, LevelArg, ObserveArgs, PlainFormat, SitesArg, duration},
     code,
-    drive::{block_on, settle},
+    drive::block_on,
     exit::Failure,
     options,
     profile::{plans_json, print_plans},
@@ -29,7 +29,7 @@ use crate::{
         units,
     },
     target::{Process, printable},
-    watch::Observer,
+    watch::{Observer, settle},
 };
 
 /// The name and version of the JSON document.
@@ -191,7 +191,7 @@ async fn watch(
         }
     }
     observer.stop();
-    settle(observer).await;
+    settle(|| observer.totals()).await;
     let snapshot = observer.snapshot();
     let halfway = history.middle(snapshot.observed()).cloned();
     Ok(crate::account::Snapshot { halfway, ..snapshot })

@@ -94,6 +94,10 @@ impl Service {
             Some((false, _)) => self.gone(pid),
             None => {}
         }
+        // Most processes of a machine are of a few kinds: each kind is looked into once.
+        if made_of != 0 && self.unfit.contains(&made_of) {
+            return;
+        }
         let labels = labels_of(&process);
         let facts = Facts {
             exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
@@ -119,10 +123,6 @@ impl Service {
     /// Has a process watched, if a profile fits it.
     fn attach(&mut self, process: Process, labels: Labels, made_of: u64) {
         let pid = process.pid;
-        // Most processes of a machine are of a few kinds: each kind is looked into once.
-        if made_of != 0 && self.unfit.contains(&made_of) {
-            return;
-        }
         let level = self.config.daemon.level;
         if self.killed {
             if !self.fits(&process, level) {

@@ -13,12 +13,9 @@ use crate::{
     profile::{self, Level},
     report::{self, Report, SelfUse, Target, Tool},
     store::Moment,
-    watch::self_use,
+    watch::{self_use, settle},
 };
 
-/// Between two reads of the counters that must agree before they are taken as final.
-const SETTLE: Duration = Duration::from_millis(2);
-const SETTLE_TRIES: u32 = 50;
 /// While targets run, so many events may happen between the first and the last counter that is read.
 const SLACK: u64 = u64::MAX / 4;
 
@@ -37,7 +34,9 @@ impl Service {
             self.pool.release(*pid);
         }
         if self.pool.has_ended() {
-            self.settle().await;
+            let totals =
+                || self.pool.kernels().iter().flat_map(|one| one.observer.ended_totals()).collect();
+            settle(totals).await;
         }
         let seconds = self.seconds();
         let pressure = self.read_memory(seconds);
@@ -67,22 +66,6 @@ impl Service {
         }
         self.tell(pressure, &reports);
         self.last = reports.into_iter().map(|(_, report)| report).collect();
-    }
-
-    /// Waits until programs that were running when counting stopped have ended: until two readings agree.
-    async fn settle(&self) {
-        let totals = || -> Vec<Vec<u64>> {
-            self.pool.kernels().iter().map(|kernel| kernel.observer.ended_totals()).collect()
-        };
-        let mut before = totals();
-        for _ in 0..SETTLE_TRIES {
-            tokio::time::sleep(SETTLE).await;
-            let now = totals();
-            if now == before {
-                return;
-            }
-            before = now;
-        }
     }
 
     fn read_memory(&mut self, seconds: f64) -> Option<Pressure> {

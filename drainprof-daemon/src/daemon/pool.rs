@@ -163,8 +163,13 @@ impl Pool {
 
     /// Gives back what was read of files: it is needed only while newcomers are looked at.
     pub(super) fn forget_files(&mut self) {
+        let mut had_any = false;
         for kernel in &mut self.kernels {
-            kernel.observer.forget_files();
+            had_any |= kernel.observer.forget_files();
+        }
+        // Most newcomers are of a kind that is known, and no file was read for them.
+        if !had_any {
+            return;
         }
         // SAFETY: this only gives free memory back to the kernel. Without it, what the tables of symbols of large
         // programs took stays with a daemon that needs it for a moment an hour.

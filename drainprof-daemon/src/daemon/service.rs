@@ -16,6 +16,7 @@ use tokio::{
 
 use super::{
     arrivals::Arrivals,
+    beat::Beat,
     keeper::Keeper,
     pool::Pool,
     sums::Sums,
@@ -67,7 +68,7 @@ pub struct Setup {
 }
 
 /// Reads configuration and profiles again; an error leaves what is in force.
-pub type Reread = Box<dyn FnMut() -> Result<(Config, Library), String>>;
+pub type Reread = Box<dyn FnMut() -> Result<(Config, Library), String> + Send>;
 
 /// Why the daemon cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -215,7 +216,8 @@ impl Service {
         let mut interrupt = signal_of(SignalKind::interrupt())?;
         let mut hang_up = signal_of(SignalKind::hangup())?;
         let mut user = signal_of(SignalKind::user_defined1())?;
-        let mut beat = every(BEAT);
+        let beat = Beat::every(BEAT)
+            .map_err(|source| ServiceError::System { step: "make a timer", source })?;
         let mut discover = every(self.config.daemon.discover_interval);
         let mut look = every(self.config.daemon.interval);
         let watchdog = systemd::watchdog_interval();
@@ -230,7 +232,7 @@ impl Service {
         eprintln!("drainprof: watching");
         loop {
             tokio::select! {
-                _ = beat.tick() => {
+                () = beat.next() => {
                     self.heed_kill_file();
                     self.take_events();
                     self.pool.relieve();

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     fs,
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{DirEntryExt as _, MetadataExt as _},
 };
 
 use super::{Process, TargetError, process::parent_of};
@@ -75,10 +75,17 @@ impl Kinship {
 
 /// All processes that `/proc` shows, kernel threads included.
 pub fn processes() -> std::io::Result<impl Iterator<Item = u32>> {
+    Ok(incarnations()?.map(|(pid, _)| pid))
+}
+
+/// The same, each with the inode of its directory: as long as it stays, so does the process. Another one may be another
+/// process, or the same whose directory the kernel had forgotten.
+pub fn incarnations() -> std::io::Result<impl Iterator<Item = (u32, u64)>> {
     let entries = fs::read_dir("/proc")?;
-    Ok(entries
-        .take(MAX_PROCESSES)
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+    Ok(entries.take(MAX_PROCESSES).filter_map(|entry| {
+        let entry = entry.ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, entry.ino()))
+    }))
 }
 
 /// The family of process `pid`: from its topmost ancestor that runs the same executable down to all that

@@ -50,7 +50,8 @@ pub(crate) fn open_same<'a>(
 
 /// Reads a `/proc` file (whose size is not known beforehand), up to `max_bytes`.
 pub(crate) fn read_proc(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    // Nearly all of them fit; an empty vector would be filled by a few dozen bytes at first, each with a call of its own.
+    let mut bytes = Vec::with_capacity(4096);
     File::open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max_bytes {
         return Err(io::Error::new(

@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     ffi::OsString,
     fs::File,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{BufRead, BufReader, Read as _},
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::PathBuf,
@@ -19,6 +20,8 @@ use super::{TargetError, locate, printable};
 const MAX_LINES: usize = 1_000_000;
 /// Longest line: a path of `PATH_MAX` with every character escaped, and the numbers before it.
 const MAX_LINE_BYTES: u64 = 32 * 1024;
+/// Bytes that are read at once, at most: the kernel gives a page at a time.
+const BUFFER: usize = 8 * 1024;
 
 /// One mapping of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +83,9 @@ pub fn mapped_objects(pid: u32) -> Result<Vec<MappedObject>, TargetError> {
     let step = "read the mappings";
     let file =
         File::open(&path).map_err(|error| TargetError::from_io(pid, step, path.clone(), error))?;
-    let files = group(BufReader::with_capacity(64 * 1024, file)).map_err(|error| match error {
+    let files = group(BufReader::with_capacity(BUFFER, file)).map_err(|error| match error {
         GroupError::Io(error) => TargetError::from_io(pid, step, path.clone(), error),
-        GroupError::TooMany => TargetError::Malformed {
-            pid,
-            path: path.clone(),
-            what: format!("it has more than {MAX_LINES} mappings"),
-        },
+        GroupError::TooMany => too_many(pid, path.clone()),
     })?;
     Ok(files
         .into_iter()
@@ -105,6 +104,54 @@ pub fn mapped_objects(pid: u32) -> Result<Vec<MappedObject>, TargetError> {
         .collect())
 }
 
+/// A number for the set of files that process `pid` executes code from: another one as soon as one more is mapped, or
+/// one is not any more. Which files they are is not looked for, so it costs little more than the read; numbers of
+/// different processes say nothing about each other.
+pub fn executed_files(pid: u32) -> Result<u64, TargetError> {
+    let path = PathBuf::from(format!("/proc/{pid}/maps"));
+    let from_io = |error| TargetError::from_io(pid, "read the mappings", path.clone(), error);
+    let file = File::open(&path).map_err(from_io)?;
+    executed(BufReader::with_capacity(BUFFER, file)).map_err(|error| match error {
+        GroupError::Io(error) => from_io(error),
+        GroupError::TooMany => too_many(pid, path.clone()),
+    })
+}
+
+/// A number for the files of which the lines say that code of theirs is executed.
+fn executed(reader: impl BufRead) -> Result<u64, GroupError> {
+    let mut files = Vec::new();
+    each_line(reader, |line| files.extend(executed_file(line)))?;
+    files.sort_unstable();
+    files.dedup();
+    let mut hasher = DefaultHasher::new();
+    files.hash(&mut hasher);
+    Ok(hasher.finish())
+}
+
+/// Device and inode, as the line has them, where it is about code from a file.
+fn executed_file(line: &[u8]) -> Option<(u64, u64, u64)> {
+    let (_, rest) = split_word(line)?;
+    let (flags, rest) = split_word(rest)?;
+    if flags.get(2) != Some(&b'x') {
+        return None;
+    }
+    let (_, rest) = split_word(rest)?;
+    let (device, rest) = split_word(rest)?;
+    let (inode, rest) = split_word(rest)?;
+    let name = rest.iter().find(|&&byte| byte != b' ')?;
+    let inode: u64 = std::str::from_utf8(inode).ok()?.parse().ok()?;
+    let colon = device.iter().position(|&byte| byte == b':')?;
+    (inode != 0 && *name == b'/').then_some((
+        hex(&device[..colon])?,
+        hex(&device[colon + 1..])?,
+        inode,
+    ))
+}
+
+fn too_many(pid: u32, path: PathBuf) -> TargetError {
+    TargetError::Malformed { pid, path, what: format!("it has more than {MAX_LINES} mappings") }
+}
+
 #[derive(Debug)]
 enum GroupError {
     Io(std::io::Error),
@@ -112,23 +159,12 @@ enum GroupError {
 }
 
 /// Reads all lines and keeps the files with an executable mapping.
-fn group(mut reader: impl BufRead) -> Result<Vec<FileLines>, GroupError> {
+fn group(reader: impl BufRead) -> Result<Vec<FileLines>, GroupError> {
     let mut files: Vec<FileLines> = Vec::new();
     let mut index: HashMap<(u64, u64), usize> = HashMap::new();
-    let mut line = Vec::new();
-    for _ in 0..MAX_LINES {
-        line.clear();
-        let read = reader
-            .by_ref()
-            .take(MAX_LINE_BYTES)
-            .read_until(b'\n', &mut line)
-            .map_err(GroupError::Io)?;
-        if read == 0 {
-            files.retain(|file| file.mappings.iter().any(|mapping| mapping.executable));
-            return Ok(files);
-        }
+    each_line(reader, |line| {
         // A line that cannot be understood is about no file that we could open; the others still count.
-        let Some(parsed) = parse_line(line.strip_suffix(b"\n").unwrap_or(&line)) else { continue };
+        let Some(parsed) = parse_line(line) else { return };
         let at = *index.entry((parsed.device, parsed.inode)).or_insert_with(|| {
             files.push(FileLines {
                 name: parsed.name.clone(),
@@ -139,6 +175,25 @@ fn group(mut reader: impl BufRead) -> Result<Vec<FileLines>, GroupError> {
             files.len() - 1
         });
         files[at].mappings.push(parsed.mapping);
+    })?;
+    files.retain(|file| file.mappings.iter().any(|mapping| mapping.executable));
+    Ok(files)
+}
+
+/// Reads all lines, each without its line break, and of one that is too long its parts.
+fn each_line(mut reader: impl BufRead, mut take: impl FnMut(&[u8])) -> Result<(), GroupError> {
+    let mut line = Vec::new();
+    for _ in 0..MAX_LINES {
+        line.clear();
+        let read = reader
+            .by_ref()
+            .take(MAX_LINE_BYTES)
+            .read_until(b'\n', &mut line)
+            .map_err(GroupError::Io)?;
+        if read == 0 {
+            return Ok(());
+        }
+        take(line.strip_suffix(b"\n").unwrap_or(&line));
     }
     Err(GroupError::TooMany)
 }

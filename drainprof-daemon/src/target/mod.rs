@@ -23,16 +23,16 @@ pub use elf::{
     SymbolSource,
 };
 pub use error::TargetError;
-pub use family::{Kinship, family, processes};
+pub use family::{Kinship, family, incarnations, processes};
 pub(crate) use file::{open_regular, open_same, read_proc};
 pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub(crate) use image::describe;
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject};
 pub(crate) use locate::through_root;
-pub use maps::{MappedObject, Mapping, mapped_objects};
+pub use maps::{MappedObject, Mapping, executed_files, mapped_objects};
 pub(crate) use nameless::{Nameless, NamelessKind, nameless_memory};
 pub use printable::printable;
-pub use process::Process;
+pub use process::{Process, mapped_pages, started_at};
 pub use usdt::UsdtNote;
 
 #[cfg(test)]

@@ -211,6 +211,23 @@ pub(super) fn parent_of(pid: u32) -> Option<u32> {
     read_stat(pid).ok().map(|stat| stat.parent)
 }
 
+/// When a process started, in clock ticks since boot; `None` where it is gone or hidden. With its number that is who it
+/// is.
+#[must_use]
+pub fn started_at(pid: u32) -> Option<u64> {
+    read_stat(pid).ok().map(|stat| stat.start_time)
+}
+
+/// How many pages a process has mapped in all, and how many of them are its data and stacks; `None` where it is gone. It
+/// is the cheapest that tells that something was mapped or unmapped.
+#[must_use]
+pub fn mapped_pages(pid: u32) -> Option<(u64, u64)> {
+    let text = read_proc(Path::new(&format!("/proc/{pid}/statm")), MAX_STATUS).ok()?;
+    let mut numbers = std::str::from_utf8(&text).ok()?.split_ascii_whitespace();
+    let all = numbers.next()?.parse().ok()?;
+    Some((all, numbers.nth(4)?.parse().ok()?))
+}
+
 fn read_stat(pid: u32) -> Result<Stat, TargetError> {
     stat_at(pid, Path::new(&format!("/proc/{pid}/stat")))
 }

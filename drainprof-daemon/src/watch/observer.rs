@@ -158,6 +158,8 @@ pub struct Observer {
     pub(super) window_ns: Option<u64>,
     /// When counting was stopped.
     pub(super) stopped_ns: Option<u64>,
+    /// When nested granules are to be ended again, unless room is needed before.
+    pub(super) nested_due_ns: u64,
     /// What was held back over time, by series.
     pub(super) curves: BTreeMap<u32, Curve>,
     /// Call paths; `None` at other levels than `stacks`.
@@ -199,6 +201,7 @@ impl Observer {
             windows: Windows::new(config.sizes.instances as usize),
             window_ns: None,
             stopped_ns: None,
+            nested_due_ns: 0,
             curves: BTreeMap::new(),
             paths: Paths::wanted(config, &options),
             growth: config.growth.map(|_| Growth::default()),

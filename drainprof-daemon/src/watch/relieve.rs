@@ -1,11 +1,17 @@
 //! Making room: what the kernel side no longer needs is taken out before its maps are full.
 
-use super::observer::Observer;
+use super::{
+    observer::Observer,
+    snapshot::{now_ns, own_cpu},
+};
+
+/// Ending nested granules before there is a need takes at most this part of one CPU.
+const NESTED_SHARE: u32 = 1_000;
 
 impl Observer {
     /// Retires closed, drained granules and forgotten ids if the maps fill up.
     pub fn relieve(&mut self) {
-        self.end_nested();
+        self.end_nested_in_time();
         self.take_mappings();
         if let Err(error) = self.session.relieve() {
             tracing::warn!(%error, "cannot make room in the maps");
@@ -16,11 +22,31 @@ impl Observer {
         });
     }
 
+    /// Ends nested granules at once where room is needed, and else as often as it is cheap. Facts never wait for that:
+    /// whoever makes them ends those granules first.
+    fn end_nested_in_time(&mut self) {
+        if !self.has_nested() {
+            return;
+        }
+        let now = now_ns();
+        if now < self.nested_due_ns && !self.session.is_filling_up() {
+            return;
+        }
+        let began = own_cpu();
+        self.end_nested();
+        let pause = own_cpu().saturating_sub(began) * NESTED_SHARE;
+        self.nested_due_ns = now.saturating_add(pause.as_nanos().try_into().unwrap_or(u64::MAX));
+    }
+
     /// Ends the granules that have gone with the one that they were nested in, where a profile has such.
     pub(super) fn end_nested(&mut self) {
-        if self.allocators.iter().any(|allocator| allocator.profile.nested) {
+        if self.has_nested() {
             self.session.end_nested();
         }
+    }
+
+    fn has_nested(&self) -> bool {
+        self.allocators.iter().any(|allocator| allocator.profile.nested)
     }
 
     /// What is counted for targets that have ended, in one value that tells whether something is still moving: calls

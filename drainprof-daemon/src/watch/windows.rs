@@ -83,6 +83,7 @@ impl Resting {
             windows: self.windows,
             window_ns: None,
             stopped_ns: None,
+            nested_due_ns: 0,
             curves: BTreeMap::new(),
             paths,
         };

@@ -13,7 +13,7 @@ use crate::{
     account::{History, Snapshot},
     cli::{
         args::{LevelArg, ObserveArgs},
-        drive::{SLACK, block_on, settle, take},
+        drive::{SLACK, block_on, take},
         options, symbols,
     },
     growth::MemoryReader,
@@ -25,7 +25,7 @@ use crate::{
         Source, SourceError,
         standalone::{Beside, Courses, state_of},
     },
-    watch::Observer,
+    watch::{Observer, settle},
 };
 
 /// How often the maps are looked at for room, and ends of processes are looked for.
@@ -163,7 +163,7 @@ impl Watched {
         let observer = &self.observer;
         // Without a runtime, the last few events of running programs may be missing from the counts.
         let settled = block_on(async {
-            settle(observer).await;
+            settle(|| observer.totals()).await;
             Ok(())
         });
         if let Err(error) = settled {

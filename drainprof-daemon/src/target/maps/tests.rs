@@ -154,3 +154,34 @@ fn deleted_replaced_and_oddly_named() {
         assert_eq!(inode(&found.open_path), old, "the old file, not the new one");
     }
 }
+
+/// The number changes with the set of files that code is executed from, and with nothing else.
+#[test]
+fn executed_files_as_a_number() {
+    let number = |text: &str| executed(text.as_bytes()).unwrap();
+    let cat = "1000-2000 r-xp 0 08:01 5 /bin/cat\n";
+    let libc = "3000-4000 r-xp 0 08:01 6 /lib/libc.so\n";
+    let both = number(&format!("{cat}{libc}"));
+    for same in [
+        format!("{libc}{cat}"),
+        format!(
+            "{cat}2000-3000 rw-p 1000 08:01 5 /bin/cat\n{libc}4000-5000 r-xp 0 08:01 6 /lib/libc.so\n"
+        ),
+        format!("{cat}{libc}8000-9000 r--p 0 08:01 9 /usr/share/data\n"),
+        format!("{cat}{libc}8000-9000 rwxp 0 00:00 0 \n9000-a000 r-xp 0 00:00 0 [vdso]\n"),
+        format!("{cat}{libc}8000-9000 r-xp 0 00:01 7 anon_inode:[x]\nx\n\n"),
+    ] {
+        assert_eq!(number(&same), both, "{same}");
+    }
+    for other in [
+        cat.to_owned(),
+        format!("{cat}{libc}8000-9000 r-xp 0 08:01 9 /lib/libm.so\n"),
+        format!("{cat}{}", libc.replace(" 6 ", " 7 ")),
+        format!("{cat}{}", libc.replace("08:01", "08:02")),
+        format!("{cat}{}", libc.replace("r-xp", "r--p")),
+    ] {
+        assert_ne!(number(&other), both, "{other}");
+    }
+    let cat = Waiting::start(Path::new("/bin/cat"));
+    assert_eq!(executed_files(cat.pid()).unwrap(), executed_files(cat.pid()).unwrap());
+}

@@ -1,0 +1,102 @@
+//! What the daemon uses itself while nothing happens.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof_tests::node::{self, Daemon};
+use nix::{
+    time::{ClockId, clock_getcpuclockid, clock_gettime},
+    unistd::Pid,
+};
+
+use super::Known;
+use crate::{
+    model::{Benchmark, Bound, Compare, Goal, Row, Table},
+    rounds::{Effort, announce_of},
+    worker::Worker,
+};
+
+pub(super) const BENCHMARK: Known = Known {
+    name: "daemon",
+    title: "The daemon while nothing happens",
+    about: "200 processes wait: 20 that the profile `tests/profiles/arena.toml` fits, which are attached at level \
+            `boundary`, and 180 that no profile fits. `drainprof daemon` runs at its defaults (a look each 10 s, discovery \
+            each 2 s, with its history and its web service) and lists all processes of the machine, but may attach to \
+            these alone. CPU time is that of the daemon's process, all threads, of one CPU; a round begins where the last \
+            one ended. Resident memory includes the kernel's maps, as far as they are mapped.",
+    run,
+};
+
+const PROCESSES: usize = 200;
+const ATTACHED: usize = 20;
+/// What has just been attached is looked at more than what has been there for a while.
+const SETTLING: Duration = Duration::from_secs(15);
+
+fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
+    let (rounds, seconds) = effort.idle;
+    let attached = start("cost", ATTACHED)?;
+    let others = start("malloc_pairs", PROCESSES - ATTACHED)?;
+    let directory = tempfile::tempdir()?;
+    node::configure_at_usual_pace(directory.path(), &["arena"], "")?;
+    let daemon = Daemon::start_in(directory)?;
+    let pids: Vec<u32> = attached.iter().map(Worker::pid).collect();
+    daemon.attached(&pids)?;
+    let watched = daemon.state()?["targets"].as_array().map_or(0, Vec::len);
+    ensure!(watched == ATTACHED, "{watched} processes are watched, not {ATTACHED}");
+    let length = Duration::from_secs(seconds);
+    thread::sleep(length.min(SETTLING));
+    let (mut cpu, mut resident) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        announce_of(round, rounds);
+        cpu.push(share_of_cpu(daemon.pid(), length)?);
+        resident.push(resident_mib(daemon.pid())?);
+    }
+    daemon.finish()?;
+    for worker in attached.into_iter().chain(others) {
+        worker.finish()?;
+    }
+    let table = |title: &str, unit: &str, samples: &[f64]| Table {
+        title: title.to_owned(),
+        unit: unit.to_owned(),
+        compare: Compare::Nothing,
+        rows: vec![Row::single("drainprof daemon", samples)],
+    };
+    benchmark.tables.push(table("CPU time", "% of one CPU", &cpu));
+    benchmark.tables.push(table("resident memory at the end of a round", "MiB", &resident));
+    let bound = Bound::AtMost;
+    benchmark.goals.push(Goal::new(
+        "CPU time of the idle daemon, of one CPU",
+        "%",
+        bound(0.2),
+        cpu,
+    ));
+    benchmark.goals.push(Goal::new("its resident memory", "MiB", bound(40.0), resident));
+    benchmark.notes.push(format!("A round is {seconds} s."));
+    Ok(())
+}
+
+/// Programs that wait to be told to work, and never are.
+fn start(target: &str, number: usize) -> Result<Vec<Worker>> {
+    (0..number).map(|_| Worker::start(target, &[])).collect()
+}
+
+/// CPU time that a process uses in the next while, in percent of one CPU.
+fn share_of_cpu(pid: u32, length: Duration) -> Result<f64> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()))
+        .with_context(|| format!("find the CPU clock of process {pid}"))?;
+    let used = |clock: ClockId| clock_gettime(clock).map(Duration::from);
+    let (before, began) = (used(clock)?, Instant::now());
+    thread::sleep(length);
+    let spent = used(clock)?.saturating_sub(before);
+    Ok(100.0 * spent.as_secs_f64() / began.elapsed().as_secs_f64())
+}
+
+fn resident_mib(pid: u32) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    Ok(kib.with_context(|| format!("process {pid} has no resident memory"))? / 1024.0)
+}

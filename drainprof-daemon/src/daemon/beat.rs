@@ -1,0 +1,64 @@
+//! The daemon's beat: it wakes the loop five times a second, all day, so a wake-up is to be one.
+//!
+//! A timer of the runtime would be two or three: it keeps time in a wheel whose coarse steps it has to turn first. This
+//! one is the kernel's.
+
+use std::{io, os::fd::OwnedFd, time::Duration};
+
+use nix::sys::{
+    time::TimeSpec,
+    timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// A timer that comes again and again.
+pub(super) struct Beat(AsyncFd<OwnedFd>);
+
+impl Beat {
+    /// The first beat comes after one period. Must be called inside the runtime.
+    pub(super) fn every(period: Duration) -> io::Result<Self> {
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        let expiration = Expiration::Interval(TimeSpec::from(period));
+        timer.set(expiration, TimerSetTimeFlags::empty())?;
+        let timer = OwnedFd::from(timer);
+        // SAFETY: the descriptor is owned by the `AsyncFd`, and nobody else closes it.
+        let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?;
+        Ok(Self(timer))
+    }
+
+    /// Waits for the next beat. Those that were missed are one. Nothing is lost where this is given up.
+    pub(super) async fn next(&self) {
+        // An error would be the runtime's end.
+        let Ok(mut ready) = self.0.readable().await else { return std::future::pending().await };
+        // How many they were does not matter, and that it is over is what it says when there is nothing to read.
+        let _ = nix::unistd::read(self.0.get_ref(), &mut [0; 8]);
+        ready.clear_ready();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::Beat;
+
+    /// Beats are a period apart, and those that were missed are one.
+    #[tokio::test]
+    async fn beats() {
+        const PERIOD: Duration = Duration::from_millis(20);
+        let began = Instant::now();
+        let beat = Beat::every(PERIOD).unwrap();
+        for _ in 0..3 {
+            beat.next().await;
+        }
+        assert!(began.elapsed() >= 3 * PERIOD, "{:?}", began.elapsed());
+        // The kernel's timer goes on while nobody looks.
+        std::thread::sleep(10 * PERIOD);
+        let late = Instant::now();
+        for _ in 0..3 {
+            beat.next().await;
+        }
+        assert!(late.elapsed() >= PERIOD, "{:?}", late.elapsed());
+    }
+}
