@@ -68,6 +68,7 @@ fn a_fall_opens_a_window() -> Result<()> {
     let (status, body) = daemon.get(&format!("/api/v1/windows/{}/report", window["id"]))?;
     assert_eq!(status, 200, "{body}");
     let report: Value = serde_json::from_str(&body)?;
+    assert_eq!(report["targets"][0]["growth"], Value::Null, "no rule about memory fires");
     let allocator = &report["targets"][0]["allocators"][0];
     let pins = |site: &&Value| site["granules_pinned"].as_u64() > Some(0);
     let sites = allocator["sites"].as_array().context("the report has sites")?;
@@ -87,6 +88,90 @@ fn a_fall_opens_a_window() -> Result<()> {
     })?;
     service.go()?;
     service.finish()?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// Rules about memory alone, that need seconds.
+const MEMORY: &str = "
+window.length = \"3s\"
+window.cost = \"400%\"
+governor.enabled = false
+triggers.dsr_low.enabled = false
+triggers.dsr_drop.enabled = false
+triggers.faults_high.for = \"1s\"
+triggers.faults_high.above = 100.0
+triggers.faults_high.back = 10.0
+";
+
+/// The part of a report about where memory grows, of a process that creeps: what it touched is told by the function
+/// that touches it, and lies in pinned granules.
+fn names_who_creeps(report: &Value) -> Result<()> {
+    let growth = &report["targets"][0]["growth"];
+    let paths = growth["paths"].as_array().context("the report has no growth")?;
+    let bytes = |path: &Value| path["rss"]["anon_bytes"].as_i64().unwrap_or_default();
+    let most = paths.iter().max_by_key(|path| bytes(path)).context("no path has grown")?;
+    let frames: Vec<_> =
+        most["frames"].as_array().context("frames")?.iter().map(|one| &one["function"]).collect();
+    assert!(frames.starts_with(&[&"slab_take".into(), &"creep".into()]), "{frames:?}");
+    assert!(bytes(most) > 100 * 4096, "{most}");
+    assert!(growth["touched"]["pinned_bytes"].as_i64() > Some(100 * 4096), "{}", growth["touched"]);
+    Ok(())
+}
+
+/// A process without a probe begins to touch memory: a rule about memory opens a window, whose report names the
+/// function that touches it, beside the call paths that allocate. What a user asks for shows the same as text.
+#[test]
+fn growth_opens_a_window() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let daemon = Daemon::start(&["grow"], MEMORY)?;
+    let mut grower = Target::start("grow", &["mode=creep", "rate=1000"])?;
+    let pid = grower.pid();
+    let faults =
+        |state: &Value| target(state, pid).and_then(|one| one["faults_per_second"].as_f64());
+    grower.go()?;
+    let state = daemon.until("its faults are read", |state| faults(state).is_some())?;
+    assert_eq!(state["windows"], Value::Array(Vec::new()), "nothing was wrong yet");
+    assert_eq!(level(&state, pid), None, "no level is shallow enough to be always on");
+    send(&grower, Signal::SIGUSR1)?;
+    let ended = |state: &Value| {
+        let windows = state["windows"].as_array();
+        windows.is_some_and(|all| all.iter().any(|one| one["outcome"] != "running"))
+    };
+    let state = daemon.until("a window has ended", ended)?;
+    let window = &state["windows"][0];
+    assert_eq!(
+        (&window["outcome"], &window["asked_by"]),
+        (&"finished".into(), &"faults_high".into())
+    );
+    let (status, body) = daemon.get(&format!("/api/v1/windows/{}/report", window["id"]))?;
+    assert_eq!(status, 200, "{body}");
+    let report: Value = serde_json::from_str(&body)?;
+    names_who_creeps(&report)?;
+    let sites = report["targets"][0]["allocators"][0]["sites"].as_array().context("sites")?;
+    assert!(
+        sites
+            .iter()
+            .any(|site| site["allocated"].as_u64() > Some(100)
+                && shown(&steps(site)).contains("creep")),
+        "{sites:?}"
+    );
+
+    let mut command = std::process::Command::new(environment::drainprof()?);
+    command.args(["diagnose", "--growth", "--for", "2s", "-p"]).arg(pid.to_string());
+    command.arg("--socket").arg(daemon.file("control.sock"));
+    let asked = Process::start("drainprof diagnose", command)?.finish()?;
+    let text = asked.stdout.join("\n");
+    assert!(
+        text.contains("page faults:") && text.contains("slab_take"),
+        "{text}\n{:?}",
+        asked.stderr
+    );
+    grower.go()?;
+    grower.finish()?;
     daemon.finish()?;
     Ok(())
 }

@@ -156,7 +156,8 @@ mod tests {
         ]);
         let mut socket = Socket::connect(&path, Duration::ZERO).unwrap();
         assert_eq!(socket.poll().unwrap(), Some(state()));
-        let refusal = socket.ask(&Request::Diagnose { pid: 1, seconds: None }).unwrap();
+        let refusal =
+            socket.ask(&Request::Diagnose { pid: 1, seconds: None, growth: None }).unwrap();
         assert_eq!(refusal.unwrap_err().to_string(), "a window runs");
         let garbage = socket.poll().unwrap_err().in_full();
         assert!(garbage.contains("does not understand"), "{garbage}");

@@ -143,7 +143,7 @@ fn answer(request: &Request) -> Result<Answer, Refusal> {
         Request::Windows { limit } => Ok(Answer::Windows {
             windows: state().windows.into_iter().rev().take(*limit as usize).collect(),
         }),
-        Request::Diagnose { pid: 4242, seconds } => {
+        Request::Diagnose { pid: 4242, seconds, .. } => {
             let seconds = seconds.unwrap_or(60.0);
             Ok(Answer::Window { window: WindowRecord { seconds, ..window(9, Outcome::Running) } })
         }
