@@ -244,6 +244,12 @@ impl Service {
                     ended.failure
                 );
             }
+            Outcome::TooDear => tracing::warn!(
+                pid = record.pid,
+                id = record.id,
+                "a diagnostic window was ended early: its probes cost the process more than window.cost, {}",
+                self.config.window.cost
+            ),
             outcome => tracing::info!(
                 pid = record.pid,
                 id = record.id,
