@@ -6,6 +6,8 @@
  * slabs: slabs of a page are opened, used and closed; of `share` in 10,000 an object stays.
  * fork:  a child touches `child` MiB, the parent `mb`.
  * exec:  touches `mb` MiB, then executes itself with mode=touch and `child` MiB.
+ * creep: pages are touched, `rate` per second, from SIGUSR1 to SIGUSR2, until a line comes: each is a slab of which an
+ *        object stays.
  * sparse: one page is touched in each of `count` regions of 2 MiB.
  * storm: touches pages and gives them back, until `faults` have been touched: seven of eight are read, which is a fault
  *        that brings nothing (the page of zeros), and one written.
@@ -13,6 +15,9 @@
 #include "truth.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <time.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -150,6 +155,29 @@ static void slabs(u64 count, u64 share) {
     printf("{\"truth\":1,\"pinned_slabs\":%lu,\"used_slabs\":%lu}\n", pinned, next);
 }
 
+static volatile sig_atomic_t creeping;
+
+static void on(int signal) { creeping = signal == SIGUSR1; }
+
+PROBED void creep(char *slab) {
+    slab_open(slab);
+    slab_take(slab, 64);
+    slab_close(slab);
+    __asm__ volatile("" : : : "memory");
+}
+
+/* In steps of ten milliseconds: a slow machine touches less, which is told. */
+static void creeps(u64 rate) {
+    const u64 room = 1ull << 30;
+    char *at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED || madvise(at, room, MADV_NOHUGEPAGE)) fail("mmap");
+    struct pollfd in = {.fd = 0, .events = POLLIN};
+    u64 touched = 0;
+    while (poll(&in, 1, 10) <= 0)
+        for (u64 i = 0; creeping && i < rate / 100 && touched < room / PAGE; i++) creep(at + PAGE * touched++);
+    printf("{\"truth\":1,\"touched\":%llu}\n", touched * PAGE);
+}
+
 PROBED u64 storm(u64 faults) {
     /* Few enough that what is given back stays with the CPU: more of them cost up to twice as much each. */
     const u64 pages = 512;
@@ -185,6 +213,8 @@ int main(int argc, char **argv) {
     const char *mode = option_text("mode", "touch");
     u64 mb = option("mb", 1), child = option("child", 1);
     setvbuf(stdout, NULL, _IOLBF, 4096);
+    signal(SIGUSR1, on);
+    signal(SIGUSR2, on);
     if (!option("thp", 1)) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     ready();
     if (!strcmp(mode, "touch")) {
@@ -195,6 +225,8 @@ int main(int argc, char **argv) {
         maps(option("count", 1000));
     } else if (!strcmp(mode, "slabs")) {
         slabs(option("count", 4000), option("share", 0));
+    } else if (!strcmp(mode, "creep")) {
+        creeps(option("rate", 500));
     } else if (!strcmp(mode, "sparse")) {
         sparse(option("count", 100));
     } else if (!strcmp(mode, "storm")) {

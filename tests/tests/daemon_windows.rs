@@ -5,8 +5,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
-    environment::{self, requires_root},
-    node::{Daemon, alone, own_programs, target},
+    environment::{self, has_programs, requires_root},
+    node::{Daemon, alone, own_programs, sum, target},
     paths::{shown, steps},
     process::Process,
     target::Target,
@@ -68,6 +68,7 @@ fn a_fall_opens_a_window() -> Result<()> {
     let (status, body) = daemon.get(&format!("/api/v1/windows/{}/report", window["id"]))?;
     assert_eq!(status, 200, "{body}");
     let report: Value = serde_json::from_str(&body)?;
+    assert_eq!(report["targets"][0]["growth"], Value::Null, "no rule about memory fires");
     let allocator = &report["targets"][0]["allocators"][0];
     let pins = |site: &&Value| site["granules_pinned"].as_u64() > Some(0);
     let sites = allocator["sites"].as_array().context("the report has sites")?;
@@ -87,6 +88,90 @@ fn a_fall_opens_a_window() -> Result<()> {
     })?;
     service.go()?;
     service.finish()?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// Rules about memory alone, that need seconds.
+const MEMORY: &str = "
+window.length = \"3s\"
+window.cost = \"400%\"
+governor.enabled = false
+triggers.dsr_low.enabled = false
+triggers.dsr_drop.enabled = false
+triggers.faults_high.for = \"1s\"
+triggers.faults_high.above = 100.0
+triggers.faults_high.back = 10.0
+";
+
+/// The part of a report about where memory grows, of a process that creeps: what it touched is told by the function
+/// that touches it, and lies in pinned granules.
+fn names_who_creeps(report: &Value) -> Result<()> {
+    let growth = &report["targets"][0]["growth"];
+    let paths = growth["paths"].as_array().context("the report has no growth")?;
+    let bytes = |path: &Value| path["rss"]["anon_bytes"].as_i64().unwrap_or_default();
+    let most = paths.iter().max_by_key(|path| bytes(path)).context("no path has grown")?;
+    let frames: Vec<_> =
+        most["frames"].as_array().context("frames")?.iter().map(|one| &one["function"]).collect();
+    assert!(frames.starts_with(&[&"slab_take".into(), &"creep".into()]), "{frames:?}");
+    assert!(bytes(most) > 100 * 4096, "{most}");
+    assert!(growth["touched"]["pinned_bytes"].as_i64() > Some(100 * 4096), "{}", growth["touched"]);
+    Ok(())
+}
+
+/// A process without a probe begins to touch memory: a rule about memory opens a window, whose report names the
+/// function that touches it, beside the call paths that allocate. What a user asks for shows the same as text.
+#[test]
+fn growth_opens_a_window() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let daemon = Daemon::start(&["grow"], MEMORY)?;
+    let mut grower = Target::start("grow", &["mode=creep", "rate=1000"])?;
+    let pid = grower.pid();
+    let faults =
+        |state: &Value| target(state, pid).and_then(|one| one["faults_per_second"].as_f64());
+    grower.go()?;
+    let state = daemon.until("its faults are read", |state| faults(state).is_some())?;
+    assert_eq!(state["windows"], Value::Array(Vec::new()), "nothing was wrong yet");
+    assert_eq!(level(&state, pid), None, "no level is shallow enough to be always on");
+    send(&grower, Signal::SIGUSR1)?;
+    let ended = |state: &Value| {
+        let windows = state["windows"].as_array();
+        windows.is_some_and(|all| all.iter().any(|one| one["outcome"] != "running"))
+    };
+    let state = daemon.until("a window has ended", ended)?;
+    let window = &state["windows"][0];
+    assert_eq!(
+        (&window["outcome"], &window["asked_by"]),
+        (&"finished".into(), &"faults_high".into())
+    );
+    let (status, body) = daemon.get(&format!("/api/v1/windows/{}/report", window["id"]))?;
+    assert_eq!(status, 200, "{body}");
+    let report: Value = serde_json::from_str(&body)?;
+    names_who_creeps(&report)?;
+    let sites = report["targets"][0]["allocators"][0]["sites"].as_array().context("sites")?;
+    assert!(
+        sites
+            .iter()
+            .any(|site| site["allocated"].as_u64() > Some(100)
+                && shown(&steps(site)).contains("creep")),
+        "{sites:?}"
+    );
+
+    let mut command = std::process::Command::new(environment::drainprof()?);
+    command.args(["diagnose", "--growth", "--for", "2s", "-p"]).arg(pid.to_string());
+    command.arg("--socket").arg(daemon.file("control.sock"));
+    let asked = Process::start("drainprof diagnose", command)?.finish()?;
+    let text = asked.stdout.join("\n");
+    assert!(
+        text.contains("page faults:") && text.contains("slab_take"),
+        "{text}\n{:?}",
+        asked.stderr
+    );
+    grower.go()?;
+    grower.finish()?;
     daemon.finish()?;
     Ok(())
 }
@@ -147,7 +232,7 @@ fn kill_switch() -> Result<()> {
         daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":1}}"))?;
     assert_eq!(status, 503, "no window either: {body}");
     // Counts stand still from now on.
-    let closes = |state: &Value| drainprof_tests::node::sum(state, "test-arena", "drainable");
+    let closes = |state: &Value| sum(state, "test-arena", "drainable");
     let before = closes(&daemon.state()?);
     daemon
         .until("it was looked again", |now| now["unix_ms"].as_u64() > state["unix_ms"].as_u64())?;
@@ -187,6 +272,96 @@ triggers.dsr_drop.enabled = false
     assert!(reason.contains("budget") && reason.contains("detached"), "{reason}");
     service.go()?;
     service.finish()?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// A window that costs its process more than it may is ended: its outcome, the log and whoever has asked say so, what
+/// it has seen is kept, and no probe stays.
+#[test]
+fn a_dear_window_ends() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let mut daemon = Daemon::start(
+        &["arena"],
+        "window.cost = \"0.01%\"\ngovernor.enabled = false\ntriggers.dsr_low.enabled = false\n",
+    )?;
+    let mut service = Target::start("routing", &["rate=5000"])?;
+    let pid = service.pid();
+    daemon.attached(&[pid])?;
+    service.go()?;
+    let mut command = std::process::Command::new(environment::drainprof()?);
+    command.args(["diagnose", "--for", "300s", "-o", "json", "-p"]).arg(pid.to_string());
+    command.arg("--socket").arg(daemon.file("control.sock"));
+    let asked = Process::start("drainprof diagnose", command)?.finish()?;
+    assert!(
+        asked.stderr.iter().any(|line| line.contains("it cost the process too much")),
+        "{:?}",
+        asked.stderr
+    );
+    let report: Value = serde_json::from_str(&asked.stdout.join("\n"))?;
+    let ratio = report["targets"][0]["cost"]["cpu_ratio"].as_f64();
+    assert!(ratio > Some(0.0001), "{ratio:?} of a CPU");
+    let state = daemon.state()?;
+    let window = &state["windows"][0];
+    assert_eq!((&window["outcome"], &window["has_report"]), (&"too_dear".into(), &true.into()));
+    assert!(window["seconds"].as_f64() < Some(300.0), "{window}");
+    daemon.process().expect_err_containing("more than window.cost, 0.01%")?;
+    assert_eq!(level(&state, pid).as_deref(), Some("boundary"), "the daemon's own probes stay");
+    service.go()?;
+    service.finish()?;
+    daemon.finish()?;
+    Ok(())
+}
+
+/// Pin delays as a metric: one for each pinned granule once all have drained, of about the time that a session lasts;
+/// and none is lost as the process ends.
+#[test]
+fn delays_are_counted() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let quiet = "daemon.level = \"objects\"\ngovernor.enabled = false\n\
+                 triggers.dsr_low.enabled = false\ntriggers.dsr_drop.enabled = false\n";
+    let daemon = Daemon::start(&["arena"], quiet)?;
+    let mut service = Target::start("routing", &["rate=2000"])?;
+    let pid = service.pid();
+    daemon.attached(&[pid])?;
+    send(&service, Signal::SIGUSR1)?;
+    service.go()?;
+    let delays = |state: &Value| -> (u64, u64) {
+        let all = state["counts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        all.iter().fold((0, 0), |(count, sum), one| {
+            let buckets = one["pin_delays"]["buckets"].as_array().map(Vec::as_slice);
+            let own: u64 = buckets.unwrap_or_default().iter().filter_map(Value::as_u64).sum();
+            (count + own, sum + one["pin_delays"]["sum_nanoseconds"].as_u64().unwrap_or_default())
+        })
+    };
+    daemon.until("sessions have ended", |state| delays(state).0 > 500)?;
+    service.go()?;
+    service.finish()?;
+    let state = daemon.until("the process is counted", |state| {
+        target(state, pid).is_none() && sum(state, "test-arena", "processes") == 0
+    })?;
+    let (count, nanoseconds) = delays(&state);
+    assert_eq!(count, sum(&state, "test-arena", "pinned"));
+    let mean = nanoseconds as f64 / count as f64 / 1e9;
+    assert!((0.25..30.0).contains(&mean), "a session lasts 2,000 requests, a second: {mean} s");
+    let (_, text) = daemon.get("/metrics")?;
+    let shown = text.lines().find(|line| line.starts_with("drainprof_pin_delay_seconds_count{"));
+    let shown = shown.context("the histogram is not shown")?;
+    assert!(shown.ends_with(&format!(" {count}")), "{shown}, and there are {count}");
+    if has_programs(&["promtool"]) {
+        let path = daemon.file("metrics");
+        fs::write(&path, &text)?;
+        let file = fs::File::open(path)?;
+        let mut check = std::process::Command::new("promtool");
+        let output = check.args(["check", "metrics"]).stdin(file).output()?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
     daemon.finish()?;
     Ok(())
 }

@@ -70,6 +70,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
         library,
         options: observer_options(),
         program: PathBuf::from("/proc/self/exe"),
+        growth: options::growth_offsets(&host).map(drop).map_err(|error| format!("{error:#}")),
         history,
         no_history,
         reread: Box::new(move || {

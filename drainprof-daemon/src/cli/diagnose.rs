@@ -38,6 +38,9 @@ pub(super) struct DiagnoseArgs {
     /// For how long: 30, 30s, 5m. Default: as the daemon is configured.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
+    /// Watch page faults, heap and mappings, too. Default: as the daemon is configured.
+    #[arg(long)]
+    growth: bool,
     /// Output format.
     #[arg(short = 'o', long, value_parser = format_names(), default_value = FORMATS[0].name,
           value_name = "FORMAT", env = "DRAINPROF_FORMAT")]
@@ -59,13 +62,17 @@ pub(super) struct DiagnoseArgs {
 pub(super) fn main(args: &DiagnoseArgs) -> Result<u8> {
     let format = export::format(&args.format)
         .ok_or_else(|| Failure::new(code::USAGE, format!("no format is called {}", args.format)))?;
+    if args.weight.is_of_growth() && !args.growth {
+        return Err(Failure::new(code::USAGE, "this --weight is of growth: add --growth").into());
+    }
     require_no_terminal(format, args.output.as_deref())?;
     let mut client = args.socket.connect()?;
     // A wrong path is told before anything is asked for.
     let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
     output.weigh(args.weight.into());
     let seconds = args.time.map(|time| time.as_secs_f64());
-    let request = Request::Diagnose { pid: args.pid, seconds };
+    let growth = args.growth.then_some(true);
+    let request = Request::Diagnose { pid: args.pid, seconds, growth };
     let Answer::Window { window } = client.ask(&request)? else {
         bail!("the daemon has answered something else than was asked");
     };

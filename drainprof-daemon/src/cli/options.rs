@@ -64,7 +64,7 @@ pub(super) fn offsets(host: &dyn HostView) -> Result<Offsets> {
 }
 
 /// Where the fields of growth's tracepoints stand.
-fn growth_offsets(host: &dyn HostView) -> Result<GrowthOffsets> {
+pub(super) fn growth_offsets(host: &dyn HostView) -> Result<GrowthOffsets> {
     let read = || -> Result<GrowthOffsets> {
         let tracefs = kernel::ensure_mounted(host)?;
         let offset = |category: &str, event: &str, field: &str| -> Result<u32> {

@@ -17,7 +17,10 @@ use super::{
     rule::{MAX_RULES, Rule},
     setting::{Address, Attach, Label, Setting as _},
 };
-use crate::{profile::Level, trigger::Share};
+use crate::{
+    profile::Level,
+    trigger::{Share, WindowGrowth},
+};
 
 /// When a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,6 +214,10 @@ sections! {
         longest: Duration = seconds(600), AtOnce, check Between(seconds(1), hours(24));
         /// How deep it looks.
         level: Level = Level::Stacks, AtOnce;
+        /// Which windows watch page faults, heap and mappings, too, and name the call paths by which memory grows:
+        /// `memory`, those that open while a rule about memory fires; `always`; `never`. Whoever asks for a window
+        /// can say otherwise.
+        growth: WindowGrowth = WindowGrowth::Memory, AtOnce;
         /// How long a process is left alone by the rules after a window. A user who asks for one does not wait.
         cooldown: Duration = seconds(1800), AtOnce, check Between(Duration::ZERO, hours(24 * 7));
         /// Time in windows that rules open, of all processes together, in an hour. `0s`: rules open none.

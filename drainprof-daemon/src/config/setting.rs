@@ -10,7 +10,11 @@ use toml::{
 };
 
 use super::error::Fault;
-use crate::{profile::Level, target::printable, trigger::Share};
+use crate::{
+    profile::Level,
+    target::printable,
+    trigger::{Share, WindowGrowth},
+};
 
 /// A value of the configuration.
 pub(super) trait Setting: Sized + Clone + PartialEq {
@@ -241,6 +245,11 @@ impl Word for Level {
 impl Word for Attach {
     const WORDS: &'static [(Self, &'static str)] =
         &[(Self::Process, "process"), (Self::File, "file")];
+}
+
+impl Word for WindowGrowth {
+    const WORDS: &'static [(Self, &'static str)] =
+        &[(Self::Memory, "memory"), (Self::Always, "always"), (Self::Never, "never")];
 }
 
 impl Word for Label {

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::service::{SHOWN_WINDOWS, Service};
+use super::{
+    service::{SHOWN_WINDOWS, Service},
+    sums::Seen,
+};
 use crate::{
     account::{Snapshot, TargetFacts},
     govern::Reading,
@@ -47,7 +50,7 @@ impl Service {
             .iter()
             .map(|(id, snapshot)| (*id, Report::build(snapshot, &options)))
             .collect();
-        let ended = self.count_ended(&reports);
+        let ended = self.count_ended(&snapshots, &reports);
         for (pid, (level, reason)) in turns {
             if let Some(level) = level {
                 // Before the old one is forgotten: probes that are in place stay where the level is the same.
@@ -64,7 +67,7 @@ impl Service {
         if !self.ending {
             self.open_windows();
         }
-        self.tell(pressure, &reports);
+        self.tell(pressure, &snapshots, &reports);
         self.last = reports.into_iter().map(|(_, report)| report).collect();
     }
 
@@ -84,16 +87,21 @@ impl Service {
     }
 
     /// Adds the counts of what has ended to the sums; returns which targets that were, by their kernel sides.
-    fn count_ended(&mut self, reports: &[(u64, Report)]) -> BTreeMap<u64, Vec<u32>> {
+    fn count_ended(
+        &mut self,
+        snapshots: &[(u64, Snapshot)],
+        reports: &[(u64, Report)],
+    ) -> BTreeMap<u64, Vec<u32>> {
         let mut ended: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-        for (id, report) in reports {
+        for ((id, report), (_, snapshot)) in reports.iter().zip(snapshots) {
             let losing = self.losing.entry(*id).or_default();
             for (name, count) in &report.losses {
                 losing.insert(name.clone(), count.unwrap_or_default());
             }
-            for target in report.targets.iter().filter(|target| target.ended.is_some()) {
+            let seen = snapshot.targets.iter().zip(&report.targets);
+            for (facts, target) in seen.filter(|(_, target)| target.ended.is_some()) {
                 let labels = labels_of(&self.tracked, &self.left, target);
-                self.sums.add(&labels, target);
+                self.sums.add(&labels, (facts, target));
                 ended.entry(*id).or_default().push(target.target);
             }
         }
@@ -121,11 +129,7 @@ impl Service {
         pressure: Option<Pressure>,
     ) {
         let unix_ms = self.unix_ms();
-        let pairs = snapshots
-            .iter()
-            .zip(reports)
-            .flat_map(|((_, snapshot), (_, report))| snapshot.targets.iter().zip(&report.targets));
-        let seen: BTreeMap<u32, _> = pairs
+        let seen: BTreeMap<u32, _> = pairs(snapshots, reports)
             .filter(|(_, target)| target.ended.is_none())
             .map(|(facts, target)| (target.pid, (facts, target)))
             .collect();
@@ -176,18 +180,23 @@ impl Service {
     }
 
     /// Publishes what is known now.
-    pub(super) fn tell(&mut self, pressure: Option<Pressure>, reports: &[(u64, Report)]) {
-        let mut now: BTreeMap<u32, &Target> = BTreeMap::new();
-        for target in reports.iter().flat_map(|(_, report)| &report.targets) {
+    pub(super) fn tell(
+        &mut self,
+        pressure: Option<Pressure>,
+        snapshots: &[(u64, Snapshot)],
+        reports: &[(u64, Report)],
+    ) {
+        let mut now: BTreeMap<u32, Seen<'_>> = BTreeMap::new();
+        for (facts, target) in pairs(snapshots, reports) {
             if target.ended.is_none() {
-                now.insert(target.pid, target);
+                now.insert(target.pid, (facts, target));
             }
         }
-        let labels: Vec<(Labels, &Target)> = now
+        let labels: Vec<(Labels, Seen<'_>)> = now
             .values()
-            .map(|target| (labels_of(&self.tracked, &self.left, target), *target))
+            .map(|seen| (labels_of(&self.tracked, &self.left, seen.1), *seen))
             .collect();
-        let counts = self.sums.with(labels.iter().map(|(labels, target)| (labels, *target)));
+        let counts = self.sums.with(labels.iter().map(|(labels, seen)| (labels, *seen)));
         let losses = self.losses();
         let listed = losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
         let map_bytes = reports.iter().map(|(_, report)| report.self_use.map_bytes).sum();
@@ -213,7 +222,7 @@ impl Service {
             targets: self
                 .tracked
                 .iter()
-                .map(|(pid, tracked)| tracked.state(now.get(pid).copied()))
+                .map(|(pid, tracked)| tracked.state(now.get(pid).map(|(_, target)| *target)))
                 .collect(),
             counts,
             windows: self.shown_windows(),
@@ -251,6 +260,15 @@ impl Service {
         let ended = self.shown.iter().rev().take(SHOWN_WINDOWS).rev();
         ended.chain(self.running.values().map(|running| &running.record)).cloned().collect()
     }
+}
+
+/// All targets, with what their reports say.
+fn pairs<'a>(
+    snapshots: &'a [(u64, Snapshot)],
+    reports: &'a [(u64, Report)],
+) -> impl Iterator<Item = Seen<'a>> {
+    let both = snapshots.iter().zip(reports);
+    both.flat_map(|((_, snapshot), (_, report))| snapshot.targets.iter().zip(&report.targets))
 }
 
 /// Where a target belongs: its process may have gone, or may execute another program by now.

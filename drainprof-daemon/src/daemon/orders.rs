@@ -30,8 +30,14 @@ impl Service {
             Request::Report { pid } => self.report_of(pid),
             Request::Windows { limit } => return self.list_windows(limit, answer),
             Request::WindowReport { id } => return self.find_report(id, answer),
-            Request::Diagnose { pid, seconds } => self
-                .diagnose(pid, By::User, "user", "asked for by a user".to_owned(), seconds)
+            Request::Diagnose { pid, seconds, growth } => self
+                .diagnose(
+                    pid,
+                    By::User,
+                    ("user", "asked for by a user".to_owned()),
+                    seconds,
+                    growth,
+                )
                 .map(|window| Answer::Window { window }),
             Request::Kill => {
                 self.ordered_kill = true;
@@ -118,9 +124,9 @@ impl Service {
         &mut self,
         pid: u32,
         by: By,
-        asked_by: &str,
-        why: String,
+        (asked_by, why): (&str, String),
         seconds: Option<f64>,
+        growth: Option<bool>,
     ) -> Result<WindowRecord, Refusal> {
         let now = self.seconds();
         let unix_ms = self.unix_ms();
@@ -129,6 +135,17 @@ impl Service {
             return Err(Refusal::NotNow { message: message.to_owned() });
         }
         let Some(tracked) = self.tracked.get_mut(&pid) else { return Err(not_watched(pid)) };
+        let growth = match (&self.growth, growth) {
+            (Ok(()), asked) => {
+                self.config.window.growth.watches(asked, tracked.engine.memory_fires())
+            }
+            (Err(why), Some(true)) => {
+                let message = format!("growth cannot be watched on this kernel: {why}");
+                return Err(Refusal::Failed { message });
+            }
+            // What else the window shows is worth having.
+            (Err(_), _) => false,
+        };
         let grant = self.grants.ask(&self.policy, now, pid, by, seconds)?;
         tracked.engine.served();
         let record = WindowRecord {
@@ -146,6 +163,7 @@ impl Service {
         let options = WindowOptions {
             program: self.setup_program.clone(),
             level: self.config.window.level,
+            growth,
             budget: self.config.window.cost.0,
             profiles: self.config.daemon.profiles.clone(),
             directories: self.config.daemon.profile_directories.clone(),
@@ -159,6 +177,7 @@ impl Service {
             pid,
             id = record.id,
             asked_by,
+            growth,
             why = record.why,
             "a diagnostic window opens"
         );
@@ -183,7 +202,7 @@ impl Service {
             .filter_map(|(pid, tracked)| Some((*pid, tracked.engine.wants(&self.config.triggers)?)))
             .collect();
         for (pid, want) in wanted {
-            if let Err(refusal) = self.diagnose(pid, By::Rule, want.rule, want.why, None) {
+            if let Err(refusal) = self.diagnose(pid, By::Rule, (want.rule, want.why), None, None) {
                 tracing::debug!(pid, rule = want.rule, %refusal, "no window");
             }
         }
@@ -207,7 +226,7 @@ impl Service {
             return;
         };
         let why = "asked for by SIGUSR1: it is the worst off".to_owned();
-        if let Err(refusal) = self.diagnose(worst.pid, By::User, "signal", why, None) {
+        if let Err(refusal) = self.diagnose(worst.pid, By::User, ("signal", why), None, None) {
             tracing::warn!(pid = worst.pid, %refusal, "SIGUSR1: no window opens");
         }
     }
@@ -225,6 +244,12 @@ impl Service {
                     ended.failure
                 );
             }
+            Outcome::TooDear => tracing::warn!(
+                pid = record.pid,
+                id = record.id,
+                "a diagnostic window was ended early: its probes cost the process more than window.cost, {}",
+                self.config.window.cost
+            ),
             outcome => tracing::info!(
                 pid = record.pid,
                 id = record.id,

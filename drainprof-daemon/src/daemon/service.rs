@@ -57,6 +57,8 @@ pub struct Setup {
     pub options: ObserverOptions,
     /// The drainprof that runs diagnostic windows.
     pub program: PathBuf,
+    /// Whether windows can watch growth on this kernel; if not, why.
+    pub growth: Result<(), String>,
     /// The history; `None`: none is kept.
     pub history: Option<Writer>,
     /// Why none is kept although it was asked for, in a sentence.
@@ -132,6 +134,7 @@ pub struct Service {
     pub(super) began: Instant,
     pub(super) publish: watch::Sender<Arc<NodeState>>,
     pub(super) setup_program: PathBuf,
+    pub(super) growth: Result<(), String>,
     pub(super) reread: Reread,
     pub(super) kernel: String,
     /// Whether the next look is due at once.
@@ -197,6 +200,7 @@ impl Service {
             began: Instant::now(),
             publish,
             setup_program: setup.program,
+            growth: setup.growth,
             reread: setup.reread,
             kernel: setup.kernel,
             hurry: false,

@@ -2,13 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use drainprof_common::hist::{Hist, lower_bound};
+
 use crate::{
-    node::{Counts, Labels},
+    account::TargetFacts,
+    node::{Counts, Labels, PinDelays},
     report::{Allocator, Kind, Target},
 };
 
 /// The executable's name that stands for all label sets beyond the bound.
 pub(super) const OTHER: &str = "other";
+
+/// A target: what was read of it, and what its report says.
+pub(super) type Seen<'a> = (&'a TargetFacts, &'a Target);
 
 /// What processes with the same labels have counted with one profile.
 type Key = (Labels, String);
@@ -29,21 +35,21 @@ impl Sums {
     }
 
     /// Adds what was counted for a target that is no longer looked at.
-    pub(super) fn add(&mut self, labels: &Labels, target: &Target) {
+    pub(super) fn add(&mut self, labels: &Labels, seen: Seen<'_>) {
         let labels = self.known(labels);
-        add(&mut self.over, &labels, target, false);
+        add(&mut self.over, &labels, seen, false);
     }
 
     /// All counts: what is over, and what those targets have counted that are looked at now.
     #[must_use]
     pub(super) fn with<'a>(
         &mut self,
-        now: impl Iterator<Item = (&'a Labels, &'a Target)>,
+        now: impl Iterator<Item = (&'a Labels, Seen<'a>)>,
     ) -> Vec<Counts> {
         let mut all = self.over.clone();
-        for (labels, target) in now {
+        for (labels, seen) in now {
             let labels = self.known(labels);
-            add(&mut all, &labels, target, true);
+            add(&mut all, &labels, seen, true);
         }
         all.into_values().collect()
     }
@@ -62,7 +68,7 @@ impl Sums {
     }
 }
 
-fn add(sums: &mut BTreeMap<Key, Counts>, labels: &Labels, target: &Target, runs: bool) {
+fn add(sums: &mut BTreeMap<Key, Counts>, labels: &Labels, (facts, target): Seen<'_>, runs: bool) {
     let mut profiles: Vec<(&str, Kind)> = Vec::new();
     for allocator in &target.allocators {
         let sum = entry(sums, labels, &allocator.profile, allocator.kind);
@@ -70,6 +76,10 @@ fn add(sums: &mut BTreeMap<Key, Counts>, labels: &Labels, target: &Target, runs:
         if !profiles.iter().any(|(known, _)| *known == allocator.profile) {
             profiles.push((&allocator.profile, allocator.kind));
         }
+    }
+    for one in &facts.allocators {
+        let sum = entry(sums, labels, &one.profile.name, one.profile.kind);
+        add_delays(&mut sum.pin_delays, &one.pin_delays);
     }
     for probe in &target.probes {
         let kind = profiles.iter().find(|(known, _)| *known == probe.profile);
@@ -99,6 +109,18 @@ fn entry<'a>(
     })
 }
 
+/// Puts the kernel side's fine buckets into the few of a metric. Each of them lies in one of these.
+fn add_delays(sum: &mut PinDelays, more: &Hist) {
+    let mut bucket = 0;
+    for (fine, count) in more.buckets.iter().enumerate() {
+        while PinDelays::bound(bucket).is_some_and(|bound| lower_bound(fine) >= bound) {
+            bucket += 1;
+        }
+        sum.buckets[bucket] += u64::from(*count);
+    }
+    sum.sum_nanoseconds = sum.sum_nanoseconds.saturating_add(more.sum);
+}
+
 /// Counters go on for ever; gauges are of those alone that are looked at now.
 fn add_allocator(sum: &mut Counts, allocator: &Allocator, runs: bool) {
     let granules = &allocator.granules;
@@ -123,11 +145,24 @@ fn add_allocator(sum: &mut Counts, allocator: &Allocator, runs: bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::report::{Options, Report, samples};
+    use proptest::prelude::*;
 
-    fn report() -> Report {
-        Report::build(&samples::drain_snapshot(), &Options::default())
+    use super::*;
+    use crate::{
+        account::Snapshot,
+        report::{Options, Report, samples},
+    };
+
+    fn snapshot() -> Snapshot {
+        let mut snapshot = samples::drain_snapshot();
+        for delay in [100, 5_000, 3_000_000, u64::MAX >> 8] {
+            snapshot.targets[0].allocators[0].pin_delays.record(delay);
+        }
+        snapshot
+    }
+
+    fn report(snapshot: &Snapshot) -> Report {
+        Report::build(snapshot, &Options::default())
     }
 
     fn labels(exe: &str) -> Labels {
@@ -137,8 +172,10 @@ mod tests {
     /// What has gone and what runs is added up; gauges are of what runs alone; nothing is counted twice.
     #[test]
     fn counters_and_gauges() {
-        let report = report();
+        let snapshot = snapshot();
+        let report = report(&snapshot);
         let target = &report.targets[0];
+        let seen = (&snapshot.targets[0], target);
         let (closed, open): (u64, u64) =
             target.allocators.iter().fold((0, 0), |(closed, open), one| {
                 (closed + one.granules.closed, open + one.granules.open_now)
@@ -150,14 +187,19 @@ mod tests {
         let open_now = |counts: &[Counts]| -> u64 { counts.iter().map(|one| one.open_now).sum() };
         let mut sums = Sums::new(100);
         let svc = labels("svc");
-        let now = sums.with([(&svc, target)].into_iter());
+        let delays =
+            |counts: &[Counts]| -> u64 { counts.iter().map(|one| one.pin_delays.count()).sum() };
+        let now = sums.with([(&svc, seen)].into_iter());
+        assert_eq!(delays(&now), 4);
         assert_eq!((ends(&now), open_now(&now)), (closed, open));
         assert!(now.iter().all(|one| one.processes == 1));
-        sums.add(&svc, target);
+        sums.add(&svc, seen);
         let gone = sums.with(std::iter::empty());
         assert_eq!((ends(&gone), open_now(&gone)), (closed, 0));
         assert!(gone.iter().all(|one| one.processes == 0 && one.retained_granules.is_none()));
-        let both = sums.with([(&svc, target)].into_iter());
+        assert_eq!(delays(&gone), 4);
+        let both = sums.with([(&svc, seen)].into_iter());
+        assert_eq!(delays(&both), 8);
         assert_eq!((ends(&both), open_now(&both)), (2 * closed, open));
         assert_eq!(both.len(), now.len());
         let hits: u64 = target.probes.iter().map(|probe| probe.entries + probe.returns).sum();
@@ -167,18 +209,18 @@ mod tests {
     /// Beyond the bound there is one more set, and none moves: counters of no set ever fall.
     #[test]
     fn label_sets_are_bounded() {
-        let report = report();
-        let target = &report.targets[0];
+        let snapshot = snapshot();
+        let report = report(&snapshot);
+        let seen = (&snapshot.targets[0], &report.targets[0]);
         let mut sums = Sums::new(2);
         let mut before: BTreeMap<Key, u64> = BTreeMap::new();
         for round in 0..3 {
             for exe in ["a", "b", "c", "d"] {
                 if round == 1 {
-                    sums.add(&labels(exe), target);
+                    sums.add(&labels(exe), seen);
                 }
                 let own = labels(exe);
-                for counts in sums.with([(&own, target)].into_iter().take(usize::from(round != 1)))
-                {
+                for counts in sums.with([(&own, seen)].into_iter().take(usize::from(round != 1))) {
                     let known =
                         before.entry((counts.labels.clone(), counts.profile.clone())).or_default();
                     // Of a set that does not run now, only what is over is told.
@@ -191,5 +233,40 @@ mod tests {
             }
         }
         assert_eq!(sums.with(std::iter::empty()).len() % 3, 0);
+    }
+
+    /// A delay of exactly a bound counts above it; the smallest and the largest have their buckets.
+    #[test]
+    fn bounds_of_delays() {
+        let bucket_of = |delay: u64| {
+            let (mut hist, mut delays) = (Hist::new(), PinDelays::default());
+            hist.record(delay);
+            add_delays(&mut delays, &hist);
+            assert_eq!((delays.count(), delays.sum_nanoseconds), (1, delay));
+            delays.buckets.iter().position(|count| *count == 1).unwrap()
+        };
+        for bucket in 0..PinDelays::BUCKETS - 1 {
+            let bound = PinDelays::bound(bucket).unwrap();
+            assert_eq!((bucket_of(bound - 1), bucket_of(bound)), (bucket, bucket + 1));
+        }
+        assert_eq!((bucket_of(0), bucket_of(u64::MAX)), (0, PinDelays::BUCKETS - 1));
+        let hour = 3_600_000_000_000;
+        assert!((PinDelays::bound(0).unwrap() < 1_100) && bucket_of(hour) < PinDelays::BUCKETS - 1);
+    }
+
+    proptest! {
+        /// Every delay is in the bucket that its bounds say, whatever there is beside it.
+        #[test]
+        fn no_delay_is_misplaced(all in prop::collection::vec(0..1_u64 << 45, 0..50)) {
+            let (mut hist, mut delays) = (Hist::new(), PinDelays::default());
+            all.iter().for_each(|delay| hist.record(*delay));
+            add_delays(&mut delays, &hist);
+            for bucket in 0..PinDelays::BUCKETS {
+                let below = |delay: &&u64| PinDelays::bound(bucket).is_none_or(|bound| **delay < bound);
+                let seen: u64 = delays.buckets[..=bucket].iter().sum();
+                prop_assert_eq!(seen, all.iter().filter(below).count() as u64);
+            }
+            prop_assert_eq!(delays.sum_nanoseconds, all.iter().sum::<u64>());
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! with the daemon.
 
 use std::{
+    ffi::OsString,
     io,
     path::PathBuf,
     process::{ExitStatus, Stdio},
@@ -44,6 +45,8 @@ pub(super) struct WindowOptions {
     pub(super) program: PathBuf,
     /// How deep to look.
     pub(super) level: Level,
+    /// Whether page faults, heap and mappings are watched, too.
+    pub(super) growth: bool,
     /// Cost that ends a window, as a share of one CPU.
     pub(super) budget: f64,
     /// Names or files of profiles; empty: all that match.
@@ -78,21 +81,7 @@ impl Window {
     /// lives as long as the daemon: the window ends with it.
     pub(super) fn begin(record: WindowRecord, options: &WindowOptions) -> io::Result<Self> {
         let mut command = Command::new(&options.program);
-        command
-            .args(["attach", "-o", "json", "--top", "100"])
-            .arg("-p")
-            .arg(record.pid.to_string())
-            .arg("-d")
-            .arg(format!("{:.3}s", record.seconds))
-            .args(["--level", options.level.name()])
-            .arg("--budget")
-            .arg(format!("{:.4}", options.budget));
-        for directory in &options.directories {
-            command.arg("--profile-dir").arg(directory);
-        }
-        for profile in &options.profiles {
-            command.arg("--profile").arg(profile);
-        }
+        command.args(arguments(&record, options));
         // What is in the environment is meant for commands that people type.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("DRAINPROF_") {
@@ -140,6 +129,24 @@ impl Window {
         };
         (record, ended)
     }
+}
+
+/// What the process of a window is told.
+fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
+    let (pid, length) = (record.pid.to_string(), format!("{:.3}s", record.seconds));
+    let budget = format!("{:.4}", options.budget);
+    let fixed = ["attach", "-o", "json", "--top", "100", "-p", &pid, "-d", &length]
+        .into_iter()
+        .chain(["--level", options.level.name(), "--budget", &budget])
+        .chain(options.growth.then_some("--growth"));
+    let mut all: Vec<OsString> = fixed.map(OsString::from).collect();
+    for directory in &options.directories {
+        all.extend(["--profile-dir".into(), directory.clone().into_os_string()]);
+    }
+    for profile in &options.profiles {
+        all.extend(["--profile".into(), profile.into()]);
+    }
+    all
 }
 
 /// Reads to the end, and keeps at most the first `limit` bytes: so that whoever writes is never held up.
@@ -219,6 +226,39 @@ mod tests {
         assert_eq!(of(6, false, &saved(false)), Outcome::TooDear);
         assert_eq!(of(0, false, b"{"), Outcome::Failed);
         assert_eq!(of(4, false, &saved(false)), Outcome::Failed);
+    }
+
+    /// What a window is told is what was decided; growth is watched only where it is wanted.
+    #[test]
+    fn what_a_window_is_told() {
+        let record = WindowRecord {
+            id: 1,
+            pid: 4242,
+            comm: String::new(),
+            exe: String::new(),
+            asked_by: "user".to_owned(),
+            why: String::new(),
+            began_unix_ms: 0,
+            seconds: 2.5,
+            outcome: Outcome::Running,
+            has_report: false,
+        };
+        let told = |growth| {
+            let options = WindowOptions {
+                program: PathBuf::from("drainprof"),
+                level: Level::Stacks,
+                growth,
+                budget: 0.2,
+                profiles: vec!["nginx".to_owned()],
+                directories: vec![PathBuf::from("/etc/own")],
+            };
+            let words = arguments(&record, &options);
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        let fixed = "attach -o json --top 100 -p 4242 -d 2.500s --level stacks --budget 0.2000";
+        let places = "--profile-dir /etc/own --profile nginx";
+        assert_eq!(told(false), format!("{fixed} {places}"));
+        assert_eq!(told(true), format!("{fixed} --growth {places}"));
     }
 
     /// A failure is told with the last thing that was said, without control characters.

@@ -8,5 +8,6 @@ mod state;
 pub use labels::MAX_LABEL_CHARS;
 pub use request::{Answer, Asked, Refusal, Request};
 pub use state::{
-    Alert, AlertState, Counts, Labels, NodeState, NodeTarget, Outcome, SCHEMA, WindowRecord,
+    Alert, AlertState, Counts, Labels, NodeState, NodeTarget, Outcome, PinDelays, SCHEMA,
+    WindowRecord,
 };

@@ -33,6 +33,9 @@ pub enum Request {
         pid: u32,
         /// For how long; null: as configured.
         seconds: Option<f64>,
+        /// Whether page faults, heap and mappings are watched, too; null or absent: as configured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        growth: Option<bool>,
     },
     /// Throw the kill switch: detach everything, attach nothing.
     Kill,

@@ -159,6 +159,35 @@ pub struct Counts {
     pub retained_granules: Option<u64>,
     /// Their bytes; null also where the profile knows none.
     pub retained_bytes: Option<u64>,
+    /// Times from pinned closes to late drains, as far as objects were looked at.
+    #[serde(default)]
+    pub pin_delays: PinDelays,
+}
+
+/// Times from pinned closes to late drains, counted by how long they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinDelays {
+    /// How many were shorter than each [`PinDelays::bound`] and not shorter than the one before; in the last, the rest.
+    pub buckets: [u64; PinDelays::BUCKETS],
+    /// All of them together. Whole, so that however sums are added up, they come out the same and never fall.
+    pub sum_nanoseconds: u64,
+}
+
+impl PinDelays {
+    /// Buckets, the last without a bound: from a microsecond to more than an hour.
+    pub const BUCKETS: usize = 18;
+
+    /// Where a bucket ends, nanoseconds: powers of four, at which buckets of the kernel side end, too. `None`: never.
+    #[must_use]
+    pub const fn bound(bucket: usize) -> Option<u64> {
+        if bucket + 1 < Self::BUCKETS { Some(1 << (10 + 2 * bucket)) } else { None }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
 }
 
 /// How a diagnostic window ended.

@@ -33,6 +33,7 @@ use super::{
     hub::Hub,
     metrics::{Definition, METRICS, Series, Type, Value},
 };
+use crate::node::PinDelays;
 
 /// How long one sending may take, retries included.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -99,6 +100,63 @@ impl Sender {
     }
 }
 
+/// The library has no histogram that is read off, only one that is told each value. So its counts go as counters, under
+/// the names that they have for Prometheus.
+fn histogram(meter: &Meter, of: &'static Definition, hub: &Arc<Hub>) {
+    let counter = |suffix: &str| {
+        meter.u64_observable_counter(format!("{}_{suffix}", of.family())).with_description(of.help)
+    };
+    let own = Arc::clone(hub);
+    let _buckets = counter("bucket")
+        .with_callback(move |observer| {
+            each(&own, of, |series, attributes| {
+                let Value::Delays(delays) = series.value else { return };
+                let mut attributes = attributes.to_vec();
+                for (bound, count) in cumulative(&delays) {
+                    attributes.push(KeyValue::new("le", bound));
+                    observer.observe(count, &attributes);
+                    attributes.pop();
+                }
+            });
+        })
+        .build();
+    let own = Arc::clone(hub);
+    let _count = counter("count")
+        .with_callback(move |observer| {
+            each(&own, of, |series, attributes| {
+                observer.observe(whole(series.value), attributes);
+            });
+        })
+        .build();
+    let own = Arc::clone(hub);
+    let _sum = meter
+        .f64_observable_counter(format!("{}_sum", of.family()))
+        .with_description(of.help)
+        .with_unit("s")
+        .with_callback(move |observer| {
+            each(&own, of, |series, attributes| {
+                observer.observe(fraction(series.value), attributes);
+            });
+        })
+        .build();
+}
+
+/// How many were shorter than each bound, which is in seconds.
+fn cumulative(delays: &PinDelays) -> Vec<(String, u64)> {
+    let mut sum = 0_u64;
+    let bound = |bucket| match PinDelays::bound(bucket) {
+        Some(nanos) => (nanos as f64 / 1e9).to_string(),
+        None => "+Inf".to_owned(),
+    };
+    let counts = delays.buckets.iter().enumerate();
+    counts
+        .map(|(bucket, count)| {
+            sum = sum.saturating_add(*count);
+            (bound(bucket), sum)
+        })
+        .collect()
+}
+
 /// An instrument that shows what the family of that name holds.
 fn instrument(meter: &Meter, of: &'static Definition, hub: Arc<Hub>) {
     let name = of.family();
@@ -123,6 +181,7 @@ fn instrument(meter: &Meter, of: &'static Definition, hub: Arc<Hub>) {
         }};
     }
     match (of.kind, fractions) {
+        (Type::Histogram, _) => histogram(meter, of, &hub),
         (Type::Counter, false) => build!(u64_observable_counter, whole),
         (Type::Counter, true) => build!(f64_observable_counter, fraction),
         (Type::Gauge | Type::Info, false) => build!(u64_observable_gauge, whole),
@@ -143,6 +202,7 @@ fn each(hub: &Hub, of: &Definition, mut tell: impl FnMut(&Series, &[KeyValue])) 
 fn whole(value: Value) -> u64 {
     match value {
         Value::Count(count) => count,
+        Value::Delays(delays) => delays.count(),
         #[allow(clippy::cast_sign_loss, reason = "`as` saturates at 0")]
         Value::Measure(measure) => measure as u64,
     }
@@ -151,6 +211,7 @@ fn whole(value: Value) -> u64 {
 const fn fraction(value: Value) -> f64 {
     match value {
         Value::Count(count) => count as f64,
+        Value::Delays(delays) => delays.sum_nanoseconds as f64 / 1e9,
         Value::Measure(measure) => measure,
     }
 }

@@ -138,6 +138,12 @@ impl Engine {
         Some(Want { rule: watching.rule.name, why: watching.now.message.clone() })
     }
 
+    /// Whether a rule that is about memory fires: a window that opens now serves it, too.
+    #[must_use]
+    pub fn memory_fires(&self) -> bool {
+        self.watches.iter().any(|one| one.rule.memory && one.now.state == State::Firing)
+    }
+
     /// A window was opened: it serves every rule that fires now.
     pub fn served(&mut self) {
         for watching in &mut self.watches {

@@ -29,4 +29,4 @@ pub use rules::{
 };
 pub use signals::{Closes, Objects, ProfileSignals, Signals, Slope};
 pub use text::{Bytes, Share, Time};
-pub use window::{By, Grant, Refused, WindowConfig, Windows};
+pub use window::{By, Grant, Refused, WindowConfig, WindowGrowth, Windows};

@@ -11,6 +11,8 @@ pub struct Rule {
     pub what: &'static str,
     /// What to do when it fires, in one sentence.
     pub advice: &'static str,
+    /// Whether it is about memory, so that a window has to show where memory grows.
+    pub memory: bool,
     pub(super) settings: fn(&Config) -> &dyn Settings,
     pub(super) start: fn() -> Box<dyn Watch>,
 }

@@ -81,6 +81,30 @@ pub enum By {
     User,
 }
 
+/// Which windows watch page faults, heap and mappings, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowGrowth {
+    /// Those that serve a rule about memory.
+    Memory,
+    /// All.
+    Always,
+    /// None but those for which it is asked.
+    Never,
+}
+
+impl WindowGrowth {
+    /// Whether a window does. `asked`: what whoever wants the window says of it; `memory_fires`: whether a rule about
+    /// memory fires, whoever wants the window.
+    #[must_use]
+    pub fn watches(self, asked: Option<bool>, memory_fires: bool) -> bool {
+        asked.unwrap_or(match self {
+            Self::Memory => memory_fires,
+            Self::Always => true,
+            Self::Never => false,
+        })
+    }
+}
+
 /// A window that may be opened, and is counted as open from now on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grant {

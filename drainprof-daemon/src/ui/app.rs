@@ -344,7 +344,7 @@ impl App {
 
     fn diagnose(&mut self, pid: u32) -> Action {
         self.say(&format!("asking for a window on process {pid} …"), false);
-        Action::Ask(Request::Diagnose { pid, seconds: None })
+        Action::Ask(Request::Diagnose { pid, seconds: None, growth: None })
     }
 
     fn scroll(&mut self, key: Key) {

@@ -166,7 +166,10 @@ fn typing_is_not_commanding() {
 #[test]
 fn windows() {
     let mut app = running(80, 24);
-    assert_eq!(press(&mut app, "w"), [Action::Ask(Request::Diagnose { pid: 4242, seconds: None })]);
+    assert_eq!(
+        press(&mut app, "w"),
+        [Action::Ask(Request::Diagnose { pid: 4242, seconds: None, growth: None })]
+    );
     app.answered(Err(Refusal::NotNow { message: "a window on 4242 runs already".to_owned() }));
     assert!(picture(&mut app, 80, 24).contains("runs already"));
     app.answered(Ok(Answer::Window {

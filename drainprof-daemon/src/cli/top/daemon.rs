@@ -134,7 +134,8 @@ mod tests {
         ]);
         let mut daemon = Daemon::connect(&path, Duration::ZERO).unwrap();
         assert_eq!(daemon.poll().unwrap(), Some(state()));
-        let refusal = daemon.ask(&Request::Diagnose { pid: 1, seconds: None }).unwrap();
+        let refusal =
+            daemon.ask(&Request::Diagnose { pid: 1, seconds: None, growth: None }).unwrap();
         assert_eq!(refusal.unwrap_err().to_string(), "a window runs");
         assert_eq!(daemon.poll().unwrap(), Some(state()));
         assert_eq!(daemon.poll().unwrap(), Some(state()), "it was hung up on in between");

@@ -382,7 +382,10 @@ impl Source for Live {
                 Some(report) => Ok(Answer::Report { report: Box::new(report.clone()) }),
                 None => not_found(format!("window {id} has left no report that is still kept")),
             },
-            Request::Diagnose { pid, seconds } => {
+            Request::Diagnose { growth: Some(true), .. } => Err(Refusal::Failed {
+                message: "that is for a daemon: `drainprof growth` shows it without one".to_owned(),
+            }),
+            Request::Diagnose { pid, seconds, .. } => {
                 self.diagnose(*pid, *seconds).map(|window| Answer::Window { window })
             }
             Request::Kill | Request::Resume | Request::Reload => Err(Refusal::Failed {

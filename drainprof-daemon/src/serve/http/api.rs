@@ -123,6 +123,8 @@ struct Diagnose {
     pid: u32,
     #[serde(default)]
     seconds: Option<f64>,
+    #[serde(default)]
+    growth: Option<bool>,
 }
 
 /// HTTP knows no users: whoever may give orders runs on this machine and is no web page. Pages that a browser shows
@@ -140,7 +142,7 @@ async fn diagnose(
     if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
         return forbidden("orders are not taken from web pages");
     }
-    let Diagnose { pid, seconds } = match body {
+    let Diagnose { pid, seconds, growth } = match body {
         Ok(Json(body)) => body,
         Err(rejection) => {
             let message = rejection.body_text();
@@ -153,5 +155,5 @@ async fn diagnose(
             .into_response();
     }
     tracing::info!(%peer, pid, seconds, "a diagnostic window is asked for over HTTP");
-    answered(hub.ask(Request::Diagnose { pid, seconds }).await)
+    answered(hub.ask(Request::Diagnose { pid, seconds, growth }).await)
 }

@@ -19,7 +19,7 @@ pub use text::{Flavour, negotiate, render};
 
 use crate::{
     config::Label,
-    node::{Counts, Labels, NodeState, NodeTarget},
+    node::{Counts, Labels, NodeState, NodeTarget, PinDelays},
 };
 
 /// What `exe` and `profile` are in series for the rest.
@@ -36,6 +36,8 @@ pub enum Value {
     Count(u64),
     /// A measure, in the metric's base unit.
     Measure(f64),
+    /// Counts by size.
+    Delays(PinDelays),
 }
 
 /// One series.
@@ -116,6 +118,9 @@ fn shown(text: &str) -> String {
     text.chars().take(VALUE_CHARS).map(clean).collect()
 }
 
+/// Numbers that are kept of a source of counts: eight counts, and the delays with their sum.
+const COUNTS: usize = 8 + 1 + PinDelays::BUCKETS;
+
 /// Who a source of counts is: all that it is told apart by.
 type CountsSource = (Labels, String, String);
 /// A process, by pid and start time.
@@ -125,7 +130,7 @@ type ProcessSource = (u32, u64);
 #[derive(Debug)]
 pub struct Metrics {
     wanted: Wanted,
-    counts: Ledger<CountsSource, Row, 8>,
+    counts: Ledger<CountsSource, Row, COUNTS>,
     faults: Ledger<ProcessSource, Row, 2>,
     single: BTreeMap<String, u64>,
     lost: Ledger<String, String, 1>,
@@ -172,9 +177,19 @@ impl Metrics {
     }
 
     fn allocators(&self, state: &NodeState, families: &mut Families) {
-        for (row, &[opened, drainable, pinned, unknown, allocated, freed, hits, nanos]) in
-            self.counts.rows()
-        {
+        for (row, sums) in self.counts.rows() {
+            let &[
+                opened,
+                drainable,
+                pinned,
+                unknown,
+                allocated,
+                freed,
+                hits,
+                nanos,
+                delayed,
+                ref delays @ ..,
+            ] = sums;
             let labels = row.labels();
             families.count(&table::OPENS, labels.clone(), opened);
             for (outcome, count) in
@@ -185,7 +200,11 @@ impl Metrics {
             families.count(&table::OBJECTS_ALLOCATED, labels.clone(), allocated);
             families.count(&table::OBJECTS_FREED, labels.clone(), freed);
             families.count(&table::HITS, labels.clone(), hits);
-            families.measure(&table::COST, labels, nanos as f64 / 1e9);
+            families.measure(&table::COST, labels.clone(), nanos as f64 / 1e9);
+            let delays = PinDelays { buckets: *delays, sum_nanoseconds: delayed };
+            if delays.count() > 0 {
+                families.push(&table::PIN_DELAY, labels, Value::Delays(delays));
+            }
         }
         let mut now: BTreeMap<Row, Now> = BTreeMap::new();
         for counts in &state.counts {
@@ -203,30 +222,6 @@ impl Metrics {
             if let Some(bytes) = now.retained_bytes {
                 families.count(&table::RETAINED_BYTES, labels, bytes);
             }
-        }
-        self.pin_delays(state, families);
-    }
-
-    fn pin_delays(&self, state: &NodeState, families: &mut Families) {
-        let mut largest: BTreeMap<(Row, &'static str), f64> = BTreeMap::new();
-        for target in &state.targets {
-            for allocator in &target.allocators {
-                let delay = &allocator.retention.pin_delay_seconds;
-                let source = (
-                    target.labels.clone(),
-                    allocator.profile.clone(),
-                    allocator.kind.name().to_owned(),
-                );
-                let Some(row) = self.counts.row(&source) else { continue };
-                for (point, value) in [("p50", delay.p50), ("p99", delay.p99), ("max", delay.max)] {
-                    let Some(value) = value else { continue };
-                    let slot = largest.entry((row.clone(), point)).or_insert(value);
-                    *slot = slot.max(value);
-                }
-            }
-        }
-        for ((row, point), seconds) in largest {
-            families.measure(&table::PIN_DELAY, with(&row.labels(), "point", point), seconds);
         }
     }
 }
@@ -258,24 +253,27 @@ fn source(counts: &Counts) -> CountsSource {
     (counts.labels.clone(), counts.profile.clone(), counts.kind.clone())
 }
 
-fn count_reading(counts: &Counts, wanted: Wanted) -> Reading<CountsSource, Row, 8> {
-    let nanos = (counts.cost_seconds.max(0.0) * 1e9).round();
+fn count_reading(counts: &Counts, wanted: Wanted) -> Reading<CountsSource, Row, COUNTS> {
+    #[allow(clippy::cast_sign_loss, reason = "not below 0; `as` saturates")]
+    let nanos = (counts.cost_seconds.max(0.0) * 1e9).round() as u64;
+    let mut totals = [0; COUNTS];
+    let (single, delays) = totals.split_at_mut(COUNTS - PinDelays::BUCKETS);
+    single.copy_from_slice(&[
+        counts.opened,
+        counts.drainable,
+        counts.pinned,
+        counts.unknown,
+        counts.allocated,
+        counts.freed,
+        counts.hits,
+        nanos,
+        counts.pin_delays.sum_nanoseconds,
+    ]);
+    delays.copy_from_slice(&counts.pin_delays.buckets);
     Reading {
         source: source(counts),
         row: Row::new(&counts.labels, Some((&counts.profile, &counts.kind)), wanted),
-        totals: Some([
-            counts.opened,
-            counts.drainable,
-            counts.pinned,
-            counts.unknown,
-            counts.allocated,
-            counts.freed,
-            counts.hits,
-            #[allow(clippy::cast_sign_loss, reason = "not below 0; `as` saturates")]
-            {
-                nanos as u64
-            },
-        ]),
+        totals: Some(totals),
         alive: counts.processes > 0,
     }
 }
@@ -309,7 +307,11 @@ struct Families(BTreeMap<&'static str, Vec<Series>>);
 
 impl Families {
     fn count(&mut self, of: &'static Definition, labels: Vec<(&'static str, String)>, count: u64) {
-        self.0.entry(of.stem).or_default().push(Series { labels, value: Value::Count(count) });
+        self.push(of, labels, Value::Count(count));
+    }
+
+    fn push(&mut self, of: &'static Definition, labels: Vec<(&'static str, String)>, value: Value) {
+        self.0.entry(of.stem).or_default().push(Series { labels, value });
     }
 
     /// What is no number has no series.
@@ -320,8 +322,7 @@ impl Families {
         measure: f64,
     ) {
         if measure.is_finite() {
-            let value = Value::Measure(measure);
-            self.0.entry(of.stem).or_default().push(Series { labels, value });
+            self.push(of, labels, Value::Measure(measure));
         }
     }
 

@@ -38,7 +38,7 @@ UPDATE_DOCS=1 cargo test -p drainprof-daemon --lib serve::metrics -->
 
 The daemon shows them at `/metrics`: as OpenMetrics 1.0 to who asks for `application/openmetrics-text`, in the older text format of
 Prometheus to everybody else. With an endpoint configured, the same metrics go to an OpenTelemetry collector (OTLP over HTTP), under the
-same names without `_total` and `_info`.
+same names without `_total` and `_info`; a histogram goes there as the counters that it consists of.
 
 - **Labels**: `place` stands for `exe`, `cgroup`, `container`, `unit` (of systemd), `pod` and `namespace` (of Kubernetes); `allocator` for
   those and `profile` and `kind`. What a process is not in has no label. No series has a pid, a command line or a stack.
@@ -46,6 +46,8 @@ same names without `_total` and `_info`.
   one, is `other`. Where a new label set needs a place, the one in which nothing has run for longest leaves, and its counts move to `other`:
   the sum over all series never falls, and `other` never does.
 - **Counters** begin at zero with the daemon. A label set that left and comes back begins at zero again.
+- **Histograms** have buckets at powers of four, from 1.024 microseconds (2^10 ns) to 73 minutes (2^42 ns): 18 series. Each `le` is exact but for
+  a delay of that very nanosecond, which counts above it. They go on where a process ends, as counters do.
 - **No data is no series**: what is not known at a level, or not told by the kernel, is absent, never 0. The DSR is not a metric:
   `drainable / (drainable + pinned)` of `drainprof_granule_closes_total`, over any time and any labels.
 - **No exemplars**: call paths are in the report of a diagnostic window ([api.md](api.md)).

@@ -7,6 +7,8 @@ pub enum Type {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// Counts by size; each of them never falls while it is shown.
+    Histogram,
     /// Always 1; the labels tell.
     Info,
 }
@@ -18,6 +20,7 @@ impl Type {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
             Self::Info => "info",
         }
     }
@@ -48,12 +51,12 @@ impl Definition {
         }
     }
 
-    /// The name of its samples.
+    /// The name of its samples; those of a histogram add `_bucket`, `_sum` and `_count`.
     #[must_use]
     pub fn sample(&self) -> String {
         let suffix = match self.kind {
             Type::Counter => "_total",
-            Type::Gauge => "",
+            Type::Gauge | Type::Histogram => "",
             Type::Info => "_info",
         };
         format!("{}{suffix}", self.family())
@@ -70,9 +73,6 @@ const CLOSES: &[&str] =
     &["exe", "cgroup", "container", "unit", "pod", "namespace", "profile", "kind", "outcome"];
 /// Those of [`WHERE`], and the kind of page fault.
 const FAULTS: &[&str] = &["exe", "cgroup", "container", "unit", "pod", "namespace", "type"];
-/// Those of [`ALLOCATOR`], and the point of a distribution.
-const POINTS: &[&str] =
-    &["exe", "cgroup", "container", "unit", "pod", "namespace", "profile", "kind", "point"];
 
 macro_rules! metrics {
     ($($name:ident = $stem:literal, $unit:expr, $kind:ident, $labels:expr, $help:literal;)*) => {
@@ -104,8 +104,8 @@ metrics! {
         "Granules that are closed, pinned and not yet drained; absent where the level does not tell.";
     RETAINED_BYTES = "retained", Some("bytes"), Gauge, ALLOCATOR,
         "Bytes of these granules; absent also where the profile knows none.";
-    PIN_DELAY = "pin_delay", Some("seconds"), Gauge, POINTS,
-        "From a pinned close to its late drain, in processes that run: the largest of their medians (point p50), 99th percentiles (p99) and maxima (max).";
+    PIN_DELAY = "pin_delay", Some("seconds"), Histogram, ALLOCATOR,
+        "From a pinned close to its late drain, as far as objects were looked at (levels objects and stacks); absent until there was one.";
     PROCESSES = "processes", None, Gauge, ALLOCATOR,
         "Processes that run now and have this allocator.";
     HITS = "probe_hits", None, Counter, ALLOCATOR,

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::{Flavour, METRICS, Metrics, Type, negotiate, pages, render};
 use crate::{
     config::Label,
-    node::{Counts, Labels, NodeState, Outcome},
+    node::{Counts, Labels, NodeState, Outcome, PinDelays},
     serve::tests::{state, window},
 };
 
@@ -92,6 +92,11 @@ fn parse(text: &str, flavour: Flavour) -> Samples {
             ("counter", true) => format!("{family}_total"),
             ("info", true) => format!("{family}_info"),
             ("counter" | "gauge", _) => family.clone(),
+            ("histogram", _) => {
+                let suffix = name.strip_prefix(&family).expect("the family's name");
+                assert!(["_bucket", "_sum", "_count"].contains(&suffix), "{line}");
+                name.to_owned()
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(name, expected);
@@ -148,11 +153,56 @@ fn text_is_strict() {
     let absent = ["drainprof_retained_bytes", "drainprof_cgroup_limit_reached_seconds"];
     for of in METRICS {
         let shown = samples.keys().any(|name| name.starts_with(&of.sample()));
-        let known = !absent.contains(&of.sample().as_str())
-            && of.stem != "drainprof_pin_delay"
-            && of.stem != "drainprof_overhead";
+        let known = !absent.contains(&of.sample().as_str()) && of.stem != "drainprof_overhead";
         assert!(shown || !known, "{}", of.sample());
     }
+}
+
+/// A histogram's buckets are cumulative, in the order of their bounds, and end with all; count and sum agree with them.
+#[test]
+fn histograms_add_up() {
+    let mut metrics = Metrics::new(&ALL, 10);
+    metrics.observe(&state());
+    for flavour in [Flavour::OpenMetrics, Flavour::Prometheus] {
+        let text = render(metrics.families(), flavour).unwrap();
+        let of_one = |line: &&str| line.contains("pin_delay") && line.contains("exe=\"svc\"");
+        let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+        let named = |suffix: &str| {
+            let name = format!("drainprof_pin_delay_seconds_{suffix}{{");
+            text.lines().filter(of_one).filter(|line| line.starts_with(&name)).collect::<Vec<_>>()
+        };
+        let (sums, counts, buckets) = (named("sum"), named("count"), named("bucket"));
+        assert_eq!((sums.len(), counts.len(), buckets.len()), (1, 1, PinDelays::BUCKETS));
+        assert_eq!((value(sums[0]), value(counts[0])), (7_200.004_000_9, 3.0));
+        let mut before = (0.0, 0.0);
+        for line in &buckets {
+            let bound = line.split("le=\"").nth(1).unwrap().split('"').next().unwrap();
+            let now = (bound.parse::<f64>().unwrap(), value(line));
+            assert!(now.0 > before.0 && now.1 >= before.1, "{line}");
+            before = now;
+        }
+        assert_eq!(before, (f64::INFINITY, 3.0));
+        let below = |bound: f64| {
+            let is = |line: &&&str| line.contains(&format!("le=\"{bound}\""));
+            value(buckets.iter().find(is).unwrap_or_else(|| panic!("{bound}: {buckets:?}")))
+        };
+        assert_eq!([below(1.024e-6), below(0.001_048_576), below(0.004_194_304)], [1.0, 1.0, 2.0]);
+    }
+}
+
+/// A histogram is absent until there is something to count, and then stays, whatever runs.
+#[test]
+fn histograms_need_data() {
+    let mut metrics = Metrics::new(&ALL, 10);
+    let mut now = state();
+    let has = |metrics: &Metrics| both(metrics).keys().any(|name| name.contains("pin_delay"));
+    for counts in &mut now.counts {
+        counts.pin_delays = PinDelays::default();
+    }
+    metrics.observe(&now);
+    assert!(!has(&metrics));
+    metrics.observe(&state());
+    assert!(has(&metrics));
 }
 
 /// No number is too large to be told.

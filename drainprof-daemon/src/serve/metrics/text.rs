@@ -11,6 +11,7 @@ use prometheus_client::{
 };
 
 use super::{Family, Type, Value};
+use crate::node::PinDelays;
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,7 @@ impl Collector for Shown {
             let kind = match of.kind {
                 Type::Counter => MetricType::Counter,
                 Type::Gauge => MetricType::Gauge,
+                Type::Histogram => MetricType::Histogram,
                 Type::Info => MetricType::Info,
             };
             let mut metric = encoder.encode_descriptor(of.stem, of.help, unit.as_ref(), kind)?;
@@ -102,6 +104,24 @@ impl Collector for Shown {
                             Err(_) => gauge.encode_gauge(&(count as f64))?,
                         }
                     }
+                    (_, Value::Delays(delays)) => {
+                        let bound = |bucket| {
+                            let seconds = |nanos: u64| nanos as f64 / 1e9;
+                            PinDelays::bound(bucket).map_or(f64::INFINITY, seconds)
+                        };
+                        let counts = delays.buckets.iter().enumerate();
+                        let buckets: Vec<(f64, u64)> =
+                            counts.map(|(bucket, count)| (bound(bucket), *count)).collect();
+                        let sum = delays.sum_nanoseconds as f64 / 1e9;
+                        metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                            sum,
+                            delays.count(),
+                            &buckets,
+                            None,
+                        )?;
+                    }
+                    // A histogram is counted by what it holds; a single number is none.
+                    (Type::Histogram, _) => {}
                     (Type::Gauge, Value::Measure(measure)) => {
                         metric.encode_family(&labels)?.encode_gauge(&measure)?;
                     }

@@ -23,8 +23,8 @@ use super::{Limits, Options, OtlpOptions, Server};
 use crate::{
     growth::{MemoryReading, Pressure, Waiting},
     node::{
-        Alert, AlertState, Answer, Asked, Counts, Labels, NodeState, NodeTarget, Outcome, Refusal,
-        Request, SCHEMA, WindowRecord,
+        Alert, AlertState, Answer, Asked, Counts, Labels, NodeState, NodeTarget, Outcome,
+        PinDelays, Refusal, Request, SCHEMA, WindowRecord,
     },
     profile::Level,
     report::{Options as ReportOptions, Report, samples},
@@ -58,6 +58,15 @@ pub(super) fn window(id: u64, outcome: Outcome) -> WindowRecord {
     }
 }
 
+/// Three delays: of less than a microsecond, of a few milliseconds, and of more than two hours.
+fn delays() -> PinDelays {
+    let mut delays = PinDelays { sum_nanoseconds: 7_200_004_000_900, ..PinDelays::default() };
+    for bucket in [0, 6, PinDelays::BUCKETS - 1] {
+        delays.buckets[bucket] = 1;
+    }
+    delays
+}
+
 /// A node with one process, two label sets (one of them without a process), a window and an alert.
 pub(super) fn state() -> NodeState {
     let report = report();
@@ -78,6 +87,7 @@ pub(super) fn state() -> NodeState {
         open_now: 16,
         retained_granules: Some(2_474),
         retained_bytes: None,
+        pin_delays: delays(),
     };
     let hostile = Labels { exe: "a\"b\\c\nd\u{1b}e".to_owned(), ..Labels::default() };
     let gone = Counts { labels: hostile, processes: 0, retained_granules: None, ..counts.clone() };
@@ -144,7 +154,7 @@ fn answer(request: &Request) -> Result<Answer, Refusal> {
         Request::Windows { limit } => Ok(Answer::Windows {
             windows: state().windows.into_iter().rev().take(*limit as usize).collect(),
         }),
-        Request::Diagnose { pid: 4242, seconds } => {
+        Request::Diagnose { pid: 4242, seconds, .. } => {
             let seconds = seconds.unwrap_or(60.0);
             Ok(Answer::Window { window: WindowRecord { seconds, ..window(9, Outcome::Running) } })
         }

@@ -82,6 +82,8 @@ async fn responses_match_the_document() {
         ("get", "/api/v1/windows/{id}/report", "/api/v1/windows/7/report", "", 200),
         ("get", "/api/v1/windows/{id}/report", "/api/v1/windows/x/report", "", 404),
         ("post", "/api/v1/diagnose", "", r#"{"pid":4242}"#, 200),
+        ("post", "/api/v1/diagnose", "", r#"{"pid":4242,"seconds":5,"growth":true}"#, 200),
+        ("post", "/api/v1/diagnose", "", r#"{"pid":4242,"growth":"yes"}"#, 422),
         ("post", "/api/v1/diagnose", "", r#"{"pid":1}"#, 503),
         ("post", "/api/v1/diagnose", "", "[", 400),
         ("post", "/api/v1/diagnose", "", "{}", 422),

@@ -6,7 +6,7 @@ use std::{
 
 use opentelemetry_proto::tonic::{
     collector::metrics::v1::ExportMetricsServiceRequest,
-    metrics::v1::{metric::Data, number_data_point::Value},
+    metrics::v1::{NumberDataPoint, metric::Data, number_data_point::Value},
 };
 use prost::Message as _;
 
@@ -67,5 +67,22 @@ async fn metrics_arrive() {
     assert_eq!(ready.data_points[0].value, Some(Value::AsInt(1)));
     let pressure = find("drainprof_memory_pressure_waited_seconds");
     assert_eq!(pressure.unit, "s");
+    let Some(Data::Sum(buckets)) = &find("drainprof_pin_delay_seconds_bucket").data else {
+        panic!("no sum")
+    };
+    let below = |bound: &str| {
+        let is = |value: &&NumberDataPoint| format!("{:?}", value.attributes).contains(bound);
+        buckets.data_points.iter().filter(is).map(|point| point.value).collect::<Vec<_>>()
+    };
+    assert_eq!(below("\"0.000001024\""), [Some(Value::AsInt(1)); 2]);
+    assert_eq!(below("\"+Inf\""), [Some(Value::AsInt(3)); 2]);
+    let Some(Data::Sum(count)) = &find("drainprof_pin_delay_seconds_count").data else {
+        panic!("no sum")
+    };
+    assert!(count.data_points.iter().all(|point| point.value == Some(Value::AsInt(3))));
+    let Some(Data::Sum(sum)) = &find("drainprof_pin_delay_seconds_sum").data else {
+        panic!("no sum")
+    };
+    assert_eq!(sum.data_points[0].value, Some(Value::AsDouble(7_200.004_000_9)));
     running.stop().await;
 }

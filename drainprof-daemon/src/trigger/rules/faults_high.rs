@@ -12,14 +12,15 @@ use crate::{
 pub(super) const RULE: Rule = Rule {
     name: "faults_high",
     what: "more than 1,000 page faults per second, sustained",
-    advice: "memory is given back and taken again, or grows: `drainprof growth` shows which call paths fault",
+    advice: "memory is given back and taken again, or grows: the window's report shows which call paths fault",
+    memory: true,
     settings: |config| &config.faults_high,
     start: || Box::new(Faults),
 };
 
 settings! {
     /// Settings of `faults_high`.
-    FaultsHigh { window: false, hold: Time::minutes(1),
+    FaultsHigh { window: true, hold: Time::minutes(1),
         /// It holds above so many page faults per second.
         above: f64 = 1000.0,
         /// It ends below so many.

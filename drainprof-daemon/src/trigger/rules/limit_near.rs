@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     name: "limit_near",
     what: "at the present growth the control group reaches its memory limit within hours",
     advice: "raise the limit or plan a restart before that time, and read the window's report for what grows",
+    memory: true,
     settings: |config| &config.limit_near,
     start: || Box::new(Near),
 };

@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     name: "pressure_high",
     what: "tasks of this machine wait for memory more than a tenth of the time",
     advice: "the machine is short of memory: find who grows (`rss_high`, `limit_near`) or who holds most",
+    memory: true,
     settings: |config| &config.pressure_high,
     start: || Box::new(High),
 };

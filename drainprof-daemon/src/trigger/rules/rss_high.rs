@@ -16,7 +16,8 @@ use crate::{
 pub(super) const RULE: Rule = Rule {
     name: "rss_high",
     what: "resident memory is above this process's own baseline by more than two standard deviations",
-    advice: "compare retained bytes before and after: if they rose with it, granules hold the memory; else look at `drainprof growth`",
+    advice: "compare retained bytes before and after: if they rose with it, granules hold the memory; else the window's report shows which call paths touched it",
+    memory: true,
     settings: |config| &config.rss_high,
     start: || Box::new(Above::default()),
 };

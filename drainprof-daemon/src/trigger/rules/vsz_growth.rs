@@ -12,14 +12,15 @@ use crate::{
 pub(super) const RULE: Rule = Rule {
     name: "vsz_growth",
     what: "address space grows, over minutes, twice as fast as resident memory",
-    advice: "mappings are made and not given back: look at outstanding mappings with `drainprof growth`",
+    advice: "mappings are made and not given back: the window's report shows which call paths made those that stay",
+    memory: true,
     settings: |config| &config.vsz_growth,
     start: || Box::new(Growth::default()),
 };
 
 settings! {
     /// Settings of `vsz_growth`.
-    VszGrowth { window: false, hold: Time::minutes(5),
+    VszGrowth { window: true, hold: Time::minutes(5),
         /// It holds if address space grows by more than so many times the growth of resident memory.
         ratio: f64 = 2.0,
         /// It ends below this ratio.

@@ -7,7 +7,8 @@ use crate::{
     node::AlertState,
     trigger::{
         Closes, Config, Engine, FaultsHigh, Objects, ProfileSignals, RULES, RetentionSlope,
-        Signals, Slope, State, Time, testing::Run,
+        Signals, Slope, State, Time,
+        testing::{Closing, Run},
     },
 };
 
@@ -118,6 +119,24 @@ fn wants() {
     run.config.faults_high.window = false;
     run.look(&faulting(30.0 + 6.0 * 3601.0, 2000.0));
     assert_eq!(run.engine.wants(&run.config), None);
+}
+
+/// A rule about memory that fires is told to whoever opens a window, and no other rule is; nor is one that has ended.
+#[test]
+fn memory_is_told() {
+    let mut run = Run::with("faults_high", windowed(10));
+    run.look(&faulting(0.0, 2000.0));
+    assert!(!run.engine.memory_fires(), "it is pending");
+    run.look(&faulting(10.0, 2000.0));
+    assert!(run.engine.memory_fires());
+    run.look(&faulting(20.0, 0.0));
+    assert!(!run.engine.memory_fires());
+
+    let mut run = Run::new("dsr_low");
+    let mut closing = Closing::new(1);
+    run.over([0.0, 600.0], |at| closing.look(at, 100, 0.2));
+    assert_eq!(run.state(), State::Firing);
+    assert!(!run.engine.memory_fires(), "drainability is not memory");
 }
 
 /// Alerts are the states that are not inactive, with the time of the wall clock.

@@ -132,6 +132,23 @@ fn each_gets_its_own_back() {
     assert!((windows.spent.iter().map(|spent| spent.seconds).sum::<f64>() - 2.0).abs() < 1e-9);
 }
 
+/// By default a window watches growth where a rule about memory fires; whoever asks for it, or against it, has it so.
+#[test]
+fn growth_is_decided() {
+    use WindowGrowth::{Always, Memory, Never};
+    for (policy, quiet, firing) in
+        [(Memory, false, true), (Always, true, true), (Never, false, false)]
+    {
+        assert_eq!(policy.watches(None, false), quiet, "{policy:?}");
+        assert_eq!(policy.watches(None, true), firing, "{policy:?}");
+        for asked in [false, true] {
+            for fires in [false, true] {
+                assert_eq!(policy.watches(Some(asked), fires), asked, "{policy:?}");
+            }
+        }
+    }
+}
+
 proptest! {
     /// Whatever is asked for and whenever: never two of a process, never more than may run at once, and
     /// whenever a rule's window begins, those of the last hour and it fit into the budget.
