@@ -111,7 +111,7 @@ impl Arrivals {
                 let (seen, change) = meet(pid, exe, now);
                 changes.extend(change);
                 if let Some(seen) = seen {
-                    unknown.insert(Seen { listed, inode, ..seen });
+                    unknown.insert(Seen { inode, listed, ..seen });
                 }
                 return Ok(());
             }
@@ -134,7 +134,7 @@ impl Arrivals {
             changes.extend(change);
             // One that has gone since it was listed is not listed any more.
             if let Some(met) = met {
-                *seen = Seen { listed, inode, ..met };
+                *seen = Seen { inode, listed, ..met };
             }
             return Ok(());
         }
