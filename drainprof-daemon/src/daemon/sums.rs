@@ -306,7 +306,9 @@ mod tests {
             Some((8, 20))
         );
         let sites = report.targets[0].allocators[0].sites.as_mut().unwrap();
-        sites.iter_mut().for_each(|site| site.granules_pinned = 0);
+        for site in sites {
+            site.granules_pinned = 0;
+        }
         sums.blame(&svc, (9, 3_000), &report);
         assert_eq!(told(&mut sums), None);
     }

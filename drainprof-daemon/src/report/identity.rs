@@ -18,12 +18,11 @@ fn id(site: &Site, modules: &[Module]) -> Option<String> {
         return None;
     }
     let mut hash = Hash::new();
-    match &site.opened_at.place {
-        Some(_) => hash.frame(&site.opened_at.frame, modules)?,
-        None => {
-            hash.word("");
-            hash.word("");
-        }
+    if site.opened_at.place.is_some() {
+        hash.frame(&site.opened_at.frame, modules)?;
+    } else {
+        hash.word("");
+        hash.word("");
     }
     for frame in &site.frames {
         hash.frame(&frame.frame, modules)?;
