@@ -44,6 +44,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// The line that keeps a daemon from everything but these tests' own programs, behind rules of a test's own.
 #[must_use]
+#[allow(clippy::unnecessary_debug_formatting, reason = "a TOML string has quotes")]
 pub fn own_programs(rules: &str) -> String {
     let own = environment::targets().join("*");
     format!("select.rules = [{rules}{{ action = \"include\", exe = {own:?} }}]")
@@ -157,6 +158,16 @@ impl Daemon {
     /// What it answers to `GET path`: status and body.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         get(self.port, path)
+    }
+
+    /// Its metrics, as OpenMetrics.
+    pub fn open_metrics(&self) -> Result<String> {
+        let (status, text) = self.ask(
+            "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Accept: application/openmetrics-text; version=1.0.0\r\n\r\n",
+        )?;
+        ensure!(status == 200, "the metrics cannot be had: {status} {text}");
+        Ok(text)
     }
 
     /// What it answers to `POST path` with a JSON body.

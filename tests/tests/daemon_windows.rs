@@ -6,6 +6,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
     environment::{self, has_programs, requires_root},
+    http,
     node::{Daemon, alone, own_programs, sum, target},
     paths::{shown, steps},
     process::Process,
@@ -79,6 +80,14 @@ fn a_fall_opens_a_window() -> Result<()> {
         sites.iter().any(|site| !pins(&site) && shown(&steps(site)).contains("handle_request")),
         "the request itself drains"
     );
+    let most =
+        sites.iter().max_by_key(|site| site["granules_pinned"].as_u64()).context("a site")?;
+    let id = most["id"].as_str().context("the worst site has an id")?;
+    let pointer = format!("# {{site=\"{id}\",window=\"{}\"}}", window["id"]);
+    http::until("the metrics name the worst site", || {
+        let text = daemon.open_metrics()?;
+        Ok(text.lines().any(|line| line.contains("outcome=\"pinned\"") && line.contains(&pointer)))
+    })?;
     send(&service, Signal::SIGUSR2)?;
     daemon.until("the rule has ended, and no window runs", |state| {
         let alerts = target(state, pid).and_then(|one| one["alerts"].as_array());

@@ -148,6 +148,7 @@ impl Service {
         };
         let grant = self.grants.ask(&self.policy, now, pid, by, seconds)?;
         tracked.engine.served();
+        let labels = tracked.labels.clone();
         let record = WindowRecord {
             id: self.next_window,
             pid,
@@ -183,7 +184,8 @@ impl Service {
         );
         let (stop, stopped) = oneshot::channel();
         self.windows.spawn(window.run(stopped));
-        self.running.insert(record.id, Running { record: record.clone(), stop: Some(stop) });
+        self.running
+            .insert(record.id, Running { record: record.clone(), labels, stop: Some(stop) });
         if let Some(keeper) = &mut self.keeper {
             keeper.window(record.clone(), None);
         }
@@ -234,7 +236,11 @@ impl Service {
     /// A window has ended.
     pub(super) fn window_ended(&mut self, record: WindowRecord, ended: Ended) {
         self.grants.end(self.seconds(), record.pid);
-        self.running.remove(&record.id);
+        let unix_ms = self.unix_ms();
+        let running = self.running.remove(&record.id);
+        if let (Some(running), Some(report)) = (running, &ended.report) {
+            self.sums.blame(&running.labels, (record.id, unix_ms), report);
+        }
         match ended.outcome {
             Outcome::Failed => {
                 tracing::warn!(

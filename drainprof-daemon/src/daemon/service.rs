@@ -92,6 +92,8 @@ pub enum ServiceError {
 /// A window that runs.
 pub(super) struct Running {
     pub(super) record: WindowRecord,
+    /// Where its process belongs: it may have gone when the window ends.
+    pub(super) labels: Labels,
     /// Ends it early.
     pub(super) stop: Option<oneshot::Sender<()>>,
 }

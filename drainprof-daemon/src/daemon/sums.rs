@@ -6,8 +6,8 @@ use drainprof_common::hist::{Hist, lower_bound};
 
 use crate::{
     account::TargetFacts,
-    node::{Counts, Labels, PinDelays},
-    report::{Allocator, Kind, Target},
+    node::{Counts, Labels, PinDelays, WorstSite},
+    report::{Allocator, Kind, Report, Target},
 };
 
 /// The executable's name that stands for all label sets beyond the bound.
@@ -23,6 +23,7 @@ type Key = (Labels, String);
 #[derive(Clone, Debug)]
 pub(super) struct Sums {
     over: BTreeMap<Key, Counts>,
+    worst: BTreeMap<Key, WorstSite>,
     label_sets: BTreeSet<Labels>,
     limit: usize,
 }
@@ -31,7 +32,7 @@ impl Sums {
     /// None yet. At most `limit` label sets are told apart; what comes beyond counts under [`OTHER`].
     #[must_use]
     pub(super) const fn new(limit: usize) -> Self {
-        Self { over: BTreeMap::new(), label_sets: BTreeSet::new(), limit }
+        Self { over: BTreeMap::new(), worst: BTreeMap::new(), label_sets: BTreeSet::new(), limit }
     }
 
     /// Adds what was counted for a target that is no longer looked at.
@@ -51,7 +52,36 @@ impl Sums {
             let labels = self.known(labels);
             add(&mut all, &labels, seen, true);
         }
+        for (key, counts) in &mut all {
+            counts.worst_site = self.worst.get(key).cloned();
+        }
         all.into_values().collect()
+    }
+
+    /// Takes notice of who pins most, by the report of a window that has ended.
+    pub(super) fn blame(
+        &mut self,
+        labels: &Labels,
+        (window, unix_ms): (u64, u64),
+        report: &Report,
+    ) {
+        let labels = self.known(labels);
+        for allocator in report.targets.iter().flat_map(|target| &target.allocators) {
+            // What an earlier window has said is over, whatever this one says.
+            let key = (labels.clone(), allocator.profile.clone());
+            if self.worst.get(&key).is_some_and(|known| known.window != window) {
+                self.worst.remove(&key);
+            }
+            let pinning = allocator.sites.iter().flatten().filter(|site| site.granules_pinned > 0);
+            for site in pinning {
+                let known = self.worst.get(&key).map_or(0, |known| known.granules_pinned);
+                if let Some(id) = site.id.clone().filter(|_| site.granules_pinned > known) {
+                    let granules_pinned = site.granules_pinned;
+                    let worst = WorstSite { site: id, window, granules_pinned, unix_ms };
+                    self.worst.insert(key.clone(), worst);
+                }
+            }
+        }
     }
 
     /// The labels to count under. A set that was once beyond the bound stays there, since no set is ever
@@ -235,6 +265,54 @@ mod tests {
         assert_eq!(sums.with(std::iter::empty()).len() % 3, 0);
     }
 
+    /// The site that pins most is told until the next window, with its label set alone.
+    #[test]
+    fn the_worst_site() {
+        let snapshot = samples::stacks_snapshot();
+        let mut report = report(&snapshot);
+        let seen = (&snapshot.targets[0], &report.targets[0].clone());
+        let profile = report.targets[0].allocators[0].profile.clone();
+        let (svc, other) = (labels("svc"), labels("other"));
+        let mut sums = Sums::new(100);
+        let told = |sums: &mut Sums| {
+            let all = sums.with([(&svc, seen), (&other, seen)].into_iter());
+            let of = |exe: &str| {
+                let own = |one: &&Counts| one.labels.exe == exe && one.profile == profile;
+                all.iter().find(own).unwrap().worst_site.clone()
+            };
+            assert_eq!(of("other"), None);
+            of("svc")
+        };
+        assert_eq!(told(&mut sums), None);
+        let pins = [3, 900, 20];
+        let sites = report.targets[0].allocators[0].sites.as_mut().unwrap();
+        sites.resize(pins.len(), sites[0].clone());
+        for (site, pins) in sites.iter_mut().zip(pins) {
+            (site.granules_pinned, site.id) = (pins, Some(format!("{pins:016x}")));
+        }
+        sums.blame(&svc, (7, 1_000), &report);
+        let worst = WorstSite {
+            site: format!("{:016x}", 900),
+            window: 7,
+            granules_pinned: 900,
+            unix_ms: 1_000,
+        };
+        assert_eq!(told(&mut sums), Some(worst));
+        let sites = report.targets[0].allocators[0].sites.as_mut().unwrap();
+        sites[1].id = None;
+        sums.blame(&svc, (8, 2_000), &report);
+        assert_eq!(
+            told(&mut sums).map(|worst| (worst.window, worst.granules_pinned)),
+            Some((8, 20))
+        );
+        let sites = report.targets[0].allocators[0].sites.as_mut().unwrap();
+        for site in sites {
+            site.granules_pinned = 0;
+        }
+        sums.blame(&svc, (9, 3_000), &report);
+        assert_eq!(told(&mut sums), None);
+    }
+
     /// A delay of exactly a bound counts above it; the smallest and the largest have their buckets.
     #[test]
     fn bounds_of_delays() {
@@ -259,7 +337,9 @@ mod tests {
         #[test]
         fn no_delay_is_misplaced(all in prop::collection::vec(0..1_u64 << 45, 0..50)) {
             let (mut hist, mut delays) = (Hist::new(), PinDelays::default());
-            all.iter().for_each(|delay| hist.record(*delay));
+            for delay in &all {
+                hist.record(*delay);
+            }
             add_delays(&mut delays, &hist);
             for bucket in 0..PinDelays::BUCKETS {
                 let below = |delay: &&u64| PinDelays::bound(bucket).is_none_or(|bound| **delay < bound);

@@ -9,5 +9,5 @@ pub use labels::MAX_LABEL_CHARS;
 pub use request::{Answer, Asked, Refusal, Request};
 pub use state::{
     Alert, AlertState, Counts, Labels, NodeState, NodeTarget, Outcome, PinDelays, SCHEMA,
-    WindowRecord,
+    WindowRecord, WorstSite,
 };

@@ -162,6 +162,9 @@ pub struct Counts {
     /// Times from pinned closes to late drains, as far as objects were looked at.
     #[serde(default)]
     pub pin_delays: PinDelays,
+    /// Who pins most, by the last window on one of these processes; null where there was none, or nobody pinned in it.
+    #[serde(default)]
+    pub worst_site: Option<WorstSite>,
 }
 
 /// Times from pinned closes to late drains, counted by how long they were.
@@ -188,6 +191,19 @@ impl PinDelays {
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
+}
+
+/// What the last diagnostic window says of who pins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorstSite {
+    /// The site's id, as in the report of the window.
+    pub site: String,
+    /// The window.
+    pub window: u64,
+    /// Closes in it that the site has pinned: no other has pinned more.
+    pub granules_pinned: u64,
+    /// When it ended, in milliseconds since 1970.
+    pub unix_ms: u64,
 }
 
 /// How a diagnostic window ended.

@@ -7,8 +7,8 @@ use drainprof_common::{hist::Hist, loss::Loss};
 use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
     OpenGranule, Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread,
-    Target, Tool, Weight, Window, census, finding, frame, growth, lifetimes, sampling, sites,
-    trend,
+    Target, Tool, Weight, Window, census, finding, frame, growth, identity, lifetimes, sampling,
+    sites, trend,
 };
 use crate::{
     account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
@@ -82,7 +82,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
     let probes: Vec<Probe> = facts.probes.iter().map(probe).collect();
     let ended = facts.ended.is_some();
     let growth = growth::of(facts, options.top);
-    let allocators: Vec<Allocator> = facts
+    let mut allocators: Vec<Allocator> = facts
         .allocators
         .iter()
         .map(|allocator_facts| {
@@ -100,6 +100,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
             shown
         })
         .collect();
+    identity::add(&mut allocators, &facts.modules);
     Target {
         target: facts.target,
         pid: facts.pid,

@@ -12,6 +12,7 @@ pub mod filter;
 pub mod finding;
 mod frame;
 mod growth;
+mod identity;
 mod invariants;
 mod lifetimes;
 mod memory;

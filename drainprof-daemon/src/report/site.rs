@@ -8,6 +8,10 @@ use super::{Frame, Growth, Spread};
 /// One site: what one call path allocates in granules of one class, that is, opened at one place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Site {
+    /// The same for this call path and place of opening in every process of the same build; null where a frame is not
+    /// known.
+    #[serde(default)]
+    pub id: Option<String>,
     /// Pinned closes at which at least one of its objects was live; each counts once. 0 for other kinds than
     /// `drain`.
     pub granules_pinned: u64,

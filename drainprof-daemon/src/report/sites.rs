@@ -146,6 +146,7 @@ impl<'a> Joined<'a> {
             _ => (None, None),
         };
         Site {
+            id: None,
             granules_pinned: pinned,
             share: (all > 0).then(|| pinned as f64 / all as f64),
             objects: self.sum(|part| part.pins),

@@ -1,6 +1,7 @@
 //! `--no-paths`: takes from a report what tells where and on what it was measured, so that it can be passed on.
 //!
-//! Taken out: addresses, source files and lines, labels, build ids. Replaced by pseudonyms: modules, executables and
+//! Taken out: addresses, source files and lines, labels, build ids,
+//! ids of sites. Replaced by pseudonyms: modules, executables and
 //! probed objects (`module-1`), process and thread names, process numbers, instances, granule ids, and names
 //! of functions that hold a `/` (code that a process generates is often named after its source file).
 //! Messages of findings that may quote any of it are left out. What stays: names of functions and profiles,
@@ -119,6 +120,7 @@ impl Anonymiser {
             granule.opened_by.iter_mut().for_each(|frame| self.frame(frame));
         }
         for site in allocator.sites.iter_mut().flatten() {
+            site.id = None;
             site.threads.iter_mut().for_each(|thread| self.threads.name("thread", thread));
             site.opened_at.place = None;
             self.frame(&mut site.opened_at.frame);

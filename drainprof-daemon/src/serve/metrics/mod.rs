@@ -2,7 +2,8 @@
 //! this module) hands the same to OpenTelemetry.
 //!
 //! Label sets are bounded: what is beyond the bound is counted in series whose `exe` (and `profile`) is `other`. No
-//! series has a pid, a command line or a stack. Series carry no exemplars: call paths have no id that outlives a report.
+//! series has a pid, a command line or a stack. Exemplars name the site that pins most by an id, under which the report of
+//! a diagnostic window has its call path.
 
 mod ledger;
 mod node;
@@ -19,7 +20,7 @@ pub use text::{Flavour, negotiate, render};
 
 use crate::{
     config::Label,
-    node::{Counts, Labels, NodeState, NodeTarget, PinDelays},
+    node::{Counts, Labels, NodeState, NodeTarget, PinDelays, WorstSite},
 };
 
 /// What `exe` and `profile` are in series for the rest.
@@ -47,6 +48,19 @@ pub struct Series {
     pub labels: Vec<(&'static str, String)>,
     /// Its value.
     pub value: Value,
+    /// An example of what it counts.
+    pub exemplar: Option<Exemplar>,
+}
+
+/// What points from a series to something that is told elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exemplar {
+    /// Where.
+    pub labels: Vec<(&'static str, String)>,
+    /// How much of the series that was.
+    pub value: u64,
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
 }
 
 /// One metric and its series.
@@ -177,6 +191,17 @@ impl Metrics {
     }
 
     fn allocators(&self, state: &NodeState, families: &mut Families) {
+        let mut worst: BTreeMap<Row, &WorstSite> = BTreeMap::new();
+        for counts in &state.counts {
+            let (Some(row), Some(site)) = (self.counts.row(&source(counts)), &counts.worst_site)
+            else {
+                continue;
+            };
+            let most = worst.entry(row).or_insert(site);
+            if site.granules_pinned > most.granules_pinned {
+                *most = site;
+            }
+        }
         for (row, sums) in self.counts.rows() {
             let &[
                 opened,
@@ -195,7 +220,10 @@ impl Metrics {
             for (outcome, count) in
                 [("drainable", drainable), ("pinned", pinned), ("unknown", unknown)]
             {
-                families.count(&table::CLOSED, with(&labels, "outcome", outcome), count);
+                let exemplar =
+                    worst.get(row).filter(|_| outcome == "pinned").map(|site| exemplar(site));
+                let labels = with(&labels, "outcome", outcome);
+                families.push(&table::CLOSED, labels, Value::Count(count), exemplar);
             }
             families.count(&table::OBJECTS_ALLOCATED, labels.clone(), allocated);
             families.count(&table::OBJECTS_FREED, labels.clone(), freed);
@@ -203,7 +231,7 @@ impl Metrics {
             families.measure(&table::COST, labels.clone(), nanos as f64 / 1e9);
             let delays = PinDelays { buckets: *delays, sum_nanoseconds: delayed };
             if delays.count() > 0 {
-                families.push(&table::PIN_DELAY, labels, Value::Delays(delays));
+                families.push(&table::PIN_DELAY, labels, Value::Delays(delays), None);
             }
         }
         let mut now: BTreeMap<Row, Now> = BTreeMap::new();
@@ -246,6 +274,14 @@ impl Now {
         self.open = self.open.saturating_add(counts.open_now);
         plus(&mut self.retained_granules, counts.retained_granules);
         plus(&mut self.retained_bytes, counts.retained_bytes);
+    }
+}
+
+fn exemplar(site: &WorstSite) -> Exemplar {
+    Exemplar {
+        labels: vec![("site", shown(&site.site)), ("window", site.window.to_string())],
+        value: site.granules_pinned,
+        unix_ms: site.unix_ms,
     }
 }
 
@@ -307,11 +343,17 @@ struct Families(BTreeMap<&'static str, Vec<Series>>);
 
 impl Families {
     fn count(&mut self, of: &'static Definition, labels: Vec<(&'static str, String)>, count: u64) {
-        self.push(of, labels, Value::Count(count));
+        self.push(of, labels, Value::Count(count), None);
     }
 
-    fn push(&mut self, of: &'static Definition, labels: Vec<(&'static str, String)>, value: Value) {
-        self.0.entry(of.stem).or_default().push(Series { labels, value });
+    fn push(
+        &mut self,
+        of: &'static Definition,
+        labels: Vec<(&'static str, String)>,
+        value: Value,
+        exemplar: Option<Exemplar>,
+    ) {
+        self.0.entry(of.stem).or_default().push(Series { labels, value, exemplar });
     }
 
     /// What is no number has no series.
@@ -322,7 +364,7 @@ impl Families {
         measure: f64,
     ) {
         if measure.is_finite() {
-            self.push(of, labels, Value::Measure(measure));
+            self.push(of, labels, Value::Measure(measure), None);
         }
     }
 

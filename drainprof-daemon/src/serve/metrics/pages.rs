@@ -50,7 +50,8 @@ same names without `_total` and `_info`; a histogram goes there as the counters 
   a delay of that very nanosecond, which counts above it. They go on where a process ends, as counters do.
 - **No data is no series**: what is not known at a level, or not told by the kernel, is absent, never 0. The DSR is not a metric:
   `drainable / (drainable + pinned)` of `drainprof_granule_closes_total`, over any time and any labels.
-- **No exemplars**: call paths are in the report of a diagnostic window ([api.md](api.md)).
+- **Exemplars**, in OpenMetrics: pinned closes carry the `site` that pinned most in the last diagnostic window on one of these processes, the number
+  of that `window`, and how many closes it pinned there. The call path stands in the window's report ([api.md](api.md)) under that `id`.
 
 | name | type | unit | labels | meaning |
 |---|---|---|---|---|

@@ -104,6 +104,17 @@ fn parse(text: &str, flavour: Flavour) -> Samples {
         let names: BTreeSet<_> = pairs.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), pairs.len(), "{line}");
         assert!(pairs.iter().all(|(_, value)| !value.is_empty()));
+        let (rest, exemplar) =
+            rest.split_once(" # ").map_or((rest, None), |(rest, exemplar)| (rest, Some(exemplar)));
+        if let Some(exemplar) = exemplar {
+            assert!(open && (name.ends_with("_total") || name.ends_with("_bucket")), "{line}");
+            let (pairs, numbers) = labels(exemplar.strip_prefix('{').unwrap());
+            let length = |(name, value): &(String, String)| (name.clone() + value).chars().count();
+            assert!(pairs.iter().map(length).sum::<usize>() <= 128, "{line}");
+            let numbers: Vec<f64> =
+                numbers[1..].split(' ').map(|number| number.parse().unwrap()).collect();
+            assert!((1..=2).contains(&numbers.len()) && numbers.iter().all(|n| n.is_finite()));
+        }
         let value: f64 = rest.strip_prefix(' ').unwrap().parse().unwrap();
         assert!(value.is_finite() && (kind != "counter" || value >= 0.0));
         let twice = samples.insert(format!("{name}{pairs:?}"), value);
@@ -188,6 +199,31 @@ fn histograms_add_up() {
         };
         assert_eq!([below(1.024e-6), below(0.001_048_576), below(0.004_194_304)], [1.0, 1.0, 2.0]);
     }
+}
+
+/// Pinned closes name the site that pins most, to who asks for OpenMetrics, and no other series does.
+#[test]
+fn pins_have_exemplars() {
+    let mut metrics = Metrics::new(&ALL, 10);
+    let mut now = state();
+    metrics.observe(&now);
+    let with = |metrics: &Metrics, flavour| -> Vec<String> {
+        let text = render(metrics.families(), flavour).unwrap();
+        text.lines().filter(|line| line.contains(" # {")).map(str::to_owned).collect()
+    };
+    let lines = with(&metrics, Flavour::OpenMetrics);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("drainprof_granule_closes_total{exe=\"svc\""), "{lines:?}");
+    assert!(lines[0].contains("outcome=\"pinned\""), "{lines:?}");
+    let pointer = " 2474 # {site=\"00f1e2d3c4b5a697\",window=\"7\"} 2400.0 ";
+    let time = lines[0].split_once(pointer).unwrap_or_else(|| panic!("{lines:?}")).1;
+    assert_eq!(time.parse::<f64>().unwrap(), 1_700_000_050.0);
+    assert_eq!(with(&metrics, Flavour::Prometheus), [""; 0]);
+    for counts in &mut now.counts {
+        counts.worst_site = None;
+    }
+    metrics.observe(&now);
+    assert_eq!(with(&metrics, Flavour::OpenMetrics), [""; 0]);
 }
 
 /// A histogram is absent until there is something to count, and then stays, whatever runs.

@@ -1,16 +1,19 @@
 //! Metrics as text, by `prometheus-client`: OpenMetrics 1.0, and the older format of Prometheus for whoever does not
 //! ask for it.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    time::{Duration, UNIX_EPOCH},
+};
 
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, NoLabelSet, text},
-    metrics::MetricType,
+    metrics::{MetricType, exemplar::CounterWithExemplar},
     registry::{Registry, Unit},
 };
 
-use super::{Family, Type, Value};
+use super::{Exemplar, Family, Type, Value};
 use crate::node::PinDelays;
 
 /// A text format.
@@ -57,7 +60,7 @@ pub fn negotiate(accept: &str) -> Flavour {
 pub fn render(families: &[Family], flavour: Flavour) -> Result<String, fmt::Error> {
     let shown = families.iter().filter(|family| !family.series.is_empty()).cloned().collect();
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Shown(shown)));
+    registry.register_collector(Box::new(Shown { families: shown, flavour }));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(match flavour {
@@ -66,13 +69,27 @@ pub fn render(families: &[Family], flavour: Flavour) -> Result<String, fmt::Erro
     })
 }
 
+/// A label set as the library takes it.
+type Pairs = Vec<(&'static str, String)>;
+
+/// The library makes exemplars nowhere but in counters of its own.
+fn held(exemplar: &Exemplar) -> CounterWithExemplar<Pairs> {
+    let holder = CounterWithExemplar::default();
+    let when = UNIX_EPOCH + Duration::from_millis(exemplar.unix_ms);
+    holder.inc_by(exemplar.value, Some(exemplar.labels.clone()), Some(when));
+    holder
+}
+
 /// Families that are encoded as they are.
 #[derive(Debug)]
-struct Shown(Vec<Family>);
+struct Shown {
+    families: Vec<Family>,
+    flavour: Flavour,
+}
 
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for family in &self.0 {
+        for family in &self.families {
             let of = family.definition;
             let unit = of.unit.map(|unit| Unit::Other(unit.to_owned()));
             let kind = match of.kind {
@@ -87,9 +104,14 @@ impl Collector for Shown {
                 match (of.kind, series.value) {
                     (Type::Info, _) => metric.encode_info(&labels)?,
                     (Type::Counter, Value::Count(count)) => {
-                        metric
-                            .encode_family(&labels)?
-                            .encode_counter::<NoLabelSet, _, f64>(&count, None)?;
+                        // The older format has no exemplars.
+                        let own = series.exemplar.as_ref();
+                        let holder = own
+                            .filter(|_| self.flavour == Flavour::OpenMetrics)
+                            .map(held)
+                            .unwrap_or_default();
+                        let (_, exemplar) = holder.get();
+                        metric.encode_family(&labels)?.encode_counter(&count, exemplar.as_ref())?;
                     }
                     (Type::Counter, Value::Measure(measure)) => {
                         metric

@@ -24,7 +24,7 @@ use crate::{
     growth::{MemoryReading, Pressure, Waiting},
     node::{
         Alert, AlertState, Answer, Asked, Counts, Labels, NodeState, NodeTarget, Outcome,
-        PinDelays, Refusal, Request, SCHEMA, WindowRecord,
+        PinDelays, Refusal, Request, SCHEMA, WindowRecord, WorstSite,
     },
     profile::Level,
     report::{Options as ReportOptions, Report, samples},
@@ -88,9 +88,21 @@ pub(super) fn state() -> NodeState {
         retained_granules: Some(2_474),
         retained_bytes: None,
         pin_delays: delays(),
+        worst_site: Some(WorstSite {
+            site: "00f1e2d3c4b5a697".to_owned(),
+            window: 7,
+            granules_pinned: 2_400,
+            unix_ms: 1_700_000_050_000,
+        }),
     };
     let hostile = Labels { exe: "a\"b\\c\nd\u{1b}e".to_owned(), ..Labels::default() };
-    let gone = Counts { labels: hostile, processes: 0, retained_granules: None, ..counts.clone() };
+    let gone = Counts {
+        labels: hostile,
+        processes: 0,
+        retained_granules: None,
+        worst_site: None,
+        ..counts.clone()
+    };
     NodeState {
         schema: SCHEMA.to_owned(),
         tool: report.tool.clone(),
