@@ -162,7 +162,8 @@ impl Daemon {
 
     /// Its metrics, as OpenMetrics.
     pub fn open_metrics(&self) -> Result<String> {
-        let (status, text) = self.ask(
+        let (status, text) = ask(
+            self.port,
             "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
              Accept: application/openmetrics-text; version=1.0.0\r\n\r\n",
         )?;

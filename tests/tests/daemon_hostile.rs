@@ -202,7 +202,7 @@ fn a_history_that_was_cut() -> Result<()> {
     counts_all_the_same(&daemon)?;
     assert_eq!(daemon.state()?["degraded"], Value::Array(Vec::new()));
     let aside = fs::read_dir(daemon.file("store"))?.filter(|entry| {
-        let name = entry.as_ref().map(|entry| entry.file_name());
+        let name = entry.as_ref().map(fs::DirEntry::file_name);
         name.is_ok_and(|name| name.to_string_lossy().contains(".damaged-"))
     });
     assert_eq!(aside.count(), 1);

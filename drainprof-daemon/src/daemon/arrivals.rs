@@ -365,7 +365,7 @@ mod tests {
             (other(now, now, known.inode), true),
             (other(Duration::ZERO, now, known.inode), false),
             (other(Duration::ZERO, now, known.inode + 1), true),
-            (other(Duration::ZERO, later - LINK_AGAIN, known.inode), true),
+            (other(Duration::ZERO, later.saturating_sub(LINK_AGAIN), known.inode), true),
         ] {
             arrivals.seen.insert(pid, seen.clone());
             assert_eq!(came(&arrivals.look(later).unwrap(), pid), finds, "{seen:?}");
