@@ -116,7 +116,8 @@ fn add(sums: &mut BTreeMap<Key, Counts>, labels: &Labels, (facts, target): Seen<
         let kind = kind.map_or(Kind::Drain, |(_, kind)| *kind);
         let sum = entry(sums, labels, &probe.profile, kind);
         sum.hits += probe.entries + probe.returns;
-        sum.cost_seconds += probe.cost_seconds;
+        // Whole parts of two: their sum is exact in any order, and so never falls by a rounding.
+        sum.cost_seconds += (probe.cost_seconds * COST_PARTS).round() / COST_PARTS;
     }
     if runs {
         for (profile, kind) in profiles {
@@ -124,6 +125,9 @@ fn add(sums: &mut BTreeMap<Key, Counts>, labels: &Labels, (facts, target): Seen<
         }
     }
 }
+
+/// Parts of a second in which costs are added up: about a microsecond each.
+const COST_PARTS: f64 = 1_048_576.0;
 
 fn entry<'a>(
     sums: &'a mut BTreeMap<Key, Counts>,

@@ -1,7 +1,7 @@
 //! Observing processes: profiles are matched, probes placed, lifecycle followed, facts collected.
 //!
 //! [`Observer`] owns the loaded kernel side and everything that is known of the targets. It does no
-//! waiting of its own ([`settle`] is for those who drive it): `cli` and `daemon` drive it with events, ticks and the
+//! waiting of its own ([`settle()`] is for those who drive it): `cli` and `daemon` drive it with events, ticks and the
 //! ends of processes.
 
 mod curves;
