@@ -1,7 +1,7 @@
 //! What the daemon uses itself while nothing happens.
 
 use std::{
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -32,8 +32,8 @@ pub(super) const BENCHMARK: Known = Known {
 
 const PROCESSES: usize = 200;
 const ATTACHED: usize = 20;
-/// What has just been attached is looked at more than what has been there for a while.
-const SETTLING: Duration = Duration::from_secs(15);
+/// What the daemon has met less than a minute ago is looked at more often than what has been there for a while.
+const SETTLING: Duration = Duration::from_secs(75);
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let (rounds, seconds) = effort.idle;
@@ -52,7 +52,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     for round in 0..rounds {
         announce_of(round, rounds);
         cpu.push(share_of_cpu(daemon.pid(), length)?);
-        resident.push(resident_mib(daemon.pid())?);
+        resident.push(node::resident(daemon.pid())? as f64 / f64::from(1 << 20));
     }
     daemon.finish()?;
     for worker in attached.into_iter().chain(others) {
@@ -92,11 +92,4 @@ fn share_of_cpu(pid: u32, length: Duration) -> Result<f64> {
     thread::sleep(length);
     let spent = used(clock)?.saturating_sub(before);
     Ok(100.0 * spent.as_secs_f64() / began.elapsed().as_secs_f64())
-}
-
-fn resident_mib(pid: u32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kib.with_context(|| format!("process {pid} has no resident memory"))? / 1024.0)
 }
