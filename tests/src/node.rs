@@ -188,6 +188,18 @@ impl Daemon {
         Ok(serde_json::from_str(&body)?)
     }
 
+    /// A state in which everything is that had happened when this was called.
+    pub fn fresh(&self) -> Result<Value> {
+        // The next look may have begun before; the one after it has not.
+        let mut state = self.state()?;
+        for _ in 0..2 {
+            let before = state["unix_ms"].as_u64();
+            state =
+                self.until("it has looked again", |state| state["unix_ms"].as_u64() > before)?;
+        }
+        Ok(state)
+    }
+
     /// Waits until its state is as wanted, and returns it.
     pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         let until = Instant::now() + deadline();

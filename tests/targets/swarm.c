@@ -1,8 +1,8 @@
 /* A process that makes many. `mode`:
- *   hold    `children` children at once; each has `closes` closes and waits, until the parent's next line
+ *   hold    `children` children at once; each waits until the parent's next line
  *   brief   `children` children, one after the other; each has `closes` closes and ends
  *   exec    executes itself `children` times; the last one waits, and has `closes` closes
- * The truth is the parent's, or that of the program that was executed last.
+ * The parent has `closes` closes. The truth is its own, or that of the program that was executed last.
  */
 #include "arena.h"
 #include <sys/wait.h>
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
         if (child < 0) return 6;
         if (child == 0) {
             close(hold[1]);
-            work(closes);
+            if (brief) work(closes);
             char c;
             if (!brief && read(hold[0], &c, 1) != 0) _exit(5);
             _exit(0);
