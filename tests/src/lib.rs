@@ -11,6 +11,7 @@ pub mod elf;
 pub mod environment;
 pub mod haproxy;
 pub mod http;
+pub mod kernel_maps;
 pub mod mariadb;
 pub mod nginx;
 pub mod node;

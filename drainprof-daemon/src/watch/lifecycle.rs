@@ -53,6 +53,8 @@ impl Observer {
                 self.follow_image(&process, &mut target, false);
             }
             target.process = Some(process);
+        } else {
+            self.let_go(event);
         }
         self.targets.push(target);
         if gone { Ending::Nothing } else { Ending::Follow(event.tgid) }
@@ -90,11 +92,21 @@ impl Observer {
         if let Some(process) = process {
             self.follow_image(&process, &mut target, lost);
             target.process = Some(process);
+        } else {
+            self.let_go(event);
         }
         let ending =
             if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
         self.targets.push(target);
         ending
+    }
+
+    /// Takes out what the kernel side has entered for a process that was gone before it could be looked at: nobody would
+    /// later, and its number may become another process's.
+    fn let_go(&mut self, event: &Event) {
+        if self.session.target_of(event.tgid) == Some(event.target_b) {
+            self.session.disarm(event.tgid);
+        }
     }
 
     /// Looks at what a process executes now. Probes that are in place stay; the rest comes late, which is
