@@ -250,14 +250,15 @@ pub(crate) fn retire(index: u32) {
 /// with an open, which needs no memory of the last one.
 #[inline(always)]
 pub(crate) fn forget_if_scarce(series: u32, id: u64, may_go: bool) {
-    if are_scarce() {
-        slot_forget(series, id, u32::from(may_go));
+    // Two functions, one after the other: the stack of Linux 6.1 has no room for one within the other.
+    if are_scarce() && slot_forget(series, id) != 0 && may_go && ids_are_scarce() {
+        id_forget(series, id);
     }
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn slot_forget(series: u32, id: u64, may_go: u32) -> u32 {
+extern "C" fn slot_forget(series: u32, id: u64) -> u32 {
     let Found::Slot(place, slot, seen) = find(series, id) else { return 0 };
     if seen & state::CLOSED == 0 || state::live(seen) != 0 {
         return 0;
@@ -270,12 +271,9 @@ extern "C" fn slot_forget(series: u32, id: u64, may_go: u32) -> u32 {
         }
     }
     // Where this fails the id has been opened again, with another slot.
-    let is_left = place.change(CLOSED_ID);
+    let _ = place.change(CLOSED_ID);
     retire(place_of::slot(place.word));
-    if is_left && may_go != 0 && ids_are_scarce() {
-        forget_id(series, id, place.at);
-    }
-    0
+    1
 }
 
 /// What the index says of an id that is closed and has no slot.
@@ -283,10 +281,12 @@ const CLOSED_ID: u64 = place_of::UNFOLLOWED | place_of::CLOSED;
 
 /// Removes an id that was just closed from the index. User space's sweep would, too; but where more ids close in a
 /// second than the index has room for, it comes too late.
-#[inline(always)]
-fn forget_id(series: u32, id: u64, at: *mut u64) {
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn id_forget(series: u32, id: u64) -> u32 {
+    let Some(Place { at, raw: CLOSED_ID, .. }) = place(series, id) else { return 0 };
     if maps::INDEX.remove(key(series, id)).is_err() {
-        return;
+        return 0;
     }
     // Where the id was opened again before the entry went, its slot is what counts: it goes back. (The entry may be
     // another id's by now; the slot says whose it is.)
@@ -298,9 +298,10 @@ fn forget_id(series: u32, id: u64, at: *mut u64) {
         && unsafe { (*slot).id == id && (*slot).series == series }
         && maps::INDEX.insert(key(series, id), word, BPF_NOEXIST).is_ok()
     {
-        return;
+        return 0;
     }
     series::level(cursor::INDEX, false);
+    1
 }
 
 /// Whether more than half of the index is taken.
