@@ -281,20 +281,11 @@ fn enter(series: u32, id: u64, old: Place, word: u64) -> bool {
     // The entry may have been removed in this instant, and given to another id: user space removes ids without a slot,
     // and a slot that was not this id's may have been read from an entry that was another's by then. (Not by its word,
     // which others may have replaced since: this generation is known to all from the change on.)
-    let found = slots::place(series, id);
-    if found.is_some_and(|found| found.at == place.at) {
+    if slots::place(series, id).is_some_and(|found| found.at == place.at) {
         return true;
     }
     place.put_back(word);
-    if found.is_some() {
-        return false;
-    }
-    // It was: whoever closed it last has removed it. Either of the two puts this word there.
-    if maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST).is_ok() {
-        series::level(cursor::INDEX, true);
-        return true;
-    }
-    slots::place(series, id).is_some_and(|found| found.raw == word)
+    false
 }
 
 /// Looks an id up that is to begin a generation: without the index where its slot just goes on. (In a sample it
