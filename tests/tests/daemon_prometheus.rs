@@ -62,9 +62,15 @@ impl Prometheus {
         Ok(serde_json::from_str::<Value>(&body)?["data"].take())
     }
 
-    /// The one value that a query of a plain name has now, if it has one.
+    /// What a query answers now.
+    fn query(&self, query: &str) -> Result<Value> {
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        self.ask(&format!("/api/v1/query?query={encoded}"))
+    }
+
+    /// The first value that a query has now, if it has one.
     fn value(&self, query: &str) -> Result<Option<f64>> {
-        let found = self.ask(&format!("/api/v1/query?query={query}"))?;
+        let found = self.query(query)?;
         let value = found.pointer("/result/0/value/1").and_then(Value::as_str);
         Ok(value.map(str::parse).transpose()?)
     }
@@ -78,6 +84,47 @@ impl Prometheus {
 fn rules(found: &Value) -> impl Iterator<Item = &Value> {
     let groups = found["groups"].as_array().into_iter().flatten();
     groups.flat_map(|group| group["rules"].as_array().into_iter().flatten())
+}
+
+/// What the shipped dashboard's panels ask for, by their titles, with values for its variables.
+fn dashboard() -> Result<Vec<(String, String)>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/grafana/drainprof.json");
+    let dashboard: Value = serde_json::from_str(&fs::read_to_string(path)?)?;
+    let panels = dashboard["panels"].as_array().context("it has panels")?;
+    let mut asked = Vec::new();
+    for panel in panels {
+        let title = panel["title"].as_str().context("a panel has a title")?;
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let mut query = target["expr"].as_str().context("a panel asks")?.to_owned();
+            for (variable, value) in [
+                ("$__rate_interval", "10s"),
+                ("$instance", ".*"),
+                ("$job", "drainprof"),
+                ("$exe", ".*"),
+            ] {
+                query = query.replace(variable, value);
+            }
+            ensure!(!query.contains('$'), "a variable that this test does not know: {query}");
+            asked.push((title.to_owned(), query));
+        }
+    }
+    Ok(asked)
+}
+
+/// Every panel of the dashboard has something to show, but those that show what is wrong.
+fn dashboard_is_filled(prometheus: &Prometheus) -> Result<()> {
+    for (title, query) in dashboard()? {
+        // An answer of another kind than data is an error of `ask`.
+        let found = prometheus.query(&query)?;
+        let is_wrong = ["Rules", "Lost events"].contains(&title.as_str());
+        let is_off = title == "Memory pressure" && !Path::new("/proc/pressure/memory").exists();
+        if !is_wrong && !is_off {
+            http::until(&format!("{title}: {query}"), || Ok(prometheus.value(&query)?.is_some()))?;
+        } else if title == "Lost events" {
+            assert_eq!(found["result"], Value::Array(Vec::new()), "{query}");
+        }
+    }
+    Ok(())
 }
 
 /// A service whose routing is wrong: its DSR in Prometheus is what its counts say, every rule is evaluated without
@@ -102,10 +149,10 @@ fn scrapes_and_evaluates() -> Result<()> {
         Ok(low.context("the alert is there")?["state"] == "pending")
     })?;
     // Every second request pins, once it is wrong.
-    let query = "drainprof:dsr:ratio10m{exe=\"routing\"}".replace('"', "%22");
-    let query = query.replace('{', "%7B").replace('}', "%7D");
     http::until("the DSR is what the counts say", || {
-        Ok(prometheus.value(&query)?.is_some_and(|dsr| (0.45..0.55).contains(&dsr)))
+        Ok(prometheus
+            .value("drainprof:dsr:ratio10m{exe=\"routing\"}")?
+            .is_some_and(|dsr| (0.45..0.55).contains(&dsr)))
     })?;
     assert_eq!(prometheus.value("up")?, Some(1.0));
     assert_eq!(prometheus.value("drainprof_complete")?, Some(1.0));
@@ -127,6 +174,8 @@ fn scrapes_and_evaluates() -> Result<()> {
     ] {
         assert!(names.contains(name), "the rules ask for {name}: {names:?}");
     }
+
+    dashboard_is_filled(&prometheus)?;
 
     // A scrape that fails is told by Prometheus itself; nothing lingers in the daemon.
     service.go()?;

@@ -1,15 +1,18 @@
 //! The loop that `attach` and `run` share: events, ticks, ends, and the reports.
 
-use std::{collections::HashSet, os::fd::OwnedFd, time::Duration};
+mod stage;
+
+use std::{collections::HashSet, time::Duration};
 
 use anyhow::{Context as _, Result};
 use drainprof_common::event::{Event, EventKind};
 use tokio::{
-    io::{Interest, unix::AsyncFd},
     task::JoinSet,
     time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until},
 };
 
+use self::stage::wait_readable;
+pub(super) use self::stage::{Rings, Stage, block_on, until};
 use super::{
     args::ObserveArgs,
     budget::Budget,
@@ -21,11 +24,10 @@ use super::{
 };
 use crate::{
     account::{History, Snapshot},
-    bpf::Session,
     export::{Format, Interval as Between, Told, live},
     report::{self, Report, Verdict, filter::Filter},
     symbolize::Symbols,
-    watch::{Ending, Observer, PathNumbers, Resting, Telling, settle},
+    watch::{Ending, Observer, PathNumbers, Telling, settle},
 };
 
 /// How often the maps are looked at for room, however rarely anything is shown.
@@ -43,67 +45,6 @@ pub(super) enum Happening {
     TooDear,
     /// Nothing that the caller must act on.
     Quiet,
-}
-
-/// Whether it is looked at the targets now.
-pub(super) enum Stage {
-    /// The probes are in place.
-    Watching {
-        /// What sees.
-        observer: Box<Observer>,
-        /// What it can wait for.
-        rings: Rings,
-    },
-    /// Between two windows of a duty cycle.
-    Resting(Box<Resting>),
-    /// On the way from one to the other.
-    Changing,
-}
-
-/// The kernel side's rings.
-pub(super) struct Rings {
-    /// Readable when there are events.
-    events: AsyncFd<OwnedFd>,
-    /// Readable when there are stacks to unwind.
-    stacks: AsyncFd<OwnedFd>,
-}
-
-impl Rings {
-    /// Must be called inside the runtime.
-    pub(super) fn of(session: &Session) -> std::io::Result<Self> {
-        Ok(Self {
-            events: session.events_fd().and_then(register)?,
-            stacks: session.snapshots_fd().and_then(register)?,
-        })
-    }
-}
-
-impl Stage {
-    /// Returns when there are events.
-    async fn events(&self) -> std::io::Result<()> {
-        match self {
-            Self::Watching { rings, .. } => {
-                rings.events.readable().await?.clear_ready();
-                Ok(())
-            }
-            Self::Resting(_) | Self::Changing => std::future::pending().await,
-        }
-    }
-
-    /// Returns when there are stacks to unwind.
-    async fn stacks(&self) -> std::io::Result<()> {
-        match self {
-            Self::Watching { rings, .. } => {
-                rings.stacks.readable().await?.clear_ready();
-                Ok(())
-            }
-            Self::Resting(_) | Self::Changing => std::future::pending().await,
-        }
-    }
-
-    const fn is_watching(&self) -> bool {
-        matches!(self, Self::Watching { .. })
-    }
 }
 
 /// Drives an observer and writes what it sees.
@@ -515,32 +456,4 @@ pub(super) fn take(
         pass_on(observer, kind, event);
     });
     taken != 0
-}
-
-pub(super) async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn wait_readable(fd: OwnedFd) {
-    if let Ok(fd) = register(fd) {
-        // An error means that it can no longer be waited for; the caller then looks at the process.
-        let _ = fd.readable().await;
-    }
-}
-
-fn register(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is owned by the `AsyncFd`, and nobody else closes it.
-    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(Into::into)
-}
-
-/// Runs a future on a runtime of this thread alone.
-pub(super) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?
-        .block_on(future)
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use drainprof_common::growth::member;
 
-use super::{drain_snapshot, frames};
+use super::{drain_snapshot, facts::frames};
 use crate::{
     account::{CallPath, PathEnd, Snapshot},
     growth::{

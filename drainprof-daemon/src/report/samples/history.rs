@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use drainprof_common::maps::Totals;
 
-use super::{MS, NOW_NS, drain, granule, profile};
+use super::{
+    MS, NOW_NS,
+    facts::{drain, granule, profile},
+};
 use crate::{
     account::{AllocatorFacts, Curve, GranuleFacts},
     profile::{Kind, Level},

@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use drainprof_common::maps::Totals;
 
-use super::{MS, NOW_NS, curve, drain, hist, snapshot};
+use super::{
+    MS, NOW_NS,
+    facts::{curve, drain, hist},
+    snapshot,
+};
 use crate::{
     account::AllocatorFacts,
     profile::Level,

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use drainprof_common::hist::Hist;
 
-use super::{MS, NOW_NS, bulk, curve, drain, hist, snapshot};
+use super::{
+    MS, NOW_NS,
+    facts::{bulk, curve, drain, hist},
+    snapshot,
+};
 use crate::{
     account::{CallPath, Course, Frame, HeldSum, Inlined, Lateness, PathEnd, SiteFacts, Snapshot},
     profile::{Expr, Level},

@@ -1,0 +1,217 @@
+//! Values of options: choices, and text that is read.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::{
+    account::Duty,
+    export::{FORMATS, PinWeight},
+    plan::Sites,
+    profile::Level,
+};
+
+/// Formats of commands that write a table of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum PlainFormat {
+    /// A table for people.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// A level on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum LevelArg {
+    /// Opens and closes only; the live count is read from the target's memory.
+    Boundary,
+    /// Every alloc and free as well.
+    Objects,
+    /// And the call path of every alloc: who pins.
+    Stacks,
+}
+
+impl From<LevelArg> for Level {
+    fn from(level: LevelArg) -> Self {
+        match level {
+            LevelArg::Boundary => Self::Boundary,
+            LevelArg::Objects => Self::Objects,
+            LevelArg::Stacks => Self::Stacks,
+        }
+    }
+}
+
+/// What the widths of a flame graph mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum WeightArg {
+    /// Granules that the path pinned.
+    Granules,
+    /// Bytes of its pins.
+    Bytes,
+    /// Bytes of the granules that it retains now.
+    Retained,
+    /// With --growth: what it has added to resident memory.
+    Faults,
+    /// With --growth: what it has added to the heap.
+    Heap,
+    /// With --growth: what it has mapped that is still mapped.
+    Mappings,
+}
+
+impl WeightArg {
+    /// Whether it is told only with `--growth`.
+    pub(in crate::cli) const fn is_of_growth(self) -> bool {
+        matches!(self, Self::Faults | Self::Heap | Self::Mappings)
+    }
+}
+
+impl From<WeightArg> for PinWeight {
+    fn from(weight: WeightArg) -> Self {
+        match weight {
+            WeightArg::Granules => Self::Granules,
+            WeightArg::Bytes => Self::Bytes,
+            WeightArg::Retained => Self::Retained,
+            WeightArg::Faults => Self::Faults,
+            WeightArg::Heap => Self::Heap,
+            WeightArg::Mappings => Self::Mappings,
+        }
+    }
+}
+
+/// Which instructions of functions may be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum SitesArg {
+    /// The first one, whatever it costs.
+    Entry,
+    /// The cheapest at which everything that is needed is still known.
+    Cheapest,
+}
+
+impl From<SitesArg> for Sites {
+    fn from(sites: SitesArg) -> Self {
+        match sites {
+            SitesArg::Entry => Self::Entry,
+            SitesArg::Cheapest => Self::Cheapest,
+        }
+    }
+}
+
+pub(in crate::cli) fn format_names() -> clap::builder::PossibleValuesParser {
+    FORMATS
+        .iter()
+        .map(|format| clap::builder::PossibleValue::new(format.name).help(format.what))
+        .collect::<Vec<_>>()
+        .into()
+}
+
+/// A share of one CPU: a number, or one with a percent sign.
+pub(in crate::cli) fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let share = number.trim().parse::<f64>().ok().map(|number| number / unit);
+    share
+        .filter(|share| share.is_finite() && *share > 0.0)
+        .ok_or_else(|| "expected a share of one CPU above 0: 0.05 or 5%".to_owned())
+}
+
+/// A time: a number of seconds, or one with the unit ms, s, m or h.
+pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number
+        .parse()
+        .map_err(|_| "expected a number with a unit: 500ms, 30s, 5m, 2h".to_owned())?;
+    let seconds = match unit {
+        "ms" => number / 1000.0,
+        "" | "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(format!("unknown unit `{unit}`; expected ms, s, m or h")),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// A sample: N, or 1/N, for one of N.
+pub(super) fn sample(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("1/").unwrap_or(text);
+    match number.parse() {
+        Ok(one_in @ 1..=65_536) if number.bytes().all(|byte| byte.is_ascii_digit()) => Ok(one_in),
+        _ => Err("expected 1/N or N, with N from 1 to 65536".to_owned()),
+    }
+}
+
+/// A duty cycle: two times, the first shorter than the second.
+pub(super) fn duty(text: &str) -> Result<Duty, String> {
+    let (on, period) =
+        text.split_once('/').ok_or_else(|| "expected two times, on/period: 10s/10m".to_owned())?;
+    let (on, period) = (duration(on)?, duration(period)?);
+    if on.is_zero() {
+        return Err("nothing is seen in windows of no length".to_owned());
+    }
+    if on >= period {
+        return Err("the window must be shorter than the period; without --duty it is looked at \
+                    all the time"
+            .to_owned());
+    }
+    Ok(Duty { on, period })
+}
+
+pub(in crate::cli) fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times take units, and nothing that is no time.
+    #[test]
+    fn times() {
+        assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for bad in ["", "s", "-1", "1d", "1e400", "nan", "inf"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A duty cycle is a shorter time in a longer one.
+    #[test]
+    fn duties() {
+        let seconds =
+            |on, period| Duty { on: Duration::from_secs(on), period: Duration::from_secs(period) };
+        assert_eq!(duty("10s/10m"), Ok(seconds(10, 600)));
+        assert_eq!(duty("1/2"), Ok(seconds(1, 2)));
+        for bad in [
+            "", "/", "10s", "10s/", "/10m", "0/10m", "0s/0s", "10m/10s", "1m/60s", "-1s/10s",
+            "1s/2s/3s", "a/b", "1s/1e400",
+        ] {
+            assert!(duty(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A sample is one of some number.
+    #[test]
+    fn samples() {
+        assert_eq!(sample("1/16"), Ok(16));
+        assert_eq!(sample("16"), Ok(16));
+        assert_eq!(sample("1"), Ok(1));
+        assert_eq!(sample("1/3"), Ok(3));
+        assert_eq!(sample("65536"), Ok(65_536));
+        for bad in ["", "0", "1/0", "1/", "2/16", "1/65537", "-4", "1/1/4", "+4", "0.5", "all"] {
+            assert!(sample(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A threshold is a ratio.
+    #[test]
+    fn thresholds() {
+        assert_eq!(ratio("0.95"), Ok(0.95));
+        for bad in ["1.5", "-0.1", "nan", "x"] {
+            assert!(ratio(bad).is_err(), "{bad}");
+        }
+    }
+}
