@@ -42,7 +42,6 @@ pub(crate) extern "C" fn granule_begin(
     let mut slot = core::ptr::null_mut();
     let mut word = 0;
     let mut inherited = 0;
-    let mut generation_flags = begun(how);
     let out = !mode::is_implicit(how) && sample::leaves_out();
     match find_last(series, id, how) {
         Found::Nothing => {}
@@ -154,15 +153,13 @@ pub(crate) extern "C" fn granule_begin(
         if first || mode::is_implicit(how) { how } else { how & !(mode::BEFORE | mode::UNSEEN) };
     if !slot.is_null() {
         let before = how & mode::BEFORE != 0;
-        if before {
-            generation_flags |= state::BEFORE;
-        }
         let opened_ns = if before { 0 } else { now() };
         slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, inherited });
         if !claimed {
             // The slot has had no flags since it was taken.
+            let flags = if before { begun(how) | state::BEFORE } else { begun(how) };
             // SAFETY: map memory.
-            unsafe { atomic::or(&raw mut (*slot).state, generation_flags) };
+            unsafe { atomic::or(&raw mut (*slot).state, flags) };
         }
     }
     if first {

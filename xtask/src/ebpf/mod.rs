@@ -7,6 +7,7 @@
 
 mod digest;
 mod object;
+mod stack;
 mod stats;
 mod toolchain;
 mod verifier;
@@ -105,6 +106,29 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             statistics_path(root).display(),
             differences.join("\n  ")
         );
+    }
+    stack_suffices(&bytes)
+}
+
+/// Fails when a program takes more stack than older kernels let it have; shows the one that takes most.
+fn stack_suffices(object: &[u8]) -> Result<()> {
+    let needs = stack::needs(object).context("find how much stack the programs take")?;
+    let too_deep: Vec<_> =
+        needs.iter().filter(|need| need.bytes > stack::MOST).map(stack::Need::words).collect();
+    if !too_deep.is_empty() {
+        bail!(
+            "Linux 6.1 would refuse programs, which may have {} bytes of stack; let one of the functions keep less at \
+             once, or call one after the other\n  {}",
+            stack::MOST,
+            too_deep.join("\n  ")
+        );
+    }
+    if let Some(need) = needs.first() {
+        work::note(format!(
+            "the deepest stack, of {} bytes allowed: {}",
+            stack::MOST,
+            need.words()
+        ));
     }
     Ok(())
 }
@@ -214,6 +238,7 @@ fn compile(root: &Path) -> Result<Statistics> {
     }
     write_statistics(root, &fresh)?;
     work::note(format!("{} bytes", bytes.len()));
+    stack_suffices(&bytes)?;
     Ok(fresh)
 }
 
