@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fmt::Write as _,
     fs::{self, File},
     path::Path,
     process::{Command, Stdio},
@@ -64,7 +65,10 @@ impl Prometheus {
 
     /// What a query answers now.
     fn query(&self, query: &str) -> Result<Value> {
-        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let mut encoded = String::new();
+        for byte in query.bytes() {
+            write!(encoded, "%{byte:02X}")?;
+        }
         self.ask(&format!("/api/v1/query?query={encoded}"))
     }
 
