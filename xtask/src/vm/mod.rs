@@ -41,7 +41,7 @@ pub(crate) struct Args {
     tests: Vec<String>,
 }
 
-const SECONDS: u64 = 600;
+const SECONDS: u64 = 1200;
 
 impl Default for Args {
     fn default() -> Self {
