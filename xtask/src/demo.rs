@@ -170,7 +170,7 @@ struct Pinner {
     share: f64,
     class: String,
     median_delay: Option<f64>,
-    /// `function (file:line)`, the allocating function first.
+    /// `function (file:line)`, the allocating function first; with those that were inlined.
     frames: Vec<String>,
 }
 
@@ -179,7 +179,7 @@ impl Pinner {
     fn read(site: &Value) -> Option<Self> {
         let granules = site["granules_pinned"].as_u64().filter(|granules| *granules > 0)?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let frame = |frame: &Value| {
+        let named = |frame: &Value| {
             let function = text(&frame["function"]).or_else(|| text(&frame["module"]))?;
             let file = frame["file"].as_str().and_then(|file| file.rsplit('/').next());
             Some(match (file, frame["line"].as_u64()) {
@@ -187,12 +187,18 @@ impl Pinner {
                 _ => function,
             })
         };
+        // Innermost first, as the frames are: what was inlined into a function stands before it.
+        let all = |frame: &Value| -> Vec<String> {
+            let inlined = frame["inlined"].as_array().into_iter().flatten().rev();
+            let inlined = inlined.filter_map(named).map(|name| format!("{name}, inlined"));
+            inlined.chain(named(frame)).collect()
+        };
         Some(Self {
             granules,
             share: site["share"].as_f64().unwrap_or_default(),
             class: text(&site["class"]).unwrap_or_default().replace('_', " "),
             median_delay: site["pin_delay_seconds"]["p50"].as_f64(),
-            frames: site["frames"].as_array()?.iter().filter_map(frame).collect(),
+            frames: site["frames"].as_array()?.iter().flat_map(all).collect(),
         })
     }
 }
@@ -351,11 +357,21 @@ mod tests {
     fn reads_who_pins() {
         let site = serde_json::json!({"granules_pinned": 5, "share": 0.5, "class": "near_miss",
             "pin_delay_seconds": {"p50": 2.5}, "frames": [
-                {"function": "log_in", "file": "/src/server.c", "line": 129},
+                {"function": "main", "file": "/src/server.c", "line": 129, "inlined": [
+                    {"function": "handle", "file": "/src/server.c", "line": 90},
+                    {"function": "log_in", "file": "/src/server.c", "line": 80}]},
                 {"function": null, "module": "libc.so.6"}]});
         let pinner = Pinner::read(&site).unwrap();
         assert_eq!((pinner.granules, pinner.class.as_str()), (5, "near miss"));
-        assert_eq!(pinner.frames, ["log_in (server.c:129)", "libc.so.6"]);
+        assert_eq!(
+            pinner.frames,
+            [
+                "log_in (server.c:80), inlined",
+                "handle (server.c:90), inlined",
+                "main (server.c:129)",
+                "libc.so.6"
+            ]
+        );
         assert!(Pinner::read(&serde_json::json!({"granules_pinned": 0, "frames": []})).is_none());
         assert!(Pinner::read(&serde_json::Value::Null).is_none());
     }
