@@ -3,11 +3,12 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, OwnedFd},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use nix::libc;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 /// Of `enum bpf_cmd` in `linux/bpf.h`.
 const MAP_GET_NEXT_KEY: libc::c_long = 4;
@@ -53,8 +54,8 @@ struct NextAsked {
 /// If the process is gone, or may not be asked.
 pub fn hash_entries(pid: u32) -> Result<BTreeMap<String, u64>> {
     let mut all = BTreeMap::new();
-    let process = rustix::process::Pid::from_raw(pid.cast_signed()).context("a pid is not 0")?;
-    let pidfd = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())?;
+    let process = Pid::from_raw(pid.cast_signed()).context("a pid is not 0")?;
+    let pidfd = pidfd_open(process, PidfdFlags::empty())?;
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let entry = entry?;
         // It may have been closed since it was listed.
@@ -63,14 +64,7 @@ pub fn hash_entries(pid: u32) -> Result<BTreeMap<String, u64>> {
             continue;
         }
         let number: i32 = entry.file_name().to_string_lossy().parse()?;
-        // SAFETY: a system call without pointers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) };
-        let Ok(fd) = i32::try_from(fd) else { continue };
-        if fd < 0 {
-            continue;
-        }
-        // SAFETY: the kernel has just given it to this process, and nobody else has it.
-        let map = unsafe { OwnedFd::from_raw_fd(fd) };
+        let Ok(map) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()) else { continue };
         let info = info(&map)?;
         if info.kind == HASH {
             let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -3,6 +3,7 @@
 //! provoked here or named there.
 
 use anyhow::Result;
+use drainprof_common::maps::index_entries;
 use drainprof_tests::{
     compare::{Count, Expect},
     environment::requires_root,
@@ -154,20 +155,25 @@ fn read_fault() -> Result<()> {
     Ok(())
 }
 
+/// Runs a target to its end while its drainprof is stopped, which so takes no events and sweeps nothing.
+fn run_while_stopped(mut target: Target, mut tracer: Tracer) -> Result<Traced> {
+    tracer.process().signal(Signal::SIGSTOP)?;
+    target.go()?;
+    let truths = target.finish()?.truths;
+    tracer.process().signal(Signal::SIGCONT)?;
+    Ok(Traced { truths, outcome: tracer.finish()? })
+}
+
 /// A ring of one page cannot hold the events of a drainprof that is stopped.
 #[test]
 fn ring_full() -> Result<()> {
     if requires_root() {
-        let mut target = Target::start("psweep", &["closes=5000", "p=0"])?;
+        let target = Target::start("psweep", &["closes=5000", "p=0"])?;
         let more = with(&["--events", "--ring-bytes", "4096"]);
-        let mut tracer = Tracer::attach_as("ndjson", &[target.pid()], "arena", &more)?;
-        tracer.process().signal(Signal::SIGSTOP)?;
-        target.go()?;
-        let truths = target.finish()?.truths;
-        tracer.process().signal(Signal::SIGCONT)?;
+        let tracer = Tracer::attach_as("ndjson", &[target.pid()], "arena", &more)?;
         // The counts do not travel through the ring: they stay exact.
         let expect = Expect::default().loss("ring_full", Count::AtLeast(1000));
-        expect.check(&Traced { truths, outcome: tracer.finish()? });
+        expect.check(&run_while_stopped(target, tracer)?);
     }
     Ok(())
 }
@@ -189,20 +195,14 @@ fn unique_ids_need_no_slots() -> Result<()> {
 #[test]
 fn unique_ids_need_no_sweep() -> Result<()> {
     if requires_root() {
-        let mut target = Target::start("psweep", &["closes=80000", "p=0"])?;
-        let more = with(&["--max-granules", "64"]);
-        let mut tracer = Tracer::attach(&[target.pid()], "arena", &more)?;
-        // A drainprof that is stopped cannot sweep.
-        tracer.process().signal(Signal::SIGSTOP)?;
-        target.go()?;
-        let truths = target.finish()?.truths;
-        tracer.process().signal(Signal::SIGCONT)?;
-        Traced { truths, outcome: tracer.finish()? }.exact();
+        let target = Target::start("psweep", &["closes=80000", "p=0"])?;
+        let tracer = Tracer::attach(&[target.pid()], "arena", &with(&["--max-granules", "64"]))?;
+        run_while_stopped(target, tracer)?.exact();
     }
     Ok(())
 }
 
-/// More granules open at once than there is room for their ids: 2 × 64 + 65,536.
+/// More granules open at once than there is room for their ids.
 #[test]
 fn granule_index_full() -> Result<()> {
     if requires_root() {
@@ -213,7 +213,7 @@ fn granule_index_full() -> Result<()> {
         assert_eq!(report["complete"], false);
         let lost = report["losses"]["granule_index_full"].as_u64();
         // Each CPU may keep a spare entry or some.
-        let room = 2 * 64 + 65_536;
+        let room = u64::from(index_entries(64));
         assert!(
             (80_000 - room - 1000..=80_000 - room).contains(&lost.unwrap_or(0)),
             "{}",

@@ -212,6 +212,13 @@ impl Session {
         self.set_word(tgid, 0);
     }
 
+    /// Takes a process out if it is still this target to the kernel side: its number may be another process's by now.
+    pub fn disarm_target(&mut self, tgid: u32, target: u32) {
+        if self.target_of(tgid) == Some(target) {
+            self.disarm(tgid);
+        }
+    }
+
     /// Changes the word in front of `TARGETS`, unless it is another process's; as the kernel side does.
     fn set_word(&self, tgid: u32, word: u64) {
         let Some(at) = self.target_words.word(target_word::index(tgid) as usize, 0) else { return };

@@ -54,7 +54,8 @@ impl Observer {
             }
             target.process = Some(process);
         } else {
-            self.let_go(event);
+            // Gone before it could be looked at: nobody would take out later what the kernel side has entered.
+            self.session.disarm_target(event.tgid, event.target_b);
         }
         self.targets.push(target);
         if gone { Ending::Nothing } else { Ending::Follow(event.tgid) }
@@ -93,20 +94,13 @@ impl Observer {
             self.follow_image(&process, &mut target, lost);
             target.process = Some(process);
         } else {
-            self.let_go(event);
+            // Gone before it could be looked at: nobody would take out later what the kernel side has entered.
+            self.session.disarm_target(event.tgid, event.target_b);
         }
         let ending =
             if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
         self.targets.push(target);
         ending
-    }
-
-    /// Takes out what the kernel side has entered for a process that was gone before it could be looked at: nobody would
-    /// later, and its number may become another process's.
-    fn let_go(&mut self, event: &Event) {
-        if self.session.target_of(event.tgid) == Some(event.target_b) {
-            self.session.disarm(event.tgid);
-        }
     }
 
     /// Looks at what a process executes now. Probes that are in place stay; the rest comes late, which is

@@ -339,9 +339,7 @@ impl Observer {
         self.sample();
         self.end_sites(self.targets[index].target);
         self.targets[index].ended = Some(Ended::Exit(status));
-        if self.session.target_of(pid) == Some(self.targets[index].target) {
-            self.session.disarm(pid);
-        }
+        self.session.disarm_target(pid, self.targets[index].target);
     }
 
     /// Stops counting everywhere; what was counted stays readable.

@@ -112,13 +112,13 @@ fn functions(bytes: &[u8]) -> Result<HashMap<Place, Function>> {
                 .context("a function is outside of its section")?;
             let (frame, calls) = walk(body, |offset, steps| {
                 let at = from + offset;
-                let steps = steps.map_or(0, |steps| (i64::from(steps) + 1) * 8);
+                let distance = (i64::from(steps) + 1) * 8;
                 match targets.get(&at) {
-                    Some((section, address, SymbolKind::Text)) => Some((*section, *address)),
+                    Some((section, address, SymbolKind::Text)) => (*section, *address),
                     Some((section, address, _)) => {
-                        Some((*section, address.wrapping_add_signed(steps)))
+                        (*section, address.wrapping_add_signed(distance))
                     }
-                    None => Some((section.index(), (at).wrapping_add_signed(steps))),
+                    None => (section.index(), at.wrapping_add_signed(distance)),
                 }
             });
             let name = rustc_demangle::demangle(symbol.name().unwrap_or("?"));
@@ -131,8 +131,8 @@ fn functions(bytes: &[u8]) -> Result<HashMap<Place, Function>> {
 }
 
 /// How far the instructions reach into their frame, and whom they call. `target` says where a call leads, given the
-/// instruction's offset and the distance that it names.
-fn walk(code: &[u8], target: impl Fn(u64, Option<i32>) -> Option<Place>) -> (u64, Vec<Place>) {
+/// instruction's offset and the distance that it names, in instructions from the next one.
+fn walk(code: &[u8], target: impl Fn(u64, i32) -> Place) -> (u64, Vec<Place>) {
     const LOAD: u8 = 0x01;
     const STORE: u8 = 0x02;
     const STORE_REGISTER: u8 = 0x03;
@@ -165,10 +165,10 @@ fn walk(code: &[u8], target: impl Fn(u64, Option<i32>) -> Option<Place>) -> (u64
                 lowest = lowest.min(i64::from(value));
                 copies[usize::from(to)] = false;
             }
-            CALL if from == TO_FUNCTION => calls.extend(target(at as u64, Some(value))),
+            CALL if from == TO_FUNCTION => calls.push(target(at as u64, value)),
             LOAD_WIDE => {
                 if from == OF_FUNCTION {
-                    calls.extend(target(at as u64, Some(value)));
+                    calls.push(target(at as u64, value));
                 }
                 width = 16;
             }
@@ -197,8 +197,8 @@ mod tests {
     const CALL: [u8; 8] = [0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff];
     const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
-    fn no_call(_: u64, _: Option<i32>) -> Option<Place> {
-        None
+    fn no_call(_: u64, _: i32) -> Place {
+        unreachable!("nothing is called")
     }
 
     /// A frame reaches down to the lowest place that is stored to, read, or whose address is taken.
