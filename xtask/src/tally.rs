@@ -1,9 +1,10 @@
 //! Reads what test binaries print and sums it up.
 //!
-//! A pure reader of libtest's plain output: it is given lines and an exit status and returns counts. A test
-//! that prints `SKIP: reason` and passes is a skipped one; a binary that ends without its result line, or
-//! with a bad status and no failed test, is a failure of its own. Called by `test` and `vm`.
+//! A pure reader of libtest's plain output: it is given lines and an exit status and returns counts, and what the
+//! tests said that failed. A test that prints `SKIP: reason` and passes is a skipped one; a binary that ends without
+//! its result line, or with a bad status and no failed test, is a failure of its own. Called by `test` and `vm`.
 
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
 /// How many tests passed, failed, and were skipped, and which failed.
@@ -12,14 +13,29 @@ pub(crate) struct Tally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) skipped: usize,
-    /// One line per failure, with the binary's name before the test's.
-    pub(crate) failures: Vec<String>,
+    pub(crate) failures: Vec<Failure>,
 }
+
+/// Something that failed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// One line: the test, after its binary's name.
+    pub(crate) what: String,
+    /// The last lines of what it printed; none where it is no test.
+    pub(crate) said: Vec<String>,
+}
+
+/// So many lines of a test are kept: a panic with its backtrace has about 50.
+const KEPT: usize = 120;
 
 impl Tally {
     /// One failure that is no test's: a crash, a check, a machine that did not boot.
     pub(crate) fn failure(what: impl Into<String>) -> Self {
-        Self { failed: 1, failures: vec![what.into()], ..Self::default() }
+        Self::failed(what.into(), Vec::new())
+    }
+
+    fn failed(what: String, said: Vec<String>) -> Self {
+        Self { failed: 1, failures: vec![Failure { what, said }], ..Self::default() }
     }
 
     /// Adds another tally to this one.
@@ -37,12 +53,22 @@ impl fmt::Display for Tally {
     }
 }
 
+/// One line: what failed, and what a panic gave as the reason.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failed: {}", self.what)?;
+        let panic = self.said.iter().skip_while(|line| !line.contains(" panicked at "));
+        panic.skip(1).take(1).try_for_each(|reason| write!(f, ": {reason:.200}"))
+    }
+}
+
 /// How a run prints its tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// `--nocapture --test-threads=1`: a test's output stands between its name and its result.
     Sequential,
-    /// Several tests at once: output cannot be assigned, each `SKIP:` line is one test.
+    /// `--show-output`: several tests at once; what each one printed comes after all results, and each `SKIP:` line
+    /// is one test.
     Parallel,
     /// rustdoc: like parallel, and one run may print several results, or none where there is no example.
     Doc,
@@ -56,6 +82,11 @@ pub(crate) struct Reader {
     skips: usize,
     skip_pending: bool,
     listing: bool,
+    /// The test whose output the next lines are.
+    current: String,
+    /// The last lines of each test.
+    said: HashMap<String, VecDeque<String>>,
+    /// Names of tests.
     failures: Vec<String>,
 }
 
@@ -76,6 +107,8 @@ impl Reader {
             skips: 0,
             skip_pending: false,
             listing: false,
+            current: String::new(),
+            said: HashMap::new(),
             failures: Vec::new(),
         }
     }
@@ -100,15 +133,21 @@ impl Reader {
         } else if self.listing
             && let Some(name) = line.strip_prefix("    ").filter(|name| !name.contains(' '))
         {
-            self.failures.push(format!("{}: {name}", self.name));
+            self.failures.push(name.to_owned());
         }
-        let text = match line.split_once(" ... ") {
-            Some((head, rest)) if head.starts_with("test ") => {
+        let text = match line.strip_prefix("test ").and_then(|line| line.split_once(" ... ")) {
+            Some((name, rest)) => {
                 self.settle_skip();
+                name.clone_into(&mut self.current);
                 rest
             }
-            _ => line,
+            None => line,
         };
+        if let Some(name) = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----"))
+        {
+            name.clone_into(&mut self.current);
+        }
+        self.keep(line);
         if text.trim_start().starts_with("SKIP:") {
             self.skip_pending = true;
             if self.style != Style::Sequential {
@@ -120,6 +159,15 @@ impl Reader {
         }
     }
 
+    /// Keeps a line of the test at hand, and forgets that one's oldest.
+    fn keep(&mut self, line: &str) {
+        let said = self.said.entry(self.current.clone()).or_default();
+        if said.len() == KEPT {
+            said.pop_front();
+        }
+        said.push_back(line.to_owned());
+    }
+
     /// Ends the reading with the binary's fate.
     pub(crate) fn finish(mut self, ended_well: bool) -> Tally {
         self.settle_skip();
@@ -127,20 +175,24 @@ impl Reader {
             if ended_well && self.style == Style::Doc {
                 return Tally::default();
             }
-            return Tally::failure(format!(
-                "{}: ended without a result (crash or timeout)",
-                self.name
-            ));
+            let what = format!("{}: ended without a result (crash or timeout)", self.name);
+            return Tally::failed(what, take(&mut self.said, &self.current));
         };
         let skips = self.skips.min(counts.passed);
+        let failures = self.failures.iter().map(|name| Failure {
+            what: format!("{}: {name}", self.name),
+            said: take(&mut self.said, name),
+        });
+        let failures = failures.collect();
         let mut tally = Tally {
             passed: counts.passed - skips,
             failed: counts.failed,
             skipped: counts.ignored + skips,
-            failures: self.failures,
+            failures,
         };
         if !ended_well && tally.failed == 0 {
-            tally.add(Tally::failure(format!("{}: failed after its tests had passed", self.name)));
+            let what = format!("{}: failed after its tests had passed", self.name);
+            tally.add(Tally::failed(what, take(&mut self.said, &self.current)));
         }
         tally
     }
@@ -148,6 +200,10 @@ impl Reader {
     fn settle_skip(&mut self) {
         self.skips += usize::from(std::mem::take(&mut self.skip_pending));
     }
+}
+
+fn take(said: &mut HashMap<String, VecDeque<String>>, test: &str) -> Vec<String> {
+    said.remove(test).unwrap_or_default().into()
 }
 
 impl Counts {
@@ -180,7 +236,7 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use super::{Reader, Style, Tally};
+    use super::{KEPT, Reader, Style, Tally};
 
     fn read(style: Style, ended_well: bool, text: &str) -> Tally {
         let mut reader = Reader::new("bin", style);
@@ -221,7 +277,39 @@ mod tests {
             "test a ... SKIP: no nginx\nFAILED\ntest b ... ok\n\nfailures:\n\nfailures:\n    a\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out",
         );
         assert_eq!((tally.passed, tally.failed, tally.skipped), (1, 1, 0));
-        assert_eq!(tally.failures, ["bin: a"]);
+        assert_eq!(tally.failures[0].what, "bin: a");
+    }
+
+    /// What a failed test printed is kept, and nobody else's words: where tests run one by one, from its name on;
+    /// where they run together, its block after the results.
+    #[test]
+    fn failed_tests_are_heard() {
+        let sequential = read(
+            Style::Sequential,
+            false,
+            "test a ... noise\nok\ntest b ... seed 7\nthread 'b' panicked at x.rs:1:1:\nleft: 1\nFAILED\ntest c ... ok\n\nfailures:\n\nfailures:\n    b\n\ntest result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured",
+        );
+        let said = &sequential.failures[0].said;
+        assert_eq!(said[..3], ["test b ... seed 7", "thread 'b' panicked at x.rs:1:1:", "left: 1"]);
+        assert_eq!((said.len(), said.last().map(String::as_str)), (4, Some("FAILED")));
+        assert_eq!(sequential.failures[0].to_string(), "failed: bin: b: left: 1");
+        let parallel = read(
+            Style::Parallel,
+            false,
+            "test b ... FAILED\ntest a ... ok\n\nsuccesses:\n\n---- a stdout ----\nnoise\n\nfailures:\n\n---- b stdout ----\nwhy\n\nfailures:\n    b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured",
+        );
+        assert!(parallel.failures[0].said.iter().any(|line| line == "why"), "{parallel:?}");
+        assert!(!parallel.failures[0].said.iter().any(|line| line == "noise"), "{parallel:?}");
+    }
+
+    /// A test that prints without end costs no memory without end.
+    #[test]
+    fn only_the_last_lines_are_kept() {
+        let noise: Vec<_> = (0..1000).map(|number| number.to_string()).collect();
+        let text = format!("test a ... begins\n{}", noise.join("\n"));
+        let tally = read(Style::Sequential, false, &text);
+        let said = &tally.failures[0].said;
+        assert_eq!((said.len(), said.last().map(String::as_str)), (KEPT, Some("999")));
     }
 
     /// A binary that dies before its result line is one failure.

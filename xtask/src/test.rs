@@ -2,14 +2,15 @@
 //!
 //! Unit tests run as the user who asks; the privileged tests of `drainprof-tests` are built by that user and
 //! run as root; the kernel matrix runs under qemu. Binaries named `real_*`, which need programs of further
-//! packages, run only where they are asked for. What a test prints is streamed. The sum is stdout's last line.
+//! packages, run only where they are asked for. What a test prints is shown if it fails. The sum is stdout's last
+//! line.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     /// Only the tests on further real programs.
     #[arg(long, conflicts_with = "unprivileged")]
     real_only: bool,
+    /// Show what tests print as they print it, of those that pass as well.
+    #[arg(long, short)]
+    verbose: bool,
     /// Only tests whose name contains this; also leaves out the kernel matrix.
     filter: Option<String>,
 }
@@ -79,7 +83,7 @@ pub(crate) fn sum(args: &Args) -> Tally {
 /// Names the failures on stderr, prints the sum on stdout, and chooses the exit code.
 pub(crate) fn conclude(tally: &Tally) -> ExitCode {
     for failure in &tally.failures {
-        eprintln!("failed: {failure}");
+        eprintln!("{failure}");
     }
     println!("{tally}");
     if tally.failed == 0 && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -103,10 +107,14 @@ fn all(args: &Args) -> Result<Tally> {
     tally.add(privileged.run(args)?);
     if !args.no_vm && !args.real_only && args.filter.is_none() {
         // One broken kernel must not hide the other results.
-        tally.add(vm::matrix(&root, &vm::Args::default(), &privileged).unwrap_or_else(|error| {
-            eprintln!("xtask vm: {error:#}");
-            Tally::failure(format!("kernel matrix: {error}"))
-        }));
+        tally.add(
+            vm::matrix(&root, &vm::Args::of_tests(args.verbose), &privileged).unwrap_or_else(
+                |error| {
+                    eprintln!("xtask vm: {error:#}");
+                    Tally::failure(format!("kernel matrix: {error}"))
+                },
+            ),
+        );
     }
     Ok(tally)
 }
@@ -118,17 +126,17 @@ fn unit(root: &Path, args: &Args) -> Result<Tally> {
     for binary in artifacts::tests(root, &[])?.binaries {
         let mut command = Command::new("timeout");
         command.args(["-k", "10", &BINARY_SECONDS.to_string()]).arg(&binary.path);
-        command.arg("--nocapture").args(&args.filter).current_dir(&binary.directory);
+        command.arg("--show-output").args(&args.filter).current_dir(&binary.directory);
         command.env("CARGO_MANIFEST_DIR", &binary.directory);
         command.env_remove("LD_LIBRARY_PATH");
-        tally.add(stream(&binary.name, Style::Parallel, &mut command)?);
+        tally.add(follow(&binary.name, Style::Parallel, args.verbose, &mut command)?);
     }
     if args.filter.is_none() {
         work::step("test: examples in the documentation");
         let mut command = work::cargo(root);
         command.args(["test", "--quiet", "--locked", "--doc", "-p", "drainprof-common"]);
         command.args(["-p", "drainprof-daemon"]);
-        tally.add(stream("doc", Style::Doc, &mut command)?);
+        tally.add(follow("doc", Style::Doc, args.verbose, &mut command)?);
     }
     Ok(tally)
 }
@@ -166,7 +174,7 @@ impl Privileged {
             command.args(["-k", "10", &BINARY_SECONDS.to_string()]).arg(&binary.path);
             command.args(["--test-threads=1", "--nocapture"]).args(&args.filter);
             command.current_dir(&binary.directory);
-            tally.add(stream(&binary.name, Style::Sequential, &mut command)?);
+            tally.add(follow(&binary.name, Style::Sequential, args.verbose, &mut command)?);
         }
         Ok(tally)
     }
@@ -180,8 +188,18 @@ fn chosen<'a>(
     binaries.iter().filter(|binary| args.wants(&binary.name))
 }
 
-/// Runs one test binary, passes its output on, and reads the result from it.
-fn stream(name: &str, style: Style, command: &mut Command) -> Result<Tally> {
+/// Says what came of one binary: its numbers, and before them all that its failed tests printed.
+pub(crate) fn tell(name: &str, tally: &Tally, took: Duration) {
+    for failure in &tally.failures {
+        // In one piece: another machine may be telling, too.
+        println!("---- {failure}\n{}\n---- end of {}", failure.said.join("\n"), failure.what);
+    }
+    work::note(format!("{name}: {tally} in {:.0} s", took.as_secs_f64()));
+}
+
+/// Runs one test binary and reads the result from its output, which is passed on if `verbose`.
+fn follow(name: &str, style: Style, verbose: bool, command: &mut Command) -> Result<Tally> {
+    let started = Instant::now();
     let line = work::describe(command);
     // Results come on stdout, `SKIP:` lines on either; one pipe keeps their order.
     let (read, write) = std::io::pipe().context("create a pipe")?;
@@ -202,7 +220,9 @@ fn stream(name: &str, style: Style, command: &mut Command) -> Result<Tally> {
     loop {
         match lines.recv_timeout(GRACE) {
             Ok(line) => {
-                println!("{line}");
+                if verbose {
+                    println!("{line}");
+                }
                 reader.line(&line);
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -217,7 +237,9 @@ fn stream(name: &str, style: Style, command: &mut Command) -> Result<Tally> {
         Some(status) => status,
         None => child.wait().with_context(|| format!("wait for {name}"))?,
     };
-    Ok(reader.finish(status.success()))
+    let tally = reader.finish(status.success());
+    tell(name, &tally, started.elapsed());
+    Ok(tally)
 }
 
 #[cfg(test)]

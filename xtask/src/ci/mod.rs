@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if args.checks_only {
         for failure in &failed.failures {
-            eprintln!("failed: {failure}");
+            eprintln!("{failure}");
         }
         return Ok(if failed.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }

@@ -37,15 +37,19 @@ pub(crate) struct Args {
     /// Emulate even where KVM is usable.
     #[arg(long)]
     no_kvm: bool,
+    /// Show what tests print as they print it, of those that pass as well.
+    #[arg(long, short)]
+    verbose: bool,
     /// Run these instead of what `tests/matrix.txt` lists: `binary` or `binary::test`.
     tests: Vec<String>,
 }
 
 const SECONDS: u64 = 1200;
 
-impl Default for Args {
-    fn default() -> Self {
-        Self { kernels: Vec::new(), timeout: SECONDS, no_kvm: false, tests: Vec::new() }
+impl Args {
+    /// All kernels and all tests, as a run of all tests wants them.
+    pub(crate) fn of_tests(verbose: bool) -> Self {
+        Self { kernels: Vec::new(), timeout: SECONDS, no_kvm: false, verbose, tests: Vec::new() }
     }
 }
 
@@ -88,9 +92,15 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tal
         }
     }
     let boot = |(name, kernel): &(&'static str, PathBuf)| {
-        let seconds = args.timeout;
-        let machine =
-            qemu::Machine { name, kernel, initrd: &initrd, seconds, kvm: &kvm, runs: &runs };
+        let machine = qemu::Machine {
+            name,
+            kernel,
+            initrd: &initrd,
+            seconds: args.timeout,
+            verbose: args.verbose,
+            kvm: &kvm,
+            runs: &runs,
+        };
         qemu::boot(&machine).unwrap_or_else(|error| broken(name, &error))
     };
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
@@ -142,7 +152,10 @@ mod tests {
             (3, Mutex::new(channel())),
         ];
         let boot = |(number, line): &(usize, Line)| {
-            assert_ne!(*number, 3, "this one panics");
+            if *number == 3 {
+                // Without the hook: the words of a panic that is wanted would mislead who looks for the others.
+                std::panic::resume_unwind(Box::new("this one panics"));
+            }
             let line = line.lock().unwrap_or_else(PoisonError::into_inner);
             line.0.send(()).unwrap();
             line.1.recv_timeout(Duration::from_secs(30)).unwrap();

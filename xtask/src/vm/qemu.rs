@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use super::matrix::Run;
 use crate::tally::{Reader, Style, Tally};
-use crate::work;
+use crate::{test, work};
 
 /// Begins a line that the init script writes for this side.
 pub(super) const MARK: &str = "@@drainprof";
@@ -28,6 +28,8 @@ pub(super) struct Machine<'a> {
     pub(super) kernel: &'a Path,
     pub(super) initrd: &'a Path,
     pub(super) seconds: u64,
+    /// Whether to show the serial line from the script's first word on.
+    pub(super) verbose: bool,
     /// Whether to try KVM; becomes false once it has not worked. All machines share it.
     pub(super) kvm: &'a AtomicBool,
     pub(super) runs: &'a [Run],
@@ -97,8 +99,7 @@ fn attempt(machine: &Machine<'_>, first_word: Option<Duration>) -> Result<Outcom
     let _ = child.kill();
     child.wait().context("wait for qemu")?;
     if let Outcome::Ran(tally) = &outcome {
-        let seconds = started.elapsed().as_secs();
-        work::note(format!("kernel {}: {tally} in {seconds} s", machine.name));
+        test::tell(&format!("kernel {}", machine.name), tally, started.elapsed());
     }
     Ok(outcome)
 }
@@ -132,7 +133,7 @@ fn listen(
         match lines.recv_timeout(limit.saturating_sub(started.elapsed())) {
             Ok(line) => {
                 // Before the script's first word the line carries the firmware's and the kernel's talk.
-                if session.up || line.contains(MARK) {
+                if machine.verbose && (session.up || line.contains(MARK)) {
                     println!("[{}] {line}", machine.name);
                 }
                 session.line(&line);
