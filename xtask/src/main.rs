@@ -5,6 +5,7 @@
 
 mod artifacts;
 mod bench;
+mod busy;
 mod ci;
 mod demo;
 mod ebpf;

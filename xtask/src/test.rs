@@ -10,11 +10,12 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::artifacts::{self, BENCH_PACKAGE, TESTS_PACKAGE, TestBinary};
+use crate::busy::Stretch;
 use crate::tally::{Reader, Style, Tally};
 use crate::{ebpf, setup, vm, work};
 
@@ -189,17 +190,22 @@ fn chosen<'a>(
 }
 
 /// Says what came of one binary: its numbers, and before them all that its failed tests printed.
-pub(crate) fn tell(name: &str, tally: &Tally, took: Duration) {
+pub(crate) fn tell(name: &str, tally: &Tally, stretch: &Stretch) {
     for failure in &tally.failures {
         // In one piece: another machine may be telling, too.
         println!("---- {failure}\n{}\n---- end of {}", failure.said.join("\n"), failure.what);
     }
-    work::note(format!("{name}: {tally} in {:.0} s", took.as_secs_f64()));
+    work::note(format!("{name}: {tally} in {:.0} s", stretch.seconds()));
+    if tally.failed > 0
+        && let Some(used) = stretch.use_of_processors()
+    {
+        work::note(used);
+    }
 }
 
 /// Runs one test binary and reads the result from its output, which is passed on if `verbose`.
 fn follow(name: &str, style: Style, verbose: bool, command: &mut Command) -> Result<Tally> {
-    let started = Instant::now();
+    let stretch = Stretch::begin();
     let line = work::describe(command);
     // Results come on stdout, `SKIP:` lines on either; one pipe keeps their order.
     let (read, write) = std::io::pipe().context("create a pipe")?;
@@ -238,7 +244,7 @@ fn follow(name: &str, style: Style, verbose: bool, command: &mut Command) -> Res
         None => child.wait().with_context(|| format!("wait for {name}"))?,
     };
     let tally = reader.finish(status.success());
-    tell(name, &tally, started.elapsed());
+    tell(name, &tally, &stretch);
     Ok(tally)
 }
 

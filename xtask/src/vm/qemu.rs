@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::matrix::Run;
+use crate::busy::Stretch;
 use crate::tally::{Reader, Style, Tally};
 use crate::{test, work};
 
@@ -93,13 +94,13 @@ fn attempt(machine: &Machine<'_>, first_word: Option<Duration>) -> Result<Outcom
     let mut child =
         qemu.spawn().context("run qemu-system-x86_64; `cargo xtask setup` installs it")?;
     let lines = follow(&mut child)?;
-    let started = Instant::now();
+    let (started, stretch) = (Instant::now(), Stretch::begin());
     let outcome = listen(machine, &lines, started, first_word);
     // It has powered off, or it is too late: in both cases it must be gone before this returns.
     let _ = child.kill();
     child.wait().context("wait for qemu")?;
     if let Outcome::Ran(tally) = &outcome {
-        test::tell(&format!("kernel {}", machine.name), tally, started.elapsed());
+        test::tell(&format!("kernel {}", machine.name), tally, &stretch);
     }
     Ok(outcome)
 }
