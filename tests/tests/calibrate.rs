@@ -1,8 +1,8 @@
 //! `drainprof calibrate`: prices that make sense, measured once and remembered.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 use drainprof_tests::{
     environment::{self, requires_root},
     target::Target,
@@ -30,36 +30,84 @@ fn price(document: &Value, kind: &str) -> Result<f64> {
     row["entry_ns"].as_f64().context("a price")
 }
 
+/// How often is measured until the prices are in order.
+const MEASUREMENTS: usize = 8;
+
 /// Every kind has a price of at least a trap's, `push` is cheaper than what is single-stepped, what is
 /// called `emulated` is cheaper than what is called `single_stepped`, and nothing is dearer than `other`.
+///
+/// Whatever else the machine does only adds to a price, and an emulated machine does much: of several
+/// measurements the lowest price of each kind counts.
 #[test]
 fn prices_make_sense() -> Result<()> {
     if requires_root() {
         let cache = TempDir::new()?;
-        let document = document(&calibrate(cache.path(), &[])?)?;
-        assert_eq!(document["schema"], "drainprof.calibration/1");
-        assert_eq!(document["cached"], false);
-        let release = document["host"]["kernel_release"].as_str().context("a kernel")?;
+        let first = document(&calibrate(cache.path(), &[])?)?;
+        assert_eq!(first["schema"], "drainprof.calibration/1");
+        assert_eq!(first["cached"], false);
+        let release = first["host"]["kernel_release"].as_str().context("a kernel")?;
         assert_eq!(release, environment::kernel_release());
-        let kinds = document["kinds"].as_array().context("kinds")?;
-        assert_eq!(kinds.len(), 12);
-        let other = price(&document, "other")?;
-        let (mut emulated, mut stepped) = (0.0_f64, f64::MAX);
-        for row in kinds {
-            let price = row["entry_ns"].as_f64().context("a price")?;
-            assert!(price > 30.0 && price <= other, "{row}");
-            match row["treatment"].as_str() {
-                Some("emulated") => emulated = emulated.max(price),
-                Some("single_stepped") => stepped = stepped.min(price),
-                Some("call") => assert_eq!(row["kind"], "nop5"),
-                _ => anyhow::bail!("no treatment: {row}"),
+        let mut lowest = Prices::of(&first)?;
+        for _ in 1..MEASUREMENTS {
+            if lowest.in_order().is_ok() {
+                break;
             }
+            let again = document(&calibrate(cache.path(), &["--no-cache"])?)?;
+            lowest.lower(&Prices::of(&again)?);
         }
-        assert!(emulated < stepped, "emulated up to {emulated}, single-stepped from {stepped}");
-        assert!(price(&document, "push")? < other, "{document}");
-        assert!(document["return_ns"].as_f64().context("a price")? > 30.0, "{document}");
+        lowest.in_order()?;
     }
     Ok(())
+}
+
+/// Prices of one or more measurements: by kind, with its treatment; of a return.
+struct Prices {
+    kinds: BTreeMap<String, (f64, String)>,
+    return_ns: f64,
+}
+
+impl Prices {
+    /// Those of a document, each of which can be a price.
+    fn of(document: &Value) -> Result<Self> {
+        let other = price(document, "other")?;
+        let mut kinds = BTreeMap::new();
+        for row in document["kinds"].as_array().context("kinds")? {
+            let price = row["entry_ns"].as_f64().context("a price")?;
+            ensure!(price > 30.0 && price <= other, "{row} of at most {other}");
+            let text = |key: &str| row[key].as_str().map(str::to_owned).context("a text");
+            kinds.insert(text("kind")?, (price, text("treatment")?));
+        }
+        ensure!(kinds.len() == 12, "{document}");
+        Ok(Self { kinds, return_ns: document["return_ns"].as_f64().context("a price")? })
+    }
+
+    fn lower(&mut self, others: &Self) {
+        for (kind, (price, _)) in &mut self.kinds {
+            *price = price.min(others.kinds[kind].0);
+        }
+        // A difference of two prices: too low where the first one was too high.
+        self.return_ns = self.return_ns.max(others.return_ns);
+    }
+
+    fn in_order(&self) -> Result<()> {
+        let (mut emulated, mut stepped) = (0.0_f64, f64::MAX);
+        for (kind, (price, treatment)) in &self.kinds {
+            match treatment.as_str() {
+                "emulated" => emulated = emulated.max(*price),
+                "single_stepped" => stepped = stepped.min(*price),
+                "call" => ensure!(kind == "nop5", "{kind} is a call"),
+                _ => bail!("{kind} has the treatment {treatment}"),
+            }
+        }
+        ensure!(
+            emulated < stepped,
+            "emulated up to {emulated}, single-stepped from {stepped}: {:?}",
+            self.kinds
+        );
+        ensure!(self.kinds["push"].0 < self.kinds["other"].0, "{:?}", self.kinds);
+        ensure!(self.return_ns > 30.0, "a return costs {}", self.return_ns);
+        Ok(())
+    }
 }
 
 /// The second run gives the first one's table without measuring; `--fresh` measures and replaces it;

@@ -2,7 +2,8 @@
 //!
 //! Every sample is called in a loop, first bare, then with the empty program on it; the difference of the
 //! thread's CPU time is the price. The best of several short rounds counts: whatever else happens on the
-//! machine only adds.
+//! machine only adds. The rounds of one sample have those of all others between them, so that what goes on
+//! for some milliseconds spoils one round of many samples and not all rounds of one.
 
 use std::{
     fs::File, hint::black_box, io, num::NonZeroU32, os::unix::fs::MetadataExt as _, time::Duration,
@@ -36,23 +37,21 @@ pub(super) fn measure() -> Result<Costs, CalibrateError> {
     }
     let pid = NonZeroU32::new(std::process::id()).ok_or_else(|| own("find its own pid", None))?;
     let (object, mapped) = own_object()?;
-    let mut bare = Vec::with_capacity(samples().len());
-    for sample in samples() {
-        bare.push(per_call(sample.function)?);
-    }
+    let mut bare = courses()?;
+    rounds(&mut bare)?;
     let mut probes = EmptyProbes::load()?;
     let measured = prices(&mut probes, &object, &mapped, pid, &bare);
     probes.detach_in_background();
     settle(measured?)
 }
 
-/// Attaches to one sample after the other, and takes the bare calls' time off.
+/// Attaches to all samples, and takes the bare calls' time off.
 fn prices(
     probes: &mut EmptyProbes,
     object: &File,
     mapped: &MappedObject,
     pid: NonZeroU32,
-    bare: &[f64],
+    bare: &[Course],
 ) -> Result<Costs, CalibrateError> {
     let mut costs =
         Costs { entry_ns: [0.0; InstructionKind::ALL.len()], return_ns: 0.0, measured: true };
@@ -60,45 +59,77 @@ fn prices(
         file_offset(mapped, sample.function as usize as u64)
             .ok_or_else(|| own("find its own functions in its executable", None))
     };
-    for (sample, bare) in samples().iter().zip(bare) {
+    for sample in samples() {
         probes.at_entry(object, place(sample)?, pid, sample.instruction)?;
-        let price = per_call(sample.function)? - bare;
+    }
+    let mut observed = courses()?;
+    rounds(&mut observed)?;
+    for ((sample, observed), bare) in samples().iter().zip(&observed).zip(bare) {
         let entry = &mut costs.entry_ns[sample.kind as usize];
-        *entry = entry.max(price);
+        *entry = entry.max(observed.per_call() - bare.per_call());
+    }
+    for (number, sample) in samples().iter().enumerate() {
         if sample.kind == InstructionKind::Push {
             probes.at_return(object, place(sample)?, pid, sample.instruction)?;
-            costs.return_ns = per_call(sample.function)? - bare - price;
+            let both = Course::begin(sample.function)?;
+            let entry = std::mem::replace(&mut observed[number], both);
+            rounds(&mut observed)?;
+            costs.return_ns = observed[number].per_call() - entry.per_call();
         }
     }
     Ok(costs)
 }
 
 /// What is certain about any price whatever the clock said: `Other` is never cheaper than a kind that was
-/// looked at, and nothing is free.
+/// looked at.
 fn settle(mut costs: Costs) -> Result<Costs, CalibrateError> {
     let dearest = costs.entry_ns.iter().copied().fold(0.0, f64::max);
     costs.entry_ns[InstructionKind::Other as usize] = dearest;
-    costs.return_ns = costs.return_ns.max(0.0);
     if plausible(&costs) { Ok(costs) } else { Err(CalibrateError::Implausible) }
 }
 
 /// Whether these can be prices: a trap costs more than the call that it is in, and far less than 10 ms.
 pub(super) fn plausible(costs: &Costs) -> bool {
-    costs.entry_ns.iter().all(|price| (1.0..1e7).contains(price))
-        && (0.0..1e7).contains(&costs.return_ns)
+    let mut prices = costs.entry_ns.iter().chain([&costs.return_ns]);
+    prices.all(|price| (1.0..1e7).contains(price))
 }
 
-/// CPU nanoseconds of one call, the loop around it included: the best round.
-fn per_call(function: extern "C" fn()) -> Result<f64, CalibrateError> {
-    timed(function, WARM_UP)?;
-    let first = timed(function, WARM_UP)?;
-    let calls = ROUND.as_nanos() / (first.as_nanos() / u128::from(WARM_UP)).max(1);
-    let calls = u32::try_from(calls).unwrap_or(u32::MAX).clamp(CALLS.0, CALLS.1);
-    let mut best = Duration::MAX;
-    for _ in 0..ROUNDS {
-        best = best.min(timed(function, calls)?);
+/// A function that is timed: how many calls make a round, and the best round so far.
+struct Course {
+    function: extern "C" fn(),
+    calls: u32,
+    best: Duration,
+}
+
+impl Course {
+    /// Chooses the length of its rounds.
+    fn begin(function: extern "C" fn()) -> Result<Self, CalibrateError> {
+        timed(function, WARM_UP)?;
+        let first = timed(function, WARM_UP)?;
+        let calls = ROUND.as_nanos() / (first.as_nanos() / u128::from(WARM_UP)).max(1);
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX).clamp(CALLS.0, CALLS.1);
+        Ok(Self { function, calls, best: Duration::MAX })
     }
-    Ok(best.as_nanos() as f64 / f64::from(calls))
+
+    fn round(&mut self) -> Result<(), CalibrateError> {
+        self.best = self.best.min(timed(self.function, self.calls)?);
+        Ok(())
+    }
+
+    /// CPU nanoseconds of one call in the best round, the loop around it included.
+    fn per_call(&self) -> f64 {
+        self.best.as_nanos() as f64 / f64::from(self.calls)
+    }
+}
+
+/// One for each sample, as it is now.
+fn courses() -> Result<Vec<Course>, CalibrateError> {
+    samples().iter().map(|sample| Course::begin(sample.function)).collect()
+}
+
+/// All their rounds, in turn.
+fn rounds(courses: &mut [Course]) -> Result<(), CalibrateError> {
+    (0..ROUNDS).try_for_each(|_| courses.iter_mut().try_for_each(Course::round))
 }
 
 /// CPU time of so many calls.
@@ -182,19 +213,20 @@ mod tests {
         assert_eq!(file_offset(&object, &raw const on_stack as u64), None);
     }
 
-    /// What was not looked at costs the most of what was; a return that measured below nothing adds
-    /// nothing; and prices that cannot be are refused.
+    /// What was not looked at costs the most of what was, and prices that cannot be are refused, that of a return
+    /// which measured below nothing as well.
     #[test]
     fn settled() {
-        let mut costs = Costs { measured: true, return_ns: -3.0, ..Costs::assumed() };
+        let mut costs = Costs { measured: true, ..Costs::assumed() };
         costs.entry_ns[InstructionKind::Lea as usize] = 20_000.0;
         costs.entry_ns[InstructionKind::Other as usize] = 500.0;
         let settled = settle(costs.clone()).unwrap();
         assert!((settled.entry(InstructionKind::Other) - 20_000.0).abs() < 1e-9);
-        assert!(settled.return_ns.abs() < 1e-9);
-        for impossible in [f64::NAN, f64::INFINITY, -1.0, 0.0, 1e8] {
+        for impossible in [f64::NAN, f64::INFINITY, -3.0, 0.0, 1e8] {
+            assert!(settle(Costs { return_ns: impossible, ..costs.clone() }).is_err());
             costs.entry_ns[InstructionKind::Push as usize] = impossible;
             assert!(settle(costs.clone()).is_err(), "{impossible}");
+            costs.entry_ns[InstructionKind::Push as usize] = 500.0;
         }
     }
 
@@ -202,7 +234,9 @@ mod tests {
     #[test]
     fn bare_calls_are_timed() {
         let sample = samples()[0];
-        assert!(per_call(sample.function).unwrap() > 0.0);
+        let mut course = Course::begin(sample.function).unwrap();
+        rounds(std::slice::from_mut(&mut course)).unwrap();
+        assert!(course.per_call() > 0.0 && course.best < Duration::MAX);
         let few = timed(sample.function, 1_000).unwrap();
         assert!(timed(sample.function, 1_000_000).unwrap() > few);
     }
