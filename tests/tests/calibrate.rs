@@ -82,11 +82,13 @@ impl Prices {
     }
 
     fn lower(&mut self, others: &Self) {
-        for (kind, (price, _)) in &mut self.kinds {
-            *price = price.min(others.kinds[kind].0);
+        for (kind, (price, treatment)) in &mut self.kinds {
+            let (other, told) = &others.kinds[kind];
+            *price = price.min(*other);
+            // It is told from the prices: a later measurement may have seen better.
+            treatment.clone_from(told);
         }
-        // A difference of two prices: too low where the first one was too high.
-        self.return_ns = self.return_ns.max(others.return_ns);
+        self.return_ns = self.return_ns.min(others.return_ns);
     }
 
     fn in_order(&self) -> Result<()> {

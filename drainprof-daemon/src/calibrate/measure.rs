@@ -30,14 +30,17 @@ const ROUND: Duration = Duration::from_micros(800);
 /// Calls in a round, at least and at most: a price of 20 µs leaves 40, one of 0.25 µs the most.
 const CALLS: (u32, u32) = (20, 2_000);
 
-/// Measures all kinds, and what a return adds. Takes about 0.1 s, and as long again to load and attach.
+/// No trap takes less, in ns.
+const LEAST: f64 = 1.0;
+
+/// Measures all kinds, and what a return adds. Takes about 0.15 s, and as long again to load and attach.
 pub(super) fn measure() -> Result<Costs, CalibrateError> {
     if samples().is_empty() {
         return Err(CalibrateError::Architecture(std::env::consts::ARCH));
     }
     let pid = NonZeroU32::new(std::process::id()).ok_or_else(|| own("find its own pid", None))?;
     let (object, mapped) = own_object()?;
-    let mut bare = courses()?;
+    let mut bare: Vec<_> = samples().iter().map(|sample| Course::bare(sample.function)).collect();
     rounds(&mut bare)?;
     let mut probes = EmptyProbes::load()?;
     let measured = prices(&mut probes, &object, &mapped, pid, &bare);
@@ -62,7 +65,8 @@ fn prices(
     for sample in samples() {
         probes.at_entry(object, place(sample)?, pid, sample.instruction)?;
     }
-    let mut observed = courses()?;
+    let observed = samples().iter().map(|sample| Course::probed(sample.function));
+    let mut observed = observed.collect::<Result<Vec<_>, _>>()?;
     rounds(&mut observed)?;
     for ((sample, observed), bare) in samples().iter().zip(&observed).zip(bare) {
         let entry = &mut costs.entry_ns[sample.kind as usize];
@@ -71,7 +75,7 @@ fn prices(
     for (number, sample) in samples().iter().enumerate() {
         if sample.kind == InstructionKind::Push {
             probes.at_return(object, place(sample)?, pid, sample.instruction)?;
-            let both = Course::begin(sample.function)?;
+            let both = Course::probed(sample.function)?;
             let entry = std::mem::replace(&mut observed[number], both);
             rounds(&mut observed)?;
             costs.return_ns = observed[number].per_call() - entry.per_call();
@@ -81,17 +85,22 @@ fn prices(
 }
 
 /// What is certain about any price whatever the clock said: `Other` is never cheaper than a kind that was
-/// looked at.
+/// looked at, and a return is not free. It is the difference of two prices, which may be lost in what a slow or
+/// emulated machine adds to either; then it is taken for what the cheapest entry costs, a trap as well.
 fn settle(mut costs: Costs) -> Result<Costs, CalibrateError> {
-    let dearest = costs.entry_ns.iter().copied().fold(0.0, f64::max);
-    costs.entry_ns[InstructionKind::Other as usize] = dearest;
+    let fold = |of: fn(f64, f64) -> f64| costs.entry_ns.iter().copied().reduce(of);
+    let (dearest, cheapest) = (fold(f64::max), fold(f64::min));
+    costs.entry_ns[InstructionKind::Other as usize] = dearest.unwrap_or(f64::NAN);
+    if costs.return_ns < LEAST {
+        costs.return_ns = cheapest.unwrap_or(f64::NAN);
+    }
     if plausible(&costs) { Ok(costs) } else { Err(CalibrateError::Implausible) }
 }
 
 /// Whether these can be prices: a trap costs more than the call that it is in, and far less than 10 ms.
 pub(super) fn plausible(costs: &Costs) -> bool {
     let mut prices = costs.entry_ns.iter().chain([&costs.return_ns]);
-    prices.all(|price| (1.0..1e7).contains(price))
+    prices.all(|price| (LEAST..1e7).contains(price))
 }
 
 /// A function that is timed: how many calls make a round, and the best round so far.
@@ -102,10 +111,17 @@ struct Course {
 }
 
 impl Course {
-    /// Chooses the length of its rounds.
-    fn begin(function: extern "C" fn()) -> Result<Self, CalibrateError> {
-        timed(function, WARM_UP)?;
-        let first = timed(function, WARM_UP)?;
+    /// Of a function without a probe: its calls are so short that it takes many for the clock's own time to vanish.
+    fn bare(function: extern "C" fn()) -> Self {
+        Self { function, calls: CALLS.1, best: Duration::MAX }
+    }
+
+    /// Of a function with a probe, whose first hits choose the length of the rounds.
+    fn probed(function: extern "C" fn()) -> Result<Self, CalibrateError> {
+        let mut first = Duration::MAX;
+        for _ in 0..ROUNDS {
+            first = first.min(timed(function, WARM_UP)?);
+        }
         let calls = ROUND.as_nanos() / (first.as_nanos() / u128::from(WARM_UP)).max(1);
         let calls = u32::try_from(calls).unwrap_or(u32::MAX).clamp(CALLS.0, CALLS.1);
         Ok(Self { function, calls, best: Duration::MAX })
@@ -120,11 +136,6 @@ impl Course {
     fn per_call(&self) -> f64 {
         self.best.as_nanos() as f64 / f64::from(self.calls)
     }
-}
-
-/// One for each sample, as it is now.
-fn courses() -> Result<Vec<Course>, CalibrateError> {
-    samples().iter().map(|sample| Course::begin(sample.function)).collect()
 }
 
 /// All their rounds, in turn.
@@ -213,17 +224,20 @@ mod tests {
         assert_eq!(file_offset(&object, &raw const on_stack as u64), None);
     }
 
-    /// What was not looked at costs the most of what was, and prices that cannot be are refused, that of a return
-    /// which measured below nothing as well.
+    /// What was not looked at costs the most of what was; a return that measured below nothing costs what the
+    /// cheapest entry does; and prices that cannot be are refused.
     #[test]
     fn settled() {
-        let mut costs = Costs { measured: true, ..Costs::assumed() };
+        let mut costs = Costs { measured: true, return_ns: -3.0, ..Costs::assumed() };
+        costs.entry_ns[InstructionKind::Nop as usize] = 77.0;
         costs.entry_ns[InstructionKind::Lea as usize] = 20_000.0;
         costs.entry_ns[InstructionKind::Other as usize] = 500.0;
         let settled = settle(costs.clone()).unwrap();
         assert!((settled.entry(InstructionKind::Other) - 20_000.0).abs() < 1e-9);
+        assert!((settled.return_ns - 77.0).abs() < 1e-9);
+        costs.return_ns = 9.0;
+        assert!((settle(costs.clone()).unwrap().return_ns - 9.0).abs() < 1e-9);
         for impossible in [f64::NAN, f64::INFINITY, -3.0, 0.0, 1e8] {
-            assert!(settle(Costs { return_ns: impossible, ..costs.clone() }).is_err());
             costs.entry_ns[InstructionKind::Push as usize] = impossible;
             assert!(settle(costs.clone()).is_err(), "{impossible}");
             costs.entry_ns[InstructionKind::Push as usize] = 500.0;
@@ -234,7 +248,7 @@ mod tests {
     #[test]
     fn bare_calls_are_timed() {
         let sample = samples()[0];
-        let mut course = Course::begin(sample.function).unwrap();
+        let mut course = Course::bare(sample.function);
         rounds(std::slice::from_mut(&mut course)).unwrap();
         assert!(course.per_call() > 0.0 && course.best < Duration::MAX);
         let few = timed(sample.function, 1_000).unwrap();
