@@ -78,10 +78,18 @@ pub(super) fn look(path: &Path) -> Result<Found, StoreError> {
     }
 }
 
-/// The right to write: a lock on a file beside the history, which ends with the process that holds it.
+/// The right to write: a lock on a file beside the history, which ends with this or with the process that holds it.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing would not do: a child that another thread has forked, and that has not executed its program yet,
+        // has a copy of the descriptor, and the lock with it.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl Lock {
@@ -121,7 +129,7 @@ impl Lock {
             .set_len(0)
             .and_then(|()| file.seek(SeekFrom::Start(0)))
             .and_then(|_| writeln!(file, "{}", std::process::id()));
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -220,5 +228,24 @@ fn remove(path: &Path) -> Result<(), StoreError> {
             Err(StoreError::io("remove", path, error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who gives the lock up gives it up for the copies of its descriptor, too, such as a child has between its fork and
+    /// its program.
+    #[test]
+    fn copies_do_not_keep_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history.db");
+        let lock = Lock::take(&path).unwrap();
+        let copy = lock.file.try_clone().unwrap();
+        assert!(matches!(Lock::take(&path), Err(StoreError::Busy { .. })));
+        drop(lock);
+        drop(Lock::take(&path).unwrap());
+        drop(copy);
     }
 }

@@ -28,7 +28,7 @@ pub(in super::super) struct Place {
     listener: Option<UnixListener>,
     peers: Peers,
     /// The kernel lets the lock go with the descriptor, however the daemon ends.
-    _lock: File,
+    lock: File,
 }
 
 impl Place {
@@ -76,7 +76,7 @@ impl Place {
             .map_err(failed("set the mode of", &new))?;
         fs::rename(&new, path).map_err(failed("put into place", path))?;
         let listener = Some(listener);
-        Ok(Self { path: path.to_owned(), listener, peers: Peers::new(group), _lock: lock })
+        Ok(Self { path: path.to_owned(), listener, peers: Peers::new(group), lock })
     }
 
     /// The socket's path.
@@ -99,6 +99,9 @@ impl Drop for Place {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(%error, path = %self.path.display(), "cannot remove the control socket");
         }
+        // Closing would not do: a child that another thread has forked, and that has not executed its program yet,
+        // has a copy of the descriptor, and the lock with it.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
