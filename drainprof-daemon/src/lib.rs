@@ -16,6 +16,7 @@ pub mod growth;
 pub mod health;
 pub mod kernel;
 pub mod launch;
+mod lock;
 pub mod node;
 pub mod plan;
 pub mod profile;

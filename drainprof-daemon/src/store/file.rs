@@ -5,18 +5,17 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    io::{self, Read as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
-
-use rusqlite::Connection;
-use rustix::fs::{FlockOperation, flock};
 
 use super::{
     error::{StoreError, beside, shown},
     signed,
 };
+use crate::lock::{Attempt, Lock};
+use rusqlite::Connection;
 
 /// What `SQLite` files of drainprof carry as their `application_id`: `drpf`.
 pub(super) const APPLICATION_ID: u32 = u32::from_be_bytes(*b"drpf");
@@ -78,58 +77,26 @@ pub(super) fn look(path: &Path) -> Result<Found, StoreError> {
     }
 }
 
-/// The right to write: a lock on a file beside the history, which ends with this or with the process that holds it.
-#[derive(Debug)]
-pub(super) struct Lock {
-    file: File,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Closing would not do: a child that another thread has forked, and that has not executed its program yet,
-        // has a copy of the descriptor, and the lock with it.
-        let _ = flock(&self.file, FlockOperation::Unlock);
+/// Takes the right to write, a lock on a file beside the history, or says who has it.
+pub(super) fn lock(path: &Path) -> Result<Lock, StoreError> {
+    if let Some(directory) = path.parent().filter(|path| !path.as_os_str().is_empty()) {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(directory)
+            .map_err(|error| StoreError::io("make", directory, error))?;
     }
-}
-
-impl Lock {
-    /// Takes it, or says who has it.
-    pub(super) fn take(path: &Path) -> Result<Self, StoreError> {
-        if let Some(directory) = path.parent().filter(|path| !path.as_os_str().is_empty()) {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o750)
-                .create(directory)
-                .map_err(|error| StoreError::io("make", directory, error))?;
+    let name = beside(path, ".lock");
+    match Lock::attempt(&name, 0o640).map_err(|error| StoreError::io("lock", &name, error))? {
+        Attempt::Taken(mut lock) => {
+            // Who holds it is only told; on a full disk it is not.
+            let _ = lock.sign();
+            Ok(lock)
         }
-        let lock = beside(path, ".lock");
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o640)
-            .open(&lock)
-            .map_err(|error| StoreError::io("open", &lock, error))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
-                let mut text = String::new();
-                let _ = (&file).take(20).read_to_string(&mut text);
-                let holder = text
-                    .trim()
-                    .parse::<u32>()
-                    .map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
-                return Err(StoreError::Busy { path: shown(path), holder });
-            }
-            Err(error) => return Err(StoreError::io("lock", &lock, error.into())),
+        Attempt::Held(pid) => {
+            let holder = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            Err(StoreError::Busy { path: shown(path), holder })
         }
-        // Who holds it is only told; on a full disk it is not.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| file.seek(SeekFrom::Start(0)))
-            .and_then(|_| writeln!(file, "{}", std::process::id()));
-        Ok(Self { file })
     }
 }
 
@@ -228,24 +195,5 @@ fn remove(path: &Path) -> Result<(), StoreError> {
             Err(StoreError::io("remove", path, error))
         }
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Who gives the lock up gives it up for the copies of its descriptor, too, such as a child has between its fork and
-    /// its program.
-    #[test]
-    fn copies_do_not_keep_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("history.db");
-        let lock = Lock::take(&path).unwrap();
-        let copy = lock.file.try_clone().unwrap();
-        assert!(matches!(Lock::take(&path), Err(StoreError::Busy { .. })));
-        drop(lock);
-        drop(Lock::take(&path).unwrap());
-        drop(copy);
     }
 }

@@ -14,10 +14,11 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use super::{
     Event, Moment, Options, StoreError,
     error::{beside, shown},
-    file::{self, Found, Lock, PAGE},
+    file::{self, Found, PAGE},
     put, unsigned,
 };
 use crate::{
+    lock::Lock,
     node::WindowRecord,
     report::{Report, stored::MOST_BYTES},
 };
@@ -88,7 +89,7 @@ impl Writer {
         let path = &options.path;
         // What is no history is told as that, and gets no lock beside it.
         file::look(path)?;
-        let lock = Lock::take(path)?;
+        let lock = file::lock(path)?;
         let connection = match file::look(path)? {
             Found::Nothing => fresh(options)?,
             Found::Damaged => renewed(options, "its header cannot be read")?,

@@ -1,24 +1,22 @@
 //! The place of the control socket: a lock that only a running daemon holds, and the socket's file.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
-    io::{self, Read as _, Seek as _, Write as _},
+    fs::{self, Permissions},
+    io,
     os::unix::{
-        fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _, chown},
+        fs::{FileTypeExt as _, PermissionsExt as _, chown},
         net::UnixListener,
     },
     path::{Path, PathBuf},
 };
 
 use nix::unistd::Group;
-use rustix::fs::{FlockOperation, flock};
 
 use super::{super::ServeError, Listening, Peers};
+use crate::lock::{Attempt, Lock};
 
 /// The socket's mode: for its owner and its group.
 const MODE: u32 = 0o660;
-/// Bytes of a lock file that are read: it holds a process id.
-const MOST_PID_BYTES: u64 = 32;
 
 /// A socket and its lock. The file of the socket goes with it; the lock's file stays, because another daemon may have
 /// opened it already.
@@ -27,8 +25,7 @@ pub(in super::super) struct Place {
     path: PathBuf,
     listener: Option<UnixListener>,
     peers: Peers,
-    /// The kernel lets the lock go with the descriptor, however the daemon ends.
-    lock: File,
+    _lock: Lock,
 }
 
 impl Place {
@@ -76,7 +73,7 @@ impl Place {
             .map_err(failed("set the mode of", &new))?;
         fs::rename(&new, path).map_err(failed("put into place", path))?;
         let listener = Some(listener);
-        Ok(Self { path: path.to_owned(), listener, peers: Peers::new(group), lock })
+        Ok(Self { path: path.to_owned(), listener, peers: Peers::new(group), _lock: lock })
     }
 
     /// The socket's path.
@@ -99,9 +96,6 @@ impl Drop for Place {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(%error, path = %self.path.display(), "cannot remove the control socket");
         }
-        // Closing would not do: a child that another thread has forked, and that has not executed its program yet,
-        // has a copy of the descriptor, and the lock with it.
-        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
@@ -112,31 +106,20 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 /// The lock, with our process id in it; an error if another process holds it.
-fn lock(path: &Path) -> Result<File, ServeError> {
+fn lock(path: &Path) -> Result<Lock, ServeError> {
     let name = with_ending(path, ".lock");
     let failed = |step| {
         let path = name.clone();
         move |source: io::Error| ServeError::Socket { step, path, source }
     };
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o644);
-    let mut file = options.open(&name).map_err(failed("open the lock"))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            let read = file.take(MOST_PID_BYTES).read_to_string(&mut pid);
-            let known = read.is_ok() && pid.trim().parse::<u32>().is_ok();
-            let pid = if known { pid.trim().to_owned() } else { "unknown".to_owned() };
-            return Err(ServeError::Running { pid, lock: name });
+    match Lock::attempt(&name, 0o644).map_err(failed("take the lock"))? {
+        Attempt::Taken(mut lock) => {
+            lock.sign().map_err(failed("write to the lock"))?;
+            Ok(lock)
         }
-        Err(error) => return Err(failed("take the lock")(error.into())),
+        Attempt::Held(pid) => {
+            let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+            Err(ServeError::Running { pid, lock: name })
+        }
     }
-    let write = |file: &mut File| -> io::Result<()> {
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())
-    };
-    write(&mut file).map_err(failed("write to the lock"))?;
-    Ok(file)
 }
