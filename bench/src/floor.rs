@@ -3,15 +3,15 @@
 use std::{num::NonZeroU32, path::PathBuf};
 
 use anyhow::{Context as _, Result};
-use drainprof::{
+use drainprof_observe::{Observer, ObserverOptions};
+use drainprof_probe::{
     bpf::{Offsets, Session, SessionConfig, Sizes},
     calibrate::{self, CalibrateOptions},
     kernel::{self, LiveHost},
     plan::Sites,
-    profile::{Level, Library, Source},
-    target::Process,
-    watch::{Observer, ObserverOptions},
 };
+use drainprof_process::Process;
+use drainprof_profile::{Level, Library, Source};
 use drainprof_tests::environment;
 
 /// The configuration that the command has by default.

@@ -12,7 +12,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use drainprof::{bpf::Session, profile::Level};
+use drainprof_probe::bpf::Session;
+use drainprof_profile::Level;
 use drainprof_tests::{
     elf::{changed_text_bytes, file_offset},
     environment::{deadline, which},

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drainprof::symbolize::{Helper, HelperError, Name};
+use drainprof_process::symbolize::{Helper, HelperError, Name};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
 const LIMIT: Duration = Duration::from_secs(20);

@@ -21,11 +21,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
-use serde_json::Value;
-
 pub use live::Live;
+use nix::sys::signal::Signal;
 pub use rows::ROWS;
+use serde_json::Value;
 pub use symbols::{files, unresolved};
 
 use crate::{process::Process, tracer};

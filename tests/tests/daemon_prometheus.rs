@@ -16,8 +16,10 @@ use drainprof_tests::{
     process::Process,
     target::Target,
 };
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 
 /// A Prometheus server that scrapes one port and evaluates the shipped rules, each second.

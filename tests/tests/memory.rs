@@ -7,7 +7,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use drainprof::growth::{self, MemoryCourse, MemoryReader, MemoryVerdict};
+use drainprof_process::memory::{MemoryReader, next_look};
+use drainprof_report::growth::{MemoryCourse, MemoryVerdict};
 use drainprof_tests::{environment, process::Process};
 
 /// For how long is looked at them; the slope of 100 KB/s is found within 30 seconds in the simulations too.
@@ -37,7 +38,7 @@ fn slow_leak_beside_flat_and_saw_tooth() -> Result<()> {
             course.add(began.elapsed().as_secs_f64(), &reading);
         }
         // The time between two looks: nothing is waited for here.
-        thread::sleep(Duration::from_secs_f64(growth::next_look(looks, 0.25)));
+        thread::sleep(Duration::from_secs_f64(next_look(looks, 0.25)));
         looks += 1;
     }
     let trends: Vec<_> = processes.iter().map(|(_, course)| course.trend()).collect();

@@ -4,14 +4,14 @@
 use std::{fs::File, num::NonZeroU32, os::unix::fs::FileExt as _, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use drainprof::{
+use drainprof_observe::{Observer, ObserverOptions};
+use drainprof_probe::{
     bpf::{Arming, Offsets, Session, SessionConfig, Sizes},
     kernel::{self, LiveHost},
     plan::{Sites, cost::Costs, retreat},
-    profile::{Level, Library},
-    target::Process,
-    watch::{Observer, ObserverOptions},
 };
+use drainprof_process::Process;
+use drainprof_profile::{Level, Library};
 use drainprof_tests::{
     environment::{self, requires_root},
     target::Target,

@@ -2,7 +2,7 @@
 //! is `src/shipped.rs`.
 
 use anyhow::Result;
-use drainprof::profile::Library;
+use drainprof_profile::Library;
 use drainprof_tests::{
     environment::requires_root,
     shipped::{ROWS, all_good, misfires, unresolved},

@@ -15,14 +15,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use drainprof::{
-    plan::{
-        Chooser,
-        cost::Costs,
-        site::{ARGUMENTS, Choice, Needs, Place},
-    },
-    target::{DebugSearch, Elf},
+use drainprof_probe::plan::{
+    Chooser,
+    cost::Costs,
+    site::{ARGUMENTS, Choice, Needs, Place},
 };
+use drainprof_process::{DebugSearch, Elf};
 use drainprof_tests::environment::which;
 use nix::{
     libc::user_regs_struct,

@@ -6,15 +6,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use drainprof::{
-    plan::{
-        Chooser,
-        cost::Costs,
-        site::{Choice, Needs, Stop},
-    },
-    profile::{Address, Library, Phase},
-    target::{DebugSearch, Elf},
+use drainprof_probe::plan::{
+    Chooser,
+    cost::Costs,
+    site::{Choice, Needs, Stop},
 };
+use drainprof_process::{DebugSearch, Elf};
+use drainprof_profile::{Address, Library, Phase};
 
 const GLIBC: &str = "/usr/lib/x86_64-linux-gnu/libc.so.6";
 const NGINX: &str = "/usr/sbin/nginx";

@@ -1,6 +1,11 @@
 //! What is made of sites, from end to end: folded stacks, flame graph, pprof, and saved reports that are read again.
 
-use std::{fs, io::Write as _, path::Path, process::Command, process::Stdio};
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{

@@ -83,7 +83,7 @@ fn shows_the_truth() -> Result<()> {
     screen.press(&["End"])?;
     screen.shows("none so far; w starts one")?;
     screen.press(&["Escape"])?;
-    let dsr = drainprof::report::units::dsr(Some(drainable as f64 / 2000.0));
+    let dsr = drainprof_report::units::dsr(Some(drainable as f64 / 2000.0));
     screen.until(&format!("DSR {dsr}, and the end"), |text| {
         line(text, leaking)
             .is_some_and(|line| line.contains(&format!(" {dsr} ")) && line.contains(" off "))

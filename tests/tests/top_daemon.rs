@@ -2,7 +2,7 @@
 //! the daemon's own, and a daemon that goes away is told of and found again.
 
 use anyhow::{Context as _, Result};
-use drainprof::report::units;
+use drainprof_report::units;
 use drainprof_tests::{
     environment::{self, requires_root},
     node::{Daemon, alone, target},

@@ -1,7 +1,7 @@
 //! After drainprof has gone, the target is what it was.
 
 use anyhow::Result;
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 
 use super::Known;
 use crate::{

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 use drainprof_tests::tracer::Tracer;
 
 use super::Known;

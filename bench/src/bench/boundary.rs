@@ -1,7 +1,7 @@
 //! Level `boundary` on an arena: per object of a large granule, and per open and close.
 
 use anyhow::Result;
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 
 use super::{Known, costs};
 use crate::{

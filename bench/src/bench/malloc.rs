@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 use drainprof_tests::environment::{self, which};
 use tempfile::TempDir;
 

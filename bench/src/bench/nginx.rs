@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result};
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 use drainprof_tests::{environment::which, nginx::Nginx};
 
 use super::Known;

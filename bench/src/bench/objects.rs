@@ -1,7 +1,7 @@
 //! Level `objects` on an arena: what a hit costs over what the kernel takes for it.
 
 use anyhow::Result;
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 
 use super::{Known, costs};
 use crate::{

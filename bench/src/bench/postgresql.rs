@@ -1,7 +1,7 @@
 //! PostgreSQL under `pgbench -S`, with and without drainprof.
 
 use anyhow::{Context as _, Result, ensure};
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 use drainprof_tests::{
     environment::which,
     postgresql::{Cluster, binaries},

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use drainprof::bpf::Sizes;
+use drainprof_probe::bpf::Sizes;
 use drainprof_tests::tracer::Tracer;
 use serde_json::Value;
 

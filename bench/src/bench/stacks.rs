@@ -1,7 +1,7 @@
 //! Level `stacks` on an arena: what following the call path of an alloc costs, by its depth.
 
 use anyhow::Result;
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 
 use super::{Known, costs};
 use crate::{

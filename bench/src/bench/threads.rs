@@ -1,7 +1,7 @@
 //! Several threads at once, in one granule and in one each: does the cost of an event grow?
 
 use anyhow::Result;
-use drainprof::profile::Level;
+use drainprof_profile::Level;
 
 use super::{Known, costs};
 use crate::{

@@ -4,16 +4,14 @@
 //! refused here, before the kernel side is loaded.
 
 use anyhow::Result;
+use drainprof_observe::allocations::Allocations;
+use drainprof_process::{ElfCache, Image, ImageOptions, Process, printable};
+use drainprof_profile::Library;
 
 use super::{
     args::{AttachArgs, LevelArg},
     exit::{Failure, code},
     options,
-};
-use crate::{
-    growth::Allocations,
-    profile::Library,
-    target::{ElfCache, Image, ImageOptions, Process, printable},
 };
 
 /// Sets profile, level and sample. A profile that was named stays, if it is a census.

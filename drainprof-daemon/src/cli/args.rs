@@ -5,6 +5,8 @@ mod values;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
+use drainprof_profile::Level;
+use drainprof_report::{account::Duty, export::FORMATS};
 
 pub(super) use self::values::{
     LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names, ratio, share,
@@ -15,7 +17,6 @@ use super::{
     discover::DiscoverArgs, filter::FilterArgs, growth::GrowthArgs, history::HistoryArgs,
     profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
 };
-use crate::{account::Duty, export::FORMATS, profile::Level};
 
 const EXIT_CODES: &str = "Exit codes:
   0 ok    1 failure    2 usage    3 below --fail-under    4 no such target, or no profile matches
@@ -147,7 +148,7 @@ A configuration with errors is refused with exit code 78; all errors are told.")
   drainprof ctl reload")]
     Ctl(CtlArgs),
     /// Read symbols for another drainprof, which speaks to it over its stdin.
-    #[command(name = crate::symbolize::COMMAND, hide = true)]
+    #[command(name = drainprof_process::symbolize::COMMAND, hide = true)]
     SymbolHelper,
 }
 

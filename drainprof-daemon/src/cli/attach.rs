@@ -3,6 +3,8 @@
 use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
+use drainprof_observe::ObserveError;
+use drainprof_process::Process;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
@@ -11,7 +13,6 @@ use super::{
     family, options,
     profile::{plans_json, print_plans},
 };
-use crate::{target::Process, watch::ObserveError};
 
 /// Attaches to running processes.
 pub(super) fn main(args: AttachArgs) -> Result<u8> {

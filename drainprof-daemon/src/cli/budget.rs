@@ -2,7 +2,7 @@
 //!
 //! Called by `drive` at each interval, with the report of that moment.
 
-use crate::report::Report;
+use drainprof_report::Report;
 
 /// So many intervals in a row must be over the budget: one burst is no reason to give up.
 const IN_A_ROW: u32 = 3;
@@ -42,8 +42,9 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use drainprof_report::{Options, samples};
+
     use super::*;
-    use crate::report::{Options, samples};
 
     fn at(seconds: f64, cost: f64) -> Report {
         let mut report = Report::build(&samples::drain_snapshot(), &Options::default());

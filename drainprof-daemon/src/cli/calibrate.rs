@@ -3,12 +3,12 @@
 use std::io;
 
 use anyhow::Result;
+use drainprof_probe::calibrate;
 
 use super::{
     args::{CalibrateArgs, PlainFormat},
     code, options,
 };
-use crate::calibrate;
 
 /// Shows what probes cost on this host.
 pub(super) fn main(args: &CalibrateArgs) -> Result<u8> {

@@ -4,12 +4,10 @@ use std::{io::Write as _, path::PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use drainprof_node::config::{self, Loaded, Sources};
+use drainprof_process::printable;
 
 use super::code;
-use crate::{
-    config::{self, Loaded, Sources},
-    target::printable,
-};
 
 /// Where the configuration comes from; the daemon takes the same options.
 #[derive(Args, Clone, Debug)]

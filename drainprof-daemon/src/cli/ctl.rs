@@ -4,12 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use drainprof_node::{Answer, Request, serve, serve::Client};
 
 use super::{args::PlainFormat, exit::code, output::Output};
-use crate::{
-    node::{Answer, Request},
-    serve::{self, Client},
-};
 
 /// Where the daemon is asked.
 #[derive(Args, Clone, Debug)]
@@ -74,7 +71,7 @@ pub(super) fn main(args: &CtlArgs) -> Result<u8> {
             write!(output.writer(), "{}", serve::in_words(&state))?;
         }
         (Order::Kill | Order::Resume | Order::Reload, Answer::Done { message }) => {
-            writeln!(output.writer(), "{}", crate::export::shown(&message, 1_000))?;
+            writeln!(output.writer(), "{}", drainprof_report::export::shown(&message, 1_000))?;
         }
         _ => bail!("the daemon has answered something else than was asked"),
     }

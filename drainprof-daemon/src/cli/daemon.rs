@@ -9,6 +9,22 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use drainprof_node::{
+    Labels,
+    config::{Address, Config, Facts, Selector},
+    daemon::{Service, Setup},
+    serve::{self, Server},
+    store::{self, StoreError, Writer},
+};
+use drainprof_observe::{ObserveError, Observer, ObserverOptions};
+use drainprof_probe::{
+    bpf::{SessionConfig, Sizes},
+    calibrate,
+    kernel::{HostView, LiveHost},
+    plan::Sites,
+};
+use drainprof_process::{Process, TargetError, printable, processes};
+use drainprof_profile::{Level, Library};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -16,20 +32,6 @@ use super::{
     drive::block_on,
     exit::{Failure, code},
     options,
-};
-use crate::{
-    bpf::{SessionConfig, Sizes},
-    calibrate,
-    config::{Address, Config, Facts, Selector},
-    daemon::{Service, Setup},
-    kernel::{HostView, LiveHost},
-    node::Labels,
-    plan::Sites,
-    profile::{Level, Library},
-    serve::{self, Server},
-    store::{self, StoreError, Writer},
-    target::{Process, TargetError, printable, processes},
-    watch::{ObserveError, Observer, ObserverOptions},
 };
 
 /// Requests that may wait for the loop.

@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::{Result, bail};
 use clap::Args;
+use drainprof_node::{Answer, Outcome, Request, WindowRecord, serve::Client};
+use drainprof_report::{self as report, export, export::FORMATS};
 
 use super::{
     args::{WeightArg, duration, format_names},
@@ -15,12 +17,6 @@ use super::{
     exit::{Failure, code},
     filter::{FilterArgs, ROWS},
     output::{Output, require_no_terminal},
-};
-use crate::{
-    export::{self, FORMATS},
-    node::{Answer, Outcome, Request, WindowRecord},
-    report,
-    serve::Client,
 };
 
 /// From one look at the window to the next.

@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, builder::PossibleValue};
+use drainprof_report::{
+    Verdict,
+    diff::Diff,
+    export::diff::{DIFF_FORMATS, diff_format},
+};
 
 use super::{
     args::WeightArg,
     exit::{Failure, code},
     output::Output,
     saved,
-};
-use crate::{
-    export::diff::{DIFF_FORMATS, diff_format},
-    report::{Verdict, diff::Diff},
 };
 
 #[derive(Args, Debug)]

@@ -7,17 +7,14 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use drainprof_observe::discover::{self, Detail, Discovery, LookOptions};
+use drainprof_probe::{calibrate, plan::cost::Costs};
 
 use super::{
     args::{CacheArgs, PlainFormat, SitesArg},
     code,
     exit::Failure,
     options,
-};
-use crate::{
-    calibrate,
-    discover::{self, Detail, Discovery, LookOptions},
-    plan::cost::Costs,
 };
 
 #[derive(Args, Debug)]

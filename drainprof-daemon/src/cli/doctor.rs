@@ -3,14 +3,14 @@
 use std::io;
 
 use anyhow::Result;
+use drainprof_probe::{
+    bpf, kernel,
+    kernel::{Check, Class, LiveHost, ProgramStatistics},
+};
 
 use super::{
     args::{DoctorArgs, PlainFormat},
     options,
-};
-use crate::{
-    bpf,
-    kernel::{self, Check, Class, LiveHost, ProgramStatistics},
 };
 
 /// Says what this host allows.

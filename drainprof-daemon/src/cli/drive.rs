@@ -6,6 +6,13 @@ use std::{collections::HashSet, time::Duration};
 
 use anyhow::{Context as _, Result};
 use drainprof_common::event::{Event, EventKind};
+use drainprof_observe::{Ending, Observer, PathNumbers, Telling, names::Symbols, settle};
+use drainprof_report::{
+    self as report, Report, Verdict,
+    account::{History, Snapshot},
+    export::{Format, Interval as Between, Told, live},
+    filter::Filter,
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until},
@@ -21,13 +28,6 @@ use super::{
     options,
     output::{Output, clock},
     symbols,
-};
-use crate::{
-    account::{History, Snapshot},
-    export::{Format, Interval as Between, Told, live},
-    report::{self, Report, Verdict, filter::Filter},
-    symbolize::Symbols,
-    watch::{Ending, Observer, PathNumbers, Telling, settle},
 };
 
 /// How often the maps are looked at for room, however rarely anything is shown.

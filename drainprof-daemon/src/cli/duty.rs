@@ -2,10 +2,12 @@
 //!
 //! Talks on stderr when a window begins, and when the last of its probes is gone.
 
+use drainprof_observe::Resting;
+use drainprof_probe::bpf::Detaching;
+use drainprof_report::account::Duty;
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::drive::{Driver, Rings, Stage};
-use crate::{account::Duty, bpf::Detaching, watch::Resting};
 
 /// Probes on their way out; by default there are none.
 #[derive(Default)]

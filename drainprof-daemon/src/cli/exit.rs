@@ -2,18 +2,13 @@
 
 use std::process::ExitCode;
 
-use crate::{
-    bpf::BpfError,
-    calibrate::CalibrateError,
-    config::ConfigErrors,
-    launch::LaunchError,
-    node::Refusal,
-    plan::PlanError,
-    profile::{LibraryError, ProfileError},
-    serve::AskError,
-    target::TargetError,
-    watch::ObserveError,
+use drainprof_node::{Refusal, config::ConfigErrors, serve::AskError};
+use drainprof_observe::ObserveError;
+use drainprof_probe::{
+    bpf::BpfError, calibrate::CalibrateError, launch::LaunchError, plan::PlanError,
 };
+use drainprof_process::TargetError;
+use drainprof_profile::{LibraryError, ProfileError};
 
 /// The exit codes, as the documentation lists them.
 pub mod code {
@@ -74,8 +69,8 @@ pub(super) fn told(error: &anyhow::Error) -> ExitCode {
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
-            .downcast_ref::<crate::export::Error>()
-            .is_some_and(crate::export::Error::is_broken_pipe)
+            .downcast_ref::<drainprof_report::export::Error>()
+            .is_some_and(drainprof_report::export::Error::is_broken_pipe)
             || cause
                 .downcast_ref::<std::io::Error>()
                 .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)

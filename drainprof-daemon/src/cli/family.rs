@@ -7,12 +7,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use drainprof_observe::ObserveError;
+use drainprof_process::{self as target, Process, TargetError, printable};
 
 use super::{args::AttachArgs, drive::Driver};
-use crate::{
-    target::{self, Process, TargetError, printable},
-    watch::ObserveError,
-};
 
 /// How often the family is listed; each time those have come that were born since.
 const ROUNDS: usize = 50;

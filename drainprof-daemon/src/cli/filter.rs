@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use drainprof_report::filter::{Filter, Pattern, Wanted, Which};
 
 use super::args::duration;
-use crate::report::filter::{Filter, Pattern, Wanted, Which};
 
 /// Rows of each list of a live report, where nothing else is asked for.
 pub(super) const ROWS: usize = 20;

@@ -50,7 +50,8 @@ fn attach_args(GrowthArgs { view, no_stacks, mut attach }: GrowthArgs) -> Attach
     observe.growth |= view != View::Allocations;
     observe.growth_sums = no_stacks;
     observe.growth_alone = observe.profile.is_empty() && observe.level.is_none();
-    let is_picture = crate::export::format(&observe.format).is_some_and(|format| format.paths);
+    let is_picture =
+        drainprof_report::export::format(&observe.format).is_some_and(|format| format.paths);
     observe.weight = match view {
         View::Faults => WeightArg::Faults,
         View::Heap => WeightArg::Heap,

@@ -9,17 +9,17 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use drainprof_node::{
+    history as show, store,
+    store::{DEFAULT_PATH, History, Options, Who, Writer},
+};
+use drainprof_report::{Report, export::Format};
 
 use super::{
     args::{PlainFormat, duration},
     code,
     exit::Failure,
     output::Output,
-};
-use crate::{
-    export::{Format, history as show},
-    report::Report,
-    store::{self, DEFAULT_PATH, History, Options, Who, Writer},
 };
 
 /// Windows that are listed at most.

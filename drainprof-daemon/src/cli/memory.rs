@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use drainprof_process::memory::{self, MemoryReader};
+use drainprof_report::{account::Snapshot, growth::MemoryCourse};
 use tokio::time::{Duration, Instant};
-
-use crate::{
-    account::Snapshot,
-    growth::{self, MemoryCourse, MemoryReader},
-};
 
 /// The time between two looks, on average, seconds. Often, because many readings average out ups and downs.
 const PERIOD: f64 = 0.25;
@@ -46,7 +43,7 @@ impl Memories {
             self.courses.entry(target).or_default().add(seconds, &reading);
         }
         let period = PERIOD * (running.len() as f64 / OFTEN as f64).max(1.0);
-        self.due = Instant::now() + Duration::from_secs_f64(growth::next_look(self.looks, period));
+        self.due = Instant::now() + Duration::from_secs_f64(memory::next_look(self.looks, period));
         self.looks += 1;
     }
 

@@ -39,7 +39,6 @@ mod top;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-
 pub use exit::code;
 
 /// Runs the command that the arguments name, and says with which code to exit.

@@ -3,21 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use drainprof_observe::{Observer, ObserverOptions};
+use drainprof_probe::{
+    bpf::{GrowthOffsets, Offsets, SessionConfig, Sizes},
+    calibrate::{self, CalibrateOptions},
+    kernel::{self, HostView, LiveHost, Tracefs},
+};
+use drainprof_profile::{Level, Library};
+use drainprof_report::{self as report, export, export::Format};
 
 use super::{
     args::{CacheArgs, LevelArg, ObserveArgs, SizeArgs},
     exit::{Failure, code},
     filter::ROWS,
     output::require_no_terminal,
-};
-use crate::{
-    bpf::{GrowthOffsets, Offsets, SessionConfig, Sizes},
-    calibrate::{self, CalibrateOptions},
-    export::{self, Format},
-    kernel::{self, HostView, LiveHost, Tracefs},
-    profile::{Level, Library},
-    report,
-    watch::{Observer, ObserverOptions},
 };
 
 /// Says which capability is missing, before anything is tried.
@@ -104,7 +103,7 @@ pub(super) fn library(asked: &[String], own: &[PathBuf]) -> Result<(Library, Vec
             library
                 .iter()
                 .find(|profile| {
-                    matches!(&profile.source, crate::profile::Source::File(path) if path == Path::new(asked))
+                    matches!(&profile.source, drainprof_profile::Source::File(path) if path == Path::new(asked))
                 })
                 .map(|profile| profile.name.clone())
                 .with_context(|| format!("another file overrides the profile in {asked}"))

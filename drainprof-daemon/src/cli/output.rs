@@ -7,10 +7,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use drainprof_report::export::{Format, PinWeight, Style};
 use tracing_subscriber::{EnvFilter, fmt};
 
 use super::exit::{Failure, code};
-use crate::export::{Format, PinWeight, Style};
 
 /// Talk goes to stderr; `RUST_LOG` overrides what `-v` asks for.
 pub(super) fn init_talk(verbose: u8) {

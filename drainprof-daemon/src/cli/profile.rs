@@ -5,17 +5,15 @@
 use std::{fmt::Write as _, io::Write as _};
 
 use anyhow::{Context as _, Result};
+use drainprof_probe::plan::{AttachPlan, Member, PlanRow};
+use drainprof_process::{Process, elf::readable, printable};
+use drainprof_profile::{self as profile, Finding, Level, Source};
 
 use super::{
     args::{ProfileAction, ProfileArgs},
     code,
     exit::Failure,
     options, profile_check, profile_new,
-};
-use crate::{
-    plan::{AttachPlan, Finding, Member, PlanRow},
-    profile::{self, Level, Source},
-    target::{Process, elf::readable, printable},
 };
 
 /// Lists, shows and checks profiles.

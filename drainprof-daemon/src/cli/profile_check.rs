@@ -8,6 +8,16 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use drainprof_observe::{Observer, settle};
+use drainprof_probe::plan::AttachPlan;
+use drainprof_process::{Process, printable};
+use drainprof_profile::{self as profile, Finding, Level, Profile};
+use drainprof_report::{
+    Options, Report, Verdict,
+    account::History,
+    coverage::{Balance, Coverage, ProbeCoverage},
+    units,
+};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -18,18 +28,6 @@ use super::{
     exit::Failure,
     options,
     profile::{plans_json, print_plans},
-};
-use crate::{
-    account::History,
-    plan::{AttachPlan, Finding},
-    profile::{self, Level, Profile},
-    report::{
-        Options, Report, Verdict,
-        coverage::{Balance, Coverage, ProbeCoverage},
-        units,
-    },
-    target::{Process, printable},
-    watch::{Observer, settle},
 };
 
 /// The name and version of the JSON document.
@@ -164,7 +162,7 @@ async fn watch(
     observer: &mut Observer,
     process: &Process,
     time: Duration,
-) -> Result<crate::account::Snapshot> {
+) -> Result<drainprof_report::account::Snapshot> {
     let pid = process.pid;
     // Before anything is said: who is told that probes are in place may interrupt at once.
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
@@ -194,7 +192,7 @@ async fn watch(
     settle(|| observer.totals()).await;
     let snapshot = observer.snapshot();
     let halfway = history.middle(snapshot.observed()).cloned();
-    Ok(crate::account::Snapshot { halfway, ..snapshot })
+    Ok(drainprof_report::account::Snapshot { halfway, ..snapshot })
 }
 
 /// Writes what was seen.

@@ -9,12 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use drainprof_process::{CloneKind, DebugSearch, Elf, SymbolHit, SymbolKind, elf, printable};
+use drainprof_profile::draft::{self, Function, Request, Signature};
 
 use super::{code, exit::Failure};
-use crate::{
-    profile::draft::{self, Function, Request, Signature},
-    target::{CloneKind, DebugSearch, Elf, SymbolHit, SymbolKind, elf, printable},
-};
 
 /// Most functions that are looked at closely.
 const MAX_FUNCTIONS: usize = 20_000;

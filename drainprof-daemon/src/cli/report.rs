@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
+use drainprof_report::{self as report, Verdict, export, export::FORMATS};
 
 use super::{
     args::{WeightArg, format_names, ratio},
@@ -12,10 +13,6 @@ use super::{
     history::{self, StoreArgs},
     output::{Output, require_no_terminal},
     saved,
-};
-use crate::{
-    export::{self, FORMATS},
-    report::{self, Verdict},
 };
 
 /// Formats of which several in a row can be read again.

@@ -3,6 +3,9 @@
 use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
 use anyhow::{Context as _, Result};
+use drainprof_observe::ObserveError;
+use drainprof_probe::launch::{Disposition, Handle, Launch, LaunchEvent, LaunchOptions};
+use drainprof_report::Verdict;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc::Receiver,
@@ -13,11 +16,6 @@ use super::{
     code,
     drive::{Driver, Happening, block_on},
     exit::Failure,
-};
-use crate::{
-    launch::{Disposition, Handle, Launch, LaunchEvent, LaunchOptions},
-    report::Verdict,
-    watch::ObserveError,
 };
 
 /// Starts a command under observation.

@@ -7,15 +7,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use drainprof_report::{self as report, Report, export::shown, stored, stored::MOST_BYTES};
 
 use super::exit::{Failure, code};
-use crate::{
-    export::shown,
-    report::{
-        self, Report,
-        stored::{self, MOST_BYTES},
-    },
-};
 
 /// Characters of a sentence on stderr.
 const SENTENCE: usize = 300;

@@ -6,14 +6,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use drainprof_observe::{
+    Observer,
+    names::{SymbolOptions, Symbols},
+};
+use drainprof_process::symbolize;
+use drainprof_report::account::Snapshot;
 use tokio::time::Instant;
 
 use super::{args::ObserveArgs, code};
-use crate::{
-    account::Snapshot,
-    symbolize::{self, SymbolOptions, Symbols},
-    watch::Observer,
-};
 
 /// How long the final report waits for names that are still looked for.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -1,7 +1,7 @@
 //! Ages of granules in a few classes: of those that were closed their whole lives, of those that are open or retained
 //! now how old they are.
 
-use crate::report::Allocator;
+use drainprof_report::Allocator;
 
 /// Upper ends of the classes in seconds, and their names. What is older is in the last class.
 const CLASSES: [(f64, &str); 9] = [
@@ -60,11 +60,10 @@ pub(super) fn ages(allocator: &Allocator) -> Vec<Class> {
 
 #[cfg(test)]
 mod tests {
+    use drainprof_report::Bucket;
+
     use super::*;
-    use crate::{
-        report::Bucket,
-        ui::samples::{allocator, open, pinned},
-    };
+    use crate::ui::samples::{allocator, open, pinned};
 
     /// Every granule is in exactly one class; what has no known age is in a class of its own.
     #[test]

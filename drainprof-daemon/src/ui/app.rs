@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use drainprof_node::{Answer, NodeState, Outcome, Refusal, Request, WindowRecord};
+use drainprof_report::{export::shown, units};
+
 use super::{
     detail,
     keys::{HELP, Key},
     page::{Page, Text},
     rows::{self, Rates, Row, RowKey},
     sort::Sort,
-};
-use crate::{
-    export::shown,
-    node::{Answer, NodeState, Outcome, Refusal, Request, WindowRecord},
-    report::units,
 };
 
 /// Longest filter.

@@ -2,15 +2,13 @@
 
 use std::fmt::Write as _;
 
+use drainprof_node::{Alert, AlertState, Outcome, WindowRecord};
+use drainprof_report::{Allocator, Frame, Growth, PinClass, Site, Weight, export::shown, units};
+
 use super::{
     ages::ages,
     numbers::{self, UNKNOWN, or_unknown},
     rows::Row,
-};
-use crate::{
-    export::shown,
-    node::{Alert, AlertState, Outcome, WindowRecord},
-    report::{Allocator, Frame, Growth, PinClass, Site, Weight, units},
 };
 
 /// Call paths that are listed; the report has more.
@@ -125,7 +123,7 @@ fn process(row: &Row<'_>, out: &mut Lines) {
     if !named.is_empty() {
         out.sentence(Tone::Plain, &named.join("  "));
     }
-    let level = target.level.map_or("off", crate::profile::Level::name);
+    let level = target.level.map_or("off", drainprof_profile::Level::name);
     out.sentence(Tone::Plain, &format!("level {level}: {}", shown(&target.reason, 2 * NAME)));
     let cost = &target.cost;
     let (ratio, hits) = (or_unknown(cost.cpu_ratio, units::percent), cost.hits);

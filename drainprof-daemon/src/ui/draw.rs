@@ -5,6 +5,8 @@ mod windows;
 
 use std::fmt::Write as _;
 
+use drainprof_node::{NodeState, Outcome, WindowRecord};
+use drainprof_report::{export::shown, health::Health, units};
 use ratatui::{
     Frame,
     layout::Rect,
@@ -20,12 +22,6 @@ use super::{
     numbers,
     page::Page,
     rows::Row,
-};
-use crate::{
-    export::shown,
-    health::Health,
-    node::{NodeState, Outcome, WindowRecord},
-    report::units,
 };
 
 impl App {

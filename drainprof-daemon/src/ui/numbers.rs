@@ -52,7 +52,7 @@ pub(super) fn share(share: f64) -> String {
 
 /// A DSR in six columns.
 pub(super) fn dsr(value: f64) -> String {
-    crate::report::units::dsr(Some(value))
+    drainprof_report::units::dsr(Some(value))
 }
 
 /// `count` with the unit that leaves fewer than 1000 of it; whole in the smallest unit.

@@ -1,10 +1,8 @@
 //! The pages, one above the other: the table of processes is the lowest.
 
+use drainprof_report::{Report, export, export::Style};
+
 use super::rows::RowKey;
-use crate::{
-    export::{self, Style},
-    report::Report,
-};
 
 /// What is on the screen.
 #[derive(Debug)]

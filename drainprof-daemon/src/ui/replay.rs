@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use drainprof_node::{Answer, NodeState, Refusal, Request, SCHEMA};
+
 use super::source::{Source, SourceError};
-use crate::node::{Answer, NodeState, Refusal, Request, SCHEMA};
 
 /// Longest line that is read.
 const LINE: u64 = 64 << 20;

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    node::{Alert, AlertState, NodeState, NodeTarget},
-    profile::Level,
-    report::{Allocator, Kind},
-};
+use drainprof_node::{Alert, AlertState, NodeState, NodeTarget};
+use drainprof_profile::Level;
+use drainprof_report::{Allocator, Kind};
 
 /// What a row is about, in all states that it is in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    growth::{MemoryReading, Pressure, Waiting},
-    node::{Alert, AlertState, Labels, NodeState, NodeTarget, Outcome, SCHEMA, WindowRecord},
-    profile::Level,
-    report::{
-        Allocator, Bucket, Cost, Finding, Frame, Granules, Growth, Kind, Lifetimes, OpenGranule,
-        Overdue, PathEnd, PinClass, PinnedGranule, Pins, Report, Retention, SelfUse, Site,
-        SiteFrame, Tool, Weight,
-    },
+use drainprof_node::{
+    Alert, AlertState, Labels, NodeState, NodeTarget, Outcome, SCHEMA, WindowRecord,
+};
+use drainprof_process::memory::{MemoryReading, Pressure, Waiting};
+use drainprof_profile::Level;
+use drainprof_report::{
+    Allocator, Bucket, Cost, Finding, Frame, Granules, Growth, Kind, Lifetimes, OpenGranule,
+    Overdue, PathEnd, PinClass, PinnedGranule, Pins, Report, Retention, SelfUse, Site, SiteFrame,
+    Tool, Weight,
 };
 
 /// When the first state is taken.

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::node::{Answer, NodeState, Refusal, Request};
+use drainprof_node::{Answer, NodeState, Refusal, Request};
 
 /// Something that tells how a node is, and can be asked.
 pub trait Source {

@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{
-    growth::{MemoryReading, Pressure},
-    node::{Labels, NodeState, NodeTarget, SCHEMA, WindowRecord},
-    profile::Level,
-    report::{Report, Target},
-};
+use drainprof_node::{Labels, NodeState, NodeTarget, SCHEMA, WindowRecord};
+use drainprof_process::memory::{MemoryReading, Pressure};
+use drainprof_profile::Level;
+use drainprof_report::{Report, Target};
 
 /// How far back growth is looked for, seconds.
 const COURSE: f64 = 300.0;
@@ -177,11 +175,10 @@ fn placed(target: &Target) -> Option<Level> {
 
 #[cfg(test)]
 mod tests {
+    use drainprof_report::Ended;
+
     use super::*;
-    use crate::{
-        report::Ended,
-        ui::samples::{allocator, report},
-    };
+    use crate::ui::samples::{allocator, report};
 
     /// A report of one process after so many seconds.
     fn after(seconds: f64) -> Report {

@@ -1,5 +1,7 @@
 //! The app as its user sees it: pictures after keys and states.
 
+use drainprof_node::{Answer, NodeState, Outcome, Refusal, Request};
+use drainprof_report::{Allocator, Retention};
 use proptest::prelude::*;
 use ratatui::{Terminal, backend::TestBackend};
 
@@ -7,10 +9,6 @@ use super::{
     app::{Action, App, Look},
     keys::Key,
     samples::{self, allocator, later, report, state, target},
-};
-use crate::{
-    node::{Answer, NodeState, Outcome, Refusal, Request},
-    report::{Allocator, Retention},
 };
 
 fn app() -> App {

@@ -29,17 +29,18 @@ use drainprof_common::{
     spec::{Kind, flags, value},
 };
 
-pub(crate) use self::describe::{label, reparent};
-pub(crate) use self::hold::release;
-pub(crate) use self::hold::take_off;
-pub(crate) use self::implicit::{granule_leave, is_apart};
-pub(crate) use self::moves::granule_moves;
-pub(crate) use self::nest::is_over;
-pub(crate) use self::sample::misses;
 use self::{
     close::{granule_close, granule_reset},
     hold::{granule_hold, granule_take_off_id},
     open::granule_begin,
+};
+pub(crate) use self::{
+    describe::{label, reparent},
+    hold::{release, take_off},
+    implicit::{granule_leave, is_apart},
+    moves::granule_moves,
+    nest::is_over,
+    sample::misses,
 };
 use crate::{
     calls,

@@ -14,7 +14,11 @@ use drainprof_common::{
 };
 
 use super::slots;
-use crate::{atomic, config, histogram, hit::Hit, hit::now, series};
+use crate::{
+    atomic, config, histogram,
+    hit::{Hit, now},
+    series,
+};
 
 /// An open of an id whose slot just goes on; `false`: nothing was done.
 #[inline(always)]

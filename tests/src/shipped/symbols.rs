@@ -3,10 +3,8 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use drainprof::{
-    profile::{Address, Library, Profile, Source, built_in_text},
-    target::{DebugSearch, Elf},
-};
+use drainprof_process::{DebugSearch, Elf};
+use drainprof_profile::{Address, Library, Profile, Source, built_in_text};
 use globset::Glob;
 
 use super::Row;

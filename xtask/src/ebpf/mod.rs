@@ -1,6 +1,6 @@
 //! `cargo xtask build-ebpf`: the kernel side, from its sources to the object file that is committed.
 //!
-//! The object lies in `drainprof-daemon/ebpf/` beside a digest of the sources it was made from, so that
+//! The object lies in `crates/probe/ebpf/` beside a digest of the sources it was made from, so that
 //! users need neither nightly nor bpf-linker, and a stale object is noticed without building one; and beside a
 //! table of its programs' sizes, so that a change shows what it costs. Called by `test --fresh-ebpf` and `ci`
 //! as well.
@@ -61,7 +61,7 @@ pub(crate) fn setup(root: &Path) -> Result<()> {
 }
 
 fn object_path(root: &Path) -> PathBuf {
-    root.join("drainprof-daemon/ebpf/drainprof.bpf.o")
+    root.join("crates/probe/ebpf/drainprof.bpf.o")
 }
 
 fn digest_path(root: &Path) -> PathBuf {
@@ -85,7 +85,7 @@ fn statistics(root: &Path) -> Result<Statistics> {
 pub(crate) fn check(root: &Path) -> Result<()> {
     work::step("build-ebpf: compare the committed digest with the sources");
     let path = digest_path(root);
-    let advice = "run `cargo xtask build-ebpf` and commit drainprof-daemon/ebpf/";
+    let advice = "run `cargo xtask build-ebpf` and commit crates/probe/ebpf/";
     let committed = std::fs::read_to_string(&path)
         .with_context(|| format!("read {}; {advice}", path.display()))?;
     let fresh = digest::of_sources(root)?;

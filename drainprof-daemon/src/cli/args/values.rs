@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-
-use crate::{
+use drainprof_probe::plan::Sites;
+use drainprof_profile::Level;
+use drainprof_report::{
     account::Duty,
     export::{FORMATS, PinWeight},
-    plan::Sites,
-    profile::Level,
 };
 
 /// Formats of commands that write a table of their own.

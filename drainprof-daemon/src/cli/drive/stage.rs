@@ -3,14 +3,11 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context as _, Result};
+use drainprof_observe::{Observer, Resting};
+use drainprof_probe::bpf::Session;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     time::{Instant, sleep_until},
-};
-
-use crate::{
-    bpf::Session,
-    watch::{Observer, Resting},
 };
 
 /// Whether it is looked at the targets now.

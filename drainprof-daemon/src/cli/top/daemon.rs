@@ -6,11 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    node::{Answer, NodeState, Refusal, Request},
+use drainprof_node::{
+    Answer, NodeState, Refusal, Request,
     serve::{AskError, Client},
-    ui::{Source, SourceError},
 };
+
+use crate::ui::{Source, SourceError};
 
 /// How long an answer is waited for. A daemon answers from memory; the screen stands still meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);

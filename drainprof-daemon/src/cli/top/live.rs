@@ -7,25 +7,25 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use drainprof_node::{Answer, NodeState, Outcome, Refusal, Request, WindowRecord};
+use drainprof_observe::{Observer, names::Symbols, settle};
+use drainprof_process::{Process, memory::MemoryReader, printable};
+use drainprof_report::{
+    self as report, Report,
+    account::{History, Snapshot},
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
-    account::{History, Snapshot},
     cli::{
         args::{LevelArg, ObserveArgs},
         drive::{SLACK, block_on, take},
         options, symbols,
     },
-    growth::MemoryReader,
-    node::{Answer, NodeState, Outcome, Refusal, Request, WindowRecord},
-    report::{self, Report},
-    symbolize::Symbols,
-    target::{Process, printable},
     ui::{
         Source, SourceError,
         standalone::{Beside, Courses, state_of},
     },
-    watch::{Observer, settle},
 };
 
 /// How often the maps are looked at for room, and ends of processes are looked for.

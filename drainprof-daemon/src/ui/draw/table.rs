@@ -1,5 +1,8 @@
 //! The table of processes and their allocators.
 
+use drainprof_node::AlertState;
+use drainprof_profile::Level;
+use drainprof_report::export::shown;
 use ratatui::{
     Frame,
     layout::{Constraint, Rect},
@@ -8,17 +11,7 @@ use ratatui::{
     widgets::{Cell, Paragraph, Row as TableRow, Table},
 };
 
-use crate::{
-    export::shown,
-    node::AlertState,
-    profile::Level,
-    ui::{
-        app::App,
-        numbers::{self, or_unknown},
-        rows::Row,
-        sort::Sort,
-    },
-};
+use crate::ui::{app::App, numbers, numbers::or_unknown, rows::Row, sort::Sort};
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

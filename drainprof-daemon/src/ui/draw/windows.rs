@@ -1,5 +1,7 @@
 //! The list of diagnostic windows.
 
+use drainprof_node::{Outcome, WindowRecord};
+use drainprof_report::{export::shown, units};
 use ratatui::{
     Frame,
     layout::Rect,
@@ -8,12 +10,7 @@ use ratatui::{
     widgets::Paragraph,
 };
 
-use crate::{
-    export::shown,
-    node::{Outcome, WindowRecord},
-    report::units,
-    ui::{app::App, detail},
-};
+use crate::ui::{app::App, detail};
 
 /// Columns of the bar of progress.
 const BAR: usize = 10;

@@ -1,0 +1,392 @@
+//! Who is on this machine: processes that have come, that execute another program, that have mapped more, or gone.
+//!
+//! A look costs one directory listing, which tells who has come and gone, and that a number has another owner. The rest
+//! costs a system call or more for each process, so it is done as often as it is likely to tell something, a few
+//! processes at a time:
+//!
+//! - Which program it executes: at every look while it is young, because that is when programs are executed, and then
+//!   each [`LINK_AGAIN`].
+//! - Which files it executes code from: each [`AGAIN`]. Where the size of all mappings is what it was, they are taken to
+//!   be the same, but not more than [`TRUSTED`] times in a row; where the files are the same, nothing else is looked at.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fmt::Write as _,
+    fs::File,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    mem::MaybeUninit,
+    os::unix::fs::MetadataExt as _,
+    time::Duration,
+};
+
+use drainprof_process::{
+    Process, TargetError, executed_files, incarnations, mapped_objects, mapped_pages, started_at,
+};
+use rustix::fs::readlinkat_raw;
+
+/// How long it takes until a process's mappings are looked at again.
+pub(super) const AGAIN: Duration = Duration::from_secs(30);
+/// How long it takes until it is asked again which program a process executes that is not young any more.
+const LINK_AGAIN: Duration = Duration::from_secs(10);
+/// So long is a process young after it was met.
+const YOUNG: Duration = Duration::from_secs(60);
+/// How many times in a row the size of the mappings is believed.
+const TRUSTED: u32 = 9;
+/// `PATH_MAX`, and what the kernel adds to the name of a file that is gone.
+const LONGEST_LINK: usize = 4096 + 16;
+
+/// What has changed about a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It was not there at the last look, or executes another program now; with the fingerprint of what it is made
+    /// of: processes with the same one are alike to all profiles.
+    Came(Process, u64),
+    /// It has mapped other objects than before.
+    Mapped(Process, u64),
+    /// It is no longer there.
+    Gone(u32),
+}
+
+/// What was seen of a process.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// What its link to its executable says; `None`: nobody's program, such as a kernel thread.
+    exe: Option<Box<[u8]>>,
+    /// A thread of the kernel, which executes a program within a moment of its birth or never.
+    of_kernel: bool,
+    start_time: u64,
+    /// The inode of its directory in `/proc`.
+    inode: u64,
+    /// What it is made of.
+    objects: u64,
+    /// The files that it executes code from, as they are told at the least cost.
+    files: Option<u64>,
+    /// How many pages it has mapped.
+    pages: Option<(u64, u64)>,
+    /// How many times in a row it was taken to be the same for that.
+    trusted: u32,
+    /// When it was met.
+    met: Duration,
+    /// When its link was read last.
+    linked: Duration,
+    /// When its mappings were looked at last.
+    looked: Duration,
+    /// The look at which it was listed last.
+    listed: u64,
+}
+
+/// The processes that are known.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    seen: BTreeMap<u32, Seen>,
+    links: Links,
+    looks: u64,
+}
+
+impl Arrivals {
+    /// Looks at all processes; `now` is a time since any fixed moment. Fails only where `/proc` cannot be listed.
+    pub(super) fn look(&mut self, now: Duration) -> std::io::Result<Vec<Change>> {
+        let listed = incarnations()?;
+        self.looks += 1;
+        let mut changes = Vec::new();
+        for process in listed {
+            self.look_at(process, now, &mut changes)?;
+        }
+        self.forget_unlisted(&mut changes);
+        Ok(changes)
+    }
+
+    /// Looks at one process that is listed.
+    fn look_at(
+        &mut self,
+        (pid, inode): (u32, u64),
+        now: Duration,
+        changes: &mut Vec<Change>,
+    ) -> std::io::Result<()> {
+        let listed = self.looks;
+        let seen = match self.seen.entry(pid) {
+            Entry::Vacant(unknown) => {
+                let exe = self.links.exe(pid)?.map(Box::from);
+                let (seen, change) = meet(pid, exe, now);
+                changes.extend(change);
+                if let Some(seen) = seen {
+                    unknown.insert(Seen { inode, listed, ..seen });
+                }
+                return Ok(());
+            }
+            Entry::Occupied(known) => known.into_mut(),
+        };
+        let since = |then: Duration| now.saturating_sub(then);
+        let is_same = seen.inode == inode;
+        let is_due = !is_same || since(seen.looked) >= AGAIN;
+        let is_young = since(seen.met) < YOUNG && !seen.of_kernel;
+        let reads_link =
+            is_due || is_young || (since(seen.linked) >= LINK_AGAIN && !seen.of_kernel);
+        if !reads_link {
+            seen.listed = listed;
+            return Ok(());
+        }
+        seen.linked = now;
+        let exe = self.links.exe(pid)?;
+        if seen.exe.as_deref() != exe {
+            let (met, change) = meet(pid, exe.map(Box::from), now);
+            changes.extend(change);
+            // One that has gone since it was listed is not listed any more.
+            if let Some(met) = met {
+                *seen = Seen { inode, listed, ..met };
+            }
+            return Ok(());
+        }
+        seen.listed = listed;
+        if is_due {
+            seen.looked = now;
+            seen.inode = inode;
+            if exe.is_some() {
+                changes.extend(again(pid, seen, is_same));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets those that the last look did not find.
+    fn forget_unlisted(&mut self, changes: &mut Vec<Change>) {
+        self.seen.retain(|pid, seen| {
+            let is_there = seen.listed == self.looks;
+            if !is_there {
+                changes.push(Change::Gone(*pid));
+            }
+            is_there
+        });
+    }
+
+    /// Whether none was seen yet.
+    #[must_use]
+    pub(super) fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+}
+
+/// Reads what is read most, without a path that begins at the root, or memory, of its own for each process.
+#[derive(Debug, Default)]
+struct Links {
+    proc: Option<File>,
+    path: String,
+    link: Vec<MaybeUninit<u8>>,
+}
+
+impl Links {
+    /// What the link to a process's executable says; `None` where it has none, or is gone. Fails only where `/proc`
+    /// cannot be opened.
+    fn exe(&mut self, pid: u32) -> std::io::Result<Option<&[u8]>> {
+        let proc = match &mut self.proc {
+            Some(proc) => proc,
+            none => none.insert(File::open("/proc")?),
+        };
+        self.path.clear();
+        // Into a string, which takes all.
+        let _ = write!(self.path, "{pid}/exe");
+        self.link.resize(LONGEST_LINK, MaybeUninit::uninit());
+        let read = readlinkat_raw(proc, self.path.as_str(), &mut self.link[..]);
+        Ok(read.ok().map(|(link, _)| &*link))
+    }
+}
+
+/// Looks at one process for the first time, or as if it were; no more is known of it where it has gone.
+fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Option<Change>) {
+    let unknown = Seen {
+        exe,
+        of_kernel: false,
+        start_time: 0,
+        inode: 0,
+        objects: 0,
+        files: None,
+        pages: None,
+        trusted: 0,
+        met: now,
+        linked: now,
+        looked: now,
+        listed: 0,
+    };
+    match Process::open(pid) {
+        Ok(process) => {
+            // What says least first: what is mapped meanwhile is found to be new later.
+            let pages = mapped_pages(pid);
+            let files = executed_files(pid).ok();
+            let objects = objects(&process);
+            let start_time = process.start_time;
+            // Spread over the time, so that those that were there at the start are not all due at once.
+            let part = f64::from(pid % 16) / 16.0;
+            let looked = now.saturating_sub(AGAIN.mul_f64(part));
+            let linked = now.saturating_sub(LINK_AGAIN.mul_f64(part));
+            let seen = Seen { start_time, objects, files, pages, linked, looked, ..unknown };
+            (Some(seen), Some(Change::Came(process, objects)))
+        }
+        Err(TargetError::NoSuchProcess { .. } | TargetError::Ended { .. }) => (None, None),
+        // What cannot be a target now can become one only by executing a program.
+        Err(error) => {
+            let of_kernel = matches!(error, TargetError::KernelThread { .. });
+            (Some(Seen { of_kernel, ..unknown }), None)
+        }
+    }
+}
+
+/// Looks at a process again that still executes the same program; `is_same`: it is surely no other process.
+fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
+    let pages = mapped_pages(pid);
+    if is_same && pages.is_some() && pages == seen.pages && seen.trusted < TRUSTED {
+        seen.trusted += 1;
+        return None;
+    }
+    (seen.pages, seen.trusted) = (pages, 0);
+    let files = executed_files(pid).ok();
+    if files.is_some() && files == seen.files && started_at(pid) == Some(seen.start_time) {
+        return None;
+    }
+    let process = Process::open(pid).ok()?;
+    let objects = objects(&process);
+    let start_time = process.start_time;
+    let is_same = start_time == seen.start_time;
+    let has_mapped = objects != seen.objects;
+    (seen.start_time, seen.objects, seen.files) = (start_time, objects, files);
+    match (is_same, has_mapped) {
+        (false, _) => Some(Change::Came(process, objects)),
+        (true, true) => Some(Change::Mapped(process, objects)),
+        (true, false) => None,
+    }
+}
+
+/// A number for a process's executable, root directory, and the set of objects that it has mapped; 0 where that cannot
+/// be told.
+fn objects(process: &Process) -> u64 {
+    let Ok(objects) = mapped_objects(process.pid) else { return 0 };
+    let mut inodes: Vec<(u64, u64)> = objects.into_iter().map(|object| object.inode).collect();
+    inodes.sort_unstable();
+    inodes.dedup();
+    let root = std::fs::metadata(process.root()).map(|root| (root.dev(), root.ino())).ok();
+    let mut hasher = DefaultHasher::new();
+    (&process.exe, root, inodes).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use drainprof_process::testing::Waiting;
+
+    use super::*;
+
+    fn came(changes: &[Change], pid: u32) -> bool {
+        changes
+            .iter()
+            .any(|change| matches!(change, Change::Came(process, _) if process.pid == pid))
+    }
+
+    /// A process is told once when it comes and once when it goes; in between it is quiet.
+    #[test]
+    fn one_process() {
+        let mut arrivals = Arrivals::default();
+        assert!(arrivals.is_empty());
+        let cat = Waiting::start(std::path::Path::new("/bin/cat"));
+        let pid = cat.pid();
+        assert!(came(&arrivals.look(Duration::from_secs(1)).unwrap(), pid));
+        let quiet = arrivals.look(Duration::from_secs(2)).unwrap();
+        assert!(!came(&quiet, pid) && !quiet.contains(&Change::Gone(pid)), "{quiet:?}");
+        // Looked at again, it has not changed.
+        let later = arrivals.look(AGAIN * 3).unwrap();
+        assert!(!came(&later, pid), "{later:?}");
+        assert!(!arrivals.is_empty());
+        drop(cat);
+        let gone = arrivals.look(AGAIN * 3 + Duration::from_secs(1)).unwrap();
+        assert!(gone.contains(&Change::Gone(pid)), "{gone:?}");
+    }
+
+    /// A number that was given to another process, or another program in the same process, is a newcomer.
+    #[test]
+    fn another_program() {
+        let cat = Waiting::start(std::path::Path::new("/bin/cat"));
+        let pid = cat.pid();
+        let mut arrivals = Arrivals::default();
+        arrivals.look(Duration::from_secs(1)).unwrap();
+        let other = Seen { exe: Some(Box::from(*b"/bin/other")), ..arrivals.seen[&pid].clone() };
+        arrivals.seen.insert(pid, other);
+        assert!(came(&arrivals.look(Duration::from_secs(2)).unwrap(), pid));
+        let older = Seen { start_time: 1, inode: 1, ..arrivals.seen[&pid].clone() };
+        arrivals.seen.insert(pid, older);
+        assert!(came(&arrivals.look(Duration::from_secs(3)).unwrap(), pid));
+        let fewer = Seen { objects: 1, files: Some(1), pages: None, ..arrivals.seen[&pid].clone() };
+        arrivals.seen.insert(pid, fewer);
+        let changes = arrivals.look(AGAIN * 4).unwrap();
+        let mapped =
+            |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
+        assert!(changes.iter().any(mapped), "{changes:?}");
+        // While the files are the same, nobody asks what else it is made of.
+        let alike = Seen { objects: 1, pages: None, ..arrivals.seen[&pid].clone() };
+        arrivals.seen.insert(pid, alike);
+        let changes = arrivals.look(AGAIN * 6).unwrap();
+        assert!(!changes.iter().any(mapped) && !came(&changes, pid), "{changes:?}");
+    }
+
+    /// A library that takes the place of another of the same size is found, if late.
+    #[test]
+    fn sizes_are_not_trusted_for_ever() {
+        let cat = Waiting::start(std::path::Path::new("/bin/cat"));
+        let pid = cat.pid();
+        let mut arrivals = Arrivals::default();
+        arrivals.look(Duration::ZERO).unwrap();
+        let other = Seen { objects: 1, files: Some(1), ..arrivals.seen[&pid].clone() };
+        arrivals.seen.insert(pid, other);
+        let mapped =
+            |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
+        let found = (1..=TRUSTED + 1).find(|look| {
+            let changes = arrivals.look(AGAIN * *look).unwrap();
+            changes.iter().any(mapped)
+        });
+        assert_eq!(found, Some(TRUSTED + 1));
+    }
+
+    /// Whoever is not young any more is asked less often which program it executes, unless it may be another process.
+    #[test]
+    fn old_processes() {
+        let cat = Waiting::start(std::path::Path::new("/bin/cat"));
+        let pid = cat.pid();
+        let mut arrivals = Arrivals::default();
+        let now = YOUNG * 10;
+        arrivals.look(now).unwrap();
+        let known = arrivals.seen[&pid].clone();
+        let other = |met, linked, inode| Seen {
+            exe: Some(Box::from(*b"/bin/other")),
+            met,
+            linked,
+            looked: now,
+            inode,
+            ..known.clone()
+        };
+        let later = now + Duration::from_secs(2);
+        for (seen, finds) in [
+            (other(now, now, known.inode), true),
+            (other(Duration::ZERO, now, known.inode), false),
+            (other(Duration::ZERO, now, known.inode + 1), true),
+            (other(Duration::ZERO, later.saturating_sub(LINK_AGAIN), known.inode), true),
+        ] {
+            arrivals.seen.insert(pid, seen.clone());
+            assert_eq!(came(&arrivals.look(later).unwrap(), pid), finds, "{seen:?}");
+        }
+    }
+
+    /// Whoever goes between the listing and the look at it is told as gone like all others.
+    #[test]
+    fn gone_meanwhile() {
+        let mut cat = Waiting::start(std::path::Path::new("/bin/cat"));
+        let pid = cat.pid();
+        let mut arrivals = Arrivals::default();
+        arrivals.look(Duration::from_secs(1)).unwrap();
+        let inode = arrivals.seen[&pid].inode;
+        cat.0.kill().unwrap();
+        cat.0.wait().unwrap();
+        let mut changes = Vec::new();
+        arrivals.looks += 1;
+        arrivals.look_at((pid, inode), Duration::from_secs(2), &mut changes).unwrap();
+        arrivals.forget_unlisted(&mut changes);
+        assert!(changes.contains(&Change::Gone(pid)), "{changes:?}");
+        assert!(arrivals.is_empty());
+    }
+}

@@ -1,0 +1,241 @@
+//! The kernel sides of the processes that are observed: one for all that are looked at equally deep, as long as it has
+//! room for newcomers.
+//!
+//! Some tables of a kernel side never give an entry back. So it takes newcomers only until they are three quarters
+//! full; then a new one is loaded for these, and the old one goes with the last of its processes.
+
+use std::collections::BTreeSet;
+
+use drainprof_observe::{ObserveError, Observer, ObserverOptions};
+use drainprof_probe::bpf::{Detaching, Leftover, SessionConfig};
+use drainprof_process::Process;
+use drainprof_profile::{Level, Library};
+use drainprof_report::account::Snapshot;
+
+/// How far a kernel side may be worn and still take newcomers.
+const WORN: f64 = 0.75;
+
+/// One kernel side.
+pub(super) struct Kernel {
+    /// Its number; never used again.
+    pub(super) id: u64,
+    /// How deep it looks.
+    pub(super) level: Level,
+    /// What sees.
+    pub(super) observer: Observer,
+    /// Whether it takes no newcomers: it knows other profiles than are in force, or a process is to be observed anew whose
+    /// probes are on their way out.
+    stale: bool,
+}
+
+/// All of them.
+pub(super) struct Pool {
+    config: SessionConfig,
+    library: Library,
+    options: ObserverOptions,
+    kernels: Vec<Kernel>,
+    next: u64,
+    leftover: Leftover,
+    detaching: Vec<Detaching>,
+    /// Processes whose probes are on their way out of a kernel side: there, they would count twice now.
+    leaving: BTreeSet<(u64, u32)>,
+}
+
+impl Pool {
+    /// No kernel side yet. `options.level` does not matter.
+    #[must_use]
+    pub(super) fn new(config: SessionConfig, library: Library, options: ObserverOptions) -> Self {
+        Self {
+            config,
+            library,
+            options,
+            kernels: Vec::new(),
+            next: 1,
+            leftover: Leftover::default(),
+            detaching: Vec::new(),
+            leaving: BTreeSet::new(),
+        }
+    }
+
+    /// The kernel sides, oldest first.
+    #[must_use]
+    pub(super) fn kernels(&self) -> &[Kernel] {
+        &self.kernels
+    }
+
+    /// The kernel sides, oldest first.
+    pub(super) fn kernels_mut(&mut self) -> &mut [Kernel] {
+        &mut self.kernels
+    }
+
+    /// Loads a kernel side for a level where there is none with room. Returns its number.
+    pub(super) fn prepare(&mut self, level: Level) -> Result<u64, ObserveError> {
+        let has_room = |kernel: &&Kernel| {
+            kernel.level == level && !kernel.stale && kernel.observer.wear() < WORN
+        };
+        if let Some(kernel) = self.kernels.iter().rev().find(has_room) {
+            return Ok(kernel.id);
+        }
+        let options = ObserverOptions { level: Some(level), ..self.options.clone() };
+        let observer = Observer::new(&self.config, self.library.clone(), options)?;
+        let id = self.next;
+        self.next += 1;
+        self.kernels.push(Kernel { id, level, observer, stale: false });
+        Ok(id)
+    }
+
+    /// Other profiles are in force for newcomers from now on.
+    pub(super) fn renew(&mut self, library: Library, profiles: Vec<String>) {
+        self.library = library;
+        self.options.profiles = profiles;
+        for kernel in &mut self.kernels {
+            kernel.stale = true;
+        }
+    }
+
+    /// Whether other profiles are in force than those of `library`.
+    #[must_use]
+    pub(super) fn library_differs(&self, library: &Library) -> bool {
+        let texts = |library: &Library| -> Vec<String> {
+            library.iter().map(|profile| format!("{profile:?}")).collect()
+        };
+        texts(&self.library) != texts(library)
+    }
+
+    /// Whether something has ended that was not told yet.
+    #[must_use]
+    pub(super) fn has_ended(&self) -> bool {
+        self.kernels.iter().any(|kernel| kernel.observer.has_ended())
+    }
+
+    /// Has a process observed: its probes are in place and count when this returns.
+    pub(super) fn add(&mut self, pid: u32, level: Level) -> Result<(), ObserveError> {
+        let mut id = self.prepare(level)?;
+        if self.leaving.contains(&(id, pid)) {
+            if let Some(kernel) = self.kernels.iter_mut().find(|kernel| kernel.id == id) {
+                kernel.stale = true;
+            }
+            id = self.prepare(level)?;
+        }
+        match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
+            Some(kernel) => kernel.observer.add(pid, false),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a profile can look at a process at a level; attaches nothing.
+    pub(super) fn fits(&mut self, process: &Process, level: Level) -> Result<(), ObserveError> {
+        let id = self.prepare(level)?;
+        match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
+            Some(kernel) => kernel.observer.plan(process).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a process is observed.
+    #[must_use]
+    pub(super) fn is_observing(&self, pid: u32) -> bool {
+        self.kernels.iter().any(|kernel| kernel.observer.running().contains(&pid))
+    }
+
+    /// Whether a process has more to be probed than is: it has mapped more since.
+    pub(super) fn lacks_probes(&mut self, pid: u32) -> bool {
+        let kernel =
+            self.kernels.iter_mut().find(|kernel| kernel.observer.running().contains(&pid));
+        kernel.is_some_and(|kernel| kernel.observer.lacks_probes(pid))
+    }
+
+    /// Stops counting in a process that runs on.
+    pub(super) fn release(&mut self, pid: u32) {
+        for kernel in &mut self.kernels {
+            kernel.observer.release(pid);
+        }
+    }
+
+    /// A process has ended.
+    pub(super) fn ended(&mut self, pid: u32) {
+        for kernel in &mut self.kernels {
+            kernel.observer.ended(pid, None);
+        }
+    }
+
+    /// Gives back what was read of files: it is needed only while newcomers are looked at.
+    pub(super) fn forget_files(&mut self) {
+        let mut had_any = false;
+        for kernel in &mut self.kernels {
+            had_any |= kernel.observer.forget_files();
+        }
+        // Most newcomers are of a kind that is known, and no file was read for them.
+        if !had_any {
+            return;
+        }
+        // SAFETY: this only gives free memory back to the kernel. Without it, what the tables of symbols of large
+        // programs took stays with a daemon that needs it for a moment an hour.
+        unsafe { nix::libc::malloc_trim(0) };
+    }
+
+    /// Makes room in all maps.
+    pub(super) fn relieve(&mut self) {
+        for kernel in &mut self.kernels {
+            kernel.observer.relieve();
+        }
+    }
+
+    /// What is known now, by kernel side.
+    pub(super) fn snapshots(&mut self) -> Vec<(u64, Snapshot)> {
+        let mut all = Vec::with_capacity(self.kernels.len());
+        for kernel in &mut self.kernels {
+            kernel.observer.sample();
+            all.push((kernel.id, kernel.observer.snapshot()));
+        }
+        all
+    }
+
+    /// Forgets what has ended and was told: `is_over` answers for a kernel side's number and a target's. A kernel
+    /// side without targets goes if it is worn, or knows other profiles than are in force. Probes go in the background, those of one call after those of
+    /// the calls before. Returns the numbers of the kernel sides that have gone.
+    pub(super) fn tidy(&mut self, is_over: impl Fn(u64, u32) -> bool) -> Vec<u64> {
+        for kernel in &mut self.kernels {
+            let id = kernel.id;
+            let (leftover, pids) = kernel.observer.forget(|target| is_over(id, target));
+            self.leftover.add(leftover);
+            self.leaving.extend(pids.into_iter().map(|pid| (id, pid)));
+        }
+        let mut gone = Vec::new();
+        let mut kept = Vec::with_capacity(self.kernels.len());
+        for kernel in self.kernels.drain(..) {
+            let is_done = kernel.stale || kernel.observer.wear() >= WORN;
+            if is_done && kernel.observer.is_idle() {
+                gone.push(kernel.id);
+                self.detaching.push(kernel.observer.end());
+            } else {
+                kept.push(kernel);
+            }
+        }
+        self.kernels = kept;
+        self.detaching.retain(|detaching| !detaching.is_over());
+        match (self.detaching.is_empty(), self.leftover.is_empty()) {
+            (true, true) => self.leaving.clear(),
+            (true, false) => self.detaching.push(std::mem::take(&mut self.leftover).detach()),
+            (false, _) => {}
+        }
+        gone
+    }
+
+    /// Takes all probes out, in the background, with their kernel sides.
+    pub(super) fn end_all(&mut self) {
+        for kernel in self.kernels.drain(..) {
+            self.detaching.push(kernel.observer.end());
+        }
+        if !self.leftover.is_empty() {
+            self.detaching.push(std::mem::take(&mut self.leftover).detach());
+        }
+    }
+
+    /// Waits until all probes are gone.
+    pub(super) fn wait(self) {
+        for detaching in self.detaching {
+            detaching.wait();
+        }
+    }
+}

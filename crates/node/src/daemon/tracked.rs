@@ -1,0 +1,249 @@
+//! One process that is watched: how deep, why, and what was read of it lately.
+
+use drainprof_process::{
+    Process,
+    memory::{MemoryReading, Pressure},
+    printable,
+};
+use drainprof_profile::{Kind, Level};
+use drainprof_report::{
+    Allocator, Cost, Finding, Target, Weight, account::TargetFacts, growth::MemoryCourse,
+};
+
+use crate::{
+    Alert, Labels, NodeTarget,
+    govern::Governor,
+    trigger::{Closes, Engine, Objects, ProfileSignals, Signals, Slope},
+};
+
+/// What is kept of a watched process.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    /// Who it is.
+    pub(super) process: Process,
+    /// Where it belongs.
+    pub(super) labels: Labels,
+    /// How deep it is looked at; `None`: no probe is in it.
+    pub(super) level: Option<Level>,
+    /// Why at that level, in one sentence.
+    pub(super) reason: String,
+    /// Since when, in milliseconds since 1970.
+    pub(super) since_unix_ms: u64,
+    /// What it could not be attached for, where that is so.
+    pub(super) trouble: Option<Finding>,
+    /// The rules that watch it.
+    pub(super) engine: Engine,
+    /// The levels at which it can be looked at; empty until it was.
+    pub(super) possible: Vec<Level>,
+    /// Who decides how deep it may be looked at.
+    pub(super) governor: Governor,
+    /// What its rules have to say, as of the last look.
+    pub(super) alerts: Vec<Alert>,
+    /// The course of its memory.
+    course: MemoryCourse,
+    memory: Option<MemoryReading>,
+    faults_per_second: Option<f64>,
+    /// Seconds, faults: the reading before.
+    faults_before: Option<(f64, u64)>,
+    /// Seconds, hits and CPU seconds of the probes: the reading before.
+    spent_before: Option<(f64, u64, f64)>,
+    spent: Option<Spent>,
+}
+
+/// What the probes took between two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Spent {
+    /// Hits per second.
+    pub(super) hits_per_second: f64,
+    /// A share of one CPU.
+    pub(super) cpu_ratio: f64,
+}
+
+impl Tracked {
+    /// A process that is watched from now on, without a probe.
+    #[must_use]
+    pub(super) fn new(process: Process, labels: Labels, reason: String, unix_ms: u64) -> Self {
+        Self {
+            process,
+            labels,
+            level: None,
+            reason,
+            since_unix_ms: unix_ms,
+            trouble: None,
+            engine: Engine::default(),
+            possible: Vec::new(),
+            governor: Governor::default(),
+            alerts: Vec::new(),
+            course: MemoryCourse::default(),
+            memory: None,
+            faults_per_second: None,
+            faults_before: None,
+            spent_before: None,
+            spent: None,
+        }
+    }
+
+    /// It is looked at another level from now on.
+    pub(super) fn turn(&mut self, level: Option<Level>, reason: String, unix_ms: u64) {
+        if self.level != level {
+            self.since_unix_ms = unix_ms;
+            self.spent_before = None;
+            self.spent = None;
+        }
+        self.level = level;
+        self.reason = reason;
+    }
+
+    /// Takes notice of its memory; `seconds` is a time since any fixed moment.
+    pub(super) fn remember(&mut self, seconds: f64, reading: Option<MemoryReading>) {
+        self.memory = reading;
+        let Some(reading) = reading else { return };
+        self.course.add(seconds, &reading);
+        let faults = reading.minor_faults.saturating_add(reading.major_faults);
+        self.faults_per_second = self.faults_before.and_then(|(before, known)| {
+            let passed = seconds - before;
+            (passed > 0.0 && faults >= known).then(|| (faults - known) as f64 / passed)
+        });
+        self.faults_before = Some((seconds, faults));
+    }
+
+    /// Takes notice of what its probes have taken so far.
+    pub(super) fn spend(&mut self, seconds: f64, cost: &Cost) {
+        self.spent = self.spent_before.and_then(|(before, hits, cpu)| {
+            let passed = seconds - before;
+            let counts_on = cost.hits >= hits && cost.cpu_seconds >= cpu;
+            (passed > 0.0 && counts_on).then(|| Spent {
+                hits_per_second: (cost.hits - hits) as f64 / passed,
+                cpu_ratio: (cost.cpu_seconds - cpu) / passed,
+            })
+        });
+        self.spent_before = Some((seconds, cost.hits, cost.cpu_seconds));
+    }
+
+    /// What its probes took between the last two looks; `None` before.
+    #[must_use]
+    pub(super) const fn spent(&self) -> Option<Spent> {
+        self.spent
+    }
+
+    /// What the rules look at.
+    #[must_use]
+    pub(super) fn signals(
+        &self,
+        at: f64,
+        seen: Option<(&TargetFacts, &Target)>,
+        pressure: Option<Pressure>,
+    ) -> Signals {
+        let trend = self.course.trend();
+        Signals {
+            at,
+            profiles: seen.map(|(facts, target)| profiles(facts, target)).unwrap_or_default(),
+            memory: self.memory,
+            faults_per_second: self.faults_per_second,
+            rss_slope_bytes_per_second: trend.as_ref().map(|trend| trend.slope_bytes_per_second),
+            seconds_to_limit: trend.as_ref().and_then(|trend| trend.seconds_to_limit),
+            pressure,
+        }
+    }
+
+    /// What is shown of it.
+    #[must_use]
+    pub(super) fn state(&self, target: Option<&Target>) -> NodeTarget {
+        let trend = self.course.trend();
+        let mut findings = target.map(|target| target.findings.clone()).unwrap_or_default();
+        findings.extend(self.trouble.clone());
+        let no_cost = Cost { hits: 0, cpu_seconds: 0.0, cpu_ratio: None, measured: false };
+        // A report's own ratio is over the time of its kernel side, which others share.
+        let cost = target.map_or(no_cost, |target| Cost {
+            cpu_ratio: self.spent.map(|spent| spent.cpu_ratio),
+            ..target.cost
+        });
+        NodeTarget {
+            pid: self.process.pid,
+            start_time: self.process.start_time,
+            comm: printable(&self.process.comm),
+            exe: printable(self.process.exe.as_os_str().as_encoded_bytes()),
+            labels: self.labels.clone(),
+            level: self.level,
+            reason: self.reason.clone(),
+            since_unix_ms: self.since_unix_ms,
+            memory: self.memory,
+            rss_slope_bytes_per_second: trend.as_ref().map(|trend| trend.slope_bytes_per_second),
+            seconds_to_limit: trend.as_ref().and_then(|trend| trend.seconds_to_limit),
+            faults_per_second: self.faults_per_second,
+            cost,
+            allocators: target.map(|target| target.allocators.clone()).unwrap_or_default(),
+            findings,
+            alerts: self.alerts.clone(),
+        }
+    }
+}
+
+/// A finding of the daemon's own.
+#[must_use]
+pub(super) fn finding(code: &str, message: String) -> Finding {
+    Finding {
+        code: code.to_owned(),
+        weight: Weight::Warning,
+        profile: None,
+        instance: None,
+        message,
+    }
+}
+
+/// The counts of all instances of each profile together.
+fn profiles(facts: &TargetFacts, target: &Target) -> Vec<ProfileSignals> {
+    let mut profiles: Vec<ProfileSignals> = Vec::new();
+    for allocator in &target.allocators {
+        let known = profiles.iter().position(|known| known.profile == allocator.profile);
+        let index = known.unwrap_or_else(|| {
+            let profile = allocator.profile.clone();
+            profiles.push(ProfileSignals { profile, ..ProfileSignals::default() });
+            profiles.len() - 1
+        });
+        add(&mut profiles[index], allocator);
+    }
+    for sum in &mut profiles {
+        let Some(objects) = &mut sum.objects else { continue };
+        let own = facts.allocators.iter().filter(|one| one.profile.name == sum.profile);
+        objects.unmatched_frees = own.map(|one| one.totals.unmatched_frees).sum();
+        objects.frees += objects.unmatched_frees;
+    }
+    profiles
+}
+
+fn add(sum: &mut ProfileSignals, allocator: &Allocator) {
+    if allocator.kind == Kind::Drain {
+        let closes = sum.closes.get_or_insert(Closes::default());
+        closes.drainable += allocator.granules.drainable;
+        closes.pinned += allocator.granules.pinned;
+    }
+    if let (Some(objects), None) = (&allocator.objects, &allocator.sampling) {
+        let counts = sum.objects.get_or_insert(Objects::default());
+        counts.allocs += objects.allocated;
+        counts.frees += objects.freed;
+    }
+    let retention = &allocator.retention;
+    if let Some(bytes) = retention.bytes {
+        sum.retained_bytes = Some(sum.retained_bytes.unwrap_or(0) + bytes);
+    }
+    // Slopes of instances add up, and so do their intervals, cautiously.
+    if let (Some(slope), Some(granules), Some(interval)) = (
+        retention.slope_bytes_per_second,
+        retention.slope_granules_per_second.filter(|slope| *slope != 0.0),
+        retention.slope_interval,
+    ) {
+        // The interval is told in granules; the bytes of one follow from the two slopes.
+        let bytes = slope / granules;
+        let before =
+            sum.retention_slope.unwrap_or(Slope { bytes_per_second: 0.0, interval: [0.0; 2] });
+        let ends = [interval[0] * bytes, interval[1] * bytes];
+        sum.retention_slope = Some(Slope {
+            bytes_per_second: before.bytes_per_second + slope,
+            interval: [
+                before.interval[0] + ends[0].min(ends[1]),
+                before.interval[1] + ends[0].max(ends[1]),
+            ],
+        });
+    }
+}

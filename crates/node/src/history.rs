@@ -1,0 +1,323 @@
+//! The history for people and for programs: `drainprof.history/1` (the course of a process) and
+//! `drainprof.changes/1` (what has become of all).
+
+use std::io;
+
+use drainprof_report::{
+    export::{Error, Style, escape, shown, table::Rows},
+    units,
+};
+use serde::Serialize;
+
+use crate::{
+    WindowRecord,
+    store::{Event, ProcessChange, ProfileSeries, Series, Sums},
+};
+
+/// Columns of a sparkline.
+const COLUMNS: usize = 40;
+/// Characters of a name, and of a sentence.
+const NAME: usize = 32;
+const SENTENCE: usize = 300;
+/// From the lowest to the highest.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// The time of day of a number of milliseconds since 1970, as it is to be shown.
+pub type Clock<'a> = dyn Fn(u64) -> String + 'a;
+
+/// The course of the processes that had one process id.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Course {
+    /// From when on, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// Each process.
+    #[serde(rename = "processes")]
+    pub series: Vec<Series>,
+    /// What has happened to them, oldest first.
+    pub events: Vec<Event>,
+}
+
+/// What has changed in a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Changes {
+    /// From when on, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// The processes, those that grew most first.
+    pub processes: Vec<ProcessChange>,
+    /// Windows that began in that time, the latest first.
+    pub windows: Vec<WindowRecord>,
+    /// What has happened, oldest first.
+    pub events: Vec<Event>,
+}
+
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: &'static str,
+    #[serde(flatten)]
+    content: &'a T,
+}
+
+/// Writes a course as one JSON document.
+pub fn course_json(course: &Course, out: &mut dyn io::Write) -> Result<(), Error> {
+    json(&Document { schema: "drainprof.history/1", content: course }, out)
+}
+
+/// Writes what has changed as one JSON document.
+pub fn changes_json(changes: &Changes, out: &mut dyn io::Write) -> Result<(), Error> {
+    json(&Document { schema: "drainprof.changes/1", content: changes }, out)
+}
+
+fn json(document: &impl Serialize, out: &mut dyn io::Write) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(document).map_err(Error::Json)?;
+    Ok(writeln!(out, "{}", escape::json(&text))?)
+}
+
+/// Writes a course with a sparkline for resident memory, and two for each profile.
+pub fn course_text(
+    course: &Course,
+    clock: &Clock<'_>,
+    style: &Style,
+    out: &mut dyn io::Write,
+) -> Result<(), Error> {
+    for series in &course.series {
+        let process = &series.process;
+        let [first, last] = [series.memory.first(), series.memory.last()]
+            .map(|point| point.map_or(0, |point| point.unix_ms));
+        writeln!(
+            out,
+            "{} ({}), {}, {} to {}, {}",
+            shown(&process.comm, NAME),
+            process.pid,
+            shown(&process.exe, SENTENCE),
+            clock(first),
+            clock(last),
+            units::counted(series.memory.len() as u64, "look", "looks")
+        )?;
+        let mut rows =
+            Rows::new(&["", "", "", "lowest", "highest", "last"], 3, style.width).unwrapped();
+        let span = (first, last);
+        let rss = series
+            .memory
+            .iter()
+            .filter_map(|point| Some((point.unix_ms, point.memory?.rss_bytes as f64)));
+        rows.push(line("", "RSS", &rss.collect::<Vec<_>>(), span, &bytes));
+        for profile in &series.profiles {
+            profile_lines(profile, span, &mut rows);
+        }
+        for line in rows.lines("  ") {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out)?;
+    }
+    events_text(&course.events, clock, out)
+}
+
+fn profile_lines(profile: &ProfileSeries, span: (u64, u64), rows: &mut Rows) {
+    let name = shown(&profile.profile, NAME);
+    let retained: Vec<_> = profile
+        .points
+        .iter()
+        .filter_map(|point| Some((point.unix_ms, point.counts.retained_bytes? as f64)))
+        .collect();
+    let mut title = name.as_str();
+    if profile.kind == "drain" {
+        let dsr = dsr_course(profile, span);
+        rows.push(line(&name, "DSR", &dsr, span, &|value| units::dsr(Some(value))));
+        title = "";
+    }
+    if retained.is_empty() {
+        let open: Vec<_> = profile
+            .points
+            .iter()
+            .map(|point| (point.unix_ms, point.counts.open_now as f64))
+            .collect();
+        rows.push(line(title, "open", &open, span, &|value| format!("{value:.0}")));
+    } else {
+        rows.push(line(title, "retained", &retained, span, &bytes));
+    }
+}
+
+/// The DSR of the closes in each column's time; a column without a decided close has none.
+fn dsr_course(profile: &ProfileSeries, span: (u64, u64)) -> Vec<(u64, f64)> {
+    let mut columns: Vec<(u64, Sums)> = vec![(0, Sums::default()); COLUMNS];
+    for point in &profile.points {
+        if let Some((time, sums)) = columns.get_mut(column(point.unix_ms, span)) {
+            *time = point.unix_ms;
+            *sums = sums.plus(point.added);
+        }
+    }
+    columns.into_iter().filter_map(|(time, sums)| Some((time, sums.dsr()?))).collect()
+}
+
+fn line(
+    title: &str,
+    what: &str,
+    points: &[(u64, f64)],
+    span: (u64, u64),
+    unit: &dyn Fn(f64) -> String,
+) -> Vec<String> {
+    let mut values = points.iter().map(|(_, value)| *value);
+    let shown = |value: Option<f64>| value.map_or_else(|| "no data".to_owned(), unit);
+    vec![
+        title.to_owned(),
+        what.to_owned(),
+        sparkline(points, span),
+        shown(values.clone().reduce(f64::min)),
+        shown(values.clone().reduce(f64::max)),
+        shown(values.next_back()),
+    ]
+}
+
+/// The column that a time falls into.
+fn column(time: u64, (first, last): (u64, u64)) -> usize {
+    let length = u128::from(last.saturating_sub(first)) + 1;
+    let into = u128::from(time.saturating_sub(first)) * COLUMNS as u128 / length;
+    usize::try_from(into).unwrap_or(COLUMNS).min(COLUMNS - 1)
+}
+
+/// The last value in each column's time, from the lowest to the highest of all; a blank where there is none. What
+/// never changes is a line at half the height.
+fn sparkline(points: &[(u64, f64)], span: (u64, u64)) -> String {
+    let mut columns = [None; COLUMNS];
+    for &(time, value) in points {
+        columns[column(time, span)] = Some(value);
+    }
+    let values = points.iter().map(|(_, value)| *value);
+    let low = values.clone().fold(f64::INFINITY, f64::min);
+    let high = values.fold(f64::NEG_INFINITY, f64::max);
+    columns
+        .iter()
+        .map(|value| match value {
+            None => ' ',
+            Some(_) if high <= low => BARS[3],
+            Some(value) => {
+                #[allow(clippy::cast_sign_loss, reason = "the value is not below the lowest")]
+                let step = ((value - low) / (high - low) * 7.0).round() as usize;
+                BARS[step.min(7)]
+            }
+        })
+        .collect()
+}
+
+/// Writes one line per process and profile, and then the windows.
+pub fn changes_text(
+    changes: &Changes,
+    clock: &Clock<'_>,
+    style: &Style,
+    out: &mut dyn io::Write,
+) -> Result<(), Error> {
+    writeln!(out, "since {}", clock(changes.since_unix_ms))?;
+    let header = [
+        "process", "level", "profile", "pid", "RSS", "grown", "closes", "DSR", "retained", "grown",
+    ];
+    let mut rows = Rows::new(&header, 3, style.width).unwrapped();
+    for process in &changes.processes {
+        let name = shown(&process.process.comm, NAME);
+        let level = process.level.map_or("detached", drainprof_profile::Level::name).to_owned();
+        let memory = [
+            process.process.pid.to_string(),
+            process.rss_last_bytes.map_or_else(|| "?".to_owned(), units::bytes),
+            grown(process.rss_first_bytes, process.rss_last_bytes),
+        ];
+        if process.profiles.is_empty() {
+            let mut row = vec![name.clone(), level.clone(), String::new()];
+            row.extend(memory.clone());
+            row.extend([const { String::new() }; 4]);
+            rows.push(row);
+        }
+        for profile in &process.profiles {
+            let sums = profile.sums;
+            let closes = sums.drainable.saturating_add(sums.pinned).saturating_add(sums.unknown);
+            let mut row = vec![name.clone(), level.clone(), shown(&profile.profile, NAME)];
+            row.extend(memory.clone());
+            row.extend([
+                closes.to_string(),
+                if profile.kind == "drain" { units::dsr(profile.dsr) } else { "-".to_owned() },
+                profile.retained_bytes_last.map_or_else(|| "?".to_owned(), units::bytes),
+                grown(profile.retained_bytes_first, profile.retained_bytes_last),
+            ]);
+            rows.push(row);
+        }
+    }
+    if rows.is_empty() {
+        writeln!(out, "no process was watched in that time")?;
+    } else {
+        for line in rows.lines("") {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if changes.processes.iter().any(|process| !process.complete) {
+        writeln!(out, "incomplete: something that the counts need was lost in that time")?;
+    }
+    for window in &changes.windows {
+        let outcome = serde_json::to_string(&window.outcome).map_err(Error::Json)?;
+        writeln!(
+            out,
+            "{}  window {} of {} ({}), {}, {}{}: {}",
+            clock(window.began_unix_ms),
+            window.id,
+            shown(&window.comm, NAME),
+            window.pid,
+            units::duration(window.seconds),
+            outcome.trim_matches('"').replace('_', " "),
+            if window.has_report { ", with a report" } else { "" },
+            shown(&window.why, SENTENCE)
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes what has happened, one line each.
+pub fn events_text(
+    events: &[Event],
+    clock: &Clock<'_>,
+    out: &mut dyn io::Write,
+) -> Result<(), Error> {
+    for event in events {
+        let pid = event.pid.map_or_else(|| "node".to_owned(), |pid| pid.to_string());
+        let [kind, text] =
+            [(&event.kind, NAME), (&event.text, SENTENCE)].map(|(t, most)| shown(t, most));
+        writeln!(out, "{}  {pid}  {kind}: {text}", clock(event.unix_ms))?;
+    }
+    Ok(())
+}
+
+fn bytes(value: f64) -> String {
+    #[allow(clippy::cast_sign_loss, reason = "bytes are not negative")]
+    units::bytes(value as u64)
+}
+
+fn grown(first: Option<u64>, last: Option<u64>) -> String {
+    match (first, last) {
+        (Some(first), Some(last)) if last >= first => format!("+{}", units::bytes(last - first)),
+        (Some(first), Some(last)) => format!("-{}", units::bytes(first - last)),
+        _ => "?".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Points fall into their columns, gaps stay blank, and what is flat is not shown as full.
+    #[test]
+    fn sparklines() {
+        let rising: Vec<(u64, f64)> = (0..40).map(|at| (at, at as f64)).collect();
+        let line = sparkline(&rising, (0, 39));
+        assert!(line.starts_with('▁') && line.ends_with('█'), "{line}");
+        assert_eq!(line.chars().count(), COLUMNS);
+        let flat = sparkline(&[(0, 5.0), (39, 5.0)], (0, 39));
+        assert_eq!(flat, format!("▄{}▄", " ".repeat(38)));
+        assert_eq!(sparkline(&[(7, 1.0)], (7, 7)).trim_end(), "▄");
+        assert_eq!(sparkline(&[], (0, u64::MAX)), " ".repeat(COLUMNS));
+        assert_eq!(column(u64::MAX, (0, u64::MAX)), COLUMNS - 1);
+    }
+
+    /// Growth has a sign, and what is not known is not zero.
+    #[test]
+    fn growth() {
+        assert_eq!(grown(Some(1024), Some(4096)), "+3.0 KiB");
+        assert_eq!(grown(Some(4096), Some(1024)), "-3.0 KiB");
+        assert_eq!(grown(None, Some(1024)), "?");
+    }
+}

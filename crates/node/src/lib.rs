@@ -1,0 +1,21 @@
+//! What the daemon knows of its machine at one moment, as plain data: whoever shows it (metrics, HTTP, the control
+//! socket, the terminal UI) or keeps it (the history) reads a [`NodeState`] and asks by a [`Request`].
+
+pub mod config;
+pub mod daemon;
+pub mod govern;
+pub mod history;
+mod labels;
+mod lock;
+mod request;
+pub mod serve;
+mod state;
+pub mod store;
+pub mod trigger;
+
+pub use labels::MAX_LABEL_CHARS;
+pub use request::{Answer, Asked, Refusal, Request};
+pub use state::{
+    Alert, AlertState, Counts, Labels, NodeState, NodeTarget, Outcome, PinDelays, SCHEMA,
+    WindowRecord, WorstSite,
+};

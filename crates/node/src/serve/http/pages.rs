@@ -1,0 +1,116 @@
+//! What probes, scrapers and people ask for: metrics, health, status.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use drainprof_profile::Level;
+use drainprof_report::export::shown;
+
+use super::super::{
+    hub::Hub,
+    metrics::{negotiate, render},
+};
+use crate::{AlertState, NodeState, Outcome};
+
+/// Characters of a name or sentence that are shown.
+const CHARS: usize = 300;
+
+pub(super) fn router() -> Router<Arc<Hub>> {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/readyz", get(ready))
+        .route("/status", get(status))
+}
+
+async fn metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
+    let accept: Vec<_> =
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let flavour = negotiate(&accept.join(","));
+    // Not while the lock is held.
+    let families = hub.metrics().families().to_vec();
+    match render(&families, flavour) {
+        Ok(text) => ([(header::CONTENT_TYPE, flavour.media_type())], text).into_response(),
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the metrics: {error}\n"))
+                .into_response()
+        }
+    }
+}
+
+/// Whether the daemon's loop still turns.
+async fn health(State(hub): State<Arc<Hub>>) -> Response {
+    match hub.stuck() {
+        None => "ok\n".into_response(),
+        Some(age) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the daemon has made no new state for {} s\n", age.as_secs()),
+        )
+            .into_response(),
+    }
+}
+
+/// Whether it has looked at all processes once.
+async fn ready(State(hub): State<Arc<Hub>>) -> Response {
+    if hub.state().ready {
+        "ready\n".into_response()
+    } else {
+        let text = "the daemon has not yet looked at all processes\n";
+        (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+    }
+}
+
+async fn status(State(hub): State<Arc<Hub>>) -> String {
+    in_words(&hub.state())
+}
+
+/// The state in a few lines.
+#[must_use]
+pub fn in_words(state: &NodeState) -> String {
+    let count =
+        |level: Option<Level>| state.targets.iter().filter(|target| target.level == level).count();
+    let mut text = String::new();
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let _ = writeln!(text, "{} {}", state.tool.name, state.tool.version);
+    let _ = writeln!(text, "up        {:.0} s", state.uptime_seconds);
+    let _ = writeln!(text, "ready     {}", yes(state.ready));
+    let killed = if state.killed { "thrown: nothing is attached" } else { "not thrown" };
+    let _ = writeln!(text, "kill      {killed}");
+    for degraded in &state.degraded {
+        let _ = writeln!(text, "degraded  {}", shown(degraded, CHARS));
+    }
+    let lost: u64 = state.losses.values().fold(0, |sum, lost| sum.saturating_add(*lost));
+    let _ = writeln!(text, "complete  {} (lost: {lost})", yes(state.complete));
+    let _ = writeln!(
+        text,
+        "targets   {} (no probe {}, boundary {}, objects {}, stacks {})",
+        state.targets.len(),
+        count(None),
+        count(Some(Level::Boundary)),
+        count(Some(Level::Objects)),
+        count(Some(Level::Stacks))
+    );
+    let running = state.windows.iter().filter(|window| window.outcome == Outcome::Running);
+    let _ = writeln!(text, "windows   {} running", running.count());
+    let _ = writeln!(
+        text,
+        "self      {:.2} s CPU, {} KiB resident, {} KiB maps",
+        state.self_use.cpu_seconds,
+        state.self_use.rss_bytes >> 10,
+        state.self_use.map_bytes >> 10
+    );
+    for target in &state.targets {
+        for alert in target.alerts.iter().filter(|alert| alert.state == AlertState::Firing) {
+            let (comm, rule) = (shown(&target.comm, CHARS), shown(&alert.rule, CHARS));
+            let message = shown(&alert.message, CHARS);
+            let _ = writeln!(text, "alert     {} ({comm}): {rule}: {message}", target.pid);
+        }
+    }
+    text
+}

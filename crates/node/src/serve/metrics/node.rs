@@ -1,0 +1,193 @@
+//! Metrics of processes, of the machine, and of the tool itself.
+
+use std::collections::BTreeMap;
+
+use drainprof_profile::Level;
+
+use super::{Families, MOST_NAMES, Metrics, OTHER, Row, shown, table, with};
+use crate::{AlertState, NodeState, NodeTarget, Outcome};
+
+/// What holds now of the processes of one row.
+#[derive(Default)]
+struct Sums {
+    resident: u64,
+    anonymous: u64,
+    space: u64,
+    swap: u64,
+    overhead: Option<f64>,
+    level: Option<u64>,
+    to_limit: Option<f64>,
+    memory: bool,
+}
+
+impl Sums {
+    fn add(&mut self, target: &NodeTarget) {
+        if let Some(memory) = target.memory {
+            self.memory = true;
+            self.resident = self.resident.saturating_add(memory.rss_bytes);
+            self.anonymous = self.anonymous.saturating_add(memory.anon_bytes);
+            self.space = self.space.saturating_add(memory.vsz_bytes);
+            self.swap = self.swap.saturating_add(memory.swap_bytes);
+        }
+        if let Some(ratio) = target.cost.cpu_ratio {
+            self.overhead = Some(self.overhead.map_or(ratio, |most| most.max(ratio)));
+        }
+        let level = match target.level {
+            None => 0,
+            Some(Level::Boundary) => 1,
+            Some(Level::Objects) => 2,
+            Some(Level::Stacks) => 3,
+        };
+        self.level = Some(self.level.map_or(level, |least| least.min(level)));
+        if let Some(seconds) = target.seconds_to_limit {
+            self.to_limit = Some(self.to_limit.map_or(seconds, |least| least.min(seconds)));
+        }
+    }
+}
+
+impl Metrics {
+    pub(super) fn processes(&self, state: &NodeState, families: &mut Families) {
+        for (row, &[minor, major]) in self.faults.rows() {
+            for (kind, count) in [("minor", minor), ("major", major)] {
+                families.count(&table::FAULTS_SEEN, with(&row.labels(), "type", kind), count);
+            }
+        }
+        let mut rows: BTreeMap<Row, Sums> = BTreeMap::new();
+        for target in &state.targets {
+            let Some(row) = self.faults.row(&(target.pid, target.start_time)) else { continue };
+            rows.entry(row).or_default().add(target);
+        }
+        for (row, sums) in rows {
+            let labels = row.labels();
+            if sums.memory {
+                families.count(&table::RESIDENT, labels.clone(), sums.resident);
+                families.count(&table::ANONYMOUS, labels.clone(), sums.anonymous);
+                families.count(&table::VIRTUAL, labels.clone(), sums.space);
+                families.count(&table::SWAP, labels.clone(), sums.swap);
+            }
+            if let Some(ratio) = sums.overhead {
+                families.measure(&table::OVERHEAD, labels.clone(), ratio);
+            }
+            if let Some(level) = sums.level {
+                families.count(&table::LEVEL, labels.clone(), level);
+            }
+            if let Some(seconds) = sums.to_limit {
+                families.measure(&table::TO_LIMIT, labels, seconds);
+            }
+        }
+    }
+
+    pub(super) fn node(&mut self, state: &NodeState, families: &mut Families) {
+        families.count(&table::BUILD, vec![("version", shown(&state.tool.version))], 1);
+        alerts(state, families);
+        self.windows(state, families);
+        self.pressure(state, families);
+        for (name, &[lost]) in self.lost.rows() {
+            families.count(&table::LOST, vec![("stage", name.clone())], lost);
+        }
+        let levels = [None, Some(Level::Boundary), Some(Level::Objects), Some(Level::Stacks)];
+        for level in levels {
+            let count = state.targets.iter().filter(|target| target.level == level).count();
+            let name = level.map_or("none", Level::name);
+            families.count(&table::TARGETS, vec![("level", name.to_owned())], count as u64);
+        }
+        families.count(&table::COMPLETE, Vec::new(), state.complete.into());
+        families.count(&table::READY, Vec::new(), state.ready.into());
+        families.count(&table::KILLED, Vec::new(), state.killed.into());
+        families.count(&table::DEGRADED, Vec::new(), state.degraded.len() as u64);
+        families.measure(&table::UPTIME, Vec::new(), state.uptime_seconds);
+        families.measure(&table::STATE_TIME, Vec::new(), state.unix_ms as f64 / 1e3);
+        let cpu = self.rising("self cpu", state.self_use.cpu_seconds);
+        families.measure(&table::SELF_CPU, Vec::new(), cpu);
+        families.count(&table::SELF_RESIDENT, Vec::new(), state.self_use.rss_bytes);
+        families.count(&table::SELF_MAPS, Vec::new(), state.self_use.map_bytes);
+        let (own, other) = self.counts.shown();
+        for (name, count) in [("own", own), (OTHER, other)] {
+            families.count(&table::LABEL_SETS, vec![("shown", name.to_owned())], count as u64);
+        }
+    }
+
+    fn windows(&mut self, state: &NodeState, families: &mut Families) {
+        // Windows of earlier daemons may be in the history.
+        let began = state.unix_ms as f64 - state.uptime_seconds * 1e3;
+        let own = state.windows.iter().filter(|window| window.began_unix_ms as f64 >= began);
+        let mut running = 0;
+        for window in own {
+            match window.outcome {
+                Outcome::Running => running += 1,
+                ended => {
+                    if self.windows.insert(window.id) {
+                        *self.outcomes.entry(outcome(ended)).or_insert(0) += 1;
+                    }
+                }
+            }
+        }
+        // Ids rise, so one that has gone from the list does not come back.
+        self.windows.retain(|id| state.windows.iter().any(|window| window.id == *id));
+        let all = [
+            Outcome::Finished,
+            Outcome::TargetEnded,
+            Outcome::TooDear,
+            Outcome::Interrupted,
+            Outcome::Failed,
+        ];
+        for name in all.map(outcome) {
+            let count = self.outcomes.get(name).copied().unwrap_or(0);
+            families.count(&table::WINDOWS, vec![("outcome", name.to_owned())], count);
+        }
+        families.count(&table::WINDOWS_RUNNING, Vec::new(), running);
+    }
+
+    fn pressure(&mut self, state: &NodeState, families: &mut Families) {
+        let Some(pressure) = state.pressure else { return };
+        for (scope, waiting) in [("some", pressure.some), ("full", pressure.full)] {
+            let shares = [("10s", waiting.avg10), ("60s", waiting.avg60), ("300s", waiting.avg300)];
+            for (over, share) in shares {
+                let labels = vec![("scope", scope.to_owned()), ("over", over.to_owned())];
+                families.measure(&table::PRESSURE, labels, share);
+            }
+            let waited = self.rising(scope, waiting.total_seconds);
+            families.measure(&table::PRESSURE_WAITED, vec![("scope", scope.to_owned())], waited);
+        }
+    }
+
+    /// The largest value so far, to the nanosecond: a clock that is read in parts may go back a little.
+    fn rising(&mut self, name: &str, seconds: f64) -> f64 {
+        #[allow(clippy::cast_sign_loss, reason = "`as` saturates at 0")]
+        let nanos = (seconds * 1e9) as u64;
+        let most = self.single.entry(name.to_owned()).or_insert(0);
+        *most = nanos.max(*most);
+        *most as f64 / 1e9
+    }
+}
+
+fn alerts(state: &NodeState, families: &mut Families) {
+    let mut counts: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
+    for alert in state.targets.iter().flat_map(|target| &target.alerts) {
+        let phase = match alert.state {
+            AlertState::Pending => "pending",
+            AlertState::Firing => "firing",
+        };
+        let mut key = (shown(&alert.rule), phase);
+        if !counts.contains_key(&key) && counts.len() >= MOST_NAMES {
+            OTHER.clone_into(&mut key.0);
+        }
+        *counts.entry(key).or_insert(0) += 1;
+    }
+    for ((rule, phase), count) in counts {
+        let labels = vec![("rule", rule), ("state", phase.to_owned())];
+        families.count(&table::ALERTS, labels, count);
+    }
+}
+
+/// An outcome's name, as in JSON.
+const fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Running => "running",
+        Outcome::Finished => "finished",
+        Outcome::TargetEnded => "target_ended",
+        Outcome::TooDear => "too_dear",
+        Outcome::Interrupted => "interrupted",
+        Outcome::Failed => "failed",
+    }
+}

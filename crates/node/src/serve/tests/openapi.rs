@@ -1,0 +1,133 @@
+use std::{collections::BTreeSet, path::Path};
+
+use serde_json::{Value, json};
+
+use super::{Running, get, post};
+use crate::serve::{Limits, http::ROUTES};
+
+/// Where the documents say that they are.
+const BASE: &str = "https://github.com/drainprof/drainprof/blob/main/docs/";
+
+fn doc(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The schemas refer to those of the report.
+struct Docs;
+
+impl jsonschema::Retrieve for Docs {
+    fn retrieve(
+        &self,
+        uri: &jsonschema::Uri<String>,
+    ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+        match uri.as_str().strip_prefix(BASE) {
+            Some(name) => Ok(doc(name)),
+            None => Err(format!("{uri} is none of our documents").into()),
+        }
+    }
+}
+
+/// A validator for a schema that stands in the document.
+fn validator(api: &Value, schema: &Value) -> jsonschema::Validator {
+    let whole = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": format!("{BASE}openapi.json"),
+        "allOf": [schema],
+        "components": api["components"],
+    });
+    jsonschema::options().with_retriever(Docs).build(&whole).unwrap()
+}
+
+/// The documented paths are those that are served, by method.
+#[test]
+fn all_routes_are_documented() {
+    let api = doc("openapi.json");
+    let mut documented = BTreeSet::new();
+    for (path, methods) in api["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            documented.insert((method.clone(), path.clone()));
+        }
+    }
+    let served: BTreeSet<_> =
+        ROUTES.iter().map(|(method, path)| ((*method).to_owned(), (*path).to_owned())).collect();
+    assert_eq!(documented, served);
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api.md"))
+            .unwrap();
+    for (_, path) in ROUTES {
+        assert!(page.contains(&format!("`{path}`")), "docs/api.md does not tell of {path}");
+    }
+}
+
+/// Every route gives what the document promises: its status, its type, and JSON of its schema.
+#[tokio::test]
+async fn responses_match_the_document() {
+    let api = doc("openapi.json");
+    let running = Running::start(Limits::default(), None, true);
+    let mut seen = BTreeSet::new();
+    for (method, route, path, body, status) in [
+        ("get", "/metrics", "/metrics", "", 200),
+        ("get", "/healthz", "/healthz", "", 200),
+        ("get", "/readyz", "/readyz", "", 200),
+        ("get", "/status", "/status", "", 200),
+        ("get", "/api/v1/state", "/api/v1/state", "", 200),
+        ("get", "/api/v1/targets", "/api/v1/targets", "", 200),
+        ("get", "/api/v1/targets/{pid}/report", "/api/v1/targets/4242/report", "", 200),
+        ("get", "/api/v1/targets/{pid}/report", "/api/v1/targets/1/report", "", 404),
+        ("get", "/api/v1/targets/{pid}/report", "/api/v1/targets/99999999999/report", "", 404),
+        ("get", "/api/v1/windows", "/api/v1/windows?limit=1", "", 200),
+        ("get", "/api/v1/windows/{id}/report", "/api/v1/windows/7/report", "", 200),
+        ("get", "/api/v1/windows/{id}/report", "/api/v1/windows/x/report", "", 404),
+        ("post", "/api/v1/diagnose", "", r#"{"pid":4242}"#, 200),
+        ("post", "/api/v1/diagnose", "", r#"{"pid":4242,"seconds":5,"growth":true}"#, 200),
+        ("post", "/api/v1/diagnose", "", r#"{"pid":4242,"growth":"yes"}"#, 422),
+        ("post", "/api/v1/diagnose", "", r#"{"pid":1}"#, 503),
+        ("post", "/api/v1/diagnose", "", "[", 400),
+        ("post", "/api/v1/diagnose", "", "{}", 422),
+    ] {
+        let response = match method {
+            "get" => get(running.http, path).await,
+            _ => post(running.http, "", body).await,
+        };
+        assert_eq!(response.status, status, "{path}: {response:?}");
+        let promised = &api["paths"][route][method]["responses"][status.to_string()]["content"];
+        let kinds = promised.as_object().unwrap_or_else(|| panic!("{route}: {status}"));
+        let kind =
+            kinds.keys().find(|kind| response.head.contains(&format!("content-type: {kind}")));
+        let kind = kind.unwrap_or_else(|| panic!("{route}: {}", response.head));
+        if kind == "application/json" {
+            let validator = validator(&api, &promised[kind]["schema"]);
+            let value = response.json();
+            let errors: Vec<_> = validator
+                .iter_errors(&value)
+                .map(|error| format!("{}: {error}", error.instance_path()))
+                .collect();
+            assert_eq!(errors, Vec::<String>::new(), "{path}");
+        }
+        if status == 200 {
+            seen.insert((method, route));
+        }
+    }
+    assert_eq!(seen, ROUTES.iter().copied().collect());
+    // The schemas refuse what they should: each case spoils one thing.
+    let schema = json!({ "$ref": "#/components/schemas/NodeState" });
+    let validator = validator(&api, &schema);
+    let good = get(running.http, "/api/v1/state").await.json();
+    for (pointer, value) in [
+        ("/schema", json!("drainprof.node/2")),
+        ("/targets/0/level", json!("deep")),
+        ("/targets/0/allocators/0/kind", json!("arena")),
+        ("/counts/0/opened", json!(-1)),
+        ("/windows/0/outcome", json!("done")),
+    ] {
+        let mut bad = good.clone();
+        *bad.pointer_mut(pointer).unwrap() = value;
+        assert!(!validator.is_valid(&bad), "{pointer}");
+    }
+    assert_eq!(get(running.http, "/nowhere").await.status, 404);
+    assert_eq!(get(running.http, "/api/v1/diagnose").await.status, 405);
+    running.stop().await;
+}

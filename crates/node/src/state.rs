@@ -1,0 +1,247 @@
+//! The state of a node: `drainprof.node/1`.
+
+use std::collections::BTreeMap;
+
+use drainprof_process::memory::{MemoryReading, Pressure};
+use drainprof_profile::Level;
+use drainprof_report::{Allocator, Cost, Finding, SelfUse, Tool};
+use serde::{Deserialize, Serialize};
+
+/// The schema's name and version.
+pub const SCHEMA: &str = "drainprof.node/1";
+
+/// Everything that the daemon shows of one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Who wrote it.
+    pub tool: Tool,
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// For how long the daemon has run.
+    pub uptime_seconds: f64,
+    /// Whether it has looked at all processes once.
+    pub ready: bool,
+    /// Whether the kill switch is thrown: nothing is attached, and nothing will be.
+    pub killed: bool,
+    /// What the daemon cannot do now although it was told to, a sentence each: keep the history, take a changed
+    /// configuration. Counts do not depend on it.
+    #[serde(default)]
+    pub degraded: Vec<String>,
+    /// False if something that the counts need was lost.
+    pub complete: bool,
+    /// All loss counters by name, the zeros included.
+    pub losses: BTreeMap<String, u64>,
+    /// What the daemon itself uses.
+    #[serde(rename = "self")]
+    pub self_use: SelfUse,
+    /// Pressure on the machine's memory; null where the kernel does not tell.
+    pub pressure: Option<Pressure>,
+    /// The processes that a profile fits and the configuration selects, attached or not, in order of their pids.
+    pub targets: Vec<NodeTarget>,
+    /// Counts by label set and profile, of running and ended processes together: they never fall.
+    pub counts: Vec<Counts>,
+    /// Diagnostic windows that run or ended last, oldest first.
+    pub windows: Vec<WindowRecord>,
+}
+
+/// Where a process belongs; null where it is in no such thing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Labels {
+    /// The file name of its executable.
+    pub exe: String,
+    /// Its control group's path.
+    pub cgroup: Option<String>,
+    /// The container's id, 12 characters or more.
+    pub container: Option<String>,
+    /// The systemd unit.
+    pub unit: Option<String>,
+    /// The Kubernetes pod: its uid, or its name where that is known.
+    pub pod: Option<String>,
+    /// The Kubernetes namespace, where it is known.
+    pub namespace: Option<String>,
+}
+
+/// One process that is watched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeTarget {
+    /// Process id in the initial namespace.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_time: u64,
+    /// Its name.
+    pub comm: String,
+    /// Its executable, as it sees it.
+    pub exe: String,
+    /// Where it belongs.
+    pub labels: Labels,
+    /// How deep it is looked at now; null: no probe is in it.
+    pub level: Option<Level>,
+    /// Why at that level, in one sentence.
+    pub reason: String,
+    /// Since when, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// Its memory; null where it could not be read.
+    pub memory: Option<MemoryReading>,
+    /// Growth of its resident memory per second over the last minutes; null where too little was seen.
+    pub rss_slope_bytes_per_second: Option<f64>,
+    /// When its control group will be full at that growth, seconds from now; null without a limit or growth.
+    pub seconds_to_limit: Option<f64>,
+    /// Page faults per second between the last two readings; null before.
+    pub faults_per_second: Option<f64>,
+    /// What its probes cost it since they are in place.
+    pub cost: Cost,
+    /// Its allocators since they are observed, as a report has them.
+    pub allocators: Vec<Allocator>,
+    /// What the user should know of it.
+    pub findings: Vec<Finding>,
+    /// Rules that are about to fire, or have.
+    pub alerts: Vec<Alert>,
+}
+
+/// How far a rule has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertState {
+    /// Its condition holds, but not yet for long enough.
+    Pending,
+    /// It has fired, and its condition has not gone away.
+    Firing,
+}
+
+/// One rule that concerns a process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Alert {
+    /// The rule's name.
+    pub rule: String,
+    /// How far it has come.
+    pub state: AlertState,
+    /// Since when, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// What it has seen, in one sentence with numbers.
+    pub message: String,
+}
+
+/// Counts of one profile in all processes with the same labels.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// The labels.
+    pub labels: Labels,
+    /// The profile.
+    pub profile: String,
+    /// `drain`, `bulk` or `slab`.
+    pub kind: String,
+    /// Granules opened.
+    pub opened: u64,
+    /// Closes with no live object.
+    pub drainable: u64,
+    /// Closes with at least one.
+    pub pinned: u64,
+    /// Closes that could not be decided, and all closes of kinds that decide none.
+    pub unknown: u64,
+    /// Objects allocated, as far as they were looked at.
+    pub allocated: u64,
+    /// Objects freed, as far as they were looked at.
+    pub freed: u64,
+    /// Hits of its probes.
+    pub hits: u64,
+    /// CPU time of the processes that the probes took, seconds.
+    pub cost_seconds: f64,
+    /// Processes that run now.
+    pub processes: u64,
+    /// Granules open now, in those that run.
+    pub open_now: u64,
+    /// Granules retained now; null where that is not known at this level.
+    pub retained_granules: Option<u64>,
+    /// Their bytes; null also where the profile knows none.
+    pub retained_bytes: Option<u64>,
+    /// Times from pinned closes to late drains, as far as objects were looked at.
+    #[serde(default)]
+    pub pin_delays: PinDelays,
+    /// Who pins most, by the last window on one of these processes; null where there was none, or nobody pinned in it.
+    #[serde(default)]
+    pub worst_site: Option<WorstSite>,
+}
+
+/// Times from pinned closes to late drains, counted by how long they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinDelays {
+    /// How many were shorter than each [`PinDelays::bound`] and not shorter than the one before; in the last, the rest.
+    pub buckets: [u64; PinDelays::BUCKETS],
+    /// All of them together. Whole, so that however sums are added up, they come out the same and never fall.
+    pub sum_nanoseconds: u64,
+}
+
+impl PinDelays {
+    /// Buckets, the last without a bound: from a microsecond to more than an hour.
+    pub const BUCKETS: usize = 18;
+
+    /// Where a bucket ends, nanoseconds: powers of four, at which buckets of the kernel side end, too. `None`: never.
+    #[must_use]
+    pub const fn bound(bucket: usize) -> Option<u64> {
+        if bucket + 1 < Self::BUCKETS { Some(1 << (10 + 2 * bucket)) } else { None }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+/// What the last diagnostic window says of who pins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorstSite {
+    /// The site's id, as in the report of the window.
+    pub site: String,
+    /// The window.
+    pub window: u64,
+    /// Closes in it that the site has pinned: no other has pinned more.
+    pub granules_pinned: u64,
+    /// When it ended, in milliseconds since 1970.
+    pub unix_ms: u64,
+}
+
+/// How a diagnostic window ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It has not.
+    Running,
+    /// After its time.
+    Finished,
+    /// The process has ended.
+    TargetEnded,
+    /// It cost the process too much.
+    TooDear,
+    /// The daemon was told to stop, or to detach everything.
+    Interrupted,
+    /// It could not begin.
+    Failed,
+}
+
+/// One diagnostic window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowRecord {
+    /// Its number; never reused while a history is kept.
+    pub id: u64,
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Its executable.
+    pub exe: String,
+    /// Who asked: the name of a rule, or `user`.
+    pub asked_by: String,
+    /// Why, in one sentence.
+    pub why: String,
+    /// When it began, in milliseconds since 1970.
+    pub began_unix_ms: u64,
+    /// How long it is to last, or has lasted.
+    pub seconds: f64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Whether its report can be asked for ([`super::Request::WindowReport`]).
+    pub has_report: bool,
+}

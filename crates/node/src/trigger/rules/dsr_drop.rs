@@ -1,0 +1,191 @@
+//! `dsr_drop`: the DSR has fallen against what is usual for this process.
+//!
+//! A fall from .98 to .92 says more than a steady .92: something has changed. What is usual is learned from
+//! chunks of closes, and not while it is fallen: else the new state would soon be the usual one. A state
+//! that lasts is adopted in the end, because a new release may well have another.
+
+use drainprof_report::units;
+
+use super::{PerProfile, dsr_low::window};
+use crate::trigger::{
+    Config, Rule, Share, Signals, Time,
+    course::{Course, Usual},
+    rule::{Look, WINDOWS, Watch, settings, wrong},
+    signals::Closes,
+};
+
+pub(super) const RULE: Rule = Rule {
+    name: "dsr_drop",
+    what: "the DSR of the last minutes has fallen against this process's own baseline",
+    advice: "ask what changed at that time (a release, a kind of request); the window's report names the call paths that pin now",
+    memory: false,
+    settings: |config| &config.dsr_drop,
+    start: || Box::new(Drop::default()),
+};
+
+settings! {
+    /// Settings of `dsr_drop`.
+    DsrDrop { window: true, hold: Time::seconds(30),
+        /// It holds if the DSR is lower than usual by more than this.
+        drop: Share = Share(0.03),
+        /// It ends if it is lower by less than this.
+        back: Share = Share(0.015),
+        /// How many standard errors the fall must be.
+        sigmas: f64 = 4.0,
+        /// Over how long closes are counted.
+        over: Time = Time::minutes(2),
+        /// Decided closes in that time, without which nothing is said.
+        min_closes: u64 = 50,
+        /// How far back the baseline reaches.
+        baseline: Time = Time::hours(2),
+        /// How long it is learned before anything is said.
+        warm_up: Time = Time::minutes(15),
+        /// After so long, the fallen state is the new baseline.
+        adopt: Time = Time::hours(6),
+    }
+    problems: |this| vec![
+        wrong::share("drop", this.drop),
+        wrong::share("back", this.back),
+        wrong::order(("back", this.back.0), ("drop", this.drop.0)),
+        wrong::positive("sigmas", this.sigmas),
+        wrong::time("over", this.over, WINDOWS),
+        wrong::positive("min_closes", this.min_closes as f64),
+        wrong::time("baseline", this.baseline, BASELINES),
+        wrong::time("warm_up", this.warm_up, WINDOWS),
+        wrong::time("adopt", this.adopt, BASELINES),
+    ]
+}
+
+/// How far back a baseline can reach.
+pub(super) const BASELINES: [Time; 2] = [Time::minutes(1), Time::hours(7 * 24)];
+/// Chunks without which a variance says nothing.
+const CHUNKS: f64 = 5.0;
+
+#[derive(Debug, Default)]
+struct Drop {
+    profiles: PerProfile<Known>,
+}
+
+/// What is known of one profile.
+#[derive(Debug, Default)]
+struct Known {
+    course: Course<Closes>,
+    /// Begin of the chunk that is being counted.
+    chunk: Option<(f64, Closes)>,
+    usual: Usual,
+    /// Mean size of the chunks, and the variance that chance alone gives them.
+    closes: f64,
+    chance: f64,
+    chunks: f64,
+    /// Since when it is fallen.
+    fallen: Option<f64>,
+}
+
+impl Watch for Drop {
+    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+        let config = &config.dsr_drop;
+        let looks = self.profiles.each(&signals.profiles, |known, profile| {
+            let total = profile.closes.filter(|total| total.decided() > 0);
+            if profile.closes.is_none() {
+                known.chunk = None;
+            }
+            let recent = window(&mut known.course, signals.at, profile.closes, config.over);
+            let look = recent
+                .map_or(Look::Unknown, |recent| known.judge(config, &profile.profile, recent));
+            known.freeze(config, &look, signals.at);
+            if let Some(total) = total {
+                known.learn(config, signals.at, total);
+            }
+            look
+        });
+        Look::worst(looks)
+    }
+}
+
+impl Known {
+    fn judge(&self, config: &DsrDrop, profile: &str, recent: Closes) -> Look {
+        let (Some(dsr), decided) = (recent.dsr(), recent.decided()) else { return Look::Unknown };
+        let learned = self.chunks >= CHUNKS && self.usual.seconds >= config.warm_up.as_seconds();
+        if !learned || decided < config.min_closes {
+            return Look::Unknown;
+        }
+        // Even a process without one pinned close may have one next.
+        let seen = self.closes * self.chunks.min(config.baseline / config.over);
+        let usual = (self.usual.mean * seen + 1.0) / (seen + 2.0);
+        // What chunks differ by beyond chance, they differ by now, too.
+        let beyond_chance = (self.usual.variance - self.chance).max(0.0);
+        let error = (usual * (1.0 - usual) / decided as f64 + beyond_chance).sqrt();
+        let fall = self.usual.mean - dsr;
+        let sigmas = fall / error;
+        let message = || {
+            format!(
+                "{profile}: DSR {} over the last {}, usual are {} ± {:.4}: {sigmas:.1} standard errors lower, \
+                 over {decided} decided closes",
+                units::dsr(Some(dsr)),
+                config.over,
+                units::dsr(Some(self.usual.mean)),
+                self.usual.variance.sqrt(),
+            )
+        };
+        if fall > config.drop.0 && sigmas > config.sigmas {
+            Look::Beyond(message())
+        } else if fall > config.back.0 {
+            Look::Between(message())
+        } else {
+            Look::Clear
+        }
+    }
+
+    /// Notes since when it is fallen; what has lasted becomes what is usual.
+    fn freeze(&mut self, config: &DsrDrop, look: &Look, at: f64) {
+        match look {
+            Look::Unknown => {}
+            Look::Clear => self.fallen = None,
+            Look::Between(_) if self.fallen.is_none() => {}
+            Look::Between(_) | Look::Beyond(_) => {
+                let since = *self.fallen.get_or_insert(at);
+                if at - since >= config.adopt.as_seconds() {
+                    *self = Self { course: std::mem::take(&mut self.course), ..Self::default() };
+                }
+            }
+        }
+    }
+
+    /// Adds a chunk to what is usual, once it is long and large enough.
+    fn learn(&mut self, config: &DsrDrop, at: f64, total: Closes) {
+        let over = config.over.as_seconds();
+        let begin = self.chunk.filter(|(_, begin)| {
+            begin.drainable <= total.drainable && begin.pinned <= total.pinned
+        });
+        let Some((since, begin)) = begin.filter(|_| self.fallen.is_none()) else {
+            self.chunk = Some((at, total));
+            return;
+        };
+        let chunk = Closes {
+            drainable: total.drainable - begin.drainable,
+            pinned: total.pinned - begin.pinned,
+        };
+        let (Some(dsr), decided) = (chunk.dsr(), chunk.decided()) else { return };
+        if at - since < over || decided < config.min_closes {
+            return;
+        }
+        self.chunk = Some((at, total));
+        let baseline = config.baseline.as_seconds();
+        // A chunk that took hours is one look, not hours of looking.
+        let seconds = (at - since).min(4.0 * over);
+        self.usual.learn(dsr, seconds, baseline);
+        self.chunks += 1.0;
+        let share = (1.0 - (-seconds / baseline).exp()).max(1.0 / self.chunks);
+        let mean = self.usual.mean;
+        self.closes += share * (decided as f64 - self.closes);
+        self.chance += share * (mean * (1.0 - mean) / decided as f64 - self.chance);
+    }
+}
+
+impl std::ops::Div for Time {
+    type Output = f64;
+
+    fn div(self, other: Self) -> f64 {
+        self.as_seconds() / other.as_seconds()
+    }
+}

@@ -1,0 +1,50 @@
+//! `faults_high`: memory is touched for the first time at a high rate, for long.
+
+use drainprof_report::units;
+
+use crate::trigger::{
+    Config, Rule, Signals, Time,
+    rule::{Look, Watch, settings, wrong},
+    signals::finite,
+};
+
+pub(super) const RULE: Rule = Rule {
+    name: "faults_high",
+    what: "more than 1,000 page faults per second, sustained",
+    advice: "memory is given back and taken again, or grows: the window's report shows which call paths fault",
+    memory: true,
+    settings: |config| &config.faults_high,
+    start: || Box::new(Faults),
+};
+
+settings! {
+    /// Settings of `faults_high`.
+    FaultsHigh { window: true, hold: Time::minutes(1),
+        /// It holds above so many page faults per second.
+        above: f64 = 1000.0,
+        /// It ends below so many.
+        back: f64 = 500.0,
+    }
+    problems: |this| vec![
+        wrong::positive("above", this.above),
+        wrong::positive("back", this.back),
+        wrong::order(("back", this.back), ("above", this.above)),
+    ]
+}
+
+#[derive(Debug)]
+struct Faults;
+
+impl Watch for Faults {
+    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+        let config = &config.faults_high;
+        let Some(faults) = finite(signals.faults_per_second) else { return Look::Unknown };
+        Look::above(faults, config.above, config.back, || {
+            format!(
+                "{} page faults; the threshold is {}",
+                units::rate(faults),
+                units::rate(config.above)
+            )
+        })
+    }
+}

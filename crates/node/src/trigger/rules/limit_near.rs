@@ -1,0 +1,70 @@
+//! `limit_near`: the control group will be full within hours, and somebody will be killed.
+
+use drainprof_report::units;
+
+use crate::trigger::{
+    Config, Rule, Signals, Time,
+    rule::{Look, WINDOWS, Watch, settings, wrong},
+    signals::finite,
+};
+
+pub(super) const RULE: Rule = Rule {
+    name: "limit_near",
+    what: "at the present growth the control group reaches its memory limit within hours",
+    advice: "raise the limit or plan a restart before that time, and read the window's report for what grows",
+    memory: true,
+    settings: |config| &config.limit_near,
+    start: || Box::new(Near),
+};
+
+settings! {
+    /// Settings of `limit_near`.
+    LimitNear { window: true, hold: Time::minutes(5),
+        /// It holds if the limit is nearer than this.
+        within: Time = Time::hours(6),
+        /// It ends if it is farther than this.
+        back: Time = Time::hours(9),
+    }
+    problems: |this| vec![
+        wrong::time("within", this.within, [WINDOWS[0], Time::hours(24 * 365)]),
+        wrong::order(("within", this.within.as_seconds()), ("back", this.back.as_seconds())),
+    ]
+}
+
+#[derive(Debug)]
+struct Near;
+
+impl Watch for Near {
+    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+        let config = &config.limit_near;
+        let memory = signals.memory;
+        let seconds = match (signals.seconds_to_limit, memory) {
+            (Some(seconds), _) if seconds.is_nan() || seconds < 0.0 => return Look::Unknown,
+            // Infinite is an answer: never.
+            (Some(seconds), _) => seconds,
+            // With memory known, no time to the limit says that there is no limit, or no growth.
+            (None, Some(_)) => return Look::Clear,
+            (None, None) => return Look::Unknown,
+        };
+        if seconds > config.back.as_seconds() {
+            return Look::Clear;
+        }
+        let used =
+            memory.and_then(|memory| Some((memory.cgroup_bytes?, memory.cgroup_limit_bytes?)));
+        let used = used.map_or_else(String::new, |(bytes, limit)| {
+            format!(", {} of {} are used", units::bytes(bytes), units::bytes(limit))
+        });
+        let slope = finite(signals.rss_slope_bytes_per_second).map_or_else(String::new, |slope| {
+            format!(", resident memory grows by {}", units::byte_rate(slope))
+        });
+        let message = format!(
+            "the control group's memory limit is reached in {} at the present growth{used}{slope}",
+            units::duration(seconds)
+        );
+        if seconds < config.within.as_seconds() {
+            Look::Beyond(message)
+        } else {
+            Look::Between(message)
+        }
+    }
+}

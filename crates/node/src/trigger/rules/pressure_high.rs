@@ -1,0 +1,53 @@
+//! `pressure_high`: tasks wait for memory. Of the machine, not of the process: it fires in all of them.
+
+use drainprof_report::units;
+
+use crate::trigger::{
+    Config, Rule, Share, Signals, Time,
+    rule::{Look, Watch, settings, wrong},
+    signals::finite,
+};
+
+pub(super) const RULE: Rule = Rule {
+    name: "pressure_high",
+    what: "tasks of this machine wait for memory more than a tenth of the time",
+    advice: "the machine is short of memory: find who grows (`rss_high`, `limit_near`) or who holds most",
+    memory: true,
+    settings: |config| &config.pressure_high,
+    start: || Box::new(High),
+};
+
+settings! {
+    /// Settings of `pressure_high`.
+    PressureHigh { window: false, hold: Time::minutes(1),
+        /// It holds above this share of time in which some task waited, over 10 seconds.
+        above: Share = Share(0.10),
+        /// It ends below this one.
+        back: Share = Share(0.05),
+    }
+    problems: |this| vec![
+        wrong::share("above", this.above),
+        wrong::share("back", this.back),
+        wrong::order(("back", this.back.0), ("above", this.above.0)),
+    ]
+}
+
+#[derive(Debug)]
+struct High;
+
+impl Watch for High {
+    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+        let config = &config.pressure_high;
+        let Some(pressure) = signals.pressure else { return Look::Unknown };
+        let Some(share) = finite(Some(pressure.some.avg10)) else { return Look::Unknown };
+        Look::above(share, config.above.0, config.back.0, || {
+            format!(
+                "tasks of this machine waited for memory {} of the last 10 seconds, {} of the last minute; \
+                 the threshold is {}",
+                units::percent(share),
+                units::percent(pressure.some.avg60),
+                config.above
+            )
+        })
+    }
+}

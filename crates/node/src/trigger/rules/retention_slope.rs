@@ -1,0 +1,66 @@
+//! `retention_slope`: what granules hold back grows, and goes on growing.
+
+use drainprof_report::units;
+
+use crate::trigger::{
+    Bytes, Config, Rule, Signals, Time,
+    rule::{Look, Watch, settings, wrong},
+    signals::MAX_PROFILES,
+};
+
+pub(super) const RULE: Rule = Rule {
+    name: "retention_slope",
+    what: "retained memory grows steadily: the lower end of the slope's interval is above a threshold",
+    advice: "this is the structural leak itself: move the objects of the sites in the window's report to longer-lived granules",
+    memory: true,
+    settings: |config| &config.retention_slope,
+    start: || Box::new(Slope),
+};
+
+settings! {
+    /// Settings of `retention_slope`.
+    RetentionSlope { window: true, hold: Time::minutes(5),
+        /// It holds if retained memory grows by more than this per second.
+        above: Bytes = Bytes(16 << 10),
+        /// It ends if it grows by less than this per second.
+        back: Bytes = Bytes(8 << 10),
+    }
+    problems: |this| vec![wrong::order_bytes(("back", this.back), ("above", this.above))]
+}
+
+#[derive(Debug)]
+struct Slope;
+
+impl Watch for Slope {
+    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+        let config = &config.retention_slope;
+        let profiles = signals.profiles.iter().take(MAX_PROFILES);
+        Look::worst(profiles.map(|profile| {
+            let Some(slope) = profile.retention_slope else { return Look::Unknown };
+            let [low, high] = slope.interval;
+            let all = [slope.bytes_per_second, low, high];
+            if !all.iter().all(|number| number.is_finite()) || low > high {
+                return Look::Unknown;
+            }
+            Look::above(low, config.above.0 as f64, config.back.0 as f64, || {
+                let now = profile.retained_bytes.map_or_else(String::new, |retained| {
+                    format!("; {} are retained now", units::bytes(retained))
+                });
+                format!(
+                    "{}: retained memory grows by {} (95 %: {} to {}), {} a day{now}",
+                    profile.profile,
+                    units::byte_rate(slope.bytes_per_second),
+                    units::byte_rate(low),
+                    units::byte_rate(high),
+                    a_day(slope.bytes_per_second)
+                )
+            })
+        }))
+    }
+}
+
+fn a_day(bytes_per_second: f64) -> String {
+    #[allow(clippy::cast_sign_loss, reason = "not negative; the cast saturates")]
+    let bytes = (bytes_per_second.max(0.0) * 86_400.0) as u64;
+    units::bytes(bytes)
+}

@@ -1,0 +1,115 @@
+//! `rss_high`: resident memory is higher than usual.
+//!
+//! It finds steps, not slow growth: a straight line stays within about one standard deviation of its own
+//! trailing mean. Growth is what `retention_slope` and `limit_near` look for.
+
+use drainprof_report::units;
+
+use super::dsr_drop::BASELINES;
+use crate::trigger::{
+    Bytes, Config, Rule, Share, Signals, Time,
+    course::Usual,
+    rule::{Look, WINDOWS, Watch, settings, wrong},
+};
+
+pub(super) const RULE: Rule = Rule {
+    name: "rss_high",
+    what: "resident memory is above this process's own baseline by more than two standard deviations",
+    advice: "compare retained bytes before and after: if they rose with it, granules hold the memory; else the window's report shows which call paths touched it",
+    memory: true,
+    settings: |config| &config.rss_high,
+    start: || Box::new(Above::default()),
+};
+
+settings! {
+    /// Settings of `rss_high`.
+    RssHigh { window: true, hold: Time::minutes(5),
+        /// It holds above the baseline plus so many standard deviations.
+        sigmas: f64 = 2.0,
+        /// It ends below the baseline plus so many.
+        back_sigmas: f64 = 1.0,
+        /// By less than this share of the baseline it never differs.
+        min_share: Share = Share(0.05),
+        /// Nor by less than so much.
+        min_bytes: Bytes = Bytes(16 << 20),
+        /// How far back the baseline reaches.
+        baseline: Time = Time::hours(1),
+        /// How long it is learned before anything is said.
+        warm_up: Time = Time::minutes(15),
+        /// After so long, the higher state is the new baseline.
+        adopt: Time = Time::hours(6),
+    }
+    problems: |this| vec![
+        wrong::positive("sigmas", this.sigmas),
+        wrong::positive("back_sigmas", this.back_sigmas),
+        wrong::order(("back_sigmas", this.back_sigmas), ("sigmas", this.sigmas)),
+        wrong::share("min_share", this.min_share),
+        wrong::time("baseline", this.baseline, BASELINES),
+        wrong::time("warm_up", this.warm_up, WINDOWS),
+        wrong::time("adopt", this.adopt, BASELINES),
+    ]
+}
+
+/// A look after a longer gap is worth no more than this, seconds.
+const GAP: f64 = 60.0;
+
+#[derive(Debug, Default)]
+struct Above {
+    usual: Usual,
+    last: Option<f64>,
+    /// Since when it is high.
+    high: Option<f64>,
+}
+
+impl Watch for Above {
+    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+        let config = &config.rss_high;
+        let Some(memory) = signals.memory else { return Look::Unknown };
+        let rss = memory.rss_bytes as f64;
+        let seconds = self.last.map_or(0.0, |last| (signals.at - last).clamp(0.0, GAP));
+        self.last = Some(signals.at);
+        let look = self.judge(config, rss);
+        match look {
+            Look::Beyond(_) => {
+                let since = *self.high.get_or_insert(signals.at);
+                if signals.at - since >= config.adopt.as_seconds() {
+                    *self = Self { last: self.last, ..Self::default() };
+                }
+            }
+            Look::Between(_) => {}
+            Look::Clear | Look::Unknown => self.high = None,
+        }
+        if self.high.is_none() && seconds > 0.0 {
+            self.usual.learn(rss, seconds, config.baseline.as_seconds());
+        }
+        look
+    }
+}
+
+impl Above {
+    fn judge(&self, config: &RssHigh, rss: f64) -> Look {
+        if self.usual.seconds < config.warm_up.as_seconds() {
+            return Look::Unknown;
+        }
+        let (mean, deviation) = (self.usual.mean, self.usual.variance.sqrt());
+        let least = (mean * config.min_share.0).max(config.min_bytes.0 as f64);
+        let above = (config.sigmas * deviation).max(least);
+        let back = (config.back_sigmas * deviation).max(least / 2.0).min(above);
+        Look::above(rss - mean, above, back, || {
+            format!(
+                "resident memory is {}, usual are {} ± {}: {} more; more than {} more is high",
+                whole(rss),
+                whole(mean),
+                whole(deviation),
+                whole(rss - mean),
+                whole(above)
+            )
+        })
+    }
+}
+
+fn whole(bytes: f64) -> String {
+    #[allow(clippy::cast_sign_loss, reason = "not negative; the cast saturates")]
+    let bytes = bytes.max(0.0) as u64;
+    units::bytes(bytes)
+}

@@ -1,0 +1,108 @@
+//! `unmatched_frees`: the profile misses allocations.
+//!
+//! After an attach, objects that are older than it are freed for a while, in the healthiest program. What
+//! tells a missed allocation function from them is that more goes than is seen to come, all the time: so
+//! both halves of the window must have unmatched frees and a surplus of frees.
+
+use drainprof_report::units;
+
+use super::PerProfile;
+use crate::trigger::{
+    Config, Objects, Rule, Share, Signals, Time,
+    course::Course,
+    rule::{Look, WINDOWS, Watch, settings, wrong},
+};
+
+pub(super) const RULE: Rule = Rule {
+    name: "unmatched_frees",
+    what: "frees of objects whose allocation was not seen, and objects older than the attach do not explain them",
+    advice: "the profile is sick: prove it on this process with `drainprof profile check`, its counts of objects are not to be trusted",
+    memory: false,
+    settings: |config| &config.unmatched_frees,
+    start: || Box::new(Unmatched::default()),
+};
+
+settings! {
+    /// Settings of `unmatched_frees`.
+    UnmatchedFrees { window: false, hold: Time::minutes(1),
+        /// It holds above this share of all frees.
+        above: Share = Share(0.01),
+        /// It ends below this one.
+        back: Share = Share(0.005),
+        /// Over how long frees are counted.
+        over: Time = Time::minutes(5),
+        /// Unmatched frees in that time, below which nothing is said.
+        min_frees: u64 = 100,
+    }
+    problems: |this| vec![
+        wrong::share("above", this.above),
+        wrong::share("back", this.back),
+        wrong::order(("back", this.back.0), ("above", this.above.0)),
+        wrong::time("over", this.over, WINDOWS),
+        wrong::positive("min_frees", this.min_frees as f64),
+    ]
+}
+
+/// The share of the unmatched frees that must be in each half of the window, and by how much more than
+/// allocations frees must be, as a share of the unmatched ones.
+const IN_EACH_HALF: f64 = 0.2;
+
+#[derive(Debug, Default)]
+struct Unmatched {
+    profiles: PerProfile<Course<Objects>>,
+}
+
+impl Watch for Unmatched {
+    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+        let config = &config.unmatched_frees;
+        let over = config.over.as_seconds();
+        let looks = self.profiles.each(&signals.profiles, |course, profile| {
+            let Some(now) = profile.objects else {
+                course.clear();
+                return Look::Unknown;
+            };
+            if course.last().is_some_and(|last| between(last, now).is_none()) {
+                course.clear();
+            }
+            course.push(signals.at, now, over);
+            let Some([first, half, last]) = course.halves(over) else { return Look::Unknown };
+            let parts = (between(first, last), between(first, half), between(half, last));
+            let (Some(all), Some(early), Some(late)) = parts else { return Look::Unknown };
+            if all.unmatched_frees < config.min_frees || all.frees == 0 {
+                return Look::Clear;
+            }
+            let in_half = IN_EACH_HALF * all.unmatched_frees as f64;
+            let sick = |part: Objects| {
+                part.unmatched_frees as f64 >= in_half
+                    && part.frees as f64 - part.allocs as f64
+                        >= IN_EACH_HALF * part.unmatched_frees as f64
+            };
+            if !sick(early) || !sick(late) {
+                return Look::Clear;
+            }
+            let share = all.unmatched_frees as f64 / all.frees as f64;
+            Look::above(share, config.above.0, config.back.0, || {
+                format!(
+                    "{}: {} of {} frees in the last {} ({}) are of objects whose allocation was not seen, \
+                     while {} allocations were: the profile misses some",
+                    profile.profile,
+                    all.unmatched_frees,
+                    all.frees,
+                    config.over,
+                    units::percent(share),
+                    all.allocs
+                )
+            })
+        });
+        Look::worst(looks)
+    }
+}
+
+/// What was counted from `first` to `last`; `None` if a count fell.
+fn between(first: Objects, last: Objects) -> Option<Objects> {
+    Some(Objects {
+        allocs: last.allocs.checked_sub(first.allocs)?,
+        frees: last.frees.checked_sub(first.frees)?,
+        unmatched_frees: last.unmatched_frees.checked_sub(first.unmatched_frees)?,
+    })
+}

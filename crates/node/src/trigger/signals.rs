@@ -1,0 +1,87 @@
+//! What the rules look at.
+
+use drainprof_process::memory::{MemoryReading, Pressure};
+
+/// What is known of one process at one moment. Whatever is not known is `None`; a number that is not finite counts as not known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signals {
+    /// When, in seconds on a monotonic clock. A look whose time is not finite, or not later than the last one's, is passed over.
+    pub at: f64,
+    /// Counts per profile. A profile that is missing in one look begins anew in the next.
+    pub profiles: Vec<ProfileSignals>,
+    /// The process's memory.
+    pub memory: Option<MemoryReading>,
+    /// Page faults per second since the last look.
+    pub faults_per_second: Option<f64>,
+    /// Growth of resident memory over the last minutes, bytes per second.
+    pub rss_slope_bytes_per_second: Option<f64>,
+    /// When its control group is full at that growth, seconds from now.
+    pub seconds_to_limit: Option<f64>,
+    /// Pressure on the machine's memory.
+    pub pressure: Option<Pressure>,
+}
+
+/// What is known of one profile in the process. Counts are totals that only grow; one that falls begins anew.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProfileSignals {
+    /// The profile's name.
+    pub profile: String,
+    /// Its decided closes; `None` unless its kind is `drain`.
+    pub closes: Option<Closes>,
+    /// Its objects; `None` at a level that does not see them, or in a sample.
+    pub objects: Option<Objects>,
+    /// What it retains now, bytes.
+    pub retained_bytes: Option<u64>,
+    /// How fast that grows.
+    pub retention_slope: Option<Slope>,
+}
+
+/// Decided closes so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Closes {
+    /// With no live object.
+    pub drainable: u64,
+    /// With at least one.
+    pub pinned: u64,
+}
+
+/// Allocations and frees so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// Allocations.
+    pub allocs: u64,
+    /// Frees, the unmatched ones included.
+    pub frees: u64,
+    /// Frees of objects whose allocation was not seen.
+    pub unmatched_frees: u64,
+}
+
+/// A slope and how sure it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slope {
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+    /// Its 95 % confidence interval.
+    pub interval: [f64; 2],
+}
+
+/// More profiles than a process can sensibly have are not looked at: their histories would be the daemon's growth.
+pub(super) const MAX_PROFILES: usize = 16;
+
+/// `value`, if it is a number.
+pub(super) fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
+}
+
+impl Closes {
+    /// How many closes were decided.
+    pub(super) const fn decided(self) -> u64 {
+        self.drainable.saturating_add(self.pinned)
+    }
+
+    /// The rate; `None` with no decided close.
+    pub(super) fn dsr(self) -> Option<f64> {
+        let decided = self.decided();
+        (decided > 0).then(|| self.drainable as f64 / decided as f64)
+    }
+}

@@ -1,0 +1,340 @@
+//! When a diagnostic window may be opened.
+//!
+//! One at a time per process and so many on the node, whoever asks. What rules ask for must also wait for
+//! the process's cool-down and must fit into the node's budget of seconds per hour. What a user asks for need not, but
+//! counts: whoever looks by hand does not want the daemon to look as well.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use drainprof_report::units;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Time,
+    rule::{WINDOWS, wrong},
+};
+use crate::Refusal;
+
+/// How long windows are, and how many there may be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WindowConfig {
+    /// How long a window lasts, if nothing else is asked for.
+    pub length: Time,
+    /// How long a user's window can be at most.
+    pub longest: Time,
+    /// How long a process is left alone by the rules after a window.
+    pub cooldown: Time,
+    /// So much time may the rules' windows that begin within an hour take, all processes together.
+    pub budget_per_hour: Time,
+    /// Windows that may run at the same time, all processes together.
+    pub at_once: u32,
+}
+
+impl Default for WindowConfig {
+    fn default() -> Self {
+        Self {
+            length: Time::minutes(1),
+            longest: Time::minutes(10),
+            cooldown: Time::minutes(30),
+            budget_per_hour: Time::minutes(10),
+            at_once: 2,
+        }
+    }
+}
+
+impl WindowConfig {
+    /// Everything that is wrong, each with its key.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let seconds = |time: Time| time.as_seconds();
+        let problems = [
+            wrong::time("length", self.length, [Time::seconds(1), Time::hours(1)]),
+            wrong::time("longest", self.longest, [Time::seconds(1), WINDOWS[1]]),
+            wrong::order(("length", seconds(self.length)), ("longest", seconds(self.longest))),
+            wrong::time("cooldown", self.cooldown, [Time::seconds(0), WINDOWS[1]]),
+            wrong::time(
+                "budget_per_hour",
+                self.budget_per_hour,
+                [Time::seconds(0), Time::hours(24)],
+            ),
+            wrong::positive("at_once", f64::from(self.at_once)),
+        ];
+        problems.into_iter().flatten().collect()
+    }
+
+    /// Whether all values can be used.
+    ///
+    /// # Errors
+    /// What is wrong, with the keys' names.
+    pub fn check(&self) -> Result<(), String> {
+        let problems = self.problems();
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    }
+}
+
+/// Who asks for a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A rule.
+    Rule,
+    /// A user, over the command line, a signal, the socket or HTTP.
+    User,
+}
+
+/// Which windows watch page faults, heap and mappings, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowGrowth {
+    /// Those that serve a rule about memory.
+    Memory,
+    /// All.
+    Always,
+    /// None but those for which it is asked.
+    Never,
+}
+
+impl WindowGrowth {
+    /// Whether a window does. `asked`: what whoever wants the window says of it; `memory_fires`: whether a rule about
+    /// memory fires, whoever wants the window.
+    #[must_use]
+    pub fn watches(self, asked: Option<bool>, memory_fires: bool) -> bool {
+        asked.unwrap_or(match self {
+            Self::Memory => memory_fires,
+            Self::Always => true,
+            Self::Never => false,
+        })
+    }
+}
+
+/// A window that may be opened, and is counted as open from now on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Grant {
+    /// When it ends, on the clock of the question.
+    pub until: f64,
+    /// How long it lasts, seconds.
+    pub seconds: f64,
+}
+
+/// Why no window may be opened.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refused {
+    /// Not now.
+    #[error("{why}; it can be tried again {}", again(*.seconds))]
+    NotNow {
+        /// Why.
+        why: String,
+        /// In so many seconds it can be tried again; `None`: that depends on others.
+        seconds: Option<f64>,
+    },
+    /// Never as it was asked for.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+fn again(seconds: Option<f64>) -> String {
+    match seconds {
+        Some(seconds) => format!("in {}", units::duration(seconds.max(0.0).ceil())),
+        None => "after the configuration was changed".to_owned(),
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            Refused::NotNow { .. } => Self::NotNow { message },
+            Refused::Wrong(_) => Self::Failed { message },
+        }
+    }
+}
+
+/// The windows of the node: those that run, and what is remembered of those that have. `K` names a process.
+#[derive(Clone, Debug)]
+pub struct Windows<K> {
+    running: Vec<Running<K>>,
+    /// When each process's last window ended.
+    ended: BTreeMap<K, f64>,
+    /// The windows of the last hour, the oldest first.
+    spent: VecDeque<Spent>,
+    /// The number of the last one.
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running<K> {
+    key: K,
+    number: u64,
+    began: f64,
+    until: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Spent {
+    number: u64,
+    began: f64,
+    seconds: f64,
+}
+
+const HOUR: f64 = 3600.0;
+/// Windows that are remembered one by one; of more in an hour, the oldest two count as one.
+const REMEMBERED: usize = 1024;
+
+impl<K> Default for Windows<K> {
+    fn default() -> Self {
+        Self { running: Vec::new(), ended: BTreeMap::new(), spent: VecDeque::new(), number: 0 }
+    }
+}
+
+impl<K: Copy + Ord> Windows<K> {
+    /// No windows yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks for a window at `now` (seconds on a monotonic clock). A window that is granted is open until [`Windows::end`] is called, even past its time.
+    ///
+    /// # Errors
+    /// Why not, and when it can be tried again.
+    pub fn ask(
+        &mut self,
+        config: &WindowConfig,
+        now: f64,
+        key: K,
+        by: By,
+        seconds: Option<f64>,
+    ) -> Result<Grant, Refused> {
+        let seconds = length(config, by, seconds)?;
+        if !now.is_finite() {
+            return Err(Refused::Wrong("the time of the question is no time".to_owned()));
+        }
+        self.forget(config, now);
+        if let Some(running) = self.running.iter().find(|running| running.key == key) {
+            let why = "a diagnostic window of this process is running".to_owned();
+            return Err(Refused::NotNow { why, seconds: Some(running.until - now) });
+        }
+        if self.running.len() >= config.at_once as usize {
+            let first = self.running.iter().map(|running| running.until).reduce(f64::min);
+            let why = format!(
+                "{}, and no more than {} may run at once",
+                units::counted(
+                    self.running.len() as u64,
+                    "diagnostic window is running",
+                    "diagnostic windows are running"
+                ),
+                config.at_once
+            );
+            return Err(Refused::NotNow { why, seconds: first.map(|until| until - now) });
+        }
+        if by == By::Rule {
+            self.cool(config, now, key)?;
+            self.afford(config, now, seconds)?;
+        }
+        self.charge(now, seconds);
+        let until = now + seconds;
+        self.running.push(Running { key, number: self.number, began: now, until });
+        Ok(Grant { until, seconds })
+    }
+
+    /// A window has ended, in time or not; the time that it did not take is given back.
+    pub fn end(&mut self, now: f64, key: K) {
+        let Some(place) = self.running.iter().position(|running| running.key == key) else {
+            return;
+        };
+        let running = self.running.swap_remove(place);
+        if !now.is_finite() {
+            return;
+        }
+        self.ended.insert(key, now);
+        let left = (running.until - now).clamp(0.0, running.until - running.began);
+        if let Some(spent) = self.spent.iter_mut().find(|spent| spent.number == running.number) {
+            spent.seconds = (spent.seconds - left).max(0.0);
+        }
+    }
+
+    /// When the running window of a process ends.
+    #[must_use]
+    pub fn until(&self, key: K) -> Option<f64> {
+        self.running.iter().find(|running| running.key == key).map(|running| running.until)
+    }
+
+    /// Windows that run.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    fn cool(&self, config: &WindowConfig, now: f64, key: K) -> Result<(), Refused> {
+        let Some(ended) = self.ended.get(&key) else { return Ok(()) };
+        let left = ended + config.cooldown.as_seconds() - now;
+        if left <= 0.0 {
+            return Ok(());
+        }
+        let why = format!(
+            "the last diagnostic window of this process ended {} ago, and the cool-down is {}",
+            units::duration((now - ended).max(0.0).round()),
+            config.cooldown
+        );
+        Err(Refused::NotNow { why, seconds: Some(left) })
+    }
+
+    /// Whether `seconds` more fit into the budget.
+    fn afford(&self, config: &WindowConfig, now: f64, seconds: f64) -> Result<(), Refused> {
+        let budget = config.budget_per_hour.as_seconds();
+        let mut spent: f64 = self.spent.iter().map(|spent| spent.seconds).sum();
+        if spent + seconds <= budget {
+            return Ok(());
+        }
+        let why = format!(
+            "windows of the last hour took {} of the budget of {}, and this one would take {}",
+            units::duration(spent),
+            config.budget_per_hour,
+            units::duration(seconds)
+        );
+        let mut again = None;
+        for old in &self.spent {
+            spent -= old.seconds;
+            if spent + seconds <= budget {
+                again = Some(old.began + HOUR - now);
+                break;
+            }
+        }
+        Err(Refused::NotNow { why, seconds: again })
+    }
+
+    fn charge(&mut self, now: f64, seconds: f64) {
+        if self.spent.len() >= REMEMBERED
+            && let (Some(oldest), Some(next)) = (self.spent.pop_front(), self.spent.front_mut())
+        {
+            next.seconds += oldest.seconds;
+        }
+        self.number += 1;
+        self.spent.push_back(Spent { number: self.number, began: now, seconds });
+    }
+
+    /// Forgets what no longer counts.
+    fn forget(&mut self, config: &WindowConfig, now: f64) {
+        let cooldown = config.cooldown.as_seconds();
+        self.ended.retain(|_, ended| now - *ended < cooldown);
+        while self.spent.front().is_some_and(|spent| now - spent.began >= HOUR) {
+            self.spent.pop_front();
+        }
+    }
+}
+
+fn length(config: &WindowConfig, by: By, asked: Option<f64>) -> Result<f64, Refused> {
+    let Some(seconds) = asked else { return Ok(config.length.as_seconds()) };
+    let longest = match by {
+        By::User => config.longest,
+        By::Rule => config.length,
+    };
+    if seconds >= 1.0 && seconds <= longest.as_seconds() {
+        return Ok(seconds);
+    }
+    Err(Refused::Wrong(format!(
+        "a diagnostic window lasts from 1s to {longest}, not {seconds} seconds; `longest` in the configuration allows longer ones"
+    )))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Samples what is held back over time, one curve per allocator instance.
+//!
+//! Called at the pace that [`Observer::sample`] asks for itself; what the curves mean is judged in
+//! `report`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use drainprof_common::state;
+use drainprof_probe::bpf::SeriesRecord;
+use drainprof_profile::Kind;
+use drainprof_report::account::{
+    Curve, CurvePoint, FIRST_INTERVAL, GranuleFacts, HeldBytes, held_bytes,
+};
+
+use super::{
+    observer::Observer,
+    snapshot::{now_ns, own_cpu},
+};
+
+/// However slowly the curves grow, new instances are noticed after this time.
+const LONGEST: Duration = Duration::from_millis(200);
+/// Sampling takes at most this part of one CPU: where it takes long, it is done more rarely.
+pub(super) const SHARE: u32 = 100;
+
+impl Observer {
+    /// Takes a point of every curve that is not at its end, those of sites too where it is time; returns the time
+    /// until the next is due.
+    pub fn sample(&mut self) -> Duration {
+        // Not the time of day: while other programs have the CPU, nothing is spent.
+        let began = own_cpu();
+        let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
+        self.end_nested();
+        let records = self.session.read_series();
+        let mut bytes = self.open_bytes(&records);
+        let ended = self.ended_targets();
+        let mut due_ns = if records.is_empty() { at_ns } else { u64::MAX };
+        for record in &records {
+            if !ended.contains(&record.state.key.target) {
+                let own = bytes.remove(&record.series).unwrap_or_default();
+                let point = self.point(record, own);
+                let curve = self.curves.entry(record.series).or_default();
+                extend(curve, record, point, at_ns);
+                if record.state.destroyed_ns == 0 {
+                    due_ns = due_ns.min(curve.due_ns());
+                }
+            }
+        }
+        let wait = Duration::from_nanos(due_ns.saturating_sub(at_ns))
+            .clamp(FIRST_INTERVAL, LONGEST)
+            .max(own_cpu().saturating_sub(began) * SHARE);
+        // Sites take a share of their own.
+        self.sample_sites();
+        wait
+    }
+
+    /// The curve of a series up to now; `granules` are those of the series.
+    pub(super) fn curve(&self, record: &SeriesRecord, granules: &[GranuleFacts]) -> Curve {
+        let mut curve = self.curves.get(&record.series).cloned().unwrap_or_default();
+        let target = record.state.key.target;
+        if !self.targets.iter().any(|known| known.target == target && known.ended.is_some()) {
+            let open = granules.iter().filter(|granule| !granule.closed);
+            let own = open.fold(0, |sum: u64, granule| sum.saturating_add(granule.bytes));
+            let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
+            extend(&mut curve, record, self.point(record, own), at_ns);
+        }
+        curve
+    }
+
+    pub(super) fn ended_targets(&self) -> BTreeSet<u32> {
+        let ended = self.targets.iter().filter(|target| target.ended.is_some());
+        ended.map(|target| target.target).collect()
+    }
+
+    /// Bytes of the open granules by series, for those of which they have to be added up.
+    fn open_bytes(&self, records: &[SeriesRecord]) -> BTreeMap<u32, u64> {
+        let mut sums: BTreeMap<u32, u64> = records
+            .iter()
+            .filter(|record| self.held(record).1 == HeldBytes::Own)
+            .map(|record| (record.series, 0))
+            .collect();
+        if sums.is_empty() {
+            return sums;
+        }
+        for granule in self.session.read_granules() {
+            if granule.slot.state & state::CLOSED == 0
+                && let Some(sum) = sums.get_mut(&granule.slot.series)
+            {
+                *sum = sum.saturating_add(granule.slot.bytes);
+            }
+        }
+        sums
+    }
+
+    /// What counts as held back in a series.
+    fn held(&self, record: &SeriesRecord) -> (Kind, HeldBytes) {
+        match self.allocators.get(record.state.key.allocator as usize) {
+            Some(allocator) => (allocator.profile.kind, held_bytes(&allocator.profile)),
+            None => (Kind::Drain, HeldBytes::Unknown),
+        }
+    }
+
+    /// The state of a series as a point without its time; `own` are its open granules' own bytes.
+    fn point(&self, record: &SeriesRecord, own: u64) -> CurvePoint {
+        let state = &record.state;
+        let (kind, bytes) = self.held(record);
+        // What an instance retained went with it.
+        let retained = if state.destroyed_ns == 0 { state.retained_granules } else { 0 };
+        let granules = if kind == Kind::Drain { retained } else { state.open_now };
+        let bytes = match bytes {
+            HeldBytes::Counter if state.destroyed_ns == 0 => state.retained_bytes,
+            HeldBytes::Counter | HeldBytes::Unknown => 0,
+            HeldBytes::Each(size) => size.saturating_mul(granules),
+            HeldBytes::Own => own,
+        };
+        CurvePoint { at_ns: 0, granules, bytes, appeared: record.totals.opened_before }
+    }
+}
+
+/// Adds a point. A curve begins with nothing when its instance was first seen, and ends with it.
+fn extend(curve: &mut Curve, record: &SeriesRecord, point: CurvePoint, at_ns: u64) {
+    let state = &record.state;
+    if curve.is_empty() {
+        curve.add(CurvePoint { at_ns: state.created_ns, ..CurvePoint::default() });
+    }
+    let at_ns = match state.destroyed_ns {
+        0 => at_ns,
+        end => end.max(curve.newest().map_or(0, |newest| newest.at_ns)),
+    };
+    curve.add(CurvePoint { at_ns, ..point });
+}

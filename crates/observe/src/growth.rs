@@ -1,0 +1,232 @@
+//! Growth: from the kernel side's cells, pages and records to facts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    sync::Arc,
+};
+
+use drainprof_common::{
+    growth::{Cause, GrowthCell, GrowthTarget, member},
+    loss::Loss,
+};
+use drainprof_process::memory::{GranuleRange, GranuleState};
+use drainprof_report::{
+    account::{Began, CallPath, TargetFacts},
+    growth::{FaultTotals, GrowthFacts, Ledger, PathGrowth, join},
+};
+
+use super::observer::Observer;
+
+/// What user space itself keeps of growth.
+#[derive(Default)]
+pub(super) struct Growth {
+    ledgers: BTreeMap<u32, Ledger>,
+    /// Minor and major faults when a target was armed.
+    counted: BTreeMap<u32, (u64, u64)>,
+}
+
+impl Observer {
+    /// A process is about to be armed: what its memory is now is where its growth begins.
+    pub(super) fn begin_growth(&mut self, target: u32, pid: u32) {
+        let Some(growth) = &mut self.growth else { return };
+        growth.ledgers.insert(target, Ledger::new(heap_end(pid)));
+        if let Some(counted) = faults(pid) {
+            growth.counted.insert(target, counted);
+        }
+        if let Some(last) = resident(pid) {
+            let known =
+                GrowthTarget { known: (1 << member::COUNT) - 1, last, peak: last, mm_id: 0 };
+            if let Err(error) = self.session.begin_growth(target, &known) {
+                tracing::debug!(pid, %error, "where its memory begins is not known");
+            }
+        }
+    }
+
+    /// Takes the records of system calls that have come.
+    pub(super) fn take_mappings(&mut self) {
+        let Some(growth) = &mut self.growth else { return };
+        loop {
+            let records = self.session.drain_mappings();
+            if records.is_empty() {
+                break;
+            }
+            for record in &records {
+                let number = record.target;
+                if !growth.ledgers.contains_key(&number) {
+                    // A forked child's heap ends where its parent's did.
+                    let began = self.targets.iter().find(|target| target.target == number);
+                    let heap_end = match began.map(|target| target.began) {
+                        Some(Began::Forked(parent)) => {
+                            growth.ledgers.get(&parent).and_then(Ledger::heap_end)
+                        }
+                        _ => None,
+                    };
+                    growth.ledgers.insert(number, Ledger::new(heap_end));
+                }
+                if let Some(ledger) = growth.ledgers.get_mut(&number) {
+                    ledger.add(record);
+                }
+            }
+        }
+    }
+
+    /// Adds the growth of each target.
+    pub(super) fn add_growth(&mut self, targets: &mut [TargetFacts]) {
+        self.take_mappings();
+        let (Some(growth), Some(paths)) = (&self.growth, &self.paths) else { return };
+        let mut known: BTreeMap<u32, Arc<CallPath>> = BTreeMap::new();
+        let mut path = |number: u32| {
+            let read = || match number.checked_sub(1) {
+                Some(number) => paths.path(&self.session, number),
+                None => Arc::default(),
+            };
+            Arc::clone(known.entry(number).or_insert_with(read))
+        };
+        let mut cells: BTreeMap<u32, Vec<(Cause, GrowthCell)>> = BTreeMap::new();
+        for (cause, cell) in self.session.read_cells() {
+            cells.entry(cell.target).or_default().push((cause, cell));
+        }
+        let mut touched = self.session.read_touched();
+        let mut drained = self.session.read_drained();
+        for target in targets {
+            let mut facts = GrowthFacts::default();
+            for (cause, cell) in cells.remove(&target.target).unwrap_or_default() {
+                add_cell(&mut facts, cause, &cell, &mut path);
+            }
+            if let Some(ledger) = growth.ledgers.get(&target.target) {
+                for (number, totals) in ledger.paths() {
+                    facts.paths.entry(path(number)).or_default().maps.add(&totals);
+                }
+                (facts.unmapped, facts.unmapped_before) =
+                    (ledger.unmapped(), ledger.unmapped_before());
+            }
+            if let Some(memory) = self.session.read_growth(target.target) {
+                for kind in 0..member::COUNT {
+                    let is_known = memory.known >> kind & 1 != 0;
+                    facts.last[kind] =
+                        (is_known && target.ended.is_none()).then_some(memory.last[kind]);
+                }
+                facts.peak = memory.peak;
+            }
+            if target.ended.is_some() {
+                // The end of the address space is no shrinking.
+                facts.outside = [0; member::COUNT];
+            }
+            let ranges = ranges(target, drained.remove(&target.target).unwrap_or_default());
+            facts.touched = join(&touched.remove(&target.target).unwrap_or_default(), &ranges);
+            let now = faults(target.pid).filter(|_| target.ended.is_none());
+            facts.counted = now
+                .zip(growth.counted.get(&target.target))
+                .map(|(now, then)| (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)));
+            target.growth = Some(facts);
+        }
+    }
+
+    /// Records that the ledgers had no room for.
+    pub(super) fn count_growth_losses(&self, losses: &mut drainprof_common::loss::LossCounts) {
+        if let Some(growth) = &self.growth {
+            losses[Loss::MappingsLost as usize] +=
+                growth.ledgers.values().map(Ledger::lost).sum::<u64>();
+        }
+    }
+}
+
+fn add_cell(
+    facts: &mut GrowthFacts,
+    cause: Cause,
+    cell: &GrowthCell,
+    path: &mut impl FnMut(u32) -> Arc<CallPath>,
+) {
+    let sum = |into: &mut [i64; member::COUNT]| {
+        for (sum, value) in into.iter_mut().zip(cell.rss) {
+            *sum = sum.saturating_add(value);
+        }
+    };
+    match cause {
+        Cause::Other => return sum(&mut facts.other),
+        Cause::Outside => return sum(&mut facts.outside),
+        Cause::Fault
+        | Cause::KernelFault
+        | Cause::Brk
+        | Cause::Mmap
+        | Cause::Munmap
+        | Cause::Mremap
+        | Cause::Madvise => {}
+    }
+    let totals = FaultTotals {
+        faults: if cause == Cause::Fault { cell.events } else { 0 },
+        kernel_faults: if cause == Cause::KernelFault { cell.events } else { 0 },
+        writes: cell.writes,
+        present: cell.present,
+        rss: cell.rss,
+    };
+    let own: &mut PathGrowth = facts.paths.entry(path(cell.path)).or_default();
+    own.memory.add(&totals);
+}
+
+/// The granules of a target as ranges of addresses. An id that is no address meets no page.
+fn ranges(target: &TargetFacts, drained: Vec<GranuleRange>) -> Vec<GranuleRange> {
+    let mut all = Vec::new();
+    for (allocator, facts) in target.allocators.iter().enumerate() {
+        all.extend(facts.granules.iter().map(|granule| GranuleRange {
+            start: granule.id,
+            bytes: granule.bytes,
+            state: if granule.closed { GranuleState::Pinned } else { GranuleState::Open },
+            allocator,
+            place: granule.place,
+        }));
+    }
+    let taken: BTreeSet<u64> = all.iter().map(|range| range.start).collect();
+    all.extend(drained.into_iter().filter(|range| !taken.contains(&range.start)));
+    all
+}
+
+/// Sizes of a process's resident memory in bytes, by [`member`].
+fn resident(pid: u32) -> Option<[u64; member::COUNT]> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()?.saturating_mul(1024))
+    };
+    let mut sizes = [0; member::COUNT];
+    sizes[member::FILE] = field("RssFile:")?;
+    sizes[member::ANON] = field("RssAnon:")?;
+    sizes[member::SWAP] = field("VmSwap:").unwrap_or_default();
+    sizes[member::SHMEM] = field("RssShmem:")?;
+    Some(sizes)
+}
+
+/// Minor and major faults of a process so far.
+fn faults(pid: u32) -> Option<(u64, u64)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    let mut rest = stat.rsplit_once(')')?.1.split_whitespace();
+    let minor = rest.nth(7)?.parse().ok()?;
+    let major = rest.nth(1)?.parse().ok()?;
+    Some((minor, major))
+}
+
+/// Where a process's heap ends.
+fn heap_end(pid: u32) -> Option<u64> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let line = maps.lines().find(|line| line.ends_with("[heap]"))?;
+    let (_, end) = line.split_whitespace().next()?.split_once('-')?;
+    u64::from_str_radix(end, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This very process can be read.
+    #[test]
+    fn own_memory() {
+        let own = std::process::id();
+        let sizes = resident(own).unwrap();
+        assert!(sizes[member::ANON] > 0 && sizes[member::FILE] > 0);
+        assert!(faults(own).unwrap().0 > 0);
+        assert!(heap_end(own).is_none_or(|end| end > 4096));
+        assert!(resident(u32::MAX).is_none() && faults(u32::MAX).is_none());
+    }
+}

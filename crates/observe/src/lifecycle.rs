@@ -1,0 +1,155 @@
+//! What the observer does when processes fork, exec and exit.
+
+use drainprof_common::{
+    event::{Event, EventKind},
+    loss::Loss,
+};
+use drainprof_probe::bpf::Arming;
+use drainprof_process::{Process, printable};
+use drainprof_profile::Finding;
+use drainprof_report::account::{Began, Ended};
+
+use super::observer::{Ending, ObserveError, Observer, Target};
+
+impl Observer {
+    /// Takes notice of one event.
+    pub(super) fn notice(&mut self, kind: EventKind, event: &Event) -> Ending {
+        match kind {
+            EventKind::Fork => self.forked(event),
+            EventKind::Exec => self.executed(event),
+            EventKind::Exit | EventKind::Close | EventKind::LateDrain | EventKind::PinFreed => {
+                Ending::Nothing
+            }
+        }
+    }
+
+    fn forked(&mut self, event: &Event) -> Ending {
+        let parent = self.targets.iter().find(|target| target.target == event.target);
+        let (comm, exe, allocators) = parent
+            .map(|parent| (parent.comm.clone(), parent.exe.clone(), parent.allocators.clone()))
+            .unwrap_or_default();
+        let process = Process::open(event.tgid).ok();
+        let gone = process.is_none();
+        let mut target = Target {
+            target: event.target_b,
+            pid: event.tgid,
+            start_time: process.as_ref().map_or(0, |process| process.start_time),
+            comm: process.as_ref().map_or(comm, |process| process.comm.clone()),
+            exe,
+            began: Began::Forked(event.target),
+            // Whoever is gone before it could be looked at has ended; its counts are in the maps.
+            ended: gone.then_some(Ended::Exit(None)),
+            process: None,
+            allocators,
+            findings: Vec::new(),
+        };
+        if let Some(process) = process {
+            // A child of vfork has an image of its own by now.
+            if event.tid == 0 {
+                target.allocators.clear();
+                target.exe = printable(process.exe.as_os_str().as_encoded_bytes());
+                self.follow_image(&process, &mut target, false);
+            }
+            target.process = Some(process);
+        } else {
+            // Gone before it could be looked at: nobody would take out later what the kernel side has entered.
+            self.session.disarm_target(event.tgid, event.target_b);
+        }
+        self.targets.push(target);
+        if gone { Ending::Nothing } else { Ending::Follow(event.tgid) }
+    }
+
+    fn executed(&mut self, event: &Event) -> Ending {
+        // The old image's curves end here.
+        self.sample();
+        self.end_sites(event.target);
+        if let Some(old) = self.targets.iter_mut().find(|target| target.target == event.target) {
+            old.ended.get_or_insert(Ended::Exec);
+        }
+        let process = Process::open(event.tgid).ok();
+        let mut target = Target {
+            target: event.target_b,
+            pid: event.tgid,
+            start_time: process.as_ref().map_or(0, |process| process.start_time),
+            comm: process.as_ref().map_or_else(String::new, |process| process.comm.clone()),
+            exe: process.as_ref().map_or_else(String::new, |process| {
+                printable(process.exe.as_os_str().as_encoded_bytes())
+            }),
+            began: Began::Exec(event.target),
+            ended: process.is_none().then_some(Ended::Exit(None)),
+            process: None,
+            allocators: Vec::new(),
+            findings: Vec::new(),
+        };
+        let lost = event.tid != event.tgid && !self.options.follow;
+        if lost {
+            // The kernel binds a process's probes to its first thread, which is gone when another thread
+            // calls exec: they have to be put in place again.
+            self.placed.retain(|placed| placed.pid != Some(event.tgid));
+            self.session.count_loss(Loss::AttachedLate, 1);
+        }
+        if let Some(process) = process {
+            self.follow_image(&process, &mut target, lost);
+            target.process = Some(process);
+        } else {
+            // Gone before it could be looked at: nobody would take out later what the kernel side has entered.
+            self.session.disarm_target(event.tgid, event.target_b);
+        }
+        let ending =
+            if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
+        self.targets.push(target);
+        ending
+    }
+
+    /// Looks at what a process executes now. Probes that are in place stay; the rest comes late, which is
+    /// counted unless it was already (`late`).
+    fn follow_image(&mut self, process: &Process, target: &mut Target, late: bool) {
+        let follow = self.options.follow;
+        let planned = self.plan(process);
+        let (plans, findings) = match planned {
+            Ok(planned) => planned,
+            // Its memory is told without any profile.
+            Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => return,
+            Err(error) => {
+                let message = match error {
+                    ObserveError::NoMatch { .. } => {
+                        "no profile matches the program that it executes now".to_owned()
+                    }
+                    error => {
+                        format!("the program that it executes now cannot be looked at: {error}")
+                    }
+                };
+                target.findings.push(Finding { code: "exec".to_owned(), message });
+                return;
+            }
+        };
+        target.findings.extend(findings);
+        if self.all_in_place(process, &plans) {
+            self.meet_paths(target.target, process.pid);
+            target.allocators = plans.iter().map(|plan| plan.allocator).collect();
+            return;
+        }
+        // It runs already: what it has done so far was not seen. From now on it counts as attached.
+        if !late {
+            self.session.count_loss(Loss::AttachedLate, 1);
+        }
+        // Nothing counts while probes are put in place one after the other: a call whose entry alone is
+        // probed would look abandoned.
+        self.session.disarm(process.pid);
+        self.meet_paths(target.target, process.pid);
+        match self.place(process, &plans) {
+            Ok((allocators, unplanned)) => {
+                target.allocators = allocators;
+                target.findings.extend(unplanned);
+                let arming = Arming { from_start: false, follow };
+                if let Err(error) = self.session.arm(process.pid, target.target, arming) {
+                    tracing::warn!(pid = process.pid, %error, "cannot follow the new program");
+                }
+            }
+            Err(error) => target.findings.push(Finding {
+                code: "exec".to_owned(),
+                message: format!("the program that it executes now cannot be probed: {error}"),
+            }),
+        }
+    }
+}

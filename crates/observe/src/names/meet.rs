@@ -1,0 +1,89 @@
+//! Looks at processes while they live: what they have mapped, and where their files are.
+//!
+//! Asks for no names. Called by `names`, and by `early` where call paths are found.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt as _,
+    sync::Arc,
+};
+
+use drainprof_process::{
+    Process,
+    symbolize::space::{Root, Space},
+};
+use drainprof_report::account::{Began, TargetFacts};
+
+use super::{MAX_EARLIER, MAX_ROOTS, MAX_TARGETS, Symbols, Target};
+
+impl Symbols {
+    /// Looks at targets that are new: they may be gone when their first place comes.
+    pub fn meet(&mut self, targets: &[TargetFacts]) {
+        for facts in targets {
+            self.meet_one(facts);
+        }
+    }
+
+    pub(super) fn meet_one(&mut self, facts: &TargetFacts) {
+        if self.targets.contains_key(&facts.target) || self.targets.len() >= MAX_TARGETS {
+            return;
+        }
+        let parent = match facts.began {
+            Began::Forked(parent) => Some(parent),
+            Began::Attached | Began::FromStart | Began::Exec(_) => None,
+        };
+        let inherited = parent.and_then(|parent| self.targets.get(&parent));
+        let root = match inherited {
+            Some(parent) => Arc::clone(&parent.root),
+            None if self.roots >= MAX_ROOTS => Arc::default(),
+            None => Arc::new(Root::of(facts.pid)),
+        };
+        self.roots += usize::from(root.path().is_some() && inherited.is_none());
+        let mut target = Target {
+            pid: facts.pid,
+            start_time: facts.start_time,
+            parent,
+            uid: u32::MAX,
+            pid_inside: facts.pid,
+            exe: None,
+            root,
+            spaces: Vec::new(),
+            places: BTreeMap::new(),
+            modules: BTreeSet::new(),
+            spots: BTreeMap::new(),
+            next_look: None,
+        };
+        // A child's mappings are its parent's, until it has places of its own.
+        if facts.ended.is_none() && parent.is_none() {
+            target.look();
+        }
+        self.targets.insert(facts.target, target);
+    }
+}
+
+impl Target {
+    /// Remembers its mappings as they are now. If it is gone, what is known already stays.
+    pub(super) fn look(&mut self) {
+        let Ok(process) = Process::open(self.pid) else { return };
+        if self.start_time != 0 && process.start_time != self.start_time {
+            return;
+        }
+        (self.uid, self.pid_inside) = (process.uid, process.pid_inside);
+        let Ok(space) = Space::of(&process) else { return };
+        // After the mappings: an exec in between then shows.
+        let exe = fs::metadata(format!("/proc/{}/exe", self.pid)).ok();
+        let Some(exe) = exe.map(|exe| (exe.dev(), exe.ino())) else { return };
+        if *self.exe.get_or_insert(exe) != exe {
+            return;
+        }
+        match self.spaces.last_mut() {
+            Some(last) if last.same_objects(&space) => *last = space,
+            _ => self.spaces.push(space),
+        }
+        if self.spaces.len() > MAX_EARLIER {
+            // The first holds what was there when all began.
+            self.spaces.remove(1);
+        }
+    }
+}

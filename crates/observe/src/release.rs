@@ -1,0 +1,84 @@
+//! Letting single targets go while others are observed on: how a session serves processes that come and go for days.
+//!
+//! What the kernel side has counted for a target stays where it is, in entries that are never used again. So a session
+//! wears out ([`Observer::wear`]), and whoever runs for days begins a new one in time.
+
+use drainprof_probe::bpf::{Detaching, Leftover};
+use drainprof_process::{ElfCache, Process};
+
+use super::observer::Observer;
+
+impl Observer {
+    /// Stops counting in a process that runs on: it has ended, as far as this session is concerned. What was
+    /// counted is told once more, by the next snapshot, when calls that were under way have settled.
+    pub fn release(&mut self, pid: u32) {
+        self.session.disarm(pid);
+        self.ended(pid, None);
+    }
+
+    /// Forgets targets that have ended: `is_over` says which may be forgotten, of those by their numbers. Their
+    /// probes are handed out where no other target has their process, with the processes that they are in.
+    pub fn forget(&mut self, is_over: impl Fn(u32) -> bool) -> (Leftover, Vec<u32>) {
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.targets)
+            .into_iter()
+            .partition(|target| target.ended.is_some() && is_over(target.target));
+        self.targets = kept;
+        let mut leftover = Leftover::default();
+        let mut pids = Vec::new();
+        for target in gone {
+            if self.targets.iter().any(|kept| kept.pid == target.pid) {
+                continue;
+            }
+            leftover.add(self.session.take_probes(target.pid));
+            pids.push(target.pid);
+            self.placed.retain(|placed| placed.pid != Some(target.pid));
+        }
+        let targets = &self.targets;
+        let session = &self.session;
+        let is_known = |series: u32| {
+            session
+                .series_key(series)
+                .is_some_and(|key| targets.iter().any(|known| known.target == key.target))
+        };
+        self.series.retain(|series, _| is_known(*series));
+        self.curves.retain(|series, _| is_known(*series));
+        (leftover, pids)
+    }
+
+    /// Forgets what was read of ELF files; what is needed again is read again. Returns whether there was anything.
+    pub fn forget_files(&mut self) -> bool {
+        let had_any = !self.cache.is_empty();
+        self.cache = ElfCache::new();
+        had_any
+    }
+
+    /// Whether a target has ended that was not forgotten yet.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.targets.iter().any(|target| target.ended.is_some())
+    }
+
+    /// Whether no target is left, not even one that has ended.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.targets.is_empty()
+    }
+
+    /// Whether a process that is observed has more to be probed than is, because it has mapped more since.
+    pub fn lacks_probes(&mut self, pid: u32) -> bool {
+        let Ok(process) = Process::open(pid) else { return false };
+        let Ok((plans, _)) = self.plan(&process) else { return false };
+        !self.all_in_place(&process, &plans)
+    }
+
+    /// Ends the session in the background: its probes, then all that was counted.
+    pub fn end(self) -> Detaching {
+        self.session.end()
+    }
+
+    /// How far the session is worn out: the share of the fullest of those tables that never empty, from 0 to 1.
+    #[must_use]
+    pub fn wear(&self) -> f64 {
+        self.session.wear()
+    }
+}

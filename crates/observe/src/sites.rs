@@ -1,0 +1,379 @@
+//! Sites: from the kernel side's counters, and the objects that are live, to facts.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use drainprof_common::{
+    hist::Hist,
+    maps::Slot,
+    paths::{Late, PinPair, SITE_THREADS, SiteSlot, late},
+    state,
+};
+use drainprof_profile::Kind;
+use drainprof_report::account::{
+    CallPath, FIRST_INTERVAL, HeldBytes, Lateness, SiteFacts, SiteNow, held_bytes,
+};
+
+use super::{
+    curves::SHARE,
+    observer::{Allocator, Observer},
+    snapshot::{now_ns, own_cpu},
+};
+
+/// The first sweep comes so late: until then stacks are unwound one after the other, and nothing shall be in the way.
+/// The shortest course that is judged has no gap as long as this and a sweep.
+const FIRST: Duration = Duration::from_millis(450);
+/// However slowly the courses grow, sites that are new are noticed after this time.
+const LONGEST: Duration = Duration::from_secs(1);
+/// A process whose sites were followed for less time is not swept for once more at its end: nothing would be said of
+/// their courses, and a program may have thousands of such children.
+const WORTH_AN_END: Duration = Duration::from_secs(5);
+
+/// What is live of one site.
+#[derive(Default)]
+struct Live {
+    objects: u64,
+    bytes: u64,
+    pins: u64,
+    pin_bytes: u64,
+    /// Granules that the site holds back, by slot and generation: those with pins of it, or (other kinds than `drain`)
+    /// those that are open.
+    granules: HashMap<(u32, u32), Granule>,
+}
+
+/// A granule that a site holds back.
+struct Granule {
+    /// 0 while open.
+    closed_ns: u64,
+    opened_ns: u64,
+    bytes: u64,
+    /// Objects of the site in it.
+    objects: u64,
+    /// Their bytes.
+    own_bytes: u64,
+    /// All objects in it.
+    live: u64,
+    /// Whether some of its pins were freed.
+    drains: bool,
+}
+
+impl Live {
+    fn add(&mut self, slot: u32, generation: u32, size: u64, granule: &Slot, kind: Kind) {
+        self.objects += 1;
+        self.bytes += size;
+        let is_held = match kind {
+            Kind::Drain => state::has_pins(granule.state),
+            Kind::Bulk | Kind::Slab => {
+                granule.state & (state::USED | state::CLOSED) == state::USED
+                    && state::generation(granule.state) == generation
+            }
+        };
+        if !is_held {
+            return;
+        }
+        if kind == Kind::Drain {
+            self.pins += 1;
+            self.pin_bytes += size;
+        }
+        let held = self.granules.entry((slot, generation)).or_insert_with(|| Granule {
+            closed_ns: granule.closed_ns,
+            opened_ns: granule.opened_ns,
+            bytes: granule.bytes,
+            objects: 0,
+            own_bytes: 0,
+            live: state::live(granule.state),
+            drains: state::live(granule.state) < granule.pinned_objects,
+        });
+        held.objects += 1;
+        held.own_bytes += size;
+    }
+
+    /// The same as a point of a course.
+    fn now(&self, last_ns: u64, bytes: HeldBytes) -> SiteNow {
+        let granules = self.granules.len() as u64;
+        let began = |held: &Granule| held.closed_ns.max(held.opened_ns);
+        let own = self.granules.values().fold(0, |sum: u64, held| sum.saturating_add(held.bytes));
+        SiteNow {
+            granules,
+            bytes: match bytes {
+                HeldBytes::Counter | HeldBytes::Own => own,
+                HeldBytes::Each(size) => size.saturating_mul(granules),
+                HeldBytes::Unknown => 0,
+            },
+            fresh: self.granules.values().filter(|held| began(held) > last_ns).count() as u64,
+            ..SiteNow::default()
+        }
+    }
+}
+
+/// All sites, by series.
+pub(super) type Sites = BTreeMap<u32, Vec<SiteFacts>>;
+
+/// Series, call path, place of opening.
+type Key = (u32, Arc<CallPath>, u64);
+
+/// A site under all its numbers: a path has several until its code is known.
+struct Site {
+    key: Key,
+    /// `None` where its allocator is not known.
+    kind: Option<Kind>,
+    /// What the kernel side has counted, by number; the lowest stands for the site.
+    slots: Vec<(u32, SiteSlot)>,
+    live: Live,
+}
+
+impl Observer {
+    /// The sites with what belongs to them; `delays` by site. This is a sweep, and a point of all courses.
+    pub(super) fn sites(&mut self, now_ns: u64, mut delays: BTreeMap<u32, Hist>) -> Sites {
+        let mut by_series = Sites::new();
+        for site in self.sweep() {
+            let facts = self.settle(&site, now_ns, &mut delays);
+            by_series.entry(site.key.0).or_default().push(facts);
+        }
+        by_series
+    }
+
+    /// Sweeps if it is time to.
+    pub(super) fn sample_sites(&mut self) {
+        let Some(paths) = &mut self.paths else { return };
+        if paths.sweep_due_ns == 0 {
+            paths.sweep_due_ns = now_ns() + FIRST.as_nanos() as u64;
+        }
+        if paths.sweep_due_ns <= now_ns() {
+            self.sweep();
+        }
+    }
+
+    /// A target is about to end, and with it the courses of its sites.
+    pub(super) fn end_sites(&mut self, target: u32) {
+        let length = WORTH_AN_END.as_nanos() as u64;
+        let is_own =
+            |series| self.session.series_key(series).is_some_and(|key| key.target == target);
+        if self.paths.as_ref().is_some_and(|paths| paths.courses.is_long(length, is_own)) {
+            self.sweep();
+        }
+    }
+
+    /// Looks at all sites and at every object that is live, and adds a point to the courses. The next one is due when
+    /// this one's cost is at most the hundredth part of the time.
+    fn sweep(&mut self) -> Vec<Site> {
+        if self.paths.is_none() {
+            return Vec::new();
+        }
+        let began = own_cpu();
+        let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
+        let (mut sites, index) = self.all_sites();
+        self.add_live(&index, &mut sites);
+        let now = self.courses_now(&sites);
+        if let Some(paths) = &mut self.paths {
+            paths.courses.add(at_ns, now);
+            let until_due = paths.courses.due_ns().saturating_sub(at_ns);
+            let wait = Duration::from_nanos(until_due).clamp(FIRST_INTERVAL, LONGEST);
+            let wait = wait.max(own_cpu().saturating_sub(began) * SHARE);
+            paths.sweep_due_ns = now_ns().saturating_add(wait.as_nanos() as u64);
+        }
+        sites
+    }
+
+    /// The sites without what is live of them, and where in the list each number stands.
+    fn all_sites(&self) -> (Vec<Site>, HashMap<u32, usize>) {
+        let Some(paths) = &self.paths else { return Default::default() };
+        let mut known: HashMap<u32, Arc<CallPath>> = HashMap::new();
+        let mut places: BTreeMap<Key, usize> = BTreeMap::new();
+        let (mut sites, mut index) = (Vec::new(), HashMap::new());
+        for (number, slot) in self.session.read_sites() {
+            let path = slot.path.wrapping_sub(1);
+            let path = known.entry(path).or_insert_with(|| paths.path(&self.session, path));
+            let key = (slot.series, Arc::clone(path), slot.place);
+            let at = *places.entry(key.clone()).or_insert_with(|| {
+                let kind = self.allocator_of(slot.series).map(|own| own.profile.kind);
+                sites.push(Site { key, kind, slots: Vec::new(), live: Live::default() });
+                sites.len() - 1
+            });
+            sites[at].slots.push((number, slot));
+            index.insert(number, at);
+        }
+        (sites, index)
+    }
+
+    /// What sites hold back now, for their courses: those of processes that have not ended.
+    fn courses_now(&self, sites: &[Site]) -> Vec<(u32, SiteNow)> {
+        let last_ns = self.paths.as_ref().map_or(0, |paths| paths.courses.last_ns());
+        let ended = self.ended_targets();
+        let mut now = Vec::new();
+        for Site { key: (series, ..), kind, slots, live } in sites {
+            let Some(state) = self.session.series_state(*series) else { continue };
+            let (Some(&(number, _)), Some(own)) = (slots.first(), self.allocator_of(*series))
+            else {
+                continue;
+            };
+            if ended.contains(&state.key.target) {
+                continue;
+            }
+            // Who allocates in a granule that is open holds it, if only for a moment.
+            let is_open = *kind != Some(Kind::Drain);
+            let first_ns = slots.iter().map(|(_, slot)| slot.first_ns).min();
+            now.push((
+                number,
+                SiteNow {
+                    series: *series,
+                    first_ns: first_ns.unwrap_or_default(),
+                    destroyed_ns: state.destroyed_ns,
+                    ever: is_open || slots.iter().any(|(_, slot)| slot.granules > 0),
+                    ..live.now(last_ns, held_bytes(&own.profile))
+                },
+            ));
+        }
+        now
+    }
+
+    /// Adds the objects that are live.
+    fn add_live(&self, index: &HashMap<u32, usize>, sites: &mut [Site]) {
+        self.session.each_object(|found| {
+            let (object, granule) = (found.object, &found.granule);
+            let at = index.get(&object.site.wrapping_sub(1));
+            let Some(site) = at.and_then(|at| sites.get_mut(*at)) else { return };
+            let Some(kind) = site.kind else { return };
+            // What a bulk close has freed stays entered until its id comes again.
+            let is_gone = state::generation(granule.state) != object.generation
+                || granule.state & state::CLOSED != 0;
+            if kind == Kind::Bulk && is_gone {
+                return;
+            }
+            site.live.add(object.slot, object.generation, object.size, granule, kind);
+        });
+    }
+
+    pub(super) fn allocator_of(&self, series: u32) -> Option<&Allocator> {
+        self.allocators.get(self.session.series_key(series)?.allocator as usize)
+    }
+
+    /// The facts of a site, with what is live of it.
+    fn settle(
+        &self,
+        Site { key: (series, path, place), kind, slots, live }: &Site,
+        now_ns: u64,
+        delays: &mut BTreeMap<u32, Hist>,
+    ) -> SiteFacts {
+        let series = *series;
+        let mut facts = SiteFacts::new(Arc::clone(path), *place);
+        for (number, slot) in slots {
+            facts.join(&counted(slot, &delays.remove(number).unwrap_or_default()));
+        }
+        facts.granules_unsure = unsure(slots);
+        let own = self.allocator_of(series);
+        let has_ids =
+            own.is_some_and(|own| drainprof_profile::follows_objects(&own.profile, own.level));
+        facts.live = has_ids.then_some(live.objects);
+        facts.live_bytes = live.bytes;
+        facts.pins += live.pins;
+        facts.pin_bytes += live.pin_bytes;
+        facts.pins_live = live.pins;
+        facts.pins_live_bytes = live.pin_bytes;
+        let courses = self.paths.as_ref().map(|paths| &paths.courses);
+        let number = slots.first().map(|(number, _)| *number);
+        facts.course =
+            courses.zip(number).and_then(|(courses, number)| courses.of(number)).cloned();
+        if *kind == Some(Kind::Slab) {
+            facts.granules_held = live.granules.len() as u64;
+            let alone = live.granules.values().filter(|held| held.objects >= held.live);
+            facts.granules_held_alone = alone.count() as u64;
+            for held in live.granules.values() {
+                facts.held_objects.add(held.objects);
+                facts.held_bytes.add(held.own_bytes);
+            }
+        }
+        if *kind == Some(Kind::Drain) {
+            self.add_pinned(series, slots, live, now_ns, &mut facts);
+        }
+        facts
+    }
+
+    /// Adds the granules that are pinned now, and how late their pins are.
+    fn add_pinned(
+        &self,
+        series: u32,
+        slots: &[(u32, SiteSlot)],
+        live: &Live,
+        now_ns: u64,
+        facts: &mut SiteFacts,
+    ) {
+        let ended = self.session.series_key(series).is_some_and(|key| {
+            self.targets.iter().any(|known| known.target == key.target && known.ended.is_some())
+        });
+        for (&(slot, generation), pinned) in &live.granules {
+            let is_counted = |&(site, _): &(u32, SiteSlot)| {
+                self.session.is_counted(&PinPair { site, slot, generation, reserved: 0 })
+            };
+            // Where a pin of the site was freed already, the granule is counted.
+            if !pinned.drains || !slots.iter().any(is_counted) {
+                facts.granules_pinned += 1;
+            }
+            facts.granules_retained += 1;
+            facts.retained_bytes += pinned.bytes;
+            if facts.oldest_close_ns == 0 || pinned.closed_ns < facts.oldest_close_ns {
+                facts.oldest_close_ns = pinned.closed_ns;
+            }
+            // How late they will be is not known; but what is later than any other class, or was not freed when its
+            // process ended, is of the last.
+            let so_far = now_ns.saturating_sub(pinned.closed_ns);
+            let lifetime = pinned.closed_ns.saturating_sub(pinned.opened_ns);
+            let is_late = pinned.opened_ns != 0 && late(so_far, lifetime) == Late::Fundamental;
+            if is_late || ended {
+                facts.lateness.fundamental += pinned.objects;
+            } else {
+                facts.lateness.undecided += pinned.objects;
+            }
+        }
+    }
+}
+
+/// Granules that may count twice: a path has several numbers until it is learnt, and the kernel side counts a granule once
+/// per number.
+fn unsure(slots: &[(u32, SiteSlot)]) -> u64 {
+    let counts = || slots.iter().map(|(_, slot)| slot.granules);
+    counts().sum::<u64>() - counts().max().unwrap_or_default()
+}
+
+/// What the kernel side has counted.
+fn counted(slot: &SiteSlot, delays: &Hist) -> SiteFacts {
+    let classed = slot.near + slot.moderate + slot.fundamental;
+    SiteFacts {
+        allocated: slot.allocated,
+        allocated_bytes: slot.allocated_bytes,
+        granules_pinned: slot.granules,
+        pins: slot.pins_freed,
+        pin_bytes: slot.pin_bytes_freed,
+        delays: *delays,
+        lateness: Lateness {
+            near: slot.near,
+            moderate: slot.moderate,
+            fundamental: slot.fundamental,
+            undecided: slot.pins_freed.saturating_sub(classed),
+        },
+        first_ns: slot.first_ns,
+        last_ns: slot.last_ns,
+        threads: threads(slot),
+        more_threads: slot.threads > SITE_THREADS as u64,
+        ..SiteFacts::new(Arc::default(), slot.place)
+    }
+}
+
+fn threads(slot: &SiteSlot) -> Vec<String> {
+    let mut names: Vec<String> = slot
+        .names
+        .iter()
+        .map(|name| {
+            let bytes: &[u8] = bytemuck::cast_slice(name);
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            drainprof_process::printable(&bytes[..end])
+        })
+        .filter(|name| !name.is_empty())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}

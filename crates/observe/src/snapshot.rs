@@ -1,0 +1,330 @@
+//! From what the kernel side has counted to facts.
+
+use std::{collections::BTreeMap, io::IoSliceMut, sync::Arc, time::Duration};
+
+use drainprof_common::{
+    hist::{Hist, Of},
+    loss::Loss,
+    spec::LABEL_BYTES,
+    state,
+};
+use drainprof_probe::bpf::{GranuleRecord, SeriesRecord};
+use drainprof_process::PathEnd;
+use drainprof_profile::Phase;
+use drainprof_report::account::{
+    AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, SiteFacts,
+    Snapshot, TargetFacts,
+};
+use nix::{
+    sys::uio::{RemoteIoVec, process_vm_readv},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
+
+use super::observer::{Observer, Target};
+
+/// `CLOCK_MONOTONIC` nanoseconds, the clock of the kernel side.
+pub(super) fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| Duration::from(time).as_nanos().try_into().unwrap_or(u64::MAX))
+}
+
+/// CPU time that this process has used.
+pub(super) fn own_cpu() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Everything of one series that lies in other maps.
+#[derive(Default)]
+struct Belongings {
+    granules: Vec<GranuleFacts>,
+    pin_delays: Option<Hist>,
+    lifetimes: BTreeMap<u64, Hist>,
+    sites: Vec<SiteFacts>,
+}
+
+impl Observer {
+    /// What is known now; with a duty cycle, of all windows.
+    #[must_use]
+    pub fn snapshot(&mut self) -> Snapshot {
+        let now = self.window();
+        let Some(duty) = self.options.duty else { return now };
+        let duty = DutyFacts {
+            duty,
+            windows: self.windows.count() + 1,
+            observed: self.windows.observed() + self.window_length(),
+        };
+        Snapshot { duty: Some(duty), ..self.windows.join(now) }
+    }
+
+    /// How long this window has been.
+    pub(super) fn window_length(&self) -> Duration {
+        let end = self.stopped_ns.unwrap_or_else(now_ns);
+        Duration::from_nanos(end.saturating_sub(self.window_ns.unwrap_or(end)))
+    }
+
+    /// What is known of this window alone.
+    pub(super) fn window(&mut self) -> Snapshot {
+        self.end_nested();
+        let now_ns = now_ns();
+        let records = self.session.read_series();
+        let mut belongings = self.belongings(&records, now_ns);
+        let mut series: BTreeMap<u32, Vec<AllocatorFacts>> = BTreeMap::new();
+        for record in records {
+            let target = record.state.key.target;
+            let own = belongings.remove(&record.series).unwrap_or_default();
+            if let Some(facts) = self.allocator_facts(&record, own) {
+                series.entry(target).or_default().push(facts);
+            }
+        }
+        let mut losses = self.session.read_losses();
+        for site in series.values().flatten().flat_map(|facts| &facts.sites) {
+            losses[Loss::PinsWhileLearning as usize] += site.granules_unsure;
+            match site.path.end {
+                PathEnd::Start => {}
+                PathEnd::NotCaptured => losses[Loss::PathNotCaptured as usize] += site.allocated,
+                PathEnd::TooDeep | PathEnd::NoUnwindInfo | PathEnd::Unreadable => {
+                    losses[Loss::PathCut as usize] += site.allocated;
+                }
+            }
+        }
+        let mut targets: Vec<TargetFacts> = self
+            .targets
+            .iter()
+            .map(|target| {
+                self.target_facts(target, series.remove(&target.target).unwrap_or_default())
+            })
+            .collect();
+        self.add_growth(&mut targets);
+        self.count_growth_losses(&mut losses);
+        // What was placed for several targets at once is told with the first.
+        let mut told = Vec::new();
+        for (facts, target) in targets.iter_mut().zip(&self.targets) {
+            facts.probes = self.probe_facts(target, &mut told);
+        }
+        Snapshot {
+            now_ns,
+            window: Duration::from_nanos(now_ns.saturating_sub(self.began_ns.unwrap_or(now_ns))),
+            duty: None,
+            sample: self.config.sample,
+            targets,
+            losses,
+            halfway: None,
+            self_use: self.self_use(),
+            prices_measured: self.options.costs.measured,
+            pressure: None,
+            symbols: None,
+        }
+    }
+
+    fn belongings(&mut self, records: &[SeriesRecord], now_ns: u64) -> BTreeMap<u32, Belongings> {
+        let mut belongings: BTreeMap<u32, Belongings> = BTreeMap::new();
+        let pids: BTreeMap<u32, u32> = records
+            .iter()
+            .filter_map(|record| {
+                let target = record.state.key.target;
+                let known = self.targets.iter().find(|known| known.target == target)?;
+                known.ended.is_none().then_some((record.series, known.pid))
+            })
+            .collect();
+        for GranuleRecord { slot } in self.session.read_granules() {
+            belongings.entry(slot.series).or_default().granules.push(GranuleFacts {
+                id: slot.id,
+                generation: state::generation(slot.state),
+                closed: slot.state & state::CLOSED != 0,
+                before: slot.state & state::BEFORE != 0,
+                live: state::live(slot.state),
+                live_bytes: slot.live_bytes,
+                bytes: slot.bytes,
+                opened_ns: slot.opened_ns,
+                closed_ns: slot.closed_ns,
+                place: slot.place,
+                parent: slot.parent,
+                label: match pids.get(&slot.series) {
+                    Some(pid) if slot.label_at != 0 => read_label(*pid, slot.label_at),
+                    _ => label(&slot.label),
+                },
+            });
+        }
+        let mut site_delays = BTreeMap::new();
+        for (of, series, place, hist) in self.session.read_histograms() {
+            let own = belongings.entry(series).or_default();
+            match of {
+                Of::PinDelay => own.pin_delays = Some(hist),
+                Of::SiteDelay => {
+                    site_delays.insert(place as u32, hist);
+                }
+                Of::Lifetime => {
+                    own.lifetimes.entry(place).or_default().merge(&hist);
+                }
+            }
+        }
+        for (series, sites) in self.sites(now_ns, site_delays) {
+            belongings.entry(series).or_default().sites = sites;
+        }
+        belongings
+    }
+
+    fn allocator_facts(&self, record: &SeriesRecord, own: Belongings) -> Option<AllocatorFacts> {
+        let SeriesRecord { state, totals, .. } = record;
+        let allocator = self.allocators.get(state.key.allocator as usize)?;
+        let destroyed = state.destroyed_ns != 0;
+        // What an instance retained went with it.
+        let kept = |value: u64| if destroyed { 0 } else { value };
+        Some(AllocatorFacts {
+            profile: Arc::clone(&allocator.profile),
+            level: allocator.level,
+            instance: state.key.instance,
+            destroyed,
+            totals: *totals,
+            sampled_out: totals.sampled_out,
+            open_now: state.open_now,
+            open_peak: state.open_peak,
+            destroyed_open: state.destroyed_open,
+            left_open: 0,
+            left_objects: 0,
+            left_object_bytes: 0,
+            left_retained: 0,
+            left_retained_bytes: 0,
+            retained_granules: kept(state.retained_granules),
+            retained_bytes: kept(state.retained_bytes),
+            pin_delays: own.pin_delays.unwrap_or_default(),
+            lifetimes: own.lifetimes,
+            curve: self.curve(record, &own.granules),
+            sites: own.sites,
+            granules: if destroyed { Vec::new() } else { own.granules },
+        })
+    }
+
+    fn target_facts(&self, target: &Target, mut allocators: Vec<AllocatorFacts>) -> TargetFacts {
+        // A profile whose probes are in place but never fired has no series: it is told all the same.
+        for number in &target.allocators {
+            let Some(allocator) = self.allocators.get(*number as usize) else { continue };
+            let seen = allocators.iter().any(|facts| {
+                Arc::ptr_eq(&facts.profile, &allocator.profile) && facts.level == allocator.level
+            });
+            if !seen {
+                allocators.push(AllocatorFacts {
+                    profile: Arc::clone(&allocator.profile),
+                    level: allocator.level,
+                    instance: 0,
+                    destroyed: false,
+                    totals: drainprof_common::maps::Totals::default(),
+                    sampled_out: 0,
+                    open_now: 0,
+                    open_peak: 0,
+                    destroyed_open: 0,
+                    left_open: 0,
+                    left_objects: 0,
+                    left_object_bytes: 0,
+                    left_retained: 0,
+                    left_retained_bytes: 0,
+                    retained_granules: 0,
+                    retained_bytes: 0,
+                    pin_delays: Hist::new(),
+                    lifetimes: BTreeMap::new(),
+                    granules: Vec::new(),
+                    curve: Curve::default(),
+                    sites: Vec::new(),
+                });
+            }
+        }
+        TargetFacts { allocators, ..target_facts(target) }
+    }
+
+    fn probe_facts(&self, target: &Target, told: &mut Vec<u32>) -> Vec<ProbeFacts> {
+        let mut facts = Vec::new();
+        for placed in &self.placed {
+            let own = target.allocators.contains(&placed.allocator)
+                && placed.pid.is_none_or(|pid| pid == target.pid);
+            if !own || told.contains(&placed.spec) {
+                continue;
+            }
+            told.push(placed.spec);
+            let counts = self.session.read_probe(placed.spec);
+            let Some(allocator) = self.allocators.get(placed.allocator as usize) else { continue };
+            facts.push(ProbeFacts {
+                profile: allocator.profile.name.clone(),
+                role: placed.probe.role.name(),
+                symbol: placed.probe.site.symbol.clone(),
+                object: placed.probe.site.shown_path.clone(),
+                at_return: placed.probe.phase == Phase::Return,
+                entries: counts.entries,
+                returns: counts.returns,
+                rejected: counts.rejected,
+                faults: counts.faults,
+                entry_ns: placed.entry_ns,
+                return_ns: self.options.costs.return_ns,
+            });
+        }
+        facts
+    }
+
+    fn self_use(&self) -> SelfUse {
+        self_use(self.cpu_at_start, self.session.map_bytes())
+    }
+}
+
+/// A target without its allocators and probes.
+pub(super) fn target_facts(target: &Target) -> TargetFacts {
+    TargetFacts {
+        target: target.target,
+        pid: target.pid,
+        start_time: target.start_time,
+        comm: target.comm.clone(),
+        exe: target.exe.clone(),
+        began: target.began,
+        ended: target.ended,
+        rss_bytes: match (&target.process, target.ended) {
+            (Some(process), None) => process.rss_bytes().ok(),
+            _ => None,
+        },
+        memory: None,
+        allocators: Vec::new(),
+        probes: Vec::new(),
+        findings: target.findings.clone(),
+        frames: Frames::new(),
+        modules: Vec::new(),
+        growth: None,
+    }
+}
+
+/// What drainprof itself uses: CPU time since so much of it was used (`at_start`), memory, and `map_bytes` of maps.
+#[must_use]
+pub fn self_use(at_start: Duration, map_bytes: u64) -> SelfUse {
+    let (rss_bytes, peak_rss_bytes) = own_memory();
+    let cpu = own_cpu().saturating_sub(at_start);
+    SelfUse { cpu, rss_bytes, peak_rss_bytes, map_bytes }
+}
+
+/// Resident memory of this process now and at most, bytes.
+fn own_memory() -> (u64, u64) {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return (0, 0) };
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+            .map_or(0, |kib| kib * 1024)
+    };
+    (field("VmRSS:"), field("VmHWM:"))
+}
+
+/// A label from the target's memory; empty where it cannot be read.
+fn read_label(pid: u32, address: u64) -> String {
+    let mut bytes = [0; LABEL_BYTES];
+    let Ok(base) = usize::try_from(address) else { return String::new() };
+    // A label may stand at the end of its page: then only what is before the end can be read.
+    let length = LABEL_BYTES.min(4096 - base % 4096);
+    let remote = [RemoteIoVec { base, len: length }];
+    let pid = Pid::from_raw(pid.cast_signed());
+    match process_vm_readv(pid, &mut [IoSliceMut::new(&mut bytes[..length])], &remote) {
+        Ok(_) => label(&bytes[..LABEL_BYTES - 1]),
+        Err(_) => String::new(),
+    }
+}
+
+fn label(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

@@ -1,0 +1,234 @@
+//! Between the windows of a duty cycle: no probe, no kernel side, only what the windows have told.
+//!
+//! Every window has a kernel side of its own. So what one left behind (open granules, objects, calls on
+//! their way) cannot meet the next, and the maps are as empty at the thousandth window as at the first.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use drainprof_probe::bpf::{Arming, Detaching, Session, SessionConfig};
+use drainprof_process::{ElfCache, Process, TargetError, printable};
+use drainprof_profile::{Finding, Library};
+use drainprof_report::account::{Began, DutyFacts, Ended, Snapshot, Windows};
+
+use super::{
+    observer::{Allocator, ObserveError, Observer, ObserverOptions, Target},
+    paths::Paths,
+    snapshot,
+};
+
+/// What is kept from one window to the next.
+pub struct Resting {
+    config: SessionConfig,
+    library: Library,
+    options: ObserverOptions,
+    cache: ElfCache,
+    allocators: Vec<Allocator>,
+    targets: Vec<Target>,
+    began_ns: Option<u64>,
+    cpu_at_start: Duration,
+    windows: Windows,
+}
+
+impl Observer {
+    /// Ends a window. Counting was stopped ([`Observer::stop`]) and has settled. Probes and maps go in the
+    /// background; the next window must not begin before.
+    pub fn rest(mut self) -> (Resting, Detaching) {
+        let (window, length) = (self.window(), self.window_length());
+        let mut resting = Resting {
+            config: self.config,
+            library: self.library,
+            options: self.options,
+            cache: self.cache,
+            allocators: self.allocators,
+            targets: self.targets,
+            began_ns: self.began_ns,
+            cpu_at_start: self.cpu_at_start,
+            windows: self.windows,
+        };
+        resting.windows.add(window, length);
+        (resting, self.session.end())
+    }
+}
+
+impl Resting {
+    /// A new kernel side for the next window. Fails where the machine cannot give it now; the window can
+    /// be tried later.
+    pub fn load(&self) -> Result<Session, ObserveError> {
+        let mut session = Session::load(&self.config)?;
+        let taken = self.targets.iter().map(|target| target.target + 1).max();
+        session.reserve_targets(taken.unwrap_or_default());
+        Ok(session)
+    }
+
+    /// Begins the next window: puts the probes in place again in every process that has not ended. One
+    /// that cannot be probed any more has a finding that says why.
+    #[must_use]
+    pub fn wake(self, session: Session) -> Observer {
+        let paths = Paths::wanted(&self.config, &self.options);
+        let mut observer = Observer {
+            growth: None,
+            config: self.config,
+            session,
+            library: self.library,
+            options: self.options,
+            cache: self.cache,
+            allocators: self.allocators,
+            placed: Vec::new(),
+            targets: self.targets,
+            series: BTreeMap::new(),
+            began_ns: self.began_ns,
+            cpu_at_start: self.cpu_at_start,
+            windows: self.windows,
+            window_ns: None,
+            stopped_ns: None,
+            nested_due_ns: 0,
+            curves: BTreeMap::new(),
+            paths,
+        };
+        for index in 0..observer.targets.len() {
+            if observer.targets[index].ended.is_none() {
+                observer.look_again(index);
+            }
+        }
+        observer.window_ns.get_or_insert_with(snapshot::now_ns);
+        observer
+    }
+
+    /// What the windows have told so far.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let now_ns = snapshot::now_ns();
+        let now = Snapshot {
+            now_ns,
+            window: Duration::from_nanos(now_ns.saturating_sub(self.began_ns.unwrap_or(now_ns))),
+            duty: self.options.duty.map(|duty| DutyFacts {
+                duty,
+                windows: self.windows.count(),
+                observed: self.windows.observed(),
+            }),
+            sample: self.config.sample,
+            targets: self.targets.iter().map(snapshot::target_facts).collect(),
+            losses: Default::default(),
+            halfway: None,
+            self_use: snapshot::self_use(self.cpu_at_start, 0),
+            prices_measured: self.options.costs.measured,
+            pressure: None,
+            symbols: None,
+        };
+        self.windows.join(now)
+    }
+
+    /// A process has ended.
+    pub fn ended(&mut self, pid: u32) {
+        let running = |target: &&mut Target| target.pid == pid && target.ended.is_none();
+        if let Some(target) = self.targets.iter_mut().find(running) {
+            target.ended = Some(Ended::Exit(None));
+        }
+    }
+
+    /// Processes that have not ended.
+    #[must_use]
+    pub fn running(&self) -> Vec<u32> {
+        let running = self.targets.iter().filter(|target| target.ended.is_none());
+        running.map(|target| target.pid).collect()
+    }
+
+    /// The same with the number of each target: number, process.
+    #[must_use]
+    pub fn living(&self) -> Vec<(u32, u32)> {
+        let living = self.targets.iter().filter(|target| target.ended.is_none());
+        living.map(|target| (target.target, target.pid)).collect()
+    }
+
+    /// How many windows there were.
+    #[must_use]
+    pub const fn windows(&self) -> u64 {
+        self.windows.count()
+    }
+}
+
+impl Observer {
+    /// How many windows have begun.
+    #[must_use]
+    pub const fn windows(&self) -> u64 {
+        self.windows.count() + 1
+    }
+
+    /// Looks at a process again at the begin of a window.
+    fn look_again(&mut self, index: usize) {
+        let (pid, number) = (self.targets[index].pid, self.targets[index].target);
+        let process = match Process::open(pid) {
+            Ok(process) if process.start_time == self.targets[index].start_time => process,
+            // A number that was given out again is another process.
+            Ok(_)
+            | Err(
+                TargetError::NoSuchProcess { .. }
+                | TargetError::Ended { .. }
+                | TargetError::Zombie { .. },
+            ) => {
+                self.targets[index].ended = Some(Ended::Exit(None));
+                return;
+            }
+            Err(error) => return missed(&mut self.targets[index], &error),
+        };
+        let exe = printable(process.exe.as_os_str().as_encoded_bytes());
+        let index = if exe == self.targets[index].exe {
+            index
+        } else {
+            // It has called exec while nobody looked.
+            self.targets[index].ended = Some(Ended::Exec);
+            self.targets.push(Target {
+                target: self.session.next_target(),
+                pid,
+                start_time: process.start_time,
+                comm: process.comm.clone(),
+                exe,
+                began: Began::Exec(number),
+                ended: None,
+                process: None,
+                allocators: Vec::new(),
+                findings: Vec::new(),
+            });
+            self.targets.len() - 1
+        };
+        let placed = self.place_again(&process, self.targets[index].target);
+        let target = &mut self.targets[index];
+        target.comm.clone_from(&process.comm);
+        target.process = Some(process);
+        match placed {
+            Ok((allocators, findings)) => {
+                target.allocators = allocators;
+                for finding in findings {
+                    if !target.findings.contains(&finding) {
+                        target.findings.push(finding);
+                    }
+                }
+            }
+            Err(error) => missed(target, &error),
+        }
+    }
+
+    fn place_again(
+        &mut self,
+        process: &Process,
+        number: u32,
+    ) -> Result<(Vec<u32>, Vec<Finding>), ObserveError> {
+        let (plans, mut findings) = self.plan(process)?;
+        let (allocators, unplanned) = self.place(process, &plans)?;
+        findings.extend(unplanned);
+        self.meet_paths(number, process.pid);
+        self.session.arm(process.pid, number, Arming::default())?;
+        self.window_ns.get_or_insert_with(snapshot::now_ns);
+        Ok((allocators, findings))
+    }
+}
+
+/// Says that a process was not seen in a window.
+fn missed(target: &mut Target, error: &dyn std::error::Error) {
+    target.allocators.clear();
+    let message = format!("it could not be probed in every window: {error}");
+    let finding = Finding { code: "window_missed".to_owned(), message };
+    if !target.findings.contains(&finding) {
+        target.findings.push(finding);
+    }
+}

@@ -1,0 +1,164 @@
+//! Probes with a reference counter: the semaphore of a USDT probe, which the kernel raises while the probe is in place and
+//! lowers when it goes, also where this process is killed.
+//!
+//! aya 0.14 attaches without one, so the two system calls are made here: `perf_event_open` for the probe and `bpf` for the
+//! link from it to the program. The kernel counts in the very processes that the probe is in, and remembers the counter's
+//! offset in the file with the probe: all probes at one place must name the same one. Called by `attach`.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    num::NonZeroU32,
+    os::{
+        fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
+};
+
+use nix::libc;
+
+/// Where the kernel describes its probes on functions.
+const DEVICE: &str = "/sys/bus/event_source/devices/uprobe";
+/// `BPF_LINK_CREATE`.
+const LINK_CREATE: libc::c_long = 28;
+/// `BPF_PERF_EVENT`, which can carry a cookie since Linux 5.15.
+const PERF_EVENT: u32 = 41;
+/// `PERF_FLAG_FD_CLOEXEC`.
+const CLOSE_ON_EXEC: libc::c_ulong = 8;
+
+/// What the kernel calls `struct perf_event_attr`, in its first version that has `config2`; it takes shorter ones than its
+/// own.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Event {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    /// The address of the file's path.
+    config1: u64,
+    /// The offset in it.
+    config2: u64,
+}
+const _: () = assert!(size_of::<Event>() == 72, "PERF_ATTR_SIZE_VER1");
+
+/// What the kernel calls `union bpf_attr`, as far as a link to a probe needs it.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Link {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    cookie: u64,
+}
+
+/// What the kernel says of its probes on functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Device {
+    kind: u32,
+    /// The bit of the configuration from which on the counter's offset stands.
+    counter_shift: u32,
+}
+
+impl Device {
+    fn read() -> io::Result<Self> {
+        let read = |name: &str| fs::read_to_string(format!("{DEVICE}/{name}"));
+        Self::parse(&read("type")?, &read("format/ref_ctr_offset")?)
+    }
+
+    fn parse(kind: &str, counter: &str) -> io::Result<Self> {
+        let unknown =
+            || io::Error::other(format!("{DEVICE} describes its counters in an unknown way"));
+        let kind = kind.trim().parse().map_err(|_| unknown())?;
+        let bits = counter.trim().strip_prefix("config:").ok_or_else(unknown)?;
+        let (first, last) = bits.split_once('-').ok_or_else(unknown)?;
+        let bit = |text: &str| text.parse::<u32>().map_err(|_| unknown());
+        let (first, last) = (bit(first)?, bit(last)?);
+        // Offsets have 32 bits.
+        (first < 64 && last < 64 && last == first + 31).then_some(()).ok_or_else(unknown)?;
+        Ok(Self { kind, counter_shift: first })
+    }
+}
+
+/// Puts `program` at `offset` of the file `path`, in the process `pid` or in all that map the file; the kernel raises the
+/// counter at `counter` of the same file meanwhile. The probe goes when what is returned is closed.
+pub(super) fn attach(
+    program: BorrowedFd<'_>,
+    path: &Path,
+    offset: u64,
+    counter: u32,
+    cookie: u64,
+    pid: Option<NonZeroU32>,
+) -> io::Result<OwnedFd> {
+    let device = Device::read()?;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let event = Event {
+        kind: device.kind,
+        size: size_of::<Event>() as u32,
+        config: u64::from(counter) << device.counter_shift,
+        config1: path.as_ptr() as u64,
+        config2: offset,
+        ..Event::default()
+    };
+    // One process on whatever CPU, or all processes: then any CPU stands for all of them.
+    let (pid, cpu) = pid.map_or((-1, 0), |pid| (pid.get().cast_signed(), -1));
+    // SAFETY: the kernel reads the event, of the stated size, and the path in it, which ends with 0.
+    let result = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const event, pid, cpu, -1, CLOSE_ON_EXEC)
+    };
+    let event = descriptor(result).map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => io::Error::other(format!(
+            "{error}: the kernel refuses it, perhaps because another tool probes the same place without its semaphore"
+        )),
+        _ => error,
+    })?;
+    let link = Link {
+        program: program.as_raw_fd().cast_unsigned(),
+        target: event.as_raw_fd().cast_unsigned(),
+        attach_type: PERF_EVENT,
+        flags: 0,
+        cookie,
+    };
+    // The link keeps the event.
+    // SAFETY: the kernel reads the arguments, of the stated size.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &raw const link, size_of::<Link>()) };
+    descriptor(result)
+}
+
+fn descriptor(result: libc::c_long) -> io::Result<OwnedFd> {
+    match RawFd::try_from(result) {
+        // SAFETY: the system call has just returned it: nobody else has it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel says where in the configuration a counter's offset stands; what it does not say is not guessed.
+    #[test]
+    fn device_is_parsed() {
+        let device = Device::parse("8\n", "config:32-63\n").unwrap();
+        assert_eq!(device, Device { kind: 8, counter_shift: 32 });
+        for (kind, counter) in [
+            ("", "config:32-63"),
+            ("8", "config1:32-63"),
+            ("8", "config:32"),
+            ("8", "config:0-63"),
+            ("8", "config:40-71"),
+            ("8", "config:4294967295-30"),
+        ] {
+            assert!(Device::parse(kind, counter).is_err(), "{kind} {counter}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Page faults and mappings: attaching what sees them, and reading what was counted.
+
+use std::collections::BTreeMap;
+
+use aya::{
+    Ebpf,
+    maps::{HashMap, MapData, RingBuf},
+    programs::{RawTracePoint, TracePoint},
+};
+use drainprof_common::{
+    growth::{Cause, GrowthCell, GrowthTarget, MapRecord, RegionKey, RegionPages},
+    loss::Loss,
+    maps::cursor,
+    state,
+};
+use drainprof_process::memory::{GranuleRange, GranuleState};
+
+use super::{
+    BpfError, Session, Sizes,
+    memory::Mapped,
+    names,
+    session::{Plain, load_error, mapped, take},
+};
+
+/// Records taken from the ring in one go.
+const RECORDS_AT_ONCE: usize = 262_144;
+
+/// Offsets of tracepoint fields that are needed where growth is wanted, as tracefs gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrowthOffsets {
+    /// `mm_id` of `kmem:rss_stat`.
+    pub mm_id: u32,
+    /// `curr` of `kmem:rss_stat`.
+    pub curr: u32,
+    /// `member` of `kmem:rss_stat`.
+    pub member: u32,
+    /// `size` of `kmem:rss_stat`.
+    pub size: u32,
+    /// `__syscall_nr` of the tracepoints of system calls.
+    pub syscall: u32,
+}
+
+/// The maps of growth.
+pub(super) struct GrowthMaps {
+    cells: Mapped<GrowthCell>,
+    targets: HashMap<MapData, u32, Plain<GrowthTarget>>,
+    touched: HashMap<MapData, Plain<RegionKey>, Plain<RegionPages>>,
+    records: RingBuf<MapData>,
+}
+
+impl GrowthMaps {
+    /// Loads and attaches the programs, and takes the maps.
+    pub(super) fn attach(ebpf: &mut Ebpf, sizes: &Sizes) -> Result<Self, BpfError> {
+        for (name, event) in names::GROWTH_RAW {
+            let program: &mut RawTracePoint = ebpf
+                .program_mut(name)
+                .and_then(|program| program.try_into().ok())
+                .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))?;
+            program.load().map_err(|source| load_error(name, source))?;
+            program
+                .attach(event)
+                .map_err(|source| BpfError::Tracepoint { name: event, source: Box::new(source) })?;
+        }
+        for (name, category, events) in names::GROWTH_TRACEPOINTS {
+            let program: &mut TracePoint = ebpf
+                .program_mut(name)
+                .and_then(|program| program.try_into().ok())
+                .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))?;
+            program.load().map_err(|source| load_error(name, source))?;
+            for event in events {
+                program.attach(category, event).map_err(|source| BpfError::Tracepoint {
+                    name: event,
+                    source: Box::new(source),
+                })?;
+            }
+        }
+        Ok(Self {
+            cells: mapped(ebpf, names::GROWTH_CELLS, sizes.path_slots() as usize)?,
+            targets: take(ebpf, names::GROWTH_TARGETS)?,
+            touched: take(ebpf, names::TOUCHED)?,
+            records: take(ebpf, names::MAPPINGS)?,
+        })
+    }
+}
+
+impl Session {
+    /// Whether growth is looked at.
+    #[must_use]
+    pub const fn sees_growth(&self) -> bool {
+        self.growth.is_some()
+    }
+
+    /// Says how large a target's memory is before it is armed, so that its first change is told exactly.
+    pub fn begin_growth(&mut self, target: u32, known: &GrowthTarget) -> Result<(), BpfError> {
+        let Some(growth) = &mut self.growth else { return Ok(()) };
+        growth
+            .targets
+            .insert(target, Plain(*known), 0)
+            .map_err(|source| BpfError::map("entering a process in", names::GROWTH_TARGETS, source))
+    }
+
+    /// The memory of a target as the kernel has told it last; `None` where it has told nothing.
+    #[must_use]
+    pub fn read_growth(&self, target: u32) -> Option<GrowthTarget> {
+        let growth = self.growth.as_ref()?;
+        growth.targets.get(&target, 0).ok().map(|known| known.0)
+    }
+
+    /// All cells that are filled.
+    #[must_use]
+    pub fn read_cells(&self) -> Vec<(Cause, GrowthCell)> {
+        let Some(growth) = &self.growth else { return Vec::new() };
+        (0..growth.cells.len())
+            .filter_map(|index| {
+                // Most places are empty: one word, of target and cause, tells.
+                let head = growth.cells.word(index, 0)?;
+                if head.load(std::sync::atomic::Ordering::Acquire) >> 32 == 0 {
+                    return None;
+                }
+                let cell = growth.cells.get(index);
+                Some((Cause::from_raw(cell.cause)?, cell))
+            })
+            .collect()
+    }
+
+    /// Granules that are closed and empty, as far as they are remembered, by target.
+    #[must_use]
+    pub fn read_drained(&self) -> BTreeMap<u32, Vec<GranuleRange>> {
+        let mut drained: BTreeMap<u32, Vec<GranuleRange>> = BTreeMap::new();
+        if self.growth.is_none() {
+            return drained;
+        }
+        for index in 0..self.filled(cursor::SLOT, self.slots.len()) {
+            let slot = self.slots.get(index);
+            // With a straggler it is not known to be empty, and a detached one is another by now.
+            let others = state::STRAGGLER | state::DETACHED | state::RETIRING;
+            let is_drained = slot.state & (state::USED | state::CLOSED | others)
+                == state::USED | state::CLOSED
+                && state::live(slot.state) == 0;
+            if let Some(key) = self.series_key(slot.series).filter(|_| is_drained) {
+                drained.entry(key.target).or_default().push(GranuleRange {
+                    start: slot.id,
+                    bytes: slot.bytes,
+                    state: GranuleState::Drained,
+                    allocator: usize::MAX,
+                    place: slot.place,
+                });
+            }
+        }
+        drained
+    }
+
+    /// The pages that were touched, by target and region.
+    #[must_use]
+    pub fn read_touched(&self) -> BTreeMap<u32, BTreeMap<u64, RegionPages>> {
+        let mut touched: BTreeMap<u32, BTreeMap<u64, RegionPages>> = BTreeMap::new();
+        let Some(growth) = &self.growth else { return touched };
+        for (key, pages) in growth.touched.iter().filter_map(Result::ok) {
+            touched.entry(key.0.target).or_default().insert(key.0.region, pages.0);
+        }
+        touched
+    }
+
+    /// The system calls that have come, at most some hundred thousands at once. Records that cannot be decoded are
+    /// counted as lost.
+    pub fn drain_mappings(&mut self) -> Vec<MapRecord> {
+        let mut records = Vec::new();
+        let mut unknown = 0;
+        if let Some(growth) = &mut self.growth {
+            while records.len() < RECORDS_AT_ONCE {
+                let Some(record) = growth.records.next() else { break };
+                match bytemuck::try_pod_read_unaligned(&record) {
+                    Ok(record) => records.push(record),
+                    Err(_) => unknown += 1,
+                }
+            }
+        }
+        if unknown > 0 {
+            self.count_loss(Loss::EventUnknown, unknown);
+        }
+        records
+    }
+}

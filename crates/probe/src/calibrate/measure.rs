@@ -1,0 +1,257 @@
+//! Timing probes on drainprof itself.
+//!
+//! Every sample is called in a loop, first bare, then with the empty program on it; the difference of the
+//! thread's CPU time is the price. The best of several short rounds counts: whatever else happens on the
+//! machine only adds. The rounds of one sample have those of all others between them, so that what goes on
+//! for some milliseconds spoils one round of many samples and not all rounds of one.
+
+use std::{
+    fs::File, hint::black_box, io, num::NonZeroU32, os::unix::fs::MetadataExt as _, time::Duration,
+};
+
+use drainprof_process::{MappedObject, mapped_objects};
+use nix::time::{ClockId, clock_gettime};
+
+use super::{
+    CalibrateError,
+    samples::{Sample, samples},
+};
+use crate::{
+    bpf::EmptyProbes,
+    plan::cost::{Costs, InstructionKind},
+};
+
+/// Calls before anything is timed: Linux 6.18 makes a 5-byte nop a call after its first hits.
+const WARM_UP: u32 = 20;
+/// Rounds of which the best counts.
+const ROUNDS: u32 = 5;
+/// How long a round should take.
+const ROUND: Duration = Duration::from_micros(800);
+/// Calls in a round, at least and at most: a price of 20 µs leaves 40, one of 0.25 µs the most.
+const CALLS: (u32, u32) = (20, 2_000);
+
+/// No trap takes less, in ns.
+const LEAST: f64 = 1.0;
+
+/// Measures all kinds, and what a return adds. Takes about 0.15 s, and as long again to load and attach.
+pub(super) fn measure() -> Result<Costs, CalibrateError> {
+    if samples().is_empty() {
+        return Err(CalibrateError::Architecture(std::env::consts::ARCH));
+    }
+    let pid = NonZeroU32::new(std::process::id()).ok_or_else(|| own("find its own pid", None))?;
+    let (object, mapped) = own_object()?;
+    let mut bare: Vec<_> = samples().iter().map(|sample| Course::bare(sample.function)).collect();
+    rounds(&mut bare)?;
+    let mut probes = EmptyProbes::load()?;
+    let measured = prices(&mut probes, &object, &mapped, pid, &bare);
+    probes.detach_in_background();
+    settle(measured?)
+}
+
+/// Attaches to all samples, and takes the bare calls' time off.
+fn prices(
+    probes: &mut EmptyProbes,
+    object: &File,
+    mapped: &MappedObject,
+    pid: NonZeroU32,
+    bare: &[Course],
+) -> Result<Costs, CalibrateError> {
+    let mut costs =
+        Costs { entry_ns: [0.0; InstructionKind::ALL.len()], return_ns: 0.0, measured: true };
+    let place = |sample: &Sample| {
+        file_offset(mapped, sample.function as usize as u64)
+            .ok_or_else(|| own("find its own functions in its executable", None))
+    };
+    for sample in samples() {
+        probes.at_entry(object, place(sample)?, pid, sample.instruction)?;
+    }
+    let observed = samples().iter().map(|sample| Course::probed(sample.function));
+    let mut observed = observed.collect::<Result<Vec<_>, _>>()?;
+    rounds(&mut observed)?;
+    for ((sample, observed), bare) in samples().iter().zip(&observed).zip(bare) {
+        let entry = &mut costs.entry_ns[sample.kind as usize];
+        *entry = entry.max(observed.per_call() - bare.per_call());
+    }
+    for (number, sample) in samples().iter().enumerate() {
+        if sample.kind == InstructionKind::Push {
+            probes.at_return(object, place(sample)?, pid, sample.instruction)?;
+            let both = Course::probed(sample.function)?;
+            let entry = std::mem::replace(&mut observed[number], both);
+            rounds(&mut observed)?;
+            costs.return_ns = observed[number].per_call() - entry.per_call();
+        }
+    }
+    Ok(costs)
+}
+
+/// What is certain about any price whatever the clock said: `Other` is never cheaper than a kind that was
+/// looked at, and a return is not free. It is the difference of two prices, which may be lost in what a slow or
+/// emulated machine adds to either; then it is taken for what the cheapest entry costs, a trap as well.
+fn settle(mut costs: Costs) -> Result<Costs, CalibrateError> {
+    let fold = |of: fn(f64, f64) -> f64| costs.entry_ns.iter().copied().reduce(of);
+    let (dearest, cheapest) = (fold(f64::max), fold(f64::min));
+    costs.entry_ns[InstructionKind::Other as usize] = dearest.unwrap_or(f64::NAN);
+    if costs.return_ns < LEAST {
+        costs.return_ns = cheapest.unwrap_or(f64::NAN);
+    }
+    if plausible(&costs) { Ok(costs) } else { Err(CalibrateError::Implausible) }
+}
+
+/// Whether these can be prices: a trap costs more than the call that it is in, and far less than 10 ms.
+pub(super) fn plausible(costs: &Costs) -> bool {
+    let mut prices = costs.entry_ns.iter().chain([&costs.return_ns]);
+    prices.all(|price| (LEAST..1e7).contains(price))
+}
+
+/// A function that is timed: how many calls make a round, and the best round so far.
+struct Course {
+    function: extern "C" fn(),
+    calls: u32,
+    best: Duration,
+}
+
+impl Course {
+    /// Of a function without a probe: its calls are so short that it takes many for the clock's own time to vanish.
+    fn bare(function: extern "C" fn()) -> Self {
+        Self { function, calls: CALLS.1, best: Duration::MAX }
+    }
+
+    /// Of a function with a probe, whose first hits choose the length of the rounds.
+    fn probed(function: extern "C" fn()) -> Result<Self, CalibrateError> {
+        let mut first = Duration::MAX;
+        for _ in 0..ROUNDS {
+            first = first.min(timed(function, WARM_UP)?);
+        }
+        let calls = ROUND.as_nanos() / (first.as_nanos() / u128::from(WARM_UP)).max(1);
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX).clamp(CALLS.0, CALLS.1);
+        Ok(Self { function, calls, best: Duration::MAX })
+    }
+
+    fn round(&mut self) -> Result<(), CalibrateError> {
+        self.best = self.best.min(timed(self.function, self.calls)?);
+        Ok(())
+    }
+
+    /// CPU nanoseconds of one call in the best round, the loop around it included.
+    fn per_call(&self) -> f64 {
+        self.best.as_nanos() as f64 / f64::from(self.calls)
+    }
+}
+
+/// All their rounds, in turn.
+fn rounds(courses: &mut [Course]) -> Result<(), CalibrateError> {
+    (0..ROUNDS).try_for_each(|_| courses.iter_mut().try_for_each(Course::round))
+}
+
+/// CPU time of so many calls.
+fn timed(function: extern "C" fn(), calls: u32) -> Result<Duration, CalibrateError> {
+    let before = thread_cpu()?;
+    for _ in 0..calls {
+        black_box(function)();
+    }
+    Ok(thread_cpu()?.saturating_sub(before))
+}
+
+fn thread_cpu() -> Result<Duration, CalibrateError> {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .map(Duration::from)
+        .map_err(|errno| own("read its own CPU time", Some(errno.into())))
+}
+
+/// Our executable, and how it is mapped.
+fn own_object() -> Result<(File, MappedObject), CalibrateError> {
+    let step = "open its own executable";
+    let file = File::open("/proc/self/exe").map_err(|error| own(step, Some(error)))?;
+    let found = file.metadata().map_err(|error| own(step, Some(error)))?;
+    let mapped = mapped_objects(std::process::id())?
+        .into_iter()
+        .find(|object| object.inode == (found.dev(), found.ino()))
+        .ok_or_else(|| own("find its own executable among its mappings", None))?;
+    Ok((file, mapped))
+}
+
+/// The offset in the file of an address in this process.
+fn file_offset(object: &MappedObject, address: u64) -> Option<u64> {
+    object
+        .mappings
+        .iter()
+        .find(|mapping| mapping.executable && (mapping.start..mapping.end).contains(&address))
+        .map(|mapping| address - mapping.start + mapping.file_offset)
+}
+
+fn own(step: &'static str, source: Option<io::Error>) -> CalibrateError {
+    CalibrateError::Own { step, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+
+    /// The bytes at the offset in the file are the function's own: that is what will be probed.
+    #[test]
+    fn offsets_lead_to_the_samples() {
+        let (file, object) = own_object().unwrap();
+        for sample in samples() {
+            let offset = file_offset(&object, sample.function as usize as u64).unwrap();
+            let mut bytes = [0; 5];
+            file.read_exact_at(&mut bytes, offset).unwrap();
+            let first: &[u8] = match sample.kind {
+                InstructionKind::Nop5 => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+                InstructionKind::Nop => &[0x90],
+                InstructionKind::Push => &[0x55],
+                InstructionKind::Branch => &[0xeb, 0x00],
+                InstructionKind::Endbr => &[0xf3, 0x0f, 0x1e, 0xfa],
+                InstructionKind::Move => &[0x48, 0x89, 0xf8],
+                InstructionKind::Memory => &[0x48, 0x8b, 0x04, 0x24],
+                InstructionKind::Arithmetic => &[0x48, 0x83],
+                InstructionKind::Compare => &[0x48, 0x85, 0xff],
+                InstructionKind::Lea => &[0x48, 0x8d, 0x47, 0x08],
+                InstructionKind::Return => &[0xc3],
+                InstructionKind::Other => &[0x48, 0x99],
+            };
+            assert!(bytes.starts_with(first), "{}: {bytes:x?}", sample.instruction);
+        }
+    }
+
+    /// An address outside of the executable's code has no offset.
+    #[test]
+    fn no_offset_outside() {
+        let (_, object) = own_object().unwrap();
+        let on_stack = 0_u8;
+        assert_eq!(file_offset(&object, 0), None);
+        assert_eq!(file_offset(&object, &raw const on_stack as u64), None);
+    }
+
+    /// What was not looked at costs the most of what was; a return that measured below nothing costs what the
+    /// cheapest entry does; and prices that cannot be are refused.
+    #[test]
+    fn settled() {
+        let mut costs = Costs { measured: true, return_ns: -3.0, ..Costs::assumed() };
+        costs.entry_ns[InstructionKind::Nop as usize] = 77.0;
+        costs.entry_ns[InstructionKind::Lea as usize] = 20_000.0;
+        costs.entry_ns[InstructionKind::Other as usize] = 500.0;
+        let settled = settle(costs.clone()).unwrap();
+        assert!((settled.entry(InstructionKind::Other) - 20_000.0).abs() < 1e-9);
+        assert!((settled.return_ns - 77.0).abs() < 1e-9);
+        costs.return_ns = 9.0;
+        assert!((settle(costs.clone()).unwrap().return_ns - 9.0).abs() < 1e-9);
+        for impossible in [f64::NAN, f64::INFINITY, -3.0, 0.0, 1e8] {
+            costs.entry_ns[InstructionKind::Push as usize] = impossible;
+            assert!(settle(costs.clone()).is_err(), "{impossible}");
+            costs.entry_ns[InstructionKind::Push as usize] = 500.0;
+        }
+    }
+
+    /// A call takes time, and more calls take more of it.
+    #[test]
+    fn bare_calls_are_timed() {
+        let sample = samples()[0];
+        let mut course = Course::bare(sample.function);
+        rounds(std::slice::from_mut(&mut course)).unwrap();
+        assert!(course.per_call() > 0.0 && course.best < Duration::MAX);
+        let few = timed(sample.function, 1_000).unwrap();
+        assert!(timed(sample.function, 1_000_000).unwrap() > few);
+    }
+}

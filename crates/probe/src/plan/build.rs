@@ -1,0 +1,434 @@
+//! Profile × objects of one process → attach plan.
+//!
+//! Pure: decides where each probe goes and joins what is one place; does not attach. Called by `cli`
+//! and `watch` for each matching profile of each target.
+//!
+//! # Order
+//!
+//! Probes count nothing until their process is armed, and then all at once, so for a first attach the
+//! order does not matter. It does where a process that is armed already gets more probes: one that has
+//! executed another program and is found late. There the plan's order decides what the moments in
+//! between look like, and the rule is: *what begins a thing comes after all that can happen to it*. A
+//! granule is judged only if its open was seen; if opens were attached first, a granule opened in
+//! between would be believed to be known, while its first allocs went by unseen, and its close would be
+//! called drainable. Attached last, opens bring in only granules of which everything is seen; what
+//! happened before belongs to granules from before the attach, whose closes are `unknown`, and frees of
+//! unknown objects, which are notices.
+//!
+//! # Findings
+//!
+//! | code | meaning |
+//! |---|---|
+//! | `alias` | two probes of the profile are one place; the first is used |
+//! | `ambiguous` | several `static` functions of one name |
+//! | `ambiguous_variable`, `loaded_twice` | a variable's address is not certain |
+//! | `clones` | copies or parts of a probed function exist beside it |
+//! | `clone_only`, `renamed` | a function exists only as what the compiler made of it |
+//! | `deleted`, `replaced` | the object's file is no longer what its path names |
+//! | `entered_again` | a function jumps to its own first instruction |
+//! | `expensive_site` | probes for which there is no cheap instruction |
+//! | `ifunc` | which function an IFUNC stands for, or why that is not known |
+//! | `no_alternative` | of a group of probes (`one_of`), none can be placed in an object |
+//! | `not_a_function` | a symbol that cannot be probed |
+//! | `missing_symbol` | a probe's address is not in the object |
+//! | `wrapper` | of several symbols of a C++ constructor or destructor, one only calls another |
+//! | `version` | probes that are not for this version of the allocator |
+
+use std::sync::Arc;
+
+use drainprof_common::spec::ProbeSpec;
+use drainprof_process::{Followed, Image, LoadedObject, describe, printable};
+use drainprof_profile::{self as profile, Level, Probe, Profile, Role};
+
+use super::{
+    AttachPlan, Finding, NoMatch, ObjectResolver, PlannedProbe, Site, Sites,
+    cost::Costs,
+    matching::{address_text, match_objects},
+    model::Group,
+    places::{self, Place, Places, Within},
+    site::{Choice, Needs, Stop},
+    sites::Placer,
+    usdt,
+};
+
+/// The order of attaching, explained above.
+const ORDER: [Role; 12] = [
+    Role::Free,
+    Role::Realloc,
+    Role::Alloc,
+    Role::Destroy,
+    Role::Reset,
+    Role::Close,
+    Role::Migrate,
+    Role::Reparent,
+    Role::Label,
+    Role::Move,
+    Role::Open,
+    Role::Init,
+];
+
+/// Roles without which the counts would be wrong rather than poorer.
+const NEEDED: [Role; 7] =
+    [Role::Open, Role::Close, Role::Reset, Role::Migrate, Role::Move, Role::Alloc, Role::Free];
+
+/// Compiles one probe of a profile for one object.
+pub type CompileFn<'c> =
+    dyn Fn(&Profile, &Probe, Level, u32, &ObjectResolver<'_>) -> Result<ProbeSpec, String> + 'c;
+
+/// The [`CompileFn`] of all who plan for a real process: the compiler of profiles, with its errors as text.
+pub fn compile(
+    profile: &Profile,
+    probe: &Probe,
+    level: Level,
+    allocator: u32,
+    resolver: &ObjectResolver<'_>,
+) -> Result<ProbeSpec, String> {
+    profile::compile(profile, probe, level, allocator, resolver).map_err(|error| error.to_string())
+}
+
+/// The same for one object, which only the probe is left to be said to.
+pub(super) type CompileOne<'c> = dyn Fn(&Probe) -> Result<ProbeSpec, String> + 'c;
+
+/// Whether a probe is used at a level.
+pub type WantedFn<'c> = dyn Fn(&Probe, Level) -> bool + 'c;
+
+/// What a plan is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The profile.
+    pub profile: &'a Arc<Profile>,
+    /// How deep to look.
+    pub level: Level,
+    /// The allocator's number in this session.
+    pub allocator: u32,
+    /// The process.
+    pub image: &'a Image,
+    /// What the IFUNCs that the profile names stand for in it; those that are not there are not probed.
+    pub followed: &'a [Followed],
+    /// What hits cost on this machine.
+    pub costs: &'a Costs,
+    /// Which instructions of functions may be probed.
+    pub sites: Sites,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The profile is not about this process.
+    #[error(transparent)]
+    NoMatch(#[from] NoMatch),
+    /// A role without which the counts would be wrong has no probe left.
+    #[error(
+        "profile {profile} fits, but none of its `{role}` probes can be placed:{}",
+        lines(tried)
+    )]
+    NothingToProbe {
+        /// The profile.
+        profile: String,
+        /// The role.
+        role: &'static str,
+        /// Object, address and reason of each that was tried.
+        tried: Vec<String>,
+    },
+    /// Its granules cannot be sampled one by one.
+    #[error(
+        "profile {profile}: granules end with the ones that they are nested in, which a sample may lack; leave out \
+         --sample"
+    )]
+    Sampled {
+        /// The profile.
+        profile: String,
+    },
+    /// An expression of a probe cannot be compiled for this object.
+    #[error("profile {profile}: probe {address} in {object}: {what}")]
+    Compile {
+        /// The profile.
+        profile: String,
+        /// The probe's address.
+        address: String,
+        /// The object.
+        object: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+fn lines(tried: &[String]) -> String {
+    tried.iter().fold(String::new(), |text, line| text + "\n  " + line)
+}
+
+/// Matches the profile and builds its plan.
+pub fn plan(
+    request: Request<'_>,
+    wanted: &WantedFn<'_>,
+    compile: &CompileFn<'_>,
+) -> Result<AttachPlan, PlanError> {
+    let objects = match_objects(request.profile, request.image)?;
+    build(request, &objects, wanted, compile)
+}
+
+/// Builds the plan of a profile for the objects that it matched.
+pub fn build(
+    request: Request<'_>,
+    objects: &[&LoadedObject],
+    wanted: &WantedFn<'_>,
+    compile: &CompileFn<'_>,
+) -> Result<AttachPlan, PlanError> {
+    let mut builder = Builder::new(request);
+    let main = request.image.objects.iter().find(|object| object.is_main);
+    for &object in objects {
+        builder.describe_object(object);
+        let resolver = ObjectResolver::new(object, main);
+        let compile = |probe: &Probe| {
+            compile(request.profile, probe, request.level, request.allocator, &resolver)
+        };
+        let probes = &request.profile.probes;
+        for (index, probe) in probes.iter().enumerate() {
+            if !wanted(probe, request.level) || !builder.is_for(object, index, probe) {
+                continue;
+            }
+            match &probe.one_of {
+                None => builder.place(object, index, probe, &compile)?,
+                // With the first of a group the whole group is decided.
+                Some(group)
+                    if !probes[..index].iter().any(|other| other.one_of == probe.one_of) =>
+                {
+                    builder.place_one_of(object, group, probe.role, &compile)?;
+                }
+                Some(_) => {}
+            }
+        }
+        for finding in resolver.into_findings() {
+            builder.note(finding);
+        }
+    }
+    builder.finish(wanted)
+}
+
+/// A probe with the number of the profile's table that it came from.
+struct Planned {
+    table: usize,
+    probe: PlannedProbe,
+}
+
+/// A probe that has no place in an object.
+pub(super) struct Missing {
+    pub(super) role: Role,
+    /// Object, address and reason.
+    pub(super) text: String,
+}
+
+/// A plan in the making; `either` adds to it too.
+pub(super) struct Builder<'a> {
+    pub(super) request: Request<'a>,
+    pub(super) placer: Placer<'a>,
+    planned: Vec<Planned>,
+    pub(super) groups: Vec<Group>,
+    findings: Vec<Finding>,
+    pub(super) missing: Vec<Missing>,
+}
+
+impl<'a> Builder<'a> {
+    const fn new(request: Request<'a>) -> Self {
+        Self {
+            request,
+            placer: Placer::new(request.image, request.costs, request.sites),
+            planned: Vec::new(),
+            groups: Vec::new(),
+            findings: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    pub(super) fn note(&mut self, finding: Finding) {
+        if !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+
+    pub(super) fn finding(&mut self, code: &str, message: String) {
+        self.note(Finding { code: code.to_owned(), message });
+    }
+
+    /// Says what is special about an object as a whole.
+    fn describe_object(&mut self, object: &LoadedObject) {
+        let path = &object.mapped.shown_path;
+        if object.mapped.replaced {
+            let message = format!(
+                "{path} was replaced on disk since the process mapped it; the old file is probed, which only \
+                 processes started before use"
+            );
+            self.finding("replaced", message);
+        } else if object.mapped.deleted {
+            let message = format!(
+                "{path} was deleted since the process mapped it; it is probed all the same"
+            );
+            self.finding("deleted", message);
+        }
+    }
+
+    /// Where `probe` can go in `object`.
+    pub(super) fn find(&self, object: &LoadedObject, probe: &Probe) -> Places {
+        match &object.elf {
+            Ok(elf) => {
+                let inode = object.mapped.inode;
+                let within = Within { elf, inode, followed: self.request.followed };
+                places::find(within, &probe.at)
+            }
+            Err(error) => Places { missing: Some(error.to_string()), ..Places::default() },
+        }
+    }
+
+    /// The error of a probe that cannot be compiled for an object.
+    pub(super) fn uncompiled(
+        &self,
+        object: &LoadedObject,
+        probe: &Probe,
+        what: String,
+    ) -> PlanError {
+        PlanError::Compile {
+            profile: self.request.profile.name.clone(),
+            address: address_text(&probe.at),
+            object: describe(object),
+            what,
+        }
+    }
+
+    /// Plans `probe`, the profile's `table`-th, in `object`.
+    fn place(
+        &mut self,
+        object: &LoadedObject,
+        table: usize,
+        probe: &Probe,
+        compile: &CompileOne<'_>,
+    ) -> Result<(), PlanError> {
+        let found = self.find(object, probe);
+        let address = address_text(&probe.at);
+        for finding in found.findings {
+            self.note(finding);
+        }
+        if let Some(why) = found.missing {
+            let text = format!("{}: {address}: {why}", describe(object));
+            self.finding("missing_symbol", format!("no `{}` probe: {text}", probe.role.name()));
+            self.missing.push(Missing { role: probe.role, text });
+        }
+        if found.all.is_empty() {
+            return Ok(());
+        }
+        let specs = usdt::specs(object.elf.as_deref().ok(), probe, &found.all, compile)
+            .map_err(|what| self.uncompiled(object, probe, what))?;
+        for (place, spec) in found.all.into_iter().zip(specs) {
+            self.add(object, table, probe, &spec, place);
+        }
+        Ok(())
+    }
+
+    /// Adds a probe, or its name to the one that is at this place already.
+    pub(super) fn add(
+        &mut self,
+        object: &LoadedObject,
+        table: usize,
+        probe: &Probe,
+        spec: &ProbeSpec,
+        place: Place,
+    ) {
+        let profile = self.request.profile;
+        let elsewhere = self.request.image.objects.iter();
+        let object = std::iter::once(object)
+            .chain(elsewhere)
+            .find(|object| object.mapped.inode == place.inode)
+            .unwrap_or(object);
+        let same = self.planned.iter_mut().find(|other| {
+            other.probe.site.inode == object.mapped.inode
+                && other.probe.site.entry_offset == place.file_offset
+                && other.probe.role == probe.role
+                // Two tables that name the very same address mean two probes (with different `when`s),
+                // unless they do the same thing.
+                && (other.table == table
+                    || profile.probes[other.table].at != probe.at
+                    || same_spec(&other.probe.spec, spec))
+        });
+        let Some(other) = same else {
+            self.planned.push(Planned {
+                table,
+                probe: PlannedProbe {
+                    spec: *spec,
+                    role: probe.role,
+                    phase: probe.phase,
+                    site: Site {
+                        open_path: object.mapped.open_path.clone(),
+                        shown_path: object.mapped.shown_path.clone(),
+                        inode: object.mapped.inode,
+                        file_offset: place.file_offset,
+                        entry_offset: place.file_offset,
+                        symbol: place.symbol,
+                        aliases: place.alias.into_iter().collect(),
+                        usdt: place.usdt,
+                    },
+                    // Chosen when all probes are known.
+                    choice: Choice::blind(Stop::Asked, Needs::default()),
+                },
+            });
+            return;
+        };
+        let site = &mut other.probe.site;
+        for name in std::iter::once(&place.symbol).chain(&place.alias) {
+            if site.symbol != *name && !site.aliases.contains(name) {
+                site.aliases.push(name.clone());
+            }
+        }
+        if other.table != table && !same_spec(&other.probe.spec, spec) {
+            let message = format!(
+                "{} and {} are one function in {}, but the profile says different things about them; what it says \
+                 first counts",
+                printable(&site.symbol),
+                printable(&place.symbol),
+                site.shown_path
+            );
+            self.finding("alias", message);
+        }
+    }
+
+    fn finish(mut self, wanted: &WantedFn<'_>) -> Result<AttachPlan, PlanError> {
+        let Request { profile, level, allocator, .. } = self.request;
+        for role in NEEDED {
+            let asked =
+                profile.probes.iter().any(|probe| probe.role == role && wanted(probe, level));
+            let placed = self.planned.iter().any(|planned| planned.probe.role == role);
+            if asked && !placed {
+                let tried = self.missing.into_iter().filter(|missing| missing.role == role);
+                return Err(PlanError::NothingToProbe {
+                    profile: profile.name.clone(),
+                    role: role.name(),
+                    tried: tried.map(|missing| missing.text).collect(),
+                });
+            }
+        }
+        let mut probes: Vec<_> =
+            self.planned.iter_mut().map(|planned| &mut planned.probe).collect();
+        let found = self.placer.place_all(&mut probes);
+        for finding in found {
+            self.note(finding);
+        }
+        // Stable: within a role the profile's order stays.
+        self.planned.sort_by_key(|planned| {
+            ORDER.iter().position(|&role| role == planned.probe.role).unwrap_or(ORDER.len())
+        });
+        Ok(AttachPlan {
+            profile: Arc::clone(profile),
+            level,
+            allocator,
+            costs: self.request.costs.clone(),
+            probes: self.planned.into_iter().map(|planned| planned.probe).collect(),
+            groups: self.groups,
+            findings: self.findings,
+        })
+    }
+}
+
+fn same_spec(one: &ProbeSpec, other: &ProbeSpec) -> bool {
+    bytemuck::bytes_of(one) == bytemuck::bytes_of(other)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Probes that stand for one another (`one_of`): which one of them is placed in an object.
+//!
+//! The return of a function is dear: a call through it costs an entry and a return. Where the same can be
+//! seen at the entry of another function (an inner one that is handed the finished object), a profile
+//! names both, and the cheaper is placed, here and on this machine. Part of `build`, which calls it once per
+//! group and object; prices are those of the places that would be chosen.
+
+use drainprof_common::spec::ProbeSpec;
+use drainprof_process::{LoadedObject, describe};
+use drainprof_profile::{Probe, Role};
+
+use super::{
+    PlanError,
+    build::{Builder, CompileOne, Missing},
+    matching::address_text,
+    model::{Group, Member, phase_name},
+    places::Places,
+    sites::Ask,
+    usdt,
+};
+
+/// A member of the group that can be placed.
+struct Able<'p> {
+    table: usize,
+    probe: &'p Probe,
+    found: Places,
+    /// One for each place.
+    specs: Vec<ProbeSpec>,
+    /// Which of the listed members it is.
+    listed: usize,
+    /// Nanoseconds of a call; infinite where it is not known.
+    cost_ns: f64,
+}
+
+impl Builder<'_> {
+    /// Plans the best of the probes of `group` in `object`: one that sees all calls, if there is one; of
+    /// these the cheapest; of these the first in the profile.
+    pub(super) fn place_one_of(
+        &mut self,
+        object: &LoadedObject,
+        group: &str,
+        role: Role,
+        compile: &CompileOne<'_>,
+    ) -> Result<(), PlanError> {
+        let profile = self.request.profile;
+        let probes = profile.probes.iter().enumerate();
+        let probes = probes.filter(|(_, probe)| probe.one_of.as_deref() == Some(group));
+        let mut members = Vec::new();
+        let mut able = Vec::new();
+        let mut error = None;
+        for (table, probe) in probes {
+            let mut member = Member {
+                at: address_text(&probe.at),
+                phase: phase_name(probe.phase),
+                cost_ns: None,
+                used: false,
+                drawback: None,
+            };
+            let found = self.find(object, probe);
+            match compile_found(object, &found, probe, compile) {
+                Ok(specs) => {
+                    let cost_ns = self.dearest(probe, &specs, &found);
+                    member.cost_ns = cost_ns;
+                    member.drawback = found.doubt.map(str::to_owned);
+                    let cost_ns = cost_ns.unwrap_or(f64::INFINITY);
+                    able.push(Able { table, probe, found, specs, listed: members.len(), cost_ns });
+                }
+                Err(why) => {
+                    if found.missing.is_none() {
+                        error.get_or_insert_with(|| self.uncompiled(object, probe, why.clone()));
+                    }
+                    member.drawback = Some(why);
+                }
+            }
+            members.push(member);
+        }
+        let rank = |one: &Able<'_>| (one.found.doubt.is_some(), one.cost_ns);
+        // The first of equals is kept.
+        let best = able.into_iter().min_by(|one, other| {
+            let ((one_doubt, one_ns), (other_doubt, other_ns)) = (rank(one), rank(other));
+            one_doubt.cmp(&other_doubt).then(one_ns.total_cmp(&other_ns))
+        });
+        if let Some(best) = best {
+            members[best.listed].used = true;
+            for finding in best.found.findings {
+                self.note(finding);
+            }
+            for (place, spec) in best.found.all.into_iter().zip(best.specs) {
+                self.add(object, best.table, best.probe, &spec, place);
+            }
+        } else if let Some(error) = error {
+            return Err(error);
+        } else {
+            self.none_of(object, group, role, &members);
+        }
+        self.groups.push(Group {
+            group: group.to_owned(),
+            role: role.name(),
+            object: object.mapped.shown_path.clone(),
+            members,
+        });
+        Ok(())
+    }
+
+    /// What a call costs through the dearest of the places that a member has.
+    fn dearest(&mut self, probe: &Probe, specs: &[ProbeSpec], found: &Places) -> Option<f64> {
+        let prices = found.all.iter().zip(specs).map(|(place, spec)| {
+            let is_usdt = place.usdt.is_some();
+            let ask = Ask { role: probe.role, phase: probe.phase, spec, is_usdt };
+            self.placer.price(place.inode, place.file_offset, ask)
+        });
+        prices.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
+    }
+
+    /// Says that a group has no place in an object.
+    fn none_of(&mut self, object: &LoadedObject, group: &str, role: Role, members: &[Member]) {
+        let why = |member: &Member| {
+            format!("{}: {}", member.at, member.drawback.as_deref().unwrap_or("not to be placed"))
+        };
+        let all: Vec<_> = members.iter().map(why).collect();
+        self.finding(
+            "no_alternative",
+            format!(
+                "none of the `{}` probes of the group {group} can be placed in {}: {}",
+                role.name(),
+                describe(object),
+                all.join("; ")
+            ),
+        );
+        for text in all {
+            let text = format!("{}: {text}", describe(object));
+            self.missing.push(Missing { role, text });
+        }
+    }
+}
+
+/// The specs of a probe that has places, or why it cannot be placed.
+fn compile_found(
+    object: &LoadedObject,
+    found: &Places,
+    probe: &Probe,
+    compile: &CompileOne<'_>,
+) -> Result<Vec<ProbeSpec>, String> {
+    match &found.missing {
+        Some(why) => Err(why.clone()),
+        None => usdt::specs(object.elf.as_deref().ok(), probe, &found.all, compile),
+    }
+}
+
+#[cfg(test)]
+mod tests;

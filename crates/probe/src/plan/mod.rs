@@ -1,0 +1,32 @@
+//! From profiles and ELF objects to an attach plan: pure.
+//!
+//! [`mod@matching`] says which objects of a process a profile is about, [`mod@build`] where each of its probes
+//! goes. Neither opens a process or attaches anything; `cli`, `watch` and `profile check` call them
+//! with a [`drainprof_process::Image`] and hand the plan to `bpf`.
+
+pub mod build;
+pub mod cost;
+mod either;
+mod ifunc;
+pub mod matching;
+mod model;
+mod places;
+mod resolver;
+pub mod site;
+mod sites;
+mod structors;
+mod treatment;
+mod usdt;
+mod versions;
+
+pub use build::{CompileFn, PlanError, Request, WantedFn, build, compile, plan};
+pub use drainprof_profile::Finding;
+pub use ifunc::ifuncs;
+pub use matching::{Mismatch, NoMatch, Tried, match_objects};
+pub use model::{AttachPlan, Group, Member, PlanRow, PlannedProbe, Site};
+pub use resolver::ObjectResolver;
+pub use sites::{Chooser, Sites, needs, retreat};
+pub use usdt::UsdtSite;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,402 @@
+//! The cheapest place in a function at which a probe still sees what it needs: pure.
+//!
+//! What a hit costs depends on the instruction under the probe, by a factor of 30 on some machines. Most
+//! functions begin with a dear one and have a cheap one a few bytes further on. [`choose`] walks the
+//! straight line from the first instruction to the first branch and takes the cheapest place that every
+//! call passes exactly once, before it has any effect, and at which each needed argument is known to be
+//! somewhere. It reads no file and knows no process: `places` hands it the bytes. Only x86-64.
+//!
+//! It does not look for a better place for probes at a function's return: these need the first
+//! instruction, where the return address is still on top of the stack.
+
+mod flow;
+mod jumps;
+mod kind;
+
+use flow::{Found, State};
+use iced_x86::{Decoder, DecoderOptions, FastFormatter, Instruction, InstructionInfoFactory};
+pub use jumps::{FarJumps, NEIGHBOUR};
+use jumps::{Inner, follower_jumps, neighbour_jumps};
+
+use super::cost::{Costs, InstructionKind};
+
+/// Most bytes of a function that are decoded; larger ones are probed at their first instruction.
+pub const MAX_FUNCTION: usize = 1 << 20;
+/// Most instructions of the straight line that are looked at.
+const MAX_LINE: usize = 64;
+/// A place must be cheaper than an earlier one by this factor to be preferred.
+const WORTH: f64 = 0.95;
+/// The registers that arguments are passed in, by the numbers that x86 encodes: rdi rsi rdx rcx r8 r9.
+pub const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
+/// Names of the registers, in the order in which x86 encodes them.
+const REGISTERS: [&str; 16] = [
+    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+    "r14", "r15",
+];
+
+/// What a probe needs of the function's entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Bit *i*: argument *i*, of 0 to 5.
+    pub args: u8,
+    /// The return address; it is known everywhere on the line.
+    pub caller: bool,
+    /// The probe may sit behind a store that others can see.
+    pub past_stores: bool,
+}
+
+impl Needs {
+    /// What either of two probes needs.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            args: self.args | other.args,
+            caller: self.caller || other.caller,
+            past_stores: self.past_stores && other.past_stores,
+        }
+    }
+
+    fn arguments(self) -> impl Iterator<Item = u8> {
+        (0..6).filter(move |argument| self.args >> argument & 1 != 0)
+    }
+}
+
+/// A function as its file has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Function<'a> {
+    /// Its bytes, from the first to the last.
+    pub bytes: &'a [u8],
+    /// The address of the first, in the file's own address space.
+    pub address: u64,
+    /// What stands before it, at most [`NEIGHBOUR`] bytes; empty where that is not known.
+    pub before: &'a [u8],
+    /// What stands behind it, likewise.
+    pub after: &'a [u8],
+    /// Where else within it functions begin, by the symbol tables; sorted.
+    pub symbols: &'a [u64],
+}
+
+/// Where an argument is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In the register with this number, in the order in which x86 encodes them.
+    Register(u8),
+    /// In memory, this many bytes from the stack pointer.
+    Stack(i16),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Register(number) => {
+                out.write_str(REGISTERS.get(*number as usize).unwrap_or(&"?"))
+            }
+            Self::Stack(offset) if *offset < 0 => write!(out, "[rsp-{:#x}]", -i32::from(*offset)),
+            Self::Stack(offset) => write!(out, "[rsp+{offset:#x}]"),
+        }
+    }
+}
+
+/// What ended the search, or kept it from beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stop {
+    /// A jump, conditional or not.
+    Branch,
+    /// A call.
+    Call,
+    /// The function returns.
+    Return,
+    /// Something is stored that others can see.
+    Store,
+    /// The stack pointer is moved by something that is not followed.
+    StackPointer,
+    /// Bytes that are no known instruction.
+    Undecodable,
+    /// Something can jump to a place behind the first instruction.
+    JumpTarget,
+    /// A jump whose targets are not known could lead to a place behind the first instruction.
+    UnknownJump,
+    /// A needed argument is no longer anywhere.
+    ArgumentLost(u8),
+    /// Nothing that could follow would be cheaper.
+    Cheapest,
+    /// The line is longer than is looked at.
+    TooLong,
+    /// The function's size is not known, or larger than is decoded, so that its jumps are not known.
+    Size,
+    /// Its bytes cannot be read.
+    Unread,
+    /// A probe that is judged at the function's return needs its first instruction.
+    ReturnProbe,
+    /// It is code of another processor than x86-64.
+    Machine,
+    /// It was asked for (`--sites entry`).
+    Asked,
+    /// The kernel refused a probe at the place that was chosen.
+    Refused,
+    /// A USDT probe is one instruction.
+    Usdt,
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Branch => "the function branches",
+            Self::Call => "the function calls another one",
+            Self::Return => "the function returns",
+            Self::Store => "the function writes what others can see",
+            Self::StackPointer => "the stack pointer cannot be followed further",
+            Self::Undecodable => "the function cannot be decoded",
+            Self::JumpTarget => "something jumps behind the first instruction",
+            Self::UnknownJump => {
+                "a jump with unknown targets could lead behind the first instruction"
+            }
+            Self::ArgumentLost(argument) => {
+                return write!(out, "arg{argument} is not kept any longer");
+            }
+            Self::Cheapest => "nothing is cheaper",
+            Self::TooLong => "the straight line is longer than is looked at",
+            Self::Size => "the function's size is not known, or too large",
+            Self::Unread => "the function's bytes cannot be read",
+            Self::ReturnProbe => "a probe at its return needs the first instruction",
+            Self::Machine => "only code of x86-64 is looked into",
+            Self::Asked => "the first instruction was asked for",
+            Self::Refused => "the kernel refuses a probe at the place that was chosen",
+            Self::Usdt => "a USDT probe is one instruction",
+        })
+    }
+}
+
+/// An instruction and its price.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Priced {
+    /// Its text, in the syntax of Intel's manuals.
+    pub instruction: String,
+    /// Its kind.
+    pub kind: InstructionKind,
+    /// Nanoseconds of a hit.
+    pub cost_ns: f64,
+}
+
+/// Where a probe goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Bytes from the function's first instruction.
+    pub offset: u32,
+    /// What the probe sits on; `None` where the function's bytes could not be read or decoded.
+    pub here: Option<Priced>,
+    /// What it would sit on at the function's first instruction.
+    pub entry: Option<Priced>,
+    /// Where each needed argument is; `None` for those that are not needed.
+    pub places: [Option<Place>; 6],
+    /// Bytes by which the stack pointer lies below where it was at entry.
+    pub stack_moved: u32,
+    /// Why no later place was looked at.
+    pub stop: Stop,
+    /// Whether the function jumps back to its own first instruction, which then counts as a call.
+    pub entered_again: bool,
+}
+
+impl Choice {
+    /// The function's first instruction, about which nothing is known.
+    #[must_use]
+    pub fn blind(stop: Stop, needs: Needs) -> Self {
+        Self {
+            offset: 0,
+            here: None,
+            entry: None,
+            places: places(&State::at_entry(), needs).unwrap_or_default(),
+            stack_moved: 0,
+            stop,
+            entered_again: false,
+        }
+    }
+
+    /// The function's first instruction, with its price where it can be decoded.
+    #[must_use]
+    pub fn at_entry(bytes: &[u8], address: u64, needs: Needs, costs: &Costs, stop: Stop) -> Self {
+        let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        let priced =
+            (!instruction.is_invalid()).then(|| price(&instruction, bytes, address, costs));
+        Self { here: priced.clone(), entry: priced, ..Self::blind(stop, needs) }
+    }
+
+    /// The arguments that have moved, and where they are: `arg1=rbx`.
+    #[must_use]
+    pub fn moved_text(&self) -> Vec<String> {
+        let moved = self.moved();
+        let all = self.places.iter().enumerate().filter(|(index, _)| moved >> index & 1 != 0);
+        all.filter_map(|(index, place)| place.map(|place| format!("arg{index}={place}"))).collect()
+    }
+
+    /// Bit *i*: argument *i* is needed and not in its own register.
+    #[must_use]
+    pub fn moved(&self) -> u8 {
+        let at_home = |argument: usize| Place::Register(ARGUMENTS[argument]);
+        self.places.iter().enumerate().fold(0, |mask, (argument, place)| match place {
+            Some(place) if *place != at_home(argument) => mask | 1 << argument,
+            _ => mask,
+        })
+    }
+}
+
+/// Chooses the place of a probe at a function's entry.
+///
+/// `jumps` says whether anything in the object could jump to an address between two others, both
+/// included; it is asked at most once per place that would be better than the one before.
+#[must_use]
+pub fn choose(
+    function: Function<'_>,
+    needs: Needs,
+    costs: &Costs,
+    jumps: &dyn Fn(u64, u64) -> bool,
+) -> Choice {
+    let Function { bytes, address, .. } = function;
+    let first = |stop| Choice::at_entry(bytes, address, needs, costs, stop);
+    if bytes.is_empty() || bytes.len() > MAX_FUNCTION {
+        return first(Stop::Size);
+    }
+    let inner = Inner::of(bytes, address);
+    if !inner.whole {
+        return first(Stop::Undecodable);
+    }
+    let Line { steps: line, end, mut stop } = straight_line(bytes, address, needs.past_stores);
+    let Some(entry) = line.first() else { return first(stop) };
+    let mut best = first(stop);
+    best.entered_again = inner.reaches(address, address);
+    let entry_price = price(&entry.instruction, bytes, address, costs);
+    let cheapest = cheapest(costs);
+    for step in line.iter().skip(1) {
+        if best.here.as_ref().unwrap_or(&entry_price).cost_ns * WORTH <= cheapest {
+            stop = Stop::Cheapest;
+            break;
+        }
+        let here = price(&step.instruction, bytes, address, costs);
+        let best_ns = best.here.as_ref().unwrap_or(&entry_price).cost_ns;
+        if !is_eligible(here.kind) || here.cost_ns >= best_ns * WORTH {
+            continue;
+        }
+        let Some(places) = places(&step.before, needs) else {
+            let lost = needs.arguments().find(|argument| place(&step.before, *argument).is_none());
+            stop = lost.map_or(stop, Stop::ArgumentLost);
+            continue;
+        };
+        let (second, at) = (entry.instruction.next_ip(), step.instruction.ip());
+        let symbol = function.symbols.partition_point(|symbol| *symbol < second);
+        let named = function.symbols.get(symbol).is_some_and(|symbol| *symbol <= at);
+        if named
+            || inner.reaches(second, at)
+            || neighbour_jumps(function.before, address, second, at)
+            || follower_jumps(function.after, address + bytes.len() as u64, second, at)
+            || jumps(second, at)
+        {
+            stop = Stop::JumpTarget;
+            break;
+        }
+        // A jump to here from further on would leave the stack unbalanced if the line goes on to move its
+        // pointer: no compiler makes one.
+        if inner.indirect && end.stack() == step.before.stack() {
+            stop = Stop::UnknownJump;
+            break;
+        }
+        best = Choice {
+            offset: (at - address) as u32,
+            here: Some(here),
+            places,
+            stack_moved: u32::try_from(-step.before.stack()).unwrap_or_default(),
+            ..best
+        };
+    }
+    Choice { stop, ..best }
+}
+
+/// One instruction of the straight line.
+struct Step {
+    instruction: Instruction,
+    /// What is known before it is executed.
+    before: State,
+}
+
+/// The instructions that every call executes, one after the other, up to the first branch.
+struct Line {
+    steps: Vec<Step>,
+    /// What is known where it ends.
+    end: State,
+    /// What ended it.
+    stop: Stop,
+}
+
+fn straight_line(bytes: &[u8], address: u64, past_stores: bool) -> Line {
+    let mut line = Line { steps: Vec::new(), end: State::at_entry(), stop: Stop::TooLong };
+    let mut factory = InstructionInfoFactory::new();
+    let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+    while decoder.can_decode() && line.steps.len() < MAX_LINE {
+        let instruction = decoder.decode();
+        if instruction.is_invalid() {
+            line.stop = Stop::Undecodable;
+            break;
+        }
+        line.steps.push(Step { instruction, before: line.end.clone() });
+        let mut next = line.end.clone();
+        if let Err(stop) = next.step(&instruction, &mut factory, past_stores) {
+            line.stop = stop;
+            break;
+        }
+        line.end = next;
+    }
+    line
+}
+
+/// Whether a probe may sit on such an instruction behind a function's first one.
+fn is_eligible(kind: InstructionKind) -> bool {
+    // The call that replaces a 5-byte nop overwrites what a leaf function keeps below its stack pointer.
+    // Other instructions were never measured, and kernels refuse some.
+    !matches!(kind, InstructionKind::Nop5 | InstructionKind::Other)
+}
+
+/// What a hit costs at best behind a function's first instruction.
+fn cheapest(costs: &Costs) -> f64 {
+    let kinds = InstructionKind::ALL.into_iter().filter(|kind| is_eligible(*kind));
+    kinds.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
+}
+
+fn place(state: &State, argument: u8) -> Option<Place> {
+    match state.find(argument)? {
+        Found::Register(number) => Some(Place::Register(number)),
+        Found::Stack(offset) => i16::try_from(offset).ok().map(Place::Stack),
+    }
+}
+
+/// Where the needed arguments are; `None` where one is nowhere.
+fn places(state: &State, needs: Needs) -> Option<[Option<Place>; 6]> {
+    let mut all = [None; 6];
+    for argument in needs.arguments() {
+        all[argument as usize] = Some(place(state, argument)?);
+    }
+    Some(all)
+}
+
+fn price(instruction: &Instruction, bytes: &[u8], address: u64, costs: &Costs) -> Priced {
+    let start = usize::try_from(instruction.ip().wrapping_sub(address)).unwrap_or(usize::MAX);
+    let own = bytes.get(start..).and_then(|rest| rest.get(..instruction.len())).unwrap_or_default();
+    let kind = kind::of(instruction, own);
+    Priced { instruction: text(instruction), kind, cost_ns: costs.entry(kind) }
+}
+
+fn text(instruction: &Instruction) -> String {
+    let mut formatter = FastFormatter::new();
+    formatter.options_mut().set_space_after_operand_separator(true);
+    formatter.options_mut().set_use_hex_prefix(true);
+    formatter.options_mut().set_uppercase_hex(false);
+    formatter.options_mut().set_rip_relative_addresses(true);
+    let mut text = String::new();
+    formatter.format(instruction, &mut text);
+    text
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod executed_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+//! Which instruction of its function each probe of a plan goes to.
+//!
+//! [`mod@crate::plan::site`] chooses for one function; this gathers what it needs of the object's file,
+//! asks it once for all probes of a function, writes the answer into the probes and their specs, and says
+//! which ones stay dear. Called by `build` when all probes are planned, and before by `either`, which wants
+//! to know what a probe would cost. [`retreat`] takes a choice back that the kernel refuses.
+
+use std::{cell::OnceCell, collections::BTreeMap};
+
+use drainprof_common::spec::{ArgPlace, ProbeSpec, flags, op};
+use drainprof_process::{Elf, Image, elf::readable, printable};
+use drainprof_profile::{Phase, Role};
+
+use super::{
+    Finding, PlannedProbe,
+    cost::{Costs, InstructionKind},
+    site::{Choice, FarJumps, Function, MAX_FUNCTION, NEIGHBOUR, Needs, Place, Stop, choose},
+};
+
+/// Most bytes of code that are searched for jumps (the largest programs have 300 MB of it).
+const MAX_CODE_BYTES: u64 = 512 << 20;
+/// How much dearer than an ordinary hit one must be for the user to be told.
+const DEAR: f64 = 4.0;
+/// Most probes that one finding names.
+const MAX_NAMED: usize = 8;
+
+/// Which instructions of functions are considered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sites {
+    /// Each function's first.
+    Entry,
+    /// The cheapest at which everything that is needed is still known.
+    #[default]
+    Cheapest,
+}
+
+/// What the entry side of a probe computes from.
+#[must_use]
+pub fn needs(spec: &ProbeSpec) -> Needs {
+    let start = usize::from(spec.entry_start);
+    let code = spec.code.iter().skip(start).take(usize::from(spec.entry_len));
+    let past_stores = spec.flags & flags::UNSHARED != 0;
+    code.fold(Needs { past_stores, ..Needs::default() }, |needs, insn| match insn.op {
+        op::ARG if insn.arg < 6 => Needs { args: needs.args | 1 << insn.arg, ..needs },
+        op::CALLER => Needs { caller: true, ..needs },
+        _ => needs,
+    })
+}
+
+/// What a probe asks of its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) role: Role,
+    pub(super) phase: Phase,
+    pub(super) spec: &'a ProbeSpec,
+    /// It is a USDT probe, which has its one instruction.
+    pub(super) is_usdt: bool,
+}
+
+impl<'a> From<&'a PlannedProbe> for Ask<'a> {
+    fn from(probe: &'a PlannedProbe) -> Self {
+        let is_usdt = probe.site.usdt.is_some();
+        Self { role: probe.role, phase: probe.phase, spec: &probe.spec, is_usdt }
+    }
+}
+
+/// Chooses instructions in the objects of one process. Keeps what it has read of them.
+#[derive(Debug)]
+pub(super) struct Placer<'a> {
+    image: &'a Image,
+    costs: &'a Costs,
+    sites: Sites,
+    choosers: BTreeMap<(u64, u64), Chooser<'a>>,
+}
+
+impl<'a> Placer<'a> {
+    pub(super) const fn new(image: &'a Image, costs: &'a Costs, sites: Sites) -> Self {
+        Self { image, costs, sites, choosers: BTreeMap::new() }
+    }
+
+    /// Nanoseconds of a call of the function at `entry_offset` of the object `inode`, if this probe alone were
+    /// in it; `None` where its code cannot be read.
+    pub(super) fn price(
+        &mut self,
+        inode: (u64, u64),
+        entry_offset: u64,
+        ask: Ask<'_>,
+    ) -> Option<f64> {
+        let choice = self.choose(inode, entry_offset, &[ask]);
+        Some(self.costs.call(ask.phase == Phase::Return, choice.here.as_ref()?.cost_ns))
+    }
+
+    /// One place for all: each further place would be one more trap in every call.
+    fn choose(&mut self, inode: (u64, u64), entry_offset: u64, asks: &[Ask<'_>]) -> Choice {
+        let nothing = Needs { past_stores: true, ..Needs::default() };
+        let together = asks.iter().fold(nothing, |all, ask| {
+            let opens = matches!(ask.role, Role::Open | Role::Reset | Role::Move | Role::Alloc);
+            all.and(needs(ask.spec)).and(Needs { caller: opens, ..nothing })
+        });
+        let returns = asks.iter().any(|ask| ask.phase == Phase::Return);
+        let kept = match self.sites {
+            _ if asks.iter().any(|ask| ask.is_usdt) => Some(Stop::Usdt),
+            // The kernel's trampoline stands in for the return address once a return probe was hit, and
+            // its breakpoint on the first instruction is paid for anyway.
+            _ if returns => Some(Stop::ReturnProbe),
+            Sites::Entry => Some(Stop::Asked),
+            Sites::Cheapest => None,
+        };
+        let elf = self.image.objects.iter().find(|object| object.mapped.inode == inode);
+        match elf.and_then(|object| object.elf.as_ref().ok()) {
+            Some(elf) => {
+                let chooser = self.choosers.entry(inode).or_insert_with(|| Chooser::new(elf));
+                chooser.choose(entry_offset, together, self.costs, kept)
+            }
+            None => Choice::blind(kept.unwrap_or(Stop::Unread), together),
+        }
+    }
+
+    /// Chooses the instruction of every probe.
+    pub(super) fn place_all(&mut self, probes: &mut [&mut PlannedProbe]) -> Vec<Finding> {
+        // A USDT probe may sit on a function's first instruction: its arguments are elsewhere all the same.
+        let mut functions: BTreeMap<((u64, u64), u64, bool), Vec<usize>> = BTreeMap::new();
+        for (index, probe) in probes.iter().enumerate() {
+            let is_usdt = probe.site.usdt.is_some();
+            let key = (probe.site.inode, probe.site.entry_offset, is_usdt);
+            functions.entry(key).or_default().push(index);
+        }
+        let mut findings = Vec::new();
+        for ((inode, entry_offset, is_usdt), members) in functions {
+            let asks: Vec<_> = members.iter().map(|&index| Ask::from(&*probes[index])).collect();
+            let choice = self.choose(inode, entry_offset, &asks);
+            if choice.entered_again {
+                findings.extend(members.first().map(|&index| entered_again(probes[index])));
+            }
+            for index in members {
+                if is_usdt {
+                    // Where its arguments are, its spec says already.
+                    probes[index].choice = choice.clone();
+                } else {
+                    take(probes[index], &choice);
+                }
+            }
+        }
+        findings.extend(expensive(probes, self.costs));
+        findings
+    }
+}
+
+/// The probe on its function's first instruction, for where the kernel refuses the one that was chosen.
+/// `None` if it is there already.
+#[must_use]
+pub fn retreat(probe: &PlannedProbe) -> Option<PlannedProbe> {
+    if probe.choice.offset == 0 {
+        return None;
+    }
+    let entry = probe.choice.entry.clone();
+    let choice = Choice {
+        here: entry.clone(),
+        entry,
+        entered_again: probe.choice.entered_again,
+        ..Choice::blind(Stop::Refused, needs(&probe.spec))
+    };
+    let mut at_entry = probe.clone();
+    take(&mut at_entry, &choice);
+    Some(at_entry)
+}
+
+/// Chooses instructions in the functions of one object. Keeps what it has read of it for the next one.
+#[derive(Debug)]
+pub struct Chooser<'a> {
+    elf: &'a Elf,
+    /// Addresses and sizes, sorted.
+    symbols: OnceCell<Vec<(u64, u64)>>,
+    far: OnceCell<FarJumps>,
+}
+
+impl<'a> Chooser<'a> {
+    /// For the functions of `elf`.
+    #[must_use]
+    pub fn new(elf: &'a Elf) -> Self {
+        Self { elf, symbols: OnceCell::new(), far: OnceCell::new() }
+    }
+
+    /// Chooses for the function whose first instruction lies at `entry_offset` of the file; `kept` says why
+    /// it must be the first one, if it must.
+    #[must_use]
+    pub fn choose(
+        &self,
+        entry_offset: u64,
+        needs: Needs,
+        costs: &Costs,
+        kept: Option<Stop>,
+    ) -> Choice {
+        let elf = self.elf;
+        if !cfg!(target_arch = "x86_64") {
+            return Choice::blind(Stop::Machine, needs);
+        }
+        let Ok(address) = elf.code_at(entry_offset) else {
+            return Choice::blind(Stop::Unread, needs);
+        };
+        let (size, inner) = self.extent(address);
+        let known = size > 0 && size <= MAX_FUNCTION;
+        // An instruction has at most 15 bytes.
+        let Ok(bytes) = elf.code(address, if known { size } else { 16 }) else {
+            return Choice::blind(Stop::Unread, needs);
+        };
+        let kept = kept.or((!known || bytes.len() < size).then_some(Stop::Size));
+        if let Some(stop) = kept {
+            return Choice::at_entry(&bytes, address, needs, costs, stop);
+        }
+        let before = address.checked_sub(NEIGHBOUR as u64);
+        let before = before.and_then(|from| elf.code(from, NEIGHBOUR).ok()).unwrap_or_default();
+        let before = if before.len() == NEIGHBOUR { before.as_slice() } else { &[] };
+        let end = address.saturating_add(size as u64);
+        let after = elf.code(end, NEIGHBOUR).unwrap_or_default();
+        let function = Function { bytes: &bytes, address, before, after: &after, symbols: &inner };
+        choose(function, needs, costs, &|first, last| self.far_jumps(first, last))
+    }
+
+    /// The size of the function at `address`, 0 where it is not known, and where else in it code begins.
+    fn extent(&self, address: u64) -> (usize, Vec<u64>) {
+        let symbols = self.symbols.get_or_init(|| self.elf.code_symbols());
+        let at = symbols.partition_point(|symbol| symbol.0 < address);
+        let size = symbols.get(at).filter(|own| own.0 == address).map_or(0, |own| own.1);
+        let inner = symbols
+            .iter()
+            .skip(at + 1)
+            .map(|symbol| symbol.0)
+            .take_while(|other| other - address < size)
+            .collect();
+        (usize::try_from(size).unwrap_or(usize::MAX), inner)
+    }
+
+    fn far_jumps(&self, first: u64, last: u64) -> bool {
+        if let Some(far) = self.far.get() {
+            return far.reaches(first, last);
+        }
+        // What cannot be searched is not known to be free of jumps.
+        let Ok(code) = self.elf.all_code(MAX_CODE_BYTES) else { return true };
+        let pieces = code.iter().map(|(at, bytes)| (*at, bytes.as_slice()));
+        self.far.get_or_init(|| FarJumps::of(pieces)).reaches(first, last)
+    }
+}
+
+/// Writes the choice into a probe and its spec.
+fn take(probe: &mut PlannedProbe, choice: &Choice) {
+    probe.site.file_offset = probe.site.entry_offset + u64::from(choice.offset);
+    probe.spec.stack_moved = choice.stack_moved;
+    probe.spec.moved = u32::from(choice.moved());
+    for (place, found) in probe.spec.places.iter_mut().zip(choice.places) {
+        *place = match found {
+            Some(Place::Register(number)) => ArgPlace { register: number.into(), offset: 0 },
+            Some(Place::Stack(offset)) => ArgPlace { register: ArgPlace::ON_STACK, offset },
+            None => ArgPlace::default(),
+        };
+    }
+    probe.choice = choice.clone();
+}
+
+fn entered_again(probe: &PlannedProbe) -> Finding {
+    Finding {
+        code: "entered_again".into(),
+        message: format!(
+            "{} in {} jumps back to its own first instruction (a loop, or a call to itself that the compiler \
+             made a jump): each time counts as a call",
+            printable(&probe.site.symbol),
+            probe.site.shown_path
+        ),
+    }
+}
+
+/// What an ordinary hit costs: one on the cheapest instruction that functions have.
+fn ordinary(costs: &Costs) -> f64 {
+    let common = InstructionKind::ALL.into_iter().filter(|kind| *kind != InstructionKind::Nop5);
+    common.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
+}
+
+/// Says which probes stay on a dear instruction.
+fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
+    let ordinary = ordinary(costs);
+    let mut named = Vec::new();
+    for probe in probes {
+        let dear = probe.choice.here.as_ref().filter(|here| here.cost_ns > ordinary * DEAR);
+        if let Some(here) = dear {
+            let text = format!(
+                "{}+{:#x} `{}` {:.0} ns ({})",
+                printable(readable(&probe.site.symbol)),
+                probe.choice.offset,
+                here.instruction,
+                here.cost_ns,
+                probe.choice.stop
+            );
+            // Several probes at one place are one trap.
+            if !named.contains(&text) {
+                named.push(text);
+            }
+        }
+    }
+    if named.is_empty() {
+        return None;
+    }
+    let count = named.len();
+    named.truncate(MAX_NAMED);
+    let more = count - named.len();
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let source = if costs.measured { "measured here" } else { "assumed, not measured here" };
+    Some(Finding {
+        code: "expensive_site".into(),
+        message: format!(
+            "{count} of the places probed are dear, for want of a better one; an ordinary hit costs {ordinary:.0} ns \
+             ({source}): {}{more}",
+            named.join("; ")
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests;

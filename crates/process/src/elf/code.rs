@@ -1,0 +1,85 @@
+//! Code of an ELF object: where functions are, and their bytes.
+//!
+//! Read from the file when asked, never kept: most functions are never looked at. `plan` asks, to choose
+//! where in a function its probe goes.
+
+use std::{fs::File, os::unix::fs::FileExt as _};
+
+use super::{Elf, ElfError, SymbolKind, read::MAX_FILE, symbols::SymbolTable};
+use crate::file::open_regular;
+
+impl Elf {
+    /// Where code begins by the symbol tables, with its size (0 where they do not say), by address; of
+    /// several symbols at one address the largest.
+    #[must_use]
+    pub fn code_symbols(&self) -> Vec<(u64, u64)> {
+        let mut all: Vec<(u64, u64)> = self
+            .tables()
+            .flat_map(SymbolTable::all)
+            .filter(|symbol| symbol.kind != SymbolKind::Object && self.is_code(symbol.vaddr))
+            .map(|symbol| (symbol.vaddr, symbol.size))
+            .collect();
+        all.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
+        all.dedup_by_key(|symbol| symbol.0);
+        all
+    }
+
+    /// At most `size` bytes of code from `vaddr` on: fewer where its segment ends.
+    pub fn code(&self, vaddr: u64, size: usize) -> Result<Vec<u8>, ElfError> {
+        let Some((at, left)) = self.parts.segments.iter().find_map(|segment| {
+            let into = vaddr.checked_sub(segment.vaddr).filter(|into| *into < segment.file_size)?;
+            let at = segment.file_offset.checked_add(into)?;
+            segment.executable.then_some((at, segment.file_size - into))
+        }) else {
+            return Ok(Vec::new());
+        };
+        let size = usize::try_from(left).map_or(size, |left| left.min(size));
+        let file = self.open_again()?;
+        let mut bytes = vec![0; size];
+        file.read_exact_at(&mut bytes, at).map_err(|error| self.unread(&error))?;
+        Ok(bytes)
+    }
+
+    /// All of its code, each segment with its address; an error where there are more than `max` bytes.
+    pub fn all_code(&self, max: u64) -> Result<Vec<(u64, Vec<u8>)>, ElfError> {
+        let segments = || self.parts.segments.iter().filter(|segment| segment.executable);
+        let total =
+            segments().fold(0_u64, |total, segment| total.saturating_add(segment.file_size));
+        if total > max {
+            return Err(ElfError::Malformed {
+                path: self.shown_path.clone(),
+                what: format!("it has {} MiB of code, more than is searched", total >> 20),
+            });
+        }
+        segments()
+            .map(|segment| {
+                let size = usize::try_from(segment.file_size).unwrap_or(usize::MAX);
+                Ok((segment.vaddr, self.code(segment.vaddr, size)?))
+            })
+            .collect()
+    }
+
+    /// The file, if it is as long as its segments say: what is allocated for them was in the file then.
+    fn open_again(&self) -> Result<File, ElfError> {
+        let file = open_regular(&self.open_path, MAX_FILE).map_err(|error| self.unread(&error))?;
+        let length = file.metadata().map_err(|error| self.unread(&error))?.len();
+        let fits = self
+            .parts
+            .segments
+            .iter()
+            .filter(|segment| segment.executable)
+            .all(|segment| segment.file_offset.saturating_add(segment.file_size) <= length);
+        if fits {
+            Ok(file)
+        } else {
+            Err(ElfError::Malformed {
+                path: self.shown_path.clone(),
+                what: "its code reaches beyond the end of the file".into(),
+            })
+        }
+    }
+
+    fn unread(&self, error: &std::io::Error) -> ElfError {
+        ElfError::Read { path: self.shown_path.clone(), cause: error.to_string() }
+    }
+}

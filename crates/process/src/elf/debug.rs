@@ -1,0 +1,181 @@
+//! Finds the separate debug file of an object.
+//!
+//! By build id under the debug directories, then by `.gnu_debuglink` with its checksum; in the
+//! process's own file system first, then in ours, where an administrator installs debug packages for
+//! containers. A file that does not prove itself (build id, checksum) is not taken. Called by `Elf`
+//! when the object's own tables have no answer, and by `types`.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+use super::{read, symbols::SymbolTable};
+use crate::{file::open_regular, locate::through_root, printable};
+
+/// Where distributions install debug files.
+const SYSTEM_DIR: &str = "/usr/lib/debug";
+/// Largest debug file whose checksum is computed: the whole file has to be read.
+const MAX_CHECKED: u64 = 2 << 30;
+
+/// Where to look for the debug file of an object.
+#[derive(Clone, Debug, Default)]
+pub struct DebugSearch {
+    /// The root of the process (`/proc/PID/root`), if it is to be searched too.
+    pub process_root: Option<PathBuf>,
+    /// The object's path as the process sees it: a debug link names a file relative to it.
+    pub object_path: Option<PathBuf>,
+    /// More directories laid out like `/usr/lib/debug`, asked first.
+    pub debug_dirs: Vec<PathBuf>,
+}
+
+impl DebugSearch {
+    /// The debug directories, as they can be opened from here.
+    fn directories(&self) -> Vec<PathBuf> {
+        let mut all = self.debug_dirs.clone();
+        if let Some(root) = &self.process_root {
+            all.push(through_root(root, Path::new(SYSTEM_DIR)));
+        }
+        all.push(PathBuf::from(SYSTEM_DIR));
+        all
+    }
+
+    fn by_build_id(&self, build_id: &str) -> Vec<PathBuf> {
+        let (Some(first), Some(rest)) = (build_id.get(..2), build_id.get(2..)) else {
+            return Vec::new();
+        };
+        let name = format!(".build-id/{first}/{rest}.debug");
+        self.directories().into_iter().map(|dir| dir.join(&name)).collect()
+    }
+
+    fn by_link(&self, name: &[u8]) -> Vec<PathBuf> {
+        // The name comes out of the file: a plain name, or it could lead anywhere.
+        if name.is_empty() || name.contains(&b'/') || name == b".." {
+            return Vec::new();
+        }
+        let name = Path::new(std::ffi::OsStr::from_bytes(name));
+        let Some(dir) = self.object_path.as_deref().and_then(Path::parent) else {
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        let roots = self.process_root.iter().map(PathBuf::as_path).chain([Path::new("/")]);
+        for root in roots {
+            let beside = through_root(root, dir);
+            all.push(beside.join(name));
+            all.push(beside.join(".debug").join(name));
+        }
+        // Packages from before the /usr merge say /lib where the process sees /usr/lib.
+        let unmerged = dir.strip_prefix("/usr").ok().map(|rest| Path::new("/").join(rest));
+        for debug in self.directories() {
+            for dir in std::iter::once(dir).chain(unmerged.as_deref()) {
+                all.push(through_root(&debug, dir).join(name));
+            }
+        }
+        all
+    }
+}
+
+/// A separate debug file that belongs to the object.
+#[derive(Debug)]
+pub(super) struct DebugFile {
+    pub(super) path: PathBuf,
+    pub(super) symbols: Option<SymbolTable>,
+}
+
+/// What a search found.
+#[derive(Debug, Default)]
+pub(super) struct Lookup {
+    pub(super) file: Option<DebugFile>,
+    /// Where it looked, escaped, with the reason where a file was there and not taken.
+    pub(super) tried: Vec<String>,
+}
+
+/// Looks for the debug file of the object with this build id and debug link.
+pub(super) fn find(
+    search: &DebugSearch,
+    build_id: Option<&str>,
+    link: Option<&(Vec<u8>, u32)>,
+) -> Lookup {
+    let mut tried = Vec::new();
+    let by_id = build_id.map(|id| search.by_build_id(id)).unwrap_or_default();
+    let by_link = link.map(|(name, _)| search.by_link(name)).unwrap_or_default();
+    let candidates = by_id
+        .into_iter()
+        .map(|path| (path, None))
+        .chain(by_link.into_iter().map(|path| (path, link.map(|(_, crc)| *crc))));
+    for (path, crc) in candidates {
+        let shown = printable(path.as_os_str().as_bytes());
+        match take(&path, build_id, crc) {
+            Ok(symbols) => {
+                return Lookup { file: Some(DebugFile { path, symbols }), tried: Vec::new() };
+            }
+            Err(None) => tried.push(shown),
+            Err(Some(why)) => tried.push(format!("{shown} ({why})")),
+        }
+    }
+    tried.dedup();
+    Lookup { file: None, tried }
+}
+
+/// Reads a candidate; `Err(None)` where there is no such file, else why it is not taken.
+fn take(
+    path: &Path,
+    build_id: Option<&str>,
+    crc: Option<u32>,
+) -> Result<Option<SymbolTable>, Option<String>> {
+    if let Some(expected) = crc {
+        match checksum(path) {
+            Ok(found) if found == expected => {}
+            Ok(_) => return Err(Some("another checksum".into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(None),
+            Err(error) => return Err(Some(error.to_string())),
+        }
+    } else if !path.exists() {
+        return Err(None);
+    }
+    let (found, symbols) = read::read_debug(path).map_err(|error| Some(error.to_string()))?;
+    match (build_id, found) {
+        (Some(wanted), Some(found)) if wanted != found => Err(Some(format!("build id {found}"))),
+        (Some(_), None) if crc.is_none() => Err(Some("no build id".into())),
+        _ => Ok(symbols),
+    }
+}
+
+/// The checksum that a debug link carries (the common CRC-32), of the whole file.
+fn checksum(path: &Path) -> io::Result<u32> {
+    let mut file: File = open_regular(path, MAX_CHECKED)?;
+    let mut crc = flate2::Crc::new();
+    let mut buffer = vec![0_u8; 1 << 16];
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(crc.sum());
+        }
+        crc.update(&buffer[..read]);
+    }
+}
+
+/// The file that `link` of the debug file at `from` names (`dwz`), proved by its build id.
+pub(super) fn find_alternative(
+    search: &DebugSearch,
+    from: &Path,
+    name: &[u8],
+    build_id: &str,
+) -> Option<PathBuf> {
+    let name = Path::new(std::ffi::OsStr::from_bytes(name));
+    let mut candidates = search.by_build_id(build_id);
+    if name.is_absolute() {
+        candidates.extend(search.process_root.as_deref().map(|root| through_root(root, name)));
+        candidates.push(name.to_owned());
+    } else {
+        candidates.extend(from.parent().map(|dir| dir.join(name)));
+    }
+    candidates.into_iter().find(|path| {
+        let shown = printable(path.as_os_str().as_bytes());
+        let Ok(contents) = read::open(path, &shown) else { return false };
+        read::Reader::new(&contents, &shown)
+            .is_ok_and(|reader| reader.build_id().as_deref() == Some(build_id))
+    })
+}

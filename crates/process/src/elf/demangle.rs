@@ -1,0 +1,268 @@
+//! Matching demangled names: Rust (legacy and v0) and C++ (Itanium).
+//!
+//! Used by `Elf::resolve_demangled`. Names are hostile: the demanglers' output is cut, since a few
+//! bytes of mangled name can unfold to gigabytes.
+
+use std::fmt::{self, Write as _};
+
+use globset::{Glob, GlobMatcher};
+
+use super::{ElfError, plain::plain};
+
+/// Longest mangled name that is demangled.
+const MAX_MANGLED: usize = 8 * 1024;
+/// Longest demangled name; matching is done on what fits.
+const MAX_DEMANGLED: usize = 16 * 1024;
+/// Shortest word of a pattern that is worth looking for in mangled names.
+const MIN_WORD: usize = 4;
+/// Words that mangling abbreviates, so that they are not found in mangled names.
+const ABBREVIATED: &[&str] = &[
+    "allocator",
+    "anonymous",
+    "basic_iostream",
+    "basic_istream",
+    "basic_ostream",
+    "basic_string",
+    "bool",
+    "char",
+    "char8_t",
+    "char16_t",
+    "char32_t",
+    "closure",
+    "const",
+    "construction",
+    "decltype",
+    "delete",
+    "double",
+    "false",
+    "float",
+    "extern",
+    "guard",
+    "i128",
+    "impl",
+    "iostream",
+    "isize",
+    "istream",
+    "lambda",
+    "long",
+    "namespace",
+    "operator",
+    "ostream",
+    "restrict",
+    "shim",
+    "short",
+    "signed",
+    "sizeof",
+    "string",
+    "thunk",
+    "true",
+    "typeinfo",
+    "u128",
+    "unnamed",
+    "unsafe",
+    "unsigned",
+    "usize",
+    "virtual",
+    "void",
+    "volatile",
+    "vtable",
+    "wchar_t",
+];
+
+/// A glob over demangled names.
+pub(super) struct Pattern {
+    glob: GlobMatcher,
+    /// A word that every match has in its mangled name too: it spares demangling all the others.
+    word: Option<String>,
+}
+
+impl Pattern {
+    /// Compiles `glob`; `*` matches anything, `::` included.
+    pub(super) fn new(glob: &str) -> Result<Self, ElfError> {
+        let compiled = Glob::new(glob).map_err(|error| ElfError::Pattern {
+            pattern: crate::printable(glob),
+            cause: error.kind().to_string(),
+        })?;
+        Ok(Self { glob: compiled.compile_matcher(), word: rare_word(glob) })
+    }
+
+    /// Whether `mangled` demangles to a name that matches in one of its forms: as it is (C++ with parameters,
+    /// legacy Rust with its hash), without these, or without generic arguments too.
+    pub(super) fn matches(&self, mangled: &[u8]) -> bool {
+        if mangled.len() > MAX_MANGLED {
+            return false;
+        }
+        let Ok(mangled) = std::str::from_utf8(mangled) else { return false };
+        if self.word.as_deref().is_some_and(|word| !mangled.contains(word)) {
+            return false;
+        }
+        forms(mangled).iter().any(|name| self.glob.is_match(name))
+    }
+}
+
+/// The name as people write it: demangled, or as it is.
+pub fn readable(mangled: &str) -> String {
+    let short = mangled.len() <= MAX_MANGLED;
+    short.then(|| forms(mangled).into_iter().next()).flatten().unwrap_or_else(|| mangled.to_owned())
+}
+
+/// The demangled forms of `mangled`; none for what is not mangled.
+fn forms(mangled: &str) -> Vec<String> {
+    // The clones' suffixes are not part of the mangled name for either demangler; a clone is not the
+    // function itself, and `Elf::clones` finds it.
+    if let Ok(name) = rustc_demangle::try_demangle(mangled) {
+        let mut text = Bounded::default();
+        // `{:#}` leaves out the hash of legacy names. A cut name is still worth matching.
+        let _ = write!(text, "{name:#}");
+        let short = text.0;
+        let mut hashed = Bounded::default();
+        let _ = write!(hashed, "{name}");
+        let plain = plain(&short);
+        return vec![short, hashed.0, plain];
+    }
+    if !mangled.starts_with("_Z") {
+        return Vec::new();
+    }
+    let Ok(symbol) = cpp_demangle::Symbol::new(mangled.as_bytes()) else { return Vec::new() };
+    let full = cpp_demangle::DemangleOptions::new();
+    let [full, short] = [full, full.no_params().no_return_type()].map(|options| {
+        let mut text = Bounded::default();
+        let _ = symbol.structured_demangle(&mut text, &options);
+        text.0
+    });
+    let plain = plain(&short);
+    vec![full, short, plain]
+}
+
+/// Text that refuses to grow beyond its bound, which stops the demangler.
+#[derive(Default)]
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX_DEMANGLED {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// The longest word of a glob that must appear literally in the mangled names that can match.
+fn rare_word(glob: &str) -> Option<String> {
+    // Alternatives and classes make no part of the pattern certain.
+    if glob.contains(['[', '{', '\\']) {
+        return None;
+    }
+    glob.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| {
+            word.len() >= MIN_WORD && !ABBREVIATED.iter().any(|short| short.contains(word))
+        })
+        .filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_'))
+        .max_by_key(|word| word.len())
+        .map(ToOwned::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(glob: &str, mangled: &str) -> bool {
+        Pattern::new(glob).unwrap().matches(mangled.as_bytes())
+    }
+
+    /// Rust names of both manglings match without their hash, and only the right ones.
+    #[test]
+    fn rust_names() {
+        let legacy = "_ZN7bumpalo4Bump5reset17h0123456789abcdefE";
+        assert!(matches("bumpalo::Bump::reset*", legacy));
+        assert!(matches("bumpalo::Bump::reset", legacy), "the hash is not part of the name");
+        assert!(!matches("bumpalo::Bump::alloc*", legacy));
+        let v0 = "_RNvMs_Cs4fqI2P2rA04_7bumpaloNtB4_4Bump5reset";
+        assert!(matches("*bumpalo::Bump*::reset", v0), "{:?}", forms(v0));
+    }
+
+    /// All instances of a generic function match one pattern, whichever way they are mangled.
+    #[test]
+    fn instances() {
+        for mangled in [
+            "_ZN7bumpalo13Bump$LT$_$GT$5reset17hb15cc148eeff4ef1E",
+            "_RNvMs9_CshTjU8V30eta_7bumpaloNtB5_4Bump5resetCsb1KSCxvKkad_12rust_bumpalo",
+            "_RNvMs9_CshTjU8V30eta_7bumpaloINtB5_4BumpKj8_E5resetCsb1KSCxvKkad_12rust_bumpalo",
+        ] {
+            assert!(matches("bumpalo::Bump::reset", mangled), "{:?}", forms(mangled));
+        }
+        let drop = "<bumpalo::Bump as core::ops::drop::Drop>::drop";
+        assert!(matches(
+            drop,
+            "_ZN64_$LT$bumpalo..Bump$LT$_$GT$$u20$as$u20$core..ops..drop..Drop$GT$4drop17h2e20a584d5e7c247E"
+        ));
+        assert!(matches(
+            drop,
+            "_RNvXs6_CshTjU8V30eta_7bumpaloINtB5_4BumpKj8_ENtNtNtCsgEmfK2I1SDS_4core3ops4drop4Drop4dropCsb1KSCxvKkad_12rust_bumpalo"
+        ));
+        assert!(matches("a::reset::h0123456789abcdef", "_ZN1a5reset17h0123456789abcdefE"));
+        for mangled in ["_ZN4pool5ArenaImEC1Ev", "_ZN4pool5ArenaIcEC1Em"] {
+            assert!(matches("pool::Arena::Arena", mangled), "{:?}", forms(mangled));
+        }
+        assert!(matches("pool::Arena<char>::Arena", "_ZN4pool5ArenaIcEC1Em"));
+        assert!(!matches("pool::Arena<char>::Arena", "_ZN4pool5ArenaImEC1Ev"));
+        assert!(matches(
+            "(anonymous namespace)::Scratch::Scratch",
+            "_ZN12_GLOBAL__N_17ScratchC1Ev"
+        ));
+        assert!(matches("pool::Node::operator new", "_ZN4pool4NodenwEmRNS_6RegionE"));
+    }
+
+    /// C++ names match with their parameters and without.
+    #[test]
+    fn cpp_names() {
+        let new = "_ZN8tcmalloc8PageHeap3NewEm";
+        assert!(matches("tcmalloc::PageHeap::New", new));
+        assert!(matches("tcmalloc::PageHeap::New(unsigned long)", new));
+        assert!(matches("*::New*", new));
+        assert!(!matches("tcmalloc::PageHeap::Delete", new));
+        let in_std = "_ZNSs6appendEPKc";
+        assert!(matches("std::*string*::append*", in_std), "{:?}", forms(in_std));
+    }
+
+    /// Names are shown demangled, with parameters; what is not mangled, or too long, as it is.
+    #[test]
+    fn readable_names() {
+        assert_eq!(
+            readable("_ZN8tcmalloc8PageHeap3NewEm"),
+            "tcmalloc::PageHeap::New(unsigned long)"
+        );
+        assert_eq!(readable("_ZN7bumpalo4Bump5reset17h0123456789abcdefE"), "bumpalo::Bump::reset");
+        for plain in ["malloc", "_Zunfinished", &"_Z".repeat(MAX_MANGLED)] {
+            assert_eq!(readable(plain), plain);
+        }
+    }
+
+    /// What is not mangled matches nothing: plain symbols have an address form of their own.
+    #[test]
+    fn plain_names_do_not_match() {
+        assert!(!matches("*", "malloc"));
+    }
+
+    /// A malformed pattern is an error that names it.
+    #[test]
+    fn malformed_pattern() {
+        let error = Pattern::new("a[").err().unwrap().to_string();
+        assert!(error.contains("`a[`"), "{error}");
+    }
+
+    /// A name that unfolds exponentially is cut, quickly.
+    #[test]
+    fn bombs_are_cut() {
+        // f(A<int, int>, A<1, 1>, A<2, 2>, …), where a number stands for the parameter before.
+        let mut bomb = String::from("_Z1f1AIiiE");
+        for digit in "0123456789ABCDEFGHIJKLMNOPQRSTUVWX".chars() {
+            let _ = write!(bomb, "S_IS{digit}_S{digit}_E");
+        }
+        let unfolded = forms(&bomb);
+        assert!(unfolded.iter().any(|form| form.len() > MAX_DEMANGLED / 2), "it does unfold");
+        assert!(unfolded.iter().all(|form| form.len() <= MAX_DEMANGLED));
+        assert!(!matches("never", &"_Z".repeat(1 << 20)));
+    }
+}

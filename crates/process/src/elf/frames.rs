@@ -1,0 +1,129 @@
+//! The sections that say how an object's functions are unwound, as bytes.
+//!
+//! `.eh_frame` with its search table where the object has them, by section headers or, without these, by
+//! `PT_GNU_EH_FRAME`; `.debug_frame` of the object, or of its debug file. What the bytes mean is the business
+//! of `unwind`, which calls this.
+
+use std::fs::File;
+
+use object::{
+    elf,
+    read::{
+        ReadCache, ReadRef as _,
+        elf::{ProgramHeader as _, SectionHeader as _},
+    },
+};
+
+use super::{
+    DebugSearch, ElfError, Segment, debug,
+    read::{self, ENDIAN, Reader},
+};
+use crate::printable;
+
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: how every linker writes where `.eh_frame` is.
+const RELATIVE: u8 = 0x1b;
+
+/// A section with its address.
+#[derive(Clone, Debug, Default)]
+pub struct PlacedBytes {
+    /// Its address in the file's own address space.
+    pub vaddr: u64,
+    /// Its contents.
+    pub bytes: Vec<u8>,
+}
+
+/// The unwind tables of one object.
+#[derive(Clone, Debug, Default)]
+pub struct FrameSections {
+    /// The object's loadable segments.
+    pub segments: Vec<Segment>,
+    /// `.eh_frame`, if it has one.
+    pub eh_frame: Option<PlacedBytes>,
+    /// `.eh_frame_hdr`, if it has one.
+    pub eh_frame_hdr: Option<PlacedBytes>,
+    /// `.debug_frame`; empty if there is none.
+    pub debug_frame: Vec<u8>,
+}
+
+impl FrameSections {
+    /// Reads the tables of the object in `file`, at most `max` bytes of each; `shown` is what messages call
+    /// it.
+    pub fn read(file: File, shown: &str, max: u64) -> Result<Self, ElfError> {
+        let contents = ReadCache::new(file);
+        let reader = Reader::new(&contents, shown)?;
+        let damaged = |what: String| reader.malformed(what);
+        let mut found = Self { segments: reader.segments()?, ..Self::default() };
+        if reader.has(b".eh_frame") {
+            found.eh_frame = placed(&reader, ".eh_frame", max).map_err(damaged)?;
+            found.eh_frame_hdr = placed(&reader, ".eh_frame_hdr", max).map_err(damaged)?;
+        } else {
+            found.find_by_segment(&reader, max)?;
+        }
+        found.debug_frame = reader.contents_of(".debug_frame", max).map_err(damaged)?;
+        Ok(found)
+    }
+
+    /// The tables in the debug file of the object in `file`; none where there is no such file.
+    pub fn read_debug(
+        file: File,
+        shown: &str,
+        search: &DebugSearch,
+        max: u64,
+    ) -> Result<Self, ElfError> {
+        let contents = ReadCache::new(file);
+        let object = Reader::new(&contents, shown)?;
+        let (id, link) = (object.build_id(), object.debug_link());
+        let Some(found) = debug::find(search, id.as_deref(), link.as_ref()).file else {
+            return Ok(Self::default());
+        };
+        let shown = printable(found.path.as_os_str().as_encoded_bytes());
+        let contents = read::open(&found.path, &shown)?;
+        let reader = Reader::new(&contents, &shown)?;
+        let debug_frame =
+            reader.contents_of(".debug_frame", max).map_err(|what| reader.malformed(what))?;
+        Ok(Self { debug_frame, ..Self::default() })
+    }
+
+    /// Finds the tables of an object whose section headers were removed.
+    fn find_by_segment(&mut self, reader: &Reader<'_>, max: u64) -> Result<(), ElfError> {
+        let headers = reader.segment_headers()?;
+        let Some(header) =
+            headers.iter().find(|header| header.p_type(ENDIAN) == elf::PT_GNU_EH_FRAME)
+        else {
+            return Ok(());
+        };
+        let hdr = PlacedBytes {
+            vaddr: header.p_vaddr(ENDIAN),
+            bytes: piece(reader, header.p_offset(ENDIAN), header.p_filesz(ENDIAN).min(max))?,
+        };
+        let Some(&[_, RELATIVE, _, _, a, b, c, d]) = hdr.bytes.first_chunk::<8>() else {
+            return Ok(());
+        };
+        let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+        let vaddr = hdr.vaddr.wrapping_add(4).wrapping_add_signed(distance);
+        let place = self.segments.iter().find_map(|segment| {
+            let into = vaddr.checked_sub(segment.vaddr).filter(|into| *into < segment.file_size)?;
+            Some((segment.file_offset.checked_add(into)?, segment.file_size - into))
+        });
+        if let Some((at, size)) = place {
+            let bytes = piece(reader, at, size.min(max))?;
+            self.eh_frame = Some(PlacedBytes { vaddr, bytes });
+            self.eh_frame_hdr = Some(hdr);
+        }
+        Ok(())
+    }
+}
+
+fn placed(reader: &Reader<'_>, name: &str, max: u64) -> Result<Option<PlacedBytes>, String> {
+    let Some(section) = reader.section(name.as_bytes()) else { return Ok(None) };
+    let bytes = reader.contents_of(name, max)?;
+    Ok((!bytes.is_empty()).then(|| PlacedBytes { vaddr: section.sh_addr(ENDIAN), bytes }))
+}
+
+fn piece(reader: &Reader<'_>, at: u64, size: u64) -> Result<Vec<u8>, ElfError> {
+    reader
+        .contents
+        .read_bytes_at(at, size)
+        .map(<[u8]>::to_vec)
+        .map_err(|()| reader.malformed("its unwind tables reach beyond the end of the file"))
+}

@@ -1,0 +1,394 @@
+//! ELF objects: symbols, segments, build id, and where a symbol lies in the file.
+//!
+//! Answers questions by name and by offset; knows no process and no profile. `plan` and `profile check`
+//! ask. Files are hostile: every count and size in them is checked against a bound before it is
+//! believed, contents are read (never mapped: a file that is truncated meanwhile gives an error
+//! instead of SIGBUS), and the names that come out are shown only through
+//! [`printable`](super::printable()).
+
+mod code;
+mod debug;
+mod demangle;
+mod frames;
+mod functions;
+mod plain;
+mod prototypes;
+mod read;
+mod relocations;
+mod stapsdt;
+mod symbols;
+mod types;
+mod units;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+use debug::DebugFile;
+pub use debug::DebugSearch;
+pub use demangle::readable;
+pub use frames::{FrameSections, PlacedBytes};
+pub use functions::OwnCalls;
+pub use prototypes::{Parameter, Prototype, Prototypes, TypeName, WantedFn};
+use read::Parts;
+pub(crate) use read::foreign;
+pub(crate) use relocations::Slot;
+use symbols::SymbolTable;
+pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
+pub use types::Types;
+
+/// Why an ELF object cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ElfError {
+    /// It cannot be opened or read.
+    #[error("cannot read {path}: {cause}")]
+    Read {
+        /// The file, escaped.
+        path: String,
+        /// The cause (not an `io::Error`, so that results can be cached and shared).
+        cause: String,
+    },
+    /// It is not ELF.
+    #[error("{path} is not an ELF file")]
+    NotElf {
+        /// The file, escaped.
+        path: String,
+    },
+    /// It is ELF for another machine.
+    #[error("{path} is {what}, which this build cannot trace")]
+    Foreign {
+        /// The file, escaped.
+        path: String,
+        /// What it is.
+        what: String,
+    },
+    /// It is damaged, or larger than anything that is believed.
+    #[error("{path} is damaged: {what}")]
+    Malformed {
+        /// The file, escaped.
+        path: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The file behind the path is no longer the one that was read before.
+    #[error("{path} was replaced while it was being read; try again")]
+    Changed {
+        /// The file, escaped.
+        path: String,
+    },
+    /// An offset lies outside of the code.
+    #[error("offset {offset:#x} of {path} lies in no executable segment (these are {segments})")]
+    NotCode {
+        /// The file, escaped.
+        path: String,
+        /// The offset.
+        offset: u64,
+        /// The executable ranges of the file.
+        segments: String,
+    },
+    /// A pattern for demangled names is malformed.
+    #[error("the pattern `{pattern}` is malformed: {cause}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// The cause.
+        cause: String,
+    },
+}
+
+/// A loadable segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Address in the file's own address space.
+    pub vaddr: u64,
+    /// Bytes in memory.
+    pub memory_size: u64,
+    /// Offset in the file.
+    pub file_offset: u64,
+    /// Bytes in the file.
+    pub file_size: u64,
+    /// Whether it is executable.
+    pub executable: bool,
+}
+
+impl Segment {
+    fn holds_vaddr(&self, vaddr: u64) -> bool {
+        vaddr.checked_sub(self.vaddr).is_some_and(|at| at < self.memory_size)
+    }
+
+    fn holds_offset(&self, offset: u64) -> bool {
+        offset.checked_sub(self.file_offset).is_some_and(|at| at < self.file_size)
+    }
+}
+
+/// An ELF object, read. Cheap to clone: what was read is shared.
+#[derive(Clone, Debug)]
+pub struct Elf {
+    open_path: PathBuf,
+    shown_path: String,
+    search: DebugSearch,
+    parts: Arc<Parts>,
+    /// Looked for when the object itself has no answer: most never need it.
+    debug: Arc<OnceLock<debug::Lookup>>,
+}
+
+impl Elf {
+    /// Reads the object at `open_path`; `shown_path` (escaped already) is what messages call it.
+    pub fn open(open_path: &Path, shown_path: &str, search: DebugSearch) -> Result<Self, ElfError> {
+        Ok(Self {
+            parts: Arc::new(read::read_object(open_path, shown_path)?),
+            open_path: open_path.to_owned(),
+            shown_path: shown_path.to_owned(),
+            search,
+            debug: Arc::default(),
+        })
+    }
+
+    /// The same object as another process sees it.
+    pub(crate) fn seen_as(&self, open_path: &Path, shown_path: &str, search: DebugSearch) -> Self {
+        Self {
+            open_path: open_path.to_owned(),
+            shown_path: shown_path.to_owned(),
+            search,
+            ..self.clone()
+        }
+    }
+
+    /// What messages call it.
+    #[must_use]
+    pub fn shown_path(&self) -> &str {
+        &self.shown_path
+    }
+
+    /// The path through which it was read.
+    #[must_use]
+    pub fn open_path(&self) -> &Path {
+        &self.open_path
+    }
+
+    /// Whether it is `ET_DYN` (a shared library or position-independent program), not `ET_EXEC`.
+    #[must_use]
+    pub fn is_relocatable(&self) -> bool {
+        self.parts.shared
+    }
+
+    /// Its build id in lower-case hex.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&str> {
+        self.parts.build_id.as_deref()
+    }
+
+    /// Its `DT_SONAME`; hostile.
+    #[must_use]
+    pub fn soname(&self) -> Option<&str> {
+        self.parts.soname.as_deref()
+    }
+
+    /// Its loadable segments, in the file's order.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.parts.segments
+    }
+
+    /// Whether it has no `.symtab`: only exported names are known without its debug file.
+    #[must_use]
+    pub fn is_stripped(&self) -> bool {
+        self.parts.symtab.is_none()
+    }
+
+    /// The separate debug file, if one was found.
+    #[must_use]
+    pub fn debug_file(&self) -> Option<&Path> {
+        self.debug().map(|debug| debug.path.as_path())
+    }
+
+    /// Where a debug file was looked for in vain, for messages; empty if one was found.
+    #[must_use]
+    pub fn debug_tried(&self) -> &[String] {
+        &self.debug_lookup().tried
+    }
+
+    fn debug_lookup(&self) -> &debug::Lookup {
+        self.debug.get_or_init(|| self.find_debug())
+    }
+
+    fn find_debug(&self) -> debug::Lookup {
+        debug::find(&self.search, self.parts.build_id.as_deref(), self.parts.debug_link.as_ref())
+    }
+
+    fn debug(&self) -> Option<&DebugFile> {
+        self.debug_lookup().file.as_ref()
+    }
+
+    /// The tables to ask, the object's own first. The debug file's `.symtab` is a superset of the
+    /// object's, so it is read only where the object has none.
+    fn tables(&self) -> impl Iterator<Item = &SymbolTable> {
+        let debug = if self.parts.symtab.is_none() { self.debug() } else { None };
+        self.parts
+            .symtab
+            .iter()
+            .chain(&self.parts.dynsym)
+            .chain(debug.and_then(|debug| debug.symbols.as_ref()))
+    }
+
+    /// The symbols called `name` (its plain name: without symbol version, mangled where it is).
+    ///
+    /// One hit per address. Global symbols hide local ones of the same name, as they do for the linker:
+    /// a `static` function of another source file is another function.
+    #[must_use]
+    pub fn resolve(&self, name: &str) -> Vec<SymbolHit> {
+        let own: Vec<&SymbolTable> = self.parts.symtab.iter().chain(&self.parts.dynsym).collect();
+        let hits = self.collect(own.iter().flat_map(|table| table.named(name)));
+        if !hits.is_empty() || self.parts.symtab.is_some() {
+            return hits;
+        }
+        self.collect(self.tables().flat_map(|table| table.named(name)))
+    }
+
+    /// The function symbols whose demangled name matches `glob`, in address order; without the parts and
+    /// copies that the compiler made of them ([`Elf::clones`] has these).
+    pub fn resolve_demangled(&self, glob: &str) -> Result<Vec<SymbolHit>, ElfError> {
+        let pattern = demangle::Pattern::new(glob)?;
+        let function = |symbol: &symbols::Symbol<'_>| {
+            matches!(symbol.kind, SymbolKind::Func | SymbolKind::Ifunc)
+                && matches!(symbols::clone_kind(symbol.name), None | Some(CloneKind::Renamed))
+        };
+        let hits = self.collect(self.tables().flat_map(|table| {
+            table.all().filter(|symbol| function(symbol) && pattern.matches(symbol.name))
+        }));
+        Ok(hits)
+    }
+
+    /// What the compiler made of the function `name`: `name.part.0`, `.constprop.0`, `.isra.0`, `.cold`,
+    /// `.lto_priv.0`, `.llvm.123`, and combinations.
+    #[must_use]
+    pub fn clones(&self, name: &str) -> Vec<(SymbolHit, CloneKind)> {
+        let hits = self.collect(self.tables().flat_map(|table| {
+            table
+                .starting_with(name)
+                .filter(|symbol| symbols::clone_of(symbol.name, name.as_bytes()).is_some())
+        }));
+        hits.into_iter()
+            .filter_map(|hit| {
+                let kind = symbols::clone_of(hit.name.as_bytes(), name.as_bytes())?;
+                Some((hit, kind))
+            })
+            .collect()
+    }
+
+    /// The address of the data that other objects know as `name`: only what the object exports.
+    #[must_use]
+    pub fn exported_data(&self, name: &str) -> Option<u64> {
+        let dynsym = self.parts.dynsym.as_ref()?;
+        let found =
+            dynsym.named(name).find(|symbol| symbol.kind == SymbolKind::Object && symbol.global);
+        found.map(|symbol| symbol.vaddr)
+    }
+
+    /// The function that holds `vaddr`, an address in the file's own address space.
+    #[must_use]
+    pub fn symbol_at(&self, vaddr: u64) -> Option<SymbolHit> {
+        let best = self
+            .tables()
+            .flat_map(SymbolTable::all)
+            .filter(|symbol| symbol.kind != SymbolKind::Object)
+            .filter(|symbol| {
+                vaddr == symbol.vaddr
+                    || vaddr.checked_sub(symbol.vaddr).is_some_and(|at| at < symbol.size)
+            })
+            // The innermost, and of aliases the global one.
+            .max_by_key(|symbol| (symbol.vaddr, symbol.global))?;
+        Some(self.hit(&best))
+    }
+
+    /// The offset in the file of `vaddr`; `None` for what is not in the file (`.bss`, or nowhere).
+    #[must_use]
+    pub fn file_offset(&self, vaddr: u64) -> Option<u64> {
+        self.parts.segments.iter().find_map(|segment| {
+            let at = vaddr.checked_sub(segment.vaddr).filter(|&at| at < segment.file_size)?;
+            segment.file_offset.checked_add(at)
+        })
+    }
+
+    /// The address, in the file's own address space, of the code at `offset` of the file.
+    pub fn code_at(&self, offset: u64) -> Result<u64, ElfError> {
+        self.parts
+            .segments
+            .iter()
+            .filter(|segment| segment.executable && segment.holds_offset(offset))
+            .find_map(|segment| segment.vaddr.checked_add(offset - segment.file_offset))
+            .ok_or_else(|| ElfError::NotCode {
+                path: self.shown_path.clone(),
+                offset,
+                segments: self
+                    .parts
+                    .segments
+                    .iter()
+                    .filter(|segment| segment.executable)
+                    .map(|segment| {
+                        let end = segment.file_offset.saturating_add(segment.file_size);
+                        format!("{:#x}..{end:#x}", segment.file_offset)
+                    })
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
+    }
+
+    /// Whether `vaddr` lies in an executable segment.
+    #[must_use]
+    pub fn is_code(&self, vaddr: u64) -> bool {
+        self.parts.segments.iter().any(|segment| segment.executable && segment.holds_vaddr(vaddr))
+    }
+
+    /// The object's types, from its own DWARF or its debug file's; large, so drop it after use.
+    pub fn types(&self) -> Result<Types, String> {
+        types::load(self)
+    }
+
+    /// The offset of the member `field` (dots between nested members) in the type `type_name`.
+    ///
+    /// Reads the debug information anew; who asks more than once keeps [`Elf::types`].
+    pub fn offset_of(&self, type_name: &str, field: &str) -> Result<u64, String> {
+        self.types()?.offset_of(type_name, field)
+    }
+
+    fn hit(&self, symbol: &symbols::Symbol<'_>) -> SymbolHit {
+        SymbolHit {
+            name: String::from_utf8_lossy(symbol.name).into_owned(),
+            vaddr: symbol.vaddr,
+            file_offset: self.file_offset(symbol.vaddr),
+            size: symbol.size,
+            // Assembly often leaves the type out; where it lies tells what it is.
+            kind: match symbol.kind {
+                SymbolKind::Untyped if self.is_code(symbol.vaddr) => SymbolKind::Func,
+                SymbolKind::Untyped => SymbolKind::Object,
+                kind => kind,
+            },
+            global: symbol.global,
+            from: symbol.source.clone(),
+        }
+    }
+
+    fn collect<'a>(&self, symbols: impl Iterator<Item = symbols::Symbol<'a>>) -> Vec<SymbolHit> {
+        let mut hits: Vec<SymbolHit> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for symbol in symbols {
+            if seen.insert((symbol.vaddr, symbol.name)) {
+                hits.push(self.hit(&symbol));
+            }
+        }
+        let globals: std::collections::HashSet<String> =
+            hits.iter().filter(|hit| hit.global).map(|hit| hit.name.clone()).collect();
+        hits.retain(|hit| hit.global || !globals.contains(&hit.name));
+        hits.sort_by(|a, b| (a.vaddr, &a.name).cmp(&(b.vaddr, &b.name)));
+        hits
+    }
+}
+
+#[cfg(test)]
+mod function_tests;
+#[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
+mod tests;

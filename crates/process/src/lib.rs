@@ -1,0 +1,42 @@
+//! Processes, their mappings, the ELF objects behind them, call stacks, symbols and memory readings.
+//!
+//! Reads `/proc` and files. Knows neither eBPF nor profiles, and keeps no open file between calls.
+//! Everything that it reads (names, paths, ELF bytes) comes from strangers: it is bounded, and shown only
+//! through [`printable()`].
+
+pub mod elf;
+mod error;
+mod family;
+mod file;
+mod frame;
+mod ifunc;
+mod image;
+mod locate;
+mod maps;
+pub mod memory;
+mod nameless;
+mod printable;
+mod process;
+pub mod symbolize;
+pub mod unwind;
+pub mod usdt;
+
+pub use elf::{
+    CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
+    SymbolSource,
+};
+pub use error::TargetError;
+pub use family::{Kinship, family, incarnations, processes};
+pub use file::{open_regular, open_same, read_proc};
+pub use frame::{Frame, Inlined, Module, PathEnd};
+pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
+pub use image::{ElfCache, Image, ImageOptions, LoadedObject, describe};
+pub use locate::through_root;
+pub use maps::{MappedObject, Mapping, executed_files, mapped_objects};
+pub(crate) use nameless::{Nameless, NamelessKind, nameless_memory};
+pub use printable::printable;
+pub use process::{Process, mapped_pages, started_at};
+pub use usdt::UsdtNote;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

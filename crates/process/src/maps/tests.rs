@@ -1,0 +1,188 @@
+use std::{os::unix::fs::MetadataExt as _, path::Path};
+
+use super::*;
+use crate::testing::{Waiting, cc};
+
+fn line(text: &str) -> Option<FileLine> {
+    parse_line(text.as_bytes())
+}
+
+/// The numbers of a line mean what the kernel means by them.
+#[test]
+fn parses_numbers() {
+    let parsed = line(
+        "7f0000001000-7f0000003000 r-xp 0001c000 fd:12 1234567                    /usr/lib/x.so",
+    )
+    .unwrap();
+    assert_eq!(
+        parsed.mapping,
+        Mapping {
+            start: 0x7f00_0000_1000,
+            end: 0x7f00_0000_3000,
+            file_offset: 0x1c000,
+            writable: false,
+            executable: true
+        }
+    );
+    assert_eq!(parsed.device, nix::sys::stat::makedev(0xfd, 0x12));
+    assert_eq!(parsed.inode, 1_234_567);
+    assert_eq!(parsed.name, "/usr/lib/x.so");
+}
+
+/// Names keep their spaces; the kernel's one escape is undone.
+#[test]
+fn parses_names() {
+    let name = |text: &str| line(&format!("1000-2000 r-xp 0 08:01 5 {text}")).unwrap().name;
+    assert_eq!(name("/a b  c "), "/a b  c ");
+    assert_eq!(name("/a\\012b"), "/a\nb");
+    assert_eq!(name("/a\\b (deleted)"), "/a\\b (deleted)");
+    assert!(parse_line(b"1000-2000 r-xp 0 08:01 5 /\xff\xfe").is_some(), "not UTF-8");
+}
+
+/// What is no file is passed over, and so is damage; nothing panics.
+#[test]
+fn skips_what_is_no_file() {
+    for text in [
+        "",
+        "x",
+        "1000-2000 r-xp 00000000 00:00 0 ",
+        "1000-2000 r-xp 00000000 00:00 0",
+        "7ffd0000-7ffd1000 r-xp 00000000 00:00 0                          [vdso]",
+        "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0          [vsyscall]",
+        "1000-2000 r-xp 0 08:01 5 anon_inode:[x]",
+        "2000-1000 r-xp 0 08:01 5 /x",
+        "1000 r-xp 0 08:01 5 /x",
+        "+1000-2000 r-xp 0 08:01 5 /x",
+        "1000-2000 rx 0 08:01 5 /x",
+        "1000-2000 r-xp 0 0801 5 /x",
+        "1000-2000 r-xp zz 08:01 5 /x",
+        "1000-fffffffffffffffff r-xp 0 08:01 5 /x",
+    ] {
+        assert!(line(text).is_none(), "{text}");
+    }
+}
+
+/// Only files with an executable mapping are kept, each once, with all their mappings.
+#[test]
+fn groups_by_file() {
+    let text = "1000-2000 r--p 0 08:01 5 /a\n2000-3000 r-xp 1000 08:01 5 /a\n\
+                3000-4000 r--p 0 08:01 6 /data\n5000-6000 rw-p 2000 08:01 5 /a\ngarbage\n";
+    let files = group(text.as_bytes()).unwrap();
+    assert_eq!(files.len(), 1);
+    assert_eq!(files[0].mappings.len(), 3);
+    assert!(files[0].mappings[2].writable);
+}
+
+/// A text without end is given up, not collected.
+#[test]
+fn is_bounded() {
+    let endless = BufReader::new(std::io::repeat(b'\n'));
+    assert!(matches!(group(endless), Err(GroupError::TooMany)));
+    let one_line = BufReader::new(std::io::repeat(b'a').take(64 << 20));
+    assert!(group(one_line).unwrap().is_empty());
+}
+
+/// Our own executable is found, and can be opened through the path that is given for it.
+#[test]
+fn finds_the_own_executable() {
+    let objects = mapped_objects(std::process::id()).unwrap();
+    let exe = std::fs::metadata("/proc/self/exe").unwrap();
+    let own = objects.iter().find(|object| object.inode == (exe.dev(), exe.ino())).unwrap();
+    assert!(!own.deleted && !own.replaced);
+    assert_eq!(own.path, std::fs::read_link("/proc/self/exe").unwrap());
+    assert_eq!(std::fs::metadata(&own.open_path).unwrap().ino(), exe.ino());
+    assert!(objects.iter().all(|object| !object.shown_path.contains("vdso")));
+}
+
+const ECHO: &str = "#include <unistd.h>\nint main(void) { char b[64]; long n; \
+                    while ((n = read(0, b, 64)) > 0) write(1, b, n); return 0; }";
+
+/// A program that was deleted, or replaced by another file, is found through what the process still
+/// has mapped; names with spaces, line breaks and a lying suffix are found by path.
+#[test]
+fn deleted_replaced_and_oddly_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let built = cc(dir.path(), "echo", ECHO, &["-O1"]);
+    // Not so without CAP_CHECKPOINT_RESTORE: then only the paths can be checked.
+    let may_open_map_files = std::fs::read_dir("/proc/self/map_files").is_ok_and(|mut entries| {
+        entries.any(|entry| entry.is_ok_and(|entry| std::fs::metadata(entry.path()).is_ok()))
+    });
+
+    let start = |name: &str| {
+        let path = dir.path().join(name);
+        std::fs::copy(&built, &path).unwrap();
+        (Waiting::start(&path), path)
+    };
+    let object = |child: &Waiting, inode: u64| {
+        mapped_objects(child.pid())
+            .unwrap()
+            .into_iter()
+            .find(|object| object.inode.1 == inode)
+            .unwrap()
+    };
+    let inode = |path: &Path| std::fs::metadata(path).unwrap().ino();
+
+    for name in ["with space", "line\nbreak", "back\\012slash", "really (deleted)"] {
+        let (child, path) = start(name);
+        let found = object(&child, inode(&path));
+        assert!(!found.deleted && !found.replaced, "{name:?}: {found:?}");
+        if name != "back\\012slash" {
+            assert_eq!(found.path, path);
+        }
+        assert!(!found.shown_path.contains('\n'));
+        if may_open_map_files || name != "back\\012slash" {
+            assert_eq!(inode(&found.open_path), inode(&path), "{name:?}");
+        }
+    }
+
+    let (child, path) = start("deleted");
+    let old = inode(&path);
+    std::fs::remove_file(&path).unwrap();
+    let found = object(&child, old);
+    assert!(found.deleted && !found.replaced, "{found:?}");
+    assert_eq!(found.path, path);
+    if may_open_map_files {
+        assert_eq!(inode(&found.open_path), old, "it can still be opened");
+    }
+
+    let (child, path) = start("updated");
+    let old = inode(&path);
+    std::fs::copy(&built, dir.path().join("new")).unwrap();
+    std::fs::rename(dir.path().join("new"), &path).unwrap();
+    let found = object(&child, old);
+    assert!(found.replaced, "{found:?}");
+    if may_open_map_files {
+        assert_eq!(inode(&found.open_path), old, "the old file, not the new one");
+    }
+}
+
+/// The number changes with the set of files that code is executed from, and with nothing else.
+#[test]
+fn executed_files_as_a_number() {
+    let number = |text: &str| executed(text.as_bytes()).unwrap();
+    let cat = "1000-2000 r-xp 0 08:01 5 /bin/cat\n";
+    let libc = "3000-4000 r-xp 0 08:01 6 /lib/libc.so\n";
+    let both = number(&format!("{cat}{libc}"));
+    for same in [
+        format!("{libc}{cat}"),
+        format!(
+            "{cat}2000-3000 rw-p 1000 08:01 5 /bin/cat\n{libc}4000-5000 r-xp 0 08:01 6 /lib/libc.so\n"
+        ),
+        format!("{cat}{libc}8000-9000 r--p 0 08:01 9 /usr/share/data\n"),
+        format!("{cat}{libc}8000-9000 rwxp 0 00:00 0 \n9000-a000 r-xp 0 00:00 0 [vdso]\n"),
+        format!("{cat}{libc}8000-9000 r-xp 0 00:01 7 anon_inode:[x]\nx\n\n"),
+    ] {
+        assert_eq!(number(&same), both, "{same}");
+    }
+    for other in [
+        cat.to_owned(),
+        format!("{cat}{libc}8000-9000 r-xp 0 08:01 9 /lib/libm.so\n"),
+        format!("{cat}{}", libc.replace(" 6 ", " 7 ")),
+        format!("{cat}{}", libc.replace("08:01", "08:02")),
+        format!("{cat}{}", libc.replace("r-xp", "r--p")),
+    ] {
+        assert_ne!(number(&other), both, "{other}");
+    }
+    let cat = Waiting::start(Path::new("/bin/cat"));
+    assert_eq!(executed_files(cat.pid()).unwrap(), executed_files(cat.pid()).unwrap());
+}

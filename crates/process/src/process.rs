@@ -1,0 +1,333 @@
+//! A process as a target: who it is, and whether it is still the same one.
+//!
+//! Says what a process *is*; what it has mapped is `maps` and `image`. Called by `cli`, `watch` and the tests.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use super::{TargetError, file::read_proc, printable};
+
+/// Longest `/proc` file with facts about one process.
+const MAX_STATUS: u64 = 1 << 20;
+/// `PF_KTHREAD` of the kernel's `flags` in `/proc/PID/stat`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// What can be traced by this build.
+#[cfg(target_arch = "x86_64")]
+const NATIVE: &str = "64-bit x86-64 programs";
+/// What can be traced by this build.
+#[cfg(not(target_arch = "x86_64"))]
+const NATIVE: &str = "programs of this machine's own architecture";
+
+/// One incarnation of a process: its number and the time at which it started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number, in the pid namespace of the `/proc` that we see.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot; with `pid` its identity.
+    pub start_time: u64,
+    /// Its name (`comm`), as the process set it; hostile: show it with [`printable()`].
+    pub comm: String,
+    /// Its executable's path as the process itself sees it; hostile: show it with [`printable()`].
+    pub exe: PathBuf,
+    /// The executable was unlinked or replaced since it was started.
+    pub exe_deleted: bool,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its number in its own (innermost) pid namespace; differs from `pid` in a container.
+    pub pid_inside: u32,
+    /// The inode of its pid namespace, where it may be read.
+    pub pid_namespace: Option<u64>,
+}
+
+/// What `/proc/PID/stat` says.
+struct Stat {
+    comm: String,
+    state: u8,
+    parent: u32,
+    flags: u64,
+    start_time: u64,
+}
+
+impl Process {
+    /// Opens process `pid` as a target, or says why it cannot be one.
+    pub fn open(pid: u32) -> Result<Self, TargetError> {
+        if pid == std::process::id() {
+            return Err(TargetError::Myself { pid });
+        }
+        Self::identify(pid)
+    }
+
+    /// This very process: for calibration and self-inspection, never to attach a profile to.
+    pub fn myself() -> Result<Self, TargetError> {
+        Self::identify(std::process::id())
+    }
+
+    fn identify(pid: u32) -> Result<Self, TargetError> {
+        let stat = read_stat(pid).map_err(|error| match error {
+            TargetError::Ended { pid } => absent(pid),
+            other => other,
+        })?;
+        let status = read_status(pid)?;
+        let tgid = status_number(&status, "Tgid").unwrap_or(pid);
+        if tgid != pid {
+            return Err(TargetError::IsThread { tid: pid, pid: tgid });
+        }
+        if stat.flags & PF_KTHREAD != 0 {
+            return Err(TargetError::KernelThread { pid, comm: printable(&stat.comm) });
+        }
+        if is_dead(stat.state) {
+            let comm = printable(&stat.comm);
+            return Err(match living_threads(pid) {
+                0 => TargetError::Zombie { pid, comm },
+                threads => TargetError::MainThreadEnded { pid, comm, threads },
+            });
+        }
+        let (exe, exe_deleted) = read_exe(pid)?;
+        check_executable(pid, &exe)?;
+        let pid_namespace =
+            fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|metadata| metadata.ino());
+        Ok(Self {
+            pid,
+            start_time: stat.start_time,
+            comm: stat.comm,
+            exe,
+            exe_deleted,
+            uid: status_word(&status, "Uid", 1).unwrap_or(u32::MAX),
+            pid_inside: status_last(&status, "NSpid").unwrap_or(pid),
+            pid_namespace,
+        })
+    }
+
+    /// Whether this incarnation still runs: the same start time, and not a zombie.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        read_stat(self.pid).is_ok_and(|stat| {
+            stat.start_time == self.start_time
+                && (!is_dead(stat.state) || living_threads(self.pid) > 0)
+        })
+    }
+
+    /// Resident memory now, in bytes, as `/proc/PID/statm` has it.
+    pub fn rss_bytes(&self) -> Result<u64, TargetError> {
+        let path = self.path("statm");
+        let text = read_proc(&path, MAX_STATUS).map_err(|error| {
+            TargetError::from_io(self.pid, "read the memory use", path.clone(), error)
+        })?;
+        let pages: u64 = text
+            .split(u8::is_ascii_whitespace)
+            .nth(1)
+            .and_then(|word| std::str::from_utf8(word).ok()?.parse().ok())
+            .ok_or_else(|| self.malformed(path, "it has no second number"))?;
+        Ok(pages.saturating_mul(rustix::param::page_size() as u64))
+    }
+
+    /// A descriptor that becomes readable when the process ends; the number can be reused, this cannot.
+    pub fn pidfd(&self) -> Result<OwnedFd, TargetError> {
+        let pid = i32::try_from(self.pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .ok_or(TargetError::NoSuchProcess { pid: self.pid })?;
+        let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map_err(
+            |error| {
+                TargetError::from_io(
+                    self.pid,
+                    "open a pidfd",
+                    self.path(""),
+                    io::Error::from(error),
+                )
+            },
+        )?;
+        // Between our look at the process and this call the number may have got another owner; from
+        // here on the descriptor holds on to the one that it names.
+        if self.is_alive() { Ok(fd) } else { Err(TargetError::Ended { pid: self.pid }) }
+    }
+
+    /// Its threads' numbers, its own included.
+    pub fn threads(&self) -> Result<Vec<u32>, TargetError> {
+        let path = self.path("task");
+        let entries = fs::read_dir(&path)
+            .map_err(|error| TargetError::from_io(self.pid, "list the threads", path, error))?;
+        let mut threads: Vec<u32> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        threads.sort_unstable();
+        Ok(threads)
+    }
+
+    /// The root directory of the process, through which its own paths can be opened.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.path("root")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{name}", self.pid))
+    }
+
+    fn malformed(&self, path: PathBuf, what: &str) -> TargetError {
+        TargetError::Malformed { pid: self.pid, path, what: what.to_owned() }
+    }
+}
+
+fn is_dead(state: u8) -> bool {
+    matches!(state, b'Z' | b'X' | b'x')
+}
+
+/// A process that `/proc` does not show may still exist: `hidepid` hides those of other users.
+fn absent(pid: u32) -> TargetError {
+    let hidden = i32::try_from(pid).is_ok_and(|raw| {
+        raw > 0
+            && nix::sys::signal::kill(nix::unistd::Pid::from_raw(raw), None)
+                == Err(nix::errno::Errno::EPERM)
+    });
+    if hidden {
+        TargetError::Permission {
+            pid,
+            step: "see the /proc directory",
+            source: io::Error::from_raw_os_error(nix::libc::EPERM),
+        }
+    } else {
+        TargetError::NoSuchProcess { pid }
+    }
+}
+
+fn living_threads(pid: u32) -> usize {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|tid| {
+            stat_at(pid, Path::new(&format!("/proc/{pid}/task/{tid}/stat")))
+                .is_ok_and(|stat| !is_dead(stat.state))
+        })
+        .count()
+}
+
+/// The parent of a process; `None` where it is gone or hidden.
+pub(super) fn parent_of(pid: u32) -> Option<u32> {
+    read_stat(pid).ok().map(|stat| stat.parent)
+}
+
+/// When a process started, in clock ticks since boot; `None` where it is gone or hidden. With its number that is who it
+/// is.
+#[must_use]
+pub fn started_at(pid: u32) -> Option<u64> {
+    read_stat(pid).ok().map(|stat| stat.start_time)
+}
+
+/// How many pages a process has mapped in all, and how many of them are its data and stacks; `None` where it is gone. It
+/// is the cheapest that tells that something was mapped or unmapped.
+#[must_use]
+pub fn mapped_pages(pid: u32) -> Option<(u64, u64)> {
+    let text = read_proc(Path::new(&format!("/proc/{pid}/statm")), MAX_STATUS).ok()?;
+    let mut numbers = std::str::from_utf8(&text).ok()?.split_ascii_whitespace();
+    let all = numbers.next()?.parse().ok()?;
+    Some((all, numbers.nth(4)?.parse().ok()?))
+}
+
+fn read_stat(pid: u32) -> Result<Stat, TargetError> {
+    stat_at(pid, Path::new(&format!("/proc/{pid}/stat")))
+}
+
+fn stat_at(pid: u32, path: &Path) -> Result<Stat, TargetError> {
+    let text = read_proc(path, MAX_STATUS)
+        .map_err(|error| TargetError::from_io(pid, "read the state", path.into(), error))?;
+    parse_stat(&text).ok_or_else(|| TargetError::Malformed {
+        pid,
+        path: path.into(),
+        what: "fields are missing".into(),
+    })
+}
+
+/// Parses `/proc/PID/stat`. The name is chosen by the process and may hold spaces, parentheses, line
+/// breaks and half a UTF-8 character, so it ends at the *last* parenthesis.
+fn parse_stat(text: &[u8]) -> Option<Stat> {
+    let open = text.iter().position(|&byte| byte == b'(')?;
+    let close = text.iter().rposition(|&byte| byte == b')').filter(|&close| close > open)?;
+    let comm = String::from_utf8_lossy(&text[open + 1..close]).into_owned();
+    let rest = std::str::from_utf8(&text[close + 1..]).ok()?;
+    // Numbered from 3, as proc_pid_stat(5) does.
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(Stat {
+        comm,
+        state: *field(3)?.as_bytes().first()?,
+        parent: field(4)?.parse().ok()?,
+        flags: field(9)?.parse().ok()?,
+        start_time: field(22)?.parse().ok()?,
+    })
+}
+
+fn read_status(pid: u32) -> Result<String, TargetError> {
+    let path = PathBuf::from(format!("/proc/{pid}/status"));
+    let text = read_proc(&path, MAX_STATUS)
+        .map_err(|error| TargetError::from_io(pid, "read the status", path, error))?;
+    // The kernel escapes line breaks of the name in this file, so a line is a line.
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn status_words<'a>(status: &'a str, key: &str) -> Option<std::str::SplitAsciiWhitespace<'a>> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+        .map(str::split_ascii_whitespace)
+}
+
+fn status_word(status: &str, key: &str, index: usize) -> Option<u32> {
+    status_words(status, key)?.nth(index)?.parse().ok()
+}
+
+fn status_number(status: &str, key: &str) -> Option<u32> {
+    status_word(status, key, 0)
+}
+
+fn status_last(status: &str, key: &str) -> Option<u32> {
+    status_words(status, key)?.next_back()?.parse().ok()
+}
+
+/// The executable's path, and whether it is gone from there.
+fn read_exe(pid: u32) -> Result<(PathBuf, bool), TargetError> {
+    let link = PathBuf::from(format!("/proc/{pid}/exe"));
+    let target = fs::read_link(&link).map_err(|error| {
+        TargetError::from_io(pid, "read the executable's path", link.clone(), error)
+    })?;
+    let unlinked = fs::metadata(&link).is_ok_and(|metadata| metadata.nlink() == 0);
+    let bytes = target.as_os_str().as_bytes();
+    match bytes.strip_suffix(b" (deleted)") {
+        Some(path) if unlinked => Ok((PathBuf::from(std::ffi::OsStr::from_bytes(path)), true)),
+        _ => Ok((target, unlinked)),
+    }
+}
+
+/// Refuses executables of another word size or architecture, whose registers and calls the probes
+/// would misread.
+fn check_executable(pid: u32, exe: &Path) -> Result<(), TargetError> {
+    let link = PathBuf::from(format!("/proc/{pid}/exe"));
+    let mut head = [0_u8; 20];
+    let read = fs::File::open(&link).and_then(|mut file| file.read_exact(&mut head));
+    match read {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+        Err(source) => {
+            return Err(TargetError::from_io(pid, "open the executable", link, source));
+        }
+    }
+    match super::elf::foreign(&head) {
+        None => Ok(()),
+        Some(what) => Err(TargetError::ForeignExecutable {
+            pid,
+            exe: printable(exe.as_os_str().as_bytes()),
+            what,
+            wanted: NATIVE,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use std::{path::Path, process::Command};
+
+use super::*;
+use crate::testing::Waiting;
+
+/// A living child is opened with all that identifies it, and is seen to end through its pidfd.
+#[test]
+fn open_and_end() {
+    let child = Waiting::start(Path::new("/bin/cat"));
+    let process = Process::open(child.pid()).unwrap();
+    assert_eq!(process.comm, "cat");
+    assert!(
+        process.exe.ends_with("cat") || process.exe.ends_with("coreutils"),
+        "{:?}",
+        process.exe
+    );
+    assert_eq!(process.uid, nix::unistd::geteuid().as_raw());
+    assert!(process.pid_namespace.is_some());
+    assert!(process.rss_bytes().unwrap() > 0);
+    assert_eq!(process.threads().unwrap(), [child.pid()]);
+    assert!(process.is_alive());
+    let fd = process.pidfd().unwrap();
+    let mut poll =
+        [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&fd), nix::poll::PollFlags::POLLIN)];
+    assert_eq!(nix::poll::poll(&mut poll, 0_u8).unwrap(), 0, "it still runs");
+    drop(child);
+    assert_eq!(nix::poll::poll(&mut poll, 0_u8).unwrap(), 1, "it has ended");
+    assert!(!process.is_alive());
+    assert!(matches!(process.pidfd(), Err(TargetError::Ended { .. })));
+    assert!(matches!(process.rss_bytes(), Err(TargetError::Ended { .. })));
+    assert!(matches!(Process::open(process.pid), Err(TargetError::NoSuchProcess { .. })));
+}
+
+/// Another start time makes another process of the same number.
+#[test]
+fn a_reused_number_is_another_process() {
+    let mut process = Process::myself().unwrap();
+    assert!(process.is_alive());
+    process.start_time += 1;
+    assert!(!process.is_alive());
+    assert!(matches!(process.pidfd(), Err(TargetError::Ended { .. })));
+}
+
+/// drainprof refuses itself, but can look at itself on purpose.
+#[test]
+fn not_myself() {
+    let pid = std::process::id();
+    assert!(matches!(Process::open(pid), Err(TargetError::Myself { pid: found }) if found == pid));
+    assert_eq!(Process::myself().unwrap().pid, pid);
+}
+
+/// A thread's number is answered with its process's number.
+#[test]
+fn a_thread_is_no_process() {
+    let (tid_out, tid_in) = std::sync::mpsc::channel();
+    let (done_out, done_in) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        tid_out.send(nix::unistd::gettid().as_raw().unsigned_abs()).unwrap();
+        let _ = done_in.recv();
+    });
+    let tid = tid_in.recv().unwrap();
+    let error = Process::open(tid).unwrap_err();
+    assert!(
+        matches!(error, TargetError::IsThread { tid: t, pid } if t == tid && pid == std::process::id()),
+        "{error}"
+    );
+    assert!(error.to_string().contains(&format!("use -p {}", std::process::id())));
+    assert!(Process::myself().unwrap().threads().unwrap().contains(&tid));
+    drop(done_out);
+    thread.join().unwrap();
+}
+
+/// A process that has exited and was not reaped is called what it is.
+#[test]
+fn zombie() {
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    let mut child = Command::new("/bin/true").spawn().unwrap();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    // Returns once it has exited, and leaves it unreaped.
+    waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+    let error = Process::open(child.id()).unwrap_err();
+    assert!(matches!(&error, TargetError::Zombie { comm, .. } if comm == "true"), "{error}");
+    child.wait().unwrap();
+}
+
+/// Kernel threads are refused as such, where there are any in sight.
+#[test]
+fn kernel_thread() {
+    let Ok(stat) = read_stat(2) else { return };
+    if stat.flags & PF_KTHREAD == 0 {
+        // In a container number 2 is an ordinary process.
+        return;
+    }
+    assert!(matches!(Process::open(2), Err(TargetError::KernelThread { .. })));
+}
+
+/// Numbers that no process can have are answered without a look at anything else.
+#[test]
+fn impossible_numbers() {
+    for pid in [0, u32::MAX, i32::MAX.unsigned_abs()] {
+        assert!(matches!(Process::open(pid), Err(TargetError::NoSuchProcess { .. })), "{pid}");
+    }
+}
+
+/// The state line is parsed whatever the process calls itself, and damage is no panic.
+#[test]
+fn hostile_stat_lines() {
+    let tail = " S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0";
+    for name in ["a b", ") R 1 (", "x)\n(y", "\u{1b}[31m", ""] {
+        let stat = parse_stat(format!("42 ({name}){tail}").as_bytes()).unwrap();
+        assert_eq!((stat.comm.as_str(), stat.state, stat.start_time), (name, b'S', 777));
+    }
+    let cut = [b"42 (\xc3)".as_slice(), tail.as_bytes()].concat();
+    assert_eq!(parse_stat(&cut).unwrap().comm, "\u{fffd}", "half a character");
+    for bad in ["", "(", ")(", "42 (x", "42 (x)", "42 (x) S 1 2", "42 (x) S a b c d e f g h i"] {
+        assert!(parse_stat(bad.as_bytes()).is_none(), "{bad}");
+    }
+}
+
+/// Executables of other machines are recognised by their first bytes.
+#[test]
+fn foreign_executables() {
+    let mut head = [0_u8; 20];
+    head.copy_from_slice(&fs::read("/proc/self/exe").unwrap()[..20]);
+    assert_eq!(crate::elf::foreign(&head), None);
+    let with = |at: usize, value: u8| {
+        let mut changed = head;
+        changed[at] = value;
+        crate::elf::foreign(&changed).unwrap()
+    };
+    assert!(with(0, b'#').contains("no ELF"));
+    assert!(with(4, 1).contains("32-bit"));
+    assert!(with(5, 2).contains("big-endian"));
+    assert!(with(18, 0xf3).contains("243"), "RISC-V");
+}

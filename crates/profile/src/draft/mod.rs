@@ -1,0 +1,158 @@
+//! Drafts a profile from the names, and where there are any the prototypes, of an object's functions.
+//!
+//! In running order: `words` reads what a name says, `group` finds functions that belong to one allocator,
+//! `roles` decides what each of them means and where its values stand, `write` makes the text. Pure; the
+//! caller (`cli`) lists the functions. A draft is a beginning: what names cannot tell stands in its comments,
+//! for a person to decide.
+
+mod group;
+mod roles;
+#[cfg(test)]
+mod tests;
+mod words;
+mod write;
+
+pub use words::{is_interesting, says_something};
+
+use super::{Source, parse};
+
+/// Most functions that a draft probes.
+pub const MAX_PROBES: usize = 40;
+
+/// A function of the object.
+#[derive(Clone, Debug, Default)]
+pub struct Function {
+    /// Its symbol, mangled where it is; hostile.
+    pub symbol: String,
+    /// Its name as people write it, without parameters; hostile.
+    pub shown: String,
+    /// How a profile names it (`at`); hostile.
+    pub at: String,
+    /// Its address in the file's own address space.
+    pub address: u64,
+    /// Why it cannot be probed, or should not be; `None`: it can.
+    pub unfit: Option<String>,
+    /// Other objects can see it: it is there in a stripped build, too.
+    pub exported: bool,
+    /// What the debug information says of it.
+    pub signature: Option<Signature>,
+    /// Addresses that it calls or jumps to, directly or through the object's linkage table.
+    pub calls: Vec<u64>,
+}
+
+/// A function's prototype.
+#[derive(Clone, Debug, Default)]
+pub struct Signature {
+    /// Its parameters.
+    pub parameters: Vec<Parameter>,
+    /// What it returns; `None`: nothing.
+    pub returns: Option<Type>,
+}
+
+/// A parameter.
+#[derive(Clone, Debug, Default)]
+pub struct Parameter {
+    /// Its name; may be empty.
+    pub name: String,
+    /// Its type.
+    pub kind: Type,
+}
+
+/// A type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Type {
+    /// As the source names it.
+    pub name: String,
+    /// What is behind typedefs and pointers; empty for `void`.
+    pub base: String,
+    /// How many pointers lead there.
+    pub pointers: u8,
+    /// It is a record.
+    pub record: bool,
+}
+
+/// What is to be drafted.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The object's file name, for comments.
+    pub object: &'a str,
+    /// The profile's name; made from the object's or the prefix where there is none.
+    pub name: Option<&'a str>,
+    /// Only functions whose names begin with this.
+    pub prefix: Option<&'a str>,
+    /// Why there are no prototypes; `None`: there are.
+    pub without_prototypes: Option<&'a str>,
+    /// Names of functions that exist only inlined, as far as the debug information tells.
+    pub inlined_only: &'a [String],
+}
+
+/// A draft.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// Its text; it parses.
+    pub text: String,
+    /// How many functions it probes.
+    pub probes: usize,
+    /// The levels that it offers.
+    pub levels: Vec<&'static str>,
+}
+
+/// Why there is no draft.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DraftError {
+    /// No functions that open and close anything.
+    #[error(
+        "{object} has no functions that look like those of an allocator with granules{}: among {functions} \
+         names that say what they do, none opens and closes the same thing{}", among(.prefix.as_deref()),
+        besides(.others)
+    )]
+    Nothing {
+        /// The object.
+        object: String,
+        /// The prefix that was asked for.
+        prefix: Option<String>,
+        /// How many functions were looked at.
+        functions: usize,
+        /// Groups that lack something.
+        others: Vec<String>,
+    },
+    /// The draft does not parse: a defect here.
+    #[error("the draft for {object} is not a profile ({why}); please report it")]
+    Defect {
+        /// The object.
+        object: String,
+        /// What the parser said.
+        why: String,
+    },
+}
+
+fn among(asked: Option<&str>) -> String {
+    asked.map(|prefix| format!(" among those that begin with `{prefix}`")).unwrap_or_default()
+}
+
+fn besides(names: &[String]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    format!(". Functions that allocate or free: {}", names.join(", "))
+}
+
+/// Drafts a profile.
+pub fn draft(request: &Request<'_>, functions: &[Function]) -> Result<Draft, DraftError> {
+    let groups = group::groups(functions, request.prefix);
+    let Some(best) = groups.first().filter(|group| group.is_whole()) else {
+        return Err(DraftError::Nothing {
+            object: request.object.to_owned(),
+            prefix: request.prefix.map(ToOwned::to_owned),
+            functions: functions.len(),
+            others: group::loose(functions, request.prefix),
+        });
+    };
+    let chosen = roles::choose(best);
+    let text = write::text(request, best, &chosen, &groups[1..]);
+    let profile = parse(&text, &Source::File("draft.toml".into())).map_err(|error| {
+        DraftError::Defect { object: request.object.to_owned(), why: error.to_string() }
+    })?;
+    let levels: Vec<_> = super::levels(&profile).into_iter().map(super::Level::name).collect();
+    Ok(Draft { text: write::with_levels(&text, &levels), probes: profile.probes.len(), levels })
+}

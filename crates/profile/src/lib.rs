@@ -1,0 +1,36 @@
+//! Allocator profiles: data, not code.
+//!
+//! In running order: [`Library`] reads files, [`parse()`] turns a file's text into a checked [`Profile`],
+//! [`compile()`] turns one of its probes into the spec that the kernel side runs. Expressions have a module
+//! of their own (`expr`), and `eval` says what they mean. Which processes and objects a profile matches
+//! is for `plan` to find out; nothing here looks at a process or at an ELF object.
+
+mod address;
+mod check;
+mod compile;
+pub mod draft;
+mod error;
+mod eval;
+pub mod expr;
+mod finding;
+mod library;
+mod model;
+mod parse;
+mod versions;
+
+pub use compile::{
+    CompileError, Resolver, compile, default_level, follows_objects, levels, wanted,
+};
+pub use drainprof_common::spec::{Kind, Role};
+pub use error::ProfileError;
+pub use eval::{EvalError, eval};
+pub use finding::Finding;
+pub use library::{Library, LibraryError, built_in_text};
+pub use model::{
+    Address, BinaryOp, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span,
+    UnaryOp, Version, Walk,
+};
+pub use parse::{MAX_MATCHES, MAX_NAME_BYTES, MAX_PROBES, MAX_PROFILE_BYTES, SCHEMA, parse};
+
+#[cfg(test)]
+mod samples;

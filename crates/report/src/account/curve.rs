@@ -1,0 +1,211 @@
+//! What an allocator instance holds back, over time: R(t), in bounded memory.
+//!
+//! A container only: what the course means is judged in `report::trend`. `watch` fills one per instance
+//! while it observes.
+
+use std::time::Duration;
+
+use drainprof_profile::{Kind, Profile, Role};
+
+/// Points that are kept at most, the newest not counted.
+pub const CURVE_POINTS: usize = 512;
+/// The time between two kept points, as long as all fit. Each time that they do not, it doubles.
+pub const FIRST_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What is held back at one moment: of kind `drain` the granules that are closed, pinned and not yet
+/// drained; of the other kinds those that are open, since what leaks there is never closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CurvePoint {
+    /// `CLOCK_MONOTONIC` nanoseconds.
+    pub at_ns: u64,
+    /// Granules held back.
+    pub granules: u64,
+    /// Their bytes; 0 where unknown (see [`held_bytes`]).
+    pub bytes: u64,
+    /// Granules so far whose open was not seen. Of the kinds that count open granules, these appear in
+    /// the curve when they are first used, though they were there before.
+    pub appeared: u64,
+}
+
+/// R(t) of one allocator instance. The first and the newest point are always there, times increase, and
+/// at most [`CURVE_POINTS`] + 1 points are held, however long it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Curve {
+    kept: Vec<CurvePoint>,
+    newest: Option<CurvePoint>,
+    interval_ns: u64,
+}
+
+impl Default for Curve {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Curve {
+    /// A curve without points.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { kept: Vec::new(), newest: None, interval_ns: FIRST_INTERVAL.as_nanos() as u64 }
+    }
+
+    /// Adds a point. One that is older than the newest is left out; one of the same time replaces it.
+    pub fn add(&mut self, point: CurvePoint) {
+        match &mut self.newest {
+            Some(newest) if point.at_ns < newest.at_ns => return,
+            newest => *newest = Some(point),
+        }
+        match self.kept.last_mut() {
+            Some(last) if last.at_ns == point.at_ns => *last = point,
+            Some(last) if point.at_ns - last.at_ns < self.interval_ns => {}
+            _ => self.kept.push(point),
+        }
+        if self.kept.len() > CURVE_POINTS {
+            let mut index = 0;
+            self.kept.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            self.interval_ns = self.interval_ns.saturating_mul(2);
+        }
+    }
+
+    /// All points, the oldest first.
+    pub fn points(&self) -> impl Iterator<Item = CurvePoint> + '_ {
+        let last = self.kept.last().map(|point| point.at_ns);
+        let newest = self.newest.filter(|newest| Some(newest.at_ns) != last);
+        self.kept.iter().copied().chain(newest)
+    }
+
+    /// Whether there is no point.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.newest.is_none()
+    }
+
+    /// The newest point.
+    #[must_use]
+    pub const fn newest(&self) -> Option<CurvePoint> {
+        self.newest
+    }
+
+    /// From when on a further point would be kept; 0 while there is none.
+    #[must_use]
+    pub fn due_ns(&self) -> u64 {
+        self.kept.last().map_or(0, |last| last.at_ns.saturating_add(self.interval_ns))
+    }
+}
+
+/// Where the bytes of a curve's granules come from, or would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldBytes {
+    /// The counter of retained bytes (kind `drain`).
+    Counter,
+    /// All granules are of this size.
+    Each(u64),
+    /// Each granule's own, as told when it was opened.
+    Own,
+    /// Nobody knows them before the granule is closed.
+    Unknown,
+}
+
+/// Where a profile's curve has its bytes from.
+#[must_use]
+pub fn held_bytes(profile: &Profile) -> HeldBytes {
+    let told = |at_open: bool| {
+        let mut probes = profile.probes.iter().filter(|probe| probe.bytes.is_some());
+        probes.any(|probe| !at_open || probe.role == Role::Open)
+    };
+    match (profile.kind, profile.granule_bytes) {
+        (Kind::Drain, size) if size.is_some() || told(false) => HeldBytes::Counter,
+        (Kind::Bulk | Kind::Slab, Some(size)) => HeldBytes::Each(size),
+        (Kind::Bulk | Kind::Slab, None) if told(true) => HeldBytes::Own,
+        _ => HeldBytes::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::samples;
+
+    fn point(at_ns: u64) -> CurvePoint {
+        CurvePoint { at_ns, granules: at_ns / 7, bytes: at_ns, appeared: 0 }
+    }
+
+    /// A point of the newest's time corrects it, an older one is left out.
+    #[test]
+    fn corrected_not_reordered() {
+        let mut curve = Curve::default();
+        assert!(curve.is_empty() && curve.due_ns() == 0);
+        curve.add(point(1_000));
+        curve.add(CurvePoint { granules: 5, ..point(1_000) });
+        curve.add(point(999));
+        assert_eq!(curve.points().map(|point| point.granules).collect::<Vec<_>>(), [5]);
+        curve.add(point(2_000));
+        curve.add(CurvePoint { granules: 6, ..point(2_000) });
+        let all: Vec<_> = curve.points().collect();
+        assert_eq!((all.len(), all[1].granules, curve.newest()), (2, 6, Some(all[1])));
+        assert_eq!(curve.due_ns(), 1_000 + 50_000_000);
+    }
+
+    /// Bytes come from where the profile and the kind have them: those of open granules are known only
+    /// if all are equal or the open tells them.
+    #[test]
+    fn bytes_have_a_source() {
+        let mut profile = (*samples::bulk().profile).clone();
+        assert_eq!(held_bytes(&profile), HeldBytes::Each(4096));
+        profile.granule_bytes = None;
+        assert_eq!(held_bytes(&profile), HeldBytes::Unknown);
+        let close = profile.probes.iter().position(|probe| probe.role == Role::Close).unwrap();
+        profile.probes[close].bytes = Some(drainprof_profile::Expr::Arg(1));
+        assert_eq!(held_bytes(&profile), HeldBytes::Unknown, "told too late");
+        profile.kind = Kind::Drain;
+        assert_eq!(held_bytes(&profile), HeldBytes::Counter);
+        profile.kind = Kind::Slab;
+        profile.probes[0].bytes = Some(drainprof_profile::Expr::Arg(1));
+        assert_eq!(held_bytes(&profile), HeldBytes::Own);
+    }
+
+    proptest! {
+        /// Whatever is added: memory is bounded, the first and the newest point are there, times increase,
+        /// and every point is one that was added.
+        #[test]
+        fn bounded_and_ordered(
+            steps in prop::collection::vec(0u64..400_000_000, 1..3_000),
+            first in 0u64..1 << 40,
+        ) {
+            let mut curve = Curve::default();
+            let mut at = first;
+            let mut times = vec![];
+            for step in steps {
+                at += step;
+                curve.add(point(at));
+                times.push(at);
+                prop_assert!(curve.kept.len() <= CURVE_POINTS);
+            }
+            let told: Vec<u64> = curve.points().map(|point| point.at_ns).collect();
+            prop_assert_eq!(told[0], times[0]);
+            prop_assert_eq!(told.last(), times.last());
+            prop_assert!(told.windows(2).all(|pair| pair[0] < pair[1]));
+            prop_assert!(told.iter().all(|at| times.binary_search(at).is_ok()));
+            prop_assert!(curve.points().all(|told| told == point(told.at_ns)));
+        }
+    }
+
+    /// However long it is fed at an even pace, from half to all of the points are in use.
+    #[test]
+    fn even_pace_fills_half() {
+        let mut curve = Curve::default();
+        for tick in 0..100_000u64 {
+            curve.add(point(tick * 50_000_000));
+            if tick > 512 {
+                assert!((CURVE_POINTS / 2..=CURVE_POINTS).contains(&curve.kept.len()));
+            }
+        }
+        let points: Vec<_> = curve.kept.windows(2).map(|two| two[1].at_ns - two[0].at_ns).collect();
+        assert!(points.windows(2).all(|two| two[0] == two[1]), "evenly spaced");
+    }
+}

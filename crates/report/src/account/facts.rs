@@ -1,0 +1,256 @@
+//! What was observed, without any opinion: the input of a report.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
+use drainprof_process::memory::Pressure;
+use drainprof_profile::{Finding, Level, Profile};
+
+use super::{Curve, Frames, Module, Moment, SiteFacts, SymbolFacts};
+use crate::growth::{GrowthFacts, MemoryCourse};
+
+/// Everything that is known at one moment. All counts are since the attach.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// `CLOCK_MONOTONIC` nanoseconds at which it was taken.
+    pub now_ns: u64,
+    /// Time since the first probe was in place.
+    pub window: Duration,
+    /// The duty cycle, where it was not observed all the time.
+    pub duty: Option<DutyFacts>,
+    /// One of so many granules was looked at; 0 and 1: all.
+    pub sample: u32,
+    /// The targets, in the order in which they came.
+    pub targets: Vec<TargetFacts>,
+    /// What was lost or not matched.
+    pub losses: LossCounts,
+    /// What had been allocated and freed about half-way; `None` where that was not noted.
+    pub halfway: Option<Moment>,
+    /// What drainprof itself used.
+    pub self_use: SelfUse,
+    /// Whether the probes' prices were measured on this host; else they are other machines'.
+    pub prices_measured: bool,
+    /// Pressure on the machine's memory; `None` where nobody asked, or the kernel does not tell.
+    pub pressure: Option<Pressure>,
+    /// How far naming has come; `None` where no names were looked for.
+    pub symbols: Option<SymbolFacts>,
+}
+
+impl Snapshot {
+    /// For how long was observed: the window, or the windows of a duty cycle.
+    #[must_use]
+    pub fn observed(&self) -> Duration {
+        self.duty.map_or(self.window, |duty| duty.observed)
+    }
+}
+
+/// A duty cycle: for how long of each period is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duty {
+    /// The length of a window.
+    pub on: Duration,
+    /// From the begin of one window to that of the next.
+    pub period: Duration,
+}
+
+/// What a duty cycle came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DutyFacts {
+    /// The cycle that was asked for.
+    pub duty: Duty,
+    /// Windows that have begun.
+    pub windows: u64,
+    /// Their lengths, added up.
+    pub observed: Duration,
+}
+
+/// drainprof's own use of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SelfUse {
+    /// User and system CPU time since the attach.
+    pub cpu: Duration,
+    /// Resident memory now, bytes.
+    pub rss_bytes: u64,
+    /// Most resident memory so far, bytes.
+    pub peak_rss_bytes: u64,
+    /// Memory of the kernel-side maps, bytes.
+    pub map_bytes: u64,
+}
+
+/// How the observation of a target began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Began {
+    /// Attached while it ran.
+    Attached,
+    /// Observed since before the first instruction of `main`.
+    FromStart,
+    /// Forked by the target with this index, and followed since its first instruction.
+    Forked(u32),
+    /// The target with this index called exec.
+    Exec(u32),
+}
+
+/// How a target ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It exited; the status where it is our child: `Ok(code)` or `Err(signal)`.
+    Exit(Option<Result<i32, i32>>),
+    /// It called exec; the new image is another target.
+    Exec,
+}
+
+/// One process incarnation.
+#[derive(Clone, Debug)]
+pub struct TargetFacts {
+    /// Its index in this session.
+    pub target: u32,
+    /// Process id in the initial namespace.
+    pub pid: u32,
+    /// Start time in clock ticks since boot: with the pid, what identifies a process.
+    pub start_time: u64,
+    /// Its name.
+    pub comm: String,
+    /// Its executable, as it sees it.
+    pub exe: String,
+    /// How the observation began.
+    pub began: Began,
+    /// How it ended, if it did.
+    pub ended: Option<Ended>,
+    /// Resident memory, bytes; `None` once it has ended.
+    pub rss_bytes: Option<u64>,
+    /// Its memory over time; `None` where nobody asked.
+    pub memory: Option<MemoryCourse>,
+    /// Its allocators, one per profile and instance.
+    pub allocators: Vec<AllocatorFacts>,
+    /// The probes placed for it (shared with its followed children).
+    pub probes: Vec<ProbeFacts>,
+    /// What the user should know: late attach, replaced binary, …
+    pub findings: Vec<Finding>,
+    /// The names of its places, as far as they are known.
+    pub frames: Frames,
+    /// The files that these lie in, in order.
+    pub modules: Vec<Module>,
+    /// How its memory has grown; `None` where that was not looked at.
+    pub growth: Option<GrowthFacts>,
+}
+
+/// One allocator instance of one target.
+#[derive(Clone, Debug)]
+pub struct AllocatorFacts {
+    /// The profile.
+    pub profile: Arc<Profile>,
+    /// The level.
+    pub level: Level,
+    /// The instance; 0 where the profile names none.
+    pub instance: u64,
+    /// Whether the instance was destroyed.
+    pub destroyed: bool,
+    /// The counters, summed over CPUs.
+    pub totals: Totals,
+    /// Opens of granules that are not in the sample.
+    pub sampled_out: u64,
+    /// Granules open now.
+    pub open_now: u64,
+    /// The most that were open at once.
+    pub open_peak: u64,
+    /// Granules that were open when the instance was destroyed.
+    pub destroyed_open: u64,
+    /// Granules that were open when a window of a duty cycle ended.
+    pub left_open: u64,
+    /// Objects that were live when a window of a duty cycle ended: their frees were not seen.
+    pub left_objects: u64,
+    /// Their bytes, where sizes are known.
+    pub left_object_bytes: u64,
+    /// Granules closed, pinned and not yet drained.
+    pub retained_granules: u64,
+    /// Their bytes, where known.
+    pub retained_bytes: u64,
+    /// Granules that were closed and pinned, and had not drained, when a window of a duty cycle ended.
+    pub left_retained: u64,
+    /// Their bytes, where known.
+    pub left_retained_bytes: u64,
+    /// Close → late drain, nanoseconds.
+    pub pin_delays: Hist,
+    /// Open → close, nanoseconds, per place of opening (return address of the open call; 0: unknown).
+    pub lifetimes: BTreeMap<u64, Hist>,
+    /// Granules that are open, or closed and retained.
+    pub granules: Vec<GranuleFacts>,
+    /// What was held back over time; with a duty cycle, in the last window in which it was seen.
+    pub curve: Curve,
+    /// Who allocates; empty at other levels than `stacks`.
+    pub sites: Vec<SiteFacts>,
+}
+
+/// One granule that is open or retained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GranuleFacts {
+    /// Its id as the target has it.
+    pub id: u64,
+    /// Its generation, modulo 2²⁴.
+    pub generation: u32,
+    /// Whether it is closed (and therefore retained).
+    pub closed: bool,
+    /// Whether its open was not seen.
+    pub before: bool,
+    /// Objects live in it.
+    pub live: u64,
+    /// Their bytes, where sizes are known.
+    pub live_bytes: u64,
+    /// Bytes that it retains; 0 where unknown.
+    pub bytes: u64,
+    /// When it was opened or last reset; 0 where that was not seen.
+    pub opened_ns: u64,
+    /// When it was closed; 0 while open.
+    pub closed_ns: u64,
+    /// Return address of the call that opened it; 0 where unknown.
+    pub place: u64,
+    /// Parent granule; 0: none.
+    pub parent: u64,
+    /// Label; empty: none.
+    pub label: String,
+}
+
+/// One probe in place.
+#[derive(Clone, Debug)]
+pub struct ProbeFacts {
+    /// The profile's name.
+    pub profile: String,
+    /// Its role's name.
+    pub role: &'static str,
+    /// The symbol, `offset:0x…` or `usdt:provider:name`.
+    pub symbol: String,
+    /// The object's path as the process sees it.
+    pub object: String,
+    /// Whether it is evaluated at return.
+    pub at_return: bool,
+    /// Entries in traced processes.
+    pub entries: u64,
+    /// Returns in traced processes.
+    pub returns: u64,
+    /// Hits whose `when` did not hold.
+    pub rejected: u64,
+    /// Hits whose expressions could not be computed.
+    pub faults: u64,
+    /// Nanoseconds of the target's time that the kernel takes for an entry, at this very place.
+    pub entry_ns: f64,
+    /// Nanoseconds that it takes for a return.
+    pub return_ns: f64,
+}
+
+impl ProbeFacts {
+    /// Whether it was hit, as far as we can tell.
+    #[must_use]
+    pub const fn fired(&self) -> bool {
+        self.entries > 0 || self.returns > 0
+    }
+
+    /// Whether it says something that it was not hit: a USDT probe has several places, one for each copy of inlined code, and
+    /// is silent only if all of them are.
+    pub fn is_silent<'a>(&self, mut all: impl Iterator<Item = &'a Self>) -> bool {
+        let same = |other: &Self| {
+            (other.role, &other.symbol, &other.object) == (self.role, &self.symbol, &self.object)
+        };
+        let elsewhere = |other: &Self| other.fired() && same(other);
+        !(self.fired() || self.symbol.starts_with("usdt:") && all.any(elsewhere))
+    }
+}

@@ -1,0 +1,378 @@
+//! Builds a [`Report`] from facts. Only renames, sums and sorts; judgements are in `finding`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use drainprof_common::{hist::Hist, loss::Loss};
+use drainprof_profile::{Finding as PlanFinding, Level, Profile};
+
+use super::{
+    Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
+    OpenGranule, Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread,
+    Target, Tool, Weight, Window, census, finding, frame, identity, lifetimes, memory_growth,
+    sampling, sites, trend,
+};
+use crate::{
+    account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
+    health::{self, Health},
+};
+
+impl Report {
+    /// The report on what was observed up to the snapshot.
+    #[must_use]
+    pub fn build(snapshot: &Snapshot, options: &Options) -> Self {
+        let window = snapshot.window.as_secs_f64();
+        let mut report = Self {
+            schema: SCHEMA.to_owned(),
+            tool: Tool {
+                name: "drainprof".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            },
+            host: Host { kernel: options.kernel.clone() },
+            complete: Health::from_counts(&snapshot.losses).complete(),
+            losses: losses(snapshot),
+            window: Window { seconds: window, duty: snapshot.duty.map(duty) },
+            pressure: snapshot.pressure,
+            self_use: self_use(&snapshot.self_use, window),
+            symbols: snapshot.symbols.as_ref().map(frame::symbols),
+            findings: Vec::new(),
+            targets: snapshot
+                .targets
+                .iter()
+                .map(|facts| target(facts, snapshot, options))
+                .collect(),
+        };
+        finding::add_all(&mut report, snapshot, options);
+        report
+    }
+}
+
+fn duty(facts: DutyFacts) -> Duty {
+    Duty {
+        on_seconds: facts.duty.on.as_secs_f64(),
+        period_seconds: facts.duty.period.as_secs_f64(),
+        windows: facts.windows,
+        observed_seconds: facts.observed.as_secs_f64(),
+    }
+}
+
+fn self_use(facts: &account::SelfUse, window: f64) -> SelfUse {
+    let cpu_seconds = facts.cpu.as_secs_f64();
+    SelfUse {
+        cpu_seconds,
+        cpu_ratio: (window > 0.0).then(|| cpu_seconds / window),
+        rss_bytes: facts.rss_bytes,
+        peak_rss_bytes: facts.peak_rss_bytes,
+        map_bytes: facts.map_bytes,
+    }
+}
+
+/// In a sample, a free of an object that is not known may be of a granule that is not in it.
+fn losses(snapshot: &Snapshot) -> BTreeMap<String, Option<u64>> {
+    let mut losses = health::by_name(&snapshot.losses);
+    if snapshot.sample > 1
+        && let Some(unmatched) = losses.get_mut(Loss::UnmatchedFree.info().name)
+    {
+        *unmatched = None;
+    }
+    losses
+}
+
+fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
+    let probes: Vec<Probe> = facts.probes.iter().map(probe).collect();
+    let ended = facts.ended.is_some();
+    let growth = memory_growth::of(facts, options.top);
+    let mut allocators: Vec<Allocator> = facts
+        .allocators
+        .iter()
+        .map(|allocator_facts| {
+            let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
+            trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
+            sites::add(&mut shown, allocator_facts, snapshot, ended, options.top);
+            frame::add(&mut shown, &facts.frames);
+            if snapshot.sample > 1 {
+                sampling::add(&mut shown, allocator_facts, snapshot.sample);
+                // Which frees are of objects in pages that are not in the sample, nobody knows.
+                if let Some(census) = &mut shown.census {
+                    census.unknown_frees = None;
+                }
+            }
+            shown
+        })
+        .collect();
+    identity::add(&mut allocators, &facts.modules);
+    Target {
+        target: facts.target,
+        pid: facts.pid,
+        start_time: facts.start_time,
+        comm: facts.comm.clone(),
+        exe: facts.exe.clone(),
+        began: match facts.began {
+            account::Began::Attached => Began::Attached,
+            account::Began::FromStart => Began::FromStart,
+            account::Began::Forked(from_target) => Began::Forked { from_target },
+            account::Began::Exec(from_target) => Began::Exec { from_target },
+        },
+        ended: facts.ended.map(|ended| match ended {
+            account::Ended::Exit(None) => Ended::Exit { code: None, signal: None },
+            account::Ended::Exit(Some(Ok(code))) => Ended::Exit { code: Some(code), signal: None },
+            account::Ended::Exit(Some(Err(signal))) => {
+                Ended::Exit { code: None, signal: Some(signal) }
+            }
+            account::Ended::Exec => Ended::Exec,
+        }),
+        rss_bytes: facts.rss_bytes,
+        memory: facts.memory.as_ref().and_then(Memory::of),
+        findings: facts.findings.iter().map(told_at_attach).collect(),
+        cost: cost(&probes, snapshot),
+        probes,
+        modules: frame::modules(&allocators, growth.as_ref(), &facts.modules),
+        allocators,
+        growth,
+    }
+}
+
+/// What planning and attaching had to say is passed on as it is.
+fn told_at_attach(finding: &PlanFinding) -> Finding {
+    Finding {
+        code: finding.code.clone(),
+        weight: Weight::Info,
+        profile: None,
+        instance: None,
+        message: finding.message.clone(),
+    }
+}
+
+fn probe(facts: &ProbeFacts) -> Probe {
+    Probe {
+        profile: facts.profile.clone(),
+        role: facts.role.to_owned(),
+        symbol: facts.symbol.clone(),
+        object: facts.object.clone(),
+        at_return: facts.at_return,
+        entries: facts.entries,
+        returns: facts.returns,
+        rejected: facts.rejected,
+        faults: facts.faults,
+        cost_seconds: (facts.entries as f64 * facts.entry_ns
+            + facts.returns as f64 * facts.return_ns)
+            / 1e9,
+    }
+}
+
+fn cost(probes: &[Probe], snapshot: &Snapshot) -> Cost {
+    let cpu_seconds = probes.iter().map(|probe| probe.cost_seconds).sum();
+    let window = snapshot.window.as_secs_f64();
+    Cost {
+        hits: probes.iter().fold(0, |hits, probe| {
+            hits.saturating_add(probe.entries).saturating_add(probe.returns)
+        }),
+        cpu_seconds,
+        cpu_ratio: (window > 0.0).then(|| cpu_seconds / window),
+        measured: snapshot.prices_measured,
+    }
+}
+
+/// What the profile lets us know; without it a 0 in the facts means "unknown".
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// Whether granules' bytes are known.
+    pub(super) bytes: bool,
+    /// Whether objects' sizes are known.
+    pub(super) sizes: bool,
+    /// Whether objects are counted at all.
+    pub(super) objects: bool,
+}
+
+impl Known {
+    pub(super) fn of(facts: &AllocatorFacts) -> Self {
+        let profile: &Profile = &facts.profile;
+        let objects = facts.level != Level::Boundary;
+        Self {
+            bytes: profile.granule_bytes.is_some()
+                || profile.probes.iter().any(|probe| probe.bytes.is_some()),
+            sizes: objects && profile.probes.iter().any(|probe| probe.size.is_some()),
+            objects,
+        }
+    }
+}
+
+fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocator {
+    let known = Known::of(facts);
+    let totals = &facts.totals;
+    let kind = facts.profile.kind;
+    let decided = totals.drainable + totals.pinned;
+    let (lifetimes, overdue, is_overdue) = lifetimes::judge(facts, now_ns, known);
+    Allocator {
+        profile: facts.profile.name.clone(),
+        kind,
+        instance: hex(facts.instance),
+        destroyed: facts.destroyed,
+        level: facts.level,
+        granules: granules(facts),
+        dsr: (kind == Kind::Drain && decided > 0).then(|| totals.drainable as f64 / decided as f64),
+        dsr_interval: None,
+        sampling: None,
+        objects: known.objects.then(|| objects(facts, known)),
+        pins: Pins {
+            objects: totals.pinned_objects,
+            bytes: known.bytes.then_some(totals.pinned_bytes),
+        },
+        retention: Retention {
+            granules: known.objects.then_some(facts.retained_granules),
+            bytes: (known.objects && known.bytes).then_some(facts.retained_bytes),
+            late_drained: known.objects.then_some(totals.late_drained),
+            left_granules: known.objects.then_some(facts.left_retained),
+            left_bytes: (known.objects && known.bytes).then_some(facts.left_retained_bytes),
+            pin_delay_seconds: spread(&facts.pin_delays),
+            ..Retention::default()
+        },
+        lifetimes,
+        open_granules: open_granules(facts, now_ns, known, options, &is_overdue),
+        pinned_granules: pinned_granules(facts, now_ns, known, options),
+        overdue,
+        census: (kind == Kind::Slab && known.objects).then(|| census::census(facts, known)),
+        sites: None,
+        sites_total: None,
+    }
+}
+
+fn granules(facts: &AllocatorFacts) -> Granules {
+    let totals = &facts.totals;
+    Granules {
+        opened: totals.opened,
+        opened_before: totals.opened_before,
+        closed: totals.drainable + totals.pinned + totals.unknown + totals.closed_plain,
+        drainable: totals.drainable,
+        pinned: totals.pinned,
+        unknown: totals.unknown,
+        resets: totals.resets,
+        reopened: totals.reopened,
+        destroyed: facts.destroyed_open,
+        left_open: facts.left_open,
+        migrated: totals.migrated,
+        ended_with_parent: totals.ended_with_parent,
+        open_now: facts.open_now,
+        open_peak: facts.open_peak,
+    }
+}
+
+/// `live` stops at 0: a negative count is a bug of ours, and the finding `invariant` says so.
+fn objects(facts: &AllocatorFacts, known: Known) -> Objects {
+    let totals = &facts.totals;
+    let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
+    let gone_bytes = totals.freed_bytes.saturating_add(facts.left_object_bytes);
+    Objects {
+        allocated: totals.allocated,
+        freed,
+        left: facts.left_objects,
+        migrated: totals.migrated_objects,
+        live: totals.allocated.saturating_sub(freed.saturating_add(facts.left_objects)),
+        allocated_bytes: known.sizes.then_some(totals.allocated_bytes),
+        left_bytes: known.sizes.then_some(facts.left_object_bytes),
+        live_bytes: known.sizes.then_some(totals.allocated_bytes.saturating_sub(gone_bytes)),
+    }
+}
+
+fn open_granules(
+    facts: &AllocatorFacts,
+    now_ns: u64,
+    known: Known,
+    options: &Options,
+    is_overdue: &dyn Fn(&GranuleFacts) -> bool,
+) -> Vec<OpenGranule> {
+    let mut open: Vec<_> = facts
+        .granules
+        .iter()
+        .filter(|granule| !granule.closed)
+        .filter(|granule| listed(granule, granule.opened_ns, now_ns, options))
+        .collect();
+    // An open that was not seen (0) is older than every one that was.
+    open.sort_by_key(|granule| (granule.opened_ns, granule.id, granule.generation));
+    open.truncate(options.top);
+    open.into_iter()
+        .map(|granule| OpenGranule {
+            id: format!("{:#x}", granule.id),
+            generation: granule.generation,
+            age_seconds: since(granule.opened_ns, now_ns),
+            // What was put in before the attach was not counted.
+            live: (known.objects && !granule.before).then_some(granule.live),
+            live_bytes: (known.sizes && !granule.before).then_some(granule.live_bytes),
+            bytes: non_zero(granule.bytes),
+            label: label(granule),
+            parent: hex(granule.parent),
+            place: hex(granule.place),
+            opened_by: None,
+            overdue: is_overdue(granule),
+        })
+        .collect()
+}
+
+fn pinned_granules(
+    facts: &AllocatorFacts,
+    now_ns: u64,
+    known: Known,
+    options: &Options,
+) -> Vec<PinnedGranule> {
+    let mut pinned: Vec<_> = facts
+        .granules
+        .iter()
+        .filter(|granule| granule.closed)
+        .filter(|granule| listed(granule, granule.closed_ns, now_ns, options))
+        .collect();
+    pinned.sort_by_key(|granule| (granule.closed_ns, granule.id, granule.generation));
+    pinned.truncate(options.top);
+    pinned
+        .into_iter()
+        .map(|granule| PinnedGranule {
+            id: format!("{:#x}", granule.id),
+            generation: granule.generation,
+            closed_for_seconds: since(granule.closed_ns, now_ns),
+            live: granule.live,
+            live_bytes: known.sizes.then_some(granule.live_bytes),
+            bytes: non_zero(granule.bytes),
+            label: label(granule),
+            parent: hex(granule.parent),
+            place: hex(granule.place),
+            opened_by: None,
+        })
+        .collect()
+}
+
+/// `--min-age` and `--min-size`; what is not known passes.
+fn listed(granule: &GranuleFacts, since_ns: u64, now_ns: u64, options: &Options) -> bool {
+    let old =
+        since_ns == 0 || Duration::from_nanos(now_ns.saturating_sub(since_ns)) >= options.min_age;
+    let held = granule.bytes.max(granule.live_bytes);
+    old && (held == 0 || held >= options.min_bytes)
+}
+
+fn label(granule: &GranuleFacts) -> Option<String> {
+    (!granule.label.is_empty()).then(|| granule.label.clone())
+}
+
+/// Nanoseconds to seconds.
+pub(super) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn since(then_ns: u64, now_ns: u64) -> Option<f64> {
+    (then_ns != 0).then(|| seconds(now_ns.saturating_sub(then_ns)))
+}
+
+/// Addresses and ids as text; 0 stands for "none".
+pub(super) fn hex(value: u64) -> Option<String> {
+    (value != 0).then(|| format!("{value:#x}"))
+}
+
+pub(super) fn non_zero(value: u64) -> Option<u64> {
+    (value != 0).then_some(value)
+}
+
+/// Three points of a histogram.
+pub(super) fn spread(hist: &Hist) -> Spread {
+    Spread {
+        p50: hist.quantile(0.5).map(seconds),
+        p99: hist.quantile(0.99).map(seconds),
+        max: (hist.count > 0).then(|| seconds(hist.max)),
+    }
+}

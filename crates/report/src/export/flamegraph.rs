@@ -1,0 +1,144 @@
+//! `flamegraph`: an SVG picture of the call paths, drawn by `inferno`.
+//!
+//! It needs nothing from elsewhere: search and zoom are a script in the file itself.
+
+use std::{
+    io::{self, Write as _},
+    str::FromStr as _,
+};
+
+use inferno::flamegraph::{Options, Palette, from_lines};
+
+use super::{Error, Exporter, Style, escape, weigh, weigh::Stacks};
+use crate::{Report, units};
+
+/// Characters of a title's lists (processes, profiles), and of the line below it: what does not fit the
+/// picture's width would be cut at both ends.
+const LIST: usize = 32;
+const BELOW: usize = 150;
+/// All widths of a picture add up to less: what is more is only in a report that was made by hand.
+const MOST: u64 = 1 << 52;
+
+#[derive(Debug)]
+pub(super) struct Flamegraph;
+
+impl Exporter for Flamegraph {
+    fn report(&self, report: &Report, style: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
+        let stacks = weigh(report, style.weight);
+        let svg =
+            if stacks.folded.is_empty() { empty(report, &stacks) } else { draw(report, &stacks)? };
+        out.write_all(&svg)?;
+        out.write_all(b"\n")?;
+        Ok(())
+    }
+}
+
+fn draw(report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
+    let share = MOST / stacks.folded.len() as u64;
+    let lines: Vec<String> = stacks
+        .folded
+        .iter()
+        .map(|(stack, value)| format!("{stack} {}", (*value).min(share)))
+        .collect();
+    let mut options = Options::default();
+    options.title = title(stacks);
+    options.subtitle = Some(subtitle(report, stacks));
+    stacks.quantity.words().clone_into(&mut options.count_name);
+    // The same report is the same picture: a colour follows from the function's name.
+    options.deterministic = true;
+    if let Ok(palette) = Palette::from_str("mem") {
+        options.colors = palette;
+    }
+    let mut svg = Vec::new();
+    from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
+    Ok(svg)
+}
+
+fn title(stacks: &Stacks) -> String {
+    let who = if stacks.quantity.is_of_growth() {
+        "What grew"
+    } else if stacks.quantity.is_of_pins() {
+        "Who pins"
+    } else {
+        "Who holds"
+    };
+    let of = |list: Vec<&str>| escape::shown(&list.join(", "), LIST);
+    let targets = of(stacks.targets.iter().map(String::as_str).collect());
+    let profiles = of(stacks.profiles.iter().map(String::as_str).collect());
+    let words = stacks.quantity.words();
+    if targets.is_empty() {
+        return format!("{who}: {words}");
+    }
+    if profiles.is_empty() {
+        return format!("{who}: {words} · {targets}");
+    }
+    format!("{who}: {words} · {targets} · {profiles}")
+}
+
+/// What the reader must know of the numbers, worst first.
+fn subtitle(report: &Report, stacks: &Stacks) -> String {
+    let mut parts = Vec::new();
+    if !report.complete {
+        parts.push("INCOMPLETE: something that the counts need was lost".to_owned());
+    }
+    parts.push(format!("{} observed", units::duration(report.window.observed())));
+    let mut allocators = report.targets.iter().flat_map(|target| &target.allocators);
+    if let Some(sampling) = allocators.find_map(|allocator| allocator.sampling) {
+        parts.push(match sampling.granules_out {
+            Some(_) => format!("in a sample of 1 of {} granules", sampling.one_in),
+            None => format!("estimated from a sample of 1 of {} pages", sampling.one_in),
+        });
+    }
+    parts.extend(stacks.left_out.iter().cloned());
+    escape::shown(&parts.join("; "), BELOW)
+}
+
+/// A picture that says why there is none.
+fn empty(report: &Report, stacks: &Stacks) -> Vec<u8> {
+    let grown = report.targets.iter().any(|target| target.growth.is_some());
+    let paths = report
+        .targets
+        .iter()
+        .flat_map(|target| &target.allocators)
+        .any(|allocator| allocator.sites.is_some());
+    let why = if stacks.quantity.is_of_growth() {
+        if grown {
+            format!("No call path has any {}", stacks.quantity.words())
+        } else {
+            "No growth was watched: it needs --growth".to_owned()
+        }
+    } else if !paths {
+        "No call paths: the report is not of the level stacks".to_owned()
+    } else if stacks.left_out.is_empty() {
+        format!("No call path has any {}", stacks.quantity.unit())
+    } else {
+        "No call path is shown".to_owned()
+    };
+    let lines = [title(stacks), why, subtitle(report, stacks)];
+    let mut svg = Vec::new();
+    let _ = write!(
+        svg,
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n\
+         <svg version=\"1.1\" width=\"1200\" height=\"120\" viewBox=\"0 0 1200 120\" \
+         xmlns=\"http://www.w3.org/2000/svg\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#eeeeee\"/>\n"
+    );
+    for (line, y) in lines.iter().zip([32, 64, 92]) {
+        let _ = writeln!(
+            svg,
+            "<text x=\"600\" y=\"{y}\" text-anchor=\"middle\" font-family=\"monospace\" \
+             font-size=\"14\">{}</text>",
+            xml(line)
+        );
+    }
+    svg.extend_from_slice(b"</svg>");
+    svg
+}
+
+/// Text between tags.
+fn xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests;

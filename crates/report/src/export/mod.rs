@@ -1,0 +1,377 @@
+//! Exporters: a value in, bytes out. One file per format, one row each in [`FORMATS`].
+//!
+//! An exporter cannot tell where its report came from, looks nothing up, and reads no clock: times of
+//! day and names arrive as text. `cli` picks a format by name; help and documentation read the table.
+
+pub mod diff;
+pub mod escape;
+mod flamegraph;
+mod folded;
+mod json;
+pub mod live;
+mod ndjson;
+mod pprof;
+mod rate;
+pub mod stack;
+pub mod table;
+mod text;
+pub mod weigh;
+
+use std::{fmt, io};
+
+use drainprof_common::event::{Event, EventKind};
+pub use escape::shown;
+pub use weigh::PinWeight;
+use weigh::weigh;
+
+use crate::{Report, account::CallPath};
+
+/// Why nothing, or only a part, was written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The writer failed.
+    #[error("cannot write the report")]
+    Write(#[from] io::Error),
+    /// A value has no JSON form.
+    #[error("cannot write the report as JSON")]
+    Json(#[source] serde_json::Error),
+    /// A picture of nothing.
+    #[error(
+        "there is nothing to draw: no call path has a weight; only reports of level stacks have any"
+    )]
+    NothingToDraw,
+}
+
+impl Error {
+    /// Whether the reader has gone away (`drainprof … | head`), which is no failure.
+    #[must_use]
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// How output looks. `json`, `ndjson` and `pprof` do not heed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Whether to colour; the caller knows whether this is a terminal and what `NO_COLOR` says.
+    pub colour: bool,
+    /// Columns to fill.
+    pub width: u16,
+    /// Rows that a list shows at most.
+    pub top: usize,
+    /// What the widths of `folded` and `flamegraph` mean.
+    pub weight: PinWeight,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self { colour: false, width: 100, top: 10, weight: PinWeight::Granules }
+    }
+}
+
+impl Style {
+    /// The text in colour, where there is any.
+    fn paint(&self, paint: anstyle::Style, text: &str) -> String {
+        if self.colour { format!("{paint}{text}{paint:#}") } else { text.to_owned() }
+    }
+}
+
+/// Two reports in a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Interval<'a> {
+    /// The earlier one; `None`: the interval began with the attach.
+    pub before: Option<&'a Report>,
+    /// The later one.
+    pub now: &'a Report,
+    /// The time of day, as it is to be shown.
+    pub clock: &'a str,
+}
+
+/// What the numbers in an event stand for.
+pub trait Names {
+    /// The process id of a target.
+    fn pid(&self, target: u32) -> Option<u32>;
+    /// Profile and instance (0: none) of a series.
+    fn series(&self, series: u32) -> Option<(&str, u64)>;
+}
+
+/// Pins of one call path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathPins {
+    /// The path's number in this stream.
+    pub path: u64,
+    /// How many.
+    pub pins: u64,
+}
+
+/// An event as it is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// Its kind.
+    pub kind: EventKind,
+    /// The event.
+    pub event: &'a Event,
+    /// Whose objects pin: of a pinned close all paths, of a freed pin its own. `None` where that is not known.
+    pub pinned_by: Option<&'a [PathPins]>,
+}
+
+/// One output format.
+pub trait Exporter: fmt::Debug + Sync {
+    /// Writes a whole report.
+    fn report(&self, report: &Report, style: &Style, out: &mut dyn io::Write) -> Result<(), Error>;
+
+    /// Writes what changed in an interval; nothing where the format has no such thing.
+    fn interval(
+        &self,
+        _interval: &Interval<'_>,
+        _style: &Style,
+        _out: &mut dyn io::Write,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Writes one event as decoded; nothing where the format has no such thing.
+    fn event(
+        &self,
+        _told: &Told<'_>,
+        _names: &dyn Names,
+        _out: &mut dyn io::Write,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Writes what a number stands for by which events name a call path of a target; nothing where the format has no
+    /// such thing.
+    fn path(
+        &self,
+        _number: u64,
+        _target: u32,
+        _path: &CallPath,
+        _names: &dyn Names,
+        _out: &mut dyn io::Write,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// One row of the table of formats.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// Its name for `--format`.
+    pub name: &'static str,
+    /// File name extension.
+    pub extension: &'static str,
+    /// Media type.
+    pub media_type: &'static str,
+    /// What it is, in half a line.
+    pub what: &'static str,
+    /// Whether it has records for single events (`--events`).
+    pub events: bool,
+    /// Whether it shows call paths and nothing else, so that it needs the level `stacks`.
+    pub paths: bool,
+    /// Whether it is no text: not for a terminal.
+    pub binary: bool,
+    /// Who writes it.
+    pub exporter: &'static dyn Exporter,
+}
+
+/// All formats; the first is the default.
+pub const FORMATS: &[Format] = &[
+    Format {
+        name: "text",
+        extension: "txt",
+        media_type: "text/plain; charset=utf-8",
+        what: "tables for people; one line per allocator and interval, then the report",
+        events: false,
+        paths: false,
+        binary: false,
+        exporter: &text::Text,
+    },
+    Format {
+        name: "json",
+        extension: "json",
+        media_type: "application/json",
+        what: "one drainprof.report/1 document at the end",
+        events: false,
+        paths: false,
+        binary: false,
+        exporter: &json::Json,
+    },
+    Format {
+        name: "ndjson",
+        extension: "ndjson",
+        media_type: "application/x-ndjson",
+        what: "one JSON record per line: intervals, events if asked for, then the report",
+        events: true,
+        paths: false,
+        binary: false,
+        exporter: &ndjson::Ndjson,
+    },
+    Format {
+        name: "folded",
+        extension: "folded",
+        media_type: "text/plain; charset=utf-8",
+        what: "call paths as folded stacks, one per line, weighed by --weight",
+        events: false,
+        paths: true,
+        binary: false,
+        exporter: &folded::Folded,
+    },
+    Format {
+        name: "flamegraph",
+        extension: "svg",
+        media_type: "image/svg+xml",
+        what: "call paths as a flame graph (SVG), as wide as --weight says",
+        events: false,
+        paths: true,
+        binary: false,
+        exporter: &flamegraph::Flamegraph,
+    },
+    Format {
+        name: "pprof",
+        extension: "pb.gz",
+        media_type: "application/gzip",
+        what: "call paths for `go tool pprof` and other viewers of profiles (compressed protobuf)",
+        events: false,
+        paths: true,
+        binary: true,
+        exporter: &pprof::Pprof,
+    },
+];
+
+/// The format of that name.
+#[must_use]
+pub fn format(name: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|format| format.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, samples};
+
+    /// Names and extensions are unique, and a name finds its row.
+    #[test]
+    fn table_is_consistent() {
+        for (index, row) in FORMATS.iter().enumerate() {
+            assert_eq!(format(row.name).unwrap().media_type, row.media_type);
+            for other in &FORMATS[..index] {
+                assert!(other.name != row.name && other.extension != row.extension);
+            }
+        }
+        assert!(format("xml").is_none());
+    }
+
+    /// No format lets a control or direction character of a process's name, label or path through.
+    #[test]
+    fn hostile_names_never_pass() {
+        for (name, snapshot) in samples::all() {
+            let report = Report::build(&snapshot, &Options::default());
+            for format in FORMATS {
+                let mut out = Vec::new();
+                let interval = Interval { before: None, now: &report, clock: "12:00:05" };
+                format.exporter.interval(&interval, &Style::default(), &mut out).unwrap();
+                format.exporter.report(&report, &Style::default(), &mut out).unwrap();
+                if format.binary {
+                    continue;
+                }
+                let text = String::from_utf8(out).unwrap();
+                let bad = text.chars().find(|&c| c != '\n' && escape::is_hostile(c));
+                assert_eq!(bad, None, "{name} as {}", format.name);
+            }
+        }
+    }
+
+    /// A stored report is a file like any other: whatever its texts and numbers are, every format writes
+    /// it without failing and without passing on a hostile character.
+    #[test]
+    fn stored_reports_are_not_trusted() {
+        fn spoil(node: &mut serde_json::Value) {
+            match node {
+                serde_json::Value::String(text) => "\u{1b}[2J\u{9b}31m\u{202e}\n".clone_into(text),
+                serde_json::Value::Number(number) if number.is_u64() => *node = u64::MAX.into(),
+                serde_json::Value::Array(items) => items.iter_mut().for_each(spoil),
+                serde_json::Value::Object(fields) => {
+                    let names = ["how", "kind", "level", "weight", "pid", "target", "generation"];
+                    let more = [
+                        "code",
+                        "signal",
+                        "from_target",
+                        "one_in",
+                        "verdict",
+                        "class",
+                        "path_end",
+                        "state",
+                    ];
+                    // Changes have a sign, and another most.
+                    let signed = [
+                        "anon_bytes",
+                        "file_bytes",
+                        "shmem_bytes",
+                        "swap_bytes",
+                        "heap_bytes",
+                        "change_bytes",
+                    ];
+                    // A reading of a process's memory has some of these names, and no sign.
+                    let is_reading = fields.contains_key("vsz_bytes");
+                    let is_signed = |name: &str| !is_reading && signed.contains(&name);
+                    for (_, value) in fields.iter_mut().filter(|(name, _)| is_signed(name)) {
+                        *value = i64::MIN.into();
+                    }
+                    let kept = |name: &str| {
+                        names.contains(&name) || more.contains(&name) || is_signed(name)
+                    };
+                    fields.iter_mut().filter(|(name, _)| !kept(name)).for_each(|(_, v)| spoil(v));
+                }
+                _ => {}
+            }
+        }
+        for (name, snapshot) in samples::all() {
+            let report = Report::build(&snapshot, &Options::default());
+            let mut value = serde_json::to_value(&report).unwrap();
+            spoil(&mut value);
+            let spoilt: Report = serde_json::from_value(value).unwrap();
+            let _ = crate::invariants(&spoilt);
+            let _ = crate::verdict(&spoilt, Some(0.5));
+            for format in FORMATS {
+                let mut out = Vec::new();
+                for (before, now) in
+                    [(None, &spoilt), (Some(&report), &spoilt), (Some(&spoilt), &report)]
+                {
+                    let interval = Interval { before, now, clock: "\u{1b}" };
+                    format.exporter.interval(&interval, &Style::default(), &mut out).unwrap();
+                    live::screen(&interval, &Style::default(), &mut out).unwrap();
+                }
+                format.exporter.report(&spoilt, &Style::default(), &mut out).unwrap();
+                if format.binary {
+                    continue;
+                }
+                let text = String::from_utf8(out).unwrap();
+                let bad = text.chars().find(|&c| c != '\n' && escape::is_hostile(c));
+                assert_eq!(bad, None, "{name} as {}", format.name);
+            }
+        }
+    }
+
+    /// A closed pipe is told apart from other failures, by every format.
+    #[test]
+    fn broken_pipe_is_recognised() {
+        struct Closed(io::ErrorKind);
+        impl io::Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(self.0.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let report = Report::build(&samples::stacks_snapshot(), &Options::default());
+        for format in FORMATS {
+            let write = |kind| {
+                format.exporter.report(&report, &Style::default(), &mut Closed(kind)).unwrap_err()
+            };
+            assert!(write(io::ErrorKind::BrokenPipe).is_broken_pipe(), "{}", format.name);
+            assert!(!write(io::ErrorKind::StorageFull).is_broken_pipe(), "{}", format.name);
+        }
+    }
+}

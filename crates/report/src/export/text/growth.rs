@@ -1,0 +1,228 @@
+//! The growth of a process, as a page: one sentence that says it, then the views.
+
+use std::fmt::Write as _;
+
+use super::{Page, SYMBOL};
+use crate::{
+    GrowthPath, MemoryGrowth, Target, TouchedState,
+    export::{Error, PinWeight, escape, stack, table::Rows},
+    units,
+};
+
+/// Columns that are left for the numbers of a view.
+const NUMBERS: usize = 44;
+
+impl Page<'_> {
+    /// What is known of a target's growth, if anything.
+    pub(super) fn memory_growth(&mut self, target: &Target) -> Result<(), Error> {
+        let Some(growth) = &target.growth else { return Ok(()) };
+        self.line("")?;
+        self.wrapped("  ", &headline(growth))?;
+        let rss = &growth.rss;
+        self.wrapped("  ", &format!(
+            "resident memory {}: anonymous {}, files {}, shared {}; by call paths {}, by other system calls {}, \
+             from outside {}",
+            signed(rss.change.resident()),
+            signed(rss.change.anon_bytes),
+            signed(rss.change.file_bytes),
+            signed(rss.change.shmem_bytes),
+            signed(rss.by_paths.resident()),
+            signed(rss.by_others.resident()),
+            signed(rss.from_outside.resident()),
+        ))?;
+        let touched = &growth.touched;
+        self.wrapped("  ", &format!(
+            "touched {}: in pinned granules {}, in open ones {}, in drained ones {}, elsewhere {}",
+            units::bytes(touched.bytes),
+            units::bytes(touched.pinned_bytes),
+            units::bytes(touched.open_bytes),
+            units::bytes(touched.drained_bytes),
+            units::bytes(touched.elsewhere_bytes),
+        ))?;
+        self.places(growth)?;
+        let all = self.style.weight;
+        if !matches!(all, PinWeight::Heap | PinWeight::Mappings) {
+            self.faults(growth)?;
+        }
+        if !matches!(all, PinWeight::Faults | PinWeight::Mappings) {
+            self.heap(growth)?;
+        }
+        if !matches!(all, PinWeight::Faults | PinWeight::Heap) {
+            self.mappings(growth)?;
+        }
+        Ok(())
+    }
+
+    fn places(&mut self, growth: &MemoryGrowth) -> Result<(), Error> {
+        let mut rows =
+            Rows::new(&["touched in", "opened at", "granules", "bytes"], 2, self.width());
+        for place in growth.touched.places.iter().take(self.style.top) {
+            let state = match place.state {
+                TouchedState::Open => "open granules",
+                TouchedState::Pinned => "pinned granules",
+                TouchedState::Drained => "drained granules",
+            };
+            let at = &place.opened_at;
+            let name = at.frame.function.as_deref().or(at.place.as_deref()).unwrap_or("unknown");
+            rows.push(vec![
+                state.to_owned(),
+                escape::shown(name, SYMBOL),
+                place.granules.to_string(),
+                units::bytes(place.bytes),
+            ]);
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.line("")?;
+        self.rows(rows, "  ")
+    }
+
+    fn faults(&mut self, growth: &MemoryGrowth) -> Result<(), Error> {
+        let faults = &growth.faults;
+        let major = faults.major.map_or_else(String::new, |major| format!(", {major} major"));
+        self.line("")?;
+        self.wrapped(
+            "  ",
+            &format!(
+                "page faults: {} of the program, {} of the kernel in its name, {} writes{major}{}",
+                faults.user,
+                faults.kernel,
+                faults.writes,
+                faults.bytes_each.map_or_else(String::new, |each| format!(
+                    "; {} each",
+                    units::bytes(whole(each))
+                )),
+            ),
+        )?;
+        self.view(
+            growth,
+            &["faults", "anonymous", "files", "call path"],
+            |path| (path.faults > 0).then(|| path.rss.resident()),
+            |path| {
+                vec![
+                    path.faults.to_string(),
+                    signed(path.rss.anon_bytes),
+                    signed(path.rss.file_bytes),
+                ]
+            },
+        )
+    }
+
+    fn heap(&mut self, growth: &MemoryGrowth) -> Result<(), Error> {
+        self.line(&format!("\n  heap: {}", signed(growth.heap.change_bytes)))?;
+        self.view(
+            growth,
+            &["heap", "call path"],
+            |path| (path.heap_bytes != 0).then_some(path.heap_bytes),
+            |path| vec![signed(path.heap_bytes)],
+        )
+    }
+
+    fn mappings(&mut self, growth: &MemoryGrowth) -> Result<(), Error> {
+        let maps = &growth.mappings;
+        self.line("")?;
+        self.wrapped("  ", &format!(
+            "mappings: {} in {} outstanding ({} anonymous) of {} mapped; {} unmapped, and {} of what was \
+             there before; {} given back by madvise",
+            units::bytes(maps.outstanding_bytes),
+            units::counted(maps.outstanding, "piece", "pieces"),
+            units::bytes(maps.outstanding_anon_bytes),
+            units::bytes(maps.mapped_bytes),
+            units::bytes(maps.unmapped_bytes),
+            units::bytes(maps.unmapped_before_bytes),
+            units::bytes(maps.given_back_bytes),
+        ))?;
+        self.view(
+            growth,
+            &["outstanding", "pieces", "mapped", "call path"],
+            |path| (path.mapped_bytes > 0).then(|| path.outstanding_bytes.cast_signed()),
+            |path| {
+                vec![
+                    units::bytes(path.outstanding_bytes),
+                    path.outstanding.to_string(),
+                    units::bytes(path.mapped_bytes),
+                ]
+            },
+        )
+    }
+
+    /// The paths that have a weight in a view, the heaviest first.
+    fn view(
+        &mut self,
+        growth: &MemoryGrowth,
+        header: &[&str],
+        weight: impl Fn(&GrowthPath) -> Option<i64>,
+        cells: impl Fn(&GrowthPath) -> Vec<String>,
+    ) -> Result<(), Error> {
+        let mut paths: Vec<(i64, &GrowthPath)> =
+            growth.paths.iter().filter_map(|path| Some((weight(path)?, path))).collect();
+        paths.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+        let mut rows = Rows::new(header, 0, self.width()).unwrapped();
+        for (_, path) in paths.into_iter().take(self.style.top) {
+            let mut row = cells(path);
+            row.push(innermost(path, usize::from(self.width()).saturating_sub(NUMBERS)));
+            rows.push(row);
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.rows(rows, "  ")
+    }
+
+    fn width(&self) -> u16 {
+        self.style.width.saturating_sub(2)
+    }
+}
+
+/// The sentence that says where memory went.
+fn headline(growth: &MemoryGrowth) -> String {
+    let touched = &growth.touched;
+    let mut text = format!(
+        "{} anonymous resident memory in this window; {} first touched in granules that are now pinned",
+        signed(growth.rss.change.anon_bytes),
+        units::bytes(touched.pinned_bytes)
+    );
+    let pinned = touched.places.iter().find(|place| place.state == TouchedState::Pinned);
+    if let Some(place) = pinned
+        && touched.pinned_bytes > 0
+    {
+        let at = &place.opened_at;
+        let name =
+            at.frame.function.as_deref().or(at.place.as_deref()).unwrap_or("an unknown place");
+        let share = place.bytes as f64 / touched.pinned_bytes as f64;
+        let _ = write!(
+            text,
+            "; {} of them opened at {}",
+            units::percent(share),
+            escape::shown(name, SYMBOL)
+        );
+    }
+    text
+}
+
+/// Functions of a path that fit a line, the innermost first.
+fn innermost(path: &GrowthPath, width: usize) -> String {
+    const FRAMES: usize = 4;
+    let names: Vec<String> = path
+        .frames
+        .iter()
+        .take(FRAMES)
+        .map(|frame| escape::shown(&stack::outer(frame), SYMBOL / 2))
+        .collect();
+    let more = if path.frames.len() > FRAMES { " ← …" } else { "" };
+    let text = if names.is_empty() { "unknown".to_owned() } else { names.join(" ← ") + more };
+    escape::shown(&text, width)
+}
+
+/// Whole bytes; what a stored report says may be anything.
+#[allow(clippy::cast_sign_loss, reason = "the cast saturates")]
+const fn whole(bytes: f64) -> u64 {
+    bytes as u64
+}
+
+/// Bytes with their sign.
+fn signed(bytes: i64) -> String {
+    let sign = if bytes < 0 { "−" } else { "+" };
+    format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
+}

@@ -1,0 +1,56 @@
+//! `allocs_without_frees`: objects come, but none ever goes.
+
+use drainprof_profile::Role;
+
+use super::{Case, Found, Rule};
+use crate::{Kind, Weight, units};
+
+pub(super) const RULE: Rule = Rule {
+    code: "allocs_without_frees",
+    what: "many allocations and not a single free, although the profile names a free function",
+    check,
+};
+
+/// Allocations before the absence of frees says anything.
+const ENOUGH: u64 = 1_000;
+
+fn check(case: &Case<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    for subject in case.subjects() {
+        let Some(objects) = subject.shown.objects else { continue };
+        let profile = &subject.facts.profile;
+        let names_free = profile.probes.iter().any(|probe| probe.role == Role::Free);
+        let frees = objects.freed + subject.facts.totals.unmatched_frees;
+        // Members of a `bulk` granule are freed by its close; none may have come yet.
+        if profile.kind != Kind::Bulk && names_free && frees == 0 && objects.allocated >= ENOUGH {
+            let message = format!(
+                "{} objects allocated and none freed in {}: is the free function inlined, or does the \
+                 program free through another one?",
+                objects.allocated,
+                units::duration(case.report.window.observed())
+            );
+            found.push(subject.found(RULE.code, Weight::Warning, message));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::told, *};
+    use crate::samples;
+
+    /// Told for many allocations without any free, matched or not; a single free ends it.
+    #[test]
+    fn needs_many_and_none() {
+        let mut snapshot = samples::drain_snapshot();
+        assert!(told(&RULE, &snapshot).is_empty());
+        snapshot.targets[0].allocators[0].totals.freed = 0;
+        assert!(told(&RULE, &snapshot)[0].message.starts_with("20000 objects allocated"));
+        snapshot.targets[0].allocators[0].totals.unmatched_frees = 1;
+        assert!(told(&RULE, &snapshot).is_empty());
+        snapshot.targets[0].allocators[0].totals.unmatched_frees = 0;
+        snapshot.targets[0].allocators[0].totals.allocated = ENOUGH - 1;
+        assert!(told(&RULE, &snapshot).is_empty());
+    }
+}

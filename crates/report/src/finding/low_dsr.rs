@@ -1,0 +1,56 @@
+//! `low_dsr`: the drainability satisfaction rate in words.
+
+use super::{Case, Found, Rule};
+use crate::{Weight, units};
+
+pub(super) const RULE: Rule =
+    Rule { code: "low_dsr", what: "DSR below 0.95, over at least 20 decided closes", check };
+
+/// Decided closes before the rate says anything.
+const ENOUGH: u64 = 20;
+
+fn check(case: &Case<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    for subject in case.subjects() {
+        let Some(dsr) = subject.shown.dsr else { continue };
+        let decided = subject.shown.granules.drainable + subject.shown.granules.pinned;
+        let words = match dsr {
+            dsr if dsr >= 0.95 => continue,
+            dsr if dsr >= 0.8 => "some closes leave a granule behind",
+            dsr if dsr >= 0.5 => "closes often leave a granule behind",
+            _ => "most closes leave a granule behind",
+        };
+        if decided >= ENOUGH {
+            let message = format!(
+                "DSR {} over {decided} decided closes: {words}; long-lived objects are allocated in \
+                 short-lived granules",
+                units::dsr(Some(dsr))
+            );
+            found.push(subject.found(RULE.code, Weight::Warning, message));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::told, *};
+    use crate::samples;
+
+    fn with(drainable: u64, pinned: u64) -> Vec<crate::Finding> {
+        let mut snapshot = samples::drain_snapshot();
+        let totals = &mut snapshot.targets[0].allocators[0].totals;
+        (totals.drainable, totals.pinned) = (drainable, pinned);
+        told(&RULE, &snapshot)
+    }
+
+    /// The bands begin below 0.95, 0.8 and 0.5, and a handful of closes is not judged.
+    #[test]
+    fn bands() {
+        assert!(with(95, 5).is_empty());
+        assert!(with(94, 6)[0].message.contains("some closes"));
+        assert!(with(79, 21)[0].message.contains("often"));
+        assert!(with(49, 51)[0].message.contains("most closes"));
+        assert!(with(0, 19).is_empty());
+    }
+}

@@ -1,0 +1,597 @@
+//! The report's shape: `drainprof.report/1`. `docs/report.schema.json` and `docs/report.md` describe it
+//! field by field, and tests keep the three together.
+//!
+//! Addresses and ids are text (`"0x…"`), because they do not fit a JSON number. What cannot be known is
+//! `null`, never 0.
+
+use std::collections::BTreeMap;
+
+use drainprof_process::memory::Pressure;
+use drainprof_profile::Level;
+use serde::{Deserialize, Serialize};
+
+use super::{Census, Frame, Kind, Memory, MemoryGrowth, Module, Site, Symbols};
+
+/// The schema's name and version.
+pub const SCHEMA: &str = "drainprof.report/1";
+
+/// One report: everything that an exporter needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Who wrote it.
+    pub tool: Tool,
+    /// Where it was measured.
+    pub host: Host,
+    /// False if something that the counts need was lost.
+    pub complete: bool,
+    /// All loss counters by name, the zeros included; null for what a sample cannot know.
+    pub losses: BTreeMap<String, Option<u64>>,
+    /// The time that was observed.
+    pub window: Window,
+    /// Pressure on the machine's memory at the end; null without `--growth`, and where the kernel does not tell it.
+    #[serde(default)]
+    pub pressure: Option<Pressure>,
+    /// What drainprof itself used.
+    #[serde(rename = "self")]
+    pub self_use: SelfUse,
+    /// How far the naming of places has come; null where no names were looked for.
+    pub symbols: Option<Symbols>,
+    /// Findings that concern the report as a whole.
+    pub findings: Vec<Finding>,
+    /// The processes.
+    pub targets: Vec<Target>,
+}
+
+/// The program that wrote the report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    /// `drainprof`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// The kernel's release; empty where the caller did not say.
+    pub kernel: String,
+}
+
+/// The time that was observed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    /// Since the first probe was in place.
+    pub seconds: f64,
+    /// The duty cycle; null where it was observed all the time.
+    #[serde(default)]
+    pub duty: Option<Duty>,
+}
+
+impl Window {
+    /// How long was observed: what rates refer to.
+    #[must_use]
+    pub fn observed(&self) -> f64 {
+        self.duty.map_or(self.seconds, |duty| duty.observed_seconds)
+    }
+}
+
+/// A duty cycle, and what it came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Duty {
+    /// The length of a window that was asked for.
+    pub on_seconds: f64,
+    /// From the begin of one window to that of the next.
+    pub period_seconds: f64,
+    /// Windows that have begun.
+    pub windows: u64,
+    /// Their lengths, added up.
+    pub observed_seconds: f64,
+}
+
+/// drainprof's own use of the machine (the probes' cost falls on the targets and is not in it).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SelfUse {
+    /// User and system time since the attach.
+    pub cpu_seconds: f64,
+    /// The same as a share of one CPU; null where the window is empty.
+    pub cpu_ratio: Option<f64>,
+    /// Resident memory now.
+    pub rss_bytes: u64,
+    /// Most resident memory so far.
+    pub peak_rss_bytes: u64,
+    /// Memory of the kernel-side maps.
+    pub map_bytes: u64,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weight {
+    /// Good to know.
+    Info,
+    /// Something to look at.
+    Warning,
+    /// The numbers cannot be relied on as they stand.
+    Error,
+}
+
+/// Something that the user should know, in one sentence with numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// A short, stable name.
+    pub code: String,
+    /// How much it matters.
+    pub weight: Weight,
+    /// The profile that it is about; null: the process, or the report as a whole.
+    pub profile: Option<String>,
+    /// The allocator instance that it is about.
+    pub instance: Option<String>,
+    /// The sentence.
+    pub message: String,
+}
+
+/// How the observation of a process began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum Began {
+    /// Attached while it ran.
+    Attached,
+    /// Observed since before the first instruction of `main`.
+    FromStart,
+    /// Forked by another target, and followed since its first instruction.
+    Forked {
+        /// The parent's number ([`Target::target`]).
+        from_target: u32,
+    },
+    /// Another target called exec.
+    Exec {
+        /// The number of the image before.
+        from_target: u32,
+    },
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum Ended {
+    /// It exited; code or signal where the status is known.
+    Exit {
+        /// Its exit code.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<i32>,
+        /// The signal that killed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+    },
+    /// It called exec; the new image is another target.
+    Exec,
+}
+
+/// One process incarnation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// Its number in this session; an exec makes a new one under the same pid.
+    pub target: u32,
+    /// Process id in the initial namespace.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_time: u64,
+    /// Its name.
+    pub comm: String,
+    /// Its executable, as it sees it.
+    pub exe: String,
+    /// How the observation began.
+    pub began: Began,
+    /// How it ended; null while it runs.
+    pub ended: Option<Ended>,
+    /// Resident memory; null once it has ended.
+    pub rss_bytes: Option<u64>,
+    /// Its memory over time; null without `--growth`, and where it could not be read.
+    #[serde(default)]
+    pub memory: Option<Memory>,
+    /// Findings about this process and its allocators.
+    pub findings: Vec<Finding>,
+    /// What its probes cost it.
+    pub cost: Cost,
+    /// The probes in place.
+    pub probes: Vec<Probe>,
+    /// Its allocators, one per profile and instance.
+    pub allocators: Vec<Allocator>,
+    /// The files that the frames of its sites lie in. Earlier versions did not tell them.
+    #[serde(default)]
+    pub modules: Vec<Module>,
+    /// How its memory has grown; left out where that was not looked at (`--growth`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<MemoryGrowth>,
+}
+
+/// What a process's probes cost it: hits times the price of a hit at each probe's place.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Entries and returns of all its probes.
+    pub hits: u64,
+    /// CPU time of the process that the kernel took for them; drainprof's own work comes on top.
+    pub cpu_seconds: f64,
+    /// The same as a share of one CPU over the window; null where the window is empty.
+    pub cpu_ratio: Option<f64>,
+    /// Whether the prices were measured on this host; else they are other machines'.
+    pub measured: bool,
+}
+
+/// One probe in place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The profile.
+    pub profile: String,
+    /// What a hit means.
+    pub role: String,
+    /// The symbol, or `offset:0x…`.
+    pub symbol: String,
+    /// The file, as the process sees it.
+    pub object: String,
+    /// Whether it is evaluated at return.
+    pub at_return: bool,
+    /// Entries in traced processes.
+    pub entries: u64,
+    /// Returns in traced processes.
+    pub returns: u64,
+    /// Hits whose `when` did not hold.
+    pub rejected: u64,
+    /// Hits whose expressions could not be computed.
+    pub faults: u64,
+    /// CPU time of the process that the kernel took for its hits.
+    pub cost_seconds: f64,
+}
+
+/// One allocator instance of one process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Allocator {
+    /// The profile.
+    pub profile: String,
+    /// The allocator's kind.
+    #[serde(with = "super::kind_name")]
+    pub kind: Kind,
+    /// The instance; null where the profile names none.
+    pub instance: Option<String>,
+    /// Whether the instance was torn down.
+    pub destroyed: bool,
+    /// How deep it was looked at.
+    pub level: Level,
+    /// Counts of granules.
+    pub granules: Granules,
+    /// drainable / (drainable + pinned); null without a decided close, and for `bulk` and `slab`.
+    pub dsr: Option<f64>,
+    /// The 95 % confidence interval of the DSR; null without sampling, where nothing is estimated.
+    #[serde(default)]
+    pub dsr_interval: Option<[f64; 2]>,
+    /// Sampling: all other counts are then of the granules in the sample. Null without.
+    #[serde(default)]
+    pub sampling: Option<Sampling>,
+    /// Counts of objects; null at level `boundary`.
+    pub objects: Option<Objects>,
+    /// What pinned closes held, added up over all of them.
+    pub pins: Pins,
+    /// What is retained now.
+    pub retention: Retention,
+    /// How long granules live.
+    pub lifetimes: Lifetimes,
+    /// The granules that have been open longest.
+    pub open_granules: Vec<OpenGranule>,
+    /// The retained granules that have been closed longest.
+    pub pinned_granules: Vec<PinnedGranule>,
+    /// Granules that outlive their peers.
+    pub overdue: Overdue,
+    /// How full the open granules are; null for other kinds than `slab`, and at level `boundary`.
+    pub census: Option<Census>,
+    /// The call paths that allocate, those that pin most first; null at other levels than `stacks`.
+    #[serde(default)]
+    pub sites: Option<Vec<Site>>,
+    /// How many sites there are, listed or not; null at other levels than `stacks`.
+    #[serde(default)]
+    pub sites_total: Option<u64>,
+}
+
+/// Granules are sampled: what that leaves out, and what may be concluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// One of so many granules is in the sample.
+    pub one_in: u32,
+    /// Granules that are not, counted when they begin; null for pages, which are in or out by their addresses: nothing is
+    /// remembered of those that are out.
+    pub granules_out: Option<u64>,
+    /// Estimates for all granules: the sample's counts times `one_in`.
+    pub estimated: Estimates,
+}
+
+/// Estimates for all granules, from a sample of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimates {
+    /// Closes.
+    pub granules_closed: u64,
+    /// Pinned closes.
+    pub granules_pinned: u64,
+    /// Granules that are retained now; null at level `boundary`.
+    pub granules_retained: Option<u64>,
+    /// Their bytes; null also where the profile knows none.
+    pub retained_bytes: Option<u64>,
+    /// Allocations; null at level `boundary`, and for pages, where it is not known how many were larger than one.
+    pub objects_allocated: Option<u64>,
+    /// Objects that are live now; null at level `boundary`.
+    pub objects_live: Option<u64>,
+    /// Their bytes; null also where the profile knows no sizes.
+    pub objects_live_bytes: Option<u64>,
+    /// The 95 % confidence interval of `objects_live`, low and high end; null for other granules than pages.
+    #[serde(default)]
+    pub objects_live_interval: Option<[u64; 2]>,
+    /// The same of `objects_live_bytes`.
+    #[serde(default)]
+    pub objects_live_bytes_interval: Option<[u64; 2]>,
+}
+
+/// Counts of granules since the attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granules {
+    /// Opens seen.
+    pub opened: u64,
+    /// Granules first seen by an alloc or a close.
+    pub opened_before: u64,
+    /// Closes seen.
+    pub closed: u64,
+    /// Closes with no live object.
+    pub drainable: u64,
+    /// Closes with at least one.
+    pub pinned: u64,
+    /// Closes that could not be decided.
+    pub unknown: u64,
+    /// Resets.
+    pub resets: u64,
+    /// Granules opened again without a close in between.
+    pub reopened: u64,
+    /// Granules that were open when their instance was destroyed.
+    pub destroyed: u64,
+    /// Granules that were open when a window of a duty cycle ended.
+    #[serde(default)]
+    pub left_open: u64,
+    /// Granules whose close has handed their objects over; they are not in `closed`.
+    #[serde(default)]
+    pub migrated: u64,
+    /// Granules that ended with the granule that they were nested in; they are not in `closed`.
+    #[serde(default)]
+    pub ended_with_parent: u64,
+    /// Granules open now.
+    pub open_now: u64,
+    /// The most that were open at once.
+    pub open_peak: u64,
+}
+
+/// Counts of objects since the attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Objects {
+    /// Allocations.
+    pub allocated: u64,
+    /// Frees, one by one and in bulk, and objects that were replaced without a free.
+    pub freed: u64,
+    /// Live when a window of a duty cycle ended: their frees were not seen.
+    #[serde(default)]
+    pub left: u64,
+    /// Live when the close of their granule handed them over; they stay live until they are freed.
+    #[serde(default)]
+    pub migrated: u64,
+    /// Live now: those that are neither freed nor left.
+    pub live: u64,
+    /// Bytes allocated; null where the profile knows no sizes.
+    pub allocated_bytes: Option<u64>,
+    /// Bytes of those that were left.
+    #[serde(default)]
+    pub left_bytes: Option<u64>,
+    /// Bytes of those that are live.
+    pub live_bytes: Option<u64>,
+}
+
+/// What pinned closes held at their closes, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pins {
+    /// Objects live at these closes.
+    pub objects: u64,
+    /// Bytes of these granules; null where the profile knows none.
+    pub bytes: Option<u64>,
+}
+
+/// Granules that are closed, pinned and not yet drained.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Retention {
+    /// How many; null at level `boundary`.
+    pub granules: Option<u64>,
+    /// Their bytes; null also where the profile knows none.
+    pub bytes: Option<u64>,
+    /// Pinned granules whose last pin was freed.
+    pub late_drained: Option<u64>,
+    /// Granules closed and pinned that had not drained when a window of a duty cycle ended.
+    #[serde(default)]
+    pub left_granules: Option<u64>,
+    /// Their bytes.
+    #[serde(default)]
+    pub left_bytes: Option<u64>,
+    /// Close to late drain.
+    pub pin_delay_seconds: Spread,
+    /// What was held back over time: seconds on the scale of [`Window::seconds`], granules, bytes. Of
+    /// kind `drain` granules that are retained, of the others granules that are open. Null where it is
+    /// not known.
+    #[serde(default)]
+    pub series: Option<Vec<(f64, u64, Option<u64>)>>,
+    /// Growth per second, granules; null where too little was observed.
+    #[serde(default)]
+    pub slope_granules_per_second: Option<f64>,
+    /// Growth per second, bytes; null also where they are not known.
+    #[serde(default)]
+    pub slope_bytes_per_second: Option<f64>,
+    /// The 95 % confidence interval of [`Retention::slope_granules_per_second`].
+    #[serde(default)]
+    pub slope_interval: Option<[f64; 2]>,
+    /// The share of the variance of the granules that the slope explains.
+    #[serde(default)]
+    pub r_squared: Option<f64>,
+    /// What the course looks like; null where it is not known, or something was lost.
+    #[serde(default)]
+    pub verdict: Option<Growth>,
+    /// Why, in a sentence with numbers.
+    #[serde(default)]
+    pub verdict_reason: Option<String>,
+    /// Growth in a day at the present rate; null where none is foreseen, or bytes are not known.
+    #[serde(default)]
+    pub forecast_bytes_per_day: Option<f64>,
+}
+
+/// What the course of retention over time looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Growth {
+    /// It does not grow, or has come to an end of it.
+    Bounded,
+    /// It grows steadily; hardly anything goes again.
+    LinearLeak,
+    /// It grows steadily, and a part comes and goes.
+    Mixed,
+    /// It was held until the end of the run and freed there.
+    FreedAtShutdown,
+    /// Too little was observed.
+    TooEarly,
+    /// Nothing was retained.
+    None,
+}
+
+impl Growth {
+    /// Its name for people.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Bounded => "bounded",
+            Self::LinearLeak => "linear leak",
+            Self::Mixed => "mixed: bounded and linear",
+            Self::FreedAtShutdown => "freed at shutdown",
+            Self::TooEarly => "too early to say",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Three points of a distribution; null where it is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Half of the values are below.
+    pub p50: Option<f64>,
+    /// 99 % of the values are below.
+    pub p99: Option<f64>,
+    /// The largest value, exact.
+    pub max: Option<f64>,
+}
+
+/// Open (or last reset) to close.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lifetimes {
+    /// Closes whose open was seen.
+    pub count: u64,
+    /// Their lifetimes.
+    pub seconds: Spread,
+    /// Mean bytes of a closed granule; null where unknown.
+    pub bytes_per_granule: Option<f64>,
+    /// The same per place of opening, the busiest first.
+    pub places: Vec<Place>,
+    /// The distribution, empty buckets left out; counts are per bucket, not cumulative.
+    pub histogram: Vec<Bucket>,
+}
+
+/// One place at which granules are opened.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Place {
+    /// Return address of the open call; null where unknown.
+    pub place: Option<String>,
+    /// What it is called.
+    #[serde(flatten)]
+    pub frame: Frame,
+    /// Closes of granules opened there.
+    pub closed: u64,
+    /// Half of them lived less, in seconds.
+    pub p50: Option<f64>,
+    /// 99 % of them lived less, in seconds.
+    pub p99: Option<f64>,
+    /// Granules opened there that are open now.
+    pub open_now: u64,
+    /// How many of these are overdue.
+    pub overdue: u64,
+}
+
+/// One bucket of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// The bucket's largest value.
+    pub le_seconds: f64,
+    /// Values in this bucket alone.
+    pub count: u64,
+}
+
+/// A granule that is open.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpenGranule {
+    /// Its id as the target has it.
+    pub id: String,
+    /// How often the id was used before, modulo 2²⁴.
+    pub generation: u32,
+    /// Since its open or last reset; null where that was before the attach.
+    pub age_seconds: Option<f64>,
+    /// Objects live in it; null at level `boundary`, and where its open was not seen.
+    pub live: Option<u64>,
+    /// Their bytes; null where the profile knows no sizes.
+    pub live_bytes: Option<u64>,
+    /// Bytes that it retains; null where unknown.
+    pub bytes: Option<u64>,
+    /// Its label; null where the profile names none.
+    pub label: Option<String>,
+    /// Its parent's id.
+    pub parent: Option<String>,
+    /// Return address of the call that opened it; null where unknown.
+    pub place: Option<String>,
+    /// What that place is called; null where it has no name.
+    pub opened_by: Option<Frame>,
+    /// Whether it outlives its peers.
+    pub overdue: bool,
+}
+
+/// A granule that is closed and retained by its pins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PinnedGranule {
+    /// Its id as the target has it.
+    pub id: String,
+    /// How often the id was used before, modulo 2²⁴.
+    pub generation: u32,
+    /// Since its close.
+    pub closed_for_seconds: Option<f64>,
+    /// Pins left.
+    pub live: u64,
+    /// Their bytes; null where the profile knows no sizes.
+    pub live_bytes: Option<u64>,
+    /// Bytes that it retains; null where unknown.
+    pub bytes: Option<u64>,
+    /// Its label; null where the profile names none.
+    pub label: Option<String>,
+    /// Its parent's id.
+    pub parent: Option<String>,
+    /// Return address of the call that opened it; null where unknown.
+    pub place: Option<String>,
+    /// What that place is called; null where it has no name.
+    pub opened_by: Option<Frame>,
+}
+
+/// Granules that are open much longer than others opened at the same place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overdue {
+    /// How many.
+    pub granules: u64,
+    /// Their bytes; null where unknown.
+    pub bytes: Option<u64>,
+    /// The rule, in words.
+    pub rule: String,
+}
