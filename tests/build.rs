@@ -120,9 +120,11 @@ const BUMPALO: &[(&str, &[&str])] = &[
 
 /// The crate `bumpalo` and the target that uses it, each way by itself: cargo would compile them one way.
 fn bumpalo(sources: &Path, out: &Path) -> Result<()> {
+    // Cargo has fetched only what this build needs. For the rest of the platform's packages this one may use the
+    // network: a machine that has never built anything passes, too.
     let metadata = cargo_metadata::MetadataCommand::new()
         .manifest_path(sources.join("Cargo.toml"))
-        .other_options(["--offline", "--filter-platform", &env::var("TARGET")?].map(str::to_owned))
+        .other_options(["--locked", "--filter-platform", &env::var("TARGET")?].map(str::to_owned))
         .exec()
         .context("cannot tell where cargo has the source of bumpalo")?;
     let package = metadata.packages.iter().find(|package| package.name == "bumpalo");
