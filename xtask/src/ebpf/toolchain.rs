@@ -158,27 +158,24 @@ fn flags(toolchain: Toolchain, root: &Path) -> Vec<String> {
     ]
     .map(String::from)
     .into();
-    let mut remap = |from: &Path, to: &str| {
-        flags.push(format!("--remap-path-prefix={}={to}", from.display()));
-    };
-    // The last one that fits wins, so the widest comes first.
-    if let Some(home) = std::env::var_os("HOME").filter(|home| home.len() > 1) {
-        remap(Path::new(&home), "/home");
-    }
+    let home = std::env::var_os("HOME").filter(|home| home.len() > 1);
+    let mut remaps = vec![(root.to_path_buf(), "/drainprof")];
+    remaps.extend(home.map(|home| (PathBuf::from(home), "/home")));
     if let Some(home) = work::cargo_home() {
-        remap(&home, "/cargo");
         // Below here the registry's name comes first, which differs where a mirror is used.
-        for registry in std::fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten()
-        {
-            remap(&registry.path(), "/crates");
-        }
+        let registries = std::fs::read_dir(home.join("registry/src")).into_iter().flatten();
+        remaps.extend(registries.flatten().map(|registry| (registry.path(), "/crates")));
+        remaps.push((home, "/cargo"));
     }
     if toolchain == Toolchain::Nightly
         && let Some(sources) = nightly_sources()
     {
-        remap(&sources, "/rust-src");
+        remaps.push((sources, "/rust-src"));
     }
-    remap(root, "/drainprof");
+    // The last one that fits wins, so what lies inside of another comes after it.
+    remaps.sort_by_key(|(from, _)| from.as_os_str().len());
+    let remap = |(from, to): (PathBuf, _)| format!("--remap-path-prefix={}={to}", from.display());
+    flags.extend(remaps.into_iter().map(remap));
     flags
 }
 
