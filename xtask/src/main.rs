@@ -7,6 +7,7 @@ mod artifacts;
 mod bench;
 mod busy;
 mod ci;
+mod crates;
 mod demo;
 mod ebpf;
 mod packages;
@@ -34,6 +35,8 @@ enum Task {
     Vm(vm::Args),
     /// Run every check, then every test.
     Ci(ci::Args),
+    /// Draw the workspace's crates in ARCHITECTURE.md.
+    Crates(crates::Args),
     /// Show a structural leak and its fix on a small server.
     Demo(demo::Args),
     /// Measure what drainprof costs, beside its peers.
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Task::Test(args) => Ok(test::run(&args)),
         Task::Vm(args) => vm::run(&args),
         Task::Ci(args) => ci::run(&args),
+        Task::Crates(args) => crates::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Bench(args) => bench::run(&args).map(|()| ExitCode::SUCCESS),
     };

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::tally::Tally;
-use crate::{ebpf, setup, test, work};
+use crate::{crates, ebpf, setup, test, work};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -32,9 +32,10 @@ pub(crate) struct Args {
 type Check = (&'static str, fn(&Path) -> Result<()>);
 
 /// All checks, the quick ones first.
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 11] = [
     ("format", format),
-    ("file sizes, lints, module direction", rules::check),
+    ("file sizes, lints", rules::check),
+    ("crates: layers, dependencies, picture", crates::check),
     ("licences", dependencies::licences),
     ("unused dependencies", dependencies::unused),
     ("eBPF digest and table", ebpf::check),
