@@ -13,13 +13,20 @@ use cargo_metadata::{Message, Metadata, MetadataCommand};
 use crate::work;
 
 /// The package with the privileged tests.
-pub(crate) const TESTS_PACKAGE: &str = "drainprof-tests";
+const TESTS_PACKAGE: &str = "drainprof-tests";
 
 /// The package with the benchmarks.
-pub(crate) const BENCH_PACKAGE: &str = "drainprof-bench";
+const BENCH_PACKAGE: &str = "drainprof-bench";
+
+/// The binary of the product.
+const DRAINPROF: &str = "drainprof";
+
+/// Everything but the kernel side, which has another target. Each step of CI and of the tests selects the same packages:
+/// with fewer of them, dependencies have fewer features, and cargo builds them a second time.
+pub(crate) const HOST: [&str; 4] = ["--workspace", "--exclude", "drainprof-ebpf", "--locked"];
 
 /// One executable of tests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TestBinary {
     /// The cargo target's name.
     pub(crate) name: String,
@@ -27,6 +34,8 @@ pub(crate) struct TestBinary {
     pub(crate) path: PathBuf,
     /// The package's directory, in which cargo would run it.
     pub(crate) directory: PathBuf,
+    /// Whether it needs root: an integration test of the packages that attach to processes.
+    pub(crate) privileged: bool,
 }
 
 /// What cargo knows of the workspace.
@@ -47,61 +56,96 @@ pub(crate) fn target_dir(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
-/// What building the tests of some packages made.
+/// What tests run.
 #[derive(Debug, Default)]
 pub(crate) struct Tests {
     /// The test binaries.
     pub(crate) binaries: Vec<TestBinary>,
     /// Programs of the package with the privileged tests, which these may run.
     pub(crate) programs: Vec<PathBuf>,
-    /// `targets/` in the packages' build directories: C programs, profiles.
-    pub(crate) targets: Option<PathBuf>,
+    /// `targets/` in that package's build directory: C programs, profiles.
+    pub(crate) targets: PathBuf,
+    /// drainprof without symbols, as users get it.
+    pub(crate) drainprof: PathBuf,
 }
 
-/// Builds test binaries; `args` say of which packages.
-pub(crate) fn tests(root: &Path, args: &[&str]) -> Result<Tests> {
+/// Builds drainprof and all test binaries, or only the privileged one called `only`, in one profile.
+pub(crate) fn tests(root: &Path, only: Option<&str>) -> Result<Tests> {
     let mut command = work::cargo(root);
-    command.args(["test", "--no-run", "--locked"]).args(args);
-    let mut tests = Tests::default();
+    command.arg("build").args(HOST).args(["--bin", DRAINPROF]);
+    match only {
+        Some(name) => command.args(["--test", name]),
+        None => command.arg("--tests"),
+    };
+    let (mut tests, mut drainprof) = (Tests::default(), None);
     for message in build("build the tests", &mut command)? {
         match message {
             Message::CompilerArtifact(artifact) => {
                 let Some(path) = artifact.executable else { continue };
+                let package = &artifact.package_id.repr;
                 if artifact.profile.test {
                     let directory =
                         artifact.manifest_path.parent().context("a manifest lies nowhere")?;
+                    let attaches =
+                        [TESTS_PACKAGE, BENCH_PACKAGE].iter().any(|p| package.contains(p));
                     tests.binaries.push(TestBinary {
+                        privileged: attaches && artifact.target.is_test(),
                         name: artifact.target.name,
                         path: path.into(),
                         directory: directory.into(),
                     });
-                } else if artifact.package_id.repr.contains(TESTS_PACKAGE) {
+                } else if package.contains(TESTS_PACKAGE) {
                     tests.programs.push(path.into());
+                } else if artifact.target.name == DRAINPROF {
+                    drainprof = Some(path);
                 }
             }
-            Message::BuildScriptExecuted(script) => {
-                let targets = script.out_dir.join("targets");
-                // Only the workspace's own build scripts: a path, not a registry, is in the id.
-                if script.package_id.repr.contains(TESTS_PACKAGE) && targets.is_dir() {
-                    tests.targets = Some(targets.into());
-                }
+            // Only the workspace's own build script: a path, not a registry, is in the id.
+            Message::BuildScriptExecuted(script)
+                if script.package_id.repr.contains(TESTS_PACKAGE) =>
+            {
+                tests.targets = script.out_dir.join("targets").into();
             }
             _ => {}
         }
     }
+    let drainprof = drainprof.context("cargo named no drainprof")?;
+    let directory = target_dir(root).join("tests");
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("create {}", directory.display()))?;
+    tests.drainprof = directory.join(DRAINPROF);
+    strip("--strip-all", drainprof.as_std_path(), &tests.drainprof)?;
     // Cargo names them as they become ready; a run that is compared with another wants one order.
     tests.binaries.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(tests)
 }
 
-/// Builds drainprof's release binary.
-pub(crate) fn drainprof(root: &Path) -> Result<PathBuf> {
-    binary(root, "drainprof-daemon", "drainprof", &["--release"])
+/// The privileged test binaries, by their names: what cargo would build.
+pub(crate) fn privileged(root: &Path) -> Result<Vec<String>> {
+    let metadata = metadata(root)?;
+    let packages = metadata.workspace_packages().into_iter();
+    let attaching = packages.filter(|p| [TESTS_PACKAGE, BENCH_PACKAGE].contains(&p.name.as_str()));
+    let targets = attaching.flat_map(|package| &package.targets);
+    Ok(targets.filter(|target| target.is_test()).map(|target| target.name.clone()).collect())
 }
 
-/// Builds drainprof without optimisation, which is quicker after a change.
+/// Copies a program without what `what` says.
+pub(crate) fn strip(what: &str, from: &Path, to: &Path) -> Result<()> {
+    let mut strip = Command::new("strip");
+    strip.arg(what).arg("-o").arg(to).arg(from);
+    work::run("strip a copy", "`cargo xtask setup` installs binutils", &mut strip)
+}
+
+/// Builds drainprof's release binary.
+pub(crate) fn drainprof(root: &Path) -> Result<PathBuf> {
+    binary(root, "drainprof-daemon", DRAINPROF, &["--release"])
+}
+
+/// Builds drainprof as the tests do, which is quicker.
 pub(crate) fn drainprof_dev(root: &Path) -> Result<PathBuf> {
-    binary(root, "drainprof-daemon", "drainprof", &[])
+    let mut command = work::cargo(root);
+    command.arg("build").args(HOST).args(["--bin", DRAINPROF]);
+    executable(DRAINPROF, &mut command)
 }
 
 /// Builds the release binary of the benchmarks.
@@ -113,20 +157,20 @@ pub(crate) fn bench(root: &Path) -> Result<PathBuf> {
 fn binary(root: &Path, package: &str, name: &str, profile: &[&str]) -> Result<PathBuf> {
     let mut command = work::cargo(root);
     command.args(["build", "--locked", "-p", package, "--bin", name]).args(profile);
-    build(&format!("build {name}"), &mut command)?
-        .into_iter()
-        .find_map(|message| match message {
-            Message::CompilerArtifact(artifact)
-                if artifact.target.is_bin() && artifact.target.name == name =>
-            {
-                artifact.executable
-            }
-            _ => None,
-        })
+    executable(name, &mut command)
+}
+
+/// Runs a build of one binary; its executable.
+fn executable(name: &str, command: &mut Command) -> Result<PathBuf> {
+    let messages = build(&format!("build {name}"), command)?;
+    let mut artifacts = messages.into_iter().filter_map(|message| match message {
+        Message::CompilerArtifact(artifact) if artifact.target.name == name => artifact.executable,
+        _ => None,
+    });
+    artifacts
+        .next()
         .map(Into::into)
-        .with_context(|| {
-            format!("build {name}: cargo named no executable; does {package} still have it?")
-        })
+        .with_context(|| format!("build {name}: cargo named no executable"))
 }
 
 /// Runs a cargo build and collects its messages; its diagnostics go to stderr as usual.

@@ -1,11 +1,12 @@
 //! Reads what test binaries print and sums it up.
 //!
-//! A pure reader of libtest's plain output: it is given lines and an exit status and returns counts, and what the
-//! tests said that failed. A test that prints `SKIP: reason` and passes is a skipped one; a binary that ends without
+//! A reader of libtest's plain output: it is given lines as they come and an exit status, and returns counts, what
+//! failed tests printed, and how long tests took. A test that prints `SKIP: reason` and passes is a skipped one; a binary that ends without
 //! its result line, or with a bad status and no failed test, is a failure of its own. Called by `test` and `vm`.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::time::{Duration, Instant};
 
 /// How many tests passed, failed, and were skipped, and which failed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub(crate) struct Tally {
     pub(crate) failed: usize,
     pub(crate) skipped: usize,
     pub(crate) failures: Vec<Failure>,
+    /// How long each test took, or a whole binary whose tests run at once.
+    pub(crate) times: Vec<(String, Duration)>,
 }
 
 /// Something that failed.
@@ -44,6 +47,15 @@ impl Tally {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
+        self.times.extend(other.times);
+    }
+
+    /// The tests that took longest, the slowest first.
+    pub(crate) fn slowest(&self, number: usize) -> Vec<(String, Duration)> {
+        let mut times = self.times.clone();
+        times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+        times.truncate(number);
+        times
     }
 }
 
@@ -70,8 +82,6 @@ pub(crate) enum Style {
     /// `--show-output`: several tests at once; what each one printed comes after all results, and each `SKIP:` line
     /// is one test.
     Parallel,
-    /// rustdoc: like parallel, and one run may print several results, or none where there is no example.
-    Doc,
 }
 
 /// Reads one test binary's output, line by line.
@@ -88,6 +98,9 @@ pub(crate) struct Reader {
     said: HashMap<String, VecDeque<String>>,
     /// Names of tests.
     failures: Vec<String>,
+    /// When the last line came.
+    last: Instant,
+    times: HashMap<String, Duration>,
 }
 
 /// The numbers of one `test result:` line.
@@ -110,6 +123,8 @@ impl Reader {
             current: String::new(),
             said: HashMap::new(),
             failures: Vec::new(),
+            last: Instant::now(),
+            times: HashMap::new(),
         }
     }
 
@@ -120,10 +135,7 @@ impl Reader {
             self.settle_skip();
             self.listing = false;
             // A test may itself print such a line, so of one binary only the last one counts.
-            self.result = Some(match (self.style, self.result) {
-                (Style::Doc, Some(before)) => before.plus(counts),
-                _ => counts,
-            });
+            self.result = Some(counts);
             return;
         }
         if line.trim_end() == "failures:" {
@@ -148,6 +160,7 @@ impl Reader {
             name.clone_into(&mut self.current);
         }
         self.keep(line);
+        self.clock();
         if text.trim_start().starts_with("SKIP:") {
             self.skip_pending = true;
             if self.style != Style::Sequential {
@@ -157,6 +170,14 @@ impl Reader {
         if self.style == Style::Sequential && line.trim_end().ends_with("FAILED") {
             self.skip_pending = false;
         }
+    }
+
+    /// Counts the time since the last line to the test whose line this is.
+    fn clock(&mut self) {
+        let now = Instant::now();
+        let of = if self.style == Style::Sequential { &self.current } else { "" };
+        *self.times.entry(of.to_owned()).or_default() += now.duration_since(self.last);
+        self.last = now;
     }
 
     /// Keeps a line of the test at hand, and forgets that one's oldest.
@@ -172,9 +193,6 @@ impl Reader {
     pub(crate) fn finish(mut self, ended_well: bool) -> Tally {
         self.settle_skip();
         let Some(counts) = self.result else {
-            if ended_well && self.style == Style::Doc {
-                return Tally::default();
-            }
             let what = format!("{}: ended without a result (crash or timeout)", self.name);
             return Tally::failed(what, take(&mut self.said, &self.current));
         };
@@ -189,6 +207,11 @@ impl Reader {
             failed: counts.failed,
             skipped: counts.ignored + skips,
             failures,
+            times: self
+                .times
+                .into_iter()
+                .map(|(test, time)| (label(&self.name, &test), time))
+                .collect(),
         };
         if !ended_well && tally.failed == 0 {
             let what = format!("{}: failed after its tests had passed", self.name);
@@ -200,6 +223,11 @@ impl Reader {
     fn settle_skip(&mut self) {
         self.skips += usize::from(std::mem::take(&mut self.skip_pending));
     }
+}
+
+/// A test after its binary's name.
+fn label(binary: &str, test: &str) -> String {
+    if test.is_empty() { binary.to_owned() } else { format!("{binary}: {test}") }
 }
 
 fn take(said: &mut HashMap<String, VecDeque<String>>, test: &str) -> Vec<String> {
@@ -224,18 +252,12 @@ impl Counts {
         }
         Some(counts)
     }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            passed: self.passed + other.passed,
-            failed: self.failed + other.failed,
-            ignored: self.ignored + other.ignored,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::{KEPT, Reader, Style, Tally};
 
     fn read(style: Style, ended_well: bool, text: &str) -> Tally {
@@ -337,12 +359,19 @@ mod tests {
         assert_eq!(tally.passed, 2);
     }
 
-    /// rustdoc prints one result per way of building its examples; they are summed.
+    /// The time between two lines is that of the test whose line ends it.
     #[test]
-    fn doc_results_are_summed() {
-        let text = "test result: ok. 2 passed; 0 failed; 0 ignored\n\ntest result: ok. 1 passed; 0 failed; 1 ignored";
-        let tally = read(Style::Doc, true, text);
-        assert_eq!((tally.passed, tally.skipped), (3, 1));
-        assert_eq!(read(Style::Doc, true, ""), Tally::default());
+    fn times_are_those_of_tests() {
+        let mut reader = Reader::new("bin", Style::Sequential);
+        for line in ["test a ... ok", "test b ... noise"] {
+            reader.line(line);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        for line in ["ok", "test result: ok. 2 passed; 0 failed; 0 ignored"] {
+            reader.line(line);
+        }
+        let slowest = reader.finish(true).slowest(1);
+        assert_eq!(slowest[0].0, "bin: b");
+        assert!(slowest[0].1 >= Duration::from_millis(20));
     }
 }

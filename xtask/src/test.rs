@@ -1,23 +1,30 @@
 //! `cargo xtask test`: every test, and one line at the end that says how many passed, failed, were skipped.
 //!
-//! Unit tests run as the user who asks; the privileged tests of `drainprof-tests` are built by that user and
-//! run as root; the kernel matrix runs under qemu. Binaries named `real_*`, which need programs of further
+//! One build has everything: unit tests, the privileged tests of `drainprof-tests`, and the drainprof that these run.
+//! Unit tests run as the user who asks, privileged tests as root, several binaries at once except those that
+//! `tests/alone.txt` names; the kernel matrix runs under qemu. Binaries named `real_*`, which need programs of further
 //! packages, run only where they are asked for. What a test prints is shown if it fails. The sum is stdout's last
 //! line.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
-use crate::artifacts::{self, BENCH_PACKAGE, TESTS_PACKAGE, TestBinary};
+use crate::artifacts::{self, TestBinary, Tests};
 use crate::busy::Stretch;
 use crate::tally::{Reader, Style, Tally};
 use crate::{ebpf, setup, vm, work};
+
+/// So many privileged test binaries run at once: they wait half of the time.
+const LANES: usize = 3;
+
+/// Names the privileged test binaries that have the machine to themselves, one per line with its reason.
+const ALONE: &str = "tests/alone.txt";
 
 /// No single test binary may take longer; `timeout` ends it, and it counts as failed.
 const BINARY_SECONDS: u32 = 900;
@@ -52,7 +59,11 @@ pub(crate) struct Args {
     /// Show what tests print as they print it, of those that pass as well.
     #[arg(long, short)]
     verbose: bool,
-    /// Only tests whose name contains this; also leaves out the kernel matrix.
+    /// Also list the tests that took longest, so many of them.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    slowest: usize,
+    /// Only this privileged test binary (`sweep`), one test of it (`sweep::quarter`), or, of all tests, those whose name
+    /// contains this; leaves out the kernel matrix.
     filter: Option<String>,
 }
 
@@ -70,7 +81,7 @@ impl Args {
 
 /// Runs the tests and prints the sum.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    conclude(&sum(args))
+    conclude(&sum(args), args.slowest)
 }
 
 /// Runs the tests; what keeps them from running is a failure like any other.
@@ -82,7 +93,10 @@ pub(crate) fn sum(args: &Args) -> Tally {
 }
 
 /// Names the failures on stderr, prints the sum on stdout, and chooses the exit code.
-pub(crate) fn conclude(tally: &Tally) -> ExitCode {
+pub(crate) fn conclude(tally: &Tally, slowest: usize) -> ExitCode {
+    for (test, time) in tally.slowest(slowest) {
+        eprintln!("{:7.1} s  {test}", time.as_secs_f64());
+    }
     for failure in &tally.failures {
         eprintln!("{failure}");
     }
@@ -100,93 +114,119 @@ fn all(args: &Args) -> Result<Tally> {
     if args.fresh_ebpf {
         ebpf::build(&root)?;
     }
-    let mut tally = if args.real_only { Tally::default() } else { unit(&root, args)? };
+    let chosen = Choice::of(&root, args.filter.as_deref())?;
+    work::step("test: build drainprof, the test targets and all tests");
+    let tests = artifacts::tests(&root, chosen.binary.as_deref())?;
+    let mut tally = if args.real_only { Tally::default() } else { unit(&tests, args, &chosen)? };
     if args.unprivileged {
         return Ok(tally);
     }
-    let privileged = Privileged::build(&root)?;
-    tally.add(privileged.run(args)?);
+    tally.add(privileged(&root, &tests, args, &chosen)?);
     if !args.no_vm && !args.real_only && args.filter.is_none() {
         // One broken kernel must not hide the other results.
-        tally.add(
-            vm::matrix(&root, &vm::Args::of_tests(args.verbose), &privileged).unwrap_or_else(
-                |error| {
-                    eprintln!("xtask vm: {error:#}");
-                    Tally::failure(format!("kernel matrix: {error}"))
-                },
-            ),
-        );
+        let matrix = vm::matrix(&root, &vm::Args::of_tests(args.verbose), &tests);
+        tally.add(matrix.unwrap_or_else(|error| {
+            eprintln!("xtask vm: {error:#}");
+            Tally::failure(format!("kernel matrix: {error}"))
+        }));
     }
     Ok(tally)
 }
 
-/// Unit tests and examples in the documentation, of the default members.
-fn unit(root: &Path, args: &Args) -> Result<Tally> {
+/// What a filter chooses.
+#[derive(Debug, Default, PartialEq)]
+struct Choice {
+    /// The only binary to build and run.
+    binary: Option<String>,
+    /// What libtest is given.
+    name: Option<String>,
+}
+
+impl Choice {
+    fn of(root: &Path, filter: Option<&str>) -> Result<Self> {
+        let Some(filter) = filter else { return Ok(Self::default()) };
+        Ok(Self::among(&artifacts::privileged(root)?, filter))
+    }
+
+    fn among(binaries: &[String], filter: &str) -> Self {
+        let (binary, name) = filter.split_once("::").unwrap_or((filter, ""));
+        if !binaries.iter().any(|known| known == binary) {
+            return Self { binary: None, name: Some(filter.to_owned()) };
+        }
+        let name = (!name.is_empty()).then(|| name.to_owned());
+        Self { binary: Some(binary.to_owned()), name }
+    }
+}
+
+/// Runs the unit tests, a binary after the other: each has as many threads as there are processors.
+fn unit(tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
     work::step("test: unit tests");
     let mut tally = Tally::default();
-    for binary in artifacts::tests(root, &[])?.binaries {
+    for binary in tests.binaries.iter().filter(|binary| !binary.privileged) {
         let mut command = Command::new("timeout");
         command.args(["-k", "10", &BINARY_SECONDS.to_string()]).arg(&binary.path);
-        command.arg("--show-output").args(&args.filter).current_dir(&binary.directory);
+        command.arg("--show-output").args(&chosen.name).current_dir(&binary.directory);
         command.env("CARGO_MANIFEST_DIR", &binary.directory);
         command.env_remove("LD_LIBRARY_PATH");
         tally.add(follow(&binary.name, Style::Parallel, args.verbose, &mut command)?);
     }
-    if args.filter.is_none() {
-        work::step("test: examples in the documentation");
-        let mut command = work::cargo(root);
-        command.args(["test", "--quiet", "--locked", "--doc", "-p", "drainprof-common"]);
-        command.args(["-p", "drainprof-daemon"]);
-        tally.add(follow("doc", Style::Doc, args.verbose, &mut command)?);
+    Ok(tally)
+}
+
+/// Runs the privileged tests: first several binaries at once, then those that have the machine to themselves. Within a
+/// binary one test runs at a time.
+fn privileged(root: &Path, tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
+    let alone = alone(root)?;
+    let (alone, shared): (Vec<_>, Vec<_>) = tests
+        .binaries
+        .iter()
+        .filter(|binary| binary.privileged && (chosen.binary.is_some() || args.wants(&binary.name)))
+        .partition(|binary| alone.contains(&binary.name));
+    let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
+    // What is shown as it comes must not be mixed.
+    let lanes = if args.verbose { 1 } else { LANES };
+    let mut tally = Tally::default();
+    for (binaries, lanes) in [(shared, lanes), (alone, 1)] {
+        work::step(format!(
+            "test: {} privileged test binaries, {lanes} at once{why}",
+            binaries.len()
+        ));
+        let run = |binary: &&TestBinary| as_root(binary, tests, args, chosen);
+        for (ran, binary) in work::at_once(&binaries, lanes, run).into_iter().zip(&binaries) {
+            let ran = ran.with_context(|| format!("what follows {} has panicked", binary.name))?;
+            tally.add(ran?);
+        }
     }
     Ok(tally)
 }
 
-/// What the privileged tests run.
-pub(crate) struct Privileged {
-    pub(crate) tests: artifacts::Tests,
-    pub(crate) drainprof: PathBuf,
-}
-
-impl Privileged {
-    /// Builds them all, without privilege.
-    pub(crate) fn build(root: &Path) -> Result<Self> {
-        work::step("test: build drainprof (release), the test targets and the privileged tests");
-        Ok(Self {
-            drainprof: artifacts::drainprof(root)?,
-            tests: artifacts::tests(root, &["-p", TESTS_PACKAGE, "-p", BENCH_PACKAGE])?,
-        })
-    }
-
-    /// Runs them as root, one test at a time: they measure the machine, and probes are dear to detach.
-    fn run(&self, args: &Args) -> Result<Tally> {
-        let mut tally = Tally::default();
-        for binary in chosen(&self.tests.binaries, args) {
-            let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
-            work::step(format!("test: privileged: {}{why}", binary.name));
-            let env = [
-                ("DRAINPROF_BIN", self.drainprof.as_os_str()),
-                ("CARGO_MANIFEST_DIR", binary.directory.as_os_str()),
-                // Of panics only: an error's own words say enough, and its trace hides them.
-                ("RUST_BACKTRACE", OsStr::new("1")),
-                ("RUST_LIB_BACKTRACE", OsStr::new("0")),
-            ];
-            let mut command = work::as_root("timeout", &env);
-            command.args(["-k", "10", &BINARY_SECONDS.to_string()]).arg(&binary.path);
-            command.args(["--test-threads=1", "--nocapture"]).args(&args.filter);
-            command.current_dir(&binary.directory);
-            tally.add(follow(&binary.name, Style::Sequential, args.verbose, &mut command)?);
-        }
-        Ok(tally)
+/// The binaries that have the machine to themselves.
+fn alone(root: &Path) -> Result<Vec<String>> {
+    let text =
+        std::fs::read_to_string(root.join(ALONE)).with_context(|| format!("read {ALONE}"))?;
+    let names = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
+    let names: Vec<_> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let known = artifacts::privileged(root)?;
+    match names.iter().find(|name| !known.contains(name)) {
+        Some(name) => bail!("{ALONE} names {name}, which is no privileged test binary"),
+        None => Ok(names),
     }
 }
 
-/// Those of the test binaries that are to run.
-fn chosen<'a>(
-    binaries: &'a [TestBinary],
-    args: &'a Args,
-) -> impl Iterator<Item = &'a TestBinary> + 'a {
-    binaries.iter().filter(|binary| args.wants(&binary.name))
+/// Runs one privileged test binary.
+fn as_root(binary: &TestBinary, tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
+    let env = [
+        ("DRAINPROF_BIN", tests.drainprof.as_os_str()),
+        ("CARGO_MANIFEST_DIR", binary.directory.as_os_str()),
+        // Of panics only: an error's own words say enough, and its trace hides them.
+        ("RUST_BACKTRACE", OsStr::new("1")),
+        ("RUST_LIB_BACKTRACE", OsStr::new("0")),
+    ];
+    let mut command = work::as_root("timeout", &env);
+    command.args(["-k", "10", &BINARY_SECONDS.to_string()]).arg(&binary.path);
+    command.args(["--test-threads=1", "--nocapture"]).args(&chosen.name);
+    command.current_dir(&binary.directory);
+    follow(&binary.name, Style::Sequential, args.verbose, &mut command)
 }
 
 /// Says what came of one binary: its numbers, and before them all that its failed tests printed.
@@ -250,27 +290,30 @@ fn follow(name: &str, style: Style, verbose: bool, command: &mut Command) -> Res
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, chosen};
-    use crate::artifacts::TestBinary;
-
-    fn names(args: &Args) -> Vec<String> {
-        let made = |name: &str| TestBinary {
-            name: name.to_owned(),
-            path: "/x".into(),
-            directory: "/".into(),
-        };
-        let binaries = ["nginx", "real_php", "stacks_real"].map(made);
-        chosen(&binaries, args).map(|binary| binary.name.clone()).collect()
-    }
+    use super::{Args, Choice};
 
     /// Tests on further real programs run where they are asked for and nowhere else, told by how the name begins.
     #[test]
     fn real_programs_are_asked_for() {
-        assert_eq!(names(&Args::default()), ["nginx", "stacks_real"]);
-        assert_eq!(names(&Args::fresh(true, false)), ["nginx", "stacks_real"]);
-        let real = Args { real: true, ..Args::default() };
-        assert_eq!(names(&real), ["nginx", "real_php", "stacks_real"]);
-        let only = Args { real_only: true, ..Args::default() };
-        assert_eq!(names(&only), ["real_php"]);
+        let wanted =
+            |args: &Args| ["nginx", "real_php", "stacks_real"].map(|name| args.wants(name));
+        assert_eq!(wanted(&Args::default()), [true, false, true]);
+        assert_eq!(wanted(&Args::fresh(true, false)), [true, false, true]);
+        assert_eq!(wanted(&Args { real: true, ..Args::default() }), [true; 3]);
+        assert_eq!(wanted(&Args { real_only: true, ..Args::default() }), [false, true, false]);
+    }
+
+    /// A filter names a privileged binary, or a test of it, or any part of any test's name.
+    #[test]
+    fn filters() {
+        let choice = |filter| Choice::among(&["sweep".to_owned(), "top".to_owned()], filter);
+        let of = |binary: Option<&str>, name: Option<&str>| Choice {
+            binary: binary.map(str::to_owned),
+            name: name.map(str::to_owned),
+        };
+        assert_eq!(choice("sweep"), of(Some("sweep"), None));
+        assert_eq!(choice("sweep::quarter"), of(Some("sweep"), Some("quarter")));
+        assert_eq!(choice("swee"), of(None, Some("swee")));
+        assert_eq!(choice("report::quarter"), of(None, Some("report::quarter")));
     }
 }

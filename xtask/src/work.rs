@@ -5,8 +5,11 @@
 
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 
@@ -157,4 +160,61 @@ pub(crate) fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Does `job` for each item, for `lanes` of them at the same time; what came of each, or nothing where it panicked.
+pub(crate) fn at_once<T: Sync, R: Send>(
+    items: &[T],
+    lanes: usize,
+    job: impl Fn(&T) -> R + Sync,
+) -> Vec<Option<R>> {
+    let queue = Mutex::new(items.iter().enumerate());
+    let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let lane = || {
+        let done = std::iter::from_fn(take)
+            .map(|(at, item)| (at, catch_unwind(AssertUnwindSafe(|| job(item))).ok()));
+        done.collect::<Vec<_>>()
+    };
+    let mut done: Vec<_> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes.max(1)).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().filter_map(|lane| lane.join().ok()).flatten().collect()
+    });
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
+    use super::at_once;
+
+    /// Two lanes run at the same time: each item waits for a word that the other says. The results keep their order, and
+    /// an item that panics takes no other with it.
+    #[test]
+    fn lanes_at_the_same_time() {
+        type Line = Mutex<(Sender<()>, Receiver<()>)>;
+        let ((to_second, from_first), (to_first, from_second)) = (channel(), channel());
+        let items: [(usize, Line); 4] = [
+            (1, Mutex::new((to_second, from_second))),
+            (2, Mutex::new((to_first, from_first))),
+            (3, Mutex::new(channel())),
+            (4, Mutex::new(channel())),
+        ];
+        let job = |(number, line): &(usize, Line)| {
+            match number {
+                // Without the hook: the words of a panic that is wanted would mislead.
+                3 => std::panic::resume_unwind(Box::new("this one panics")),
+                4 => return 4,
+                _ => {}
+            }
+            let line = line.lock().unwrap_or_else(PoisonError::into_inner);
+            line.0.send(()).unwrap();
+            line.1.recv_timeout(Duration::from_secs(30)).unwrap();
+            *number
+        };
+        assert_eq!(at_once(&items, 2, job), [Some(1), Some(2), None, Some(4)]);
+    }
 }

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return check(&root);
     }
     if args.compare {
-        return compare(&root);
+        return compare(&root, &artifacts::drainprof_dev(&root)?);
     }
     let mut statistics = compile(&root)?;
     renew_figures(&root, &mut statistics)?;
@@ -134,11 +134,10 @@ fn stack_suffices(object: &[u8]) -> Result<()> {
 }
 
 /// Fails when a program takes this kernel's verifier far longer than the committed table says.
-pub(crate) fn compare(root: &Path) -> Result<()> {
+pub(crate) fn compare(root: &Path, drainprof: &Path) -> Result<()> {
     let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
     work::step(format!("build-ebpf: ask the kernel's verifier{why}"));
-    // The release binary, because the tests need it as well.
-    let measured = verifier::measure(&artifacts::drainprof(root)?)?;
+    let measured = verifier::measure(drainprof)?;
     let comparison = statistics(root)?.compare(&measured);
     for line in &comparison.lines {
         work::note(line);

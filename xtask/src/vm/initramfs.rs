@@ -14,18 +14,13 @@ use anyhow::{Context, Result, bail};
 
 use super::matrix::Run;
 use super::qemu;
-use crate::test::Privileged;
+use crate::artifacts::{self, Tests};
 use crate::work;
 
 const BUSYBOX: &str = "/bin/busybox";
 
 /// Packs everything; returns the archive.
-pub(super) fn pack(
-    root: &Path,
-    directory: &Path,
-    built: &Privileged,
-    runs: &[Run],
-) -> Result<PathBuf> {
+pub(super) fn pack(root: &Path, directory: &Path, built: &Tests, runs: &[Run]) -> Result<PathBuf> {
     let tree = directory.join("root");
     if tree.exists() {
         fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
@@ -36,18 +31,19 @@ pub(super) fn pack(
     copy(Path::new(BUSYBOX), &tree.join("bin/busybox"))?;
     let opt = tree.join("opt");
     let mut programs = vec![built.drainprof.clone()];
-    place(&built.drainprof, &opt.join("drainprof"))?;
+    copy(&built.drainprof, &opt.join("drainprof"))?;
     for run in runs {
         programs.push(run.binary.path.clone());
-        place(&run.binary.path, &opt.join("tests").join(&run.binary.name))?;
+        artifacts::strip(
+            "--strip-debug",
+            &run.binary.path,
+            &opt.join("tests").join(&run.binary.name),
+        )?;
     }
-    if let Some(targets) = &built.tests.targets {
-        copy_tree(targets, &opt.join("targets"), &mut programs)?;
-    }
-    for program in &built.tests.programs {
+    copy_tree(&built.targets, &opt.join("targets"), &mut programs)?;
+    for program in &built.programs {
         let name = program.file_name().context("a program has no name")?;
-        create(&opt.join("targets"))?;
-        place(program, &opt.join("targets").join(name))?;
+        artifacts::strip("--strip-debug", program, &opt.join("targets").join(name))?;
         programs.push(program.clone());
     }
     let schema = root.join("docs/report.schema.json");
@@ -117,13 +113,6 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to)
         .map(|_| ())
         .with_context(|| format!("copy {} to {}", from.display(), to.display()))
-}
-
-/// Copies a program of ours without its debug information; symbols stay, since probes need them.
-fn place(from: &Path, to: &Path) -> Result<()> {
-    let mut strip = Command::new("strip");
-    strip.arg("--strip-debug").arg("-o").arg(to).arg(from);
-    work::run("strip a copy", "`cargo xtask setup` installs binutils", &mut strip)
 }
 
 /// Copies the targets as they are: what their files hold is part of the tests.

@@ -61,7 +61,7 @@ mod tests {
 
     fn binaries() -> Vec<TestBinary> {
         ["counts", "losses"]
-            .map(|name| TestBinary { name: name.into(), path: "/x".into(), directory: "/".into() })
+            .map(|name| TestBinary { name: name.into(), ..TestBinary::default() })
             .to_vec()
     }
 

@@ -1,6 +1,6 @@
 //! `cargo xtask vm`: the tests of the kernel matrix, on Debian's 6.1 and 6.12 kernels under qemu.
 //!
-//! Each kernel boots with an initramfs that holds the release binary, the test binaries, their targets and
+//! Each kernel boots with an initramfs that holds drainprof, the test binaries, their targets and
 //! their libraries, runs the tests that `tests/matrix.txt` lists, and powers off. Works without KVM, only
 //! slower: an emulated machine keeps one processor busy, so as many boot at once as there are processors. What
 //! they print is told apart by the kernel's name before each line. Called by `test` as well.
@@ -18,8 +18,9 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::artifacts::Tests;
 use crate::tally::Tally;
-use crate::test::{self, Privileged};
+use crate::test;
 use crate::{artifacts, packages, work};
 
 /// The programs that booting a kernel takes.
@@ -56,16 +57,16 @@ impl Args {
 /// Builds what the machines run, boots them, and prints the sum.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = work::root()?;
-    let tally = Privileged::build(&root).and_then(|built| matrix(&root, args, &built));
+    let tally = artifacts::tests(&root, None).and_then(|built| matrix(&root, args, &built));
     let tally = tally.unwrap_or_else(|error| {
         eprintln!("xtask vm: {error:#}");
         Tally::failure(format!("kernel matrix: {error}"))
     });
-    Ok(test::conclude(&tally))
+    Ok(test::conclude(&tally, 0))
 }
 
 /// Boots each kernel of the matrix with what is built.
-pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tally> {
+pub(crate) fn matrix(root: &Path, args: &Args, built: &Tests) -> Result<Tally> {
     packages::install(&PACKAGES, "to boot other kernels")?;
     let text = if args.tests.is_empty() {
         let path = root.join("tests/matrix.txt");
@@ -73,7 +74,7 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tal
     } else {
         args.tests.join("\n")
     };
-    let runs = matrix::runs(&text, &built.tests.binaries)?;
+    let runs = matrix::runs(&text, &built.binaries)?;
     let directory = artifacts::target_dir(root).join("vm");
     work::step(format!("vm: pack {} test binaries into an initramfs", runs.len()));
     let initrd = initramfs::pack(root, &directory, built, &runs)?;
@@ -104,65 +105,14 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Privileged) -> Result<Tal
         qemu::boot(&machine).unwrap_or_else(|error| broken(name, &error))
     };
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    for (ran, (name, _)) in at_once(&machines, processors, boot).into_iter().zip(&machines) {
+    for (ran, (name, _)) in work::at_once(&machines, processors, boot).into_iter().zip(&machines) {
         tally.add(ran.unwrap_or_else(|| broken(name, &anyhow!("what follows it has panicked"))));
     }
     Ok(tally)
-}
-
-/// Boots the machines, `processors` of them at the same time; what came of each, or nothing where `boot` panicked.
-fn at_once<M: Sync>(
-    machines: &[M],
-    processors: usize,
-    boot: impl Fn(&M) -> Tally + Sync,
-) -> Vec<Option<Tally>> {
-    let some = machines.chunks(processors.max(1)).map(|some| {
-        thread::scope(|scope| {
-            let boots: Vec<_> = some.iter().map(|machine| scope.spawn(|| boot(machine))).collect();
-            boots.into_iter().map(|boot| boot.join().ok()).collect::<Vec<_>>()
-        })
-    });
-    some.flatten().collect()
 }
 
 /// A kernel that could not be tried: a failure of its own, which must not hide the other's results.
 fn broken(kernel: &str, error: &anyhow::Error) -> Tally {
     eprintln!("xtask vm: kernel {kernel}: {error:#}");
     Tally::failure(format!("kernel {kernel}: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::sync::{Mutex, PoisonError};
-    use std::time::Duration;
-
-    use super::at_once;
-    use crate::tally::Tally;
-
-    /// Machines run at the same time: each waits for a word that the other says. The results keep their order, and one
-    /// that panics takes no other with it.
-    #[test]
-    fn machines_at_the_same_time() {
-        type Line = Mutex<(Sender<()>, Receiver<()>)>;
-        let ((to_second, from_first), (to_first, from_second)) = (channel(), channel());
-        let machines: [(usize, Line); 3] = [
-            (1, Mutex::new((to_second, from_second))),
-            (2, Mutex::new((to_first, from_first))),
-            (3, Mutex::new(channel())),
-        ];
-        let boot = |(number, line): &(usize, Line)| {
-            if *number == 3 {
-                // Without the hook: the words of a panic that is wanted would mislead who looks for the others.
-                std::panic::resume_unwind(Box::new("this one panics"));
-            }
-            let line = line.lock().unwrap_or_else(PoisonError::into_inner);
-            line.0.send(()).unwrap();
-            line.1.recv_timeout(Duration::from_secs(30)).unwrap();
-            Tally { passed: *number, ..Tally::default() }
-        };
-        let ran = at_once(&machines, 2, boot);
-        let passed: Vec<_> = ran.iter().map(|tally| tally.as_ref().map(|t| t.passed)).collect();
-        assert_eq!(passed, [Some(1), Some(2), None]);
-    }
 }

@@ -226,11 +226,7 @@ mod tests {
         let runs: Vec<Run> = names
             .iter()
             .map(|name| Run {
-                binary: TestBinary {
-                    name: (*name).to_owned(),
-                    path: "/x".into(),
-                    directory: "/".into(),
-                },
+                binary: TestBinary { name: (*name).to_owned(), ..TestBinary::default() },
                 tests: Vec::new(),
             })
             .collect();
