@@ -210,7 +210,7 @@ fn refusals() -> Result<()> {
         ("10s/10s", "shorter than the period"),
         ("10s", "on/period"),
         ("often", "on/period"),
-        ("x/y", "expected a number"),
+        ("x/y", "expected a time"),
     ] {
         let outcome = run_to_end(&["attach", "-p", "1", "--duty", duty])?;
         assert_eq!(outcome.code, Some(2), "{duty}: {}", outcome.talk());

@@ -31,6 +31,7 @@ mod sites;
 pub mod stored;
 pub mod trend;
 pub mod units;
+pub mod values;
 mod verdict;
 
 use std::time::Duration;

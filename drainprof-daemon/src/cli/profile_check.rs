@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{CacheArgs, LevelArg, ObserveArgs, PlainFormat, SitesArg, duration},
+    args::{CacheArgs, LevelArg, ObserveArgs, PlainFormat, SitesArg, duration, ratio},
     code,
     drive::block_on,
     exit::Failure,
@@ -47,7 +47,7 @@ pub(super) struct CheckArgs {
     time: Option<Duration>,
     /// Take this share of frees of unknown objects, no more: 2%, or 0.02. Default: only what objects older
     /// than the attach do not explain is told.
-    #[arg(long, value_name = "SHARE", value_parser = share, requires = "time")]
+    #[arg(long, value_name = "SHARE", value_parser = ratio, requires = "time")]
     max_unmatched: Option<f64>,
     /// The level to check at; default: the deepest that the profile offers.
     #[arg(long, value_enum)]
@@ -61,15 +61,6 @@ pub(super) struct CheckArgs {
     sites: SitesArg,
     #[command(flatten)]
     cache: CacheArgs,
-}
-
-/// A share of one: `0.02`, or `2%`.
-fn share(text: &str) -> Result<f64, String> {
-    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
-    match number.trim().parse::<f64>() {
-        Ok(number) if (0.0..=unit).contains(&number) => Ok(number / unit),
-        _ => Err("expected a share: 2%, or a number from 0 to 1".to_owned()),
-    }
 }
 
 /// The parts of the result that are there.
@@ -257,20 +248,4 @@ fn balanced(balance: &Balance) -> String {
         balance.unmatched_frees,
         balance.unmatched_closes
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A share is written as a number of one or in per cent.
-    #[test]
-    fn shares() {
-        assert_eq!(share("2%"), Ok(0.02));
-        assert_eq!(share("0.5"), Ok(0.5));
-        assert_eq!(share("100%"), Ok(1.0));
-        for bad in ["", "%", "-1%", "101%", "2", "x", "nan"] {
-            assert!(share(bad).is_err(), "{bad}");
-        }
-    }
 }

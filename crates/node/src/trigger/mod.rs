@@ -12,7 +12,6 @@ mod engine;
 mod rule;
 mod rules;
 mod signals;
-mod text;
 mod window;
 
 #[cfg(test)]
@@ -21,6 +20,7 @@ mod testing;
 mod tests;
 
 pub use config::Config;
+pub use drainprof_report::values::{Bytes, Share, Time};
 pub use engine::{Engine, RuleState, State, Want};
 pub use rule::Rule;
 pub use rules::{
@@ -28,5 +28,4 @@ pub use rules::{
     UnmatchedFrees, VszGrowth,
 };
 pub use signals::{Closes, Objects, ProfileSignals, Signals, Slope};
-pub use text::{Bytes, Share, Time};
 pub use window::{By, Grant, Refused, WindowConfig, WindowGrowth, Windows};

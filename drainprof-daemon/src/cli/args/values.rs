@@ -8,6 +8,7 @@ use drainprof_profile::Level;
 use drainprof_report::{
     account::Duty,
     export::{FORMATS, PinWeight},
+    values::{Share, Time},
 };
 
 /// Formats of commands that write a table of their own.
@@ -103,30 +104,29 @@ pub(in crate::cli) fn format_names() -> clap::builder::PossibleValuesParser {
         .into()
 }
 
-/// A share of one CPU: a number, or one with a percent sign.
+/// A share of one CPU: `0.05`, `5%`.
 pub(in crate::cli) fn share(text: &str) -> Result<f64, String> {
-    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
-    let share = number.trim().parse::<f64>().ok().map(|number| number / unit);
-    share
-        .filter(|share| share.is_finite() && *share > 0.0)
+    let Share(share) = text.parse()?;
+    (share > 0.0)
+        .then_some(share)
         .ok_or_else(|| "expected a share of one CPU above 0: 0.05 or 5%".to_owned())
 }
 
-/// A time: a number of seconds, or one with the unit ms, s, m or h.
+/// A part of a whole: `0.95`, `95%`.
+pub(in crate::cli) fn ratio(text: &str) -> Result<f64, String> {
+    let Share(ratio) = text.parse()?;
+    (0.0..=1.0)
+        .contains(&ratio)
+        .then_some(ratio)
+        .ok_or_else(|| "expected a share from 0 to 1: 0.95 or 95%".to_owned())
+}
+
+/// A time with its unit, or a number of seconds.
 pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: f64 = number
-        .parse()
-        .map_err(|_| "expected a number with a unit: 500ms, 30s, 5m, 2h".to_owned())?;
-    let seconds = match unit {
-        "ms" => number / 1000.0,
-        "" | "s" => number,
-        "m" => number * 60.0,
-        "h" => number * 3600.0,
-        _ => return Err(format!("unknown unit `{unit}`; expected ms, s, m or h")),
-    };
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        Err(_) => text.parse().map(Time::get),
+    }
 }
 
 /// A sample: N, or 1/N, for one of N.
@@ -154,13 +154,6 @@ pub(super) fn duty(text: &str) -> Result<Duty, String> {
     Ok(Duty { on, period })
 }
 
-pub(in crate::cli) fn ratio(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
-        _ => Err("expected a number from 0 to 1".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,7 +165,8 @@ mod tests {
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for bad in ["", "s", "-1", "1d", "1e400", "nan", "inf"] {
+        assert_eq!(duration("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        for bad in ["", "s", "-1", "1 month", "1e400", "nan", "inf"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }
@@ -209,7 +203,9 @@ mod tests {
     #[test]
     fn thresholds() {
         assert_eq!(ratio("0.95"), Ok(0.95));
-        for bad in ["1.5", "-0.1", "nan", "x"] {
+        assert_eq!(ratio("2%"), Ok(0.02));
+        assert_eq!(ratio("100%"), Ok(1.0));
+        for bad in ["", "%", "1.5", "-0.1", "-1%", "101%", "2", "nan", "x"] {
             assert!(ratio(bad).is_err(), "{bad}");
         }
     }

@@ -181,11 +181,3 @@ impl Known {
         self.chance += share * (mean * (1.0 - mean) / decided as f64 - self.chance);
     }
 }
-
-impl std::ops::Div for Time {
-    type Output = f64;
-
-    fn div(self, other: Self) -> f64 {
-        self.as_seconds() / other.as_seconds()
-    }
-}

@@ -1,22 +1,26 @@
-//! Values of the configuration as people write them: times (`5m`), shares (`80%`), sizes (`16KiB`).
+//! Values as people write them: times (`5m`, `30d`), shares (`80%`), sizes (`16KiB`).
 //!
-//! Each is written so that reading it again gives the same value.
+//! The command line, configuration files and HTTP use these types, so all three accept the same text. Each value prints
+//! as text that reads back as the same value.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::Div, str::FromStr, time::Duration};
 
 use bytesize::ByteSize;
-use jiff::fmt::friendly::{Designator, Spacing, SpanParser, SpanPrinter};
+use jiff::{
+    SignedDuration, SpanRelativeTo, SpanRound, Unit,
+    fmt::friendly::{Designator, Spacing, SpanParser, SpanPrinter},
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A length of time: `30s`, `5m`, `1h 30m`.
+/// A length of time: `500ms`, `30s`, `1h 30m`, `30d`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(std::time::Duration);
+pub struct Time(Duration);
 
 impl Time {
     /// Of so many seconds.
     #[must_use]
     pub const fn seconds(seconds: u64) -> Self {
-        Self(std::time::Duration::from_secs(seconds))
+        Self(Duration::from_secs(seconds))
     }
 
     /// Of so many minutes.
@@ -31,10 +35,16 @@ impl Time {
         Self::seconds(hours * 3600)
     }
 
-    /// Of `seconds`, which come from a time or are taken for none.
+    /// Of so many days of 24 hours.
+    #[must_use]
+    pub const fn days(days: u64) -> Self {
+        Self::hours(days * 24)
+    }
+
+    /// Of `seconds`; zero if they are negative or non-finite.
     #[must_use]
     pub fn of_seconds(seconds: f64) -> Self {
-        Self(std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default())
+        Self(Duration::try_from_secs_f64(seconds).unwrap_or_default())
     }
 
     /// In seconds.
@@ -42,16 +52,39 @@ impl Time {
     pub const fn as_seconds(self) -> f64 {
         self.0.as_secs_f64()
     }
+
+    /// As a duration.
+    #[must_use]
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+}
+
+impl From<Duration> for Time {
+    fn from(time: Duration) -> Self {
+        Self(time)
+    }
+}
+
+impl Div for Time {
+    type Output = f64;
+
+    fn div(self, other: Self) -> f64 {
+        self.as_seconds() / other.as_seconds()
+    }
 }
 
 impl FromStr for Time {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        SpanParser::new()
-            .parse_unsigned_duration(text)
+        // Months and years differ in length: the conversion refuses them.
+        let days = SpanRelativeTo::days_are_24_hours();
+        let span = SpanParser::new().parse_span(text).and_then(|span| span.to_duration(days));
+        span.ok()
+            .and_then(|time| Duration::try_from(time).ok())
             .map(Self)
-            .map_err(|_| "expected a time with its unit: 500ms, 30s, 5m, 1h 30m".to_owned())
+            .ok_or_else(|| "expected a time with its unit: 500ms, 30s, 5m, 1h 30m, 30d".to_owned())
     }
 }
 
@@ -59,7 +92,14 @@ impl fmt::Display for Time {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let printer = SpanPrinter::new().designator(Designator::Compact);
         let printer = printer.spacing(Spacing::BetweenUnits);
-        out.write_str(&printer.unsigned_duration_to_string(&self.0))
+        let days = SpanRound::new().largest(Unit::Day).days_are_24_hours();
+        let span = SignedDuration::try_from(self.0)
+            .and_then(jiff::Span::try_from)
+            .and_then(|span| span.round(days));
+        match span {
+            Ok(span) => out.write_str(&printer.span_to_string(&span)),
+            Err(_) => out.write_str(&printer.unsigned_duration_to_string(&self.0)),
+        }
     }
 }
 
@@ -160,7 +200,7 @@ macro_rules! as_text {
     };
 }
 
-as_text!(Time, "a time with its unit: \"30s\", \"5m\", \"1h 30m\"");
+as_text!(Time, "a time with its unit: \"30s\", \"5m\", \"1h 30m\", \"30d\"");
 as_text!(Share, "a share: \"80%\", or 0.8");
 as_text!(Bytes, "a size: 65536, \"64KiB\", \"16MiB\"");
 
@@ -221,6 +261,10 @@ mod tests {
             assert_eq!(again, all);
         }
         assert_eq!(Time::minutes(90).to_string(), "1h 30m");
+        assert_eq!(Time::days(30).to_string(), "30d");
+        assert_eq!("30d".parse(), Ok(Time::days(30)));
+        assert_eq!("1.5s".parse(), Ok(Time::from(Duration::from_millis(1500))));
+        assert_eq!("250ms".parse(), Ok(Time::from(Duration::from_millis(250))));
         assert_eq!(Share(0.07).to_string(), "7%");
         assert_eq!(Bytes(3 << 20).to_string(), "3MiB");
     }
@@ -234,6 +278,8 @@ mod tests {
             ("'5m'", "'5'", "a time with its unit"),
             ("'5m'", "'-5m'", "a time with its unit"),
             ("'5m'", "'5m\\u001b'", "a time with its unit"),
+            ("'5m'", "'1month'", "a time with its unit"),
+            ("'5m'", "'1e400s'", "a time with its unit"),
             ("'1%'", "'nan%'", "a share"),
             ("'1%'", "inf", "a share"),
             ("'1%'", "'1e999'", "a share"),
