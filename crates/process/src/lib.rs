@@ -17,9 +17,11 @@ pub mod memory;
 mod nameless;
 mod printable;
 mod process;
+mod signal_return;
 pub mod symbolize;
 pub mod unwind;
 pub mod usdt;
+mod vdso;
 
 pub use elf::{
     CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
@@ -37,6 +39,7 @@ pub(crate) use nameless::{Nameless, NamelessKind, nameless_memory};
 pub use printable::printable;
 pub use process::{Process, mapped_pages, started_at};
 pub use usdt::UsdtNote;
+pub use vdso::image as vdso_image;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

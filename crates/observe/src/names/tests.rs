@@ -234,7 +234,7 @@ fn vdso() {
     let maps = fs::read_to_string(format!("/proc/{}/maps", process.pid())).unwrap();
     let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
     let start = u64::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap();
-    let image = drainprof_process::symbolize::vdso::image().unwrap();
+    let image = drainprof_process::vdso_image().unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&image));
     let at = open(Path::new(&path), &[]).resolve("__vdso_clock_gettime")[0].vaddr;
     let mut snapshot = snapshot(process.pid(), &[start + at + 5]);

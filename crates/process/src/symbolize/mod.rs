@@ -11,7 +11,6 @@ pub mod perf_map;
 pub mod resolve;
 mod scope;
 pub mod space;
-pub mod vdso;
 pub mod wire;
 mod worker;
 

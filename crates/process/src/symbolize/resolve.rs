@@ -24,14 +24,14 @@ use super::{
     helper::{Helper, HelperError},
     perf_map,
     space::{self, Root},
-    vdso,
     wire::{self, Name},
 };
 use crate::{
     DebugSearch, Elf, Frame, Inlined, MappedObject, Module, SymbolKind,
     elf::readable,
     open_regular,
-    unwind::{LONGEST_RETURN, returns_from_signal},
+    signal_return::{LONGEST_RETURN, returns_from_signal},
+    vdso,
 };
 
 /// Largest debug file that is read.

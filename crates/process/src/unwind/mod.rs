@@ -15,7 +15,6 @@ mod space;
 mod translate;
 mod walk;
 
-pub(crate) use walk::{LONGEST_RETURN, returns_from_signal};
 pub use walk::{Snapshot, Unwinder, UnwinderOptions, Walk};
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::cfi::Tables;
-use crate::{DebugSearch, FrameSections, MappedObject, open_same, symbolize::vdso};
+use crate::{DebugSearch, FrameSections, MappedObject, open_same, vdso};
 
 /// Largest file whose tables are read; its tables are bounded by the memory that all may take.
 const MAX_FILE: u64 = 16 << 30;

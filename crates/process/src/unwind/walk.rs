@@ -14,7 +14,10 @@ use super::{
     objects::Objects,
     space::{Space, Spot},
 };
-use crate::{PathEnd, Process, TargetError};
+use crate::{
+    PathEnd, Process, TargetError,
+    signal_return::{LONGEST_RETURN, returns_from_signal},
+};
 
 /// Address spaces that are known at once; the one that was looked at longest ago makes room.
 const MAX_SPACES: usize = 4096;
@@ -26,19 +29,6 @@ const MAX_FRAME: u64 = 8 << 20;
 const MAX_CALL: usize = 8;
 /// Where programs may have code.
 const CODE: std::ops::Range<u64> = 0x1000..1 << 47;
-/// `mov $15, %rax; syscall` and `mov $15, %eax; syscall`: the return from a signal handler, in libraries that do
-/// not describe it.
-const RETURNS: [&[u8]; 2] =
-    [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 5], &[0xb8, 15, 0, 0, 0, 0x0f, 5]];
-
-/// Longest of these instructions, in bytes.
-pub(crate) const LONGEST_RETURN: usize = 9;
-
-/// Whether code begins with the return from a signal handler. What calls a handler is no call: the handler's return
-/// address is that code's first byte.
-pub(crate) fn returns_from_signal(code: &[u8]) -> bool {
-    RETURNS.iter().any(|returns| code.starts_with(returns))
-}
 
 /// Bounds and places.
 #[derive(Clone, Debug)]
