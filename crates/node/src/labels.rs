@@ -13,11 +13,14 @@ use std::{
 use drainprof_process::printable;
 
 use super::Labels;
+use crate::config::Label;
 
 /// Bytes of `/proc/PID/cgroup` that are read. Lines beyond are not looked at.
 const MAX_BYTES: u64 = 64 * 1024;
 /// Characters of a label; what is longer is cut and ends in `…`.
 pub const MAX_LABEL_CHARS: usize = 512;
+/// Characters of a label in metrics.
+const MAX_METRIC_CHARS: usize = 200;
 /// Bytes that a systemd unit's name can have.
 const MAX_UNIT_BYTES: usize = 255;
 /// What names of units end in.
@@ -62,6 +65,24 @@ impl Labels {
         let file = File::open(proc.join(pid.to_string()).join("cgroup"))?;
         file.take(MAX_BYTES).read_to_end(&mut text)?;
         Ok(Self::parse(exe, &text))
+    }
+
+    /// These labels as metrics show them: only those that are `wanted`, cut at 200 characters.
+    #[must_use]
+    pub(crate) fn only(&self, wanted: &[Label]) -> Self {
+        let keep = |label: Label, value: Option<&str>| {
+            value
+                .filter(|_| wanted.contains(&label))
+                .map(|value| value.chars().take(MAX_METRIC_CHARS).collect())
+        };
+        Self {
+            exe: keep(Label::Exe, Some(&self.exe)).unwrap_or_default(),
+            cgroup: keep(Label::Cgroup, self.cgroup.as_deref()),
+            container: keep(Label::Container, self.container.as_deref()),
+            unit: keep(Label::Unit, self.unit.as_deref()),
+            pod: keep(Label::Pod, self.pod.as_deref()),
+            namespace: keep(Label::Namespace, self.namespace.as_deref()),
+        }
     }
 }
 

@@ -16,6 +16,6 @@ pub mod trigger;
 pub use labels::MAX_LABEL_CHARS;
 pub use request::{Answer, Asked, Refusal, Request};
 pub use state::{
-    Alert, AlertState, Counts, Labels, NodeState, NodeTarget, Outcome, PinDelays, SCHEMA,
+    Alert, AlertState, Counts, LabelSet, Labels, NodeState, NodeTarget, Outcome, PinDelays, SCHEMA,
     WindowRecord, WorstSite,
 };

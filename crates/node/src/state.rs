@@ -40,7 +40,11 @@ pub struct NodeState {
     pub pressure: Option<Pressure>,
     /// The processes that a profile fits and the configuration selects, attached or not, in order of their pids.
     pub targets: Vec<NodeTarget>,
-    /// Counts by label set and profile, of running and ended processes together: they never fall.
+    /// The label sets that are counted apart, and the one for all others, whose `exe` is `other`.
+    #[serde(default)]
+    pub label_sets: Vec<LabelSet>,
+    /// Counts by label set and profile, of running and ended processes together. They never fall while their label set
+    /// has the same `since_unix_ms`.
     pub counts: Vec<Counts>,
     /// Diagnostic windows that run or ended last, oldest first.
     pub windows: Vec<WindowRecord>,
@@ -61,6 +65,19 @@ pub struct Labels {
     pub pod: Option<String>,
     /// The Kubernetes namespace, where it is known.
     pub namespace: Option<String>,
+}
+
+/// A label set whose counts are kept apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelSet {
+    /// The labels that metrics show, by `metrics.labels`.
+    pub labels: Labels,
+    /// When its counts started at zero, in milliseconds since 1970. A set that was evicted and returns starts anew.
+    pub since_unix_ms: u64,
+    /// Page faults without I/O of its processes since each is watched.
+    pub minor_faults: u64,
+    /// Page faults with I/O of its processes since each is watched.
+    pub major_faults: u64,
 }
 
 /// One process that is watched.
@@ -126,7 +143,7 @@ pub struct Alert {
 /// Counts of one profile in all processes with the same labels.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
-    /// The labels.
+    /// The label set, as in [`NodeState::label_sets`].
     pub labels: Labels,
     /// The profile.
     pub profile: String,

@@ -127,7 +127,6 @@ fn serve_options(config: &Config) -> serve::Options {
         socket: Some(config.listen.control.clone()),
         group: config.listen.control_group.clone(),
         labels: config.metrics.labels.clone(),
-        label_sets: config.metrics.max_label_sets as usize,
         otlp: config
             .otlp
             .endpoint

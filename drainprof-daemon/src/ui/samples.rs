@@ -157,6 +157,7 @@ pub(crate) fn state() -> NodeState {
             target(900, "heap", vec![slab]),
             service,
         ],
+        label_sets: Vec::new(),
         counts: Vec::new(),
         windows: vec![
             window(1, Outcome::Finished, BEGAN - 100_000),

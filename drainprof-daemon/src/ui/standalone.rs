@@ -119,6 +119,7 @@ pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeStat
         self_use: report.self_use,
         pressure: beside.pressure,
         targets,
+        label_sets: Vec::new(),
         counts: Vec::new(),
         windows: beside.windows.clone(),
     }

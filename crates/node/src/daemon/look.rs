@@ -13,8 +13,9 @@ use drainprof_report::{
 };
 
 use super::{
+    counters::{Seen, TargetId},
     service::{SHOWN_WINDOWS, Service},
-    sums::Seen,
+    tracked::Tracked,
 };
 use crate::{Labels, NodeState, SCHEMA, govern::Reading, store::Moment};
 
@@ -76,6 +77,9 @@ impl Service {
             let reading = self.reader.read(tracked.process.pid, false);
             tracked.remember(seconds, reading);
         }
+        let unix_ms = self.unix_ms();
+        let processes = self.tracked.values().map(Tracked::counted);
+        self.counters.begin(unix_ms, processes);
         match self.reader.pressure() {
             Ok(pressure) => pressure,
             Err(error) => {
@@ -100,7 +104,7 @@ impl Service {
             let seen = snapshot.targets.iter().zip(&report.targets);
             for (facts, target) in seen.filter(|(_, target)| target.ended.is_some()) {
                 let labels = labels_of(&self.tracked, &self.left, target);
-                self.sums.add(&labels, (facts, target));
+                self.counters.add((*id, target.target), &labels, (facts, target));
                 ended.entry(*id).or_default().push(target.target);
             }
         }
@@ -129,6 +133,7 @@ impl Service {
     ) {
         let unix_ms = self.unix_ms();
         let seen: BTreeMap<u32, _> = pairs(snapshots, reports)
+            .map(|(_, seen)| seen)
             .filter(|(_, target)| target.ended.is_none())
             .map(|(facts, target)| (target.pid, (facts, target)))
             .collect();
@@ -185,17 +190,15 @@ impl Service {
         snapshots: &[(u64, Snapshot)],
         reports: &[(u64, Report)],
     ) {
-        let mut now: BTreeMap<u32, Seen<'_>> = BTreeMap::new();
-        for (facts, target) in pairs(snapshots, reports) {
-            if target.ended.is_none() {
-                now.insert(target.pid, (facts, target));
-            }
-        }
-        let labels: Vec<(Labels, Seen<'_>)> = now
-            .values()
-            .map(|seen| (labels_of(&self.tracked, &self.left, seen.1), *seen))
+        let now: BTreeMap<u32, (TargetId, Seen<'_>)> = pairs(snapshots, reports)
+            .filter(|(_, (_, target))| target.ended.is_none())
+            .map(|seen| (seen.1.1.pid, seen))
             .collect();
-        let counts = self.sums.with(labels.iter().map(|(labels, seen)| (labels, *seen)));
+        let labels: Vec<(TargetId, Labels, Seen<'_>)> = now
+            .values()
+            .map(|(id, seen)| (*id, labels_of(&self.tracked, &self.left, seen.1), *seen))
+            .collect();
+        let counts = self.counters.counts(labels.iter().map(|(id, own, seen)| (*id, own, *seen)));
         let losses = self.losses();
         let listed = losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
         let map_bytes = reports.iter().map(|(_, report)| report.self_use.map_bytes).sum();
@@ -221,8 +224,9 @@ impl Service {
             targets: self
                 .tracked
                 .iter()
-                .map(|(pid, tracked)| tracked.state(now.get(pid).map(|(_, target)| *target)))
+                .map(|(pid, tracked)| tracked.state(now.get(pid).map(|(_, (_, target))| *target)))
                 .collect(),
+            label_sets: self.counters.label_sets(),
             counts,
             windows: self.shown_windows(),
         };
@@ -265,14 +269,16 @@ impl Service {
 fn pairs<'a>(
     snapshots: &'a [(u64, Snapshot)],
     reports: &'a [(u64, Report)],
-) -> impl Iterator<Item = Seen<'a>> {
-    let both = snapshots.iter().zip(reports);
-    both.flat_map(|((_, snapshot), (_, report))| snapshot.targets.iter().zip(&report.targets))
+) -> impl Iterator<Item = (TargetId, Seen<'a>)> {
+    snapshots.iter().zip(reports).flat_map(|((id, snapshot), (_, report))| {
+        let seen = snapshot.targets.iter().zip(&report.targets);
+        seen.map(|(facts, target)| ((*id, target.target), (facts, target)))
+    })
 }
 
 /// Where a target belongs: its process may have gone, or may execute another program by now.
 fn labels_of(
-    tracked: &BTreeMap<u32, super::tracked::Tracked>,
+    tracked: &BTreeMap<u32, Tracked>,
     left: &BTreeMap<u32, Labels>,
     target: &Target,
 ) -> Labels {

@@ -239,7 +239,7 @@ impl Service {
         let unix_ms = self.unix_ms();
         let running = self.running.remove(&record.id);
         if let (Some(running), Some(report)) = (running, &ended.report) {
-            self.sums.blame(&running.labels, (record.id, unix_ms), report);
+            self.counters.blame(&running.labels, (record.id, unix_ms), report);
         }
         match ended.outcome {
             Outcome::Failed => {

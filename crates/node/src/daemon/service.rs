@@ -22,9 +22,9 @@ use tokio::{
 use super::{
     arrivals::Arrivals,
     beat::Beat,
+    counters::Counters,
     keeper::Keeper,
     pool::Pool,
-    sums::Sums,
     tracked::Tracked,
     windows::{Ended, FAREWELL},
 };
@@ -112,7 +112,7 @@ pub struct Service {
     pub(super) left: BTreeMap<u32, Labels>,
     /// Those that are to be put in place again at the next look.
     pub(super) again: Vec<u32>,
-    pub(super) sums: Sums,
+    pub(super) counters: Counters,
     /// Losses of kernel sides that have gone, by name.
     pub(super) lost: BTreeMap<String, u64>,
     /// The losses of each kernel side that is there, as of the last look.
@@ -182,7 +182,11 @@ impl Service {
             tracked: BTreeMap::new(),
             left: BTreeMap::new(),
             again: Vec::new(),
-            sums: Sums::new(config.metrics.max_label_sets as usize),
+            counters: Counters::new(
+                config.metrics.labels.clone(),
+                config.metrics.max_label_sets as usize,
+                unix_ms(),
+            ),
             lost: BTreeMap::new(),
             losing: BTreeMap::new(),
             reader: MemoryReader::new(),
@@ -313,8 +317,7 @@ impl Service {
     /// The time of day, in milliseconds since 1970.
     #[allow(clippy::unused_self, reason = "the one clock of the loop")]
     pub(super) fn unix_ms(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        unix_ms()
     }
 
     /// Seconds since the daemon began.
@@ -328,6 +331,11 @@ impl Service {
             tracing::warn!("{}", message());
         }
     }
+}
+
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// The state before anything was looked at.
@@ -348,6 +356,7 @@ fn nothing() -> NodeState {
         self_use: super::look::own_use(0),
         pressure: None,
         targets: Vec::new(),
+        label_sets: Vec::new(),
         counts: Vec::new(),
         windows: Vec::new(),
     }

@@ -10,6 +10,7 @@ use drainprof_report::{
     Allocator, Cost, Finding, Target, Weight, account::TargetFacts, growth::MemoryCourse,
 };
 
+use super::counters::ProcessId;
 use crate::{
     Alert, Labels, NodeTarget,
     govern::Governor,
@@ -105,6 +106,11 @@ impl Tracked {
             (passed > 0.0 && faults >= known).then(|| (faults - known) as f64 / passed)
         });
         self.faults_before = Some((seconds, faults));
+    }
+
+    /// What the counters need to know of it.
+    pub(super) const fn counted(&self) -> (ProcessId, &Labels, Option<MemoryReading>) {
+        ((self.process.pid, self.process.start_time), &self.labels, self.memory)
     }
 
     /// Takes notice of what its probes have taken so far.

@@ -30,14 +30,14 @@ impl Hub {
         Self {
             state,
             requests,
-            metrics: Mutex::new(Metrics::new(&options.labels, options.label_sets)),
+            metrics: Mutex::new(Metrics::new(&options.labels)),
             changed: Mutex::new(Instant::now()),
             stale_after: options.stale_after,
             answer_timeout: options.limits.answer_timeout,
         }
     }
 
-    /// Takes every state into the metrics, so that none is missed between two scrapes.
+    /// Takes every state into the metrics, so that no window is missed between two scrapes.
     pub(super) async fn follow(self: Arc<Self>) {
         let mut state = self.state.clone();
         while state.changed().await.is_ok() {

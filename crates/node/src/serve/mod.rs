@@ -44,8 +44,6 @@ pub struct Options {
     pub group: Option<String>,
     /// The labels that metrics carry.
     pub labels: Vec<Label>,
-    /// Label sets that have series of their own; the rest is counted as `other`.
-    pub label_sets: usize,
     /// Where to send metrics by OTLP; `None`: nowhere.
     pub otlp: Option<OtlpOptions>,
     /// After this time without a new state, `/healthz` says that the daemon is stuck.
@@ -61,7 +59,6 @@ impl Default for Options {
             socket: Some(PathBuf::from(SOCKET)),
             group: None,
             labels: Label::ALL.map(|(label, _)| label).to_vec(),
-            label_sets: 200,
             otlp: None,
             stale_after: Duration::from_secs(60),
             limits: Limits::default(),

@@ -1,13 +1,13 @@
 //! Metrics of processes, of the machine, and of the tool itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use drainprof_profile::Level;
 
-use super::{Families, MOST_NAMES, Metrics, OTHER, Row, shown, table, with};
-use crate::{AlertState, NodeState, NodeTarget, Outcome};
+use super::{Families, Metrics, other, pairs, shown, table, with};
+use crate::{AlertState, Labels, NodeState, NodeTarget, Outcome};
 
-/// What holds now of the processes of one row.
+/// What holds now of the processes of one label set.
 #[derive(Default)]
 struct Sums {
     resident: u64,
@@ -47,18 +47,28 @@ impl Sums {
 
 impl Metrics {
     pub(super) fn processes(&self, state: &NodeState, families: &mut Families) {
-        for (row, &[minor, major]) in self.faults.rows() {
-            for (kind, count) in [("minor", minor), ("major", major)] {
-                families.count(&table::FAULTS_SEEN, with(&row.labels(), "type", kind), count);
-            }
-        }
-        let mut rows: BTreeMap<Row, Sums> = BTreeMap::new();
+        let mut rows: BTreeMap<Labels, Sums> = BTreeMap::new();
+        let mut others = BTreeSet::new();
         for target in &state.targets {
-            let Some(row) = self.faults.row(&(target.pid, target.start_time)) else { continue };
-            rows.entry(row).or_default().add(target);
+            let mut labels = target.labels.only(&self.labels);
+            if !state.label_sets.iter().any(|set| set.labels == labels) {
+                others.insert(std::mem::replace(&mut labels, other()));
+            }
+            rows.entry(labels).or_default().add(target);
+        }
+        let own = state.label_sets.iter().filter(|set| set.labels != other());
+        for (name, count) in [("own", own.count()), ("other", others.len())] {
+            families.count(&table::LABEL_SETS, vec![("shown", name.to_owned())], count as u64);
+        }
+        for set in &state.label_sets {
+            let labels = pairs(&set.labels, &[]);
+            for (kind, count) in [("minor", set.minor_faults), ("major", set.major_faults)] {
+                families.count(&table::FAULTS_SEEN, with(&labels, "type", kind), count);
+            }
+            families.measure(&table::SET_CREATED, labels, set.since_unix_ms as f64 / 1e3);
         }
         for (row, sums) in rows {
-            let labels = row.labels();
+            let labels = pairs(&row, &[]);
             if sums.memory {
                 families.count(&table::RESIDENT, labels.clone(), sums.resident);
                 families.count(&table::ANONYMOUS, labels.clone(), sums.anonymous);
@@ -82,8 +92,8 @@ impl Metrics {
         alerts(state, families);
         self.windows(state, families);
         self.pressure(state, families);
-        for (name, &[lost]) in self.lost.rows() {
-            families.count(&table::LOST, vec![("stage", name.clone())], lost);
+        for (name, lost) in &state.losses {
+            families.count(&table::LOST, vec![("stage", shown(name))], *lost);
         }
         let levels = [None, Some(Level::Boundary), Some(Level::Objects), Some(Level::Stacks)];
         for level in levels {
@@ -101,10 +111,6 @@ impl Metrics {
         families.measure(&table::SELF_CPU, Vec::new(), cpu);
         families.count(&table::SELF_RESIDENT, Vec::new(), state.self_use.rss_bytes);
         families.count(&table::SELF_MAPS, Vec::new(), state.self_use.map_bytes);
-        let (own, other) = self.counts.shown();
-        for (name, count) in [("own", own), (OTHER, other)] {
-            families.count(&table::LABEL_SETS, vec![("shown", name.to_owned())], count as u64);
-        }
     }
 
     fn windows(&mut self, state: &NodeState, families: &mut Families) {
@@ -168,11 +174,7 @@ fn alerts(state: &NodeState, families: &mut Families) {
             AlertState::Pending => "pending",
             AlertState::Firing => "firing",
         };
-        let mut key = (shown(&alert.rule), phase);
-        if !counts.contains_key(&key) && counts.len() >= MOST_NAMES {
-            OTHER.clone_into(&mut key.0);
-        }
-        *counts.entry(key).or_insert(0) += 1;
+        *counts.entry((shown(&alert.rule), phase)).or_insert(0) += 1;
     }
     for ((rule, phase), count) in counts {
         let labels = vec![("rule", rule), ("state", phase.to_owned())];

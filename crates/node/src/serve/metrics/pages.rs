@@ -33,8 +33,8 @@ pub(super) fn page() -> String {
 
 const HEAD: &str = "# Metrics
 
-<!-- Generated from the table in drainprof-daemon/src/serve/metrics/table.rs. To renew it:
-UPDATE_DOCS=1 cargo test -p drainprof-daemon --lib serve::metrics -->
+<!-- Generated from the table in crates/node/src/serve/metrics/table.rs. To renew it:
+UPDATE_DOCS=1 cargo test -p drainprof-node --lib serve::metrics -->
 
 The daemon shows them at `/metrics`: as OpenMetrics 1.0 to who asks for `application/openmetrics-text`, in the older text format of
 Prometheus to everybody else. With an endpoint configured, the same metrics go to an OpenTelemetry collector (OTLP over HTTP), under the
@@ -42,10 +42,11 @@ same names without `_total` and `_info`; a histogram goes there as the counters 
 
 - **Labels**: `place` stands for `exe`, `cgroup`, `container`, `unit` (of systemd), `pod` and `namespace` (of Kubernetes); `allocator` for
   those and `profile` and `kind`. What a process is not in has no label. No series has a pid, a command line or a stack.
-- **Bounds**: a configured number of label sets has series of its own. The rest is counted in series whose `exe`, and `profile` where there is
-  one, is `other`. Where a new label set needs a place, the one in which nothing has run for longest leaves, and its counts move to `other`:
-  the sum over all series never falls, and `other` never does.
-- **Counters** begin at zero with the daemon. A label set that left and comes back begins at zero again.
+- **Bounds**: at most `metrics.max_label_sets` label sets have series of their own. A new set that finds no room evicts the set that
+  was active least recently, of those in which nothing runs. The counts of an evicted set move to the set whose `exe` is `other`, so
+  neither `other` nor the sum over all series falls. Where every set runs, a new one shows as `other`.
+- **Counters** start at zero with the daemon. An evicted label set that returns starts at zero again: a counter reset, which `rate()` and
+  `increase()` handle. `drainprof_label_set_created_seconds` shows when the counters of each set started.
 - **Histograms** have buckets at powers of four, from 1.024 microseconds (2^10 ns) to 73 minutes (2^42 ns): 18 series. Each `le` is exact but for
   a delay of that very nanosecond, which counts above it. They go on where a process ends, as counters do.
 - **No data is no series**: what is not known at a level, or not told by the kernel, is absent, never 0. The DSR is not a metric:

@@ -161,5 +161,7 @@ metrics! {
     SELF_MAPS = "self_maps", Some("bytes"), Gauge, &[],
         "Memory of its maps in the kernel.";
     LABEL_SETS = "label_sets", None, Gauge, &["shown"],
-        "Label sets that have series of their own (own), and those whose counts go to other (other).";
+        "Label sets that have series of their own (own), and those of running processes that show as other (other).";
+    SET_CREATED = "label_set_created", Some("seconds"), Gauge, WHERE,
+        "When the counters of a label set started at zero, since 1970. A set that was evicted and returns starts anew.";
 }

@@ -6,11 +6,9 @@ use std::{
     path::Path,
 };
 
-use proptest::prelude::*;
-
 use super::{Flavour, METRICS, Metrics, Type, negotiate, pages, render};
 use crate::{
-    Counts, Labels, NodeState, Outcome, PinDelays,
+    Outcome, PinDelays,
     config::Label,
     serve::tests::{state, window},
 };
@@ -133,7 +131,7 @@ fn both(metrics: &Metrics) -> Samples {
 /// Both formats are strictly right, say the same, and show what the state says, hostile labels included.
 #[test]
 fn text_is_strict() {
-    let mut metrics = Metrics::new(&ALL, 10);
+    let mut metrics = Metrics::new(&ALL);
     metrics.observe(&state());
     let samples = both(&metrics);
     let one = |start: &str| {
@@ -153,10 +151,7 @@ fn text_is_strict() {
     assert_eq!(one("drainprof_retained_granules"), 2_474.0);
     assert!(!samples.keys().any(|name| name.starts_with("drainprof_retained_bytes")));
     assert_eq!(one("drainprof_build_info"), 1.0);
-    // Faults count from when a process is watched.
-    assert!(
-        samples.iter().filter(|(name, _)| name.contains("page_faults")).all(|(_, n)| *n == 0.0)
-    );
+    assert_eq!(samples.keys().filter(|name| name.contains("page_faults")).count(), 6);
     let hostile = samples.keys().filter(|name| name.contains("a\\\"b\\\\c\u{fffd}d\u{fffd}e"));
     assert!(hostile.count() >= 8);
     assert!(!samples.keys().any(|name| name.contains("4242") || name.contains("/usr/bin")));
@@ -172,7 +167,7 @@ fn text_is_strict() {
 /// A histogram's buckets are cumulative, in the order of their bounds, and end with all; count and sum agree with them.
 #[test]
 fn histograms_add_up() {
-    let mut metrics = Metrics::new(&ALL, 10);
+    let mut metrics = Metrics::new(&ALL);
     metrics.observe(&state());
     for flavour in [Flavour::OpenMetrics, Flavour::Prometheus] {
         let text = render(metrics.families(), flavour).unwrap();
@@ -204,7 +199,7 @@ fn histograms_add_up() {
 /// Pinned closes name the site that pins most, to who asks for OpenMetrics, and no other series does.
 #[test]
 fn pins_have_exemplars() {
-    let mut metrics = Metrics::new(&ALL, 10);
+    let mut metrics = Metrics::new(&ALL);
     let mut now = state();
     metrics.observe(&now);
     let with = |metrics: &Metrics, flavour| -> Vec<String> {
@@ -229,7 +224,7 @@ fn pins_have_exemplars() {
 /// A histogram is absent until there is something to count, and then stays, whatever runs.
 #[test]
 fn histograms_need_data() {
-    let mut metrics = Metrics::new(&ALL, 10);
+    let mut metrics = Metrics::new(&ALL);
     let mut now = state();
     let has = |metrics: &Metrics| both(metrics).keys().any(|name| name.contains("pin_delay"));
     for counts in &mut now.counts {
@@ -251,7 +246,7 @@ fn largest_numbers_are_told() {
     }
     state.self_use.rss_bytes = u64::MAX;
     state.uptime_seconds = f64::NAN;
-    let mut metrics = Metrics::new(&ALL, 1);
+    let mut metrics = Metrics::new(&ALL);
     metrics.observe(&state);
     let samples = both(&metrics);
     assert_eq!(samples["drainprof_self_resident_bytes[]"], u64::MAX as f64);
@@ -278,7 +273,7 @@ fn accept_is_heeded() {
 /// A window counts once, when it has ended, and not at all if an earlier daemon has opened it.
 #[test]
 fn windows_count_once() {
-    let mut metrics = Metrics::new(&ALL, 10);
+    let mut metrics = Metrics::new(&ALL);
     let mut now = state();
     let mut finished = |windows| -> f64 {
         now.windows = windows;
@@ -315,54 +310,18 @@ fn table_is_documented() {
     );
 }
 
-fn churned(base: &NodeState, sets: &BTreeMap<u8, (u64, bool)>) -> NodeState {
-    let mut state = base.clone();
-    state.targets.clear();
-    state.counts = sets
-        .iter()
-        .map(|(set, (closes, alive))| Counts {
-            labels: Labels { exe: format!("svc{set}"), ..Labels::default() },
-            profile: "epoch-demo".to_owned(),
-            kind: "drain".to_owned(),
-            pinned: *closes,
-            processes: (*alive).into(),
-            ..Counts::default()
-        })
-        .collect();
-    state
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Label sets come and go: series stay bounded, no counter falls while it is shown, and `other` and the sum over
-    /// all series never do.
-    #[test]
-    fn counters_never_fall(rounds in prop::collection::vec(
-        prop::collection::btree_map(0_u8..9, (0_u64..50, any::<bool>()), 0..9), 1..12,
-    )) {
-        let base = state();
-        let mut metrics = Metrics::new(&ALL, 3);
-        let mut totals: BTreeMap<u8, (u64, bool)> = BTreeMap::new();
-        let mut truth = 0;
-        let mut before = Samples::new();
-        for round in rounds {
-            for (set, (more, alive)) in round {
-                let entry = totals.entry(set).or_insert((0, alive));
-                *entry = (entry.0 + more, alive);
-                truth += more;
-            }
-            metrics.observe(&churned(&base, &totals));
-            let now: Samples = both(&metrics)
-                .into_iter()
-                .filter(|(name, _)| name.starts_with("drainprof_granule_closes_total") && name.contains("pinned"))
-                .collect();
-            prop_assert!(now.len() <= 4, "{now:?}");
-            for (name, value) in &before {
-                prop_assert!(now.get(name).is_none_or(|now| now >= value), "{name}");
-                prop_assert!(!name.contains("other") || now.contains_key(name));
-            }
-            prop_assert_eq!(now.values().sum::<f64>(), truth as f64);
-            before = now;
-        }
+/// A process whose labels have no set of their own shows as `other`, and no series falls back to its own labels.
+#[test]
+fn unnamed_sets_are_other() {
+    let mut metrics = Metrics::new(&[Label::Unit]);
+    let mut state = state();
+    for target in &mut state.targets {
+        target.labels.unit = Some("new.service".to_owned());
     }
+    metrics.observe(&state);
+    let samples = both(&metrics);
+    let resident = "drainprof_process_resident_bytes[(\"exe\", \"other\")]";
+    assert_eq!(samples[resident], f64::from(10 << 20));
+    assert_eq!(samples["drainprof_label_sets[(\"shown\", \"other\")]"], 1.0);
+    assert!(!samples.keys().any(|name| name.contains("new.service")));
 }

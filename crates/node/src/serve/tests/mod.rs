@@ -24,8 +24,8 @@ use tokio::{
 
 use super::{Limits, Options, OtlpOptions, Server};
 use crate::{
-    Alert, AlertState, Answer, Asked, Counts, Labels, NodeState, NodeTarget, Outcome, PinDelays,
-    Refusal, Request, SCHEMA, WindowRecord, WorstSite,
+    Alert, AlertState, Answer, Asked, Counts, LabelSet, Labels, NodeState, NodeTarget, Outcome,
+    PinDelays, Refusal, Request, SCHEMA, WindowRecord, WorstSite, daemon::other,
 };
 
 pub(super) fn report() -> Report {
@@ -146,6 +146,14 @@ pub(super) fn state() -> NodeState {
                 message: "the DSR is 0.75, below 0.8".to_owned(),
             }],
         }],
+        label_sets: [labels(), gone.labels.clone(), other()]
+            .map(|labels| LabelSet {
+                labels,
+                since_unix_ms: 1_700_000_000_000,
+                minor_faults: 40,
+                major_faults: 2,
+            })
+            .to_vec(),
         counts: vec![counts, gone],
         windows: vec![window(7, Outcome::Finished), window(8, Outcome::Running)],
     }

@@ -50,6 +50,7 @@ fn state(step: u64) -> NodeState {
                 message: "DSR 0.4".to_owned(),
             }],
         }],
+        label_sets: Vec::new(),
         counts: Vec::new(),
         windows: if step < 5 {
             Vec::new()
