@@ -10,9 +10,10 @@ use drainprof_common::spec::{Kind, Role};
 use toml::Spanned;
 
 use super::{
-    compile::{self, Resolver, VALUES},
+    compile::{self, Resolver},
     error::{ProfileError, Text, line_and_column},
-    model::{Address, Level, Phase, Probe, Profile},
+    keys::Key,
+    model::{Address, Expr, Level, Phase, Probe, Profile},
     parse::RawProbe,
 };
 
@@ -65,48 +66,30 @@ impl Checked<'_> {
     /// An expression that its role has no use for is a mistake in one of the two.
     fn keys_fit_role(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
         let role = probe.role;
-        let takes = |key: &str| {
-            key == "when" || VALUES.iter().any(|row| row.key == key && row.roles.contains(&role))
-        };
-        for (key, text) in raw.expressions() {
-            if !takes(key) {
-                let known: Vec<_> =
-                    VALUES.iter().map(|row| row.key).filter(|key| takes(key)).collect();
-                let message = format!("`{key}` means nothing on the role `{}`", role.name());
-                return Err(self
-                    .place
-                    .fail(text.span().start, message)
-                    .with_hint(format!("this role takes {}, when", known.join(", "))));
-            }
+        for (key, text) in raw.expressions.iter().filter(|(key, _)| !key.is_used_by(role)) {
+            let used = Key::all().filter(|key| key.is_expression() && key.is_used_by(role));
+            let used: Vec<_> = used.map(Key::name).collect();
+            let message = format!("`{key}` means nothing on the role `{}`", role.name());
+            let error = self.place.fail(text.span().start, message);
+            return Err(error.with_hint(format!("this role takes {}", used.join(", "))));
         }
         Ok(())
     }
 
     fn role_has_its_keys(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
-        let missing = match probe.role {
-            Role::Open
-            | Role::Close
-            | Role::Reset
-            | Role::Reparent
-            | Role::Migrate
-            | Role::Label
-            | Role::Move
-                if probe.granule.is_none() =>
+        let role = probe.role;
+        let lacks = |key: &Key| key.is_required_by(role) && !probe.has(*key);
+        let missing = match Key::values().find(lacks) {
+            Some(key) => format!("`{key}`"),
+            None if matches!(role, Role::Alloc | Role::Free)
+                && !probe.has(Key::Granule)
+                && !probe.has(Key::Object) =>
             {
-                "`granule`"
+                "`granule` or `object`".to_owned()
             }
-            Role::Reparent if probe.parent.is_none() => "`parent`",
-            Role::Label if probe.label.is_none() => "`label`",
-            Role::Alloc if probe.granule.is_none() && probe.object.is_none() => {
-                "`granule` (or `object`)"
-            }
-            Role::Free if probe.granule.is_none() && probe.object.is_none() => {
-                "`object` or `granule`"
-            }
-            Role::Realloc if probe.object.is_none() => "`object`, the old id",
-            _ => return Ok(()),
+            None => return Ok(()),
         };
-        Err(self.at_role(raw, format!("the role `{}` needs {missing}", probe.role.name())))
+        Err(self.at_role(raw, format!("the role `{}` needs {missing}", role.name())))
     }
 
     fn place_fits(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
@@ -121,7 +104,7 @@ impl Checked<'_> {
                 Err(error
                     .with_hint("do without `ret`, `phase = \"return\"` and the role `realloc`"))
             }
-            Address::Usdt { .. } if probe.expressions().any(|(_, expr)| expr.names_caller()) => {
+            Address::Usdt { .. } if probe.expressions.values().any(|expr| expr.names_caller()) => {
                 let error = self.place.fail(at, "a USDT probe has no return address");
                 Err(error.with_hint("do without `caller`"))
             }
@@ -134,10 +117,10 @@ impl Checked<'_> {
     fn no_duplicates(&self) -> Verdict {
         for (index, (probe, raw)) in self.probes().enumerate() {
             let instead = |earlier: &Probe| {
-                let mut expressions = earlier.expressions();
+                let mut expressions = earlier.expressions.values();
                 probe.one_of.is_some()
                     && earlier.one_of == probe.one_of
-                    && expressions.any(|(_, expr)| expr.names_unknowns())
+                    && expressions.any(Expr::names_unknowns)
             };
             let same = |earlier: &&Probe| {
                 earlier.role == probe.role
@@ -177,13 +160,8 @@ impl Checked<'_> {
                 let hint = "its probes stand for one another: give all of them one role";
                 return Err(self.place.fail(at, message).with_hint(hint));
             }
-            for row in &VALUES {
-                let (there, here) = ((row.expr)(first).is_some(), (row.expr)(probe).is_some());
-                if there == here {
-                    continue;
-                }
-                let key = row.key;
-                let message = if there {
+            if let Some(key) = Key::values().find(|key| first.has(*key) != probe.has(*key)) {
+                let message = if first.has(key) {
                     format!(
                         "no `{key}`, which the first probe of the group `{group}` (line {line}) has"
                     )
@@ -203,10 +181,10 @@ impl Checked<'_> {
     /// A granule is known by its instance and its id: where only some probes name the instance, the same
     /// granule would be two.
     fn instances_agree(&self) -> Verdict {
-        let mut of_granules = self.probes().filter(|(probe, _)| probe.granule.is_some());
+        let mut of_granules = self.probes().filter(|(probe, _)| probe.has(Key::Granule));
         let Some((first, _)) = of_granules.next() else { return Ok(()) };
-        let named = first.instance.is_some();
-        match of_granules.find(|(probe, _)| probe.instance.is_some() != named) {
+        let named = first.has(Key::Instance);
+        match of_granules.find(|(probe, _)| probe.has(Key::Instance) != named) {
             None => Ok(()),
             Some((_, raw)) => {
                 let message = "some probes with a `granule` name an `instance` and some do not";
@@ -262,8 +240,8 @@ impl Checked<'_> {
             return Err(self.at_role(raw, message).with_hint(hint));
         }
         // A free without a granule finds it through its object, which an alloc must have brought.
-        let brought = self.having(Role::Alloc).any(|(probe, _)| probe.object.is_some());
-        match self.having(Role::Free).find(|(probe, _)| probe.granule.is_none()) {
+        let brought = self.having(Role::Alloc).any(|(probe, _)| probe.has(Key::Object));
+        match self.having(Role::Free).find(|(probe, _)| !probe.has(Key::Granule)) {
             Some((_, raw)) if !brought => {
                 let message =
                     "this free names no `granule`, and no `alloc` probe names an `object`";
@@ -300,12 +278,12 @@ impl Checked<'_> {
                 );
                 return Err(self.at_role(raw, message).with_hint("leave one of the two out"));
             }
-            if of_objects && probe.object.is_none() {
+            if of_objects && !probe.has(Key::Object) {
                 let message = "every object of an implicit granule must be known by its id";
                 return Err(self.at_role(raw, message).with_hint("add `object`"));
             }
             let allocates = matches!(probe.role, Role::Alloc | Role::Realloc);
-            if allocates && (probe.granule.is_none() || probe.size.is_none()) {
+            if allocates && (!probe.has(Key::Granule) || !probe.has(Key::Size)) {
                 let message = "an object of an implicit granule needs its `granule` and `size`";
                 let hint = "what is larger than a granule is counted apart from them";
                 return Err(self.at_role(raw, message).with_hint(hint));
@@ -339,7 +317,7 @@ pub(super) fn nested_fits(place: Text<'_>, profile: &Profile, at: usize) -> Verd
         let hint = "only a `bulk` close frees what is inside, nested granules included";
         return Err(place.fail(at, message).with_hint(hint));
     }
-    if !profile.probes.iter().any(|probe| probe.role == Role::Open && probe.parent.is_some()) {
+    if !profile.probes.iter().any(|probe| probe.role == Role::Open && probe.has(Key::Parent)) {
         let error = place.fail(at, "`nested`, but no `open` probe names a `parent`");
         return Err(error.with_hint("give `parent` on the opens"));
     }

@@ -13,6 +13,7 @@ mod error;
 mod eval;
 pub mod expr;
 mod finding;
+mod keys;
 mod library;
 mod model;
 mod parse;
@@ -25,6 +26,7 @@ pub use drainprof_common::spec::{Kind, Role};
 pub use error::ProfileError;
 pub use eval::{EvalError, eval};
 pub use finding::Finding;
+pub use keys::Key;
 pub use library::{Library, LibraryError, built_in_text};
 pub use model::{
     Address, BinaryOp, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span,

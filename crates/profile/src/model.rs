@@ -1,8 +1,10 @@
 //! A profile once it is parsed and checked.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use drainprof_common::spec::{Kind, Role};
+
+use super::keys::Key;
 
 /// How deep to look.
 #[derive(
@@ -139,28 +141,8 @@ pub struct Probe {
     pub versions: Vec<String>,
     /// When it is evaluated: at return if any expression names `ret` or the profile says so.
     pub phase: Phase,
-    /// Which allocator instance.
-    pub instance: Option<Expr>,
-    /// Which granule.
-    pub granule: Option<Expr>,
-    /// Which object; for a realloc the old one.
-    pub object: Option<Expr>,
-    /// For a realloc the new object's id; `ret` where the profile says nothing.
-    pub new_object: Option<Expr>,
-    /// For a move the granule's new id; `ret` where the profile says nothing.
-    pub new_granule: Option<Expr>,
-    /// The object's size.
-    pub size: Option<Expr>,
-    /// Bytes that the granule retains.
-    pub bytes: Option<Expr>,
-    /// Objects live now, read from the target's memory.
-    pub live: Option<Expr>,
-    /// The parent granule.
-    pub parent: Option<Expr>,
-    /// Address of the label's text (the profile writes `str(…)`).
-    pub label: Option<Expr>,
-    /// Only hits for which this holds count.
-    pub when: Option<Expr>,
+    /// Its expressions; a label's is the address inside `str(…)`.
+    pub expressions: BTreeMap<Key, Expr>,
     /// An open that nobody but the calling thread knows of before it returns: the probe may sit behind what
     /// the function writes.
     pub unshared: bool,
@@ -169,8 +151,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A probe at entry that says nothing but its role and its address: what tests add to.
-    #[cfg(any(test, feature = "testing"))]
+    /// A probe at entry that says nothing but its role and its address.
+    #[must_use]
     pub const fn bare(role: Role, at: Address) -> Self {
         Self {
             role,
@@ -178,17 +160,7 @@ impl Probe {
             one_of: None,
             versions: Vec::new(),
             phase: Phase::Entry,
-            instance: None,
-            granule: None,
-            object: None,
-            new_object: None,
-            new_granule: None,
-            size: None,
-            bytes: None,
-            live: None,
-            parent: None,
-            label: None,
-            when: None,
+            expressions: BTreeMap::new(),
             unshared: false,
             span: 0..0,
         }
@@ -202,41 +174,29 @@ impl Probe {
             || self.versions.iter().any(|name| other.versions.contains(name))
     }
 
-    /// All expressions of the probe, with their keys; a label's is the address inside `str(…)`.
-    pub fn expressions(&self) -> impl Iterator<Item = (&'static str, &Expr)> {
-        [
-            ("instance", &self.instance),
-            ("granule", &self.granule),
-            ("object", &self.object),
-            ("new_object", &self.new_object),
-            ("new_granule", &self.new_granule),
-            ("size", &self.size),
-            ("bytes", &self.bytes),
-            ("live", &self.live),
-            ("parent", &self.parent),
-            ("label", &self.label),
-            ("when", &self.when),
-        ]
-        .into_iter()
-        .filter_map(|(key, expr)| Some((key, expr.as_ref()?)))
+    /// The same with an expression more.
+    #[must_use]
+    pub fn with(mut self, key: Key, expr: Expr) -> Self {
+        self.expressions.insert(key, expr);
+        self
     }
 
-    /// The same expressions, to be changed.
-    pub fn expressions_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
-        [
-            &mut self.instance,
-            &mut self.granule,
-            &mut self.object,
-            &mut self.new_object,
-            &mut self.size,
-            &mut self.bytes,
-            &mut self.live,
-            &mut self.parent,
-            &mut self.label,
-            &mut self.when,
-        ]
-        .into_iter()
-        .flatten()
+    /// The expression of a key.
+    #[must_use]
+    pub fn expression(&self, key: Key) -> Option<&Expr> {
+        self.expressions.get(&key)
+    }
+
+    /// Whether it has an expression for a key.
+    #[must_use]
+    pub fn has(&self, key: Key) -> bool {
+        self.expressions.contains_key(&key)
+    }
+
+    /// What a key's value is computed by, which may go without saying; `None`: it is not computed.
+    pub(super) fn computed_by(&self, key: Key) -> Option<&Expr> {
+        let unsaid = key.defaults_to_ret() && key.is_used_by(self.role);
+        self.expression(key).or(unsaid.then_some(&Expr::Ret))
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     address, check,
     error::{ProfileError, Text},
     expr,
+    keys::Key,
     model::{Address, Expr, MatchRule, Phase, Probe, Profile, Source, Span},
     versions::{self, RawVersion},
 };
@@ -71,51 +72,62 @@ struct RawGranule {
 }
 
 /// A probe's table as it is written; `check` looks at its places again.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct RawProbe {
     pub(super) role: Spanned<String>,
     pub(super) at: Spanned<String>,
     pub(super) one_of: Option<Spanned<String>>,
     pub(super) version: Option<Spanned<OneOrMany>>,
     pub(super) phase: Option<Spanned<String>>,
-    instance: Option<Spanned<String>>,
-    granule: Option<Spanned<String>>,
-    object: Option<Spanned<String>>,
-    new_object: Option<Spanned<String>>,
-    new_granule: Option<Spanned<String>>,
-    size: Option<Spanned<String>>,
-    bytes: Option<Spanned<String>>,
-    live: Option<Spanned<String>>,
-    parent: Option<Spanned<String>>,
-    label: Option<Spanned<String>>,
-    when: Option<Spanned<String>>,
     unshared: Option<Spanned<bool>>,
+    pub(super) expressions: BTreeMap<Key, Spanned<String>>,
 }
 
 impl RawProbe {
-    /// All expressions that are written, with their keys.
-    pub(super) fn expressions(&self) -> impl Iterator<Item = (&'static str, &Spanned<String>)> {
-        [
-            ("instance", &self.instance),
-            ("granule", &self.granule),
-            ("object", &self.object),
-            ("new_object", &self.new_object),
-            ("new_granule", &self.new_granule),
-            ("size", &self.size),
-            ("bytes", &self.bytes),
-            ("live", &self.live),
-            ("parent", &self.parent),
-            ("label", &self.label),
-            ("when", &self.when),
-        ]
-        .into_iter()
-        .filter_map(|(key, text)| Some((key, text.as_ref()?)))
+    /// Where the key's expression stands.
+    pub(super) fn place(&self, key: Key) -> Option<Span> {
+        self.expressions.get(&key).map(Spanned::span)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawProbe {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RawProbeVisitor)
+    }
+}
+
+struct RawProbeVisitor;
+
+impl<'de> de::Visitor<'de> for RawProbeVisitor {
+    type Value = RawProbe;
+
+    fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str("the table of a probe")
     }
 
-    /// Where the key's value stands.
-    pub(super) fn place(&self, wanted: &str) -> Option<Span> {
-        self.expressions().find(|(key, _)| *key == wanted).map(|(_, text)| text.span())
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut role, mut at, mut one_of, mut version) = (None, None, None, None);
+        let (mut phase, mut unshared, mut expressions) = (None, None, BTreeMap::new());
+        while let Some(key) = map.next_key()? {
+            match key {
+                Key::Role => role = Some(map.next_value()?),
+                Key::At => at = Some(map.next_value()?),
+                Key::OneOf => one_of = Some(map.next_value()?),
+                Key::Version => version = Some(map.next_value()?),
+                Key::Phase => phase = Some(map.next_value()?),
+                Key::Unshared => unshared = Some(map.next_value()?),
+                key => drop(expressions.insert(key, map.next_value()?)),
+            }
+        }
+        let missing = |key: Key| de::Error::missing_field(key.name());
+        Ok(RawProbe {
+            role: role.ok_or_else(|| missing(Key::Role))?,
+            at: at.ok_or_else(|| missing(Key::At))?,
+            one_of,
+            version,
+            phase,
+            unshared,
+            expressions,
+        })
     }
 }
 
@@ -350,29 +362,15 @@ fn parse_probe(place: Text<'_>, raw: &Spanned<RawProbe>) -> Result<Probe, Profil
     let role = role(place, &raw.role)?;
     let at = address::parse(raw.at.get_ref())
         .map_err(|message| place.fail(raw.at.span().start, message))?;
-    let read =
-        |text: &Option<Spanned<String>>, read: Reader| -> Result<Option<Expr>, ProfileError> {
-            text.as_ref().map(|text| expression(place, text, read)).transpose()
-        };
+    let expressions =
+        raw.expressions.iter().map(|(key, text)| Ok((*key, expression(place, *key, text)?)));
     let mut probe = Probe {
-        role,
-        at,
         one_of: raw.one_of.as_ref().map(|raw| name(place, raw, "a group's name")).transpose()?,
         versions: versions::of_probe(place, raw)?,
-        phase: Phase::Entry,
-        instance: read(&raw.instance, expr::parse)?,
-        granule: read(&raw.granule, expr::parse)?,
-        object: read(&raw.object, expr::parse)?,
-        new_object: read(&raw.new_object, expr::parse)?,
-        new_granule: read(&raw.new_granule, expr::parse)?,
-        size: read(&raw.size, expr::parse)?,
-        bytes: read(&raw.bytes, expr::parse)?,
-        live: read(&raw.live, expr::parse)?,
-        parent: read(&raw.parent, expr::parse)?,
-        label: read(&raw.label, expr::parse_label)?,
-        when: read(&raw.when, expr::parse)?,
+        expressions: expressions.collect::<Result<_, ProfileError>>()?,
         unshared: raw.unshared.as_ref().is_some_and(|unshared| *unshared.get_ref()),
         span,
+        ..Probe::bare(role, at)
     };
     probe.phase = phase(place, raw, &probe)?;
     check_unshared(place, raw, &probe)?;
@@ -388,9 +386,9 @@ fn check_unshared(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<(), 
         let error = place.fail(at, "`unshared` is for an `open` that is evaluated at entry");
         return Err(error.with_hint("leave it out"));
     }
-    let reads = |key: &str, expr: &Expr| key != "label" && expr.reads();
-    if let Some((key, _)) = probe.expressions().find(|(key, expr)| reads(key, expr)) {
-        let at = raw.place(key).map_or(at, |span| span.start);
+    let mut expressions = probe.expressions.iter();
+    if let Some((key, _)) = expressions.find(|(key, expr)| **key != Key::Label && expr.reads()) {
+        let at = raw.place(*key).map_or(at, |span| span.start);
         let error = place
             .fail(at, format!("`{key}` reads memory, which the function may have written by then"));
         return Err(error.with_hint("leave `unshared` out, or do without the read"));
@@ -398,11 +396,10 @@ fn check_unshared(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<(), 
     Ok(())
 }
 
-type Reader = fn(&str) -> Result<Expr, expr::ExprError>;
-
-/// An expression, with its places turned into places of the file.
-fn expression(place: Text<'_>, raw: &Spanned<String>, read: Reader) -> Result<Expr, ProfileError> {
+/// A key's expression, with its places turned into places of the file.
+fn expression(place: Text<'_>, key: Key, raw: &Spanned<String>) -> Result<Expr, ProfileError> {
     let file_at = |at| place.inside(&raw.span(), at);
+    let read = if key == Key::Label { expr::parse_label } else { expr::parse };
     let mut expr =
         read(raw.get_ref()).map_err(|error| place.fail(file_at(error.at), error.message))?;
     expr.relocate(&file_at);
@@ -411,9 +408,10 @@ fn expression(place: Text<'_>, raw: &Spanned<String>, read: Reader) -> Result<Ex
 
 /// When a probe is evaluated: at return where it must be or is told to, else at entry.
 fn phase(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<Phase, ProfileError> {
-    let names_ret = probe.expressions().find(|(_, expr)| expr.names_ret()).map(|(key, _)| key);
+    let names_ret =
+        probe.expressions.iter().find(|(_, expr)| expr.names_ret()).map(|(key, _)| *key);
     let Some(written) = &raw.phase else {
-        let moves = probe.role == Role::Move && probe.new_granule.is_none();
+        let moves = probe.role == Role::Move && !probe.has(Key::NewGranule);
         let at_return = names_ret.is_some() || moves || probe.role == Role::Realloc;
         return Ok(if at_return { Phase::Return } else { Phase::Entry });
     };

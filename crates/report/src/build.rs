@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use drainprof_common::{hist::Hist, loss::Loss};
-use drainprof_profile::{Finding as PlanFinding, Level, Profile};
+use drainprof_profile::{Finding as PlanFinding, Key, Level, Profile};
 
 use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
@@ -189,8 +189,8 @@ impl Known {
         let objects = facts.level != Level::Boundary;
         Self {
             bytes: profile.granule_bytes.is_some()
-                || profile.probes.iter().any(|probe| probe.bytes.is_some()),
-            sizes: objects && profile.probes.iter().any(|probe| probe.size.is_some()),
+                || profile.probes.iter().any(|probe| probe.has(Key::Bytes)),
+            sizes: objects && profile.probes.iter().any(|probe| probe.has(Key::Size)),
             objects,
         }
     }

@@ -78,9 +78,7 @@ fn at_place(
 ) -> Result<ProbeSpec, String> {
     let arguments = arguments(&site.arguments);
     let mut used = [false; 6];
-    for (_, expr) in probe.expressions() {
-        mark(expr, &mut used);
-    }
+    probe.expressions.values().for_each(|expr| mark(expr, &mut used));
     let mut operands: [Option<&Argument>; 6] = [None; 6];
     for (index, _) in used.iter().enumerate().filter(|(_, used)| **used) {
         let argument = arguments.get(index).ok_or_else(|| {
@@ -92,7 +90,7 @@ fn at_place(
     }
     let registers = Registers::of(operands.into_iter().flatten())?;
     let mut rewritten = probe.clone();
-    for expr in rewritten.expressions_mut() {
+    for expr in rewritten.expressions.values_mut() {
         *expr = rewrite(expr, &|index| {
             let argument = operands.get(usize::from(index)).copied().flatten();
             // All that are used were found above.

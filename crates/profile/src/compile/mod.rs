@@ -11,10 +11,13 @@ mod fold;
 mod simple;
 
 use bytemuck::Zeroable;
-use drainprof_common::spec::{Kind, ProbeSpec, Role, flags, value};
+use drainprof_common::spec::{Kind, ProbeSpec, Role, flags};
 
 use self::{emit::Emitter, fold::fold, simple::SimplePhase};
-use super::model::{Expr, Level, Phase, Probe, Profile, Span};
+use super::{
+    keys::Key,
+    model::{Level, Phase, Probe, Profile, Span},
+};
 
 /// What only the matched binary and process can answer.
 pub trait Resolver {
@@ -33,14 +36,14 @@ pub struct CompileError {
     /// Where the probe goes.
     pub at: String,
     /// The key whose expression it is; `None` where all of them together are too much.
-    pub key: Option<&'static str>,
+    pub key: Option<Key>,
     /// What went wrong and what to do.
     pub message: String,
     /// The place in the profile's text, where one name is to blame.
     pub span: Option<Span>,
 }
 
-fn named(key: Option<&'static str>) -> String {
+fn named(key: Option<Key>) -> String {
     key.map_or_else(String::new, |key| format!(", `{key}`"))
 }
 
@@ -56,113 +59,6 @@ impl From<String> for Refusal {
         Self { message, span: None }
     }
 }
-
-/// One value that a spec can compute.
-pub(super) struct ValueRow {
-    /// Its key in profiles.
-    pub(super) key: &'static str,
-    index: u8,
-    /// The flag that says that it is computed; 0: none.
-    flag: u32,
-    /// What a probe computes it by; `None`: it does not.
-    pub(super) expr: fn(&Probe) -> Option<&Expr>,
-    /// The roles that have a use for it.
-    pub(super) roles: &'static [Role],
-}
-
-/// `new_object` where the profile says nothing.
-const RETURNED: Expr = Expr::Ret;
-
-/// All values, in the order in which they are computed. `when` is no value: it guards them all.
-pub(super) const VALUES: [ValueRow; value::COUNT + 1] = [
-    ValueRow {
-        key: "instance",
-        index: value::INSTANCE,
-        flag: 0,
-        expr: |probe| probe.instance.as_ref(),
-        roles: &Role::ALL,
-    },
-    ValueRow {
-        key: "granule",
-        index: value::GRANULE,
-        flag: flags::HAS_GRANULE,
-        expr: |probe| probe.granule.as_ref(),
-        roles: &[
-            Role::Open,
-            Role::Close,
-            Role::Reset,
-            Role::Alloc,
-            Role::Free,
-            Role::Realloc,
-            Role::Reparent,
-            Role::Migrate,
-            Role::Label,
-            Role::Move,
-        ],
-    },
-    ValueRow {
-        key: "object",
-        index: value::OBJECT,
-        flag: flags::HAS_OBJECT,
-        expr: |probe| probe.object.as_ref(),
-        roles: &[Role::Alloc, Role::Free, Role::Realloc],
-    },
-    ValueRow {
-        key: "new_object",
-        index: value::NEW_OBJECT,
-        flag: 0,
-        expr: |probe| match probe.role {
-            Role::Realloc => Some(probe.new_object.as_ref().unwrap_or(&RETURNED)),
-            _ => None,
-        },
-        roles: &[Role::Realloc],
-    },
-    ValueRow {
-        key: "new_granule",
-        index: value::NEW_OBJECT,
-        flag: 0,
-        expr: |probe| match probe.role {
-            Role::Move => Some(probe.new_granule.as_ref().unwrap_or(&RETURNED)),
-            _ => None,
-        },
-        roles: &[Role::Move],
-    },
-    ValueRow {
-        key: "size",
-        index: value::SIZE,
-        flag: flags::HAS_SIZE,
-        expr: |probe| probe.size.as_ref(),
-        roles: &[Role::Alloc, Role::Free, Role::Realloc],
-    },
-    ValueRow {
-        key: "bytes",
-        index: value::BYTES,
-        flag: flags::HAS_BYTES,
-        expr: |probe| probe.bytes.as_ref(),
-        roles: &[Role::Open, Role::Close, Role::Reset, Role::Move],
-    },
-    ValueRow {
-        key: "live",
-        index: value::LIVE,
-        flag: flags::HAS_LIVE,
-        expr: |probe| probe.live.as_ref(),
-        roles: &[Role::Close, Role::Reset],
-    },
-    ValueRow {
-        key: "parent",
-        index: value::PARENT,
-        flag: flags::HAS_PARENT,
-        expr: |probe| probe.parent.as_ref(),
-        roles: &[Role::Open, Role::Reparent, Role::Move],
-    },
-    ValueRow {
-        key: "label",
-        index: value::LABEL,
-        flag: flags::HAS_LABEL,
-        expr: |probe| probe.label.as_ref(),
-        roles: &[Role::Open, Role::Label, Role::Move],
-    },
-];
 
 /// Whether a level has a use for a probe.
 #[must_use]
@@ -212,7 +108,7 @@ fn has(profile: &Profile, role: Role) -> bool {
 pub(super) fn closes_have_live(profile: &Profile) -> bool {
     let is_close = |probe: &&Probe| matches!(probe.role, Role::Close | Role::Reset);
     has(profile, Role::Close)
-        && profile.probes.iter().filter(is_close).all(|probe| probe.live.is_some())
+        && profile.probes.iter().filter(is_close).all(|probe| probe.has(Key::Live))
 }
 
 /// Compiles one probe for a level.
@@ -227,22 +123,24 @@ pub fn compile(
 ) -> Result<ProbeSpec, CompileError> {
     let at_return = probe.phase == Phase::Return;
     // The live count in memory is the measure of `boundary`; elsewhere it would only cost a read.
-    let needed = |row: &ValueRow| level == Level::Boundary || row.index != value::LIVE;
-    let rows =
-        || VALUES.iter().filter(|row| row.roles.contains(&probe.role)).filter(|row| needed(row));
+    let needed = |key: Key| level == Level::Boundary || key != Key::Live;
+    let computed = || {
+        let keys = Key::values().filter(|key| key.is_used_by(probe.role) && needed(*key));
+        keys.filter_map(|key| Some((key, key.value()?, probe.computed_by(key)?)))
+    };
     let mut flags = flags_of(profile, level);
     if at_return {
         flags |= flags::AT_RETURN;
     }
-    for row in rows().filter(|row| (row.expr)(probe).is_some()) {
-        flags |= row.flag;
+    for (key, ..) in computed() {
+        flags |= key.flag();
     }
 
     // Reading the return address is a tenth of what an open at entry costs. Who opened a granule says something
     // about its lifetime; of a kind whose measure is who pins, it is left out where every nanosecond counts.
     let wants_place = level != Level::Boundary || profile.kind != Kind::Drain || at_return;
     if (matches!(probe.role, Role::Open | Role::Reset | Role::Move) && wants_place)
-        || probe.expressions().any(|(_, expr)| expr.names_caller())
+        || probe.expressions.values().any(|expr| expr.names_caller())
     {
         flags |= flags::HAS_CALLER;
     }
@@ -261,23 +159,21 @@ pub fn compile(
 
     let mut emitter = Emitter::default();
     let mut live_start = 0;
-    let mut phase = |wanted: &dyn Fn(&ValueRow) -> bool, guard: bool| {
+    let mut phase = |wanted: &dyn Fn(Key) -> bool, guard: bool| {
         let blame = |key| move |refusal: Refusal| refused(probe, key, refusal);
         let mut simple = SimplePhase::default();
-        if guard && let Some(when) = &probe.when {
-            let when = fold(when, resolver).map_err(blame(Some("when")))?;
-            emitter.guard(&when).map_err(blame(Some("when")))?;
+        if guard && let Some(when) = probe.expression(Key::When) {
+            let when = fold(when, resolver).map_err(blame(Some(Key::When)))?;
+            emitter.guard(&when).map_err(blame(Some(Key::When)))?;
             simple.guard(&when);
         }
-        for row in rows().filter(|row| wanted(row)) {
-            if let Some(expr) = (row.expr)(probe) {
-                if row.index == value::LIVE {
-                    live_start = u64::from(emitter.len());
-                }
-                let expr = fold(expr, resolver).map_err(blame(Some(row.key)))?;
-                emitter.store(&expr, row.index).map_err(blame(Some(row.key)))?;
-                simple.store(&expr, row.index);
+        for (key, index, expr) in computed().filter(|(key, ..)| wanted(*key)) {
+            if key == Key::Live {
+                live_start = u64::from(emitter.len());
             }
+            let expr = fold(expr, resolver).map_err(blame(Some(key)))?;
+            emitter.store(&expr, index).map_err(blame(Some(key)))?;
+            simple.store(&expr, index);
         }
         emitter.end().map_err(blame(None))?;
         Ok((emitter.len(), simple))
@@ -286,7 +182,7 @@ pub fn compile(
     let mut at_entry = SimplePhase::default();
     if takes_at_entry(probe, flags) {
         flags |= flags::TAKE_AT_ENTRY;
-        let identifies = |row: &ValueRow| matches!(row.index, value::INSTANCE | value::OBJECT);
+        let identifies = |key| matches!(key, Key::Instance | Key::Object);
         (spec.entry_len, at_entry) = phase(&identifies, false)?;
     }
     let (len, last) = phase(&|_| true, true)?;
@@ -308,7 +204,7 @@ pub fn compile(
     Ok(spec)
 }
 
-fn refused(probe: &Probe, key: Option<&'static str>, refusal: Refusal) -> CompileError {
+fn refused(probe: &Probe, key: Option<Key>, refusal: Refusal) -> CompileError {
     CompileError {
         role: probe.role.name(),
         at: probe.at.to_string(),
@@ -324,10 +220,10 @@ pub fn follows_objects(profile: &Profile, level: Level) -> bool {
     let probes = || profile.probes.iter();
     let frees = || probes().filter(|probe| is_free(probe));
     level != Level::Boundary
-        && probes().any(|probe| probe.role == Role::Alloc && probe.object.is_some())
-        && frees().any(|probe| probe.object.is_some())
+        && probes().any(|probe| probe.role == Role::Alloc && probe.has(Key::Object))
+        && frees().any(|probe| probe.has(Key::Object))
         // A bulk close needs no object's identity, unless a free cannot name its granule otherwise.
-        && (profile.kind != Kind::Bulk || frees().any(|probe| probe.granule.is_none()))
+        && (profile.kind != Kind::Bulk || frees().any(|probe| !probe.has(Key::Granule)))
 }
 
 const fn is_free(probe: &Probe) -> bool {
@@ -367,7 +263,7 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
     if by_object {
         flags |= flags::BY_OBJECT;
         let of_objects = |probe: &&Probe| allocs(probe) || frees(probe);
-        if probes().filter(of_objects).all(|probe| probe.instance.is_some()) {
+        if probes().filter(of_objects).all(|probe| probe.has(Key::Instance)) {
             flags |= flags::OBJECT_PER_INSTANCE;
         }
     }
@@ -378,13 +274,13 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
 /// thread that is handed the same id in between is mistaken for this one. It needs an object that is
 /// known at entry.
 fn takes_at_entry(probe: &Probe, flags: u32) -> bool {
-    let known = |expr: &Option<Expr>| expr.as_ref().is_none_or(|expr| !expr.names_ret());
+    let known = |key| probe.expression(key).is_none_or(|expr| !expr.names_ret());
     probe.phase == Phase::Return
         && matches!(probe.role, Role::Free | Role::Realloc)
         && flags & flags::BY_OBJECT != 0
-        && probe.object.is_some()
-        && known(&probe.object)
-        && known(&probe.instance)
+        && probe.has(Key::Object)
+        && known(Key::Object)
+        && known(Key::Instance)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{cell::Cell, collections::HashMap};
 
 use drainprof_common::{
     interp::{Machine, Outcome, Values, run},
-    spec::{MAX_STACK, WALK_NODES, op},
+    spec::{MAX_STACK, WALK_NODES, op, value},
 };
 use proptest::prelude::*;
 
@@ -185,7 +185,8 @@ fn the_sum_is_an_operand_that_waits() {
             &Source::File("t.toml".into()),
         )
         .unwrap();
-        probe.probes[0].live = Some(expr::parse(&text).unwrap());
+        let live = expr::parse(&text).unwrap();
+        probe.probes[0] = probe.probes[0].clone().with(Key::Live, live);
         compile(&probe, &probe.probes[0], Level::Boundary, 0, &KnowsAll)
     };
     assert!(nested(MAX_STACK - 2).is_ok());

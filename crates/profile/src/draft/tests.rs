@@ -120,7 +120,11 @@ fn by_prototypes() {
     assert_eq!(profile.name, "apr-1");
     let of = |role| profile.probes.iter().find(|probe| probe.role == role).unwrap();
     let said = |role: Role, key: &str| {
-        of(role).expressions().find(|(name, _)| *name == key).map(|(_, expr)| expr.to_string())
+        of(role)
+            .expressions
+            .iter()
+            .find(|(name, _)| name.name() == key)
+            .map(|(_, expr)| expr.to_string())
     };
     assert_eq!(said(Role::Open, "granule").as_deref(), Some("*(u64)(arg0)"));
     assert_eq!(of(Role::Open).phase, crate::Phase::Return);

@@ -81,14 +81,16 @@ fn a_whole_profile() {
     assert_eq!(phases, [Phase::Entry, Phase::Entry, Phase::Return, Phase::Return]);
     let roles: Vec<_> = profile.probes.iter().map(|probe| probe.role).collect();
     assert_eq!(roles, [Role::Open, Role::Close, Role::Alloc, Role::Free]);
-    assert_eq!(profile.probes[0].label, Some(Expr::Arg(4)));
+    assert_eq!(profile.probes[0].expression(Key::Label), Some(&Expr::Arg(4)));
     assert_eq!(
         profile.probes[1].at,
         Address::Usdt { provider: "ring".to_owned(), name: "close".to_owned() }
     );
     assert_eq!(profile.probes[2].at, Address::Offset(0x1234));
     assert!(GOOD[profile.probes[3].span.clone()].contains("[[probe]]"));
-    let Some(Expr::Read(_, sum)) = &profile.probes[1].live else { panic!("a read") };
+    let Some(Expr::Read(_, sum)) = profile.probes[1].expression(Key::Live) else {
+        panic!("a read")
+    };
     let Expr::Binary(BinaryOp::Add, _, offset) = &**sum else { panic!("a sum") };
     let Expr::OffsetOf { span, .. } = &**offset else { panic!("an offset") };
     assert_eq!(&GOOD[span.clone()], "offsetof(struct ring, live.count)");
@@ -219,7 +221,7 @@ const REFUSALS: &[(&str, &str, &str)] = &[
         "p.toml:36:8: `live` means nothing on the role `alloc`; this role takes instance, granule, object, size, when",
     ),
     ("granule = \"arg1\"\n", "", "p.toml:24:8: the role `close` needs `granule`"),
-    ("object = \"arg1\"\n", "", "p.toml:40:8: the role `free` needs `object` or `granule`"),
+    ("object = \"arg1\"\n", "", "p.toml:40:8: the role `free` needs `granule` or `object`"),
     (
         "object = \"*(u64)(arg3)\"\n",
         "",
@@ -372,6 +374,31 @@ fn every_key_is_documented() {
     assert_eq!(keys, 9 + 4 + 3 + 3 + 17);
     for word in Role::ALL.map(Role::name).iter().chain(&["drain", "bulk", "slab"]) {
         assert!(docs.contains(&format!("`{word}`")), "{word} is not in docs/profiles.md");
+    }
+}
+
+/// docs/profiles.md lists the keys of a probe with the roles that use them, as the table of keys has it.
+#[test]
+fn documented_roles_of_keys() {
+    let docs = include_str!("../../../../docs/profiles.md");
+    let section = docs.split("\n### ").find(|section| section.starts_with("`[[probe]]`")).unwrap();
+    for key in Key::all() {
+        let row = section.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+        let row = row.unwrap_or_else(|| panic!("no row for `{key}`"));
+        let used: Vec<_> = Role::ALL.into_iter().filter(|role| key.is_used_by(*role)).collect();
+        let unused = Role::ALL.into_iter().filter(|role| !used.contains(role));
+        let names = |roles: &[Role]| roles.iter().map(|role| role.name()).collect::<Vec<_>>();
+        let but = format!("all but {}", names(&unused.collect::<Vec<_>>()).join(", "));
+        let forms = if used.len() == Role::ALL.len() {
+            ["all".to_owned(), String::new()]
+        } else {
+            [names(&used).join(" "), but]
+        };
+        let row: Vec<&str> = row.split('|').map(str::trim).collect();
+        let columns = &row[2..row.len() - 1];
+        let says =
+            |form: &String| columns.iter().any(|text| text.split(", at ").next() == Some(form));
+        assert!(forms.iter().any(says), "{row:?}\n  wanted one of {forms:?}");
     }
 }
 

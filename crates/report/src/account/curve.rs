@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use drainprof_profile::{Kind, Profile, Role};
+use drainprof_profile::{Key, Kind, Profile, Role};
 
 /// Points that are kept at most, the newest not counted.
 pub const CURVE_POINTS: usize = 512;
@@ -113,7 +113,7 @@ pub enum HeldBytes {
 #[must_use]
 pub fn held_bytes(profile: &Profile) -> HeldBytes {
     let told = |at_open: bool| {
-        let mut probes = profile.probes.iter().filter(|probe| probe.bytes.is_some());
+        let mut probes = profile.probes.iter().filter(|probe| probe.has(Key::Bytes));
         probes.any(|probe| !at_open || probe.role == Role::Open)
     };
     match (profile.kind, profile.granule_bytes) {
@@ -160,12 +160,12 @@ mod tests {
         profile.granule_bytes = None;
         assert_eq!(held_bytes(&profile), HeldBytes::Unknown);
         let close = profile.probes.iter().position(|probe| probe.role == Role::Close).unwrap();
-        profile.probes[close].bytes = Some(drainprof_profile::Expr::Arg(1));
+        profile.probes[close].expressions.insert(Key::Bytes, drainprof_profile::Expr::Arg(1));
         assert_eq!(held_bytes(&profile), HeldBytes::Unknown, "told too late");
         profile.kind = Kind::Drain;
         assert_eq!(held_bytes(&profile), HeldBytes::Counter);
         profile.kind = Kind::Slab;
-        profile.probes[0].bytes = Some(drainprof_profile::Expr::Arg(1));
+        profile.probes[0].expressions.insert(Key::Bytes, drainprof_profile::Expr::Arg(1));
         assert_eq!(held_bytes(&profile), HeldBytes::Own);
     }
 

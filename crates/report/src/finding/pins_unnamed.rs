@@ -1,6 +1,6 @@
 //! `pins_unnamed`: level `stacks`, but nobody knows whose objects are live at a close.
 
-use drainprof_profile::{Level, Profile, Role};
+use drainprof_profile::{Key, Level, Profile, Role};
 
 use super::{Case, Found, Rule, Subject};
 use crate::{Kind, Weight};
@@ -34,7 +34,7 @@ fn judge(subject: &Subject<'_>) -> Option<Found> {
 /// Whether a free says which allocation it ends.
 fn names_objects(profile: &Profile) -> bool {
     let named = |role: &dyn Fn(Role) -> bool| {
-        profile.probes.iter().any(|probe| role(probe.role) && probe.object.is_some())
+        profile.probes.iter().any(|probe| role(probe.role) && probe.has(Key::Object))
     };
     named(&|role| role == Role::Alloc) && named(&|role| matches!(role, Role::Free | Role::Realloc))
 }
@@ -55,7 +55,7 @@ mod tests {
         let facts = &mut snapshot.targets[0].allocators[0];
         let mut profile = (*facts.profile).clone();
         for probe in profile.probes.iter_mut().filter(|probe| probe.role == Role::Free) {
-            probe.object = None;
+            probe.expressions.remove(&Key::Object);
         }
         facts.profile = Arc::new(profile);
         for site in &mut facts.sites {

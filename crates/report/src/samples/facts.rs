@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use drainprof_common::{hist::Hist, maps::Totals};
 use drainprof_process::{Frame, Inlined};
-use drainprof_profile::{Address, Expr, Kind, Level, MatchRule, Probe, Profile, Role, Source};
+use drainprof_profile::{Address, Expr, Key, Kind, Level, MatchRule, Probe, Profile, Role, Source};
 
 use super::{MS, NOW_NS};
 use crate::account::{AllocatorFacts, Curve, CurvePoint, Frames, GranuleFacts, ProbeFacts};
@@ -69,10 +69,10 @@ pub(super) fn hist(count: u64, value: u64) -> Hist {
 }
 
 pub(super) fn profile(name: &str, kind: Kind) -> Profile {
-    let probe = |role| Probe {
-        granule: Some(Expr::Arg(0)),
-        size: (role == Role::Alloc).then_some(Expr::Arg(1)),
-        ..Probe::bare(role, Address::Symbol(format!("{role:?}")))
+    let probe = |role| {
+        let probe = Probe::bare(role, Address::Symbol(format!("{role:?}")))
+            .with(Key::Granule, Expr::Arg(0));
+        if role == Role::Alloc { probe.with(Key::Size, Expr::Arg(1)) } else { probe }
     };
     Profile {
         name: name.to_owned(),
@@ -192,7 +192,7 @@ pub(crate) fn pages() -> AllocatorFacts {
     profile.implicit = true;
     profile.probes.retain(|probe| matches!(probe.role, Role::Alloc | Role::Free));
     for probe in &mut profile.probes {
-        probe.object = Some(Expr::Ret);
+        probe.expressions.insert(Key::Object, Expr::Ret);
     }
     let page = |id: u64| {
         let live = 1 + id % 2;

@@ -16,7 +16,7 @@ use drainprof_process::{
     Module,
     memory::{MemoryReading, Pressure, Waiting},
 };
-use drainprof_profile::{Finding as PlanFinding, Kind, Level};
+use drainprof_profile::{Finding as PlanFinding, Key, Kind, Level};
 pub(crate) use growth::growth_snapshot;
 pub(crate) use history::history;
 pub(crate) use saved::{after, before, saved};
@@ -93,7 +93,7 @@ pub(crate) fn undecided_snapshot() -> Snapshot {
     let mut profile = profile("bare", Kind::Drain);
     profile.granule_bytes = None;
     for probe in &mut profile.probes {
-        probe.size = None;
+        probe.expressions.remove(&Key::Size);
     }
     facts.profile = Arc::new(profile);
     facts.instance = 0;

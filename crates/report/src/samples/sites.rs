@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use drainprof_common::hist::Hist;
 use drainprof_process::{Frame, Inlined, PathEnd};
-use drainprof_profile::{Expr, Level};
+use drainprof_profile::{Expr, Key, Level};
 
 use super::{
     MS, NOW_NS,
@@ -88,7 +88,7 @@ pub fn stacks_snapshot() -> Snapshot {
     facts.level = Level::Stacks;
     let mut profile = (*facts.profile).clone();
     for probe in &mut profile.probes {
-        probe.object = probe.granule.as_ref().map(|_| Expr::Arg(2));
+        probe.expressions.insert(Key::Object, Expr::Arg(2));
     }
     facts.profile = Arc::new(profile);
     let totals = &mut facts.totals;

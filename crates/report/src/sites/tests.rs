@@ -111,7 +111,7 @@ fn unknown_is_null() {
     let mut profile = (*facts.profile).clone();
     profile.granule_bytes = None;
     for probe in &mut profile.probes {
-        probe.size = None;
+        probe.expressions.remove(&drainprof_profile::Key::Size);
     }
     facts.profile = Arc::new(profile);
     for site in &mut facts.sites {

@@ -3,7 +3,7 @@ use std::{path::Path, sync::Arc};
 use bytemuck::Zeroable as _;
 use drainprof_common::spec::ProbeSpec;
 use drainprof_process::testing::cc;
-use drainprof_profile::{Address, Level, Phase, Probe, Profile, Role};
+use drainprof_profile::{Address, Expr, Key, Level, Phase, Probe, Profile, Role};
 
 use crate::plan::{
     AttachPlan, Member, ObjectResolver, PlanError, Request, Sites,
@@ -54,7 +54,7 @@ fn planned(
         sites,
     };
     let compile = |_: &Profile, probe: &Probe, _: Level, _: u32, _: &ObjectResolver<'_>| {
-        if probe.at == symbol("second") && probe.size.is_some() {
+        if probe.at == symbol("second") && probe.has(Key::Size) {
             return Err("no type `x`".to_owned());
         }
         Ok(ProbeSpec { role: probe.role as u32, ..ProbeSpec::zeroed() })
@@ -124,10 +124,10 @@ fn the_first_of_equals() {
 /// absent, or an argument that it names cannot be followed.
 #[test]
 fn a_usdt_probe_among_them() {
-    let usdt = |name: &str, arg: u8| Probe {
-        one_of: Some("made".into()),
-        object: Some(drainprof_profile::Expr::Arg(arg)),
-        ..probe(Role::Alloc, Address::Usdt { provider: "pool".into(), name: name.into() })
+    let usdt = |name: &str, arg: u8| {
+        let at = Address::Usdt { provider: "pool".into(), name: name.into() };
+        Probe { one_of: Some("made".into()), ..probe(Role::Alloc, at) }
+            .with(Key::Object, Expr::Arg(arg))
     };
     let plan = plan_of(vec![member(Role::Alloc, "inner"), usdt("made", 0)]);
     assert_eq!(symbols(&plan), ["usdt:pool:made"]);
@@ -154,8 +154,7 @@ fn members_that_drop_out() {
     assert_eq!(plan.groups[0].members[0].drawback.as_deref(), Some("no such symbol"));
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
 
-    let uncompiled =
-        Probe { size: Some(drainprof_profile::Expr::Arg(1)), ..member(Role::Alloc, "second") };
+    let uncompiled = member(Role::Alloc, "second").with(Key::Size, Expr::Arg(1));
     let plan = plan_of(vec![uncompiled.clone(), returning("outer")]);
     assert_eq!(symbols(&plan), ["outer"]);
     assert_eq!(plan.groups[0].members[0].drawback.as_deref(), Some("no type `x`"));

@@ -69,45 +69,67 @@ impl Machine for Hit {
     }
 }
 
-/// A `free` of an object that is `object`.
-fn free_of(object: &str) -> (profile::Profile, Probe) {
+/// The spec of a probe at a place with these arguments: `probe` is its role and its keys, as profiles write them.
+fn spec_of(elf: &Elf, role: Role, keys: &str, arguments: &str) -> Result<ProbeSpec, String> {
+    // A granule with objects cannot move: where the probe is a `move`, there is no `alloc`.
+    let (kind, alloc) = match role {
+        Role::Move => ("bulk", ""),
+        _ => {
+            ("drain", "[[probe]]\nrole = 'alloc'\nat = 'make'\ngranule = 'arg0'\nobject = 'arg1'\n")
+        }
+    };
     let text = format!(
-        "schema = 1\nname = 't'\nkind = 'drain'\n[match]\nsymbols = ['usdt:p:n']\n[[probe]]\nrole = 'close'\nat = \
-         'shut'\ngranule = 'arg0'\n[[probe]]\nrole = 'alloc'\nat = 'make'\ngranule = 'arg0'\nobject = 'arg1'\n\
-         [[probe]]\nrole = 'free'\nat = 'usdt:p:n'\nobject = '{object}'"
+        "schema = 1\nname = 't'\nkind = '{kind}'\n[match]\nsymbols = ['usdt:p:n']\n[[probe]]\nrole = 'close'\nat = \
+         'shut'\ngranule = 'arg0'\n{alloc}[[probe]]\nrole = '{}'\nat = 'usdt:p:n'\n{keys}",
+        role.name()
     );
     let profile = parse(&text, &profile::Source::File("t.toml".into())).unwrap();
-    let probe = profile.probes.iter().find(|probe| probe.role == Role::Free).unwrap().clone();
-    (profile, probe)
-}
-
-/// The spec of a `free` of `object` at a place with these arguments.
-fn spec(elf: &Elf, object: &str, arguments: &str) -> Result<ProbeSpec, String> {
-    let (profile, probe) = free_of(object);
+    let probe = profile.probes.iter().find(|probe| probe.role == role).unwrap();
     let site = UsdtSite { semaphore: None, arguments: arguments.to_owned() };
     let compile = |probe: &Probe| {
         profile::compile(&profile, probe, Level::Objects, 0, &Knows)
             .map_err(|error| error.to_string())
     };
-    at_place(elf, &probe, &site, &compile)
+    at_place(elf, probe, &site, &compile)
 }
 
-/// What both roads of the kernel side, the byte code and the simple forms, make of a spec's object.
-fn object(spec: &ProbeSpec, registers: &[u64; 16]) -> u64 {
+/// The spec of a `free` of `object`.
+fn spec(elf: &Elf, object: &str, arguments: &str) -> Result<ProbeSpec, String> {
+    spec_of(elf, Role::Free, &format!("object = '{object}'"), arguments)
+}
+
+/// What both roads of the kernel side, the byte code and the simple forms, make of one of a spec's values.
+fn computed(spec: &ProbeSpec, value: u8, registers: &[u64; 16]) -> u64 {
     let hit = Hit::of(spec, registers);
     let mut values: Values = [0; value::COUNT];
     assert_eq!(run(spec, spec.entry_start, &hit, &mut values), Outcome::Accepted);
-    let seen = values[usize::from(value::OBJECT)];
+    let seen = values[usize::from(value)];
     if spec.is_simple != 0 {
         let mut file = File { inputs: hit.0, values: [0; value::COUNT] };
         for simple in &spec.simple[..usize::from(spec.entry_simple)] {
             assert_eq!(run_simple(simple, &hit, &mut file.values), None);
         }
         let words: &[u64; interp::FILE_WORDS] = bytemuck::cast_ref(&file);
-        let location = usize::from(spec.locations[usize::from(value::OBJECT)]);
+        let location = usize::from(spec.locations[usize::from(value)]);
         assert_eq!(words[location], seen, "the simple form");
     }
     seen
+}
+
+fn object(spec: &ProbeSpec, registers: &[u64; 16]) -> u64 {
+    computed(spec, value::OBJECT, registers)
+}
+
+/// Every expression of a probe is rewritten for its place, the new id of a `move` included.
+#[test]
+fn moved_granule() {
+    let directory = tempfile::tempdir().unwrap();
+    let keys = "granule = 'arg0'\nnew_granule = 'arg1'\nbytes = 'arg2'";
+    let spec = spec_of(&elf(&directory), Role::Move, keys, "8@%rbx 8@%r12 8@%rdi").unwrap();
+    let registers = std::array::from_fn(|number| 1000 + number as u64);
+    let ids = [value::GRANULE, value::NEW_OBJECT, value::BYTES]
+        .map(|value| computed(&spec, value, &registers));
+    assert_eq!(ids, [1003, 1012, 1007]);
 }
 
 fn elf(directory: &tempfile::TempDir) -> Elf {

@@ -2,13 +2,14 @@
 
 use drainprof_common::{
     interp::{Outcome, Values, run},
-    spec::{MAX_CODE, MAX_CONSTS, MAX_STACK, op},
+    spec::{MAX_CODE, MAX_CONSTS, MAX_STACK, op, value},
 };
 use proptest::prelude::*;
 
 use super::*;
+
 use crate::{
-    Address, EvalError, MatchRule, Source, eval, expr, parse,
+    Address, EvalError, Expr, MatchRule, Source, eval, expr, parse,
     samples::{KnowsAll, SampleMachine, expressions_of, machines},
 };
 
@@ -193,7 +194,11 @@ fn levels_follow_from_kind_and_probes() {
 }
 
 fn free_with(granule: Expr) -> Probe {
-    Probe { granule: Some(granule), ..Probe::bare(Role::Free, Address::Symbol("drop".to_owned())) }
+    Probe::bare(Role::Free, Address::Symbol("drop".to_owned())).with(Key::Granule, granule)
+}
+
+fn guarded(probe: Probe, when: Option<Expr>) -> Probe {
+    when.into_iter().fold(probe, |probe, when| probe.with(Key::When, when))
 }
 
 fn profile_with(probe: Probe) -> Profile {
@@ -294,7 +299,7 @@ fn unknown_names_are_errors_with_a_place() {
 
 /// A spec's outcome as the plain evaluator has it: `when` first, then the values, up to the first fault.
 fn plain_outcome(probe: &Probe, machine: &SampleMachine) -> (Outcome, Option<u64>) {
-    if let Some(when) = &probe.when {
+    if let Some(when) = probe.expression(Key::When) {
         match eval(when, machine, &KnowsAll) {
             Err(EvalError::Cut) => return (Outcome::Cut, None),
             Err(_) => return (Outcome::Fault, None),
@@ -302,7 +307,7 @@ fn plain_outcome(probe: &Probe, machine: &SampleMachine) -> (Outcome, Option<u64
             Ok(_) => {}
         }
     }
-    match probe.granule.as_ref().map(|granule| eval(granule, machine, &KnowsAll)) {
+    match probe.expression(Key::Granule).map(|granule| eval(granule, machine, &KnowsAll)) {
         Some(Ok(value)) => (Outcome::Accepted, Some(value)),
         Some(Err(EvalError::Cut)) => (Outcome::Cut, None),
         _ => (Outcome::Fault, None),
@@ -320,8 +325,7 @@ proptest! {
         when in prop::option::of(expressions_of(3, 8)),
         machine in machines(),
     ) {
-        let mut probe = free_with(granule);
-        probe.when = when;
+        let probe = guarded(free_with(granule), when);
         let profile = profile_with(probe);
         let probe = &profile.probes[0];
         // The few that do not fit into a spec are refused; that is tested elsewhere.
@@ -371,8 +375,7 @@ fn samples_end_in_every_way() {
             let depth = if when { (3, 8) } else { (4, 24) };
             expressions_of(depth.0, depth.1).new_tree(&mut runner).unwrap().current()
         };
-        let mut probe = free_with(draw(false));
-        probe.when = Some(draw(true));
+        let probe = free_with(draw(false)).with(Key::When, draw(true));
         let machine = machines().new_tree(&mut runner).unwrap().current();
         let profile = profile_with(probe);
         refused +=

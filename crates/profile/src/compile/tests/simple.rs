@@ -78,8 +78,8 @@ fn simple_samples_are_simple() {
     let mut runner = TestRunner::deterministic();
     let (mut simple, mut seen) = (0, [0; 3]);
     for _ in 0..500 {
-        let mut probe = free_with(simple_shapes().new_tree(&mut runner).unwrap().current());
-        probe.when = Some(simple_conditions().new_tree(&mut runner).unwrap().current());
+        let probe = free_with(simple_shapes().new_tree(&mut runner).unwrap().current())
+            .with(Key::When, simple_conditions().new_tree(&mut runner).unwrap().current());
         let profile = profile_with(probe);
         let spec = compile(&profile, &profile.probes[0], Level::Objects, 0, &KnowsAll).unwrap();
         if spec.is_simple != 0 {
@@ -126,8 +126,7 @@ proptest! {
         when in prop::option::of(simple_conditions()),
         machine in machines(),
     ) {
-        let mut probe = free_with(granule);
-        probe.when = when;
+        let probe = guarded(free_with(granule), when);
         let profile = profile_with(probe);
         let probe = &profile.probes[0];
         let spec = compile(&profile, probe, Level::Objects, 0, &KnowsAll).unwrap();
