@@ -8,14 +8,17 @@ use crate::{
     stats::Summary,
 };
 
+/// Where lines of prose are broken.
+const WIDTH: usize = 118;
+
 const INTRODUCTION: &str = "\
 <!-- Made by `cargo xtask bench --page`; edit bench/src/page.rs instead. -->
 
 # Performance
 
-What drainprof costs the program that it looks at, measured side by side in one run: nothing attached (*bare*), an *empty* eBPF
-program at the very sites where drainprof probes (the *floor*: what the kernel takes for a hit), drainprof itself, and other
-tools that keep the same state or count the same calls. [overhead.md](overhead.md) explains where the cost comes from.
+What drainprof costs the observed program, measured in one run: *bare* (nothing attached), the *floor* (empty eBPF
+programs at drainprof's probe sites: the kernel's part), drainprof, and tools that keep the same state or counts.
+[overhead.md](overhead.md) explains the costs.
 
 ```sh
 cargo xtask bench                       # all of it, about ten minutes; results in target/bench/results.json
@@ -25,15 +28,12 @@ cargo xtask bench --page                # and renew this page
 
 ## How to read it
 
-- Cost is **CPU time of the target's own threads**, which it measures of itself; so what else runs on the machine matters little.
-  nginx and PostgreSQL are measured by what they get done per second.
-- Programs work in batches between which they sleep; probes come and go only while they sleep. One batch after each attach is
-  thrown away.
-- A **round** measures all variants in turn and bare at both ends. A variant's value in a round is the median of its batches;
-  the tables show the median of the rounds, and the lowest and highest round. *Added* and *ratio* are computed within each
-  round against the mean of its bare measurements, and then the median is taken.
-- A goal is judged by that median. One that is missed is shown as missed; what could not be measured says why.
-- These programs do nothing but what is probed. The nanoseconds carry over to other programs, the ratios to bare do not.
+- Cost is **CPU time of the target's own threads**, so other load matters little. nginx and PostgreSQL: work per second.
+- Targets work in batches and sleep while probes come and go. The first batch after an attach is dropped.
+- A **round** measures all variants in turn, bare at both ends. Figures are medians of rounds (lowest–highest); bare has
+  two. *added* and *ratio* compare with bare, *÷* compares what two variants add, always within a round.
+- Goals are judged by the median. Below each benchmark: its date, how long it took, and the load average at its start.
+- Targets do nothing but what is probed: nanoseconds carry over to other programs, ratios do not.
 
 ";
 
@@ -66,34 +66,40 @@ fn machine(page: &mut String, results: &Results) {
     if results.quick {
         page.push_str("\n**One short round of each: these figures only show that it runs.**\n");
     }
-    page.push_str("\n| program | version |\n|---|---|\n");
-    for (program, version) in &machine.versions {
-        let _ = writeln!(page, "| {program} | {} |", cell(version));
-    }
+    let versions: Vec<_> = machine.versions.iter().map(|(_, version)| cell(version)).collect();
+    let _ = writeln!(page, "\n{}", wrapped(&format!("Versions: {}.", versions.join("; ")), ""));
     page.push('\n');
 }
 
 fn goals(page: &mut String, results: &Results) {
     page.push_str(
-        "## Goals\n\n| benchmark | figure | goal | measured | lowest–highest round | |\n",
+        "## Goals\n\n| benchmark | figure | measured (rounds) | goal |\n|---|---|---|---|\n",
     );
-    page.push_str("|---|---|---|---|---|---|\n");
     for benchmark in &results.benchmarks {
-        for goal in &benchmark.goals {
+        for goal in benchmark.goals.iter().filter(|goal| !stands_in_table(benchmark, goal)) {
             let [wanted, median, spread, verdict] = words(goal);
-            let _ = writeln!(
-                page,
-                "| `{}` | {} | {wanted} | {median} | {spread} | {verdict} |",
-                benchmark.name,
-                cell(&goal.what)
-            );
+            let measured = if spread.is_empty() { median } else { format!("{median} ({spread})") };
+            let goal_cell =
+                if verdict.is_empty() { wanted } else { format!("{wanted}: {verdict}") };
+            let what = cell(&goal.what);
+            let _ = writeln!(page, "| `{}` | {what} | {measured} | {goal_cell} |", benchmark.name);
         }
         if let Some(why) = &benchmark.failed {
-            let _ =
-                writeln!(page, "| `{}` | | | not available: {} | | |", benchmark.name, cell(why));
+            let _ = writeln!(page, "| `{}` | | not available: {} | |", benchmark.name, cell(why));
         }
     }
     page.push('\n');
+}
+
+/// Whether a figure without a bound is one that a table shows anyway.
+fn stands_in_table(benchmark: &Benchmark, goal: &Goal) -> bool {
+    let Some(median) = goal.summary.map(|summary| summary.median) else { return false };
+    let shown = |table: &Table, row: &Row| {
+        let compared = Summary::of(&table.compared(&row.name));
+        [row.summary, compared].iter().flatten().any(|summary| same(summary.median, median))
+    };
+    matches!(goal.bound, Bound::Stated)
+        && benchmark.tables.iter().any(|table| table.rows.iter().any(|row| shown(table, row)))
 }
 
 /// Goal, median, spread, verdict.
@@ -117,24 +123,50 @@ fn words(goal: &Goal) -> [String; 4] {
 }
 
 fn section(page: &mut String, benchmark: &Benchmark) {
-    let _ = writeln!(page, "## {}\n\n{}\n", benchmark.title, benchmark.about);
-    for table in &benchmark.tables {
-        tabulate(page, table);
+    let _ = writeln!(page, "## {}\n\n{}\n", benchmark.title, wrapped(&benchmark.about, ""));
+    if single_rounds(&benchmark.tables) {
+        matrix(page, &benchmark.tables);
+    } else {
+        benchmark.tables.iter().for_each(|table| tabulate(page, table));
     }
     if let Some(why) = &benchmark.failed {
         let _ = writeln!(page, "Not available: {why}\n");
     }
     for note in &benchmark.notes {
-        let _ = writeln!(page, "- {note}");
+        let _ = writeln!(page, "- {}", wrapped(note, "  "));
     }
     let _ = writeln!(
         page,
-        "{}Measured on {} in {:.0} s; the machine's load average was {:.1} when it began.\n",
+        "{}*{}, {:.0} s, load {:.1}*\n",
         if benchmark.notes.is_empty() { "" } else { "\n" },
         benchmark.date,
         benchmark.seconds,
         benchmark.load
     );
+}
+
+/// Whether there are several tables of the same variants, all measured once.
+fn single_rounds(tables: &[Table]) -> bool {
+    let names = |table: &Table| table.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+    let once = |table: &Table| table.rows.iter().all(|row| row.samples.len() == 1);
+    let [first, others @ ..] = tables else { return false };
+    !others.is_empty()
+        && tables.iter().all(once)
+        && others.iter().all(|table| names(table) == names(first) && table.unit == first.unit)
+}
+
+/// Such tables as one, a line each.
+fn matrix(page: &mut String, tables: &[Table]) {
+    let rows = &tables[0].rows;
+    let names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
+    let (unit, names, rules) = (&tables[0].unit, names.join(" | "), "---|".repeat(rows.len()));
+    let _ = writeln!(page, "| {unit} | {names} |\n|---|{rules}");
+    for table in tables {
+        let cell = |row: &Row| row.summary.as_ref().map_or("not available".to_owned(), figure);
+        let figures: Vec<_> = table.rows.iter().map(cell).collect();
+        let _ = writeln!(page, "| {} | {} |", table.title, figures.join(" | "));
+    }
+    page.push('\n');
 }
 
 fn tabulate(page: &mut String, table: &Table) {
@@ -146,9 +178,19 @@ fn tabulate(page: &mut String, table: &Table) {
     if !table.title.is_empty() {
         let _ = writeln!(page, "*{}*\n", capital(&table.title));
     }
-    let _ = writeln!(page, "| variant | {} | lowest–highest |{last}", table.unit);
-    let _ = writeln!(page, "|---|---|---|{}", if last.is_empty() { "" } else { "---|" });
-    for row in &table.rows {
+    let _ = writeln!(page, "| variant | {} |{last}", table.unit);
+    let _ = writeln!(page, "|---|---|{}", if last.is_empty() { "" } else { "---|" });
+    // Bare is measured at both ends of a round: its later rows stand beside the first.
+    let (bare, others): (Vec<_>, Vec<_>) = table.rows.iter().partition(|row| row.baseline);
+    if let Some((first, again)) = bare.split_first() {
+        let again: Vec<_> =
+            again.iter().filter_map(|row| row.summary.as_ref()).map(figure).collect();
+        let again = again.iter().fold(String::new(), |text, figure| text + "; " + figure);
+        let line = line(table, first);
+        let at = line.match_indices(" |").nth(1).map_or(line.len(), |(at, _)| at);
+        let _ = writeln!(page, "{}{again}{}", &line[..at], &line[at..]);
+    }
+    for row in others {
         let _ = writeln!(page, "{}", line(table, row));
     }
     page.push('\n');
@@ -158,10 +200,10 @@ fn line(table: &Table, row: &Row) -> String {
     let compared = table.compare != Compare::Nothing;
     let Some(summary) = row.summary else {
         let why = row.unavailable.as_deref().unwrap_or("not measured");
-        let tail = if compared { " | |" } else { " |" };
+        let tail = if compared { " |" } else { "" };
         return format!("| {} | not available: {} |{tail}", row.name, cell(why));
     };
-    let mut line = format!("| {} | {} | {} |", row.name, number(summary.median), spread(&summary));
+    let mut line = format!("| {} | {} |", row.name, figure(&summary));
     if compared {
         let against = match Summary::of(&table.compared(&row.name)) {
             Some(against) if !row.baseline => number(against.median),
@@ -174,6 +216,25 @@ fn line(table: &Table, row: &Row) -> String {
         }
     }
     line
+}
+
+/// Text in lines that are not too long; all but the first begin with `indent`.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = String::new();
+    let mut width = indent.len();
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if !lines.is_empty() && width + 1 + length > WIDTH {
+            let _ = write!(lines, "\n{indent}");
+            width = indent.len();
+        } else if !lines.is_empty() {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += length;
+    }
+    lines
 }
 
 /// The goals of one benchmark, for the terminal.
@@ -194,7 +255,22 @@ pub(crate) fn summary(benchmark: &Benchmark) -> String {
     text
 }
 
+/// Whether two figures are one: nothing was computed between them.
+fn same(one: f64, other: f64) -> bool {
+    one.total_cmp(&other).is_eq()
+}
+
+/// A median and where the rounds lie.
+fn figure(summary: &Summary) -> String {
+    let (median, spread) = (number(summary.median), spread(summary));
+    if spread.is_empty() { median } else { format!("{median} ({spread})") }
+}
+
+/// Lowest to highest; nothing where there is one round.
 fn spread(summary: &Summary) -> String {
+    if same(summary.lowest, summary.highest) {
+        return String::new();
+    }
     format!("{}–{}", number(summary.lowest), number(summary.highest))
 }
 
@@ -271,11 +347,11 @@ mod tests {
     fn nothing_is_left_out() {
         let page = text(&results());
         for expected in [
-            "| `malloc` | low | ≤ 5 ns | 4.50 ns | 4–5 | reached |",
-            "| `malloc` | lower | ≤ 1 ns | 4.50 ns | 4–5 | **missed** |",
-            "| peer | not available: not \\| installed | | |",
-            "| ours | 15.5 | 15–16 | 4.50 |",
-            "| bare | 11 | 10–12 |  |",
+            "| `malloc` | low | 4.50 ns (4–5) | ≤ 5 ns: reached |",
+            "| `malloc` | lower | 4.50 ns (4–5) | ≤ 1 ns: **missed** |",
+            "| peer | not available: not \\| installed | |",
+            "| ours | 15.5 (15–16) | 4.50 |",
+            "| bare | 11 (10–12) |  |",
             "## `nginx`\n\nNot run.",
         ] {
             assert!(page.contains(expected), "{expected:?} is not in:\n{page}");

@@ -71,11 +71,11 @@ impl Variant {
 }
 
 pub(crate) const BARE: &str = "bare";
-pub(crate) const BARE_AGAIN: &str = "bare, at the round's end";
-pub(crate) const FLOOR: &str = "floor: empty eBPF programs at drainprof's sites";
-pub(crate) const FLOOR_BOUNDARY: &str = "floor: empty eBPF programs at the sites of level boundary";
-pub(crate) const FLOOR_OBJECTS: &str = "floor: empty eBPF programs at the sites of level objects";
-pub(crate) const BPFTRACE: &str = "bpftrace, equivalent script";
+pub(crate) const BARE_AGAIN: &str = "bare at the end";
+pub(crate) const FLOOR: &str = "floor";
+pub(crate) const FLOOR_BOUNDARY: &str = "floor of boundary";
+pub(crate) const FLOOR_OBJECTS: &str = "floor of objects";
+pub(crate) const BPFTRACE: &str = "bpftrace";
 pub(crate) const BPFTRACE_EMPTY: &str = "bpftrace, empty probes";
 
 /// What came out of some rounds.

@@ -14,9 +14,8 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "after",
     title: "After the detach",
-    about: "Pairs of malloc and free again: before drainprof attaches (level `objects`, with work done meanwhile), and \
-            after it has gone. That no byte of the program's text differs from its file any more is checked here, \
-            and after every other variant of every benchmark.",
+    about: "Pairs of malloc and free before and after `objects`. After every variant the program's text must equal \
+            its file.",
     run,
 };
 
@@ -44,7 +43,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         rows: rows.into(),
     };
     benchmark.goals.push(Goal::new(
-        "cost after the detach, of the cost before",
+        "cost after the detach ÷ before",
         "×",
         Bound::AtMost(1.02),
         table.compared(AFTER),

@@ -17,10 +17,8 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "attach",
     title: "Attaching and detaching ten probes",
-    about: "A profile of ten entry probes (`tests/profiles/ten.toml`) on a process that reads the clock as fast as it \
-            can and remembers its longest pause. Attaching is everything from opening the process to counting: reading \
-            its ELF files, planning, loading the programs, placing the probes. It is timed in-process through \
-            drainprof's library, and, as a whole, on the command.",
+    about: "Ten entry probes (`tests/profiles/ten.toml`) on a process that reads the clock continuously. The attach \
+            includes reading ELF files, planning, loading and placing.",
     run,
 };
 

@@ -14,15 +14,12 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "boundary",
     title: "Level `boundary`: an arena's open and close",
-    about: "The arena of `objects`. drainprof probes open and close only and reads the live count from the program's \
-            memory; bpftrace does the same in `bench/peers/boundary.bt`. The first table is what an object pays in \
-            granules of 1000; the second, what a granule pays for its open and close, measured on granules \
-            without objects.",
+    about: "The same arena: open and close are probed, the live count is read (`bench/peers/boundary.bt`).",
     run,
 };
 
 const PROFILE: &str = "arena";
-const DRAINPROF: &str = "drainprof, level boundary";
+const DRAINPROF: &str = "drainprof, boundary";
 const SCRIPT: (&str, &str) = ("boundary.bt", include_str!("../../peers/boundary.bt"));
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
@@ -56,7 +53,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     );
     benchmark.goals.push(
         Goal::new(
-            "drainprof adds per open and close, of what empty programs at the same sites add",
+            "drainprof adds ÷ floor adds, per open and close",
             "×",
             Bound::AtMost(1.3),
             empty.times(DRAINPROF, FLOOR),

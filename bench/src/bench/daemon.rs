@@ -22,11 +22,9 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "daemon",
     title: "The daemon while nothing happens",
-    about: "200 processes wait: 20 that the profile `tests/profiles/arena.toml` fits, which are attached at level \
-            `boundary`, and 180 that no profile fits. `drainprof daemon` runs at its defaults (a look each 10 s, discovery \
-            each 2 s, with its history and its web service) and lists all processes of the machine, but may attach to \
-            these alone. CPU time is that of the daemon's process, all threads, of one CPU; a round begins where the last \
-            one ended. Resident memory includes the kernel's maps, as far as they are mapped.",
+    about: "200 waiting processes: 20 attached (`tests/profiles/arena.toml`, `boundary`), 180 without a matching \
+            profile. `drainprof daemon` at its defaults (inspection every 10 s, discovery every 2 s, history, web \
+            service) attaches only to these. CPU time of all its threads; memory includes mapped kernel maps.",
     run,
 };
 

@@ -14,12 +14,9 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "growth",
     title: "`drainprof growth`: page faults, mappings and the heap",
-    about: "A program with frame pointers, 20 calls deep, touches fresh pages (without huge pages), maps and unmaps \
-            regions of 64 KiB that it never touches, or moves the end of the heap to and fro by a page. `drainprof \
-            growth` sees page faults, changes of resident memory (`kmem:rss_stat`) and the entry and return of five \
-            system calls; with `--no-stacks` it follows no call paths. bpftrace looks at the tracepoints of the one \
-            matter alone (`bench/peers/growth-*.bt`): it counts faults, or sums bytes, by `ustack` or in all. It keeps \
-            neither which pages were touched, nor resident memory, nor what partial unmaps leave.",
+    about: "A program, 20 calls deep, touches fresh pages, maps and unmaps 64 KiB, or moves the heap's end by a \
+            page. `drainprof growth` traces faults, `kmem:rss_stat` and five system calls; bpftrace \
+            (`bench/peers/growth-*.bt`) only one matter, without touched pages, resident memory or partial unmaps.",
     run,
 };
 
@@ -60,8 +57,8 @@ const CASES: [Case; 3] = [
     },
     Case {
         what: "what=maps",
-        title: "pairs of mmap and munmap",
-        unit: "pair of mmap and munmap",
+        title: "mmap and munmap",
+        unit: "mmap and munmap",
         count: Some(Count { at: "/mappings/mapped_bytes", each: 65_536.0 }),
         stacks: script!("growth-maps.bt"),
         sums: script!("growth-maps-sum.bt"),
@@ -105,12 +102,12 @@ fn measure(case: &Case, effort: Effort, benchmark: &mut Benchmark) -> Result<()>
     }
     let table = costs(case.title, &format!("ns per {}", case.unit), tables.remove(0));
     for (name, how) in [(STACKS, ""), (SUMS, ", without stacks")] {
-        let what = format!("drainprof growth adds per {}{how}", case.unit);
+        let what = format!("growth adds per {}{how}", case.unit);
         let goal = Goal::new(&what, "ns", Bound::Stated, table.compared(name));
         benchmark.goals.push(goal.because(table.why_not(name)));
     }
     for (name, ours, how) in [(PEER_STACKS, STACKS, "by ustack"), (PEER_SUMS, SUMS, "in all")] {
-        let what = format!("bpftrace adds {how}, of what drainprof adds; {}", case.title);
+        let what = format!("bpftrace adds {how} ÷ drainprof adds; {}", case.title);
         let goal = Goal::new(&what, "×", Bound::Stated, table.times(name, ours));
         benchmark.goals.push(goal.because(table.why_not(name).or_else(|| table.why_not(ours))));
     }

@@ -18,17 +18,15 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "malloc",
     title: "Pairs of malloc and free of glibc",
-    about: "A program keeps 1000 objects of 16 to 512 bytes and replaces one at random, again and again. \
-            drainprof follows every malloc and free (level `objects`) with `tests/profiles/glibc-pages.toml`: \
-            pointer to size and granule, live objects and bytes per 64 KiB. bpftrace keeps the same in \
-            `bench/peers/malloc.bt`. `perf stat` only counts hits. heaptrack and Valgrind run the program \
-            themselves, so they are measured in a process of their own.",
+    about: "1000 objects of 16 to 512 bytes, replaced at random. drainprof (`objects`, \
+            `tests/profiles/glibc-pages.toml`) and bpftrace (`bench/peers/malloc.bt`) keep size and granule per \
+            pointer, live objects and bytes per 64 KiB. heaptrack and Valgrind run their own process.",
     run,
 };
 
 const PROFILE: &str = "glibc-pages";
-const DRAINPROF: &str = "drainprof, level objects";
-const PERF: &str = "perf stat on uprobe events (counts only)";
+const DRAINPROF: &str = "drainprof, objects";
+const PERF: &str = "perf stat (counts only)";
 const SCRIPT: (&str, &str) = ("malloc.bt", include_str!("../../peers/malloc.bt"));
 const EMPTY: (&str, &str) = ("malloc-empty.bt", include_str!("../../peers/malloc-empty.bt"));
 
@@ -58,13 +56,13 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let goal =
         |what, bound, rounds, row| Goal::new(what, "×", bound, rounds).because(table.why_not(row));
     benchmark.goals.push(goal(
-        "bpftrace adds, of what drainprof adds",
+        "bpftrace adds ÷ drainprof adds",
         Bound::AtLeast(10.0),
         table.times(BPFTRACE, DRAINPROF),
         BPFTRACE,
     ));
     benchmark.goals.push(goal(
-        "drainprof adds, of what empty programs at the same sites add",
+        "drainprof adds ÷ floor adds",
         Bound::AtMost(1.25),
         table.times(DRAINPROF, FLOOR),
         DRAINPROF,
@@ -82,8 +80,8 @@ struct Runner {
 }
 
 const RUNNERS: [Runner; 2] = [
-    Runner { name: "heaptrack (in-process, with stacks)", program: "heaptrack", args: &[] },
-    Runner { name: "Valgrind memcheck (for scale)", program: "valgrind", args: &["-q"] },
+    Runner { name: "heaptrack", program: "heaptrack", args: &[] },
+    Runner { name: "Valgrind memcheck", program: "valgrind", args: &["-q"] },
 ];
 
 impl Runner {

@@ -17,14 +17,13 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "nginx",
     title: "nginx under ab",
-    about: "Debian's nginx, one process, a small file over eight kept connections on loopback; the built-in profile. At \
-            level `boundary` each request costs the open and the close of its pool. ab has a CPU of its own where there \
-            are two.",
+    about: "One nginx process, a small file, eight kept connections on loopback, ab on its own CPU; the built-in \
+            profile.",
     run,
 };
 
-const BOUNDARY: &str = "drainprof, level boundary";
-const OBJECTS: &str = "drainprof, level objects";
+const BOUNDARY: &str = "drainprof, boundary";
+const OBJECTS: &str = "drainprof, objects";
 const FIGURES: [(&str, Compare); 2] = [
     ("requests per second", Compare::Ratio),
     ("µs of nginx's CPU time per request", Compare::Added),
@@ -65,7 +64,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let table = &benchmark.tables[0];
     benchmark.goals.push(
         Goal::new(
-            "requests per second with level boundary, of those without",
+            "requests/s with level boundary ÷ bare",
             "×",
             Bound::AtLeast(0.98),
             table.compared(BOUNDARY),

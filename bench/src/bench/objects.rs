@@ -14,20 +14,17 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "objects",
     title: "Level `objects`: an arena's alloc and free",
-    about: "An arena opens a granule, allocates 1000 objects of 64 bytes, frees them, and closes it. drainprof uses \
-            `tests/profiles/arena.toml` (alloc at entry and return, free at entry), bpftrace keeps the same in \
-            `bench/peers/objects.bt`. In the first program functions begin with a nop, which the kernel emulates; in \
-            the second they begin with `endbr64`, which it single-steps.",
+    about: "An arena opens a granule, allocates 1000 objects of 64 bytes, frees them, closes it. drainprof: \
+            `tests/profiles/arena.toml` (alloc at entry and return, free at entry); bpftrace: \
+            `bench/peers/objects.bt`. The first instructions are an emulated nop, or a single-stepped `endbr64`.",
     run,
 };
 
 const PROFILE: &str = "arena";
-const DRAINPROF: &str = "drainprof, level objects";
+const DRAINPROF: &str = "drainprof, objects";
 const SCRIPT: (&str, &str) = ("objects.bt", include_str!("../../peers/objects.bt"));
-const PROGRAMS: [(&str, &str); 2] = [
-    ("cost", "functions that begin with an emulated instruction"),
-    ("cost_endbr", "functions that begin with `endbr64`"),
-];
+const PROGRAMS: [(&str, &str); 2] =
+    [("cost", "emulated first instruction"), ("cost_endbr", "`endbr64` first")];
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let variants = [
@@ -45,8 +42,8 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     }
     for ((_, title), outcome) in PROGRAMS.iter().zip(outcomes) {
         let Outcome { mut tables, notes } = outcome;
-        let table = costs(title, "ns per object (its alloc and its free)", tables.remove(0));
-        let what = format!("drainprof adds, of what empty programs at the same sites add; {title}");
+        let table = costs(title, "ns per object", tables.remove(0));
+        let what = format!("drainprof adds ÷ floor adds; {title}");
         benchmark.goals.push(
             Goal::new(&what, "×", Bound::AtMost(1.25), table.times(DRAINPROF, FLOOR))
                 .because(table.why_not(DRAINPROF)),

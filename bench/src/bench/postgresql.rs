@@ -18,15 +18,13 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "postgresql",
     title: "PostgreSQL under pgbench -S",
-    about: "Debian's PostgreSQL, a cluster of its own in a temporary directory, one client over a socket, simple \
-            selects; the built-in profile with `--follow-forks` on the postmaster. Level `boundary` probes the \
-            making, resetting and deleting of memory contexts, level `objects` every palloc and pfree as well. \
-            Transactions per second without the time to connect.",
+    about: "Own cluster, one client, simple selects, the built-in profile with `--follow-forks`. Without connecting \
+            time.",
     run,
 };
 
-const BOUNDARY: &str = "drainprof, level boundary";
-const OBJECTS: &str = "drainprof, level objects";
+const BOUNDARY: &str = "drainprof, boundary";
+const OBJECTS: &str = "drainprof, objects";
 const FOLLOW: &[&str] = &["--follow-forks"];
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
@@ -59,7 +57,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         for (level, bound, row) in
             [("boundary", Bound::AtLeast(0.98), BOUNDARY), ("objects", Bound::Stated, OBJECTS)]
         {
-            let what = format!("transactions per second with level {level}, of those without");
+            let what = format!("transactions/s with level {level} ÷ bare");
             let goal = Goal::new(&what, "×", bound, table.compared(row));
             benchmark.goals.push(goal.because(table.why_not(row)));
         }

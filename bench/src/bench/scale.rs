@@ -18,10 +18,9 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "scale",
     title: "A million open granules, ten million live objects",
-    about: "A program opens granules and allocates objects in them (ids only, no memory stands behind them), frees and \
-            allocates some more, then frees and closes everything, all at entry probes (`tests/profiles/scale.toml`). \
-            drainprof gets `--max-granules` and `--max-objects` to match. Kernel memory is what the kernel says of the \
-            maps while everything is live. One run; for comparison, the same with a thousandth of everything.",
+    about: "Granules open, objects (ids only) are allocated, replaced, freed, granules close, at entry probes \
+            (`tests/profiles/scale.toml`) with fitting `--max-granules` and `--max-objects`; one run. Kernel memory: \
+            the maps at the peak.",
     run,
 };
 
@@ -38,7 +37,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         };
         let rows = vec![
             row(BARE, true, &bare),
-            row("drainprof, a thousandth of that", false, &small.phases),
+            row("drainprof, 1/1000", false, &small.phases),
             row("drainprof", false, &large.phases),
         ];
         benchmark.tables.push(costs(phase, "ns per event", rows));

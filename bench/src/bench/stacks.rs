@@ -14,33 +14,25 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "stacks",
     title: "Level `stacks`: the call path of every alloc",
-    about: "The arena of `objects`, built without frame pointers, allocates and frees at the end of a chain of calls. CPU \
-            time of the allocs alone. drainprof follows the whole path of each by unwind rules. bpftrace is run with \
-            `bench/peers/objects.bt`, and with `bench/peers/stacks.bt`, which counts allocs by `ustack` as well: it \
-            follows frame pointers, so the paths that it counts are wrong, and end at once, but in the table of the \
-            program with frame pointers. The arena's alloc is probed at entry and return; in the last two tables \
-            allocs are probed at entry alone (`tests/profiles/paths_entry.toml`), which costs half as much before \
-            any path is followed.",
+    about: "The arena without frame pointers, at the end of a chain of calls; CPU time of allocs. drainprof unwinds \
+            by rules. bpftrace (`bench/peers/objects.bt`, `stacks.bt` with `ustack`) follows frame pointers: its \
+            stacks are right only in the table with these. The last two tables probe allocs at entry \
+            (`tests/profiles/paths_entry.toml`), at half the cost.",
     run,
 };
 
 const PROFILE: &str = "arena";
 const PROFILE_AT_ENTRY: &str = "paths_entry";
-const OBJECTS: &str = "drainprof, level objects";
-const STACKS: &str = "drainprof, level stacks";
-const PATHS: &str = "bpftrace, equivalent script, counting by ustack";
+const OBJECTS: &str = "drainprof, objects";
+const STACKS: &str = "drainprof, stacks";
+const PATHS: &str = "bpftrace, by ustack";
 const OBJECTS_SCRIPT: (&str, &str) = ("objects.bt", include_str!("../../peers/objects.bt"));
 const STACKS_SCRIPT: (&str, &str) = ("stacks.bt", include_str!("../../peers/stacks.bt"));
 /// A row, what it is compared with, the goal, and what it says.
 const GOALS: [(&str, &str, Bound, &str); 3] = [
-    (STACKS, OBJECTS, Bound::AtMost(2.0), "level stacks adds, of what level objects adds"),
-    (
-        STACKS,
-        FLOOR,
-        Bound::Stated,
-        "level stacks adds, of what empty programs at the same sites add",
-    ),
-    (PATHS, STACKS, Bound::Stated, "bpftrace adds by ustack, of what level stacks adds"),
+    (STACKS, OBJECTS, Bound::AtMost(2.0), "stacks adds ÷ objects adds"),
+    (STACKS, FLOOR, Bound::Stated, "stacks adds ÷ floor adds"),
+    (PATHS, STACKS, Bound::Stated, "bpftrace adds by ustack ÷ stacks adds"),
 ];
 /// Program, calls between the start of the thread's work and the alloc, title.
 const CASES: [(&str, u32, &str); 4] = [

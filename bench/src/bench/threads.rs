@@ -14,14 +14,13 @@ use crate::{
 pub(super) const BENCHMARK: Known = Known {
     name: "threads",
     title: "Threads",
-    about: "Threads of the arena's program allocate and free 1000 objects again and again, in granules that stay open: \
-            one granule for all of them, or one each. CPU time of all threads, per object; half of it per event. A \
-            shared granule costs more than bare anyway: its own counter is contended.",
+    about: "Threads allocate and free 1000 objects in open granules. A shared granule's counter is contended, bare \
+            as well.",
     run,
 };
 
 const PROFILE: &str = "arena";
-const DRAINPROF: &str = "drainprof, level objects";
+const DRAINPROF: &str = "drainprof, objects";
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let variants = [
@@ -54,13 +53,12 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
             (_, true) => format!("{threads} threads, one granule"),
             (_, false) => format!("{threads} threads, one granule each"),
         };
-        let unit = "ns per object (its alloc and its free)";
+        let unit = "ns per object";
         tables.extend(outcome.tables.into_iter().map(|rows| costs(&title, unit, rows)));
     }
     if let Some((alone, others)) = tables.split_first() {
         for table in others {
-            let what =
-                format!("drainprof adds per event, {}, of what it adds with 1 thread", table.title);
+            let what = format!("drainprof adds ÷ with 1 thread; {}", table.title);
             let ratio = |row| {
                 let pairs = table.compared(row).into_iter().zip(alone.compared(row));
                 pairs.map(|(many, one)| many / one).collect::<Vec<_>>()
@@ -69,7 +67,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
                 Goal::new(&what, "×", Bound::AtMost(1.3), ratio(DRAINPROF))
                     .because(table.why_not(DRAINPROF)),
             );
-            let what = format!("empty programs, {}, of what they add with 1 thread", table.title);
+            let what = format!("floor adds ÷ with 1 thread; {}", table.title);
             benchmark.goals.push(Goal::new(&what, "×", Bound::Stated, ratio(FLOOR)));
         }
     }
