@@ -382,23 +382,21 @@ fn every_key_is_documented() {
 fn documented_roles_of_keys() {
     let docs = include_str!("../../../../docs/profiles.md");
     let section = docs.split("\n### ").find(|section| section.starts_with("`[[probe]]`")).unwrap();
+    let names = |roles: &[Role]| roles.iter().map(|role| role.name()).collect::<Vec<_>>();
     for key in Key::all() {
-        let row = section.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
-        let row = row.unwrap_or_else(|| panic!("no row for `{key}`"));
-        let used: Vec<_> = Role::ALL.into_iter().filter(|role| key.is_used_by(*role)).collect();
-        let unused = Role::ALL.into_iter().filter(|role| !used.contains(role));
-        let names = |roles: &[Role]| roles.iter().map(|role| role.name()).collect::<Vec<_>>();
-        let but = format!("all but {}", names(&unused.collect::<Vec<_>>()).join(", "));
-        let forms = if used.len() == Role::ALL.len() {
-            ["all".to_owned(), String::new()]
-        } else {
-            [names(&used).join(" "), but]
-        };
-        let row: Vec<&str> = row.split('|').map(str::trim).collect();
-        let columns = &row[2..row.len() - 1];
-        let says =
-            |form: &String| columns.iter().any(|text| text.split(", at ").next() == Some(form));
-        assert!(forms.iter().any(says), "{row:?}\n  wanted one of {forms:?}");
+        let prefix = format!("- `{key}`");
+        let line = section.lines().find_map(|line| line.strip_prefix(&prefix));
+        let line = line.unwrap_or_else(|| panic!("no line for `{key}`"));
+        let said = line.strip_prefix(" (").and_then(|line| line.split_once(')'));
+        let (used, unused): (Vec<_>, Vec<_>) =
+            Role::ALL.into_iter().partition(|role| key.is_used_by(*role));
+        match said.map(|(roles, _)| roles.split(", at ").next().unwrap_or(roles)) {
+            None => assert!(unused.is_empty(), "{key}"),
+            Some(roles) if roles.starts_with("all but ") => {
+                assert_eq!(roles, format!("all but {}", names(&unused).join(", ")), "{key}");
+            }
+            Some(roles) => assert_eq!(roles, names(&used).join(" "), "{key}"),
+        }
     }
 }
 
