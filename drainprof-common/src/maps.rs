@@ -387,6 +387,20 @@ pub struct Totals {
     pub ended_with_parent: u64,
 }
 
+impl Totals {
+    /// Closes of all outcomes; what was migrated or ended with a parent is not closed.
+    #[must_use]
+    pub const fn closed(&self) -> u64 {
+        self.drainable + self.pinned + self.unknown + self.closed_plain
+    }
+
+    /// Objects that are gone: freed one by one, in bulk, or replaced.
+    #[must_use]
+    pub const fn gone(&self) -> u64 {
+        self.freed + self.freed_in_bulk + self.replaced
+    }
+}
+
 /// Counters of one probe on one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]

@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_process::memory::{MemoryReader, next_look};
-use drainprof_report::growth::{MemoryCourse, MemoryVerdict};
+use drainprof_report::{
+    memory::{MemoryTrend, MemoryVerdict},
+    series::MemorySeries,
+};
 use drainprof_tests::{environment, process::Process};
 
 /// For how long is looked at them; the slope of 100 KB/s is found within 30 seconds in the simulations too.
@@ -26,7 +29,7 @@ fn slow_leak_beside_flat_and_saw_tooth() -> Result<()> {
         command.arg(mode);
         let mut process = Process::start("leak", command)?;
         process.expect_out("READY")?;
-        processes.push((process, MemoryCourse::new()));
+        processes.push((process, MemorySeries::new()));
     }
     let mut reader = MemoryReader::new();
     let began = Instant::now();
@@ -41,7 +44,7 @@ fn slow_leak_beside_flat_and_saw_tooth() -> Result<()> {
         thread::sleep(Duration::from_secs_f64(next_look(looks, 0.25)));
         looks += 1;
     }
-    let trends: Vec<_> = processes.iter().map(|(_, course)| course.trend()).collect();
+    let trends: Vec<_> = processes.iter().map(|(_, course)| MemoryTrend::of(course)).collect();
     let verdicts: Vec<_> = trends.iter().flatten().map(|trend| trend.verdict).collect();
     let [leak, flat, saw_tooth] = verdicts[..] else {
         anyhow::bail!("the machine was too slow to look often enough: {trends:#?}")

@@ -11,8 +11,9 @@ use std::{
 use drainprof_common::state;
 use drainprof_probe::bpf::SeriesRecord;
 use drainprof_profile::Kind;
-use drainprof_report::account::{
-    Curve, CurvePoint, FIRST_INTERVAL, GranuleFacts, HeldBytes, held_bytes,
+use drainprof_report::{
+    facts::GranuleFacts,
+    series::{FIRST_INTERVAL, HeldBytes, HeldPoint, HeldSeries, held_bytes},
 };
 
 use super::{
@@ -57,7 +58,7 @@ impl Observer {
     }
 
     /// The curve of a series up to now; `granules` are those of the series.
-    pub(super) fn curve(&self, record: &SeriesRecord, granules: &[GranuleFacts]) -> Curve {
+    pub(super) fn curve(&self, record: &SeriesRecord, granules: &[GranuleFacts]) -> HeldSeries {
         let mut curve = self.curves.get(&record.series).cloned().unwrap_or_default();
         let target = record.state.key.target;
         if !self.targets.iter().any(|known| known.target == target && known.ended.is_some()) {
@@ -103,7 +104,7 @@ impl Observer {
     }
 
     /// The state of a series as a point without its time; `own` are its open granules' own bytes.
-    fn point(&self, record: &SeriesRecord, own: u64) -> CurvePoint {
+    fn point(&self, record: &SeriesRecord, own: u64) -> HeldPoint {
         let state = &record.state;
         let (kind, bytes) = self.held(record);
         // What an instance retained went with it.
@@ -115,19 +116,19 @@ impl Observer {
             HeldBytes::Each(size) => size.saturating_mul(granules),
             HeldBytes::Own => own,
         };
-        CurvePoint { at_ns: 0, granules, bytes, appeared: record.totals.opened_before }
+        HeldPoint { at_ns: 0, granules, bytes, appeared: record.totals.opened_before }
     }
 }
 
 /// Adds a point. A curve begins with nothing when its instance was first seen, and ends with it.
-fn extend(curve: &mut Curve, record: &SeriesRecord, point: CurvePoint, at_ns: u64) {
+fn extend(curve: &mut HeldSeries, record: &SeriesRecord, point: HeldPoint, at_ns: u64) {
     let state = &record.state;
     if curve.is_empty() {
-        curve.add(CurvePoint { at_ns: state.created_ns, ..CurvePoint::default() });
+        curve.add(HeldPoint { at_ns: state.created_ns, ..HeldPoint::default() });
     }
     let at_ns = match state.destroyed_ns {
         0 => at_ns,
         end => end.max(curve.newest().map_or(0, |newest| newest.at_ns)),
     };
-    curve.add(CurvePoint { at_ns, ..point });
+    curve.add(HeldPoint { at_ns, ..point });
 }

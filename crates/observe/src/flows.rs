@@ -1,7 +1,7 @@
 //! What was allocated and freed up to now, without all else that a snapshot holds.
 
 use drainprof_common::loss::Loss;
-use drainprof_report::account::Moment;
+use drainprof_report::facts::Moment;
 
 use super::Observer;
 

@@ -11,9 +11,8 @@ use drainprof_common::{
     loss::Loss,
 };
 use drainprof_process::memory::{GranuleRange, GranuleState};
-use drainprof_report::{
-    account::{Began, CallPath, TargetFacts},
-    growth::{FaultTotals, GrowthFacts, Ledger, PathGrowth, join},
+use drainprof_report::facts::{
+    Began, CallPath, FaultTotals, GrowthFacts, MappingLedger, PathGrowth, TargetFacts, join,
 };
 
 use super::observer::Observer;
@@ -21,7 +20,7 @@ use super::observer::Observer;
 /// What user space itself keeps of growth.
 #[derive(Default)]
 pub(super) struct Growth {
-    ledgers: BTreeMap<u32, Ledger>,
+    ledgers: BTreeMap<u32, MappingLedger>,
     /// Minor and major faults when a target was armed.
     counted: BTreeMap<u32, (u64, u64)>,
 }
@@ -30,7 +29,7 @@ impl Observer {
     /// A process is about to be armed: what its memory is now is where its growth begins.
     pub(super) fn begin_growth(&mut self, target: u32, pid: u32) {
         let Some(growth) = &mut self.growth else { return };
-        growth.ledgers.insert(target, Ledger::new(heap_end(pid)));
+        growth.ledgers.insert(target, MappingLedger::new(heap_end(pid)));
         if let Some(counted) = faults(pid) {
             growth.counted.insert(target, counted);
         }
@@ -58,11 +57,11 @@ impl Observer {
                     let began = self.targets.iter().find(|target| target.target == number);
                     let heap_end = match began.map(|target| target.began) {
                         Some(Began::Forked(parent)) => {
-                            growth.ledgers.get(&parent).and_then(Ledger::heap_end)
+                            growth.ledgers.get(&parent).and_then(MappingLedger::heap_end)
                         }
                         _ => None,
                     };
-                    growth.ledgers.insert(number, Ledger::new(heap_end));
+                    growth.ledgers.insert(number, MappingLedger::new(heap_end));
                 }
                 if let Some(ledger) = growth.ledgers.get_mut(&number) {
                     ledger.add(record);
@@ -127,7 +126,7 @@ impl Observer {
     pub(super) fn count_growth_losses(&self, losses: &mut drainprof_common::loss::LossCounts) {
         if let Some(growth) = &self.growth {
             losses[Loss::MappingsLost as usize] +=
-                growth.ledgers.values().map(Ledger::lost).sum::<u64>();
+                growth.ledgers.values().map(MappingLedger::lost).sum::<u64>();
         }
     }
 }

@@ -7,7 +7,7 @@ use drainprof_common::{
 use drainprof_probe::bpf::Arming;
 use drainprof_process::{Process, printable};
 use drainprof_profile::Finding;
-use drainprof_report::account::{Began, Ended};
+use drainprof_report::facts::{Began, Ended};
 
 use super::observer::{Ending, ObserveError, Observer, Target};
 

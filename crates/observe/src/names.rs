@@ -23,7 +23,7 @@ use drainprof_process::{
         wire::MAX_ADDRESSES,
     },
 };
-use drainprof_report::account::{Snapshot, SymbolFacts, TargetFacts};
+use drainprof_report::facts::{Snapshot, SymbolFacts, TargetFacts};
 
 /// Names that are kept, over all targets.
 const MAX_PLACES: usize = 65_536;
@@ -199,12 +199,8 @@ impl Symbols {
                         self.trouble(format!("{module} cannot be opened any more: {error}"));
                         self.given_up += chunk.len() as u64;
                         for &(place, offset) in chunk {
-                            let frame = Frame {
-                                module: Some(module.clone()),
-                                module_offset: space::module_offset(&object, offset)
-                                    .map(|at| at + 1),
-                                ..Frame::default()
-                            };
+                            let at = space::module_offset(&object, offset).map(|at| at + 1);
+                            let frame = Frame::nameless(module.clone(), at);
                             self.remember(number, place, Known::Named(frame));
                         }
                         continue;

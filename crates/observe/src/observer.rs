@@ -10,8 +10,9 @@ use drainprof_probe::{
 use drainprof_process::{ElfCache, Image, ImageOptions, Process, TargetError};
 use drainprof_profile::{Finding, Level, Library, Profile};
 use drainprof_report::{
-    account::{Began, Curve, Duty, Ended, TargetFacts, Windows},
     export::Names,
+    facts::{Began, Duty, Ended, TargetFacts, Windows},
+    series::HeldSeries,
 };
 
 use super::{growth::Growth, paths::Paths, place::Placed};
@@ -162,7 +163,7 @@ pub struct Observer {
     /// When nested granules are to be ended again, unless room is needed before.
     pub(super) nested_due_ns: u64,
     /// What was held back over time, by series.
-    pub(super) curves: BTreeMap<u32, Curve>,
+    pub(super) curves: BTreeMap<u32, HeldSeries>,
     /// Call paths; `None` at other levels than `stacks`.
     pub(super) paths: Option<Paths>,
     /// Page faults and mappings; `None` where they are not wanted.

@@ -15,7 +15,7 @@ use drainprof_process::{
     PathEnd, unwind,
     unwind::{Unwinder, UnwinderOptions},
 };
-use drainprof_report::account::{CallPath, Courses};
+use drainprof_report::{facts::CallPath, series::SiteSeriesSet};
 
 use super::{
     observer::{Observer, ObserverOptions},
@@ -46,7 +46,7 @@ pub(super) struct Paths {
     /// Events that are held back; `None` where they are not wanted.
     pub(super) pins: Option<Pins>,
     /// What sites hold back over time.
-    pub(super) courses: Courses,
+    pub(super) courses: SiteSeriesSet,
     /// When the objects that are live are to be swept over again (`CLOCK_MONOTONIC` ns).
     pub(super) sweep_due_ns: u64,
 }
@@ -97,7 +97,7 @@ impl Paths {
             fresh: Vec::new(),
             waiting: Vec::new(),
             pins: config.events.then(Pins::default),
-            courses: Courses::default(),
+            courses: SiteSeriesSet::default(),
             sweep_due_ns: 0,
         })
     }

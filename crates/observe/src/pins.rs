@@ -17,8 +17,8 @@ use drainprof_common::{
 };
 use drainprof_profile::{Level, follows_objects};
 use drainprof_report::{
-    account::CallPath,
     export::{PathPins, Told},
+    facts::CallPath,
 };
 
 use super::observer::Observer;

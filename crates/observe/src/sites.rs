@@ -13,8 +13,9 @@ use drainprof_common::{
     state,
 };
 use drainprof_profile::Kind;
-use drainprof_report::account::{
-    CallPath, FIRST_INTERVAL, HeldBytes, Lateness, SiteFacts, SiteNow, held_bytes,
+use drainprof_report::{
+    facts::{CallPath, Lateness, SiteFacts},
+    series::{FIRST_INTERVAL, HeldBytes, SiteNow, held_bytes},
 };
 
 use super::{
@@ -275,7 +276,7 @@ impl Observer {
         facts.pins_live_bytes = live.pin_bytes;
         let courses = self.paths.as_ref().map(|paths| &paths.courses);
         let number = slots.first().map(|(number, _)| *number);
-        facts.course =
+        facts.over_time =
             courses.zip(number).and_then(|(courses, number)| courses.of(number)).cloned();
         if *kind == Some(Kind::Slab) {
             facts.granules_held = live.granules.len() as u64;

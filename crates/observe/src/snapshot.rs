@@ -11,10 +11,11 @@ use drainprof_common::{
 use drainprof_probe::bpf::{GranuleRecord, SeriesRecord};
 use drainprof_process::PathEnd;
 use drainprof_profile::Phase;
-use drainprof_report::account::{
-    AllocatorFacts, Curve, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, SiteFacts,
-    Snapshot, TargetFacts,
+use drainprof_report::facts::{
+    AllocatorFacts, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, SiteFacts, Snapshot,
+    TargetFacts,
 };
+use drainprof_report::series::HeldSeries;
 use nix::{
     sys::uio::{RemoteIoVec, process_vm_readv},
     time::{ClockId, clock_gettime},
@@ -190,7 +191,7 @@ impl Observer {
             retained_bytes: kept(state.retained_bytes),
             pin_delays: own.pin_delays.unwrap_or_default(),
             lifetimes: own.lifetimes,
-            curve: self.curve(record, &own.granules),
+            over_time: self.curve(record, &own.granules),
             sites: own.sites,
             granules: if destroyed { Vec::new() } else { own.granules },
         })
@@ -224,7 +225,7 @@ impl Observer {
                     pin_delays: Hist::new(),
                     lifetimes: BTreeMap::new(),
                     granules: Vec::new(),
-                    curve: Curve::default(),
+                    over_time: HeldSeries::default(),
                     sites: Vec::new(),
                 });
             }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use drainprof_probe::bpf::{Arming, Detaching, Session, SessionConfig};
 use drainprof_process::{ElfCache, Process, TargetError, printable};
 use drainprof_profile::{Finding, Library};
-use drainprof_report::account::{Began, DutyFacts, Ended, Snapshot, Windows};
+use drainprof_report::facts::{Began, DutyFacts, Ended, Snapshot, Windows};
 
 use super::{
     observer::{Allocator, ObserveError, Observer, ObserverOptions, Target},

@@ -88,6 +88,7 @@ impl Waiting {
         Self(child)
     }
 
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }

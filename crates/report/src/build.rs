@@ -8,11 +8,11 @@ use drainprof_profile::{Finding as PlanFinding, Key, Level, Profile};
 use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
     OpenGranule, Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread,
-    Target, Tool, Weight, Window, census, finding, frame, identity, lifetimes, memory_growth,
+    Target, Tool, Weight, Window, census, dsr, finding, frame, growth, identity, lifetimes,
     sampling, sites, trend,
 };
 use crate::{
-    account::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
+    facts::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
     health::{self, Health},
 };
 
@@ -55,7 +55,7 @@ fn duty(facts: DutyFacts) -> Duty {
     }
 }
 
-fn self_use(facts: &account::SelfUse, window: f64) -> SelfUse {
+fn self_use(facts: &facts::SelfUse, window: f64) -> SelfUse {
     let cpu_seconds = facts.cpu.as_secs_f64();
     SelfUse {
         cpu_seconds,
@@ -80,7 +80,7 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<String, Option<u64>> {
 fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
     let probes: Vec<Probe> = facts.probes.iter().map(probe).collect();
     let ended = facts.ended.is_some();
-    let growth = memory_growth::of(facts, options.top);
+    let growth = growth::of(facts, options.top);
     let mut allocators: Vec<Allocator> = facts
         .allocators
         .iter()
@@ -107,18 +107,18 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         comm: facts.comm.clone(),
         exe: facts.exe.clone(),
         began: match facts.began {
-            account::Began::Attached => Began::Attached,
-            account::Began::FromStart => Began::FromStart,
-            account::Began::Forked(from_target) => Began::Forked { from_target },
-            account::Began::Exec(from_target) => Began::Exec { from_target },
+            facts::Began::Attached => Began::Attached,
+            facts::Began::FromStart => Began::FromStart,
+            facts::Began::Forked(from_target) => Began::Forked { from_target },
+            facts::Began::Exec(from_target) => Began::Exec { from_target },
         },
         ended: facts.ended.map(|ended| match ended {
-            account::Ended::Exit(None) => Ended::Exit { code: None, signal: None },
-            account::Ended::Exit(Some(Ok(code))) => Ended::Exit { code: Some(code), signal: None },
-            account::Ended::Exit(Some(Err(signal))) => {
+            facts::Ended::Exit(None) => Ended::Exit { code: None, signal: None },
+            facts::Ended::Exit(Some(Ok(code))) => Ended::Exit { code: Some(code), signal: None },
+            facts::Ended::Exit(Some(Err(signal))) => {
                 Ended::Exit { code: None, signal: Some(signal) }
             }
-            account::Ended::Exec => Ended::Exec,
+            facts::Ended::Exec => Ended::Exec,
         }),
         rss_bytes: facts.rss_bytes,
         memory: facts.memory.as_ref().and_then(Memory::of),
@@ -200,7 +200,6 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
     let known = Known::of(facts);
     let totals = &facts.totals;
     let kind = facts.profile.kind;
-    let decided = totals.drainable + totals.pinned;
     let (lifetimes, overdue, is_overdue) = lifetimes::judge(facts, now_ns, known);
     Allocator {
         profile: facts.profile.name.clone(),
@@ -209,7 +208,7 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         destroyed: facts.destroyed,
         level: facts.level,
         granules: granules(facts),
-        dsr: (kind == Kind::Drain && decided > 0).then(|| totals.drainable as f64 / decided as f64),
+        dsr: dsr(kind, totals.drainable, totals.pinned),
         dsr_interval: None,
         sampling: None,
         objects: known.objects.then(|| objects(facts, known)),
@@ -241,7 +240,7 @@ fn granules(facts: &AllocatorFacts) -> Granules {
     Granules {
         opened: totals.opened,
         opened_before: totals.opened_before,
-        closed: totals.drainable + totals.pinned + totals.unknown + totals.closed_plain,
+        closed: totals.closed(),
         drainable: totals.drainable,
         pinned: totals.pinned,
         unknown: totals.unknown,
@@ -259,7 +258,7 @@ fn granules(facts: &AllocatorFacts) -> Granules {
 /// `live` stops at 0: a negative count is a bug of ours, and the finding `invariant` says so.
 fn objects(facts: &AllocatorFacts, known: Known) -> Objects {
     let totals = &facts.totals;
-    let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
+    let freed = totals.gone();
     let gone_bytes = totals.freed_bytes.saturating_add(facts.left_object_bytes);
     Objects {
         allocated: totals.allocated,

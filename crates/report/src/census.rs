@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::build::Known;
-use crate::account::{AllocatorFacts, GranuleFacts};
+use crate::facts::{AllocatorFacts, GranuleFacts};
 
 /// How full the open granules of a `slab` allocator are. Another quantity than DSR.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,7 +171,7 @@ fn compact(census: &mut Census, granule_bytes: Option<u64>) {
 /// What is live in no granule.
 fn apart(facts: &AllocatorFacts) -> Apart {
     let totals = &facts.totals;
-    let gone = totals.freed + totals.freed_in_bulk + totals.replaced + facts.left_objects;
+    let gone = totals.gone() + facts.left_objects;
     let gone_bytes = totals.freed_bytes.saturating_add(facts.left_object_bytes);
     let granules = || facts.granules.iter().filter(|granule| !granule.closed);
     let inside = granules().fold(0, |sum: u64, granule| sum.saturating_add(granule.live));

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Report, Weight};
 use crate::{
-    account::{ProbeFacts, Snapshot},
+    facts::{ProbeFacts, Snapshot},
     health::Health,
 };
 
@@ -108,15 +108,14 @@ impl Coverage {
             .flat_map(|target| &target.allocators)
             .map(|allocator| {
                 let totals = &allocator.totals;
-                let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
                 Balance {
                     instance: (allocator.instance != 0)
                         .then(|| format!("{:#x}", allocator.instance)),
                     opened: totals.opened,
-                    closed: totals.drainable + totals.pinned + totals.unknown + totals.closed_plain,
+                    closed: totals.closed(),
                     unmatched_closes: totals.unmatched_closes,
                     allocated: totals.allocated,
-                    freed,
+                    freed: totals.gone(),
                     unmatched_frees: totals.unmatched_frees,
                 }
             })

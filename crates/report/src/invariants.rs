@@ -102,9 +102,7 @@ impl Check<'_> {
 
     fn dsr(&mut self) {
         let granules = self.allocator.granules;
-        let decided = sum([granules.drainable, granules.pinned]);
-        let expected = (self.allocator.kind == Kind::Drain && decided > 0)
-            .then(|| granules.drainable as f64 / decided as f64);
+        let expected = granules.dsr(self.allocator.kind);
         let same = match (self.allocator.dsr, expected) {
             (None, None) => true,
             // A stored report was through decimal text.

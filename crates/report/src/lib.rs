@@ -4,28 +4,30 @@
 //! into bytes; nothing left of this module formats text. A stored report can be read back and exported
 //! again.
 
-pub mod account;
 mod build;
 mod census;
 pub mod coverage;
 pub mod diff;
 pub mod export;
+pub mod facts;
 pub mod filter;
 pub mod finding;
+mod fit;
 mod frame;
-pub mod growth;
+mod growth;
 pub mod health;
 mod identity;
 mod invariants;
 mod lifetimes;
-mod memory;
-mod memory_growth;
+pub mod memory;
 mod model;
 #[cfg(any(test, feature = "testing"))]
+#[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "other crates take a few of them"))]
 pub mod samples;
 mod sampling;
 #[cfg(test)]
 mod schema;
+pub mod series;
 mod site;
 mod sites;
 pub mod stored;
@@ -38,21 +40,22 @@ use std::time::Duration;
 
 pub use census::{Apart, Census, Fill, Occupancy};
 pub use drainprof_common::spec::Kind;
-pub use frame::{Frame, Inlined, Module, Symbols};
-pub use invariants::{invariants, invariants_within};
-pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
-pub use memory::Memory;
-pub use memory_growth::{
+pub use drainprof_process::{Frame, Inlined, Module, PathEnd};
+pub use frame::Symbols;
+pub use growth::{
     ByKind, Faults, GrowthPath, Heap, Mappings, MemoryGrowth, RssChange, TouchedPlace,
     TouchedReport, TouchedState,
 };
+pub use invariants::{invariants, invariants_within};
+pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
+pub use memory::Memory;
 pub use model::{
     Allocator, Began, Bucket, Cost, Duty, Ended, Estimates, Finding, Granules, Growth, Host,
     Lifetimes, Objects, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe, Report, Retention,
-    SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window,
+    SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window, dsr,
 };
 pub use sampling::wilson;
-pub use site::{OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteEstimates, SiteFrame};
+pub use site::{OpenedAt, PinClass, PinClasses, Site, SiteEstimates, SiteFrame};
 pub use verdict::{Verdict, verdict};
 
 /// How a report is built.

@@ -8,7 +8,7 @@ use super::{
     Bucket, Lifetimes, Overdue, Place,
     build::{Known, hex, seconds, spread},
 };
-use crate::account::{AllocatorFacts, GranuleFacts};
+use crate::facts::{AllocatorFacts, GranuleFacts};
 
 /// A granule is overdue once it is open for so many times the p99 lifetime of its peers.
 pub const OVERDUE_FACTOR: u64 = 10;
@@ -75,7 +75,7 @@ fn lifetimes(facts: &AllocatorFacts, open: &BTreeMap<u64, (u64, u64)>) -> Lifeti
         places.into_iter().map(|(address, place)| Place { place: hex(address), ..place }).collect();
     places.sort_by_key(|place| Reverse((place.overdue, place.closed, place.open_now)));
     let totals = &facts.totals;
-    let closed = totals.drainable + totals.pinned + totals.unknown + totals.closed_plain;
+    let closed = totals.closed();
     Lifetimes {
         count: all.count,
         seconds: spread(&all),

@@ -367,6 +367,27 @@ pub struct Granules {
     pub open_peak: u64,
 }
 
+impl Granules {
+    /// Closes with a verdict.
+    #[must_use]
+    pub const fn decided(&self) -> u64 {
+        self.drainable.saturating_add(self.pinned)
+    }
+
+    /// Their DSR; `None` without any, and for kinds without verdicts.
+    #[must_use]
+    pub fn dsr(&self, kind: Kind) -> Option<f64> {
+        dsr(kind, self.drainable, self.pinned)
+    }
+}
+
+/// drainable / (drainable + pinned); `None` without a decided close, and for other kinds than `drain`.
+#[must_use]
+pub fn dsr(kind: Kind, drainable: u64, pinned: u64) -> Option<f64> {
+    let decided = drainable.saturating_add(pinned);
+    (kind == Kind::Drain && decided > 0).then(|| drainable as f64 / decided as f64)
+}
+
 /// Counts of objects since the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objects {

@@ -7,7 +7,7 @@
 mod pages;
 
 use super::{Allocator, Estimates, Sampling, SiteEstimates};
-use crate::account::{AllocatorFacts, HeldSum, SiteFacts};
+use crate::facts::{AllocatorFacts, HeldSum, SiteFacts};
 
 /// The 97.5 % quantile of the normal distribution: an interval of 95 % leaves 2.5 % on each side.
 const Z: f64 = 1.959_963_984_540_054;
@@ -40,7 +40,7 @@ pub(super) fn add(allocator: &mut Allocator, facts: &AllocatorFacts, one_in: u32
         return;
     }
     let granules = allocator.granules;
-    let decided = granules.drainable.saturating_add(granules.pinned);
+    let decided = granules.decided();
     allocator.dsr_interval = allocator.dsr.and_then(|_| wilson(granules.drainable, decided));
     let all = |count: u64| count.saturating_mul(u64::from(one_in));
     allocator.sampling = Some(Sampling {
@@ -190,7 +190,7 @@ mod tests {
     /// At level `boundary`, and without a decided close, there is nothing to estimate: null.
     #[test]
     fn nothing_is_estimated_from_nothing() {
-        let sampled = |snapshot| crate::account::Snapshot { sample: 4, ..snapshot };
+        let sampled = |snapshot| crate::facts::Snapshot { sample: 4, ..snapshot };
         let report = Report::build(&sampled(samples::boundary_snapshot()), &Options::default());
         let estimated = report.targets[0].allocators[0].sampling.unwrap().estimated;
         assert_eq!((estimated.granules_retained, estimated.objects_live), (None, None));

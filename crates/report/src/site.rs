@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, Growth, Spread};
+use super::{Frame, Growth, PathEnd, Spread};
 
 /// One site: what one call path allocates in granules of one class, that is, opened at one place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -145,21 +145,4 @@ pub struct PinClasses {
     pub fundamental: u64,
     /// Still live and not yet old enough to tell, or in a granule whose lifetime is not known.
     pub undecided: u64,
-}
-
-/// Why a call path ends where it does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PathEnd {
-    /// At the start of its thread or process: it is whole.
-    Start,
-    /// It is deeper than is followed.
-    TooDeep,
-    /// At code without unwind information.
-    NoUnwindInfo,
-    /// At a part of the stack that could not be read.
-    Unreadable,
-    /// The stack was not captured in time.
-    #[default]
-    NotCaptured,
 }

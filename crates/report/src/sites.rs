@@ -13,11 +13,11 @@ use drainprof_common::hist::Hist;
 use drainprof_profile::Level;
 
 use super::{
-    Allocator, Kind, OpenedAt, PathEnd, PinClass, PinClasses, Site, SiteEstimates, SiteFrame,
+    Allocator, Kind, OpenedAt, PinClass, PinClasses, Site, SiteEstimates, SiteFrame,
     build::{Known, hex, seconds, spread},
     sampling, trend,
 };
-use crate::account::{self, AllocatorFacts, CallPath, SiteFacts, Snapshot};
+use crate::facts::{AllocatorFacts, CallPath, SiteFacts, Snapshot};
 
 /// Names of threads that a site carries at most.
 const THREADS: usize = 8;
@@ -140,7 +140,7 @@ impl<'a> Joined<'a> {
         let (threads, more_threads) = self.threads();
         let (verdict, verdict_reason) = match self.parts[..] {
             [only] => trend::of_site(only, self.allocator, snapshot, ended).unzip(),
-            // Courses of parts cannot be added up: they may have granules in common.
+            // SiteSeriesSet of parts cannot be added up: they may have granules in common.
             _ => (None, None),
         };
         Site {
@@ -172,7 +172,7 @@ impl<'a> Joined<'a> {
             threads,
             more_threads,
             opened_at: OpenedAt { place: hex(first.opened_at), ..OpenedAt::default() },
-            path_end: first.path.end.into(),
+            path_end: first.path.end,
             frames: first
                 .path
                 .addresses
@@ -211,18 +211,6 @@ impl PinClasses {
         ];
         let most = classes.iter().map(|&(count, _)| count).max().filter(|&most| most > 0)?;
         classes.into_iter().find(|&(count, _)| count == most).map(|(_, class)| class)
-    }
-}
-
-impl From<account::PathEnd> for PathEnd {
-    fn from(end: account::PathEnd) -> Self {
-        match end {
-            account::PathEnd::Start => Self::Start,
-            account::PathEnd::TooDeep => Self::TooDeep,
-            account::PathEnd::NoUnwindInfo => Self::NoUnwindInfo,
-            account::PathEnd::Unreadable => Self::Unreadable,
-            account::PathEnd::NotCaptured => Self::NotCaptured,
-        }
     }
 }
 

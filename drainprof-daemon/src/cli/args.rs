@@ -6,7 +6,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use drainprof_profile::Level;
-use drainprof_report::{account::Duty, export::FORMATS};
+use drainprof_report::{export::FORMATS, facts::Duty};
 
 pub(super) use self::values::{
     LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names, ratio, share,

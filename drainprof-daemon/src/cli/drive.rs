@@ -9,8 +9,8 @@ use drainprof_common::event::{Event, EventKind};
 use drainprof_observe::{Ending, Observer, PathNumbers, Telling, names::Symbols, settle};
 use drainprof_report::{
     self as report, Report, Verdict,
-    account::{History, Snapshot},
     export::{Format, Interval as Between, Told, live},
+    facts::{History, Snapshot},
     filter::Filter,
 };
 use tokio::{

@@ -4,7 +4,7 @@
 
 use drainprof_observe::Resting;
 use drainprof_probe::bpf::Detaching;
-use drainprof_report::account::Duty;
+use drainprof_report::facts::Duty;
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::drive::{Driver, Rings, Stage};

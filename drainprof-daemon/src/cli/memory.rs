@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use drainprof_process::memory::{self, MemoryReader};
-use drainprof_report::{account::Snapshot, growth::MemoryCourse};
+use drainprof_report::{facts::Snapshot, series::MemorySeries};
 use tokio::time::{Duration, Instant};
 
 /// The time between two looks, on average, seconds. Often, because many readings average out ups and downs.
@@ -18,7 +18,7 @@ pub(super) struct Memories {
     due: Instant,
     looks: u64,
     /// By number of the target.
-    courses: BTreeMap<u32, MemoryCourse>,
+    courses: BTreeMap<u32, MemorySeries>,
 }
 
 impl Memories {

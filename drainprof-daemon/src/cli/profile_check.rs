@@ -14,8 +14,8 @@ use drainprof_process::{Process, printable};
 use drainprof_profile::{self as profile, Finding, Level, Profile};
 use drainprof_report::{
     Options, Report, Verdict,
-    account::History,
     coverage::{Balance, Coverage, ProbeCoverage},
+    facts::History,
     units,
 };
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ async fn watch(
     observer: &mut Observer,
     process: &Process,
     time: Duration,
-) -> Result<drainprof_report::account::Snapshot> {
+) -> Result<drainprof_report::facts::Snapshot> {
     let pid = process.pid;
     // Before anything is said: who is told that probes are in place may interrupt at once.
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
@@ -183,7 +183,7 @@ async fn watch(
     settle(|| observer.totals()).await;
     let snapshot = observer.snapshot();
     let halfway = history.middle(snapshot.observed()).cloned();
-    Ok(drainprof_report::account::Snapshot { halfway, ..snapshot })
+    Ok(drainprof_report::facts::Snapshot { halfway, ..snapshot })
 }
 
 /// Writes what was seen.

@@ -11,7 +11,7 @@ use drainprof_observe::{
     names::{SymbolOptions, Symbols},
 };
 use drainprof_process::symbolize;
-use drainprof_report::account::Snapshot;
+use drainprof_report::facts::Snapshot;
 use tokio::time::Instant;
 
 use super::{args::ObserveArgs, code};

@@ -154,7 +154,6 @@ pub(super) fn rates(before: &NodeState, now: &NodeState) -> BTreeMap<RowKey, Rat
         ) else {
             continue;
         };
-        let decided = drainable.saturating_add(pinned);
         let per_second = |count: u64| count as f64 / seconds;
         rates.insert(
             key,
@@ -162,8 +161,7 @@ pub(super) fn rates(before: &NodeState, now: &NodeState) -> BTreeMap<RowKey, Rat
                 opens: per_second(opened),
                 closes: per_second(closed),
                 pinned: per_second(pinned),
-                dsr: (allocator.kind == Kind::Drain && decided > 0)
-                    .then(|| drainable as f64 / decided as f64),
+                dsr: drainprof_report::dsr(allocator.kind, drainable, pinned),
             },
         );
     }

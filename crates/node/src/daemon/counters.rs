@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use drainprof_common::hist::{Hist, lower_bound};
 use drainprof_process::memory::MemoryReading;
-use drainprof_report::{Allocator, Kind, Report, Target, account::TargetFacts};
+use drainprof_report::{Allocator, Kind, Report, Target, facts::TargetFacts};
 
 use crate::{Counts, LabelSet, Labels, PinDelays, WorstSite, config::Label};
 
@@ -340,7 +340,7 @@ fn add_allocator(sum: &mut Counts, allocator: &Allocator, runs: bool) {
 
 #[cfg(test)]
 mod tests {
-    use drainprof_report::{Options, Report, account::Snapshot, samples};
+    use drainprof_report::{Options, Report, facts::Snapshot, samples};
     use proptest::prelude::*;
 
     use super::*;

@@ -8,7 +8,7 @@ use drainprof_process::memory::Pressure;
 use drainprof_profile::{self as profile, Level};
 use drainprof_report::{
     self as report, Report, SelfUse, Target, Tool,
-    account::{Snapshot, TargetFacts},
+    facts::{Snapshot, TargetFacts},
     health::Health,
 };
 

@@ -10,7 +10,7 @@ use drainprof_observe::{ObserveError, Observer, ObserverOptions};
 use drainprof_probe::bpf::{Detaching, Leftover, SessionConfig};
 use drainprof_process::Process;
 use drainprof_profile::{Level, Library};
-use drainprof_report::account::Snapshot;
+use drainprof_report::facts::Snapshot;
 
 /// How far a kernel side may be worn and still take newcomers.
 const WORN: f64 = 0.75;

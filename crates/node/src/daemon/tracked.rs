@@ -7,7 +7,8 @@ use drainprof_process::{
 };
 use drainprof_profile::{Kind, Level};
 use drainprof_report::{
-    Allocator, Cost, Finding, Target, Weight, account::TargetFacts, growth::MemoryCourse,
+    Allocator, Cost, Finding, Target, Weight, facts::TargetFacts, memory::MemoryTrend,
+    series::MemorySeries,
 };
 
 use super::counters::ProcessId;
@@ -41,7 +42,7 @@ pub(super) struct Tracked {
     /// What its rules have to say, as of the last look.
     pub(super) alerts: Vec<Alert>,
     /// The course of its memory.
-    course: MemoryCourse,
+    course: MemorySeries,
     memory: Option<MemoryReading>,
     faults_per_second: Option<f64>,
     /// Seconds, faults: the reading before.
@@ -75,7 +76,7 @@ impl Tracked {
             possible: Vec::new(),
             governor: Governor::default(),
             alerts: Vec::new(),
-            course: MemoryCourse::default(),
+            course: MemorySeries::default(),
             memory: None,
             faults_per_second: None,
             faults_before: None,
@@ -140,7 +141,7 @@ impl Tracked {
         seen: Option<(&TargetFacts, &Target)>,
         pressure: Option<Pressure>,
     ) -> Signals {
-        let trend = self.course.trend();
+        let trend = MemoryTrend::of(&self.course);
         Signals {
             at,
             profiles: seen.map(|(facts, target)| profiles(facts, target)).unwrap_or_default(),
@@ -155,7 +156,7 @@ impl Tracked {
     /// What is shown of it.
     #[must_use]
     pub(super) fn state(&self, target: Option<&Target>) -> NodeTarget {
-        let trend = self.course.trend();
+        let trend = MemoryTrend::of(&self.course);
         let mut findings = target.map(|target| target.findings.clone()).unwrap_or_default();
         findings.extend(self.trouble.clone());
         let no_cost = Cost { hits: 0, cpu_seconds: 0.0, cpu_ratio: None, measured: false };

@@ -15,7 +15,7 @@ use drainprof_process::{
     MappedObject,
     symbolize::{perf_map, space, space::Spot},
 };
-use drainprof_report::account::CallPath;
+use drainprof_report::facts::CallPath;
 
 use super::{MAX_PLACES, MAX_TARGETS, Symbols, Target};
 

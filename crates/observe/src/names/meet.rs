@@ -13,7 +13,7 @@ use drainprof_process::{
     Process,
     symbolize::space::{Root, Space},
 };
-use drainprof_report::account::{Began, TargetFacts};
+use drainprof_report::facts::{Began, TargetFacts};
 
 use super::{MAX_EARLIER, MAX_ROOTS, MAX_TARGETS, Symbols, Target};
 

@@ -11,7 +11,7 @@ use drainprof_process::{
     testing::{Waiting, cc, open},
 };
 use drainprof_report::{
-    account::{Began, CallPath, Ended},
+    facts::{Began, CallPath, Ended},
     samples,
 };
 
@@ -242,5 +242,5 @@ fn vdso() {
     let frame = &snapshot.targets[0].frames[&(start + at + 5)];
     assert!(frame.function.as_deref().is_some_and(|name| name.contains("clock_gettime")));
     assert_eq!((frame.module.as_deref(), frame.offset), (Some("[vdso]"), Some(5)));
-    assert_eq!(frame.module_offset, Some(at + 5));
+    assert_eq!(frame.module_offset, Some(format!("{:#x}", at + 5)));
 }

@@ -46,9 +46,11 @@ const TRAMPOLINE: &str = "__restore_rt";
 /// Addresses of one target that lie in one thing.
 #[derive(Debug)]
 pub struct Job {
+    /// The target's number.
     pub target: u32,
     /// Places (return addresses), and where the calls before them end: an offset in the file, or an address.
     pub places: Vec<(u64, u64)>,
+    /// What they lie in.
     pub within: Within,
 }
 
@@ -56,17 +58,29 @@ pub struct Job {
 #[derive(Debug)]
 pub enum Within {
     /// An object, open.
-    Object { file: File, object: Arc<MappedObject>, root: Arc<Root> },
+    Object {
+        /// Its file.
+        file: File,
+        /// Where it is mapped.
+        object: Arc<MappedObject>,
+        /// The process's root directory, for debug files.
+        root: Arc<Root>,
+    },
     /// The vDSO.
     Vdso,
     /// Generated code, with the map that names it.
-    Generated { map: Option<File> },
+    Generated {
+        /// `/tmp/perf-PID.map`, if there is one.
+        map: Option<File>,
+    },
 }
 
 /// The names of a job's places.
 #[derive(Debug)]
 pub struct Done {
+    /// The target's number.
     pub target: u32,
+    /// Names by place.
     pub frames: Vec<(u64, Frame)>,
     /// The file that they lie in.
     pub module: Option<Module>,
@@ -139,11 +153,10 @@ impl Resolver {
         places: &[(u64, u64)],
     ) -> (Vec<Frame>, Option<String>) {
         let module = space::module(object);
-        let bare = |&(_, offset): &(u64, u64)| Frame {
-            module: Some(module.clone()),
+        let bare = |&(_, offset): &(u64, u64)| {
             // The place itself: one past the call's last byte.
-            module_offset: space::module_offset(object, offset).map(|at| at + 1),
-            ..Frame::default()
+            let at = space::module_offset(object, offset).map(|at| at + 1);
+            Frame::nameless(module.clone(), at)
         };
         let key = match identity(file) {
             Ok(key) => key,
@@ -179,9 +192,8 @@ impl Resolver {
         }
         .into_iter();
         let frames = places.iter().zip(addresses).map(|(place, at)| {
-            let frame = bare(place);
-            let Some(at) = at else { return frame };
-            let frame = Frame { module_offset: Some(at.address + at.before), ..frame };
+            let Some(at) = at else { return bare(place) };
+            let frame = Frame::nameless(module.clone(), Some(at.address + at.before));
             match names.next().flatten() {
                 Some(name) => named(name, at, frame),
                 None => from_symbols(elf, at, frame),
@@ -222,11 +234,7 @@ impl Resolver {
             });
         }
         let frames = places.iter().map(|&(_, offset)| {
-            let bare = Frame {
-                module: Some(vdso::NAME.to_owned()),
-                module_offset: Some(offset + 1),
-                ..Frame::default()
-            };
+            let bare = Frame::nameless(vdso::NAME.to_owned(), Some(offset + 1));
             match &self.vdso {
                 // It is linked at address 0.
                 Some(elf) => from_symbols(elf, At { address: offset, before: 1 }, bare),
@@ -276,11 +284,11 @@ fn named(name: Name, at: At, frame: Frame) -> Frame {
         function: Some(name.function),
         offset: Some(name.offset.saturating_add(at.before)),
         file: name.file,
-        line: name.line,
+        line: name.line.map(u64::from),
         inlined: name
             .inlined
             .into_iter()
-            .map(|(function, file, line)| Inlined { function, file, line })
+            .map(|(function, file, line)| Inlined { function, file, line: line.map(u64::from) })
             .collect(),
         ..frame
     }

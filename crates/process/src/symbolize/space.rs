@@ -88,6 +88,7 @@ impl Space {
 pub struct Root(Option<File>);
 
 impl Root {
+    /// That of a process; empty where it shares ours, or cannot be opened.
     pub fn of(pid: u32) -> Self {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let namespace = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();

@@ -8,7 +8,7 @@ use super::{
     model::{AllocatorDiff, Change, Presence, Side},
     sites::{self, Sites},
 };
-use crate::{Allocator, Growth, Kind, Report, Sampling, Target};
+use crate::{Allocator, Growth, Kind, Report, Sampling, Target, dsr};
 
 /// All instances of one profile in the processes of one name.
 #[derive(Clone, Debug)]
@@ -224,11 +224,7 @@ pub(super) fn compare(pair: &Pair, windows: [&Side; 2]) -> AllocatorDiff {
         sampled: [before, after].into_iter().flatten().any(|group| group.one_in > 1),
         processes: change(&|group| Some(group.targets.len() as u64)),
         instances: change(&|group| Some(group.instances)),
-        dsr: number(&|group| {
-            let decided = group.sums.drainable.saturating_add(group.sums.pinned);
-            (group.kind == Kind::Drain && decided > 0)
-                .then(|| group.sums.drainable as f64 / decided as f64)
-        }),
+        dsr: number(&|group| dsr(group.kind, group.sums.drainable, group.sums.pinned)),
         opens_per_second: rate(&|group| Some(group.sums.opened)),
         closes_per_second: rate(&|group| Some(group.sums.closed)),
         pinned_per_second: rate(&|group| (group.kind == Kind::Drain).then_some(group.sums.pinned)),

@@ -49,7 +49,7 @@ struct Sum {
 
 impl Sites {
     /// Adds a site; its counts are of one of `one_in` granules.
-    pub fn add(&mut self, site: &Site, exe: &str, one_in: u64) {
+    pub(super) fn add(&mut self, site: &Site, exe: &str, one_in: u64) {
         let all = |count: u64| count.saturating_mul(one_in);
         let frames = site.frames.iter().flat_map(|frame| functions(&frame.frame));
         let frames: Vec<_> = frames.collect();

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
     use crate::{Options, export::PinWeight, samples};
 
-    fn folded(snapshot: &crate::account::Snapshot, weight: PinWeight) -> String {
+    fn folded(snapshot: &crate::facts::Snapshot, weight: PinWeight) -> String {
         let mut out = Vec::new();
         let style = Style { weight, ..Style::default() };
         Folded.report(&Report::build(snapshot, &Options::default()), &style, &mut out).unwrap();

@@ -189,7 +189,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Options, Report, account::Snapshot, samples};
+    use crate::{Options, Report, facts::Snapshot, samples};
 
     fn later(snapshot: &Snapshot) -> Snapshot {
         let mut later = snapshot.clone();

@@ -24,7 +24,7 @@ pub use escape::shown;
 pub use weigh::PinWeight;
 use weigh::weigh;
 
-use crate::{Report, account::CallPath};
+use crate::{Report, facts::CallPath};
 
 /// Why nothing, or only a part, was written.
 #[derive(Debug, thiserror::Error)]

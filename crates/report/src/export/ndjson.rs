@@ -16,7 +16,7 @@ use super::{
     Error, Exporter, Interval, Names, PathPins, Style, Told, escape,
     rate::{self, Change, Counts},
 };
-use crate::{PathEnd, Report, account::CallPath, health::Health};
+use crate::{PathEnd, Report, facts::CallPath, health::Health};
 
 #[derive(Debug)]
 pub(super) struct Ndjson;
@@ -106,7 +106,7 @@ impl Exporter for Ndjson {
     ) -> Result<(), Error> {
         let pid = names.pid(target);
         let frames = path.addresses.iter().map(|address| format!("{address:#x}")).collect();
-        let path_end = path.end.into();
+        let path_end = path.end;
         write(&Record::Path { path: number, target, pid, path_end, frames }, out)
     }
 }
@@ -309,8 +309,6 @@ fn write(record: &Record<'_>, out: &mut dyn io::Write) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use drainprof_process::PathEnd;
-
     use super::*;
     use crate::{Options, samples};
 

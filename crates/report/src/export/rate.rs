@@ -1,7 +1,7 @@
 //! What changed between two reports, allocator by allocator.
 
 use super::Interval;
-use crate::{Allocator, Kind, Report, Target};
+use crate::{Allocator, Report, Target, dsr};
 
 /// One allocator over an interval.
 #[derive(Clone, Copy, Debug)]
@@ -67,9 +67,7 @@ impl Counts {
 impl Change<'_> {
     /// The DSR of the interval's closes alone.
     pub(super) fn dsr(&self) -> Option<f64> {
-        let decided = self.delta.drainable.saturating_add(self.delta.pinned);
-        (self.now.kind == Kind::Drain && decided > 0)
-            .then(|| self.delta.drainable as f64 / decided as f64)
+        dsr(self.now.kind, self.delta.drainable, self.delta.pinned)
     }
 
     /// `count` per second of the interval; 0 for an empty one.

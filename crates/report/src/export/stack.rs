@@ -19,7 +19,7 @@ pub(super) struct Root<'a> {
 }
 
 /// The stack of a site, without its number.
-pub fn stack(root: Root<'_>, site: &Site) -> String {
+pub(super) fn stack(root: Root<'_>, site: &Site) -> String {
     frames(root, site.path_end, &site.frames)
 }
 

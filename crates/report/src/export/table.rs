@@ -21,6 +21,7 @@ impl Rows {
         Self { table: plain(width), left: 1 }
     }
 
+    /// Adds a row.
     pub fn push(&mut self, row: Vec<String>) {
         self.table.add_row(row);
     }
@@ -31,6 +32,7 @@ impl Rows {
         self
     }
 
+    /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::{Options, samples};
 
-    fn report(snapshot: &crate::account::Snapshot) -> Report {
+    fn report(snapshot: &crate::facts::Snapshot) -> Report {
         Report::build(snapshot, &Options::default())
     }
 

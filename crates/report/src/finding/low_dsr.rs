@@ -13,7 +13,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
     for subject in case.subjects() {
         let Some(dsr) = subject.shown.dsr else { continue };
-        let decided = subject.shown.granules.drainable + subject.shown.granules.pinned;
+        let decided = subject.shown.granules.decided();
         let words = match dsr {
             dsr if dsr >= 0.95 => continue,
             dsr if dsr >= 0.8 => "some closes leave a granule behind",

@@ -18,7 +18,7 @@ mod unmatched_frees_high;
 mod who_pins;
 
 use super::{Allocator, Finding, Options, Report, Weight, invariants_within};
-use crate::account::{AllocatorFacts, Snapshot};
+use crate::facts::{AllocatorFacts, Snapshot};
 
 /// One rule.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 #[cfg(test)]
 mod tests {
     use super::{super::told, *};
-    use crate::{account::SymbolFacts, samples};
+    use crate::{facts::SymbolFacts, samples};
 
     /// Names that are missing for a reason are told with it; places that have no name are not, and neither
     /// are reports without names.

@@ -7,7 +7,7 @@ use drainprof_process::{elf::readable, printable};
 use super::{Case, Found, Rule, finding};
 use crate::{
     Finding, Weight,
-    account::{Began, ProbeFacts},
+    facts::{Began, ProbeFacts},
     units,
 };
 

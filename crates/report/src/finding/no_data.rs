@@ -25,8 +25,8 @@ fn check(case: &Case<'_>) -> Vec<Found> {
         }
     }
     for subject in case.subjects() {
-        let Granules { unknown, open_now, drainable, pinned, .. } = subject.shown.granules;
-        if subject.facts.profile.kind == Kind::Drain && drainable + pinned == 0 {
+        let Granules { unknown, open_now, .. } = subject.shown.granules;
+        if subject.facts.profile.kind == Kind::Drain && subject.shown.granules.decided() == 0 {
             let message = format!(
                 "no close was decided in {window}, so there is no DSR: {unknown} closes of unknown \
                  outcome, {open_now} granules open now"

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use drainprof_process::PathEnd;
 use drainprof_profile::Level;
 
 use super::{Case, Found, Rule, Subject};
-use crate::{Weight, account::CallPath, units};
+use crate::{PathEnd, Weight, facts::CallPath, units};
 
 pub(super) const RULE: Rule = Rule {
     code: "paths_cut",

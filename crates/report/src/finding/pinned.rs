@@ -19,7 +19,7 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
     let pins = subject.shown.pins;
     let mut parts = vec![format!(
         "{pinned} of {} decided closes were pinned ({}), by {} objects",
-        subject.shown.granules.drainable + pinned,
+        subject.shown.granules.decided(),
         units::percent(1.0 - dsr),
         pins.objects
     )];

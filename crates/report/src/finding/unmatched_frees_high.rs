@@ -17,7 +17,7 @@ use drainprof_common::loss::Loss;
 use super::{Case, Found, Rule, finding};
 use crate::{
     Weight,
-    account::{Began, Flow, Flows},
+    facts::{Began, Flow, Flows},
     units,
 };
 

@@ -110,7 +110,7 @@ mod tests {
     use super::{super::told, *};
     use crate::samples;
 
-    fn message(change: impl FnOnce(&mut crate::account::SiteFacts)) -> String {
+    fn message(change: impl FnOnce(&mut crate::facts::SiteFacts)) -> String {
         let mut snapshot = samples::stacks_snapshot();
         // The one that pins most.
         change(&mut snapshot.targets[0].allocators[0].sites[3]);

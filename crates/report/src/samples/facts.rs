@@ -7,7 +7,10 @@ use drainprof_process::{Frame, Inlined};
 use drainprof_profile::{Address, Expr, Key, Kind, Level, MatchRule, Probe, Profile, Role, Source};
 
 use super::{MS, NOW_NS};
-use crate::account::{AllocatorFacts, Curve, CurvePoint, Frames, GranuleFacts, ProbeFacts};
+use crate::{
+    facts::{AllocatorFacts, Frames, GranuleFacts, ProbeFacts},
+    series::{HeldPoint, HeldSeries},
+};
 
 pub(super) fn probe(profile: &str, role: &'static str, at_return: bool) -> ProbeFacts {
     ProbeFacts {
@@ -56,7 +59,7 @@ pub(super) fn frames() -> Frames {
         file: Some("/src/server.c".to_owned()),
         line: Some(84),
         module: Some("svc".to_owned()),
-        module_offset: Some(0x1234),
+        module_offset: Some("0x1234".to_owned()),
         inlined: vec![inlined],
     };
     Frames::from([(0x40_1234, frame)])
@@ -90,12 +93,12 @@ pub(super) fn profile(name: &str, kind: Kind) -> Profile {
 }
 
 /// What was held back in the ten seconds before the samples are taken, by twentieths of a second.
-pub(super) fn curve(granules: impl Fn(u64) -> u64) -> Curve {
-    let mut curve = Curve::default();
+pub(super) fn curve(granules: impl Fn(u64) -> u64) -> HeldSeries {
+    let mut curve = HeldSeries::default();
     for tick in 0..=200 {
         let granules = granules(tick);
         let at_ns = NOW_NS - (200 - tick) * 50 * MS;
-        curve.add(CurvePoint { at_ns, granules, bytes: 4096 * granules, appeared: 0 });
+        curve.add(HeldPoint { at_ns, granules, bytes: 4096 * granules, appeared: 0 });
     }
     curve
 }
@@ -141,7 +144,7 @@ pub(super) fn drain() -> AllocatorFacts {
         pin_delays: Hist::new(),
         lifetimes: BTreeMap::from([(0x40_1234, hist(10_000, 16 * MS))]),
         granules: vec![retained(3, 1), retained(11, 0), retained(3, 0)],
-        curve: curve(|tick| 2_474 * tick / 200),
+        over_time: curve(|tick| 2_474 * tick / 200),
         sites: Vec::new(),
     }
 }
@@ -168,7 +171,7 @@ pub(crate) fn bulk() -> AllocatorFacts {
         retained_granules: 0,
         retained_bytes: 0,
         lifetimes: BTreeMap::from([(0xa0, hist(25, 2 * MS)), (0xb0, hist(5, 700 * MS))]),
-        curve: curve(|tick| tick % 3),
+        over_time: curve(|tick| tick % 3),
         granules: vec![
             GranuleFacts { bytes: 8192, place: 0xa0, live: 3, ..granule(0x5000) },
             GranuleFacts {
@@ -214,7 +217,7 @@ pub(crate) fn pages() -> AllocatorFacts {
         open_now: 100,
         open_peak: 110,
         lifetimes: BTreeMap::from([(0, hist(20, 50 * MS))]),
-        curve: curve(|tick| 100.min(tick)),
+        over_time: curve(|tick| 100.min(tick)),
         granules: (0..100).map(page).collect(),
         ..slab()
     }
@@ -241,7 +244,7 @@ pub(crate) fn slab() -> AllocatorFacts {
         retained_granules: 0,
         retained_bytes: 0,
         lifetimes: BTreeMap::from([(0, hist(3, 50 * MS))]),
-        curve: curve(|tick| 4.min(tick)),
+        over_time: curve(|tick| 4.min(tick)),
         granules: vec![
             GranuleFacts { live: 0, live_bytes: 0, ..granule(0x10) },
             GranuleFacts { live: 1, ..granule(0x20) },

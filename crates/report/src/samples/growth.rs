@@ -6,9 +6,8 @@ use drainprof_common::growth::member;
 use drainprof_process::{PathEnd, memory::GranuleState};
 
 use super::{drain_snapshot, facts::frames};
-use crate::{
-    account::{CallPath, Snapshot},
-    growth::{FaultTotals, GrowthFacts, MapTotals, PathGrowth, Touched, TouchedMemory},
+use crate::facts::{
+    CallPath, FaultTotals, GrowthFacts, MapTotals, PathGrowth, Snapshot, Touched, TouchedMemory,
 };
 
 const MIB: u64 = 1 << 20;

@@ -9,7 +9,10 @@ use super::{
     MS, NOW_NS,
     facts::{drain, granule, profile},
 };
-use crate::account::{AllocatorFacts, Curve, GranuleFacts};
+use crate::{
+    facts::{AllocatorFacts, GranuleFacts},
+    series::HeldSeries,
+};
 
 /// One id of the naive ledger below.
 #[derive(Clone, Copy, Default)]
@@ -35,7 +38,7 @@ pub(crate) fn history(kind: Kind, level: Level, steps: &[(u8, u64, u64)]) -> All
         retained_bytes: 0,
         lifetimes: BTreeMap::new(),
         granules: Vec::new(),
-        curve: Curve::default(),
+        over_time: HeldSeries::default(),
         ..drain()
     };
     let mut cells = [Cell::default(); 8];

@@ -25,11 +25,11 @@ pub use sites::{holders_snapshot, site, stacks_snapshot};
 pub(crate) use self::facts::{bulk, granule, pages, slab};
 use self::facts::{curve, drain, frames, hist, probe, profile};
 use crate::{
-    account::{
+    facts::{
         AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, SelfUse, Snapshot,
         SymbolFacts, TargetFacts, Windows,
     },
-    growth::MemoryCourse,
+    series::MemorySeries,
 };
 
 /// When all samples are taken.
@@ -107,7 +107,7 @@ pub(crate) fn undecided_snapshot() -> Snapshot {
     };
     (facts.open_now, facts.open_peak) = (1, 1);
     (facts.retained_granules, facts.retained_bytes) = (0, 0);
-    facts.curve = curve(|_| 0);
+    facts.over_time = curve(|_| 0);
     facts.lifetimes = BTreeMap::new();
     facts.granules = vec![GranuleFacts { bytes: 0, live_bytes: 0, live: 3, ..granule(9) }];
     snapshot(vec![facts])
@@ -204,7 +204,7 @@ pub(crate) fn memory_snapshot() -> Snapshot {
         cgroup_room_bytes: Some((1 << 30) - 60_000_000 - u64::from(second) * 100_000),
     };
     let course = |seconds: u32| {
-        let mut course = MemoryCourse::new();
+        let mut course = MemorySeries::new();
         (0..=seconds).for_each(|second| course.add(f64::from(second), &reading(second)));
         course
     };

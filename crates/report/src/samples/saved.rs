@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Frame, Inlined, OpenedAt, Options, PathEnd, PinClass, PinClasses, Report, Site, SiteFrame,
-    Spread, account::AllocatorFacts,
+    Spread, facts::AllocatorFacts,
 };
 
 /// Both, by name.
@@ -71,7 +71,7 @@ fn report(seconds: u64, closes: u64, [pinned, retained]: [u64; 2], exe: &str) ->
         retained_bytes: 4096 * retained,
         pin_delays: hist(late, 1_200_000),
         lifetimes: [(0x40_1234, hist(closes, 16 * MS))].into(),
-        curve: curve(|tick| retained * tick / 200),
+        over_time: curve(|tick| retained * tick / 200),
         ..drain()
     };
     let mut snapshot = snapshot(vec![facts]);

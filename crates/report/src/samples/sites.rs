@@ -11,7 +11,10 @@ use super::{
     facts::{bulk, curve, drain, hist},
     snapshot,
 };
-use crate::account::{CallPath, Course, HeldSum, Lateness, SiteFacts, Snapshot};
+use crate::{
+    facts::{CallPath, HeldSum, Lateness, SiteFacts, Snapshot},
+    series::SiteSeries,
+};
 
 /// Return addresses of the sample program.
 mod at {
@@ -57,7 +60,7 @@ pub fn site(granules_pinned: u64) -> SiteFacts {
         last_ns: NOW_NS - 20 * MS,
         threads: vec!["worker-1".to_owned(), "worker-2".to_owned()],
         more_threads: false,
-        course: None,
+        over_time: None,
     }
 }
 
@@ -94,24 +97,24 @@ pub fn stacks_snapshot() -> Snapshot {
     let totals = &mut facts.totals;
     (totals.late_drained, totals.freed, totals.freed_bytes) = (474, 18_000, 4_608_000);
     (facts.retained_granules, facts.retained_bytes) = (2_000, 8_192_000);
-    facts.curve = curve(|tick| 10 * tick);
+    facts.over_time = curve(|tick| 10 * tick);
     facts.pin_delays = hist(424, 50 * MS);
     facts.pin_delays.merge(&hist(50, MS));
     let lateness = Lateness { fundamental: 1_800, undecided: 200, ..Lateness::default() };
     let course = |granules: fn(u64) -> u64| {
         let [came, went] = [0; 2];
-        Some(Course { curve: curve(granules), came, went })
+        Some(SiteSeries { held: curve(granules), came, went })
     };
     let sessions = SiteFacts {
         path: path(&[at::SESSION]),
         lateness,
-        course: course(|tick| 10 * tick),
+        over_time: course(|tick| 10 * tick),
         ..site(2_000)
     };
     let lateness = Lateness { moderate: 424, ..Lateness::default() };
     let cache = SiteFacts {
         path: path(&[at::CACHE]),
-        course: course(|tick| if tick < 200 { 2 } else { 0 }),
+        over_time: course(|tick| if tick < 200 { 2 } else { 0 }),
         ..drained(424, 50 * MS, lateness)
     };
     let lateness = Lateness { near: 50, ..Lateness::default() };
@@ -178,7 +181,7 @@ fn named(mut snapshot: Snapshot) -> Snapshot {
         file: (!file.is_empty()).then(|| format!("/src/{file}")),
         line: (line > 0).then_some(line),
         module: Some(module.to_owned()),
-        module_offset: Some(module_offset),
+        module_offset: Some(format!("{module_offset:#x}")),
         inlined: Vec::new(),
     };
     let inlined = |function: &str, line| Inlined {

@@ -4,7 +4,7 @@
 //! page (an object larger than one) is always counted.
 
 use super::Z;
-use crate::account::HeldSum;
+use crate::facts::HeldSum;
 
 /// Below so many pages the normal distribution, by which intervals go, says too much of what is improbable.
 const FEW: f64 = 5.0;

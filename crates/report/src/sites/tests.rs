@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::{Options, Report, samples};
+use crate::{Options, PathEnd, Report, samples};
 
 const MS: u64 = 1_000_000;
 
 fn site(addresses: &[u64], opened_at: u64, granules_pinned: u64) -> SiteFacts {
-    let path = CallPath { addresses: addresses.to_vec(), end: account::PathEnd::Start };
+    let path = CallPath { addresses: addresses.to_vec(), end: PathEnd::Start };
     SiteFacts { path: Arc::new(path), opened_at, ..samples::site(granules_pinned) }
 }
 
@@ -35,7 +35,7 @@ fn equal_paths_are_joined() {
     early.threads = vec!["a".to_owned(), "b".to_owned()];
     (early.first_ns, early.last_ns) = (samples::NOW_NS - 9_000 * MS, samples::NOW_NS - 8_000 * MS);
     let mut cut = site(&[1, 2], 7, 1);
-    Arc::make_mut(&mut cut.path).end = account::PathEnd::TooDeep;
+    Arc::make_mut(&mut cut.path).end = PathEnd::TooDeep;
     let allocator = shown(vec![late, site(&[1, 2], 8, 2), early, cut, site(&[1], 7, 4)], 10);
     assert_eq!(allocator.sites_total, Some(4));
     assert_eq!(pinned(&allocator), [8, 4, 2, 1]);

@@ -10,8 +10,9 @@ use drainprof_common::{hist::Hist, maps::Totals};
 use super::{Case, Growth};
 use crate::{
     Options, Report, Retention,
-    account::{AllocatorFacts, CallPath, Course, Curve, CurvePoint, Ended, SiteFacts, Snapshot},
+    facts::{AllocatorFacts, CallPath, Ended, SiteFacts, Snapshot},
     samples,
+    series::{HeldPoint, HeldSeries, SiteSeries},
 };
 
 /// A repeatable source of numbers.
@@ -153,7 +154,7 @@ impl Run {
             granules_retained: facts.retained_granules,
             retained_bytes: facts.retained_bytes,
             delays: facts.pin_delays,
-            course: Some(Course { curve: facts.curve, ..Course::default() }),
+            over_time: Some(SiteSeries { held: facts.over_time, ..SiteSeries::default() }),
             ..samples::site(facts.totals.pinned)
         }
     }
@@ -172,11 +173,11 @@ impl Run {
 /// Facts of kind `drain` that hold these granules over time.
 #[allow(clippy::cast_sign_loss, reason = "cut off at 0")]
 pub(super) fn facts(values: &[(f64, f64)], came: u64, went: u64) -> AllocatorFacts {
-    let mut curve = Curve::default();
+    let mut curve = HeldSeries::default();
     for &(time, held) in values {
         let granules = held.max(0.0).round() as u64;
         let at_ns = BEGIN_NS + ns(time);
-        curve.add(CurvePoint { at_ns, granules, bytes: BYTES * granules, appeared: 0 });
+        curve.add(HeldPoint { at_ns, granules, bytes: BYTES * granules, appeared: 0 });
     }
     let retained = curve.newest().map_or(0, |newest| newest.granules);
     AllocatorFacts {
@@ -194,7 +195,7 @@ pub(super) fn facts(values: &[(f64, f64)], came: u64, went: u64) -> AllocatorFac
         retained_granules: retained,
         retained_bytes: BYTES * retained,
         granules: Vec::new(),
-        curve,
+        over_time: curve,
         ..LIKE.clone()
     }
 }

@@ -1,6 +1,6 @@
 //! What R(t) means: slope, forecast and verdict, of allocators and of sites.
 //!
-//! Facts come from `account::Curve` and `account::Course`; here they are judged. The rules and their thresholds are explained
+//! Facts come from `series::HeldSeries` and `series::SiteSeries`; here they are judged. The rules and their thresholds are explained
 //! in `docs/retention.md`. Called when a report is built.
 
 #[cfg(test)]
@@ -16,9 +16,10 @@ use drainprof_profile::Level;
 
 use super::{Growth, Kind, Retention, build::seconds};
 use crate::{
-    account::{AllocatorFacts, Curve, HeldBytes, SiteFacts, Snapshot, held_bytes},
-    growth::fit::{self, At, Changes, Line},
+    facts::{AllocatorFacts, SiteFacts, Snapshot},
+    fit::{self, At, Changes, Line},
     health::Health,
+    series::{HeldBytes, HeldSeries, held_bytes},
 };
 
 /// Seconds that must have been observed.
@@ -62,9 +63,9 @@ struct Subject {
 /// What is judged.
 struct Case<'a> {
     subject: Subject,
-    curve: &'a Curve,
+    curve: &'a HeldSeries,
     /// Time since the first point, granules held back.
-    course: Vec<At>,
+    granules: Vec<At>,
     /// The same in bytes; empty where they are not known.
     bytes: Vec<At>,
     /// Granules so far that were there before they appeared.
@@ -81,7 +82,7 @@ struct Case<'a> {
 
 /// The part of a course from which slopes are taken, and what they are.
 #[derive(Clone, Debug)]
-struct Course {
+struct Fitted {
     shape: Shape,
     /// Where the part begins and how long it is, seconds.
     from: f64,
@@ -142,15 +143,15 @@ impl Case<'_> {
             }
             return;
         }
-        let (verdict, reason, course) = self.judge();
-        if let Some(course) = course {
-            let [low, high] = course.interval;
-            let slope = course.line.slope;
+        let (verdict, reason, fitted) = self.judge();
+        if let Some(fitted) = fitted {
+            let [low, high] = fitted.interval;
+            let slope = fitted.line.slope;
             retention.slope_granules_per_second = Some(slope);
-            retention.slope_bytes_per_second = course.bytes;
+            retention.slope_bytes_per_second = fitted.bytes;
             // Two estimates of one slope; who reads the interval expects the slope in it.
             retention.slope_interval = Some([low.min(slope), high.max(slope)]);
-            retention.r_squared = course.line.r_squared;
+            retention.r_squared = fitted.line.r_squared;
         }
         // A pin whose free was lost looks like one that is never freed, and a full map like a bound.
         if !complete {
@@ -173,9 +174,8 @@ impl<'a> Case<'a> {
         let (came, went) = if kind == Kind::Drain {
             (totals.pinned, totals.late_drained)
         } else {
-            let closed = totals.drainable + totals.pinned + totals.unknown + totals.closed_plain;
             let elsewhere = totals.migrated + totals.ended_with_parent;
-            let went = closed + elsewhere + totals.reopened + facts.destroyed_open;
+            let went = totals.closed() + elsewhere + totals.reopened + facts.destroyed_open;
             (totals.opened + totals.opened_before, went)
         };
         let stays: &mut dyn Iterator<Item = &Hist> = if kind == Kind::Drain {
@@ -184,7 +184,7 @@ impl<'a> Case<'a> {
             &mut facts.lifetimes.values()
         };
         let settling = settling(stays);
-        let curve = &facts.curve;
+        let curve = &facts.over_time;
         Self {
             came,
             went,
@@ -195,19 +195,19 @@ impl<'a> Case<'a> {
 
     /// `None` where the site's course is not known.
     fn of_site(site: &'a SiteFacts, facts: &'a AllocatorFacts, ended: bool) -> Option<Self> {
-        static NOTHING: Curve = Curve::new();
+        static NOTHING: HeldSeries = HeldSeries::new();
         let kind = facts.profile.kind;
-        let course = site.course.as_ref();
+        let own = site.over_time.as_ref();
         // Objects without ids are seen to come, and nobody knows which of them go.
         site.live?;
         let (came, went) = if kind == Kind::Drain {
             (site.granules_pinned, site.granules_pinned.saturating_sub(site.granules_retained))
         } else {
-            course.map(|course| (course.came, course.went))?
+            own.map(|own| (own.came, own.went))?
         };
         // What never pinned anything needs no course to say so.
-        let curve = match course {
-            Some(course) => &course.curve,
+        let curve = match own {
+            Some(own) => &own.held,
             None if came == 0 => &NOTHING,
             None => return None,
         };
@@ -225,14 +225,14 @@ impl<'a> Case<'a> {
         })
     }
 
-    fn on(curve: &'a Curve, subject: Subject, facts: &AllocatorFacts, ended: bool) -> Self {
+    fn on(curve: &'a HeldSeries, subject: Subject, facts: &AllocatorFacts, ended: bool) -> Self {
         let first = curve.points().next().map_or(0, |point| point.at_ns);
         let points = || curve.points().map(|at| (seconds(at.at_ns - first), at));
         let bytes_known = held_bytes(&facts.profile) != HeldBytes::Unknown;
         Self {
             subject,
             curve,
-            course: points().map(|(time, at)| (time, at.granules as f64)).collect(),
+            granules: points().map(|(time, at)| (time, at.granules as f64)).collect(),
             bytes: points()
                 .filter(|_| bytes_known)
                 .map(|(time, at)| (time, at.bytes as f64))
@@ -247,12 +247,12 @@ impl<'a> Case<'a> {
     }
 
     fn length(&self) -> f64 {
-        self.course.last().map_or(0.0, |last| last.0)
+        self.granules.last().map_or(0.0, |last| last.0)
     }
 
     /// The verdict, why, and the course that it was taken from.
-    fn judge(&self) -> (Growth, String, Option<Course>) {
-        let held = self.course.iter().any(|at| at.1 > 0.0);
+    fn judge(&self) -> (Growth, String, Option<Fitted>) {
+        let held = self.granules.iter().any(|at| at.1 > 0.0);
         if self.came == 0 && !held {
             return (Growth::None, words::none(self.subject), None);
         }
@@ -260,8 +260,8 @@ impl<'a> Case<'a> {
         if self.length() < MIN_SECONDS {
             return early(words::short(self.length()));
         }
-        if self.course.len() < MIN_POINTS {
-            return early(words::few_points(self.course.len()));
+        if self.granules.len() < MIN_POINTS {
+            return early(words::few_points(self.granules.len()));
         }
         if (self.came as f64) < MIN_GRANULES {
             return early(words::few(self.subject, self.came));
@@ -273,67 +273,67 @@ impl<'a> Case<'a> {
         if settling > self.length() * SETTLED {
             return early(words::unsettled(self.subject, settling, self.length()));
         }
-        let Some(course) = self.course(settling, &self.course) else {
+        let Some(fitted) = self.fitted(settling, &self.granules) else {
             return early(words::gaps());
         };
-        let reason = words::course(self.subject, &course, self.went);
-        let verdict = match course.shape {
+        let reason = words::fitted(self.subject, &fitted, self.went);
+        let verdict = match fitted.shape {
             Shape::Flat | Shape::Flattening => Growth::Bounded,
             Shape::Unclear => Growth::TooEarly,
-            Shape::Growing if self.appearing(&course) => {
-                return (Growth::TooEarly, words::appearing(), Some(course));
+            Shape::Growing if self.appearing(&fitted) => {
+                return (Growth::TooEarly, words::appearing(), Some(fitted));
             }
             Shape::Growing if self.went as f64 >= TURNOVER * self.came as f64 => Growth::Mixed,
             Shape::Growing => Growth::LinearLeak,
         };
-        (verdict, reason, Some(course))
+        (verdict, reason, Some(fitted))
     }
 
     /// Whether growth may be that of granules which were there before, but first appear when used.
-    fn appearing(&self, course: &Course) -> bool {
+    fn appearing(&self, fitted: &Fitted) -> bool {
         if self.subject.kind == Kind::Drain {
             return false;
         }
-        let tail = &self.appeared[self.appeared.partition_point(|at| at.0 < course.from)..];
+        let tail = &self.appeared[self.appeared.partition_point(|at| at.0 < fitted.from)..];
         let appeared = tail.last().map_or(0.0, |at| at.1) - tail.first().map_or(0.0, |at| at.1);
-        course.line.slope * course.length < 2.0 * appeared
+        fitted.line.slope * fitted.length < 2.0 * appeared
     }
 
     /// The verdict where what was held back went with the end of the run.
-    fn freed_at_shutdown(&self) -> Option<(Growth, String, Option<Course>)> {
+    fn freed_at_shutdown(&self) -> Option<(Growth, String, Option<Fitted>)> {
         let length = self.length();
         let until = |share: f64| {
-            let count = self.course.partition_point(|at| at.0 <= length * (1.0 - share));
-            &self.course[..count]
+            let count = self.granules.partition_point(|at| at.0 <= length * (1.0 - share));
+            &self.granules[..count]
         };
         let body = until(SHUTDOWN);
-        let (held, left) = (body.last()?.1, self.course.last()?.1);
+        let (held, left) = (body.last()?.1, self.granules.last()?.1);
         let since_long = until(2.0 * SHUTDOWN).last()?.1 >= held / 2.0;
         if !self.ended || held < MIN_GRANULES || left > held * LEFT || !since_long {
             return None;
         }
         let went_before = self.went as f64 - (held - left);
-        let course = self.course(length * BEGINNING, body);
+        let fitted = self.fitted(length * BEGINNING, body);
         let freed = words::freed(self.subject, held, self.destroyed);
         if went_before < TURNOVER * self.came as f64 {
-            return Some((Growth::FreedAtShutdown, freed, course));
+            return Some((Growth::FreedAtShutdown, freed, fitted));
         }
-        let course = course?;
-        let verdict = match course.shape {
+        let fitted = fitted?;
+        let verdict = match fitted.shape {
             Shape::Growing => Growth::FreedAtShutdown,
             Shape::Flat | Shape::Flattening => Growth::Bounded,
             Shape::Unclear => Growth::TooEarly,
         };
-        Some((verdict, freed, Some(course)))
+        Some((verdict, freed, Some(fitted)))
     }
 
     /// The course from second `from` on; `None` where it has too few points.
-    fn course(&self, from: f64, points: &[At]) -> Option<Course> {
+    fn fitted(&self, from: f64, points: &[At]) -> Option<Fitted> {
         let tail = &points[points.partition_point(|at| at.0 < from)..];
         let (line, changes) = (fit::line(tail)?, Changes::of(tail)?);
         let (begin, end) = (tail.first()?.0, tail.last()?.0);
         let bytes = self.bytes.get(points.len() - tail.len()..points.len()).unwrap_or_default();
-        let mut course = Course {
+        let mut fitted = Fitted {
             shape: Shape::Unclear,
             from: begin,
             length: end - begin,
@@ -341,16 +341,16 @@ impl<'a> Case<'a> {
             interval: changes.interval(),
             bytes: fit::line(bytes).map(|line| line.slope),
         };
-        course.shape = shape(&course, tail, changes);
-        Some(course)
+        fitted.shape = shape(&fitted, tail, changes);
+        Some(fitted)
     }
 }
 
 /// Grows beyond doubt and by an amount that matters; and then, whether it goes on growing.
-fn shape(course: &Course, tail: &[At], changes: Changes) -> Shape {
+fn shape(fitted: &Fitted, tail: &[At], changes: Changes) -> Shape {
     let level = fit::mean(tail).map_or(0.0, |mean| mean.1);
-    let growth = course.line.slope * course.length;
-    if course.interval[0] > 0.0 && growth >= MIN_GRANULES.max(MIN_GROWTH * level) {
+    let growth = fitted.line.slope * fitted.length;
+    if fitted.interval[0] > 0.0 && growth >= MIN_GRANULES.max(MIN_GROWTH * level) {
         let [early, late] = changes.halves();
         return match late {
             late if late >= STEADY * early => Shape::Growing,
@@ -358,7 +358,7 @@ fn shape(course: &Course, tail: &[At], changes: Changes) -> Shape {
             _ => Shape::Unclear,
         };
     }
-    let middle = course.from + course.length / 2.0;
+    let middle = fitted.from + fitted.length / 2.0;
     let (early, late) = tail.split_at(tail.partition_point(|at| at.0 < middle));
     let [early, late] =
         [early, late].map(|half| half.iter().fold(0.0, |most: f64, at| most.max(at.1)));

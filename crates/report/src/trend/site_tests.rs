@@ -8,9 +8,8 @@ use super::{
     *,
 };
 use crate::{
-    Options, Report, Site,
-    account::{Courses, SiteNow},
-    samples,
+    Options, Report, Site, samples,
+    series::{SiteNow, SiteSeriesSet},
 };
 
 const LENGTH: f64 = 60.0;
@@ -92,12 +91,12 @@ fn unknown_is_null() {
         leak.verdict
     };
     assert_eq!(change(&|_| ()), Some(Growth::LinearLeak));
-    assert_eq!(change(&|snapshot| first(snapshot).course = None), None);
+    assert_eq!(change(&|snapshot| first(snapshot).over_time = None), None);
     assert_eq!(change(&|snapshot| first(snapshot).live = None), None);
     assert_eq!(change(&|snapshot| snapshot.losses[Loss::ObjectMapFull as usize] = 1), None);
     let nothing = |snapshot: &mut Snapshot| {
         let site = first(snapshot);
-        (site.granules_pinned, site.granules_retained, site.course) = (0, 0, None);
+        (site.granules_pinned, site.granules_retained, site.over_time) = (0, 0, None);
     };
     assert_eq!(change(&nothing), Some(Growth::None));
     let windows = |snapshot: &mut Snapshot| snapshot.duty = samples::duty_snapshot().duty;
@@ -111,7 +110,7 @@ fn held_open() {
     let mut facts = samples::bulk_snapshot().targets[0].allocators[0].clone();
     facts.level = Level::Stacks;
     facts.lifetimes.clear();
-    let (mut courses, ms) = (Courses::default(), 1_000_000);
+    let (mut courses, ms) = (SiteSeriesSet::default(), 1_000_000);
     let begin = 1_000_000 * ms;
     for tick in 0..=200u64 {
         let now = |granules, fresh| SiteNow {
@@ -127,7 +126,7 @@ fn held_open() {
     facts.sites = [1, 2, 3]
         .map(|number| SiteFacts {
             path: run(&[]).site(1, number).path,
-            course: courses.of(number as u32).cloned(),
+            over_time: courses.of(number as u32).cloned(),
             ..samples::site(0)
         })
         .into();

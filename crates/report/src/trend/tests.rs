@@ -8,7 +8,10 @@ use super::{
     generated::{BYTES, Random, Run, Stay, Stream, facts, judged, report, snapshot, verdict},
     *,
 };
-use crate::account::{Curve, CurvePoint, Duty, DutyFacts};
+use crate::{
+    facts::{Duty, DutyFacts},
+    series::{HeldPoint, HeldSeries},
+};
 
 /// Runs per program.
 const SEEDS: u64 = 100;
@@ -161,7 +164,7 @@ fn textbook_error_would_accuse() {
     for seed in 0..SEEDS {
         let facts = run(&[(40.0, Stay::About(4.0))]).facts(seed);
         let case = Case::of(&facts, false);
-        let tail = &case.course[case.course.partition_point(|at| at.0 < 20.0)..];
+        let tail = &case.granules[case.granules.partition_point(|at| at.0 < 20.0)..];
         let line = fit::line(tail).unwrap();
         let count = tail.len() as f64;
         // From R²: t² = R² (n − 2) / (1 − R²).
@@ -207,9 +210,9 @@ fn too_early_says_why() {
     early(&run(&[(0.05, Stay::ForEver)]), "at least 8 are needed");
     early(&run(&[(50.0, Stay::Fixed(45.0))]), "observe at least twice as long");
     let mut gap = leak.facts(1);
-    let points: Vec<_> = gap.curve.points().collect();
-    gap.curve = Curve::default();
-    points[..100].iter().chain(&points[200..]).for_each(|point| gap.curve.add(*point));
+    let points: Vec<_> = gap.over_time.points().collect();
+    gap.over_time = HeldSeries::default();
+    points[..100].iter().chain(&points[200..]).for_each(|point| gap.over_time.add(*point));
     let found = judged(gap, 60.0, false);
     assert_eq!(found.verdict, Some(Growth::TooEarly), "{found:?}");
     assert!(found.verdict_reason.unwrap().contains("gaps"));
@@ -259,9 +262,9 @@ fn windows_are_not_judged() {
 fn open_granules_of_bulk() {
     let with = |appeared_per_point: u64| {
         let mut like = crate::samples::bulk();
-        like.curve = Curve::default();
+        like.over_time = HeldSeries::default();
         for n in 0..=400u64 {
-            like.curve.add(CurvePoint {
+            like.over_time.add(HeldPoint {
                 at_ns: 1_000 + n * 100_000_000,
                 granules: 10 * n,
                 bytes: 81_920 * n,

@@ -1,7 +1,7 @@
 //! The sentences that go with a verdict.
 
 use super::{
-    Course, Growth, Kind, MIN_GRANULES, MIN_POINTS, MIN_SECONDS, Retention, Shape, Subject,
+    Fitted, Growth, Kind, MIN_GRANULES, MIN_POINTS, MIN_SECONDS, Retention, Shape, Subject,
 };
 use crate::units;
 
@@ -30,7 +30,7 @@ pub(super) fn none(of: Subject) -> String {
 }
 
 pub(super) fn windows() -> String {
-    "observed in windows only, which are not joined to one course".to_owned()
+    "observed only in windows, which form no time series".to_owned()
 }
 
 pub(super) fn short(seconds: f64) -> String {
@@ -72,9 +72,9 @@ pub(super) fn freed(of: Subject, granules: f64, destroyed: bool) -> String {
 }
 
 /// What the course rests on, and what it cannot tell.
-pub(super) fn course(of: Subject, course: &Course, went: u64) -> String {
-    let over = units::duration(course.length);
-    match course.shape {
+pub(super) fn fitted(of: Subject, fitted: &Fitted, went: u64) -> String {
+    let over = units::duration(fitted.length);
+    match fitted.shape {
         Shape::Growing if went == 0 => {
             format!("none of them {} in {over}: those that stay longer look the same", end(of))
         }

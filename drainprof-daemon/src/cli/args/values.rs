@@ -6,8 +6,8 @@ use clap::ValueEnum;
 use drainprof_probe::plan::Sites;
 use drainprof_profile::Level;
 use drainprof_report::{
-    account::Duty,
     export::{FORMATS, PinWeight},
+    facts::Duty,
     values::{Share, Time},
 };
 

@@ -12,7 +12,7 @@ use drainprof_observe::{Observer, names::Symbols, settle};
 use drainprof_process::{Process, memory::MemoryReader, printable};
 use drainprof_report::{
     self as report, Report,
-    account::{History, Snapshot},
+    facts::{History, Snapshot},
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 

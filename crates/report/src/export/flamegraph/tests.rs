@@ -1,7 +1,7 @@
 use roxmltree::{Document, ParsingOptions};
 
 use super::*;
-use crate::{self as report, account::Snapshot, export::PinWeight, samples};
+use crate::{self as report, export::PinWeight, facts::Snapshot, samples};
 
 fn svg(report: &Report, weight: PinWeight) -> String {
     let mut out = Vec::new();

@@ -86,7 +86,7 @@ impl Tables {
     }
 
     /// The locations of a path, the innermost first.
-    pub fn path(&mut self, target: &Target, site: &Site) -> Vec<u64> {
+    pub(super) fn path(&mut self, target: &Target, site: &Site) -> Vec<u64> {
         let frames = site.frames.iter().take(FRAMES);
         let mut path: Vec<u64> = frames.map(|frame| self.located(target, frame)).collect();
         if let Some(cut) = stack::cut(site.path_end) {

@@ -6,7 +6,7 @@ use std::{
 use flate2::read::GzDecoder;
 
 use super::*;
-use crate::{Options, account::Snapshot, export::escape, samples};
+use crate::{Options, export::escape, facts::Snapshot, samples};
 
 fn decoded(report: &Report) -> Profile {
     let mut out = Vec::new();
@@ -186,7 +186,8 @@ fn hostile_reports() {
     let evil = "f;\u{1b}[2J\n<b>\u{202e}".repeat(1_000);
     for frame in snapshot.targets[0].frames.values_mut() {
         (frame.function, frame.file) = (Some(evil.clone()), Some(evil.clone()));
-        (frame.module, frame.module_offset) = (Some(evil.clone()), Some(u64::MAX));
+        (frame.module, frame.module_offset) =
+            (Some(evil.clone()), Some("0xffffffffffffffff".to_owned()));
     }
     let mut report = built(&snapshot);
     report.window.seconds = f64::MAX;

@@ -3,7 +3,7 @@
 use drainprof_process::memory::{Pressure, Waiting};
 
 use super::SENTENCE;
-use crate::{Memory, export::escape, growth::MemoryVerdict, units};
+use crate::{Memory, export::escape, memory::MemoryVerdict, units};
 
 /// One line on the machine.
 pub(super) fn pressure(pressure: &Pressure) -> String {

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{super::told, *};
 use crate::{
-    account::{Moment, Snapshot},
+    facts::{Moment, Snapshot},
     samples,
 };
 

@@ -1,21 +1,20 @@
-//! What an allocator instance holds back, over time: R(t), in bounded memory.
-//!
-//! A container only: what the course means is judged in `report::trend`. `watch` fills one per instance
-//! while it observes.
+//! What an allocator instance holds back, over time: R(t). The observer fills one per instance.
 
 use std::time::Duration;
 
 use drainprof_profile::{Key, Kind, Profile, Role};
 
+use super::{Point, Thinned};
+
 /// Points that are kept at most, the newest not counted.
-pub const CURVE_POINTS: usize = 512;
+const MOST: usize = 512;
 /// The time between two kept points, as long as all fit. Each time that they do not, it doubles.
 pub const FIRST_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is held back at one moment: of kind `drain` the granules that are closed, pinned and not yet
 /// drained; of the other kinds those that are open, since what leaks there is never closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CurvePoint {
+pub struct HeldPoint {
     /// `CLOCK_MONOTONIC` nanoseconds.
     pub at_ns: u64,
     /// Granules held back.
@@ -27,54 +26,51 @@ pub struct CurvePoint {
     pub appeared: u64,
 }
 
-/// R(t) of one allocator instance. The first and the newest point are always there, times increase, and
-/// at most [`CURVE_POINTS`] + 1 points are held, however long it runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Curve {
-    kept: Vec<CurvePoint>,
-    newest: Option<CurvePoint>,
-    interval_ns: u64,
+impl Point for HeldPoint {
+    fn at_ns(&self) -> u64 {
+        self.at_ns
+    }
 }
 
-impl Default for Curve {
+/// R(t) of one allocator instance. The first and the newest point are always there, times increase, and
+/// memory is bounded, however long it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldSeries {
+    kept: Thinned<HeldPoint>,
+    newest: Option<HeldPoint>,
+}
+
+impl Default for HeldSeries {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Curve {
-    /// A curve without points.
+impl HeldSeries {
+    /// A series without points.
     #[must_use]
     pub const fn new() -> Self {
-        Self { kept: Vec::new(), newest: None, interval_ns: FIRST_INTERVAL.as_nanos() as u64 }
+        Self { kept: Thinned::new(MOST, FIRST_INTERVAL.as_nanos() as u64), newest: None }
     }
 
     /// Adds a point. One that is older than the newest is left out; one of the same time replaces it.
-    pub fn add(&mut self, point: CurvePoint) {
-        match &mut self.newest {
-            Some(newest) if point.at_ns < newest.at_ns => return,
-            newest => *newest = Some(point),
+    pub fn add(&mut self, point: HeldPoint) {
+        if self.newest.is_some_and(|newest| point.at_ns < newest.at_ns) {
+            return;
         }
+        self.newest = Some(point);
         match self.kept.last_mut() {
             Some(last) if last.at_ns == point.at_ns => *last = point,
-            Some(last) if point.at_ns - last.at_ns < self.interval_ns => {}
-            _ => self.kept.push(point),
-        }
-        if self.kept.len() > CURVE_POINTS {
-            let mut index = 0;
-            self.kept.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-            self.interval_ns = self.interval_ns.saturating_mul(2);
+            _ => self.kept.add(point),
         }
     }
 
     /// All points, the oldest first.
-    pub fn points(&self) -> impl Iterator<Item = CurvePoint> + '_ {
-        let last = self.kept.last().map(|point| point.at_ns);
+    pub fn points(&self) -> impl Iterator<Item = HeldPoint> + '_ {
+        let kept = self.kept.points();
+        let last = kept.last().map(|point| point.at_ns);
         let newest = self.newest.filter(|newest| Some(newest.at_ns) != last);
-        self.kept.iter().copied().chain(newest)
+        kept.iter().copied().chain(newest)
     }
 
     /// Whether there is no point.
@@ -85,14 +81,14 @@ impl Curve {
 
     /// The newest point.
     #[must_use]
-    pub const fn newest(&self) -> Option<CurvePoint> {
+    pub const fn newest(&self) -> Option<HeldPoint> {
         self.newest
     }
 
     /// From when on a further point would be kept; 0 while there is none.
     #[must_use]
     pub fn due_ns(&self) -> u64 {
-        self.kept.last().map_or(0, |last| last.at_ns.saturating_add(self.interval_ns))
+        self.kept.due_ns()
     }
 }
 
@@ -131,21 +127,21 @@ mod tests {
     use super::*;
     use crate::samples;
 
-    fn point(at_ns: u64) -> CurvePoint {
-        CurvePoint { at_ns, granules: at_ns / 7, bytes: at_ns, appeared: 0 }
+    fn point(at_ns: u64) -> HeldPoint {
+        HeldPoint { at_ns, granules: at_ns / 7, bytes: at_ns, appeared: 0 }
     }
 
     /// A point of the newest's time corrects it, an older one is left out.
     #[test]
     fn corrected_not_reordered() {
-        let mut curve = Curve::default();
+        let mut curve = HeldSeries::default();
         assert!(curve.is_empty() && curve.due_ns() == 0);
         curve.add(point(1_000));
-        curve.add(CurvePoint { granules: 5, ..point(1_000) });
+        curve.add(HeldPoint { granules: 5, ..point(1_000) });
         curve.add(point(999));
         assert_eq!(curve.points().map(|point| point.granules).collect::<Vec<_>>(), [5]);
         curve.add(point(2_000));
-        curve.add(CurvePoint { granules: 6, ..point(2_000) });
+        curve.add(HeldPoint { granules: 6, ..point(2_000) });
         let all: Vec<_> = curve.points().collect();
         assert_eq!((all.len(), all[1].granules, curve.newest()), (2, 6, Some(all[1])));
         assert_eq!(curve.due_ns(), 1_000 + 50_000_000);
@@ -177,14 +173,14 @@ mod tests {
             steps in prop::collection::vec(0u64..400_000_000, 1..3_000),
             first in 0u64..1 << 40,
         ) {
-            let mut curve = Curve::default();
+            let mut curve = HeldSeries::default();
             let mut at = first;
             let mut times = vec![];
             for step in steps {
                 at += step;
                 curve.add(point(at));
                 times.push(at);
-                prop_assert!(curve.kept.len() <= CURVE_POINTS);
+                prop_assert!(curve.kept.points().len() <= MOST);
             }
             let told: Vec<u64> = curve.points().map(|point| point.at_ns).collect();
             prop_assert_eq!(told[0], times[0]);
@@ -198,14 +194,15 @@ mod tests {
     /// However long it is fed at an even pace, from half to all of the points are in use.
     #[test]
     fn even_pace_fills_half() {
-        let mut curve = Curve::default();
+        let mut curve = HeldSeries::default();
         for tick in 0..100_000u64 {
             curve.add(point(tick * 50_000_000));
             if tick > 512 {
-                assert!((CURVE_POINTS / 2..=CURVE_POINTS).contains(&curve.kept.len()));
+                assert!((MOST / 2..=MOST).contains(&curve.kept.points().len()));
             }
         }
-        let points: Vec<_> = curve.kept.windows(2).map(|two| two[1].at_ns - two[0].at_ns).collect();
+        let points: Vec<_> =
+            curve.kept.points().windows(2).map(|two| two[1].at_ns - two[0].at_ns).collect();
         assert!(points.windows(2).all(|two| two[0] == two[1]), "evenly spaced");
     }
 }

@@ -1,16 +1,15 @@
 //! What a process's memory over time means: a slope, how sure it is, and a verdict.
 //!
-//! Pure: times and values in, numbers and a sentence out. The rules are explained in `docs/memory.md`. Called through
-//! [`super::MemoryCourse::trend`].
+//! Pure: times and values in, numbers and a sentence out. The rules are explained in `docs/memory.md`.
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    course::Values,
+use crate::{
     fit::{self, Changes},
+    series::{MemorySeries, Values},
 };
 
-/// Seconds that a course must span.
+/// Seconds that a series must span.
 pub const MIN_SECONDS: f64 = 20.0;
 /// Points that there must be.
 pub const MIN_POINTS: usize = 20;
@@ -23,7 +22,7 @@ pub const MIN_CONFIDENCE: f64 = 0.99;
 /// Growth that goes on: the later half's is at least this share of the earlier half's.
 const STEADY: f64 = 0.5;
 
-/// What the course looks like.
+/// What the time series looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryVerdict {
@@ -72,14 +71,14 @@ pub struct MemoryTrend {
 
 /// One of two ways to look at resident memory.
 #[derive(Clone, Copy)]
-struct Look {
+struct View {
     changes: Changes,
     mean: f64,
     confidence: f64,
 }
 
-impl Look {
-    fn at(changes: Changes) -> Self {
+impl View {
+    fn of(changes: Changes) -> Self {
         let (mean, confidence) = changes.confidence();
         Self { changes, mean, confidence }
     }
@@ -100,9 +99,11 @@ impl Look {
 }
 
 impl MemoryTrend {
-    /// Of a course, with what is left in the control group.
-    pub(super) fn of(values: &Values, room: Option<u64>) -> Option<Self> {
-        let Values { rss, floor, anon } = values;
+    /// The trend of a series; `None` where there is too little of it to say anything.
+    #[must_use]
+    pub fn of(series: &MemorySeries) -> Option<Self> {
+        let Values { rss, floor, anon } = &series.values();
+        let room = series.newest().and_then(|(_, reading)| reading.cgroup_room_bytes);
         let (first, last) = (rss.first()?.0, rss.last()?.0);
         let seconds = last - first;
         if seconds < MIN_SECONDS || rss.len() < MIN_POINTS {
@@ -110,9 +111,9 @@ impl MemoryTrend {
         }
         let line = fit::line(rss)?;
         let anon_slope = fit::line(anon)?.slope;
-        let whole = Look::at(Changes::of(rss)?);
-        let floor = Look::at(Changes::of_floor(floor)?);
-        let verdict = judge([whole, floor].map(|look| look.judge(seconds)));
+        let whole = View::of(Changes::of(rss)?);
+        let floor = View::of(Changes::of_floor(floor)?);
+        let verdict = judge([whole, floor].map(|view| view.judge(seconds)));
         // Where the ups and downs hide it, the line through all values is not what grows.
         let slope = if whole.confidence >= MIN_CONFIDENCE { line.slope } else { floor.mean };
         let seconds_to_limit = room
@@ -134,7 +135,7 @@ impl MemoryTrend {
     }
 }
 
-/// What two looks show together: one that is sure is enough, unless the other contradicts it.
+/// What two views show together: one that is sure is enough, unless the other contradicts it.
 fn judge([one, other]: [MemoryVerdict; 2]) -> MemoryVerdict {
     match (one, other) {
         (same, MemoryVerdict::Steady) | (MemoryVerdict::Steady, same) => same,

@@ -1,22 +1,21 @@
-//! What sites hold back over time: one curve per site, of as many sites as are worth it.
+//! What sites hold back over time: one series per site, of as many sites as are worth it.
 //!
-//! A container only, as `Curve` is: `watch` fills it, at each of its sweeps over the objects that are live, and
-//! `report::trend` says what a course means.
+//! The observer fills it at each of its sweeps over the objects that are live.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use super::{Curve, CurvePoint};
+use super::{HeldPoint, HeldSeries};
 
-/// Sites whose courses are kept: those that have held back most.
-pub const COURSES: usize = 256;
+/// Sites whose series are kept: those that have held back most.
+const MOST: usize = 256;
 
 /// What a site holds back, over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Course {
+pub struct SiteSeries {
     /// Granules held back: of kind `drain` those that are retained with at least one of its objects, of the others
     /// those that are open with at least one.
-    pub curve: Curve,
-    /// Granules that were seen to come; those that went between two looks are not among them.
+    pub held: HeldSeries,
+    /// Granules that were seen to come; those that went between two sweeps are not among them.
     pub came: u64,
     /// Those of them that were seen to be gone.
     pub went: u64,
@@ -43,25 +42,25 @@ pub struct SiteNow {
 
 #[derive(Clone, Debug)]
 struct Kept {
-    course: Course,
+    own: SiteSeries,
     series: u32,
     /// The most that was held back at a sweep.
     peak: u64,
 }
 
-/// The courses of sites, by their numbers.
+/// The series of sites, by their numbers.
 #[derive(Clone, Debug, Default)]
-pub struct Courses {
+pub struct SiteSeriesSet {
     kept: BTreeMap<u32, Kept>,
     /// When was swept: a site that has held back nothing so far did so at all these times.
-    sweeps: Curve,
-    /// Whether a site was left out for want of room: then nobody knows what was held back by those without course.
+    sweeps: HeldSeries,
+    /// Whether a site was left out for want of room: then nobody knows what was held back by those without series.
     left_out: bool,
 }
 
-impl Courses {
-    /// Adds what a sweep at `at_ns` has found; a later one of the same time corrects it. Sites that are not told keep
-    /// the course that they have.
+impl SiteSeriesSet {
+    /// Adds what a sweep at `at_ns` has found; a later one of the same time corrects it. Sites that are not named keep
+    /// the series that they have.
     pub fn add(&mut self, at_ns: u64, sites: impl IntoIterator<Item = (u32, SiteNow)>) {
         let mut new = Vec::new();
         for (site, now) in sites {
@@ -73,17 +72,17 @@ impl Courses {
         }
         new.sort_by_key(|(site, now)| (Reverse(now.granules), *site));
         for (site, now) in new {
-            if self.kept.len() >= COURSES && !self.make_room(&now) {
+            if self.kept.len() >= MOST && !self.make_room(&now) {
                 break;
             }
-            let mut kept = Kept { course: self.past(&now), series: now.series, peak: 0 };
+            let mut kept = Kept { own: self.past(&now), series: now.series, peak: 0 };
             kept.extend(at_ns, &now);
             self.kept.insert(site, kept);
         }
-        self.sweeps.add(CurvePoint { at_ns, ..CurvePoint::default() });
+        self.sweeps.add(HeldPoint { at_ns, ..HeldPoint::default() });
     }
 
-    /// Gives up the course that has held back least, if this site holds back more than twice as much.
+    /// Gives up the series that has held back least, if this site holds back more than twice as much.
     fn make_room(&mut self, now: &SiteNow) -> bool {
         self.left_out = true;
         let least = self.kept.iter().min_by_key(|(_, kept)| kept.peak);
@@ -97,33 +96,33 @@ impl Courses {
     }
 
     /// What is known of a site's past at the first sweep that keeps it: nothing was held back before, or nothing.
-    fn past(&self, now: &SiteNow) -> Course {
-        let mut course = Course::default();
+    fn past(&self, now: &SiteNow) -> SiteSeries {
+        let mut past = SiteSeries::default();
         let last_ns = self.last_ns();
         if now.first_ns != 0 && (!self.left_out || now.first_ns > last_ns) {
-            let zero = |at_ns| CurvePoint { at_ns, ..CurvePoint::default() };
-            course.curve.add(zero(now.first_ns));
+            let zero = |at_ns| HeldPoint { at_ns, ..HeldPoint::default() };
+            past.held.add(zero(now.first_ns));
             for sweep in self.sweeps.points().filter(|sweep| sweep.at_ns > now.first_ns) {
-                course.curve.add(zero(sweep.at_ns));
+                past.held.add(zero(sweep.at_ns));
             }
         }
-        course
+        past
     }
 
-    /// The course of a site, if one is kept.
+    /// The series of a site, if one is kept.
     #[must_use]
-    pub fn of(&self, site: u32) -> Option<&Course> {
-        self.kept.get(&site).map(|kept| &kept.course)
+    pub fn of(&self, site: u32) -> Option<&SiteSeries> {
+        self.kept.get(&site).map(|kept| &kept.own)
     }
 
-    /// Whether a series has a course of at least `ns` nanoseconds.
+    /// Whether a series has a time series of at least `ns` nanoseconds.
     #[must_use]
     pub fn is_long(&self, ns: u64, mut series: impl FnMut(u32) -> bool) -> bool {
-        let length = |course: &Course| {
-            let first = course.curve.points().next().map_or(0, |point| point.at_ns);
-            course.curve.newest().map_or(0, |newest| newest.at_ns - first)
+        let length = |own: &SiteSeries| {
+            let first = own.held.points().next().map_or(0, |point| point.at_ns);
+            own.held.newest().map_or(0, |newest| newest.at_ns - first)
         };
-        self.kept.values().any(|kept| length(&kept.course) >= ns && series(kept.series))
+        self.kept.values().any(|kept| length(&kept.own) >= ns && series(kept.series))
     }
 
     /// When the last sweep was; 0: there was none.
@@ -132,7 +131,7 @@ impl Courses {
         self.sweeps.newest().map_or(0, |sweep| sweep.at_ns)
     }
 
-    /// From when on the longest of the courses would keep a further point.
+    /// From when on the longest series would keep a further point.
     #[must_use]
     pub fn due_ns(&self) -> u64 {
         self.sweeps.due_ns()
@@ -141,8 +140,8 @@ impl Courses {
 
 impl Kept {
     fn extend(&mut self, at_ns: u64, now: &SiteNow) {
-        let Course { curve, came, went } = &mut self.course;
-        let newest = curve.newest();
+        let SiteSeries { held, came, went } = &mut self.own;
+        let newest = held.newest();
         let before = newest.map_or(0, |newest| newest.granules);
         let (at_ns, granules, bytes) = match now.destroyed_ns {
             0 => (at_ns, now.granules, now.bytes),
@@ -152,7 +151,7 @@ impl Kept {
         *came += new;
         *went += (before + new).saturating_sub(granules);
         self.peak = self.peak.max(granules);
-        curve.add(CurvePoint { at_ns, granules, bytes, appeared: 0 });
+        held.add(HeldPoint { at_ns, granules, bytes, appeared: 0 });
     }
 }
 
@@ -166,8 +165,8 @@ mod tests {
         SiteNow { first_ns: MS, granules, bytes: 64 * granules, ever: true, ..SiteNow::default() }
     }
 
-    fn values(courses: &Courses, site: u32) -> Vec<(u64, u64)> {
-        let points = courses.of(site).unwrap().curve.points();
+    fn values(series: &SiteSeriesSet, site: u32) -> Vec<(u64, u64)> {
+        let points = series.of(site).unwrap().held.points();
         points.map(|point| (point.at_ns / MS, point.granules)).collect()
     }
 
@@ -175,63 +174,59 @@ mod tests {
     /// back anything takes no room.
     #[test]
     fn the_past_is_known() {
-        let mut courses = Courses::default();
+        let mut series = SiteSeriesSet::default();
         let idle = SiteNow { ever: false, ..holds(0) };
         for at in [100, 200, 300] {
-            courses.add(at * MS, [(1, idle), (2, idle)]);
+            series.add(at * MS, [(1, idle), (2, idle)]);
         }
-        courses.add(400 * MS, [(1, holds(5)), (2, idle)]);
-        assert_eq!(values(&courses, 1), [(1, 0), (100, 0), (200, 0), (300, 0), (400, 5)]);
-        assert!(courses.of(2).is_none());
-        assert_eq!((courses.last_ns(), courses.due_ns()), (400 * MS, 450 * MS));
+        series.add(400 * MS, [(1, holds(5)), (2, idle)]);
+        assert_eq!(values(&series, 1), [(1, 0), (100, 0), (200, 0), (300, 0), (400, 5)]);
+        assert!(series.of(2).is_none());
+        assert_eq!((series.last_ns(), series.due_ns()), (400 * MS, 450 * MS));
     }
 
     /// What comes and goes between two sweeps is told from what stays by the granules that are new.
     #[test]
     fn turnover() {
-        let mut courses = Courses::default();
-        courses.add(100 * MS, [(1, SiteNow { fresh: 10, ..holds(10) })]);
-        courses.add(200 * MS, [(1, SiteNow { fresh: 4, ..holds(10) })]);
-        courses.add(300 * MS, [(1, holds(12))]);
-        courses.add(400 * MS, [(1, holds(3))]);
-        let course = courses.of(1).unwrap();
+        let mut series = SiteSeriesSet::default();
+        series.add(100 * MS, [(1, SiteNow { fresh: 10, ..holds(10) })]);
+        series.add(200 * MS, [(1, SiteNow { fresh: 4, ..holds(10) })]);
+        series.add(300 * MS, [(1, holds(12))]);
+        series.add(400 * MS, [(1, holds(3))]);
+        let course = series.of(1).unwrap();
         assert_eq!((course.came, course.went), (16, 13));
-        courses.add(500 * MS, [(1, SiteNow { destroyed_ns: 450 * MS, ..holds(3) })]);
-        assert_eq!(values(&courses, 1).last(), Some(&(450, 0)), "it ends with its instance");
-        assert_eq!(courses.of(1).unwrap().went, 16);
+        series.add(500 * MS, [(1, SiteNow { destroyed_ns: 450 * MS, ..holds(3) })]);
+        assert_eq!(values(&series, 1).last(), Some(&(450, 0)), "it ends with its instance");
+        assert_eq!(series.of(1).unwrap().went, 16);
     }
 
     /// Of more sites than are kept, those that hold back most stay; who comes later has no past, and little more than
     /// another one drives nobody out.
     #[test]
     fn the_largest_are_kept() {
-        let mut courses = Courses::default();
-        courses.add(100 * MS, (0..2_000).map(|site| (site, holds(u64::from(site)))));
-        assert_eq!(courses.kept.len(), COURSES);
-        assert!(courses.of(1_744).is_some() && courses.of(1_743).is_none());
+        let mut series = SiteSeriesSet::default();
+        series.add(100 * MS, (0..2_000).map(|site| (site, holds(u64::from(site)))));
+        assert_eq!(series.kept.len(), MOST);
+        assert!(series.of(1_744).is_some() && series.of(1_743).is_none());
         let crowd = |more: u64| (0..1_744).map(move |site| (site, holds(more)));
-        courses.add(200 * MS, crowd(3_000));
-        assert_eq!(courses.kept.len(), COURSES);
-        assert!(courses.of(1_999).is_some(), "not twice as much");
-        courses.add(300 * MS, [(0, holds(8_000))]);
-        assert_eq!(values(&courses, 0), [(300, 8_000)]);
-        assert!(courses.of(1_744).is_none() && courses.of(1_745).is_some());
+        series.add(200 * MS, crowd(3_000));
+        assert_eq!(series.kept.len(), MOST);
+        assert!(series.of(1_999).is_some(), "not twice as much");
+        series.add(300 * MS, [(0, holds(8_000))]);
+        assert_eq!(values(&series, 0), [(300, 8_000)]);
+        assert!(series.of(1_744).is_none() && series.of(1_745).is_some());
         let young = SiteNow { first_ns: 350 * MS, ..holds(9_000) };
-        courses.add(400 * MS, [(5_000, young)]);
-        assert_eq!(
-            values(&courses, 5_000),
-            [(350, 0), (400, 9_000)],
-            "younger than the last sweep"
-        );
+        series.add(400 * MS, [(5_000, young)]);
+        assert_eq!(values(&series, 5_000), [(350, 0), (400, 9_000)], "younger than the last sweep");
     }
 
-    /// Only courses of the series that is asked for, and of some length, are long.
+    /// Only series of the series that is asked for, and of some length, are long.
     #[test]
     fn long_ones() {
-        let mut courses = Courses::default();
-        courses.add(500 * MS, [(1, SiteNow { series: 7, ..holds(1) })]);
-        assert!(courses.is_long(400 * MS, |series| series == 7));
-        assert!(!courses.is_long(400 * MS, |series| series == 8));
-        assert!(!courses.is_long(600 * MS, |_| true));
+        let mut series = SiteSeriesSet::default();
+        series.add(500 * MS, [(1, SiteNow { series: 7, ..holds(1) })]);
+        assert!(series.is_long(400 * MS, |series| series == 7));
+        assert!(!series.is_long(400 * MS, |series| series == 8));
+        assert!(!series.is_long(600 * MS, |_| true));
     }
 }

@@ -4,8 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use drainprof_common::growth::member;
 
-use super::{MapTotals, TouchedMemory};
-use crate::account::CallPath;
+use super::{CallPath, MapTotals, TouchedMemory};
 
 /// What one call path has done to memory by page faults and other accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

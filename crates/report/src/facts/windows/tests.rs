@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     Options, Report,
-    account::{Began, CallPath},
+    facts::{Began, CallPath},
     invariants, samples,
 };
 
@@ -55,7 +55,7 @@ fn processes_go_on() {
     let twin = first.targets[0].probes[0].clone();
     first.targets[0].probes.push(ProbeFacts { entries: 1, ..twin });
     let mut second = first.clone();
-    second.targets[0].ended = Some(crate::account::Ended::Exit(None));
+    second.targets[0].ended = Some(crate::facts::Ended::Exit(None));
     second.targets[0].began = Began::Exec(7);
     windows.add(first, LENGTH);
     let all = windows.join(second);

@@ -6,8 +6,8 @@ use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
 use drainprof_process::memory::Pressure;
 use drainprof_profile::{Finding, Level, Profile};
 
-use super::{Curve, Frames, Module, Moment, SiteFacts, SymbolFacts};
-use crate::growth::{GrowthFacts, MemoryCourse};
+use super::{Frames, GrowthFacts, Module, Moment, SiteFacts, SymbolFacts};
+use crate::series::{HeldSeries, MemorySeries};
 
 /// Everything that is known at one moment. All counts are since the attach.
 #[derive(Clone, Debug, Default)]
@@ -119,7 +119,7 @@ pub struct TargetFacts {
     /// Resident memory, bytes; `None` once it has ended.
     pub rss_bytes: Option<u64>,
     /// Its memory over time; `None` where nobody asked.
-    pub memory: Option<MemoryCourse>,
+    pub memory: Option<MemorySeries>,
     /// Its allocators, one per profile and instance.
     pub allocators: Vec<AllocatorFacts>,
     /// The probes placed for it (shared with its followed children).
@@ -176,7 +176,7 @@ pub struct AllocatorFacts {
     /// Granules that are open, or closed and retained.
     pub granules: Vec<GranuleFacts>,
     /// What was held back over time; with a duty cycle, in the last window in which it was seen.
-    pub curve: Curve,
+    pub over_time: HeldSeries,
     /// Who allocates; empty at other levels than `stacks`.
     pub sites: Vec<SiteFacts>,
 }

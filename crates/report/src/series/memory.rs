@@ -1,15 +1,16 @@
-//! The memory of a process over time, in bounded memory: a container. What the course means is judged in `trend`.
+//! The memory of a process over time. `memory::trend` judges it.
 
 use drainprof_process::memory::MemoryReading;
 
-use super::{MemoryTrend, fit::At};
+use super::{Point, Thinned};
+use crate::fit::At;
 
 /// Points that are kept at most. When there are more, each two become one that knows their mean and their lowest value.
-pub const COURSE_POINTS: usize = 256;
+const MOST: usize = 256;
 
 /// Readings that followed each other, as one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Point {
+struct Readings {
     /// The time of its first reading.
     from: f64,
     readings: f64,
@@ -22,14 +23,24 @@ struct Point {
     floor: f64,
 }
 
-impl Point {
+impl Readings {
     fn of(from: f64, reading: &MemoryReading) -> Self {
         let rss = reading.rss_bytes as f64;
         let anon = reading.anon_bytes.saturating_add(reading.swap_bytes) as f64;
         Self { from, readings: 1.0, seconds: 0.0, rss, anon, floor: rss }
     }
 
-    /// Takes in a later one.
+    /// The mean time.
+    fn mean_time(&self) -> f64 {
+        self.from + self.seconds / self.readings
+    }
+}
+
+impl Point for Readings {
+    fn at_ns(&self) -> u64 {
+        nanoseconds(self.from)
+    }
+
     fn absorb(&mut self, later: &Self) {
         self.seconds += later.readings.mul_add(later.from - self.from, later.seconds);
         self.readings += later.readings;
@@ -37,55 +48,55 @@ impl Point {
         self.anon += later.anon;
         self.floor = self.floor.min(later.floor);
     }
-
-    /// The mean time.
-    fn at(&self) -> f64 {
-        self.from + self.seconds / self.readings
-    }
 }
 
-/// A course as the statistics want it: times since its first point.
-pub(super) struct Values {
+/// Saturates; times before 0 are 0.
+#[allow(clippy::cast_sign_loss, reason = "the cast saturates")]
+fn nanoseconds(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}
+
+/// A series as the statistics want it: times since its first point.
+pub(crate) struct Values {
     /// Mean resident memory.
-    pub(super) rss: Vec<At>,
+    pub(crate) rss: Vec<At>,
     /// The lowest resident memory.
-    pub(super) floor: Vec<At>,
+    pub(crate) floor: Vec<At>,
     /// Mean anonymous memory.
-    pub(super) anon: Vec<At>,
+    pub(crate) anon: Vec<At>,
 }
 
-/// Readings of one process: the first and the newest as they were, and at most [`COURSE_POINTS`] points, however many
+/// Readings of one process: the first and the newest as they were, and at most [`MOST`] points, however many
 /// readings are added. At most 14 KiB.
 #[derive(Clone, Debug)]
-pub struct MemoryCourse {
+pub struct MemorySeries {
     first: Option<(f64, MemoryReading)>,
     newest: Option<(f64, MemoryReading)>,
-    points: Vec<Point>,
+    points: Thinned<Readings>,
     /// Only the last so many seconds are kept; all, if there is none.
     last: Option<f64>,
-    /// Readings within so many seconds are one point.
-    step: f64,
     readings: u64,
 }
 
-impl Default for MemoryCourse {
+impl Default for MemorySeries {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl MemoryCourse {
-    /// A course from the first reading on. When it is full, its points become coarser.
+impl MemorySeries {
+    /// A series from the first reading on. When it is full, its points become coarser.
     #[must_use]
     pub const fn new() -> Self {
-        Self { first: None, newest: None, points: Vec::new(), last: None, step: 0.0, readings: 0 }
+        Self { first: None, newest: None, points: Thinned::new(MOST, 0), last: None, readings: 0 }
     }
 
-    /// A course over the last `seconds`, for who watches without end: what is older goes.
+    /// A series over the last `seconds`, for who watches without end: what is older goes.
     #[must_use]
     pub fn over_last(seconds: f64) -> Self {
         let seconds = seconds.max(0.0);
-        Self { last: Some(seconds), step: seconds / COURSE_POINTS as f64, ..Self::new() }
+        let points = Thinned::new(MOST, nanoseconds(seconds / MOST as f64));
+        Self { last: Some(seconds), points, ..Self::new() }
     }
 
     /// Adds a reading; `seconds` is on any clock that only goes forward. One that is not newer than the last, and times
@@ -97,37 +108,10 @@ impl MemoryCourse {
         self.readings = self.readings.saturating_add(1);
         self.first.get_or_insert((seconds, *reading));
         self.newest = Some((seconds, *reading));
-        let point = Point::of(seconds, reading);
-        match self.points.last_mut() {
-            Some(last) if seconds - last.from < self.step => last.absorb(&point),
-            _ => self.points.push(point),
-        }
+        self.points.add(Readings::of(seconds, reading));
         if let Some(last) = self.last {
-            let old = self.points.partition_point(|point| point.from < seconds - last);
-            self.points.drain(..old);
+            self.points.forget_before(nanoseconds(seconds - last));
         }
-        if self.points.len() > COURSE_POINTS {
-            self.coarsen();
-        }
-    }
-
-    /// Makes one point of each two.
-    fn coarsen(&mut self) {
-        let length = self.points.last().map_or(0.0, |last| last.from)
-            - self.points.first().map_or(0.0, |first| first.from);
-        self.step = (2.0 * length / COURSE_POINTS as f64).max(self.step);
-        let points = std::mem::take(&mut self.points);
-        self.points = points
-            .chunks(2)
-            .filter_map(|pair| {
-                let (first, rest) = pair.split_first()?;
-                let mut first = *first;
-                for later in rest {
-                    first.absorb(later);
-                }
-                Some(first)
-            })
-            .collect();
     }
 
     /// The first reading, however long ago, and its time.
@@ -148,17 +132,15 @@ impl MemoryCourse {
         self.readings
     }
 
-    /// What the course means; `None` where there is too little of it to say anything.
-    #[must_use]
-    pub fn trend(&self) -> Option<MemoryTrend> {
-        let room = self.newest.and_then(|(_, reading)| reading.cgroup_room_bytes);
-        MemoryTrend::of(&self.values(), room)
-    }
-
-    fn values(&self) -> Values {
-        let from = self.points.first().map_or(0.0, Point::at);
-        let values = |value: fn(&Point) -> f64| {
-            self.points.iter().map(|point| (point.at() - from, value(point))).collect()
+    /// The series as the statistics want it.
+    pub(crate) fn values(&self) -> Values {
+        let from = self.points.points().first().map_or(0.0, Readings::mean_time);
+        let values = |value: fn(&Readings) -> f64| {
+            self.points
+                .points()
+                .iter()
+                .map(|point| (point.mean_time() - from, value(point)))
+                .collect()
         };
         Values {
             rss: values(|point| point.rss / point.readings),
@@ -171,6 +153,7 @@ impl MemoryCourse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::MemoryTrend;
 
     fn reading(rss_bytes: u64) -> MemoryReading {
         MemoryReading { rss_bytes, anon_bytes: 3, swap_bytes: 4, ..MemoryReading::default() }
@@ -180,37 +163,38 @@ mod tests {
     /// their mean is that of all readings, and their floor the lowest of all.
     #[test]
     fn bounded() {
-        let mut course = MemoryCourse::new();
+        let mut series = MemorySeries::new();
         for second in 0..100_000u32 {
-            course.add(f64::from(second) * 0.25, &reading(u64::from(second) + 10));
-            assert!(course.points.len() <= COURSE_POINTS);
+            series.add(f64::from(second) * 0.25, &reading(u64::from(second) + 10));
+            assert!(series.points.points().len() <= MOST);
         }
-        assert!(course.points.len() >= COURSE_POINTS / 3, "{}", course.points.len());
-        let Values { rss, floor, anon } = course.values();
+        assert!(series.points.points().len() >= MOST / 3, "{}", series.points.points().len());
+        let Values { rss, floor, anon } = series.values();
         assert_eq!((rss[0].0, floor[0].1, anon[0].1), (0.0, 10.0, 7.0), "swapped-out is anonymous");
         assert!(rss.windows(2).all(|two| two[0].0 < two[1].0 && two[1].0 - two[0].0 < 500.0));
         // The values are four times their times, in points as in readings.
-        let slope = super::super::fit::line(&rss).unwrap().slope;
+        let slope = crate::fit::line(&rss).unwrap().slope;
         assert!((slope - 4.0).abs() < 1e-9, "{slope}");
-        let sums = course
+        let sums = series
             .points
+            .points()
             .iter()
             .fold((0.0, 0.0), |sum, point| (sum.0 + point.readings, sum.1 + point.rss));
         assert_eq!(sums, (100_000.0, 100_000.0 * (99_999.0 / 2.0 + 10.0)));
-        assert_eq!((course.first().unwrap().1, course.readings()), (reading(10), 100_000));
-        assert_eq!(course.newest().unwrap().1, reading(100_009));
+        assert_eq!((series.first().unwrap().1, series.readings()), (reading(10), 100_000));
+        assert_eq!(series.newest().unwrap().1, reading(100_009));
     }
 
-    /// A course over the last minutes forgets what is older, at any pace.
+    /// A series over the last minutes forgets what is older, at any pace.
     #[test]
     fn over_the_last() {
         for pace in [0.01, 0.5, 2.0, 7.0, 100.0, 1_000.0] {
-            let mut course = MemoryCourse::over_last(600.0);
+            let mut series = MemorySeries::over_last(600.0);
             for look in 0..3_000u32 {
-                course.add(f64::from(look) * pace, &reading(u64::from(look)));
-                assert!(course.points.len() <= COURSE_POINTS + 1, "{pace}");
+                series.add(f64::from(look) * pace, &reading(u64::from(look)));
+                assert!(series.points.points().len() <= MOST + 1, "{pace}");
             }
-            let length = 2_999.0 * pace - course.points[0].from;
+            let length = 2_999.0 * pace - series.points.points()[0].from;
             assert!(length <= 600.0, "{pace} {length}");
             assert!(length >= (2_999.0 * pace).min(600.0 - pace) - 5.0, "{pace} {length}");
         }
@@ -219,18 +203,18 @@ mod tests {
     /// Times that go back, repeat or are no numbers are left out, so that no slope is infinite.
     #[test]
     fn strange_times() {
-        let mut course = MemoryCourse::new();
+        let mut series = MemorySeries::new();
         for seconds in [5.0, 5.0, 4.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 6.0] {
-            course.add(seconds, &reading(1));
+            series.add(seconds, &reading(1));
         }
-        assert_eq!(course.readings(), 2);
-        assert_eq!(course.values().rss, [(0.0, 1.0), (1.0, 1.0)]);
-        assert!(course.trend().is_none());
-        assert!(MemoryCourse::default().trend().is_none());
-        let mut none = MemoryCourse::over_last(f64::NAN);
+        assert_eq!(series.readings(), 2);
+        assert_eq!(series.values().rss, [(0.0, 1.0), (1.0, 1.0)]);
+        assert!(MemoryTrend::of(&series).is_none());
+        assert!(MemoryTrend::of(&MemorySeries::default()).is_none());
+        let mut none = MemorySeries::over_last(f64::NAN);
         for second in 0..1_000u32 {
             none.add(f64::from(second), &reading(1));
         }
-        assert!(none.points.len() <= COURSE_POINTS);
+        assert!(none.points.points().len() <= MOST);
     }
 }

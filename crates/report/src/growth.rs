@@ -7,11 +7,8 @@ use drainprof_common::growth::member;
 use drainprof_process::memory::GranuleState;
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, OpenedAt, PathEnd, SiteFrame, build::hex, frame};
-use crate::{
-    account::{CallPath, Frames, TargetFacts},
-    growth::{GrowthFacts, MapTotals, PathGrowth},
-};
+use super::{Frame, OpenedAt, PathEnd, SiteFrame, build::hex};
+use crate::facts::{CallPath, Frames, GrowthFacts, MapTotals, PathGrowth, TargetFacts};
 
 /// How a process's memory has grown since the attach. Bytes, unless a field says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -324,7 +321,7 @@ fn touched(target: &TargetFacts, facts: &GrowthFacts, top: usize) -> TouchedRepo
 }
 
 fn name(address: u64, frames: &Frames) -> Frame {
-    frames.get(&address).map(frame::frame).unwrap_or_default()
+    frames.get(&address).cloned().unwrap_or_default()
 }
 
 fn told(path: &CallPath, own: &PathGrowth, frames: &Frames) -> GrowthPath {
@@ -337,7 +334,7 @@ fn told(path: &CallPath, own: &PathGrowth, frames: &Frames) -> GrowthPath {
         outstanding_bytes: own.maps.outstanding,
         outstanding: own.maps.regions,
         given_back_bytes: own.maps.given_back,
-        path_end: path.end.into(),
+        path_end: path.end,
         frames: path
             .addresses
             .iter()

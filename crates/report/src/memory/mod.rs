@@ -3,10 +3,11 @@
 use drainprof_process::memory::MemoryReading;
 use serde::{Deserialize, Serialize};
 
-use super::units;
-use crate::growth::{
-    MIN_CONFIDENCE, MIN_GROWTH_BYTES, MIN_POINTS, MIN_SECONDS, MemoryCourse, MemoryTrend,
-    MemoryVerdict,
+mod trend;
+
+use crate::{series::MemorySeries, units};
+pub use trend::{
+    MIN_CONFIDENCE, MIN_GROWTH_BYTES, MIN_POINTS, MIN_SECONDS, MemoryTrend, MemoryVerdict,
 };
 
 /// The memory of a process over the time that it was watched. How it is judged is explained in `docs/memory.md`.
@@ -39,22 +40,22 @@ pub struct Memory {
     /// When the first limit of its control groups is reached at the present slope, seconds after the last reading; null
     /// without a limit or growth.
     pub seconds_to_limit: Option<f64>,
-    /// What the course looks like.
+    /// What the time series looks like.
     pub verdict: MemoryVerdict,
     /// Why, in a sentence with numbers.
     pub verdict_reason: String,
 }
 
 impl Memory {
-    /// What a course says; `None` where there is no reading.
-    pub(super) fn of(course: &MemoryCourse) -> Option<Self> {
-        let (from, first) = course.first()?;
-        let (to, last) = course.newest()?;
-        let trend = course.trend();
+    /// What a series says; `None` where there is no reading.
+    pub(crate) fn of(series: &MemorySeries) -> Option<Self> {
+        let (from, first) = series.first()?;
+        let (to, last) = series.newest()?;
+        let trend = MemoryTrend::of(series);
         let told = trend.as_ref();
         let seconds = to - from;
         Some(Self {
-            readings: course.readings(),
+            readings: series.readings(),
             seconds,
             first: *first,
             last: *last,
@@ -72,7 +73,7 @@ impl Memory {
                 Some(trend) => reason(trend),
                 None => format!(
                     "read {} times in {}; at least {MIN_POINTS} times in {} are needed, without a gap",
-                    course.readings(),
+                    series.readings(),
                     units::duration(seconds),
                     units::duration(MIN_SECONDS)
                 ),

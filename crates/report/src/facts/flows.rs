@@ -12,9 +12,9 @@ use drainprof_common::{
 };
 
 use super::{Snapshot, TargetFacts};
+use crate::series::{Point, Thinned};
 
-/// Moments that are kept. When there are as many, every second one goes, and the next ones come half as
-/// often: so they are spread over all that was observed, and the middle is never far from one.
+/// Moments that are kept: spread over all that was observed, so that the middle is never far from one.
 const MOMENTS: usize = 64;
 /// Between the first moments.
 const SPACING: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ impl Flow {
     pub const fn of(totals: &Totals) -> Self {
         Self {
             allocated: totals.allocated,
-            gone: totals.freed + totals.freed_in_bulk + totals.replaced,
+            gone: totals.gone(),
             freed: totals.freed,
             unmatched: totals.unmatched_frees,
         }
@@ -133,16 +133,19 @@ pub struct Moment {
     pub flows: Flows,
 }
 
+impl Point for Moment {
+    fn at_ns(&self) -> u64 {
+        self.after.as_nanos() as u64
+    }
+}
+
 /// Moments of the past; bounded.
 #[derive(Clone, Debug)]
-pub struct History {
-    moments: Vec<Moment>,
-    spacing: Duration,
-}
+pub struct History(Thinned<Moment>);
 
 impl Default for History {
     fn default() -> Self {
-        Self { moments: Vec::new(), spacing: SPACING }
+        Self(Thinned::new(MOMENTS, SPACING.as_nanos() as u64))
     }
 }
 
@@ -150,28 +153,19 @@ impl History {
     /// Whether another moment is due when `observed` has been observed.
     #[must_use]
     pub fn due(&self, observed: Duration) -> bool {
-        let last = self.moments.last().map_or(Duration::ZERO, |moment| moment.after);
-        observed >= last + self.spacing
+        observed.as_nanos() as u64 >= self.0.due_ns()
     }
 
     /// Keeps a moment.
     pub fn add(&mut self, moment: Moment) {
-        if self.moments.len() == MOMENTS {
-            let mut index = 0;
-            self.moments.retain(|_| {
-                index += 1;
-                index % 2 == 0
-            });
-            self.spacing *= 2;
-        }
-        self.moments.push(moment);
+        self.0.add(moment);
     }
 
     /// The moment nearest to the middle of what was observed; `None` where there is none near it.
     #[must_use]
     pub fn middle(&self, observed: Duration) -> Option<&Moment> {
         let middle = observed / 2;
-        let near = self.moments.iter().min_by_key(|moment| moment.after.abs_diff(middle))?;
+        let near = self.0.points().iter().min_by_key(|moment| moment.after.abs_diff(middle))?;
         (near.after.abs_diff(middle) <= observed / 4).then_some(near)
     }
 }
@@ -198,7 +192,7 @@ mod tests {
         for seconds in [1, 2, 7, 60, 3_600, 90_000] {
             let end = Duration::from_secs(seconds);
             let history = filled(end, Duration::from_millis(200));
-            assert!(history.moments.len() <= MOMENTS);
+            assert!(history.0.points().len() <= MOMENTS);
             let middle = history.middle(end).map(|moment| moment.after.as_secs_f64());
             let off = (middle.unwrap_or_default() / end.as_secs_f64() - 0.5).abs();
             assert!(off <= 0.15 && (seconds < 60 || off <= 0.03), "{seconds} s: {middle:?}");

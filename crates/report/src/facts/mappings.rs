@@ -65,7 +65,7 @@ struct Region {
 
 /// The ledger of one address space.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct MappingLedger {
     /// The end of the heap; `None` until it is known.
     heap_end: Option<u64>,
     regions: BTreeMap<u64, Region>,
@@ -78,7 +78,7 @@ pub struct Ledger {
     lost: u64,
 }
 
-impl Ledger {
+impl MappingLedger {
     /// A ledger of a process whose heap ends there (`[heap]` of its mappings); `None`: not known.
     #[must_use]
     pub fn new(heap_end: Option<u64>) -> Self {

@@ -2,7 +2,7 @@
 
 use drainprof_process::memory::{MemoryReading, next_look};
 
-use super::{super::MemoryCourse, *};
+use super::*;
 
 const MB: f64 = 1e6;
 /// So many seeds for each kind of process.
@@ -108,9 +108,9 @@ fn silent(_: f64, _: &mut Random, _: &mut f64) -> f64 {
 }
 
 /// A process watched for `seconds`, looked at every `period`.
-fn watched(noise: Noise, leak: f64, seed: u64, seconds: f64, period: f64) -> MemoryCourse {
+fn watched(noise: Noise, leak: f64, seed: u64, seconds: f64, period: f64) -> MemorySeries {
     let mut random = Random::new(seed);
-    let mut course = MemoryCourse::new();
+    let mut course = MemorySeries::new();
     let (mut at, mut own, mut looks) = (0.0, 0.0, 0);
     while at <= seconds {
         let bytes = 200.0 * MB + leak * at + noise(at, &mut random, &mut own);
@@ -132,7 +132,8 @@ fn watched(noise: Noise, leak: f64, seed: u64, seconds: f64, period: f64) -> Mem
 
 /// How many of all seeds get a verdict.
 fn count(verdict: MemoryVerdict, noise: Noise, leak: f64, seconds: f64, period: f64) -> u64 {
-    let verdicts = (1..=SEEDS).map(|seed| watched(noise, leak, seed, seconds, period).trend());
+    let verdicts =
+        (1..=SEEDS).map(|seed| MemoryTrend::of(&watched(noise, leak, seed, seconds, period)));
     verdicts
         .filter(|trend| {
             trend.as_ref().map_or(MemoryVerdict::TooLittle, |trend| trend.verdict) == verdict
@@ -194,7 +195,7 @@ fn intervals_are_honest() {
     for (index, noise) in [white as Noise, lasting, free_walk, bursts].into_iter().enumerate() {
         let held = (1..=SEEDS).filter(|&seed| {
             let [low, high] =
-                watched(noise, LEAK, seed, 119.0, 0.5).trend().unwrap().slope_interval;
+                MemoryTrend::of(&watched(noise, LEAK, seed, 119.0, 0.5)).unwrap().slope_interval;
             low <= LEAK && LEAK <= high
         });
         let held = held.count() as u64;
@@ -205,17 +206,17 @@ fn intervals_are_honest() {
 /// What shrinks is said to, what has come to an end is settling, and neither has a time to its limit.
 #[test]
 fn other_verdicts() {
-    let shrinking = watched(silent, -LEAK, 1, 119.0, 1.0).trend().unwrap();
+    let shrinking = MemoryTrend::of(&watched(silent, -LEAK, 1, 119.0, 1.0)).unwrap();
     assert_eq!((shrinking.verdict, shrinking.seconds_to_limit), (MemoryVerdict::Shrinking, None));
     assert!((shrinking.slope_bytes_per_second + LEAK).abs() < 10.0, "{shrinking:?}");
     let settling = |at: f64, _: &mut Random, _: &mut f64| 80.0 * MB * (1.0 - (-at / 60.0).exp());
-    let settling = watched(settling, 0.0, 1, 119.0, 1.0).trend().unwrap();
+    let settling = MemoryTrend::of(&watched(settling, 0.0, 1, 119.0, 1.0)).unwrap();
     assert_eq!((settling.verdict, settling.seconds_to_limit), (MemoryVerdict::Settling, None));
-    let steady = watched(silent, 0.0, 1, 119.0, 1.0).trend().unwrap();
+    let steady = MemoryTrend::of(&watched(silent, 0.0, 1, 119.0, 1.0)).unwrap();
     assert_eq!((steady.verdict, steady.r_squared), (MemoryVerdict::Steady, None));
     assert_eq!((steady.slope_interval, steady.confidence), ([0.0, 0.0], 0.0));
     // 40 KB in all, however sure: the kernel's own rounding is larger.
-    let small = watched(silent, 300.0, 1, 119.0, 1.0).trend().unwrap();
+    let small = MemoryTrend::of(&watched(silent, 300.0, 1, 119.0, 1.0)).unwrap();
     assert_eq!(small.verdict, MemoryVerdict::Steady);
     assert!(small.confidence > 0.99);
 }
@@ -223,30 +224,30 @@ fn other_verdicts() {
 /// The figures of a plain leak: its slope, a sure one, and the time until 1 GB of room is gone.
 #[test]
 fn figures_of_a_leak() {
-    let trend = watched(silent, LEAK, 1, 119.0, 1.0).trend().unwrap();
+    let trend = MemoryTrend::of(&watched(silent, LEAK, 1, 119.0, 1.0)).unwrap();
     let near = |found: f64, truth: f64| (found - truth).abs() <= truth * 1e-3;
     assert!(near(trend.slope_bytes_per_second, LEAK), "{trend:?}");
     assert!(near(trend.anon_slope_bytes_per_second, LEAK), "{trend:?}");
     assert!(trend.r_squared.unwrap() > 0.999 && trend.confidence > 0.999, "{trend:?}");
     assert!(near(trend.seconds_to_limit.unwrap(), 10_000.0), "{trend:?}");
-    let mut without = MemoryCourse::new();
+    let mut without = MemorySeries::new();
     for second in 0..120u32 {
         let rss_bytes = u64::from(second) * 100_000;
         without.add(f64::from(second), &MemoryReading { rss_bytes, ..MemoryReading::default() });
     }
-    let trend = without.trend().unwrap();
+    let trend = MemoryTrend::of(&without).unwrap();
     assert_eq!((trend.verdict, trend.seconds_to_limit), (MemoryVerdict::Growing, None));
 }
 
 /// Too short, too few, or with a gap: no trend rather than a guess.
 #[test]
 fn too_little() {
-    assert!(watched(silent, LEAK, 1, 15.0, 0.25).trend().is_none());
-    assert!(watched(silent, LEAK, 1, 119.0, 10.0).trend().is_none());
+    assert!(MemoryTrend::of(&watched(silent, LEAK, 1, 15.0, 0.25)).is_none());
+    assert!(MemoryTrend::of(&watched(silent, LEAK, 1, 119.0, 10.0)).is_none());
     let mut gap = watched(silent, LEAK, 1, 60.0, 1.0);
-    assert!(gap.trend().is_some());
+    assert!(MemoryTrend::of(&gap).is_some());
     for second in 0..30u32 {
         gap.add(f64::from(second) + 300.0, &MemoryReading::default());
     }
-    assert!(gap.trend().is_none());
+    assert!(MemoryTrend::of(&gap).is_none());
 }

@@ -6,30 +6,30 @@ fn call(kind: MapKind, path: u32, address: u64, length: u64, result: u64) -> Map
     MapRecord { kind: kind as u32, tid: 1, path, address, length, result, ..MapRecord::default() }
 }
 
-fn map(ledger: &mut Ledger, path: u32, at: u64, length: u64) {
+fn map(ledger: &mut MappingLedger, path: u32, at: u64, length: u64) {
     let record = MapRecord { flags: ANONYMOUS, ..call(MapKind::Mmap, path, 0, length, at) };
     ledger.add(&record);
 }
 
-fn unmap(ledger: &mut Ledger, at: u64, length: u64) {
+fn unmap(ledger: &mut MappingLedger, at: u64, length: u64) {
     ledger.add(&call(MapKind::MunmapBegins, 9, at, length, 0));
     ledger.add(&call(MapKind::Munmap, 9, at, length, 0));
 }
 
-fn remap(ledger: &mut Ledger, at: u64, old: u64, new: u64, to: u64, flags: u64) {
+fn remap(ledger: &mut MappingLedger, at: u64, old: u64, new: u64, to: u64, flags: u64) {
     let begins = MapRecord { third: new, flags, ..call(MapKind::MremapBegins, 8, at, old, 0) };
     ledger.add(&begins);
     ledger.add(&MapRecord { kind: MapKind::Mremap as u32, result: to, ..begins });
 }
 
-fn left(ledger: &Ledger, path: u32) -> (u64, u64) {
+fn left(ledger: &MappingLedger, path: u32) -> (u64, u64) {
     ledger.paths().get(&path).map_or((0, 0), |own| (own.outstanding, own.regions))
 }
 
 /// A hole in a mapping leaves two pieces; what is unmapped beyond it was not ours.
 #[test]
 fn partial_unmaps() {
-    let mut ledger = Ledger::default();
+    let mut ledger = MappingLedger::default();
     map(&mut ledger, 1, 0x10_0000, 0x10_000);
     unmap(&mut ledger, 0x10_4000, 0x1000);
     assert_eq!(left(&ledger, 1), (0xf000, 2));
@@ -41,7 +41,7 @@ fn partial_unmaps() {
 /// Lengths count in whole pages, as the kernel maps them.
 #[test]
 fn rounding() {
-    let mut ledger = Ledger::default();
+    let mut ledger = MappingLedger::default();
     map(&mut ledger, 1, 0x10_0000, 1);
     assert_eq!(left(&ledger, 1), (0x1000, 1));
 }
@@ -49,7 +49,7 @@ fn rounding() {
 /// `MAP_FIXED` replaces what is there, across the ends of several mappings.
 #[test]
 fn fixed_maps_replace() {
-    let mut ledger = Ledger::default();
+    let mut ledger = MappingLedger::default();
     map(&mut ledger, 1, 0x10_0000, 0x4000);
     map(&mut ledger, 2, 0x10_4000, 0x4000);
     map(&mut ledger, 3, 0x10_2000, 0x4000);
@@ -63,7 +63,7 @@ fn fixed_maps_replace() {
 /// A failed call changes nothing.
 #[test]
 fn failures() {
-    let mut ledger = Ledger::default();
+    let mut ledger = MappingLedger::default();
     map(&mut ledger, 1, 0x10_0000, 0x4000);
     let before = ledger.paths();
     ledger.add(&call(MapKind::Mmap, 1, 0, 0x1000, u64::MAX - 11));
@@ -76,7 +76,7 @@ fn failures() {
 /// Addresses that are given to another thread before `munmap` has returned stay that thread's.
 #[test]
 fn handed_over_before_the_return() {
-    let mut ledger = Ledger::default();
+    let mut ledger = MappingLedger::default();
     map(&mut ledger, 1, 0x10_0000, 0x4000);
     ledger.add(&call(MapKind::MunmapBegins, 9, 0x10_0000, 0x4000, 0));
     ledger.add(&MapRecord { tid: 2, ..call(MapKind::Mmap, 2, 0, 0x4000, 0x10_0000) });
@@ -87,7 +87,7 @@ fn handed_over_before_the_return() {
 /// What moves stays its maker's; what grows on top is the caller's; what shrinks has gone.
 #[test]
 fn mremap_moves_grows_and_shrinks() {
-    let mut ledger = Ledger::default();
+    let mut ledger = MappingLedger::default();
     map(&mut ledger, 1, 0x10_0000, 0x4000);
     remap(&mut ledger, 0x10_0000, 0x4000, 0x6000, 0x20_0000, 1);
     assert_eq!((left(&ledger, 1).0, left(&ledger, 8).0), (0x4000, 0x2000));
@@ -105,14 +105,14 @@ fn mremap_moves_grows_and_shrinks() {
 #[test]
 fn heap() {
     let brk = |to| call(MapKind::Brk, 4, to, 0, to);
-    let mut ledger = Ledger::default();
+    let mut ledger = MappingLedger::default();
     ledger.add(&brk(0x5000));
     assert_eq!(ledger.paths().get(&4), None);
     ledger.add(&brk(0x9000));
     ledger.add(&brk(0x9000));
     ledger.add(&brk(0x8000));
     assert_eq!((ledger.paths()[&4].heap, ledger.paths()[&4].calls), (0x3000, 2));
-    let mut known = Ledger::new(Some(0x5000));
+    let mut known = MappingLedger::new(Some(0x5000));
     known.add(&brk(0x5800));
     assert_eq!(known.paths()[&4].heap, 0x800);
 }
@@ -120,7 +120,7 @@ fn heap() {
 /// Records without sense change nothing.
 #[test]
 fn hostile_records() {
-    let mut ledger = Ledger::default();
+    let mut ledger = MappingLedger::default();
     ledger.add(&MapRecord { kind: 77, ..MapRecord::default() });
     ledger.add(&call(MapKind::Mmap, 1, 0, u64::MAX, 0x1000));
     unmap(&mut ledger, u64::MAX - 5, u64::MAX);
@@ -133,7 +133,7 @@ proptest! {
     fn like_a_table_of_pages(
         calls in prop::collection::vec((0u8..3, 0u64..64, 1u64..16, 1u64..16, 0u64..64), 1..60)
     ) {
-        let mut ledger = Ledger::default();
+        let mut ledger = MappingLedger::default();
         let mut pages: HashMap<u64, u32> = HashMap::new();
         for (number, (what, at, length, new, to)) in calls.into_iter().enumerate() {
             let path = 100 + number as u32;

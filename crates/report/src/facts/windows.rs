@@ -103,8 +103,7 @@ impl Windows {
 /// The window has ended: what it leaves is neither open nor retained any more.
 fn leave(facts: &mut AllocatorFacts) {
     let totals = &facts.totals;
-    let freed = totals.freed + totals.freed_in_bulk + totals.replaced;
-    facts.left_objects += totals.allocated.saturating_sub(freed);
+    facts.left_objects += totals.allocated.saturating_sub(totals.gone());
     facts.left_object_bytes += totals.allocated_bytes.saturating_sub(totals.freed_bytes);
     facts.left_open += std::mem::take(&mut facts.open_now);
     facts.left_retained += std::mem::take(&mut facts.retained_granules);
@@ -201,9 +200,9 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
     }
     into.granules.extend(later.granules);
     join_sites(&mut into.sites, later.sites);
-    // Two windows make no course: between them nobody looked.
-    if !later.curve.is_empty() {
-        into.curve = later.curve;
+    // Two windows make no time series: between them nobody looked.
+    if !later.over_time.is_empty() {
+        into.over_time = later.over_time;
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use drainprof_common::hist::Hist;
 use drainprof_process::PathEnd;
 
-use super::Course;
+use crate::series::SiteSeries;
 
 /// A call path: return addresses, the allocating call's first, the outermost last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,7 +108,7 @@ pub struct SiteFacts {
     /// Whether there are more threads than [`SiteFacts::threads`] names.
     pub more_threads: bool,
     /// What it holds back over time; `None` where that is not known. With a duty cycle, in the last window.
-    pub course: Option<Course>,
+    pub over_time: Option<SiteSeries>,
 }
 
 /// Names of threads that are kept per site.
@@ -144,7 +144,7 @@ impl SiteFacts {
             last_ns: 0,
             threads: Vec::new(),
             more_threads: false,
-            course: None,
+            over_time: None,
         }
     }
 
@@ -164,7 +164,7 @@ impl SiteFacts {
     }
 
     /// Adds what was counted of the same site elsewhere: under another number, or in another window. Granules that
-    /// both have counted count twice; two courses make none, so the other's is told.
+    /// both have counted count twice; two time series make none, so the other's is kept.
     pub fn join(&mut self, other: &Self) {
         let earliest =
             |one: u64, two: u64| if one == 0 || (two != 0 && two < one) { two } else { one };
@@ -196,8 +196,8 @@ impl SiteFacts {
         self.first_ns = earliest(self.first_ns, other.first_ns);
         self.last_ns = self.last_ns.max(other.last_ns);
         self.more_threads |= other.more_threads;
-        if other.course.is_some() {
-            self.course.clone_from(&other.course);
+        if other.over_time.is_some() {
+            self.over_time.clone_from(&other.over_time);
         }
         for name in &other.threads {
             if self.threads.contains(name) {

@@ -1,0 +1,24 @@
+//! The ledger: facts per target, allocator and granule. Pure: no I/O, clock, async or lock.
+
+mod flows;
+mod frame;
+mod growth;
+mod mappings;
+mod sites;
+mod snapshot;
+mod windows;
+
+pub use drainprof_process::{
+    Frame, Inlined, Module, PathEnd,
+    memory::{GranuleRange, GranuleState, Touched, TouchedKey, TouchedMemory, join},
+};
+pub use flows::{Flow, Flows, History, Moment};
+pub use frame::{Frames, SymbolFacts};
+pub use growth::{FaultTotals, GrowthFacts, PathGrowth};
+pub use mappings::{MapTotals, MappingLedger};
+pub use sites::{CallPath, HeldSum, Lateness, SiteFacts};
+pub use snapshot::{
+    AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
+    TargetFacts,
+};
+pub use windows::Windows;
