@@ -147,7 +147,7 @@ impl Run {
     }
 
     /// The same as what one call path does, which is number `path`.
-    pub fn site(&self, seed: u64, path: u64) -> SiteFacts {
+    pub(super) fn site(&self, seed: u64, path: u64) -> SiteFacts {
         let facts = self.facts(seed);
         SiteFacts {
             path: Arc::new(CallPath { addresses: vec![path], ..CallPath::default() }),
