@@ -36,7 +36,7 @@ impl Observer {
         if let Some(last) = resident(pid) {
             let known =
                 GrowthTarget { known: (1 << member::COUNT) - 1, last, peak: last, mm_id: 0 };
-            if let Err(error) = self.session.begin_growth(target, &known) {
+            if let Err(error) = self.session.growth.begin(target, &known) {
                 tracing::debug!(pid, %error, "where its memory begins is not known");
             }
         }
@@ -83,10 +83,10 @@ impl Observer {
             Arc::clone(known.entry(number).or_insert_with(read))
         };
         let mut cells: BTreeMap<u32, Vec<(Cause, GrowthCell)>> = BTreeMap::new();
-        for (cause, cell) in self.session.read_cells() {
+        for (cause, cell) in self.session.growth.cells() {
             cells.entry(cell.target).or_default().push((cause, cell));
         }
-        let mut touched = self.session.read_touched();
+        let mut touched = self.session.growth.touched();
         let mut drained = self.session.read_drained();
         for target in targets {
             let mut facts = GrowthFacts::default();
@@ -100,7 +100,7 @@ impl Observer {
                 (facts.unmapped, facts.unmapped_before) =
                     (ledger.unmapped(), ledger.unmapped_before());
             }
-            if let Some(memory) = self.session.read_growth(target.target) {
+            if let Some(memory) = self.session.growth.read(target.target) {
                 for kind in 0..member::COUNT {
                     let is_known = memory.known >> kind & 1 != 0;
                     facts.last[kind] =

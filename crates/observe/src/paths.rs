@@ -104,7 +104,7 @@ impl Paths {
 
     /// A target's address space is its own, or shared.
     fn meet(&mut self, session: &mut Session, target: u32, pid: u32) {
-        let space = session.space(target);
+        let space = session.stacks.space(target);
         if let Err(error) = self.unwinder.meet(space, pid) {
             tracing::debug!(pid, %error, "its mappings cannot be read: call paths will be cut");
             return;
@@ -116,13 +116,13 @@ impl Paths {
     fn tell_ranges(&mut self, session: &mut Session, space: u32) {
         let ranges = ranges(space, &self.unwinder.code_ranges(space));
         if self.met.insert(space, ranges) != Some(ranges) {
-            session.set_ranges(space, &ranges);
+            session.stacks.set_ranges(space, &ranges);
         }
     }
 
     /// Unwinds the stacks that have come, and tells the kernel side how.
     fn learn(&mut self, session: &mut Session) -> usize {
-        let snapshots = session.drain_snapshots();
+        let snapshots = session.stacks.drain_snapshots();
         let number = snapshots.len();
         for snapshot in snapshots {
             self.unwind(session, snapshot, 0);
@@ -166,7 +166,7 @@ impl Paths {
             self.unwinder.forget(own);
             return None;
         }
-        session.set_space(head.target, own);
+        session.stacks.set_space(head.target, own);
         Some(own)
     }
 
@@ -182,16 +182,16 @@ impl Paths {
         }
         let head = &snapshot.head;
         if self.unwinder.take_moved(head.space) {
-            session.unteach(head.space);
+            session.stacks.unteach(head.space);
             // Their stacks look as they did: they would not be sent again.
             let own = self.found.iter().filter(|(_, (space, _))| *space == head.space);
-            own.for_each(|(path, _)| session.ask_again(*path));
+            own.for_each(|(path, _)| session.stacks.ask_again(*path));
         }
         self.tell_ranges(session, head.space);
         for (key, rule) in &walk.rules {
-            session.teach(*key, *rule);
+            session.stacks.teach(*key, *rule);
         }
-        let known = session.read_path(head.path);
+        let known = session.stacks.read_path(head.path);
         let mut addresses = known.and_then(|path| path.addresses).unwrap_or_default();
         if !walk.starts_in_code && head.at.interrupted == 0 {
             addresses.pop();
@@ -213,7 +213,7 @@ impl Paths {
         if tries < TRIES && self.waiting.len() < MAX_WAITING {
             self.waiting.push((Instant::now() + AGAIN, tries + 1, snapshot));
         } else if !is_known {
-            session.teach(key, Rule::STOP);
+            session.stacks.teach(key, Rule::STOP);
         }
     }
 
@@ -222,7 +222,7 @@ impl Paths {
         if let Some((_, found)) = self.found.get(&number) {
             return Arc::clone(found);
         }
-        let Some(record) = session.read_path(number) else { return Arc::default() };
+        let Some(record) = session.stacks.read_path(number) else { return Arc::default() };
         let end = match record.end {
             end::START => PathEnd::Start,
             end::STOP => PathEnd::NoUnwindInfo,

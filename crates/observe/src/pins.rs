@@ -279,7 +279,7 @@ impl Observer {
 
     /// The call path of a site, by the site's number.
     fn path_of(&self, site: u32) -> Arc<CallPath> {
-        let slot = self.session.read_site(site);
+        let slot = self.session.stacks.read_site(site);
         match (&self.paths, slot.path.checked_sub(1)) {
             (Some(paths), Some(path)) => paths.path(&self.session, path),
             _ => Arc::default(),

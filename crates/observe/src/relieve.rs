@@ -13,11 +13,11 @@ impl Observer {
     pub fn relieve(&mut self) {
         self.end_nested_in_time();
         self.take_mappings();
-        if let Err(error) = self.session.relieve() {
+        if let Err(error) = self.session.reclaim() {
             tracing::warn!(%error, "cannot make room in the maps");
         }
         let allocators = &self.allocators;
-        self.session.relieve_objects(|allocator| {
+        self.session.reclaim_objects(|allocator| {
             allocators.get(allocator as usize).map(|known| known.profile.kind)
         });
     }
@@ -74,7 +74,7 @@ impl Observer {
             let counts = self.session.read_probe(placed.spec);
             all.extend([counts.entries, counts.returns]);
         }
-        for (_, cell) in self.session.read_cells() {
+        for (_, cell) in self.session.growth.cells() {
             all.push(cell.events);
         }
         all

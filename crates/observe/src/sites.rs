@@ -185,7 +185,7 @@ impl Observer {
         let mut known: HashMap<u32, Arc<CallPath>> = HashMap::new();
         let mut places: BTreeMap<Key, usize> = BTreeMap::new();
         let (mut sites, mut index) = (Vec::new(), HashMap::new());
-        for (number, slot) in self.session.read_sites() {
+        for (number, slot) in self.session.stacks.read_sites() {
             let path = slot.path.wrapping_sub(1);
             let path = known.entry(path).or_insert_with(|| paths.path(&self.session, path));
             let key = (slot.series, Arc::clone(path), slot.place);
@@ -307,7 +307,7 @@ impl Observer {
         });
         for (&(slot, generation), pinned) in &live.granules {
             let is_counted = |&(site, _): &(u32, SiteSlot)| {
-                self.session.is_counted(&PinPair { site, slot, generation, reserved: 0 })
+                self.session.stacks.is_counted(&PinPair { site, slot, generation, reserved: 0 })
             };
             // Where a pin of the site was freed already, the granule is counted.
             if !pinned.drains || !slots.iter().any(is_counted) {

@@ -13,24 +13,28 @@ use std::{
 
 use aya::{
     Ebpf,
+    maps::{Array, MapData},
     programs::{
-        UProbe,
+        Program, ProgramInfo, UProbe,
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
 };
-use drainprof_common::spec::{Cookie, flags};
+use drainprof_common::spec::{Cookie, ProbeSpec, flags};
 use drainprof_profile::Phase;
 
 use super::{
-    BpfError, Session, counted, names,
-    session::{Plain, load_error},
+    BpfError, Leftover, counted, names,
+    session::{Plain, load_error, take},
 };
-use crate::plan::{PlannedProbe, Site};
+use crate::{
+    kernel::ProgramStatistics,
+    plan::{PlannedProbe, Site},
+};
 
 /// A probe in place; it goes when this is dropped.
 pub(super) struct Link {
     /// The process that it is in; `None`: all that map the object.
-    pub(super) pid: Option<NonZeroU32>,
+    pid: Option<NonZeroU32>,
     _hold: Hold,
 }
 
@@ -68,23 +72,39 @@ fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -
     BpfError::attach(site.symbol.clone(), site.shown_path.clone(), site.file_offset, source)
 }
 
-impl Session {
-    /// Attaches one planned probe to one process, or to all that map its object (`pid` is `None`).
-    ///
-    /// Returns the number of its spec, under which its hits are counted. Hits count only in processes
-    /// that are armed. An error leaves this probe detached; those attached before stay until the session
-    /// is dropped, and do nothing in processes that are not armed.
-    pub fn attach(
+/// The programs, and the probes that they are attached to.
+pub(super) struct Probes {
+    /// First, so that they go before the programs.
+    links: Vec<Link>,
+    ebpf: Ebpf,
+    specs: Array<MapData, Plain<ProbeSpec>>,
+    /// Specs that are taken, of `most`.
+    taken: u32,
+    most: u32,
+}
+
+impl Probes {
+    pub(super) fn take(mut ebpf: Ebpf, most: u32) -> Result<Self, BpfError> {
+        let specs = take(&mut ebpf, names::PROBES)?;
+        Ok(Self { links: Vec::new(), ebpf, specs, taken: 0, most })
+    }
+
+    /// How many specs are taken.
+    pub(super) const fn specs(&self) -> u32 {
+        self.taken
+    }
+
+    pub(super) fn attach(
         &mut self,
         probe: &PlannedProbe,
         pid: Option<NonZeroU32>,
     ) -> Result<u32, BpfError> {
-        let index = self.specs;
-        if index >= self.sizes.probes {
-            return Err(BpfError::TooManyProbes(self.sizes.probes));
+        let index = self.taken;
+        if index >= self.most {
+            return Err(BpfError::TooManyProbes(self.most));
         }
         let object = open(&probe.site)?;
-        self.probes
+        self.specs
             .set(index, Plain(probe.spec), 0)
             .map_err(|source| BpfError::map("writing", names::PROBES, source))?;
         let stacks = probe.spec.flags & flags::STACKS != 0;
@@ -95,20 +115,14 @@ impl Session {
         let first = if at_return { names::CALL_ENTRY } else { program };
         self.attach_program(first, &object, &probe.site, index, pid)?;
         // Taken once something can hit it: an attach that is refused leaves it to the next.
-        self.specs += 1;
+        self.taken += 1;
         if at_return {
             self.attach_program(program, &object, &probe.site, index, pid)?;
         }
         Ok(index)
     }
 
-    /// Attaches the empty programs where [`Session::attach`] would attach the counting ones of a probe:
-    /// at the entry, and at the return too for a probe that is judged there.
-    ///
-    /// Nothing is counted, and no spec is taken. A hit then costs what the kernel's probing costs at this
-    /// very place: the floor against which drainprof's own cost is measured. Benchmarks call it. The
-    /// programs stay attached as long as the session.
-    pub fn attach_empty(
+    pub(super) fn attach_empty(
         &mut self,
         probe: &PlannedProbe,
         pid: Option<NonZeroU32>,
@@ -156,5 +170,53 @@ impl Session {
         };
         self.links.push(Link { pid, _hold: hold });
         Ok(())
+    }
+
+    /// The probes of one process.
+    pub(super) fn take_of(&mut self, pid: u32) -> Leftover {
+        let is_its = |link: &mut Link| link.pid.is_some_and(|of| of.get() == pid);
+        Leftover(self.links.extract_if(.., is_its).collect())
+    }
+
+    /// All probes.
+    pub(super) fn take_all(&mut self) -> Leftover {
+        Leftover(std::mem::take(&mut self.links))
+    }
+
+    /// Loads every program that is not loaded yet.
+    pub(super) fn load_all(&mut self) -> Result<(), BpfError> {
+        for (name, program) in self.ebpf.programs_mut() {
+            if program.fd().is_ok() {
+                continue;
+            }
+            let loaded = match program {
+                Program::UProbe(program) => program.load(),
+                Program::TracePoint(program) => program.load(),
+                Program::RawTracePoint(program) => program.load(),
+                _ => Ok(()),
+            };
+            loaded.map_err(|source| load_error(name, source))?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel says about each program that is loaded, in the order of their names.
+    pub(super) fn program_statistics(&self) -> Vec<ProgramStatistics> {
+        let mut programs: Vec<_> = self
+            .ebpf
+            .programs()
+            .filter(|(_, program)| program.fd().is_ok())
+            .map(|(name, program)| {
+                let info = program.info().ok();
+                let info = info.as_ref();
+                ProgramStatistics {
+                    name: name.to_owned(),
+                    verified_instructions: info.and_then(ProgramInfo::verified_instruction_count),
+                    jited_bytes: info.map(ProgramInfo::size_jitted).filter(|bytes| *bytes > 0),
+                }
+            })
+            .collect();
+        programs.sort_by(|a, b| a.name.cmp(&b.name));
+        programs
     }
 }

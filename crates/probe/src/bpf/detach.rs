@@ -6,7 +6,7 @@
 
 use std::thread::{Builder, JoinHandle};
 
-use super::{Session, attach::Link};
+use super::attach::Link;
 
 /// Probes on their way out. Dropping it changes nothing about that; a process that ends first waits for
 /// them all the same, in the kernel.
@@ -18,7 +18,7 @@ pub struct Detaching {
 
 impl Detaching {
     /// Closes whatever `links` holds on another thread; on this one where there can be no other.
-    fn begin<T: Send + 'static>(links: T) -> Self {
+    pub(super) fn begin<T: Send + 'static>(links: T) -> Self {
         // Where no thread can be started, the closure is dropped with what it holds.
         let thread = Builder::new().name("detach".to_owned()).spawn(move || drop(links));
         if let Err(error) = &thread {
@@ -46,7 +46,7 @@ impl Detaching {
 /// kernel a tenth of a second each.
 #[derive(Default)]
 #[must_use = "dropping it waits for the kernel"]
-pub struct Leftover(Vec<Link>);
+pub struct Leftover(pub(super) Vec<Link>);
 
 impl Leftover {
     /// Adds those of another process.
@@ -63,27 +63,5 @@ impl Leftover {
     /// Takes them out, in the background.
     pub fn detach(self) -> Detaching {
         Detaching::begin(self.0)
-    }
-}
-
-impl Session {
-    /// Takes the probes of one process from the session. It was disarmed before, so that they count nothing.
-    pub fn take_probes(&mut self, pid: u32) -> Leftover {
-        let is_its = |link: &mut Link| link.pid.is_some_and(|of| of.get() == pid);
-        Leftover(self.links.extract_if(.., is_its).collect())
-    }
-
-    /// Takes all probes out, in the background. What was counted stays readable, and probes can be put in
-    /// place again.
-    ///
-    /// A probe that is on its way out still counts in processes that are armed: disarm them first.
-    pub fn detach(&mut self) -> Detaching {
-        let links: Vec<Link> = std::mem::take(&mut self.links);
-        Detaching::begin(links)
-    }
-
-    /// Ends the session in the background: its probes, then its maps and all that was counted.
-    pub fn end(self) -> Detaching {
-        Detaching::begin(self)
     }
 }

@@ -7,16 +7,12 @@ use aya::{
     maps::{HashMap, MapData, RingBuf},
     programs::{RawTracePoint, TracePoint},
 };
-use drainprof_common::{
-    growth::{Cause, GrowthCell, GrowthTarget, MapRecord, RegionKey, RegionPages},
-    loss::Loss,
-    maps::cursor,
-    state,
+use drainprof_common::growth::{
+    Cause, GrowthCell, GrowthTarget, MapRecord, RegionKey, RegionPages,
 };
-use drainprof_process::memory::{GranuleRange, GranuleState};
 
 use super::{
-    BpfError, Session, Sizes,
+    BpfError, Sizes,
     memory::Mapped,
     names,
     session::{Plain, load_error, mapped, take},
@@ -40,17 +36,19 @@ pub struct GrowthOffsets {
     pub syscall: u32,
 }
 
-/// The maps of growth.
-pub(super) struct GrowthMaps {
+/// Page faults and mappings, where they are wanted.
+pub struct Growth(Option<Maps>);
+
+struct Maps {
     cells: Mapped<GrowthCell>,
     targets: HashMap<MapData, u32, Plain<GrowthTarget>>,
     touched: HashMap<MapData, Plain<RegionKey>, Plain<RegionPages>>,
     records: RingBuf<MapData>,
 }
 
-impl GrowthMaps {
+impl Maps {
     /// Loads and attaches the programs, and takes the maps.
-    pub(super) fn attach(ebpf: &mut Ebpf, sizes: &Sizes) -> Result<Self, BpfError> {
+    fn attach(ebpf: &mut Ebpf, sizes: &Sizes) -> Result<Self, BpfError> {
         for (name, event) in names::GROWTH_RAW {
             let program: &mut RawTracePoint = ebpf
                 .program_mut(name)
@@ -83,16 +81,20 @@ impl GrowthMaps {
     }
 }
 
-impl Session {
+impl Growth {
+    pub(super) fn take(ebpf: &mut Ebpf, sizes: &Sizes, wanted: bool) -> Result<Self, BpfError> {
+        Ok(Self(if wanted { Some(Maps::attach(ebpf, sizes)?) } else { None }))
+    }
+
     /// Whether growth is looked at.
     #[must_use]
-    pub const fn sees_growth(&self) -> bool {
-        self.growth.is_some()
+    pub const fn is_on(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Says how large a target's memory is before it is armed, so that its first change is told exactly.
-    pub fn begin_growth(&mut self, target: u32, known: &GrowthTarget) -> Result<(), BpfError> {
-        let Some(growth) = &mut self.growth else { return Ok(()) };
+    pub fn begin(&mut self, target: u32, known: &GrowthTarget) -> Result<(), BpfError> {
+        let Some(growth) = &mut self.0 else { return Ok(()) };
         growth
             .targets
             .insert(target, Plain(*known), 0)
@@ -101,15 +103,15 @@ impl Session {
 
     /// The memory of a target as the kernel has told it last; `None` where it has told nothing.
     #[must_use]
-    pub fn read_growth(&self, target: u32) -> Option<GrowthTarget> {
-        let growth = self.growth.as_ref()?;
+    pub fn read(&self, target: u32) -> Option<GrowthTarget> {
+        let growth = self.0.as_ref()?;
         growth.targets.get(&target, 0).ok().map(|known| known.0)
     }
 
     /// All cells that are filled.
     #[must_use]
-    pub fn read_cells(&self) -> Vec<(Cause, GrowthCell)> {
-        let Some(growth) = &self.growth else { return Vec::new() };
+    pub fn cells(&self) -> Vec<(Cause, GrowthCell)> {
+        let Some(growth) = &self.0 else { return Vec::new() };
         (0..growth.cells.len())
             .filter_map(|index| {
                 // Most places are empty: one word, of target and cause, tells.
@@ -123,50 +125,21 @@ impl Session {
             .collect()
     }
 
-    /// Granules that are closed and empty, as far as they are remembered, by target.
-    #[must_use]
-    pub fn read_drained(&self) -> BTreeMap<u32, Vec<GranuleRange>> {
-        let mut drained: BTreeMap<u32, Vec<GranuleRange>> = BTreeMap::new();
-        if self.growth.is_none() {
-            return drained;
-        }
-        for index in 0..self.filled(cursor::SLOT, self.slots.len()) {
-            let slot = self.slots.get(index);
-            // With a straggler it is not known to be empty, and a detached one is another by now.
-            let others = state::STRAGGLER | state::DETACHED | state::RETIRING;
-            let is_drained = slot.state & (state::USED | state::CLOSED | others)
-                == state::USED | state::CLOSED
-                && state::live(slot.state) == 0;
-            if let Some(key) = self.series_key(slot.series).filter(|_| is_drained) {
-                drained.entry(key.target).or_default().push(GranuleRange {
-                    start: slot.id,
-                    bytes: slot.bytes,
-                    state: GranuleState::Drained,
-                    allocator: usize::MAX,
-                    place: slot.place,
-                });
-            }
-        }
-        drained
-    }
-
     /// The pages that were touched, by target and region.
     #[must_use]
-    pub fn read_touched(&self) -> BTreeMap<u32, BTreeMap<u64, RegionPages>> {
+    pub fn touched(&self) -> BTreeMap<u32, BTreeMap<u64, RegionPages>> {
         let mut touched: BTreeMap<u32, BTreeMap<u64, RegionPages>> = BTreeMap::new();
-        let Some(growth) = &self.growth else { return touched };
+        let Some(growth) = &self.0 else { return touched };
         for (key, pages) in growth.touched.iter().filter_map(Result::ok) {
             touched.entry(key.0.target).or_default().insert(key.0.region, pages.0);
         }
         touched
     }
 
-    /// The system calls that have come, at most some hundred thousands at once. Records that cannot be decoded are
-    /// counted as lost.
-    pub fn drain_mappings(&mut self) -> Vec<MapRecord> {
-        let mut records = Vec::new();
-        let mut unknown = 0;
-        if let Some(growth) = &mut self.growth {
+    /// The system calls that have come, and how many records could not be decoded.
+    pub(super) fn drain(&mut self) -> (Vec<MapRecord>, u64) {
+        let (mut records, mut unknown) = (Vec::new(), 0);
+        if let Some(growth) = &mut self.0 {
             while records.len() < RECORDS_AT_ONCE {
                 let Some(record) = growth.records.next() else { break };
                 match bytemuck::try_pod_read_unaligned(&record) {
@@ -175,9 +148,6 @@ impl Session {
                 }
             }
         }
-        if unknown > 0 {
-            self.count_loss(Loss::EventUnknown, unknown);
-        }
-        records
+        (records, unknown)
     }
 }

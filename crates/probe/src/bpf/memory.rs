@@ -3,7 +3,10 @@
 use std::{
     marker::PhantomData,
     os::fd::{AsFd, AsRawFd},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytemuck::Pod;
@@ -76,5 +79,42 @@ impl<T: Pod> Mapped<T> {
             return None;
         }
         self.words().get(index * Self::WORDS + word)
+    }
+}
+
+/// Fill levels that the kernel side and we both change; every owner of a table has a copy.
+#[derive(Clone)]
+pub(super) struct Cursors(Arc<Mapped<u64>>);
+
+impl Cursors {
+    pub(super) fn new(levels: Mapped<u64>) -> Self {
+        Self(Arc::new(levels))
+    }
+
+    /// One level; `which` is one of [`drainprof_common::maps::cursor`].
+    pub(super) fn level(&self, which: u32) -> u64 {
+        self.0.get(which as usize)
+    }
+
+    /// How many of `limit` entries an array has handed out.
+    pub(super) fn filled(&self, which: u32, limit: usize) -> usize {
+        usize::try_from(self.level(which)).unwrap_or(usize::MAX).min(limit)
+    }
+
+    /// Whether three quarters of `limit` are taken.
+    pub(super) fn is_filling(&self, which: u32, limit: u32) -> bool {
+        self.level(which) > u64::from(limit) / 4 * 3
+    }
+
+    /// Adds (wrapping), and returns what the level was before.
+    pub(super) fn add(&self, which: u32, by: u64) -> u64 {
+        self.0.word(which as usize, 0).map_or(0, |word| word.fetch_add(by, Ordering::SeqCst))
+    }
+
+    /// Raises a level to at least `to`.
+    pub(super) fn raise(&self, which: u32, to: u64) {
+        if let Some(word) = self.0.word(which as usize, 0) {
+            word.fetch_max(to, Ordering::SeqCst);
+        }
     }
 }

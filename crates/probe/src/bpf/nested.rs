@@ -14,12 +14,15 @@ use std::{
 };
 
 use drainprof_common::{
-    hist::Hist,
-    maps::{MAX_NESTING, SeriesState, Slot, Totals, cursor, parent_of, place_of},
+    hist::{Hist, Of},
+    maps::{MAX_NESTING, Slot, cursor, parent_of, place_of},
     state,
 };
 
-use super::{Session, read::now_ns, relieve::QUARANTINE_NS};
+use super::{
+    granules::{Granules, QUARANTINE_NS},
+    read::{Counters, now_ns},
+};
 
 /// How long the granules lived of which that is known, by series and place of opening.
 pub(super) type NestedLifetimes = BTreeMap<(u32, u64), Hist>;
@@ -32,11 +35,17 @@ struct Chain {
     closed_ns: u64,
 }
 
-impl Session {
+impl Granules {
+    /// How long the granules lived that have ended here.
+    pub(super) fn nested_lifetimes(&self) -> impl Iterator<Item = (Of, u32, u64, Hist)> {
+        let all = self.nested_lifetimes.iter();
+        all.map(|((series, place), hist)| (Of::Lifetime, *series, *place, *hist))
+    }
+
     /// Ends the open granules that are nested in one that is over; returns how many.
-    pub fn end_nested(&mut self) -> usize {
+    pub(super) fn end_nested(&mut self, counters: &Counters) -> usize {
         let mut ended = 0;
-        for index in 0..self.filled(cursor::SLOT, self.slots.len()) {
+        for index in 0..self.cursors.filled(cursor::SLOT, self.slots.len()) {
             let seen = self.slot_word(index, offset_of!(Slot, state));
             if seen & state::USED == 0
                 || seen & (state::CLOSED | state::DETACHED | state::RETIRING) != 0
@@ -48,7 +57,7 @@ impl Session {
             let Some(chain) = self.chain(index).filter(|chain| self.still_holds(chain)) else {
                 continue;
             };
-            if self.end_granule(index, seen, &chain) {
+            if self.end_granule(index, seen, &chain, counters) {
                 ended += 1;
             }
         }
@@ -60,7 +69,7 @@ impl Session {
     fn free_moved(&mut self) {
         let mut left = Vec::new();
         let mut wanted = BTreeSet::new();
-        for index in 0..self.filled(cursor::SLOT, self.slots.len()) {
+        for index in 0..self.cursors.filled(cursor::SLOT, self.slots.len()) {
             let seen = self.slot_word(index, offset_of!(Slot, state));
             if state::is_moved(seen) {
                 left.push((index, seen));
@@ -82,7 +91,7 @@ impl Session {
             let mine =
                 word.compare_exchange(seen, free, Ordering::SeqCst, Ordering::SeqCst).is_ok();
             if mine && self.free_slots.push(index as u32, 0).is_ok() {
-                self.move_level(cursor::FREE_SLOTS, 1);
+                self.cursors.add(cursor::FREE_SLOTS, 1);
             }
         }
     }
@@ -125,7 +134,7 @@ impl Session {
     }
 
     /// Closes the granule in a slot, whose state is `seen` if nothing has happened to it since; its members go with it.
-    fn end_granule(&mut self, index: usize, seen: u64, chain: &Chain) -> bool {
+    fn end_granule(&mut self, index: usize, seen: u64, chain: &Chain, counters: &Counters) -> bool {
         let slot = self.slots.get(index);
         let parent_closed_ns = chain.closed_ns;
         let next = (seen | state::CLOSED | state::STRAGGLER) & !(state::LIVE | state::MIGRATED);
@@ -141,19 +150,7 @@ impl Session {
         }
         closed.store(now_ns(), Ordering::SeqCst);
         let bytes = bytes.swap(0, Ordering::SeqCst);
-        // One CPU's counters: the kernel side adds to them atomically, too.
-        let add = |offset: usize, count: u64| {
-            if let Some(word) = self.totals.word(slot.series as usize, offset / 8) {
-                word.fetch_add(count, Ordering::SeqCst);
-            }
-        };
-        add(offset_of!(Totals, freed_in_bulk), state::live(seen));
-        add(offset_of!(Totals, freed_bytes), bytes);
-        add(offset_of!(Totals, ended_with_parent), 1);
-        let open = offset_of!(SeriesState, open_now) / 8;
-        if let Some(word) = self.series_state.word(slot.series as usize, open) {
-            word.fetch_sub(1, Ordering::SeqCst);
-        }
+        counters.add_ended(slot.series, state::live(seen), bytes);
         if slot.opened_ns != 0 && parent_closed_ns >= slot.opened_ns {
             let lifetimes = self.nested_lifetimes.entry((slot.series, slot.place)).or_default();
             lifetimes.record(parent_closed_ns - slot.opened_ns);

@@ -11,9 +11,8 @@ use aya::{
     Ebpf,
     maps::{HashMap, MapData, RingBuf},
 };
-use bytemuck::Zeroable as _;
 use drainprof_common::{
-    maps::{Bucket, ObjectEntry, ObjectValue, Slot, WAYS, cursor, tag},
+    maps::{ObjectValue, Slot, cursor},
     paths::{
         NO_WORDS, PathSlot, PinPair, PinSites, SPACE_SLOTS, SPACES, SiteSlot, SnapshotHead,
         SpaceRanges, end, pin_word,
@@ -23,19 +22,17 @@ use drainprof_common::{
 };
 
 use super::{
-    BpfError, Session, Sizes,
-    memory::Mapped,
+    BpfError, Sizes,
+    memory::{Cursors, Mapped},
     names,
     session::{Plain, mapped, take},
 };
 
-/// Words of a granule's slot before its label.
-const SLOT_HEAD: usize = offset_of!(Slot, label) / 8;
 /// Records taken from the ring in one go.
 const SNAPSHOTS_AT_ONCE: usize = 64;
 
 /// The maps of level `stacks`; elsewhere they are of the smallest size, and nothing is in them.
-pub(super) struct PathMaps {
+pub struct Stacks {
     rules: Mapped<RuleBucket>,
     spaces: Mapped<u64>,
     ranges: Mapped<SpaceRanges>,
@@ -45,10 +42,17 @@ pub(super) struct PathMaps {
     pins: Mapped<PinSites>,
     pairs: HashMap<MapData, Plain<PinPair>, u32>,
     snapshots: RingBuf<MapData>,
+    /// Pairs that their map has room for.
+    most_pairs: u32,
+    cursors: Cursors,
 }
 
-impl PathMaps {
-    pub(super) fn take(ebpf: &mut Ebpf, sizes: &Sizes) -> Result<Self, BpfError> {
+impl Stacks {
+    pub(super) fn take(
+        ebpf: &mut Ebpf,
+        sizes: &Sizes,
+        cursors: &Cursors,
+    ) -> Result<Self, BpfError> {
         let slots = sizes.path_slots() as usize;
         let (spaces, ranges) = sizes.spaces();
         Ok(Self {
@@ -61,6 +65,8 @@ impl PathMaps {
             pins: mapped(ebpf, names::PIN_SITES, sizes.pin_sites() as usize)?,
             pairs: take(ebpf, names::PIN_PAIRS)?,
             snapshots: take(ebpf, names::SNAPSHOTS)?,
+            most_pairs: sizes.pin_pairs(),
+            cursors: cursors.clone(),
         })
     }
 }
@@ -92,17 +98,17 @@ pub struct LiveObject {
     pub granule: Slot,
 }
 
-impl Session {
+impl Stacks {
     /// A descriptor that becomes readable when stacks have come.
     pub fn snapshots_fd(&self) -> io::Result<OwnedFd> {
-        self.paths.snapshots.as_fd().try_clone_to_owned()
+        self.snapshots.as_fd().try_clone_to_owned()
     }
 
     /// The stacks that have come; records that make no sense are left out.
     pub fn drain_snapshots(&mut self) -> Vec<StackSnapshot> {
         let mut snapshots = Vec::new();
         while snapshots.len() < SNAPSHOTS_AT_ONCE {
-            let Some(record) = self.paths.snapshots.next() else { break };
+            let Some(record) = self.snapshots.next() else { break };
             let Some((head, stack)) = record.split_at_checked(size_of::<SnapshotHead>()) else {
                 continue;
             };
@@ -116,9 +122,9 @@ impl Session {
     /// Teaches how to unwind one code address (`key` is a [`drainprof_common::unwind::rule_key`]). Where there is no
     /// room another rule of its bucket goes, which stacks that look new will ask for again.
     pub fn teach(&mut self, key: u64, rule: Rule) {
-        let buckets = self.sizes.rule_buckets();
+        let buckets = self.rules.len() as u32;
         let bucket = rule_bucket(key, buckets) as usize;
-        let word = |at: usize| self.paths.rules.word(bucket, at);
+        let word = |at: usize| self.rules.word(bucket, at);
         let key_at = |way: usize| word(way).map_or(0, |key| key.load(Ordering::Acquire));
         let way = (0..RULE_WAYS)
             .find(|way| key_at(*way) == key)
@@ -139,9 +145,9 @@ impl Session {
 
     /// Forgets all rules of an address space (its number's low 16 bits): other code lies there now.
     pub fn unteach(&mut self, space: u32) {
-        for bucket in 0..self.paths.rules.len() {
+        for bucket in 0..self.rules.len() {
             for way in 0..RULE_WAYS {
-                let Some(word) = self.paths.rules.word(bucket, way) else { continue };
+                let Some(word) = self.rules.word(bucket, way) else { continue };
                 let key = word.load(Ordering::Acquire);
                 if key != 0 && key >> 48 == u64::from(space & 0xffff) {
                     word.store(0, Ordering::SeqCst);
@@ -153,7 +159,7 @@ impl Session {
     /// Has the stack of a path sent once more when it is met again: rules that it needs are gone.
     pub fn ask_again(&mut self, path: u32) {
         // `end` and `reserved`, which is 0, share a word.
-        if let Some(word) = self.paths.paths.word(path as usize, offset_of!(PathSlot, end) / 8) {
+        if let Some(word) = self.paths.word(path as usize, offset_of!(PathSlot, end) / 8) {
             let (sent, not_sent) = (u64::from(end::SENT), u64::from(end::NOT_SENT));
             // Any other end is none that was sent.
             let _ = word.compare_exchange(sent, not_sent, Ordering::SeqCst, Ordering::SeqCst);
@@ -163,7 +169,7 @@ impl Session {
     /// Says which address space a target works in; without that it is its own.
     pub fn set_space(&mut self, target: u32, space: u32) {
         let at = target as usize & (SPACES - 1);
-        if let Some(word) = self.paths.spaces.word(at, 0) {
+        if let Some(word) = self.spaces.word(at, 0) {
             word.store(u64::from(space), Ordering::SeqCst);
         }
     }
@@ -172,7 +178,7 @@ impl Session {
     #[must_use]
     pub fn space(&self, target: u32) -> u32 {
         let own = target as usize & (SPACES - 1);
-        match self.paths.spaces.get(own) as u32 {
+        match self.spaces.get(own) as u32 {
             0 => own as u32,
             space => space,
         }
@@ -182,7 +188,7 @@ impl Session {
     pub fn set_ranges(&mut self, space: u32, ranges: &SpaceRanges) {
         let at = space as usize & (SPACE_SLOTS - 1);
         for (index, value) in bytemuck::cast_slice::<_, u64>(&[*ranges]).iter().enumerate().rev() {
-            if let Some(word) = self.paths.ranges.word(at, index) {
+            if let Some(word) = self.ranges.word(at, index) {
                 word.store(*value, Ordering::SeqCst);
             }
         }
@@ -191,14 +197,14 @@ impl Session {
     /// One path by its number; `None` where there is none, or it is not complete yet.
     #[must_use]
     pub fn read_path(&self, path: u32) -> Option<PathRecord> {
-        let slot = self.paths.paths.get(path as usize);
+        let slot = self.paths.get(path as usize);
         if slot.end == 0 {
             return None;
         }
         let frames = slot.frames.min(MAX_PATH as u32);
         let addresses = (slot.at != NO_WORDS).then(|| {
             (slot.at..slot.at.saturating_add(frames))
-                .map(|at| self.paths.words.get(at as usize))
+                .map(|at| self.words.get(at as usize))
                 .collect()
         });
         Some(PathRecord { addresses, end: slot.end })
@@ -207,93 +213,46 @@ impl Session {
     /// All sites, with their numbers.
     #[must_use]
     pub fn read_sites(&self) -> Vec<(u32, SiteSlot)> {
-        (0..self.paths.sites.len())
+        (0..self.sites.len())
             .filter(|index| {
                 // Most places are empty: one word tells.
-                let head: Option<&AtomicU64> = self.paths.sites.word(*index, 0);
+                let head: Option<&AtomicU64> = self.sites.word(*index, 0);
                 head.is_some_and(|word| word.load(Ordering::Acquire) >> 32 != 0)
             })
-            .map(|index| (index as u32, self.paths.sites.get(index)))
+            .map(|index| (index as u32, self.sites.get(index)))
             .collect()
     }
 
     /// One site by its number; all zero where there is none.
     #[must_use]
     pub fn read_site(&self, site: u32) -> SiteSlot {
-        self.paths.sites.get(site as usize)
+        self.sites.get(site as usize)
     }
 
     /// Whether a granule is counted already among those that a site pins.
     #[must_use]
     pub fn is_counted(&self, pair: &PinPair) -> bool {
         let own = pin_word(pair.site, pair.generation);
-        let beside = self.paths.pins.get(pair.slot as usize);
-        beside.words.contains(&own) || self.paths.pairs.get(&Plain(*pair), 0).is_ok()
+        let beside = self.pins.get(pair.slot as usize);
+        beside.words.contains(&own) || self.pairs.get(&Plain(*pair), 0).is_ok()
     }
 
-    /// Shows every live object that has a site. While programs run, some that come or go meanwhile are missed.
-    pub fn each_object(&self, mut show: impl FnMut(LiveObject)) {
-        // Most words of slots and of buckets are not looked at: labels, keys, empty entries.
-        let mut show = |object: ObjectValue| {
-            if object.site != 0 {
-                let mut granule = Slot::zeroed();
-                let known: [u64; SLOT_HEAD] = self.slots.part(object.slot as usize, 0);
-                bytemuck::cast_slice_mut(std::slice::from_mut(&mut granule))[..SLOT_HEAD]
-                    .copy_from_slice(&known);
-                show(LiveObject { object, granule });
-            }
-        };
-        for index in 0..self.buckets.len() {
-            let tags: [u64; WAYS] = self.buckets.part(index, 0);
-            for (way, seen) in tags.into_iter().enumerate() {
-                if seen & tag::STATE != tag::FULL {
-                    continue;
-                }
-                let entry = (offset_of!(Bucket, entries) + way * size_of::<ObjectEntry>()) / 8;
-                let value = entry + offset_of!(ObjectEntry, value) / 8;
-                let object: ObjectValue = self.buckets.part(index, value);
-                // Where the tag has changed the object went, and another may stand in its place.
-                let tag = self.buckets.word(index, way);
-                if tag.is_some_and(|tag| tag.load(Ordering::Acquire) == seen) {
-                    show(object);
-                }
-            }
-        }
-        if self.cursors.get(cursor::OBJECTS as usize) != 0 {
-            for (_, object) in self.objects.iter().filter_map(Result::ok) {
-                show(object.0);
-            }
-        }
-    }
-
-    /// Forgets pairs of granules and sites that nobody will ask for again, if there are many.
-    pub(super) fn relieve_pairs(&mut self) -> usize {
-        let held = self.cursors.get(cursor::PIN_PAIRS as usize);
-        if held <= u64::from(self.sizes.pin_pairs()) / 8 {
+    /// Forgets pairs of granules and sites that nobody will ask for again, if there are many. `state_of` tells the
+    /// state word of a granule's slot.
+    pub(super) fn reclaim_pairs(&mut self, state_of: impl Fn(u32) -> u64) -> usize {
+        if self.cursors.level(cursor::PIN_PAIRS) <= u64::from(self.most_pairs) / 8 {
             return 0;
         }
         let is_over = |pair: &PinPair| {
-            let slot = self.slots.get(pair.slot as usize);
-            state::generation(slot.state) != pair.generation || !state::has_pins(slot.state)
+            let state = state_of(pair.slot);
+            state::generation(state) != pair.generation || !state::has_pins(state)
         };
-        let over: Vec<PinPair> = self
-            .paths
-            .pairs
-            .keys()
-            .filter_map(Result::ok)
-            .map(|pair| pair.0)
-            .filter(is_over)
-            .collect();
-        let mut removed = 0;
-        for pair in over {
-            // A generation that is over does not come back.
-            if self.paths.pairs.remove(&Plain(pair)).is_ok() {
-                removed += 1;
-            }
-        }
-        if let Some(word) = self.cursors.word(cursor::PIN_PAIRS as usize, 0) {
-            word.fetch_sub(removed as u64, Ordering::SeqCst);
-        }
+        let pairs = self.pairs.keys().filter_map(Result::ok).map(|pair| pair.0);
+        let over: Vec<PinPair> = pairs.filter(is_over).collect();
+        // A generation that is over does not come back.
+        let removed =
+            over.into_iter().filter(|pair| self.pairs.remove(&Plain(*pair)).is_ok()).count();
+        self.cursors.add(cursor::PIN_PAIRS, (removed as u64).wrapping_neg());
         removed
     }
 }

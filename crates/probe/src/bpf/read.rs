@@ -1,16 +1,21 @@
 //! Reading what the kernel side has counted.
 
-use std::time::Duration;
+use std::{mem::offset_of, sync::atomic::Ordering, time::Duration};
 
+use aya::Ebpf;
 use drainprof_common::{
     hist::{Hist, Of},
-    loss::{LOSS_COUNT, LossCounts},
-    maps::{HistSlot, ProbeCounts, SeriesKey, SeriesState, Slot, Totals, cursor},
-    state,
+    loss::{LOSS_COUNT, Loss, LossCounts},
+    maps::{HistSlot, ProbeCounts, SeriesState, Slot, Totals, cursor},
 };
 use nix::time::{ClockId, clock_gettime};
 
-use super::Session;
+use super::{
+    BpfError, Sizes,
+    memory::{Cursors, Mapped},
+    names,
+    session::mapped,
+};
 
 /// `CLOCK_MONOTONIC` nanoseconds, the clock of the kernel side.
 pub(super) fn now_ns() -> u64 {
@@ -48,11 +53,66 @@ macro_rules! ends {
     };
 }
 
-impl Session {
+/// What the kernel side counts, and the losses that we have found ourselves.
+pub(super) struct Counters {
+    cpus: u32,
+    /// Specs per CPU.
+    probes: u32,
+    totals: Mapped<Totals>,
+    series_state: Mapped<SeriesState>,
+    probe_counts: Mapped<ProbeCounts>,
+    histograms: Mapped<HistSlot>,
+    losses: Mapped<[u64; 32]>,
+    own_losses: LossCounts,
+    cursors: Cursors,
+}
+
+impl Counters {
+    pub(super) fn take(
+        ebpf: &Ebpf,
+        sizes: &Sizes,
+        cpus: u32,
+        cursors: &Cursors,
+    ) -> Result<Self, BpfError> {
+        let (series, n) = (sizes.instances as usize, cpus as usize);
+        Ok(Self {
+            cpus,
+            probes: sizes.probes,
+            totals: mapped(ebpf, names::TOTALS, series * n)?,
+            series_state: mapped(ebpf, names::SERIES_STATE, series)?,
+            probe_counts: mapped(ebpf, names::PROBE_COUNTS, sizes.probes as usize * n)?,
+            histograms: mapped(ebpf, names::HISTOGRAMS, sizes.histograms() as usize)?,
+            losses: mapped(ebpf, names::LOSSES, n)?,
+            own_losses: [0; LOSS_COUNT],
+            cursors: cursors.clone(),
+        })
+    }
+
+    /// Counts a loss of our own.
+    pub(super) fn count_loss(&mut self, loss: Loss, number: u64) {
+        self.own_losses[loss as usize] += number;
+    }
+
+    /// Counts what we have ended ourselves.
+    pub(super) fn add_ended(&self, series: u32, objects: u64, bytes: u64) {
+        // One CPU's counters: the kernel side adds to them atomically, too.
+        let add = |offset: usize, count: u64| {
+            if let Some(word) = self.totals.word(series as usize, offset / 8) {
+                word.fetch_add(count, Ordering::SeqCst);
+            }
+        };
+        add(offset_of!(Totals, freed_in_bulk), objects);
+        add(offset_of!(Totals, freed_bytes), bytes);
+        add(offset_of!(Totals, ended_with_parent), 1);
+        let open = offset_of!(SeriesState, open_now) / 8;
+        if let Some(word) = self.series_state.word(series as usize, open) {
+            word.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
     /// All series.
-    #[must_use]
-    pub fn read_series(&self) -> Vec<SeriesRecord> {
-        (0..self.filled(cursor::SERIES, self.series_state.len()))
+    pub(super) fn series(&self) -> Vec<SeriesRecord> {
+        (0..self.cursors.filled(cursor::SERIES, self.series_state.len()))
             .filter_map(|series| {
                 let ends = self.sum_totals(series);
                 let state = self.series_state.get(series);
@@ -67,15 +127,8 @@ impl Session {
             .collect()
     }
 
-    /// Whose series it is.
-    #[must_use]
-    pub fn series_key(&self, series: u32) -> Option<SeriesKey> {
-        self.series_state(series).map(|state| state.key)
-    }
-
     /// What is known of a series; `None` where there is none of this number.
-    #[must_use]
-    pub fn series_state(&self, series: u32) -> Option<SeriesState> {
+    pub(super) fn series_state(&self, series: u32) -> Option<SeriesState> {
         let state = self.series_state.get(series as usize);
         (state.created_ns != 0).then_some(state)
     }
@@ -92,50 +145,22 @@ impl Session {
         sum
     }
 
-    /// How many entries of an array a cursor has handed out.
-    pub(super) fn filled(&self, which: u32, limit: usize) -> usize {
-        usize::try_from(self.cursors.get(which as usize)).unwrap_or(usize::MAX).min(limit)
-    }
-
-    /// The granules that are open, or closed with live objects.
-    #[must_use]
-    pub fn read_granules(&self) -> Vec<GranuleRecord> {
-        (0..self.filled(cursor::SLOT, self.slots.len()))
-            .map(|index| self.slots.get(index))
-            .filter(|slot| {
-                slot.state & state::USED != 0
-                    && (slot.state & state::CLOSED == 0
-                        || (state::live(slot.state) != 0
-                            && slot.state & (state::BEFORE | state::TAINTED | state::STRAGGLER)
-                                == 0))
-            })
-            .map(|slot| GranuleRecord { slot })
-            .collect()
-    }
-
-    /// All histograms: what of, series, place. Lifetimes of one place may come in two parts.
-    #[must_use]
-    pub fn read_histograms(&self) -> Vec<(Of, u32, u64, Hist)> {
-        let nested = self.nested_lifetimes.iter();
-        let nested = nested.map(|((series, place), hist)| (Of::Lifetime, *series, *place, *hist));
-        (0..self.filled(cursor::HIST, self.histograms.len()))
-            .filter_map(|index| {
-                let HistSlot { key, hist } = self.histograms.get(index);
-                let of = [Of::PinDelay, Of::Lifetime, Of::SiteDelay]
-                    .into_iter()
-                    .find(|of| *of as u32 == key.of)?;
-                Some((of, key.series, key.place, hist))
-            })
-            .chain(nested)
-            .collect()
+    /// All histograms: what of, series, place.
+    pub(super) fn histograms(&self) -> impl Iterator<Item = (Of, u32, u64, Hist)> {
+        (0..self.cursors.filled(cursor::HIST, self.histograms.len())).filter_map(|index| {
+            let HistSlot { key, hist } = self.histograms.get(index);
+            let of = [Of::PinDelay, Of::Lifetime, Of::SiteDelay]
+                .into_iter()
+                .find(|of| *of as u32 == key.of)?;
+            Some((of, key.series, key.place, hist))
+        })
     }
 
     /// The counters of one spec, summed over CPUs.
-    #[must_use]
-    pub fn read_probe(&self, spec: u32) -> ProbeCounts {
+    pub(super) fn probe(&self, spec: u32) -> ProbeCounts {
         let mut sum = ProbeCounts::default();
         for cpu in 0..self.cpus {
-            let one = self.probe_counts.get((cpu * self.sizes.probes + spec) as usize);
+            let one = self.probe_counts.get((cpu * self.probes + spec) as usize);
             sum.entries += one.entries;
             sum.returns += one.returns;
             sum.rejected += one.rejected;
@@ -145,9 +170,8 @@ impl Session {
     }
 
     /// All losses, the kernel side's and our own.
-    #[must_use]
-    pub fn read_losses(&self) -> LossCounts {
-        let mut sum = *self.own_losses();
+    pub(super) fn losses(&self) -> LossCounts {
+        let mut sum = self.own_losses;
         for cpu in 0..self.cpus as usize {
             let one = self.losses.get(cpu);
             for index in 0..LOSS_COUNT {
@@ -155,21 +179,5 @@ impl Session {
             }
         }
         sum
-    }
-}
-
-impl Session {
-    /// The share of the fullest of those tables whose entries are never given back, from 0 to 1: targets are only
-    /// numbers, but allocator instances, histograms and specs of probes have a place each.
-    #[must_use]
-    pub fn wear(&self) -> f64 {
-        let share = |taken: u64, of: u32| taken as f64 / f64::from(of.max(1));
-        let level = |which: u32| self.cursors.get(which as usize);
-        let shares = [
-            share(level(cursor::SERIES), self.sizes.instances),
-            share(level(cursor::HIST), self.sizes.histograms()),
-            share(u64::from(self.specs), self.sizes.probes),
-        ];
-        shares.into_iter().fold(0.0, f64::max).min(1.0)
     }
 }

@@ -2,7 +2,7 @@
 //! told what was in it (a removal by key alone would also remove what a probe has put there an instant before), and
 //! to read many entries at once.
 //!
-//! Called by `relieve`.
+//! Called by `granules` and `objects`.
 
 use std::{
     io,

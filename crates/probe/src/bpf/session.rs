@@ -1,34 +1,42 @@
 //! A loaded kernel side.
 
 use std::{
+    collections::BTreeMap,
     fmt::Write as _,
     hash::{BuildHasher as _, RandomState},
     io,
+    num::NonZeroU32,
     os::fd::{AsFd as _, OwnedFd},
-    sync::atomic::Ordering,
 };
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap, Map, MapData, Queue, RingBuf},
-    programs::{Program, ProgramError, ProgramInfo, TracePoint},
+    maps::{Map, MapData, RingBuf},
+    programs::{ProgramError, TracePoint},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
     event::{Event, EventKind},
-    loss::{LOSS_COUNT, Loss, LossCounts},
-    maps::{
-        Bucket, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesState, Slot,
-        TARGET_WORDS, TargetValue, Totals, cursor, target_flags, target_word,
-    },
-    spec::ProbeSpec,
+    growth::MapRecord,
+    hist::{Hist, Of},
+    loss::{Loss, LossCounts},
+    maps::{ObjectValue, ProbeCounts, SeriesKey, SeriesState, cursor},
+    spec::Kind,
 };
+use drainprof_process::memory::{GranuleRange, GranuleState};
 
 use super::{
-    BpfError, GrowthOffsets, Sizes, attach::Link, growth::GrowthMaps, memory::Mapped, names,
-    nested::NestedLifetimes, paths::PathMaps,
+    BpfError, Detaching, GranuleRecord, Growth, GrowthOffsets, Leftover, LiveObject, SeriesRecord,
+    Sizes, Stacks,
+    attach::Probes,
+    granules::Granules,
+    memory::{Cursors, Mapped},
+    names,
+    objects::Objects,
+    read::Counters,
+    targets::Targets,
 };
-use crate::kernel::ProgramStatistics;
+use crate::{kernel::ProgramStatistics, plan::PlannedProbe};
 
 /// The kernel side, built by `cargo xtask build-ebpf`.
 pub(super) static OBJECT: &[u8] =
@@ -83,38 +91,22 @@ pub(super) struct Plain<T>(pub(super) T);
 // SAFETY: `bytemuck::Pod` promises what `aya::Pod` asks for.
 unsafe impl<T: Pod> aya::Pod for Plain<T> {}
 
-/// A loaded kernel side with its maps and probes.
+/// A loaded kernel side: each of its parts has an owner, and this answers what concerns several of them.
 pub struct Session {
-    /// The probes in place; first, so that they go before what they use.
-    pub(super) links: Vec<Link>,
-    pub(super) ebpf: Ebpf,
-    pub(super) sizes: Sizes,
-    pub(super) cpus: u32,
-    pub(super) totals: Mapped<Totals>,
-    pub(super) series_state: Mapped<SeriesState>,
-    pub(super) slots: Mapped<Slot>,
-    pub(super) probe_counts: Mapped<ProbeCounts>,
-    pub(super) losses: Mapped<[u64; 32]>,
-    pub(super) cursors: Mapped<u64>,
-    target_words: Mapped<u64>,
-    pub(super) index: HashMap<MapData, Plain<IndexKey>, u64>,
-    /// The same map, for what aya does not do with it.
-    pub(super) index_fd: OwnedFd,
-    pub(super) buckets: Mapped<Bucket>,
-    pub(super) objects_fd: OwnedFd,
-    pub(super) objects: HashMap<MapData, Plain<ObjectKey>, Plain<ObjectValue>>,
-    pub(super) histograms: Mapped<HistSlot>,
-    pub(super) free_slots: Queue<MapData, u32>,
-    pub(super) nested_lifetimes: NestedLifetimes,
-    pub(super) probes: Array<MapData, Plain<ProbeSpec>>,
-    pub(super) specs: u32,
-    targets: HashMap<MapData, u32, Plain<TargetValue>>,
-    ring: RingBuf<MapData>,
-    pub(super) paths: PathMaps,
-    /// Page faults and mappings, where they are wanted.
-    pub(super) growth: Option<GrowthMaps>,
-    /// Losses that user space itself has found.
-    own_losses: LossCounts,
+    /// First, so that probes go before what they use.
+    probes: Probes,
+    targets: Targets,
+    counters: Counters,
+    granules: Granules,
+    objects: Objects,
+    events: RingBuf<MapData>,
+    /// Call stacks.
+    pub stacks: Stacks,
+    /// Page faults and mappings.
+    pub growth: Growth,
+    cursors: Cursors,
+    sizes: Sizes,
+    cpus: u32,
 }
 
 impl Session {
@@ -131,112 +123,63 @@ impl Session {
         let sizes = config.sizes;
         let mut ebpf = load_object(config, cpus)?;
         check_maps(&ebpf)?;
-        let offsets_in_use = attach_lifecycle(&mut ebpf);
-        offsets_in_use?;
-        let growth = config.growth.map(|_| GrowthMaps::attach(&mut ebpf, &sizes)).transpose()?;
-
-        let series = sizes.instances as usize;
-        let probes_per_cpu = sizes.probes as usize;
-        let n = cpus as usize;
-        let mut session = Self {
-            totals: mapped(&ebpf, names::TOTALS, series * n)?,
-            series_state: mapped(&ebpf, names::SERIES_STATE, series)?,
-            slots: mapped(&ebpf, names::GRANULES, sizes.granules as usize)?,
-            probe_counts: mapped(&ebpf, names::PROBE_COUNTS, probes_per_cpu * n)?,
-            losses: mapped(&ebpf, names::LOSSES, n)?,
-            cursors: mapped(&ebpf, names::CURSORS, cursor::COUNT as usize)?,
-            target_words: mapped(&ebpf, names::TARGET_WORDS, TARGET_WORDS)?,
-            index_fd: descriptor(&ebpf, names::INDEX)?,
-            index: take(&mut ebpf, names::INDEX)?,
-            buckets: mapped(&ebpf, names::OBJECT_BUCKETS, sizes.buckets() as usize)?,
-            objects_fd: descriptor(&ebpf, names::OBJECTS)?,
-            objects: take(&mut ebpf, names::OBJECTS)?,
-            histograms: mapped(&ebpf, names::HISTOGRAMS, sizes.histograms() as usize)?,
-            free_slots: take(&mut ebpf, names::FREE_SLOTS)?,
-            nested_lifetimes: NestedLifetimes::new(),
-            probes: take(&mut ebpf, names::PROBES)?,
-            targets: take(&mut ebpf, names::TARGETS)?,
-            ring: take(&mut ebpf, names::EVENTS)?,
-            paths: PathMaps::take(&mut ebpf, &sizes)?,
-            growth,
-            links: Vec::new(),
-            ebpf,
+        attach_lifecycle(&mut ebpf)?;
+        let cursors = Cursors::new(mapped(&ebpf, names::CURSORS, cursor::COUNT as usize)?);
+        // Target 0 is none: zeroed memory never looks like a target.
+        cursors.add(cursor::TARGET, 1);
+        Ok(Self {
+            targets: Targets::take(&mut ebpf)?,
+            counters: Counters::take(&ebpf, &sizes, cpus, &cursors)?,
+            granules: Granules::take(&mut ebpf, &sizes, &cursors)?,
+            objects: Objects::take(&mut ebpf, &sizes, &cursors)?,
+            events: take(&mut ebpf, names::EVENTS)?,
+            stacks: Stacks::take(&mut ebpf, &sizes, &cursors)?,
+            growth: Growth::take(&mut ebpf, &sizes, config.growth.is_some())?,
+            probes: Probes::take(ebpf, sizes.probes)?,
+            cursors,
             sizes,
             cpus,
-            specs: 0,
-            own_losses: [0; LOSS_COUNT],
-        };
-        // Target 0 is none: zeroed memory never looks like a target.
-        session.next_target();
-        Ok(session)
+        })
     }
 
     /// A target index that was never used before in this session. The kernel side draws from the same
     /// counter for forked children.
     pub fn next_target(&mut self) -> u32 {
-        self.cursors
-            .word(cursor::TARGET as usize, 0)
-            .map_or(0, |word| word.fetch_add(1, Ordering::SeqCst) as u32)
+        self.cursors.add(cursor::TARGET, 1) as u32
     }
 
     /// Numbers below `number` are taken: by targets of an earlier session that this one goes on with.
     /// Called before anything is armed.
     pub fn reserve_targets(&mut self, number: u32) {
-        if let Some(word) = self.cursors.word(cursor::TARGET as usize, 0) {
-            word.fetch_max(u64::from(number), Ordering::SeqCst);
-        }
+        self.cursors.raise(cursor::TARGET, number.into());
     }
 
     /// Enters a process as a target: from now on its probes count.
     pub fn arm(&mut self, tgid: u32, target: u32, arming: Arming) -> Result<(), BpfError> {
-        let mut flags = 0;
-        if arming.from_start {
-            flags |= target_flags::FROM_START;
-        }
-        if arming.follow {
-            flags |= target_flags::FOLLOW;
-        }
-        let value = TargetValue { target, flags };
-        self.targets
-            .insert(tgid, Plain(value), 0)
-            .map_err(|source| BpfError::map("entering a process in", names::TARGETS, source))?;
-        self.set_word(tgid, target_word::pack(tgid, value));
-        Ok(())
+        self.targets.arm(tgid, target, arming)
     }
 
     /// Takes a process out: its probes do nothing any more.
     pub fn disarm(&mut self, tgid: u32) {
-        // It may have been taken out by the kernel side already. First here, then the word: a process that
-        // executes another program in this instant is entered anew in both, and looks here last.
-        let _ = self.targets.remove(&tgid);
-        self.set_word(tgid, 0);
+        self.targets.disarm(tgid);
     }
 
     /// Takes a process out if it is still this target to the kernel side: its number may be another process's by now.
     pub fn disarm_target(&mut self, tgid: u32, target: u32) {
         if self.target_of(tgid) == Some(target) {
-            self.disarm(tgid);
+            self.targets.disarm(tgid);
         }
-    }
-
-    /// Changes the word in front of `TARGETS`, unless it is another process's; as the kernel side does.
-    fn set_word(&self, tgid: u32, word: u64) {
-        let Some(at) = self.target_words.word(target_word::index(tgid) as usize, 0) else { return };
-        // Where it does not change, another process has the place.
-        let _ = at.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |seen| {
-            (seen == 0 || target_word::unpack(seen, tgid).is_some()).then_some(word)
-        });
     }
 
     /// Which target a process is, as the kernel side has it now.
     #[must_use]
     pub fn target_of(&self, tgid: u32) -> Option<u32> {
-        self.targets.get(&tgid, 0).ok().map(|value| value.0.target)
+        self.targets.of(tgid)
     }
 
     /// A descriptor that becomes readable when there are events.
     pub fn events_fd(&self) -> io::Result<OwnedFd> {
-        self.ring.as_fd().try_clone_to_owned()
+        self.events.as_fd().try_clone_to_owned()
     }
 
     /// The events that have come, at most some tens of thousands at once. Records that cannot be
@@ -244,22 +187,197 @@ impl Session {
     pub fn drain_events(&mut self) -> Vec<(EventKind, Event)> {
         let mut events = Vec::new();
         while events.len() < EVENTS_AT_ONCE {
-            let Some(record) = self.ring.next() else { break };
+            let Some(record) = self.events.next() else { break };
             match Event::decode(&record) {
                 Some(event) => events.push(event),
-                None => self.own_losses[Loss::EventUnknown as usize] += 1,
+                None => self.counters.count_loss(Loss::EventUnknown, 1),
             }
         }
         events
     }
 
-    /// Counts losses that user space has found.
-    pub fn count_loss(&mut self, loss: Loss, number: u64) {
-        self.own_losses[loss as usize] += number;
+    /// The system calls that have come, at most some hundred thousands at once. Records that cannot be decoded are
+    /// counted as lost.
+    pub fn drain_mappings(&mut self) -> Vec<MapRecord> {
+        let (records, unknown) = self.growth.drain();
+        self.counters.count_loss(Loss::EventUnknown, unknown);
+        records
     }
 
-    pub(super) const fn own_losses(&self) -> &LossCounts {
-        &self.own_losses
+    /// Counts losses that user space has found.
+    pub fn count_loss(&mut self, loss: Loss, number: u64) {
+        self.counters.count_loss(loss, number);
+    }
+
+    /// Attaches one planned probe to one process, or to all that map its object (`pid` is `None`).
+    ///
+    /// Returns the number of its spec, under which its hits are counted. Hits count only in processes
+    /// that are armed. An error leaves this probe detached; those attached before stay until the session
+    /// is dropped, and do nothing in processes that are not armed.
+    pub fn attach(
+        &mut self,
+        probe: &PlannedProbe,
+        pid: Option<NonZeroU32>,
+    ) -> Result<u32, BpfError> {
+        self.probes.attach(probe, pid)
+    }
+
+    /// Attaches the empty programs where [`Session::attach`] would attach the counting ones of a probe:
+    /// at the entry, and at the return too for a probe that is judged there.
+    ///
+    /// Nothing is counted, and no spec is taken. A hit then costs what the kernel's probing costs at this
+    /// very place: the floor against which drainprof's own cost is measured. Benchmarks call it. The
+    /// programs stay attached as long as the session.
+    pub fn attach_empty(
+        &mut self,
+        probe: &PlannedProbe,
+        pid: Option<NonZeroU32>,
+    ) -> Result<(), BpfError> {
+        self.probes.attach_empty(probe, pid)
+    }
+
+    /// Takes the probes of one process from the session. It was disarmed before, so that they count nothing.
+    pub fn take_probes(&mut self, pid: u32) -> Leftover {
+        self.probes.take_of(pid)
+    }
+
+    /// Takes all probes out, in the background. What was counted stays readable, and probes can be put in
+    /// place again.
+    ///
+    /// A probe that is on its way out still counts in processes that are armed: disarm them first.
+    pub fn detach(&mut self) -> Detaching {
+        self.probes.take_all().detach()
+    }
+
+    /// Ends the session in the background: its probes, then its maps and all that was counted.
+    pub fn end(self) -> Detaching {
+        Detaching::begin(self)
+    }
+
+    /// Loads every program that is not loaded yet; what the kernel says about each, by name.
+    pub(super) fn load_all(&mut self) -> Result<Vec<ProgramStatistics>, BpfError> {
+        self.probes.load_all()?;
+        Ok(self.program_statistics())
+    }
+
+    /// What the kernel says about each program that is loaded, in the order of their names.
+    #[must_use]
+    pub fn program_statistics(&self) -> Vec<ProgramStatistics> {
+        self.probes.program_statistics()
+    }
+
+    /// All series.
+    #[must_use]
+    pub fn read_series(&self) -> Vec<SeriesRecord> {
+        self.counters.series()
+    }
+
+    /// Whose series it is.
+    #[must_use]
+    pub fn series_key(&self, series: u32) -> Option<SeriesKey> {
+        self.series_state(series).map(|state| state.key)
+    }
+
+    /// What is known of a series; `None` where there is none of this number.
+    #[must_use]
+    pub fn series_state(&self, series: u32) -> Option<SeriesState> {
+        self.counters.series_state(series)
+    }
+
+    /// The counters of one spec, summed over CPUs.
+    #[must_use]
+    pub fn read_probe(&self, spec: u32) -> ProbeCounts {
+        self.counters.probe(spec)
+    }
+
+    /// All losses, the kernel side's and our own.
+    #[must_use]
+    pub fn read_losses(&self) -> LossCounts {
+        self.counters.losses()
+    }
+
+    /// All histograms: what of, series, place. Lifetimes of one place may come in two parts.
+    #[must_use]
+    pub fn read_histograms(&self) -> Vec<(Of, u32, u64, Hist)> {
+        self.counters.histograms().chain(self.granules.nested_lifetimes()).collect()
+    }
+
+    /// The granules that are open, or closed with live objects.
+    #[must_use]
+    pub fn read_granules(&self) -> Vec<GranuleRecord> {
+        self.granules.held()
+    }
+
+    /// Granules that are closed and empty, as far as they are remembered, by target; none unless growth is read.
+    #[must_use]
+    pub fn read_drained(&self) -> BTreeMap<u32, Vec<GranuleRange>> {
+        let mut drained: BTreeMap<u32, Vec<GranuleRange>> = BTreeMap::new();
+        for slot in self.granules.drained().filter(|_| self.growth.is_on()) {
+            if let Some(key) = self.series_key(slot.series) {
+                drained.entry(key.target).or_default().push(GranuleRange {
+                    start: slot.id,
+                    bytes: slot.bytes,
+                    state: GranuleState::Drained,
+                    allocator: usize::MAX,
+                    place: slot.place,
+                });
+            }
+        }
+        drained
+    }
+
+    /// Shows every live object that has a site. While programs run, some that come or go meanwhile are missed.
+    pub fn each_object(&self, mut show: impl FnMut(LiveObject)) {
+        self.objects.each(|object| {
+            if object.site != 0 {
+                show(LiveObject { object, granule: self.granules.head(object.slot) });
+            }
+        });
+    }
+
+    /// Ends the open granules that are nested in one that is over; returns how many.
+    pub fn end_nested(&mut self) -> usize {
+        self.granules.end_nested(&self.counters)
+    }
+
+    /// Whether granules begin to lack room.
+    #[must_use]
+    pub fn is_filling_up(&self) -> bool {
+        self.granules.are_filling_up()
+    }
+
+    /// Makes room where it is needed; returns how many entries were taken out.
+    pub fn reclaim(&mut self) -> Result<usize, BpfError> {
+        let mut raced = 0;
+        let taken = self.granules.reclaim(&mut raced);
+        self.counters.count_loss(Loss::IndexRaced, raced);
+        Ok(taken? + self.stacks.reclaim_pairs(|slot| self.granules.state(slot)))
+    }
+
+    /// Takes out objects that a bulk close has freed, if they crowd the table out. `kind_of` tells the kind
+    /// of an allocator.
+    pub fn reclaim_objects(&mut self, kind_of: impl Fn(u32) -> Option<Kind>) -> usize {
+        let (granules, counters) = (&self.granules, &self.counters);
+        let is_stale = |object: &ObjectValue| {
+            let allocator = counters.series_state(object.series).map(|state| state.key.allocator);
+            allocator.and_then(&kind_of) == Some(Kind::Bulk) && granules.is_over(object)
+        };
+        let (removed, raced) = self.objects.reclaim(is_stale);
+        self.counters.count_loss(Loss::IndexRaced, raced);
+        removed
+    }
+
+    /// The share of the fullest of those tables whose entries are never given back, from 0 to 1: targets are only
+    /// numbers, but allocator instances, histograms and specs of probes have a place each.
+    #[must_use]
+    pub fn wear(&self) -> f64 {
+        let share = |taken: u64, of: u32| taken as f64 / f64::from(of.max(1));
+        let shares = [
+            share(self.cursors.level(cursor::SERIES), self.sizes.instances),
+            share(self.cursors.level(cursor::HIST), self.sizes.histograms()),
+            share(self.probes.specs().into(), self.sizes.probes),
+        ];
+        shares.into_iter().fold(0.0, f64::max).min(1.0)
     }
 
     /// Kernel memory of the maps, about, in bytes.
@@ -403,7 +521,7 @@ pub(super) fn mapped<T: Pod + Zeroable>(
     }
 }
 
-fn descriptor(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, BpfError> {
+pub(super) fn descriptor(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, BpfError> {
     match ebpf.map(name) {
         Some(Map::HashMap(data)) => data
             .fd()
@@ -418,44 +536,4 @@ pub(super) fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &'static str) -> Resu
     ebpf.take_map(name)
         .and_then(|map| M::try_from(map).ok())
         .ok_or_else(|| BpfError::Mismatch(format!("the map {name} in the expected form")))
-}
-
-impl Session {
-    /// Loads every program that is not loaded yet.
-    pub(super) fn load_all(&mut self) -> Result<(), BpfError> {
-        for (name, program) in self.ebpf.programs_mut() {
-            if program.fd().is_ok() {
-                continue;
-            }
-            let loaded = match program {
-                Program::UProbe(program) => program.load(),
-                Program::TracePoint(program) => program.load(),
-                Program::RawTracePoint(program) => program.load(),
-                _ => Ok(()),
-            };
-            loaded.map_err(|source| load_error(name, source))?;
-        }
-        Ok(())
-    }
-
-    /// What the kernel says about each program that is loaded, in the order of their names.
-    #[must_use]
-    pub fn program_statistics(&self) -> Vec<ProgramStatistics> {
-        let mut programs: Vec<_> = self
-            .ebpf
-            .programs()
-            .filter(|(_, program)| program.fd().is_ok())
-            .map(|(name, program)| {
-                let info = program.info().ok();
-                let info = info.as_ref();
-                ProgramStatistics {
-                    name: name.to_owned(),
-                    verified_instructions: info.and_then(ProgramInfo::verified_instruction_count),
-                    jited_bytes: info.map(ProgramInfo::size_jitted).filter(|bytes| *bytes > 0),
-                }
-            })
-            .collect();
-        programs.sort_by(|a, b| a.name.cmp(&b.name));
-        programs
-    }
 }

@@ -38,7 +38,7 @@ impl Rings {
     pub(in crate::cli) fn of(session: &Session) -> std::io::Result<Self> {
         Ok(Self {
             events: session.events_fd().and_then(register)?,
-            stacks: session.snapshots_fd().and_then(register)?,
+            stacks: session.stacks.snapshots_fd().and_then(register)?,
         })
     }
 }

@@ -66,7 +66,8 @@ impl Watched {
         let symbols = symbols::wanted(args)?;
         let observer = options::observer(args)?;
         let session = observer.session();
-        let rings = session.events_fd().and_then(|events| Ok([events, session.snapshots_fd()?]));
+        let rings =
+            session.events_fd().and_then(|events| Ok([events, session.stacks.snapshots_fd()?]));
         let rings = rings.context("cannot wait for events of the kernel side")?;
         let now = Instant::now();
         let mut watched = Self {
