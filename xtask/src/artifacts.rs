@@ -136,6 +136,13 @@ pub(crate) fn strip(what: &str, from: &Path, to: &Path) -> Result<()> {
     work::run("strip a copy", "`cargo xtask setup` installs binutils", &mut strip)
 }
 
+/// Makes `to` a copy of a directory.
+pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    let mut copy = Command::new("cp");
+    copy.args(["--archive", "--reflink=auto", "--no-target-directory"]).arg(from).arg(to);
+    work::run("copy the test targets", "is the disk full?", &mut copy)
+}
+
 /// Builds drainprof's release binary.
 pub(crate) fn drainprof(root: &Path) -> Result<PathBuf> {
     binary(root, "drainprof-daemon", DRAINPROF, &["--release"])

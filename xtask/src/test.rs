@@ -173,7 +173,7 @@ fn unit(tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Runs the privileged tests: first several binaries at once, then those that have the machine to themselves. Within a
+/// Runs the privileged tests: first those that have the machine to themselves, then several binaries at once. Within a
 /// binary one test runs at a time.
 fn privileged(root: &Path, tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
     let alone = alone(root)?;
@@ -186,12 +186,13 @@ fn privileged(root: &Path, tests: &Tests, args: &Args, chosen: &Choice) -> Resul
     // What is shown as it comes must not be mixed.
     let lanes = if args.verbose { 1 } else { LANES };
     let mut tally = Tally::default();
-    for (binaries, lanes) in [(shared, lanes), (alone, 1)] {
+    // Alone first: what is measured once and remembered is then measured on a quiet machine.
+    for (binaries, lanes) in [(alone, 1), (shared, lanes)] {
         work::step(format!(
             "test: {} privileged test binaries, {lanes} at once{why}",
             binaries.len()
         ));
-        let run = |binary: &&TestBinary| as_root(binary, tests, args, chosen);
+        let run = |binary: &&TestBinary| as_root(root, binary, tests, args, chosen);
         for (ran, binary) in work::at_once(&binaries, lanes, run).into_iter().zip(&binaries) {
             let ran = ran.with_context(|| format!("what follows {} has panicked", binary.name))?;
             tally.add(ran?);
@@ -214,9 +215,19 @@ fn alone(root: &Path) -> Result<Vec<String>> {
 }
 
 /// Runs one privileged test binary.
-fn as_root(binary: &TestBinary, tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
+fn as_root(
+    root: &Path,
+    binary: &TestBinary,
+    tests: &Tests,
+    args: &Args,
+    chosen: &Choice,
+) -> Result<Tally> {
+    // Files of its own: a daemon that watches its test's targets sees those of no other test.
+    let own = artifacts::target_dir(root).join("tests").join(&binary.name);
+    artifacts::copy_tree(&tests.targets, &own)?;
     let env = [
         ("DRAINPROF_BIN", tests.drainprof.as_os_str()),
+        ("DRAINPROF_TEST_TARGETS", own.as_os_str()),
         ("CARGO_MANIFEST_DIR", binary.directory.as_os_str()),
         // Of panics only: an error's own words say enough, and its trace hides them.
         ("RUST_BACKTRACE", OsStr::new("1")),
@@ -226,7 +237,9 @@ fn as_root(binary: &TestBinary, tests: &Tests, args: &Args, chosen: &Choice) -> 
     command.args(["-k", "10", &BINARY_SECONDS.to_string()]).arg(&binary.path);
     command.args(["--test-threads=1", "--nocapture"]).args(&chosen.name);
     command.current_dir(&binary.directory);
-    follow(&binary.name, Style::Sequential, args.verbose, &mut command)
+    let tally = follow(&binary.name, Style::Sequential, args.verbose, &mut command)?;
+    std::fs::remove_dir_all(&own).with_context(|| format!("remove {}", own.display()))?;
+    Ok(tally)
 }
 
 /// Says what came of one binary: its numbers, and before them all that its failed tests printed.

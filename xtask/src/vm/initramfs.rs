@@ -40,7 +40,11 @@ pub(super) fn pack(root: &Path, directory: &Path, built: &Tests, runs: &[Run]) -
             &opt.join("tests").join(&run.binary.name),
         )?;
     }
-    copy_tree(&built.targets, &opt.join("targets"), &mut programs)?;
+    // As they are: what their files hold is part of the tests.
+    artifacts::copy_tree(&built.targets, &opt.join("targets"))?;
+    for entry in fs::read_dir(&built.targets).context("list the targets")? {
+        programs.push(entry.context("list the targets")?.path());
+    }
     for program in &built.programs {
         let name = program.file_name().context("a program has no name")?;
         artifacts::strip("--strip-debug", program, &opt.join("targets").join(name))?;
@@ -113,24 +117,6 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to)
         .map(|_| ())
         .with_context(|| format!("copy {} to {}", from.display(), to.display()))
-}
-
-/// Copies the targets as they are: what their files hold is part of the tests.
-fn copy_tree(from: &Path, to: &Path, programs: &mut Vec<PathBuf>) -> Result<()> {
-    create(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
-        let entry = entry.with_context(|| format!("list {}", from.display()))?;
-        let inside = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_tree(&entry.path(), &inside, programs)?;
-        } else {
-            copy(&entry.path(), &inside)?;
-            if entry.metadata()?.permissions().mode() & 0o111 != 0 {
-                programs.push(entry.path());
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Every shared library, the loader included, that the programs name.
