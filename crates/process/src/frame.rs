@@ -1,9 +1,10 @@
 //! What a code address is called, and why a call stack ends where it does. Reports hold them as they are.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The name of a code address; what is not known is null.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Frame {
     /// The function whose code it is, demangled.
@@ -33,7 +34,7 @@ impl Frame {
 }
 
 /// A function that has no frame of its own, because its code stands in its caller's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Inlined {
     /// Its name, demangled.
     pub function: String,
@@ -44,7 +45,9 @@ pub struct Inlined {
 }
 
 /// A file that code is mapped from.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub struct Module {
     /// What frames call it: its name without the directory.
     pub name: String,
@@ -56,7 +59,18 @@ pub struct Module {
 
 /// Why a call path ends where it does.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum PathEnd {

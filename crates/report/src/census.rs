@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::build::Known;
 use crate::facts::{AllocatorFacts, GranuleFacts};
 
 /// How full the open granules of a `slab` allocator are. Another quantity than DSR.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Census {
     /// Open granules that were looked at.
     pub granules_open: u64,
@@ -54,7 +55,7 @@ pub struct Census {
 }
 
 /// One class of occupancy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Occupancy {
     /// Fewest objects of the class.
     pub live_from: u64,
@@ -65,7 +66,7 @@ pub struct Occupancy {
 }
 
 /// One class of granules that are about equally full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fill {
     /// More of a granule's bytes are live than this, in percent (or none, in the first class).
     pub percent_from: u64,
@@ -78,7 +79,7 @@ pub struct Fill {
 }
 
 /// Objects that belong to no granule, because they are larger than one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Apart {
     /// Objects that are live.
     pub objects: u64,

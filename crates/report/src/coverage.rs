@@ -223,7 +223,7 @@ fn of_report(report: &Report) -> Vec<Warning> {
             health.lines.iter().map(|line| format!("{} {}", line.name, line.count)).collect();
         warnings.push(Warning {
             code: "lost".to_owned(),
-            message: format!("something that the counts need was lost: {}", lost.join(", ")),
+            message: format!("counted events were lost: {}", lost.join(", ")),
         });
     }
     warnings
@@ -255,18 +255,15 @@ fn why_silent(probe: &ProbeFacts, all: &[&ProbeFacts], findings: &[PlanFinding])
             && finding.message.contains(&symbol)
     });
     if let Some(finding) = copied {
-        return format!(
-            "the compiler made copies of it, and calls may go there: {}",
-            finding.message
-        );
+        return format!("the compiler made clones, and calls may go to them: {}", finding.message);
     }
     if !all.iter().any(|other| other.fired()) {
-        return "none of the profile's functions was called: give the process work, or watch for longer"
+        return "none of the profile's functions was called: generate load or observe longer"
             .to_owned();
     }
     if !all.iter().any(|other| other.object == probe.object && other.fired()) {
         return format!(
-            "nothing in {} was called, while functions of another object were: the process may carry its \
+            "no function in {} was called, but functions of another object were: the process may use its \
              own copy",
             probe.object
         );
@@ -337,7 +334,7 @@ mod tests {
             }
         });
         let reason = |coverage: &Coverage, at: usize| coverage.probes[at].silent.clone().unwrap();
-        assert!(reason(&nothing, 0).contains("give the process work"));
+        assert!(reason(&nothing, 0).contains("generate load"));
         let spare = covered(|snapshot| {
             let probes = &mut snapshot.targets[0].probes;
             let alloc = probes.iter().find(|probe| probe.role == "alloc").unwrap().clone();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use drainprof_process::Module;
@@ -26,7 +27,7 @@ pub(super) fn modules(
 }
 
 /// How far naming has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Symbols {
     /// Places that were seen, over all targets.
     pub places: u64,

@@ -5,13 +5,14 @@ use std::cmp::Reverse;
 
 use drainprof_common::growth::member;
 use drainprof_process::memory::GranuleState;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Frame, OpenedAt, PathEnd, SiteFrame, build::hex};
 use crate::facts::{CallPath, Frames, GrowthFacts, MapTotals, PathGrowth, TargetFacts};
 
 /// How a process's memory has grown since the attach. Bytes, unless a field says otherwise.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryGrowth {
     /// The change of resident memory, by what has changed it.
     pub rss: RssChange,
@@ -30,7 +31,7 @@ pub struct MemoryGrowth {
 }
 
 /// A change of resident memory by kind of memory; swap is not resident.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ByKind {
     /// Anonymous memory.
     pub anon_bytes: i64,
@@ -69,7 +70,7 @@ impl ByKind {
 }
 
 /// The change of resident memory. `change` is the sum of the three others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RssChange {
     /// All of it.
     pub change: ByKind,
@@ -87,7 +88,7 @@ pub struct RssChange {
 }
 
 /// Page faults since the attach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Faults {
     /// Of the program.
     pub user: u64,
@@ -107,7 +108,9 @@ pub struct Faults {
 }
 
 /// What a granule is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum TouchedState {
     /// Open.
@@ -119,7 +122,7 @@ pub enum TouchedState {
 }
 
 /// Memory that was touched since the attach: pages, each once, whether they are still there or not.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TouchedReport {
     /// All of it.
     pub bytes: u64,
@@ -136,7 +139,7 @@ pub struct TouchedReport {
 }
 
 /// What was touched in granules that were opened at one place and are in one state.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TouchedPlace {
     /// Their state.
     pub state: TouchedState,
@@ -151,14 +154,14 @@ pub struct TouchedPlace {
 }
 
 /// The heap of `brk`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Heap {
     /// By how much its end has moved.
     pub change_bytes: i64,
 }
 
 /// Mappings that were made since the attach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Mappings {
     /// Mapped.
     pub mapped_bytes: u64,
@@ -177,7 +180,7 @@ pub struct Mappings {
 }
 
 /// What one call path has done.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GrowthPath {
     /// Page faults, the kernel's included.
     pub faults: u64,

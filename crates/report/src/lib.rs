@@ -25,7 +25,6 @@ mod model;
 #[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "other crates take a few of them"))]
 pub mod samples;
 mod sampling;
-#[cfg(test)]
 mod schema;
 pub mod series;
 mod site;
@@ -55,6 +54,7 @@ pub use model::{
     SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window, dsr,
 };
 pub use sampling::wilson;
+pub use schema::{diff_schema, report_schema};
 pub use site::{OpenedAt, PinClass, PinClasses, Site, SiteEstimates, SiteFrame};
 pub use verdict::{Verdict, verdict};
 

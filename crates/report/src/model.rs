@@ -1,5 +1,5 @@
-//! The report's shape: `drainprof.report/1`. `docs/report.schema.json` and `docs/report.md` describe it
-//! field by field, and tests keep the three together.
+//! The report's shape: `drainprof.report/1`. `docs/report.schema.json` is made from it, and
+//! a test holds `docs/report.md` to it.
 //!
 //! Addresses and ids are text (`"0x…"`), because they do not fit a JSON number. What cannot be known is
 //! `null`, never 0.
@@ -8,17 +8,19 @@ use std::collections::BTreeMap;
 
 use drainprof_process::memory::Pressure;
 use drainprof_profile::Level;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Census, Frame, Kind, Memory, MemoryGrowth, Module, Site, Symbols};
+use super::{Census, Frame, Kind, Memory, MemoryGrowth, Module, Site, Symbols, schema};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.report/1";
 
 /// One report: everything that an exporter needs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// The name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
     /// Who wrote it.
     pub tool: Tool,
@@ -27,6 +29,7 @@ pub struct Report {
     /// False if something that the counts need was lost.
     pub complete: bool,
     /// All loss counters by name, the zeros included; null for what a sample cannot know.
+    #[schemars(schema_with = "schema::losses")]
     pub losses: BTreeMap<String, Option<u64>>,
     /// The time that was observed.
     pub window: Window,
@@ -45,7 +48,7 @@ pub struct Report {
 }
 
 /// The program that wrote the report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tool {
     /// `drainprof`.
     pub name: String,
@@ -54,14 +57,14 @@ pub struct Tool {
 }
 
 /// The machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Host {
     /// The kernel's release; empty where the caller did not say.
     pub kernel: String,
 }
 
 /// The time that was observed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Window {
     /// Since the first probe was in place.
     pub seconds: f64,
@@ -79,11 +82,13 @@ impl Window {
 }
 
 /// A duty cycle, and what it came to.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Duty {
     /// The length of a window that was asked for.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub on_seconds: f64,
     /// From the begin of one window to that of the next.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub period_seconds: f64,
     /// Windows that have begun.
     pub windows: u64,
@@ -92,7 +97,7 @@ pub struct Duty {
 }
 
 /// drainprof's own use of the machine (the probes' cost falls on the targets and is not in it).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SelfUse {
     /// User and system time since the attach.
     pub cpu_seconds: f64,
@@ -107,7 +112,9 @@ pub struct SelfUse {
 }
 
 /// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Weight {
     /// Good to know.
@@ -119,7 +126,7 @@ pub enum Weight {
 }
 
 /// Something that the user should know, in one sentence with numbers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// A short, stable name.
     pub code: String,
@@ -134,7 +141,7 @@ pub struct Finding {
 }
 
 /// How the observation of a process began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "how", rename_all = "snake_case")]
 pub enum Began {
     /// Attached while it ran.
@@ -154,8 +161,9 @@ pub enum Began {
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "how", rename_all = "snake_case")]
+#[schemars(extend("not" = { "required": ["code", "signal"] }))]
 pub enum Ended {
     /// It exited; code or signal where the status is known.
     Exit {
@@ -171,7 +179,7 @@ pub enum Ended {
 }
 
 /// One process incarnation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Target {
     /// Its number in this session; an exec makes a new one under the same pid.
     pub target: u32,
@@ -209,7 +217,7 @@ pub struct Target {
 }
 
 /// What a process's probes cost it: hits times the price of a hit at each probe's place.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// Entries and returns of all its probes.
     pub hits: u64,
@@ -222,11 +230,12 @@ pub struct Cost {
 }
 
 /// One probe in place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
     /// The profile.
     pub profile: String,
     /// What a hit means.
+    #[schemars(schema_with = "schema::role")]
     pub role: String,
     /// The symbol, or `offset:0x…`.
     pub symbol: String,
@@ -247,12 +256,14 @@ pub struct Probe {
 }
 
 /// One allocator instance of one process.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("allOf" = schema::allocator()))]
 pub struct Allocator {
     /// The profile.
     pub profile: String,
     /// The allocator's kind.
     #[serde(with = "super::kind_name")]
+    #[schemars(schema_with = "schema::kind")]
     pub kind: Kind,
     /// The instance; null where the profile names none.
     pub instance: Option<String>,
@@ -295,9 +306,10 @@ pub struct Allocator {
 }
 
 /// Granules are sampled: what that leaves out, and what may be concluded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sampling {
     /// One of so many granules is in the sample.
+    #[schemars(range(min = 2, max = 65_536))]
     pub one_in: u32,
     /// Granules that are not, counted when they begin; null for pages, which are in or out by their addresses: nothing is
     /// remembered of those that are out.
@@ -307,7 +319,7 @@ pub struct Sampling {
 }
 
 /// Estimates for all granules, from a sample of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimates {
     /// Closes.
     pub granules_closed: u64,
@@ -332,7 +344,7 @@ pub struct Estimates {
 }
 
 /// Counts of granules since the attach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Granules {
     /// Opens seen.
     pub opened: u64,
@@ -389,7 +401,7 @@ pub fn dsr(kind: Kind, drainable: u64, pinned: u64) -> Option<f64> {
 }
 
 /// Counts of objects since the attach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Objects {
     /// Allocations.
     pub allocated: u64,
@@ -413,7 +425,7 @@ pub struct Objects {
 }
 
 /// What pinned closes held at their closes, added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pins {
     /// Objects live at these closes.
     pub objects: u64,
@@ -422,7 +434,7 @@ pub struct Pins {
 }
 
 /// Granules that are closed, pinned and not yet drained.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Retention {
     /// How many; null at level `boundary`.
     pub granules: Option<u64>,
@@ -467,7 +479,7 @@ pub struct Retention {
 }
 
 /// What the course of retention over time looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Growth {
     /// It does not grow, or has come to an end of it.
@@ -500,7 +512,7 @@ impl Growth {
 }
 
 /// Three points of a distribution; null where it is empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
     /// Half of the values are below.
     pub p50: Option<f64>,
@@ -511,7 +523,7 @@ pub struct Spread {
 }
 
 /// Open (or last reset) to close.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lifetimes {
     /// Closes whose open was seen.
     pub count: u64,
@@ -526,7 +538,7 @@ pub struct Lifetimes {
 }
 
 /// One place at which granules are opened.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
     /// Return address of the open call; null where unknown.
     pub place: Option<String>,
@@ -546,7 +558,7 @@ pub struct Place {
 }
 
 /// One bucket of a histogram.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
     /// The bucket's largest value.
     pub le_seconds: f64,
@@ -555,9 +567,10 @@ pub struct Bucket {
 }
 
 /// A granule that is open.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OpenGranule {
     /// Its id as the target has it.
+    #[schemars(regex(pattern = "^0x[0-9a-f]+$"))]
     pub id: String,
     /// How often the id was used before, modulo 2²⁴.
     pub generation: u32,
@@ -582,9 +595,10 @@ pub struct OpenGranule {
 }
 
 /// A granule that is closed and retained by its pins.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PinnedGranule {
     /// Its id as the target has it.
+    #[schemars(regex(pattern = "^0x[0-9a-f]+$"))]
     pub id: String,
     /// How often the id was used before, modulo 2²⁴.
     pub generation: u32,
@@ -607,7 +621,7 @@ pub struct PinnedGranule {
 }
 
 /// Granules that are open much longer than others opened at the same place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Overdue {
     /// How many.
     pub granules: u64,

@@ -1,168 +1,132 @@
-//! Tests that hold the report, `docs/report.schema.json` and `docs/report.md` together.
+//! JSON Schemas of reports and comparisons, made from their types. Doc comments become descriptions.
 
-use std::{collections::BTreeSet, path::Path};
-
-use drainprof_common::{loss::LOSSES, spec::Role};
+use drainprof_common::{
+    loss::{LOSSES, Loss},
+    spec::Role,
+};
+use schemars::{
+    JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema,
+    transform::transform_subschemas,
+};
 use serde_json::{Value, json};
 
-use super::{Options, Report, finding::RULES, samples};
-use crate::export::FORMATS;
+use super::{Report, SCHEMA, diff};
 
-fn doc(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+/// Shares: numbers from 0 to 1.
+const SHARES: [&str; 7] = ["dsr", "share", "r_squared", "confidence", "avg10", "avg60", "avg300"];
+/// Addresses and ids as text.
+const ADDRESSES: [&str; 5] = ["parent", "place", "address", "instance", "module_offset"];
+
+/// The schema of a report.
+#[must_use]
+pub fn report_schema() -> Value {
+    schema::<Report>(SCHEMA, "report.schema.json")
 }
 
-fn schema() -> Value {
-    serde_json::from_str(&doc("report.schema.json")).unwrap()
+/// The schema of a comparison.
+#[must_use]
+pub fn diff_schema() -> Value {
+    schema::<diff::Diff>(diff::DIFF_SCHEMA, "diff.schema.json")
 }
 
-fn validator() -> jsonschema::Validator {
-    jsonschema::draft202012::new(&schema()).unwrap()
+fn schema<T: JsonSchema>(title: &str, file: &str) -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with_transform(refine);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.insert("title".to_owned(), title.into());
+    let id = format!("https://github.com/drainprof/drainprof/blob/main/docs/{file}");
+    schema.insert("$id".to_owned(), id.into());
+    schema.to_value()
 }
 
-fn sample(name: &str) -> Value {
-    let (_, snapshot) = samples::all().into_iter().find(|(n, _)| *n == name).unwrap();
-    serde_json::to_value(Report::build(&snapshot, &Options::default())).unwrap()
-}
-
-/// Reports of all kinds and levels, with and without data, are what the schema says.
-#[test]
-fn reports_match_the_schema() {
-    assert!(jsonschema::draft202012::meta::is_valid(&schema()));
-    let validator = validator();
-    for (name, _) in samples::all() {
-        let report = sample(name);
-        let errors: Vec<_> = validator
-            .iter_errors(&report)
-            .map(|error| format!("{}: {error}", error.instance_path()))
-            .collect();
-        assert_eq!(errors, Vec::<String>::new(), "{name}");
+/// Closes objects, and adds the limits that follow from a field's name.
+fn refine(schema: &mut Schema) {
+    transform_subschemas(&mut refine, schema);
+    let Some(fields) = schema.as_object_mut() else { return };
+    if let Some(Value::String(text)) = fields.get_mut("description") {
+        *text = text.replace("[`", "`").replace("`]", "`");
+    }
+    if fields.get("type") != Some(&json!("object")) {
+        return;
+    }
+    fields.insert("additionalProperties".to_owned(), json!(false));
+    let properties = fields.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, property) in properties.into_iter().flatten() {
+        let Some(property) = property.as_object_mut() else { continue };
+        property.retain(|key, _| key != "format" && key != "default");
+        let kind = property.get("type").map(Value::to_string).unwrap_or_default();
+        let is_share = SHARES.contains(&name.as_str());
+        if kind.contains("\"number\"") && (is_share || name.contains("seconds")) {
+            property.insert("minimum".to_owned(), json!(0));
+            if is_share {
+                property.insert("maximum".to_owned(), json!(1));
+            }
+        }
+        if kind.contains("\"string\"") && ADDRESSES.contains(&name.as_str()) {
+            property.insert("pattern".to_owned(), json!("^0x[0-9a-f]+$"));
+        }
     }
 }
 
-/// The schema refuses what no report may say: each case changes one thing in a good report.
-#[test]
-fn broken_reports_are_refused() {
-    let validator = validator();
-    let cases = [
-        ("drain", "/schema", json!("drainprof.report/2")),
-        ("drain", "/complete", json!(null)),
-        ("drain", "/extra", json!(1)),
-        ("drain", "/losses/of_patience", json!(1)),
-        ("drain", "/losses/ring_full", json!(-1)),
-        ("drain", "/window/seconds", json!("10")),
-        ("drain", "/targets/0/extra", json!(1)),
-        ("drain", "/targets/0/began", json!({"how": "forked"})),
-        ("drain", "/targets/0/ended", json!({"how": "exit", "code": 0, "signal": 9})),
-        ("drain", "/targets/0/allocators/0/extra", json!(1)),
-        ("drain", "/targets/0/allocators/0/dsr", json!(1.5)),
-        ("drain", "/targets/0/allocators/0/kind", json!("pool")),
-        ("drain", "/targets/0/allocators/0/instance", json!(4096)),
-        ("drain", "/targets/0/allocators/0/granules/extra", json!(1)),
-        ("drain", "/targets/0/allocators/0/pinned_granules/0/id", json!("12")),
-        ("drain", "/targets/0/allocators/0/census", json!({})),
-        ("drain", "/targets/0/allocators/0/dsr_interval", json!([0.7, 0.8])),
-        ("sampled", "/targets/0/allocators/0/dsr_interval", json!([0.7])),
-        ("sampled", "/targets/0/allocators/0/sampling/one_in", json!(1)),
-        ("sampled", "/targets/0/allocators/0/sampling/estimated/granules_opened", json!(1)),
-        ("duty", "/window/duty/on_seconds", json!(0)),
-        ("memory", "/pressure/some/avg10", json!(12.5)),
-        ("memory", "/targets/0/memory/verdict", json!("leaking")),
-        ("memory", "/targets/0/memory/confidence", json!(1.5)),
-        ("memory", "/targets/0/memory/last/rss_bytes", json!(-1)),
-        ("memory", "/targets/0/memory/last/extra", json!(1)),
-        ("memory", "/targets/0/memory/seconds_to_limit", json!(-1.0)),
-        ("bulk", "/targets/0/allocators/0/dsr", json!(0.0)),
-        ("bulk", "/targets/0/allocators/0/granules/pinned", json!(1)),
-        ("slab", "/targets/0/allocators/0/census/occupancy/0/live_to", json!(-1)),
-        ("boundary", "/targets/0/allocators/0/retention/granules", json!(0)),
-        ("boundary", "/targets/0/allocators/0/retention/verdict", json!("none")),
-        ("drain", "/targets/0/allocators/0/retention/verdict", json!("leak")),
-        ("drain", "/targets/0/allocators/0/retention/series", json!([[0.5, 3]])),
-        ("drain", "/targets/0/allocators/0/sites", json!([])),
-        ("stacks", "/targets/0/allocators/0/sites", json!(null)),
-        ("stacks", "/targets/0/allocators/0/sites_total", json!(null)),
-        ("stacks", "/targets/0/allocators/0/sites/0/extra", json!(1)),
-        ("stacks", "/targets/0/allocators/0/sites/0/class", json!("late")),
-        ("stacks", "/targets/0/allocators/0/sites/0/path_end", json!("cut")),
-        ("stacks", "/targets/0/allocators/0/sites/0/frames/0/address", json!(64)),
-        ("drain", "/targets/0/allocators/0/retention/slope_interval", json!([1.0])),
-        (
-            "boundary",
-            "/targets/0/allocators/0/objects",
-            sample("drain")["targets"][0]["allocators"][0]["objects"].clone(),
+pub(super) fn kind(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": ["drain", "bulk", "slab"] })
+}
+
+pub(super) fn role(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": Role::ALL.map(Role::name) })
+}
+
+/// All of them, and no other.
+pub(super) fn losses(_: &mut SchemaGenerator) -> Schema {
+    let unmatched = Loss::UnmatchedFree.info().name;
+    let property = |name: &str| match name == unmatched {
+        true => json!({ "type": ["integer", "null"], "minimum": 0 }),
+        false => json!({ "type": "integer", "minimum": 0 }),
+    };
+    let properties: serde_json::Map<String, Value> =
+        LOSSES.iter().map(|info| (info.name.to_owned(), property(info.name))).collect();
+    let names: Vec<&str> = LOSSES.iter().map(|info| info.name).collect();
+    json_schema!({ "type": "object", "properties": properties, "required": names })
+}
+
+/// What an allocator's kind and level leave out.
+pub(super) fn allocator() -> Value {
+    let null = json!({ "type": "null" });
+    let nulls = |names: &[&str]| -> Value {
+        names.iter().map(|name| ((*name).to_owned(), null.clone())).collect()
+    };
+    let with = |mut fields: Value, name: &str, value: Value| {
+        fields[name] = value;
+        fields
+    };
+    let rule = |if_: Value, then: Value| json!({ "if": { "properties": if_ }, "then": { "properties": then } });
+    let retained = ["granules", "bytes", "late_drained", "left_granules", "left_bytes"];
+    let trend = ["series", "slope_granules_per_second", "verdict", "forecast_bytes_per_day"];
+    let boundary =
+        with(nulls(&["objects", "census"]), "retention", json!({ "properties": nulls(&retained) }));
+    let without_verdict = with(
+        nulls(&["dsr", "dsr_interval"]),
+        "granules",
+        json!({ "properties": { "drainable": { "const": 0 }, "pinned": { "const": 0 } } }),
+    );
+    json!([
+        rule(
+            json!({ "level": { "const": "stacks" } }),
+            json!({ "sites": { "type": "array" }, "sites_total": { "type": "integer" } }),
         ),
-    ];
-    for (name, pointer, value) in cases {
-        let mut report = sample(name);
-        assert!(validator.is_valid(&report), "{name}");
-        let (parent, key) = pointer.rsplit_once('/').unwrap();
-        report.pointer_mut(parent).unwrap()[key] = value;
-        assert!(!validator.is_valid(&report), "{name} {pointer}");
-    }
-    for field in ["schema", "complete", "losses", "targets", "self"] {
-        let mut report = sample("drain");
-        report.as_object_mut().unwrap().remove(field);
-        assert!(!validator.is_valid(&report), "without {field}");
-    }
+        rule(
+            json!({ "level": { "enum": ["boundary", "objects"] } }),
+            nulls(&["sites", "sites_total"])
+        ),
+        rule(nulls(&["sampling"]), nulls(&["dsr_interval"])),
+        rule(json!({ "kind": { "enum": ["bulk", "slab"] } }), without_verdict),
+        rule(json!({ "level": { "const": "boundary" } }), boundary),
+        rule(
+            json!({ "kind": { "const": "drain" }, "level": { "const": "boundary" } }),
+            json!({ "retention": { "properties": nulls(&trend) } }),
+        ),
+        rule(json!({ "kind": { "enum": ["drain", "bulk"] } }), nulls(&["census"])),
+    ])
 }
 
-/// No object of the schema lets unknown fields pass.
-#[test]
-fn schema_is_closed() {
-    let mut closed = 0;
-    walk(&schema(), &mut |node| {
-        if node.get("type") == Some(&json!("object")) {
-            assert_eq!(node.get("additionalProperties"), Some(&json!(false)), "{node}");
-            closed += 1;
-        }
-    });
-    assert!(closed > 20, "{closed}");
-}
-
-/// The schema names exactly the losses and roles that there are.
-#[test]
-fn schema_knows_losses_and_roles() {
-    let schema = schema();
-    let losses = &schema["properties"]["losses"];
-    let names: BTreeSet<_> = LOSSES.iter().map(|info| info.name).collect();
-    let known: BTreeSet<_> =
-        losses["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(known, names);
-    let required: BTreeSet<_> =
-        losses["required"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    assert_eq!(required, names);
-    let roles = &schema["$defs"]["probe"]["properties"]["role"]["enum"];
-    assert_eq!(*roles, json!(Role::ALL.map(Role::name)));
-}
-
-/// `docs/report.md` mentions every field of the schema (losses have a page of their own), every
-/// finding and every format.
-#[test]
-fn page_mentions_everything() {
-    let page = doc("report.md");
-    let mut schema = schema();
-    schema["properties"]["losses"]["properties"] = json!({});
-    let mut names = BTreeSet::new();
-    walk(&schema, &mut |node| {
-        if let Some(properties) = node.get("properties").and_then(Value::as_object) {
-            names.extend(properties.keys().cloned());
-        }
-    });
-    names.extend(RULES.iter().map(|rule| rule.code.to_owned()));
-    names.extend(FORMATS.iter().map(|format| format.name.to_owned()));
-    let missing: Vec<_> =
-        names.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
-    assert!(missing.is_empty(), "docs/report.md does not explain {missing:?}");
-}
-
-/// Visits a node and all below it.
-pub(super) fn walk(node: &Value, visit: &mut impl FnMut(&Value)) {
-    visit(node);
-    match node {
-        Value::Object(fields) => fields.values().for_each(|field| walk(field, visit)),
-        Value::Array(items) => items.iter().for_each(|item| walk(item, visit)),
-        _ => {}
-    }
-}
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,16 +1,18 @@
 //! Sites: call paths that allocate, and what of theirs pins. The shape; `sites` says how it follows from the
 //! facts.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Frame, Growth, PathEnd, Spread};
 
 /// One site: what one call path allocates in granules of one class, that is, opened at one place.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Site {
     /// The same for this call path and place of opening in every process of the same build; null where a frame is not
     /// known.
     #[serde(default)]
+    #[schemars(regex(pattern = "^[0-9a-f]{16}$"))]
     pub id: Option<String>,
     /// Pinned closes at which at least one of its objects was live; each counts once. 0 for other kinds than
     /// `drain`.
@@ -79,7 +81,7 @@ pub struct Site {
 }
 
 /// Estimates of what is live of a site, from a sample of the pages. Objects larger than a page are all counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SiteEstimates {
     /// Its live objects.
     pub live: u64,
@@ -91,7 +93,7 @@ pub struct SiteEstimates {
 }
 
 /// Where granules were opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OpenedAt {
     /// Return address of the open call; null where unknown.
     pub place: Option<String>,
@@ -101,7 +103,7 @@ pub struct OpenedAt {
 }
 
 /// One frame of a call path.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SiteFrame {
     /// The return address; null in reports without paths.
     pub address: Option<String>,
@@ -111,7 +113,9 @@ pub struct SiteFrame {
 }
 
 /// How late a pin is freed, measured by its granule's lifetime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum PinClass {
     /// Less than a tenth of the lifetime after the close.
@@ -135,7 +139,7 @@ impl PinClass {
 }
 
 /// Pins by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PinClasses {
     /// See [`PinClass::NearMiss`].
     pub near_miss: u64,

@@ -1,9 +1,10 @@
 //! What the kernel says of a process's memory, and of the machine's: readings, not judgements.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One look at a process's memory. Bytes, unless a field says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryReading {
     /// Resident memory, `VmRSS`: anonymous, file and shared memory together.
     pub rss_bytes: u64,
@@ -35,7 +36,7 @@ pub struct MemoryReading {
 }
 
 /// `/proc/pressure/memory`: shares of time, from 0 to 1, in which tasks waited for memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pressure {
     /// At least one task waited.
     pub some: Waiting,
@@ -44,7 +45,7 @@ pub struct Pressure {
 }
 
 /// The share of time over three windows, and the sum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Waiting {
     /// Over the last 10 seconds, from 0 to 1.
     pub avg10: f64,

@@ -10,7 +10,7 @@ mod growth;
 mod matching;
 mod model;
 #[cfg(test)]
-mod schema;
+mod schema_tests;
 mod sites;
 #[cfg(test)]
 mod tests;
@@ -88,8 +88,8 @@ fn notes(sides: &[Side; 2], allocators: &[AllocatorDiff]) -> Vec<String> {
         }
         if allocator.level.before != allocator.level.after {
             notes.push(format!(
-                "{about} was looked at at different levels: what only one of them sees has no \
-                 counterpart"
+                "{about} was observed at different levels: counts that only one level has are not \
+                 compared"
             ));
         }
         if allocator.sampled {

@@ -2,6 +2,7 @@
 //! describe it field by field, and tests keep them together.
 
 use drainprof_profile::Level;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Growth, Kind, PinClass};
@@ -10,9 +11,10 @@ use crate::{Growth, Kind, PinClass};
 pub const DIFF_SCHEMA: &str = "drainprof.diff/1";
 
 /// One comparison of two reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Diff {
-    /// [`DIFF_SCHEMA`].
+    /// The name and version of this schema.
+    #[schemars(extend("const" = DIFF_SCHEMA))]
     pub schema: String,
     /// Whether both reports are complete.
     pub complete: bool,
@@ -31,7 +33,7 @@ pub struct Diff {
 }
 
 /// What one call path has done to memory. Bytes; a path that is in one report only has done nothing in the other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GrowthDiff {
     /// By how much it has changed resident memory.
     pub rss_bytes: Change<i64>,
@@ -44,7 +46,7 @@ pub struct GrowthDiff {
 }
 
 /// One of the two reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Side {
     /// Where it was read from.
     pub file: String,
@@ -63,7 +65,7 @@ pub struct Side {
 }
 
 /// A value in both reports; null where it is not known, or the thing is not there.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change<T> {
     /// In the first report.
     pub before: Option<T>,
@@ -78,7 +80,9 @@ impl<T> Default for Change<T> {
 }
 
 /// Which report has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
     /// Both.
@@ -90,7 +94,7 @@ pub enum Presence {
 }
 
 /// One allocator: all its instances in all processes of one name.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AllocatorDiff {
     /// The processes' name; the second report's where they differ.
     pub comm: String,
@@ -100,6 +104,7 @@ pub struct AllocatorDiff {
     pub profile: String,
     /// The allocator's kind.
     #[serde(with = "crate::kind_name")]
+    #[schemars(schema_with = "crate::schema::kind")]
     pub kind: Kind,
     /// Which report has it.
     pub presence: Presence,
@@ -144,7 +149,9 @@ pub struct AllocatorDiff {
 }
 
 /// What became of a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// It pins (for kinds without pins: holds) only in the second report.
@@ -174,7 +181,7 @@ impl Status {
 }
 
 /// One call path in both reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SiteDiff {
     /// What became of it.
     pub status: Status,
@@ -209,7 +216,9 @@ pub struct SiteDiff {
 }
 
 /// A function in a call path, by what two builds have in common: no address and no line.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub struct DiffFrame {
     /// Its name; null where it has none.
     pub function: Option<String>,

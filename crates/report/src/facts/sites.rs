@@ -54,7 +54,7 @@ impl HeldSum {
 }
 
 /// One site: the objects that one call path allocates in granules of one class (those opened at one place).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SiteFacts {
     /// The call path.
     pub path: Arc<CallPath>,
@@ -118,34 +118,7 @@ impl SiteFacts {
     /// A site of which nothing was counted yet.
     #[must_use]
     pub fn new(path: Arc<CallPath>, opened_at: u64) -> Self {
-        Self {
-            path,
-            opened_at,
-            allocated: 0,
-            allocated_bytes: 0,
-            live: None,
-            live_bytes: 0,
-            granules_pinned: 0,
-            granules_unsure: 0,
-            pins: 0,
-            pin_bytes: 0,
-            pins_live: 0,
-            pins_live_bytes: 0,
-            granules_retained: 0,
-            retained_bytes: 0,
-            granules_held: 0,
-            granules_held_alone: 0,
-            held_objects: HeldSum::default(),
-            held_bytes: HeldSum::default(),
-            delays: Hist::new(),
-            lateness: Lateness::default(),
-            oldest_close_ns: 0,
-            first_ns: 0,
-            last_ns: 0,
-            threads: Vec::new(),
-            more_threads: false,
-            over_time: None,
-        }
+        Self { path, opened_at, ..Self::default() }
     }
 
     /// The window has ended: what is live is not followed further.

@@ -71,9 +71,9 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
         names.push(format!("{} more", silent.len() - NAMED));
     }
     let message = format!(
-        "{} of {} probes attached, never fired in {}: {}; was it not called, or is it inlined, in \
-         another binary, or a clone such as .part.0? What is inlined everywhere has no probe that fires: name \
-         the slow path that it calls, or put #[inline(never)] or a USDT probe into its source",
+        "{} of {} probes attached, never fired in {}: {}; possible causes: not called; inlined; \
+         other binary; compiler clone. If it is always inlined, name the slow path that it calls, or add \
+         #[inline(never)] or a USDT probe",
         silent.len(),
         probes.len(),
         units::duration(case.report.window.observed()),

@@ -71,7 +71,7 @@ fn reason(end: PathEnd, cut: &Cut<'_>) -> String {
     let count = cut.paths.len();
     let text = match end {
         PathEnd::Start => format!("{count} are whole"),
-        PathEnd::TooDeep => format!("{count} are deeper than is followed"),
+        PathEnd::TooDeep => format!("{count} are deeper than the limit"),
         PathEnd::NoUnwindInfo => format!("{count} end at code without unwind information"),
         PathEnd::Unreadable => format!("{count} end at a part of the stack that cannot be read"),
         PathEnd::NotCaptured => {

@@ -29,7 +29,7 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
             retention.bytes.map(|bytes| format!(" ({})", units::bytes(bytes))).unwrap_or_default();
         parts.push(format!("; {granules} granules{held} are retained now, {drained} drained late"));
     } else {
-        parts.push("; what drains later is not seen at level boundary".to_owned());
+        parts.push("; late drains are not tracked at level boundary".to_owned());
     }
     if let Some(rate) = case.per_second(pinned) {
         parts.push(format!("; pinned closes come at {}", units::rate(rate)));
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn boundary_says_so() {
         let message = told(&RULE, &samples::boundary_snapshot())[0].message.clone();
-        assert!(message.contains("not seen at level boundary"), "{message}");
+        assert!(message.contains("not tracked at level boundary"), "{message}");
         assert!(!message.contains("retained now"), "{message}");
     }
 

@@ -1,6 +1,7 @@
 //! The memory of a process in a report: its first and last reading, and what lies in between.
 
 use drainprof_process::memory::MemoryReading;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod trend;
@@ -11,9 +12,10 @@ pub use trend::{
 };
 
 /// The memory of a process over the time that it was watched. How it is judged is explained in `docs/memory.md`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     /// How often it was read.
+    #[schemars(range(min = 1))]
     pub readings: u64,
     /// The time between the first and the last reading.
     pub seconds: f64,

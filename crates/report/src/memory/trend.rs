@@ -2,6 +2,7 @@
 //!
 //! Pure: times and values in, numbers and a sentence out. The rules are explained in `docs/memory.md`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -23,7 +24,7 @@ pub const MIN_CONFIDENCE: f64 = 0.99;
 const STEADY: f64 = 0.5;
 
 /// What the time series looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryVerdict {
     /// Too short, too few readings, or a gap in them.
@@ -39,7 +40,7 @@ pub enum MemoryVerdict {
 }
 
 /// The trend of a process's memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryTrend {
     /// The time that it was taken from.
     pub seconds: f64,

@@ -4,7 +4,7 @@
 //! in `docs/retention.md`. Called when a report is built.
 
 #[cfg(test)]
-mod generated;
+mod generated_tests;
 #[cfg(test)]
 mod site_tests;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use drainprof_common::loss::Loss;
 use drainprof_profile::Level;
 
 use super::{
-    generated::{Run, Stay, Stream, report, snapshot},
+    generated_tests::{Run, Stay, Stream, report, snapshot},
     *,
 };
 use crate::{

@@ -5,7 +5,7 @@ use std::time::Duration;
 use drainprof_common::loss::Loss;
 
 use super::{
-    generated::{BYTES, Random, Run, Stay, Stream, facts, judged, report, snapshot, verdict},
+    generated_tests::{BYTES, Random, Run, Stay, Stream, facts, judged, report, snapshot, verdict},
     *,
 };
 use crate::{
@@ -206,7 +206,7 @@ fn too_early_says_why() {
     };
     let leak = run(&[(50.0, Stay::ForEver)]);
     early(&Run { length: 4.9, step: 0.05, ..leak.clone() }, "at least 5.00 s are needed");
-    early(&Run { step: 2.0, ..leak.clone() }, "looked at 31 times");
+    early(&Run { step: 2.0, ..leak.clone() }, "31 samples");
     early(&run(&[(0.05, Stay::ForEver)]), "at least 8 are needed");
     early(&run(&[(50.0, Stay::Fixed(45.0))]), "observe at least twice as long");
     let mut gap = leak.facts(1);

@@ -42,7 +42,7 @@ pub(super) fn short(seconds: f64) -> String {
 }
 
 pub(super) fn few_points(points: usize) -> String {
-    format!("looked at {points} times; at least {MIN_POINTS} are needed")
+    format!("{points} samples over time; at least {MIN_POINTS} are needed")
 }
 
 pub(super) fn few(of: Subject, came: u64) -> String {
@@ -50,7 +50,7 @@ pub(super) fn few(of: Subject, came: u64) -> String {
 }
 
 pub(super) fn gaps() -> String {
-    "there are gaps in what was observed".to_owned()
+    "the time series has gaps".to_owned()
 }
 
 pub(super) fn appearing() -> String {
@@ -59,7 +59,7 @@ pub(super) fn appearing() -> String {
 
 pub(super) fn unsettled(of: Subject, settling: f64, length: f64) -> String {
     format!(
-        "{} take {} to go, and were observed for {}: observe at least twice as long as they take",
+        "{} take {} to go; observed for {}: observe at least twice as long",
         held(of),
         units::duration(settling),
         units::duration(length)

@@ -213,7 +213,7 @@ fn cost(cost: &Cost) -> String {
     let ratio = cost
         .cpu_ratio
         .map_or_else(String::new, |ratio| format!(" ({} of one CPU)", units::percent(ratio)));
-    let source = if cost.measured { "" } else { ", by the prices of other machines" };
+    let source = if cost.measured { "" } else { ", by costs measured on other machines" };
     let time = units::duration(cost.cpu_seconds);
     format!("probing took at least {time} of its time{ratio} for {} hits{source}", cost.hits)
 }
@@ -224,7 +224,7 @@ fn began(began: Began, report: &Report) -> String {
         from.map_or_else(|| "another process".to_owned(), |from| from.pid.to_string())
     };
     match began {
-        Began::Attached => "attached while it ran".to_owned(),
+        Began::Attached => "attached to a running process".to_owned(),
         Began::FromStart => "observed from its start".to_owned(),
         Began::Forked { from_target } => format!("forked by {}", pid(from_target)),
         Began::Exec { from_target } => format!("made by exec in {}", pid(from_target)),
@@ -233,7 +233,7 @@ fn began(began: Began, report: &Report) -> String {
 
 fn ended(ended: Option<Ended>) -> String {
     match ended {
-        None => "running".to_owned(),
+        None => "still running".to_owned(),
         Some(Ended::Exec) => "ended by exec".to_owned(),
         Some(Ended::Exit { signal: Some(signal), .. }) => format!("killed by signal {signal}"),
         Some(Ended::Exit { code: Some(code), .. }) => format!("exited with {code}"),
@@ -300,7 +300,7 @@ mod tests {
             "probing took at least 10.0 ms of its time (2.00 % of one CPU) for 1000 hits"
         );
         let other = cost(&Cost { measured: false, ..measured });
-        assert_eq!(other, format!("{text}, by the prices of other machines"));
+        assert_eq!(other, format!("{text}, by costs measured on other machines"));
     }
 
     /// An allocator without a decided close has no number for its DSR.

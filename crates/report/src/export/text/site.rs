@@ -164,7 +164,7 @@ fn holds(site: &Site) -> Vec<String> {
 const fn end(end: PathEnd) -> Option<&'static str> {
     match end {
         PathEnd::Start => None,
-        PathEnd::TooDeep => Some("cut here: deeper than is followed"),
+        PathEnd::TooDeep => Some("cut here: deeper than the limit"),
         PathEnd::NoUnwindInfo => Some("cut here: the code has no unwind information"),
         PathEnd::Unreadable => Some("cut here: the stack could not be read"),
         PathEnd::NotCaptured => Some("cut here: not captured"),

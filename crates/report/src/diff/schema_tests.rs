@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use serde_json::{Value, json};
 
 use super::Diff;
-use crate::{Options, Report, samples, schema::walk};
+use crate::{Options, Report, samples, schema::tests::walk};
 
 fn doc(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
