@@ -7,7 +7,7 @@ use drainprof_probe::{
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
     plan::{AttachPlan, NoMatch, PlanError, Sites, cost::Costs},
 };
-use drainprof_process::{ElfCache, Image, ImageOptions, Process, TargetError};
+use drainprof_process::{ElfCache, Image, ImageOptions, Process, ProcessError};
 use drainprof_profile::{Finding, Level, Library, Profile};
 use drainprof_report::{
     export::Names,
@@ -41,7 +41,7 @@ pub struct ObserverOptions {
 pub enum ObserveError {
     /// The process.
     #[error(transparent)]
-    Target(#[from] TargetError),
+    Target(#[from] ProcessError),
     /// No profile matches.
     #[error("no profile matches process {pid} ({comm}){}", tried(.profiles))]
     NoMatch {

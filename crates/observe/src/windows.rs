@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use drainprof_probe::bpf::{Arming, Detaching, Session, SessionConfig};
-use drainprof_process::{ElfCache, Process, TargetError, printable};
+use drainprof_process::{ElfCache, Process, ProcessError, printable};
 use drainprof_profile::{Finding, Library};
 use drainprof_report::facts::{Began, DutyFacts, Ended, Snapshot, Windows};
 
@@ -162,9 +162,9 @@ impl Observer {
             // A number that was given out again is another process.
             Ok(_)
             | Err(
-                TargetError::NoSuchProcess { .. }
-                | TargetError::Ended { .. }
-                | TargetError::Zombie { .. },
+                ProcessError::NoSuchProcess { .. }
+                | ProcessError::Ended { .. }
+                | ProcessError::Zombie { .. },
             ) => {
                 self.targets[index].ended = Some(Ended::Exit(None));
                 return;

@@ -1,10 +1,10 @@
-//! Why a process cannot be a target.
+//! Why a process cannot be inspected.
 
 use std::{io, path::PathBuf};
 
-/// Why a process cannot be looked at. Names in messages are escaped already.
+/// Why a process cannot be inspected. Names in messages are escaped already.
 #[derive(Debug, thiserror::Error)]
-pub enum TargetError {
+pub enum ProcessError {
     /// No process has this number.
     #[error("there is no process {pid}")]
     NoSuchProcess {
@@ -111,7 +111,7 @@ pub enum TargetError {
     },
 }
 
-impl TargetError {
+impl ProcessError {
     /// The error for a `/proc` file that could not be read: gone, not permitted, or else.
     pub(crate) fn from_io(pid: u32, step: &'static str, path: PathBuf, source: io::Error) -> Self {
         match source.raw_os_error() {

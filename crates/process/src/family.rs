@@ -9,7 +9,7 @@ use std::{
     os::unix::fs::{DirEntryExt as _, MetadataExt as _},
 };
 
-use super::{Process, TargetError, process::parent_of};
+use super::{Process, ProcessError, process::parent_of};
 
 /// Most processes that are looked at: the largest `pid_max` that Linux knows.
 const MAX_PROCESSES: usize = 4 << 20;
@@ -90,9 +90,9 @@ pub fn incarnations() -> std::io::Result<impl Iterator<Item = (u32, u64)>> {
 
 /// The family of process `pid`: from its topmost ancestor that runs the same executable down to all that
 /// descend from that one, whatever they run. Parents come before their children.
-pub fn family(pid: u32) -> Result<Vec<u32>, TargetError> {
+pub fn family(pid: u32) -> Result<Vec<u32>, ProcessError> {
     let process = Process::open(pid)?;
-    let kinship = Kinship::read().map_err(|source| TargetError::Read {
+    let kinship = Kinship::read().map_err(|source| ProcessError::Read {
         pid,
         step: "list the family",
         path: "/proc".into(),
@@ -101,7 +101,7 @@ pub fn family(pid: u32) -> Result<Vec<u32>, TargetError> {
     let own = executable(pid);
     let top = kinship.top(pid, |other| own.is_some() && executable(other) == own);
     let family = kinship.below(top);
-    if process.is_alive() { Ok(family) } else { Err(TargetError::Ended { pid }) }
+    if process.is_alive() { Ok(family) } else { Err(ProcessError::Ended { pid }) }
 }
 
 /// Device and inode of the file that a process executes.

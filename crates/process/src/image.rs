@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    DebugSearch, Elf, ElfError, MappedObject, Process, TargetError, mapped_objects, printable,
+    DebugSearch, Elf, ElfError, MappedObject, Process, ProcessError, mapped_objects, printable,
 };
 
 /// Objects that an [`ElfCache`] keeps.
@@ -86,7 +86,7 @@ impl Image {
         process: &Process,
         options: &ImageOptions,
         cache: &mut ElfCache,
-    ) -> Result<Self, TargetError> {
+    ) -> Result<Self, ProcessError> {
         let mapped = mapped_objects(process.pid)?;
         // The identity is asked of the file itself: the path may name another one by now.
         let main = fs::metadata(format!("/proc/{}/exe", process.pid))
@@ -107,7 +107,7 @@ impl Image {
             .collect();
         if !process.is_alive() {
             // What was read may be of another process that was given the number since.
-            return Err(TargetError::Ended { pid: process.pid });
+            return Err(ProcessError::Ended { pid: process.pid });
         }
         let name = process.exe.file_name().unwrap_or_default();
         Ok(Self {

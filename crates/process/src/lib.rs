@@ -27,7 +27,7 @@ pub use elf::{
     CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
     SymbolSource,
 };
-pub use error::TargetError;
+pub use error::ProcessError;
 pub use family::{Kinship, family, incarnations, processes};
 pub use file::{open_regular, open_same, read_proc};
 pub use frame::{Frame, Inlined, Module, PathEnd};

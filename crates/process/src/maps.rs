@@ -1,7 +1,7 @@
 //! The files that a process executes code from: `/proc/PID/maps`, grouped by file.
 //!
 //! Only what the kernel says about mappings; how such a file is opened is `locate`, what is in it `elf`.
-//! The text is partly written by the target (file names), so it is parsed as bytes and bounded. The
+//! The text is partly written by the process (file names), so it is parsed as bytes and bounded. The
 //! `procfs` crate is not used for it: it wants UTF-8 and trims names.
 
 use std::{
@@ -14,7 +14,7 @@ use std::{
     path::PathBuf,
 };
 
-use super::{TargetError, locate, printable};
+use super::{ProcessError, locate, printable};
 
 /// Most mappings that are read of one process.
 const MAX_LINES: usize = 1_000_000;
@@ -78,13 +78,13 @@ pub(crate) struct FileLines {
 }
 
 /// The files that process `pid` has mapped executable, in address order.
-pub fn mapped_objects(pid: u32) -> Result<Vec<MappedObject>, TargetError> {
+pub fn mapped_objects(pid: u32) -> Result<Vec<MappedObject>, ProcessError> {
     let path = PathBuf::from(format!("/proc/{pid}/maps"));
     let step = "read the mappings";
     let file =
-        File::open(&path).map_err(|error| TargetError::from_io(pid, step, path.clone(), error))?;
+        File::open(&path).map_err(|error| ProcessError::from_io(pid, step, path.clone(), error))?;
     let files = group(BufReader::with_capacity(BUFFER, file)).map_err(|error| match error {
-        GroupError::Io(error) => TargetError::from_io(pid, step, path.clone(), error),
+        GroupError::Io(error) => ProcessError::from_io(pid, step, path.clone(), error),
         GroupError::TooMany => too_many(pid, path.clone()),
     })?;
     Ok(files
@@ -107,9 +107,9 @@ pub fn mapped_objects(pid: u32) -> Result<Vec<MappedObject>, TargetError> {
 /// A number for the set of files that process `pid` executes code from: another one as soon as one more is mapped, or
 /// one is not any more. Which files they are is not looked for, so it costs little more than the read; numbers of
 /// different processes say nothing about each other.
-pub fn executed_files(pid: u32) -> Result<u64, TargetError> {
+pub fn executed_files(pid: u32) -> Result<u64, ProcessError> {
     let path = PathBuf::from(format!("/proc/{pid}/maps"));
-    let from_io = |error| TargetError::from_io(pid, "read the mappings", path.clone(), error);
+    let from_io = |error| ProcessError::from_io(pid, "read the mappings", path.clone(), error);
     let file = File::open(&path).map_err(from_io)?;
     executed(BufReader::with_capacity(BUFFER, file)).map_err(|error| match error {
         GroupError::Io(error) => from_io(error),
@@ -148,8 +148,8 @@ fn executed_file(line: &[u8]) -> Option<(u64, u64, u64)> {
     ))
 }
 
-fn too_many(pid: u32, path: PathBuf) -> TargetError {
-    TargetError::Malformed { pid, path, what: format!("it has more than {MAX_LINES} mappings") }
+fn too_many(pid: u32, path: PathBuf) -> ProcessError {
+    ProcessError::Malformed { pid, path, what: format!("it has more than {MAX_LINES} mappings") }
 }
 
 #[derive(Debug)]

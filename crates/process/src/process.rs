@@ -1,4 +1,4 @@
-//! A process as a target: who it is, and whether it is still the same one.
+//! A process: its identity, and whether it is still the same one.
 //!
 //! Says what a process *is*; what it has mapped is `maps` and `image`. Called by `cli`, `watch` and the tests.
 
@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{TargetError, file::read_proc, printable};
+use super::{ProcessError, file::read_proc, printable};
 
 /// Longest `/proc` file with facts about one process.
 const MAX_STATUS: u64 = 1 << 20;
@@ -57,37 +57,37 @@ struct Stat {
 }
 
 impl Process {
-    /// Opens process `pid` as a target, or says why it cannot be one.
-    pub fn open(pid: u32) -> Result<Self, TargetError> {
+    /// Opens process `pid`, or says why it cannot be traced.
+    pub fn open(pid: u32) -> Result<Self, ProcessError> {
         if pid == std::process::id() {
-            return Err(TargetError::Myself { pid });
+            return Err(ProcessError::Myself { pid });
         }
         Self::identify(pid)
     }
 
     /// This very process: for calibration and self-inspection, never to attach a profile to.
-    pub fn myself() -> Result<Self, TargetError> {
+    pub fn myself() -> Result<Self, ProcessError> {
         Self::identify(std::process::id())
     }
 
-    fn identify(pid: u32) -> Result<Self, TargetError> {
+    fn identify(pid: u32) -> Result<Self, ProcessError> {
         let stat = read_stat(pid).map_err(|error| match error {
-            TargetError::Ended { pid } => absent(pid),
+            ProcessError::Ended { pid } => absent(pid),
             other => other,
         })?;
         let status = read_status(pid)?;
         let tgid = status_number(&status, "Tgid").unwrap_or(pid);
         if tgid != pid {
-            return Err(TargetError::IsThread { tid: pid, pid: tgid });
+            return Err(ProcessError::IsThread { tid: pid, pid: tgid });
         }
         if stat.flags & PF_KTHREAD != 0 {
-            return Err(TargetError::KernelThread { pid, comm: printable(&stat.comm) });
+            return Err(ProcessError::KernelThread { pid, comm: printable(&stat.comm) });
         }
         if is_dead(stat.state) {
             let comm = printable(&stat.comm);
             return Err(match living_threads(pid) {
-                0 => TargetError::Zombie { pid, comm },
-                threads => TargetError::MainThreadEnded { pid, comm, threads },
+                0 => ProcessError::Zombie { pid, comm },
+                threads => ProcessError::MainThreadEnded { pid, comm, threads },
             });
         }
         let (exe, exe_deleted) = read_exe(pid)?;
@@ -116,10 +116,10 @@ impl Process {
     }
 
     /// Resident memory now, in bytes, as `/proc/PID/statm` has it.
-    pub fn rss_bytes(&self) -> Result<u64, TargetError> {
+    pub fn rss_bytes(&self) -> Result<u64, ProcessError> {
         let path = self.path("statm");
         let text = read_proc(&path, MAX_STATUS).map_err(|error| {
-            TargetError::from_io(self.pid, "read the memory use", path.clone(), error)
+            ProcessError::from_io(self.pid, "read the memory use", path.clone(), error)
         })?;
         let pages: u64 = text
             .split(u8::is_ascii_whitespace)
@@ -130,14 +130,14 @@ impl Process {
     }
 
     /// A descriptor that becomes readable when the process ends; the number can be reused, this cannot.
-    pub fn pidfd(&self) -> Result<OwnedFd, TargetError> {
+    pub fn pidfd(&self) -> Result<OwnedFd, ProcessError> {
         let pid = i32::try_from(self.pid)
             .ok()
             .and_then(rustix::process::Pid::from_raw)
-            .ok_or(TargetError::NoSuchProcess { pid: self.pid })?;
+            .ok_or(ProcessError::NoSuchProcess { pid: self.pid })?;
         let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map_err(
             |error| {
-                TargetError::from_io(
+                ProcessError::from_io(
                     self.pid,
                     "open a pidfd",
                     self.path(""),
@@ -147,14 +147,14 @@ impl Process {
         )?;
         // Between our look at the process and this call the number may have got another owner; from
         // here on the descriptor holds on to the one that it names.
-        if self.is_alive() { Ok(fd) } else { Err(TargetError::Ended { pid: self.pid }) }
+        if self.is_alive() { Ok(fd) } else { Err(ProcessError::Ended { pid: self.pid }) }
     }
 
     /// Its threads' numbers, its own included.
-    pub fn threads(&self) -> Result<Vec<u32>, TargetError> {
+    pub fn threads(&self) -> Result<Vec<u32>, ProcessError> {
         let path = self.path("task");
         let entries = fs::read_dir(&path)
-            .map_err(|error| TargetError::from_io(self.pid, "list the threads", path, error))?;
+            .map_err(|error| ProcessError::from_io(self.pid, "list the threads", path, error))?;
         let mut threads: Vec<u32> =
             entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
         threads.sort_unstable();
@@ -171,8 +171,8 @@ impl Process {
         PathBuf::from(format!("/proc/{}/{name}", self.pid))
     }
 
-    fn malformed(&self, path: PathBuf, what: &str) -> TargetError {
-        TargetError::Malformed { pid: self.pid, path, what: what.to_owned() }
+    fn malformed(&self, path: PathBuf, what: &str) -> ProcessError {
+        ProcessError::Malformed { pid: self.pid, path, what: what.to_owned() }
     }
 }
 
@@ -181,20 +181,20 @@ fn is_dead(state: u8) -> bool {
 }
 
 /// A process that `/proc` does not show may still exist: `hidepid` hides those of other users.
-fn absent(pid: u32) -> TargetError {
+fn absent(pid: u32) -> ProcessError {
     let hidden = i32::try_from(pid).is_ok_and(|raw| {
         raw > 0
             && nix::sys::signal::kill(nix::unistd::Pid::from_raw(raw), None)
                 == Err(nix::errno::Errno::EPERM)
     });
     if hidden {
-        TargetError::Permission {
+        ProcessError::Permission {
             pid,
             step: "see the /proc directory",
             source: io::Error::from_raw_os_error(nix::libc::EPERM),
         }
     } else {
-        TargetError::NoSuchProcess { pid }
+        ProcessError::NoSuchProcess { pid }
     }
 }
 
@@ -231,14 +231,14 @@ pub fn mapped_pages(pid: u32) -> Option<(u64, u64)> {
     Some((all, numbers.nth(4)?.parse().ok()?))
 }
 
-fn read_stat(pid: u32) -> Result<Stat, TargetError> {
+fn read_stat(pid: u32) -> Result<Stat, ProcessError> {
     stat_at(pid, Path::new(&format!("/proc/{pid}/stat")))
 }
 
-fn stat_at(pid: u32, path: &Path) -> Result<Stat, TargetError> {
+fn stat_at(pid: u32, path: &Path) -> Result<Stat, ProcessError> {
     let text = read_proc(path, MAX_STATUS)
-        .map_err(|error| TargetError::from_io(pid, "read the state", path.into(), error))?;
-    parse_stat(&text).ok_or_else(|| TargetError::Malformed {
+        .map_err(|error| ProcessError::from_io(pid, "read the state", path.into(), error))?;
+    parse_stat(&text).ok_or_else(|| ProcessError::Malformed {
         pid,
         path: path.into(),
         what: "fields are missing".into(),
@@ -264,10 +264,10 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     })
 }
 
-fn read_status(pid: u32) -> Result<String, TargetError> {
+fn read_status(pid: u32) -> Result<String, ProcessError> {
     let path = PathBuf::from(format!("/proc/{pid}/status"));
     let text = read_proc(&path, MAX_STATUS)
-        .map_err(|error| TargetError::from_io(pid, "read the status", path, error))?;
+        .map_err(|error| ProcessError::from_io(pid, "read the status", path, error))?;
     // The kernel escapes line breaks of the name in this file, so a line is a line.
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
@@ -292,22 +292,22 @@ fn status_last(status: &str, key: &str) -> Option<u32> {
 }
 
 /// The executable's path, and whether it is gone from there.
-fn read_exe(pid: u32) -> Result<(PathBuf, bool), TargetError> {
+fn read_exe(pid: u32) -> Result<(PathBuf, bool), ProcessError> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
-    let target = fs::read_link(&link).map_err(|error| {
-        TargetError::from_io(pid, "read the executable's path", link.clone(), error)
+    let path = fs::read_link(&link).map_err(|error| {
+        ProcessError::from_io(pid, "read the executable's path", link.clone(), error)
     })?;
     let unlinked = fs::metadata(&link).is_ok_and(|metadata| metadata.nlink() == 0);
-    let bytes = target.as_os_str().as_bytes();
+    let bytes = path.as_os_str().as_bytes();
     match bytes.strip_suffix(b" (deleted)") {
         Some(path) if unlinked => Ok((PathBuf::from(std::ffi::OsStr::from_bytes(path)), true)),
-        _ => Ok((target, unlinked)),
+        _ => Ok((path, unlinked)),
     }
 }
 
 /// Refuses executables of another word size or architecture, whose registers and calls the probes
 /// would misread.
-fn check_executable(pid: u32, exe: &Path) -> Result<(), TargetError> {
+fn check_executable(pid: u32, exe: &Path) -> Result<(), ProcessError> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
     let mut head = [0_u8; 20];
     let read = fs::File::open(&link).and_then(|mut file| file.read_exact(&mut head));
@@ -315,12 +315,12 @@ fn check_executable(pid: u32, exe: &Path) -> Result<(), TargetError> {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
         Err(source) => {
-            return Err(TargetError::from_io(pid, "open the executable", link, source));
+            return Err(ProcessError::from_io(pid, "open the executable", link, source));
         }
     }
     match super::elf::foreign(&head) {
         None => Ok(()),
-        Some(what) => Err(TargetError::ForeignExecutable {
+        Some(what) => Err(ProcessError::ForeignExecutable {
             pid,
             exe: printable(exe.as_os_str().as_bytes()),
             what,

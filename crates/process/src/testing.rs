@@ -1,4 +1,4 @@
-//! ELF files made by the C compiler, for the tests of `target` and `plan`.
+//! ELF files made by the C compiler, for tests of this crate and of those above it.
 
 use std::{
     path::{Path, PathBuf},

@@ -23,7 +23,7 @@ use drainprof_probe::{
     kernel::{HostView, LiveHost},
     plan::Sites,
 };
-use drainprof_process::{Process, TargetError, printable, processes};
+use drainprof_process::{Process, ProcessError, printable, processes};
 use drainprof_profile::{Level, Library};
 use tokio::sync::{mpsc, oneshot};
 
@@ -234,7 +234,7 @@ fn dry_run(config: &Config) -> Result<u8> {
     for pid in processes().context("cannot list the processes")? {
         let process = match Process::open(pid) {
             Ok(process) => process,
-            Err(TargetError::KernelThread { .. } | TargetError::Myself { .. }) => continue,
+            Err(ProcessError::KernelThread { .. } | ProcessError::Myself { .. }) => continue,
             Err(error) => {
                 tracing::debug!(pid, %error, "not looked at");
                 *unwatched.entry("it cannot be looked at".to_owned()).or_default() += 1;

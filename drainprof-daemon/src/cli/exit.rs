@@ -7,7 +7,7 @@ use drainprof_observe::ObserveError;
 use drainprof_probe::{
     bpf::BpfError, calibrate::CalibrateError, launch::LaunchError, plan::PlanError,
 };
-use drainprof_process::TargetError;
+use drainprof_process::ProcessError;
 use drainprof_profile::{LibraryError, ProfileError};
 
 /// The exit codes, as the documentation lists them.
@@ -89,7 +89,7 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<ObserveError>() {
         return observe_code(error);
     }
-    if let Some(error) = cause.downcast_ref::<TargetError>() {
+    if let Some(error) = cause.downcast_ref::<ProcessError>() {
         return Some(target_code(error));
     }
     if let Some(error) = cause.downcast_ref::<BpfError>() {
@@ -143,10 +143,10 @@ const fn ask_code(error: &AskError) -> Option<u8> {
     }
 }
 
-const fn target_code(error: &TargetError) -> u8 {
+const fn target_code(error: &ProcessError) -> u8 {
     match error {
-        TargetError::Permission { .. } => code::PRIVILEGE,
-        TargetError::Read { .. } | TargetError::Malformed { .. } => code::FAILURE,
+        ProcessError::Permission { .. } => code::PRIVILEGE,
+        ProcessError::Read { .. } | ProcessError::Malformed { .. } => code::FAILURE,
         _ => code::NO_TARGET,
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use drainprof_observe::ObserveError;
-use drainprof_process::{self as target, Process, TargetError, printable};
+use drainprof_process::{self as target, Process, ProcessError, printable};
 
 use super::{args::AttachArgs, drive::Driver};
 
@@ -72,10 +72,12 @@ fn is_left_out(error: &anyhow::Error) -> bool {
     }
 }
 
-const fn is_gone(error: &TargetError) -> bool {
+const fn is_gone(error: &ProcessError) -> bool {
     matches!(
         error,
-        TargetError::Ended { .. } | TargetError::NoSuchProcess { .. } | TargetError::Zombie { .. }
+        ProcessError::Ended { .. }
+            | ProcessError::NoSuchProcess { .. }
+            | ProcessError::Zombie { .. }
     )
 }
 

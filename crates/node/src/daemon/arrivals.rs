@@ -20,7 +20,7 @@ use std::{
 };
 
 use drainprof_process::{
-    Process, TargetError, executed_files, incarnations, mapped_objects, mapped_pages, started_at,
+    Process, ProcessError, executed_files, incarnations, mapped_objects, mapped_pages, started_at,
 };
 use rustix::fs::readlinkat_raw;
 
@@ -221,10 +221,10 @@ fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Optio
             let seen = Seen { start_time, objects, files, pages, linked, looked, ..unknown };
             (Some(seen), Some(Change::Came(process, objects)))
         }
-        Err(TargetError::NoSuchProcess { .. } | TargetError::Ended { .. }) => (None, None),
+        Err(ProcessError::NoSuchProcess { .. } | ProcessError::Ended { .. }) => (None, None),
         // What cannot be a target now can become one only by executing a program.
         Err(error) => {
-            let of_kernel = matches!(error, TargetError::KernelThread { .. });
+            let of_kernel = matches!(error, ProcessError::KernelThread { .. });
             (Some(Seen { of_kernel, ..unknown }), None)
         }
     }

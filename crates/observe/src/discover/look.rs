@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use drainprof_probe::plan::{Sites, cost::Costs};
 use drainprof_process::{
-    ElfCache, Image, ImageOptions, Kinship, Process, TargetError, printable, processes,
+    ElfCache, Image, ImageOptions, Kinship, Process, ProcessError, printable, processes,
 };
 use drainprof_profile::Library;
 
@@ -100,16 +100,16 @@ struct PassedOvers(BTreeMap<&'static str, PassedOver>);
 
 impl PassedOvers {
     /// Of a whole machine, what is no program of anybody's is not worth a word.
-    fn note(&mut self, pid: u32, error: &TargetError, every: bool) {
+    fn note(&mut self, pid: u32, error: &ProcessError, every: bool) {
         let reason = match error {
-            TargetError::KernelThread { .. } => "kernel_thread",
-            TargetError::Myself { .. } => "myself",
-            TargetError::Permission { .. } => "permission",
-            TargetError::ForeignExecutable { .. } => "foreign",
-            TargetError::NoSuchProcess { .. }
-            | TargetError::Ended { .. }
-            | TargetError::Zombie { .. }
-            | TargetError::IsThread { .. } => "gone",
+            ProcessError::KernelThread { .. } => "kernel_thread",
+            ProcessError::Myself { .. } => "myself",
+            ProcessError::Permission { .. } => "permission",
+            ProcessError::ForeignExecutable { .. } => "foreign",
+            ProcessError::NoSuchProcess { .. }
+            | ProcessError::Ended { .. }
+            | ProcessError::Zombie { .. }
+            | ProcessError::IsThread { .. } => "gone",
             _ => "unreadable",
         };
         if every && matches!(reason, "kernel_thread" | "myself" | "gone") {

@@ -16,7 +16,7 @@ mod samples;
 use std::{io, path::PathBuf};
 
 pub use cache::cache_directory;
-use drainprof_process::TargetError;
+use drainprof_process::ProcessError;
 pub use host::HostKey;
 pub use render::{render_json, render_text};
 
@@ -60,7 +60,7 @@ pub enum CalibrateError {
     Bpf(#[from] BpfError),
     /// Our own mappings could not be read.
     #[error(transparent)]
-    Target(#[from] TargetError),
+    Target(#[from] ProcessError),
     /// Something about this very process failed.
     #[error("calibration could not {step}; is /proc mounted?")]
     Own {

@@ -16,58 +16,11 @@ const MAX_DEMANGLED: usize = 16 * 1024;
 /// Shortest word of a pattern that is worth looking for in mangled names.
 const MIN_WORD: usize = 4;
 /// Words that mangling abbreviates, so that they are not found in mangled names.
-const ABBREVIATED: &[&str] = &[
-    "allocator",
-    "anonymous",
-    "basic_iostream",
-    "basic_istream",
-    "basic_ostream",
-    "basic_string",
-    "bool",
-    "char",
-    "char8_t",
-    "char16_t",
-    "char32_t",
-    "closure",
-    "const",
-    "construction",
-    "decltype",
-    "delete",
-    "double",
-    "false",
-    "float",
-    "extern",
-    "guard",
-    "i128",
-    "impl",
-    "iostream",
-    "isize",
-    "istream",
-    "lambda",
-    "long",
-    "namespace",
-    "operator",
-    "ostream",
-    "restrict",
-    "shim",
-    "short",
-    "signed",
-    "sizeof",
-    "string",
-    "thunk",
-    "true",
-    "typeinfo",
-    "u128",
-    "unnamed",
-    "unsafe",
-    "unsigned",
-    "usize",
-    "virtual",
-    "void",
-    "volatile",
-    "vtable",
-    "wchar_t",
-];
+const ABBREVIATED: &str = "allocator anonymous basic_iostream basic_istream basic_ostream basic_string bool char \
+    char8_t char16_t char32_t closure const construction decltype delete double false float \
+    extern guard i128 impl iostream isize istream lambda long namespace operator ostream \
+    restrict shim short signed sizeof string thunk true typeinfo u128 unnamed unsafe unsigned \
+    usize virtual void volatile vtable wchar_t";
 
 /// A glob over demangled names.
 pub(super) struct Pattern {
@@ -155,9 +108,7 @@ fn rare_word(glob: &str) -> Option<String> {
         return None;
     }
     glob.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-        .filter(|word| {
-            word.len() >= MIN_WORD && !ABBREVIATED.iter().any(|short| short.contains(word))
-        })
+        .filter(|word| word.len() >= MIN_WORD && !ABBREVIATED.contains(word))
         .filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_'))
         .max_by_key(|word| word.len())
         .map(ToOwned::to_owned)

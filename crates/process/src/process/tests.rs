@@ -26,9 +26,9 @@ fn open_and_end() {
     drop(child);
     assert_eq!(nix::poll::poll(&mut poll, 0_u8).unwrap(), 1, "it has ended");
     assert!(!process.is_alive());
-    assert!(matches!(process.pidfd(), Err(TargetError::Ended { .. })));
-    assert!(matches!(process.rss_bytes(), Err(TargetError::Ended { .. })));
-    assert!(matches!(Process::open(process.pid), Err(TargetError::NoSuchProcess { .. })));
+    assert!(matches!(process.pidfd(), Err(ProcessError::Ended { .. })));
+    assert!(matches!(process.rss_bytes(), Err(ProcessError::Ended { .. })));
+    assert!(matches!(Process::open(process.pid), Err(ProcessError::NoSuchProcess { .. })));
 }
 
 /// Another start time makes another process of the same number.
@@ -38,14 +38,14 @@ fn a_reused_number_is_another_process() {
     assert!(process.is_alive());
     process.start_time += 1;
     assert!(!process.is_alive());
-    assert!(matches!(process.pidfd(), Err(TargetError::Ended { .. })));
+    assert!(matches!(process.pidfd(), Err(ProcessError::Ended { .. })));
 }
 
 /// drainprof refuses itself, but can look at itself on purpose.
 #[test]
 fn not_myself() {
     let pid = std::process::id();
-    assert!(matches!(Process::open(pid), Err(TargetError::Myself { pid: found }) if found == pid));
+    assert!(matches!(Process::open(pid), Err(ProcessError::Myself { pid: found }) if found == pid));
     assert_eq!(Process::myself().unwrap().pid, pid);
 }
 
@@ -61,7 +61,7 @@ fn a_thread_is_no_process() {
     let tid = tid_in.recv().unwrap();
     let error = Process::open(tid).unwrap_err();
     assert!(
-        matches!(error, TargetError::IsThread { tid: t, pid } if t == tid && pid == std::process::id()),
+        matches!(error, ProcessError::IsThread { tid: t, pid } if t == tid && pid == std::process::id()),
         "{error}"
     );
     assert!(error.to_string().contains(&format!("use -p {}", std::process::id())));
@@ -79,7 +79,7 @@ fn zombie() {
     // Returns once it has exited, and leaves it unreaped.
     waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
     let error = Process::open(child.id()).unwrap_err();
-    assert!(matches!(&error, TargetError::Zombie { comm, .. } if comm == "true"), "{error}");
+    assert!(matches!(&error, ProcessError::Zombie { comm, .. } if comm == "true"), "{error}");
     child.wait().unwrap();
 }
 
@@ -91,14 +91,14 @@ fn kernel_thread() {
         // In a container number 2 is an ordinary process.
         return;
     }
-    assert!(matches!(Process::open(2), Err(TargetError::KernelThread { .. })));
+    assert!(matches!(Process::open(2), Err(ProcessError::KernelThread { .. })));
 }
 
 /// Numbers that no process can have are answered without a look at anything else.
 #[test]
 fn impossible_numbers() {
     for pid in [0, u32::MAX, i32::MAX.unsigned_abs()] {
-        assert!(matches!(Process::open(pid), Err(TargetError::NoSuchProcess { .. })), "{pid}");
+        assert!(matches!(Process::open(pid), Err(ProcessError::NoSuchProcess { .. })), "{pid}");
     }
 }
 

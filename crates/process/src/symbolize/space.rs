@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    DebugSearch, MappedObject, Nameless, NamelessKind, Process, TargetError, mapped_objects,
+    DebugSearch, MappedObject, Nameless, NamelessKind, Process, ProcessError, mapped_objects,
     nameless_memory, open_same, printable, through_root,
 };
 
@@ -42,12 +42,12 @@ pub enum Spot {
 
 impl Space {
     /// What `process` has mapped executable.
-    pub fn of(process: &Process) -> Result<Self, TargetError> {
+    pub fn of(process: &Process) -> Result<Self, ProcessError> {
         let objects = mapped_objects(process.pid)?.into_iter().map(Arc::new).collect();
         let nameless = nameless_memory(process.pid);
         if !process.is_alive() {
             // It may have been another process's.
-            return Err(TargetError::Ended { pid: process.pid });
+            return Err(ProcessError::Ended { pid: process.pid });
         }
         Ok(Self { objects, nameless })
     }

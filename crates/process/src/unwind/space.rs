@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use super::objects::Loaded;
-use crate::{MappedObject, NamelessKind, Process, TargetError, mapped_objects, nameless_memory};
+use crate::{MappedObject, NamelessKind, Process, ProcessError, mapped_objects, nameless_memory};
 
 /// The executable memory of a process at one moment.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) enum Spot {
 
 impl Space {
     /// What `process` has mapped executable. What is known of objects that are in `before` too is kept.
-    pub(super) fn of(process: Process, before: Option<&Self>) -> Result<Self, TargetError> {
+    pub(super) fn of(process: Process, before: Option<&Self>) -> Result<Self, ProcessError> {
         let pid = process.pid;
         let known: HashMap<_, _> = before
             .into_iter()
@@ -80,7 +80,7 @@ impl Space {
         ranges.sort_unstable_by_key(|range| range.start);
         if !process.is_alive() {
             // What was read may be of another process that was given the number since.
-            return Err(TargetError::Ended { pid });
+            return Err(ProcessError::Ended { pid });
         }
         let mut space = Self { process, seen: Instant::now(), moved: false, objects, ranges };
         space.moved =

@@ -15,7 +15,7 @@ use super::{
     space::{Space, Spot},
 };
 use crate::{
-    PathEnd, Process, TargetError,
+    PathEnd, Process, ProcessError,
     signal_return::{LONGEST_RETURN, returns_from_signal},
 };
 
@@ -119,13 +119,13 @@ impl Unwinder {
     /// known of the space stays if they cannot be read.
     ///
     /// A forked child is met under the number of its parent's space as long as it shares its rules.
-    pub fn meet(&mut self, space: u32, pid: u32) -> Result<(), TargetError> {
+    pub fn meet(&mut self, space: u32, pid: u32) -> Result<(), ProcessError> {
         let process =
             if pid == std::process::id() { Process::myself() } else { Process::open(pid) };
         self.look(space, process?)
     }
 
-    fn look(&mut self, space: u32, process: Process) -> Result<(), TargetError> {
+    fn look(&mut self, space: u32, process: Process) -> Result<(), ProcessError> {
         let found = Space::of(process, self.spaces.get(&space))?;
         if self.spaces.len() >= MAX_SPACES && !self.spaces.contains_key(&space) {
             let oldest = self.spaces.iter().min_by_key(|(_, space)| space.seen);

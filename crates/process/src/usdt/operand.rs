@@ -3,34 +3,14 @@
 //! Pure: text in, places out. Each argument stands for itself, so that one that cannot be followed (a
 //! floating-point register, thread-local memory) spoils only the probes that name it.
 
+use iced_x86::Register;
+
 use crate::printable;
 
 /// Most arguments that are looked at: `<sys/sdt.h>` has no more.
 pub const MAX_ARGUMENTS: usize = 12;
 /// Most terms of one displacement.
 const MAX_TERMS: usize = 16;
-
-/// Registers by the numbers that x86 encodes, in their widths of 8, 4, 2 and 1 bytes.
-const REGISTERS: [[&str; 4]; 16] = [
-    ["rax", "eax", "ax", "al"],
-    ["rcx", "ecx", "cx", "cl"],
-    ["rdx", "edx", "dx", "dl"],
-    ["rbx", "ebx", "bx", "bl"],
-    ["rsp", "esp", "sp", "spl"],
-    ["rbp", "ebp", "bp", "bpl"],
-    ["rsi", "esi", "si", "sil"],
-    ["rdi", "edi", "di", "dil"],
-    ["r8", "r8d", "r8w", "r8b"],
-    ["r9", "r9d", "r9w", "r9b"],
-    ["r10", "r10d", "r10w", "r10b"],
-    ["r11", "r11d", "r11w", "r11b"],
-    ["r12", "r12d", "r12w", "r12b"],
-    ["r13", "r13d", "r13w", "r13b"],
-    ["r14", "r14d", "r14w", "r14b"],
-    ["r15", "r15d", "r15w", "r15b"],
-];
-/// The second bytes of the first four.
-const HIGH: [&str; 4] = ["ah", "ch", "dh", "bh"];
 
 /// One argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,22 +193,26 @@ fn address_register(text: &str) -> Result<u8, String> {
     }
 }
 
-/// The number of a register, the bytes that it has, and the bit at which they begin.
+/// The number of a register, its size in bytes, and the bit at which it begins.
 fn register(name: &str) -> Result<(u8, u8, u8), String> {
-    if let Some(number) = HIGH.iter().position(|known| *known == name) {
-        return Ok((number as u8, 1, 8));
-    }
-    for (number, names) in REGISTERS.iter().enumerate() {
-        if let Some(which) = names.iter().position(|known| *known == name) {
-            return Ok((number as u8, 8 >> which, 0));
+    // The decoder calls `r8b` `R8L`.
+    let known =
+        name.strip_suffix('b').filter(|rest| rest.starts_with('r')).map(|rest| format!("{rest}l"));
+    let known = known.as_deref().unwrap_or(name);
+    let found =
+        Register::values().find(|register| format!("{register:?}").eq_ignore_ascii_case(known));
+    match found {
+        Some(high @ (Register::AH | Register::CH | Register::DH | Register::BH)) => {
+            Ok((high.full_register().number() as u8, 1, 8))
         }
+        Some(register) if register.is_gpr() => {
+            Ok((register.full_register().number() as u8, register.size() as u8, 0))
+        }
+        _ if ["xmm", "ymm", "zmm", "mm", "st"].iter().any(|kind| name.starts_with(kind)) => {
+            Err("floating-point and vector registers are not followed".to_owned())
+        }
+        _ => Err(format!("no general register is called `%{}`", printable(name))),
     }
-    let vector = ["xmm", "ymm", "zmm", "mm", "st"].iter().any(|kind| name.starts_with(kind));
-    Err(if vector {
-        "floating-point and vector registers are not followed".to_owned()
-    } else {
-        format!("no general register is called `%{}`", printable(name))
-    })
 }
 
 /// A displacement: a sum of numbers and at most one symbol.
