@@ -51,15 +51,14 @@ impl FrameSections {
     pub fn read(file: File, shown: &str, max: u64) -> Result<Self, ElfError> {
         let contents = ReadCache::new(file);
         let reader = Reader::new(&contents, shown)?;
-        let damaged = |what: String| reader.malformed(what);
         let mut found = Self { segments: reader.segments()?, ..Self::default() };
         if reader.has(b".eh_frame") {
-            found.eh_frame = placed(&reader, ".eh_frame", max).map_err(damaged)?;
-            found.eh_frame_hdr = placed(&reader, ".eh_frame_hdr", max).map_err(damaged)?;
+            found.eh_frame = placed(&reader, ".eh_frame", max)?;
+            found.eh_frame_hdr = placed(&reader, ".eh_frame_hdr", max)?;
         } else {
             found.find_by_segment(&reader, max)?;
         }
-        found.debug_frame = reader.contents_of(".debug_frame", max).map_err(damaged)?;
+        found.debug_frame = reader.contents_of(".debug_frame", max)?;
         Ok(found)
     }
 
@@ -79,8 +78,7 @@ impl FrameSections {
         let shown = printable(found.path.as_os_str().as_encoded_bytes());
         let contents = read::open(&found.path, &shown)?;
         let reader = Reader::new(&contents, &shown)?;
-        let debug_frame =
-            reader.contents_of(".debug_frame", max).map_err(|what| reader.malformed(what))?;
+        let debug_frame = reader.contents_of(".debug_frame", max)?;
         Ok(Self { debug_frame, ..Self::default() })
     }
 
@@ -114,7 +112,7 @@ impl FrameSections {
     }
 }
 
-fn placed(reader: &Reader<'_>, name: &str, max: u64) -> Result<Option<PlacedBytes>, String> {
+fn placed(reader: &Reader<'_>, name: &str, max: u64) -> Result<Option<PlacedBytes>, ElfError> {
     let Some(section) = reader.section(name.as_bytes()) else { return Ok(None) };
     let bytes = reader.contents_of(name, max)?;
     Ok((!bytes.is_empty()).then(|| PlacedBytes { vaddr: section.sh_addr(ENDIAN), bytes }))

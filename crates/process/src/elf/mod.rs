@@ -341,18 +341,6 @@ impl Elf {
         self.parts.segments.iter().any(|segment| segment.executable && segment.holds_vaddr(vaddr))
     }
 
-    /// The object's types, from its own DWARF or its debug file's; large, so drop it after use.
-    pub fn types(&self) -> Result<Types, String> {
-        types::load(self)
-    }
-
-    /// The offset of the member `field` (dots between nested members) in the type `type_name`.
-    ///
-    /// Reads the debug information anew; who asks more than once keeps [`Elf::types`].
-    pub fn offset_of(&self, type_name: &str, field: &str) -> Result<u64, String> {
-        self.types()?.offset_of(type_name, field)
-    }
-
     fn hit(&self, symbol: &symbols::Symbol<'_>) -> SymbolHit {
         SymbolHit {
             name: String::from_utf8_lossy(symbol.name).into_owned(),

@@ -1,15 +1,12 @@
 //! Prototypes of functions from DWARF: names and types of parameters, by the functions' addresses.
 //!
-//! For drafting profiles: a parameter's type says what it is far better than its position. Hostile input:
-//! `gimli` decodes, the work is bounded here as in `types`.
+//! For drafting profiles: a parameter's type says what it is far better than its position.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gimli::{EndianSlice, LittleEndian};
-
 use super::{
-    types::{Trouble, Types},
-    units::{At, Budget, Dwarf, Units},
+    types::Types,
+    units::{At, Dwarf, Entry, Search, Trouble, Unit, Units, is_qualifier, is_record},
 };
 use crate::printable;
 
@@ -71,90 +68,40 @@ impl Types {
         addresses: &BTreeSet<u64>,
         wanted: Option<&WantedFn<'_>>,
     ) -> Result<Prototypes, String> {
-        let dwarf = self.dwarf();
-        let mut search =
-            Search { budget: Budget::new(), addresses, wanted, found: Prototypes::default() };
-        match search.run(&dwarf) {
-            Ok(()) => Ok(search.found),
-            Err(Trouble::Fatal(what) | Trouble::NoMember(what)) => {
-                Err(format!("{}: {what}", self.from()))
-            }
-        }
+        let mut search = FunctionSearch { addresses, wanted, found: Prototypes::default() };
+        self.search(&mut search)?;
+        Ok(search.found)
     }
 }
 
-type Entry<'a> = gimli::DebuggingInformationEntry<EndianSlice<'a, LittleEndian>>;
-
-struct Search<'q> {
-    budget: Budget,
+struct FunctionSearch<'q> {
     addresses: &'q BTreeSet<u64>,
     wanted: Option<&'q WantedFn<'q>>,
     found: Prototypes,
 }
 
-/// What stands out of line, or is only a template for what was inlined.
-enum Seen {
-    Code(u64),
-    Inlined,
-}
+impl Search for FunctionSearch<'_> {
+    /// The address of a function; `None` for one that was inlined everywhere.
+    type Seen = Option<u64>;
 
-impl Search<'_> {
-    fn run(&mut self, dwarf: &Dwarf<'_>) -> Result<(), Trouble> {
-        let mut units = Units::new(dwarf);
-        let mut headers = dwarf.units();
-        while let Some(header) = headers.next()? {
-            let unit = dwarf.unit(header)?;
-            let mut seen = Vec::new();
-            let mut cursor = unit.entries();
-            let mut descend = true;
-            loop {
-                self.budget.spend()?;
-                let next = if descend { cursor.next_dfs()? } else { cursor.next_sibling()? };
-                let Some(entry) = next else {
-                    if descend {
-                        break;
-                    }
-                    // The end of these siblings: go on after their parent.
-                    descend = true;
-                    continue;
-                };
-                // Functions stand in units, namespaces and records; what is in a function is of no use.
-                descend = entry.depth() == 0
-                    || matches!(
-                        entry.tag(),
-                        gimli::DW_TAG_namespace
-                            | gimli::DW_TAG_structure_type
-                            | gimli::DW_TAG_class_type
-                            | gimli::DW_TAG_union_type
-                            | gimli::DW_TAG_enumeration_type
-                    );
-                if entry.tag() == gimli::DW_TAG_subprogram
-                    && let Some(what) = self.look(dwarf, &unit, entry)?
-                {
-                    seen.push((entry.offset(), what));
-                }
-            }
-            if seen.is_empty() {
-                continue;
-            }
-            let unit = units.keep(unit);
-            for (offset, what) in seen {
-                self.note(&mut units, At { unit, offset }, &what)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether an entry is one of the functions that are wanted.
-    fn look<'a>(
-        &self,
+    fn visit<'a>(
+        &mut self,
         dwarf: &Dwarf<'a>,
-        unit: &super::units::Unit<'a>,
+        unit: &Unit<'a>,
         entry: &Entry<'a>,
-    ) -> Result<Option<Seen>, Trouble> {
+    ) -> Result<(bool, Option<Option<u64>>), Trouble> {
+        // Functions stand in units, namespaces and records; what is in a function is of no use.
+        let tag = entry.tag();
+        let descend = entry.depth() == 0
+            || is_record(tag)
+            || matches!(tag, gimli::DW_TAG_namespace | gimli::DW_TAG_enumeration_type);
+        if tag != gimli::DW_TAG_subprogram {
+            return Ok((descend, None));
+        }
         if let Some(value) = entry.attr_value(gimli::DW_AT_low_pc) {
             let address = dwarf.attr_address(unit, value)?;
-            return Ok(address.filter(|address| self.addresses.contains(address)).map(Seen::Code));
+            let wanted = address.filter(|address| self.addresses.contains(address));
+            return Ok((descend, wanted.map(Some)));
         }
         let inlined = self.wanted.is_some()
             && matches!(
@@ -163,143 +110,133 @@ impl Search<'_> {
                     gimli::DW_INL_inlined | gimli::DW_INL_declared_inlined
                 ))
             );
-        Ok(inlined.then_some(Seen::Inlined))
+        Ok((descend, inlined.then_some(None)))
     }
 
-    fn note(&mut self, units: &mut Units<'_, '_>, at: At, seen: &Seen) -> Result<(), Trouble> {
-        match seen {
-            Seen::Code(address) => {
-                if self.found.at.len() < MAX_KEPT && !self.found.at.contains_key(address) {
-                    let prototype = self.prototype(units, at)?;
-                    self.found.at.insert(*address, prototype);
+    fn note(
+        &mut self,
+        units: &mut Units<'_, '_>,
+        at: At,
+        address: Option<u64>,
+    ) -> Result<(), Trouble> {
+        let Prototypes { at: known, inlined } = &mut self.found;
+        match address {
+            Some(address) => {
+                if known.len() < MAX_KEPT && !known.contains_key(&address) {
+                    known.insert(address, prototype(units, at)?);
                 }
             }
-            Seen::Inlined => {
-                if let Some(name) = self.name(units, at)?
+            None => {
+                if let Some(name) = linkage_name(units, at)?
                     && self.wanted.is_some_and(|wanted| wanted(&name))
-                    && self.found.inlined.len() < MAX_KEPT
+                    && inlined.len() < MAX_KEPT
                 {
-                    self.found.inlined.insert(String::from_utf8_lossy(&name).into_owned());
+                    inlined.insert(String::from_utf8_lossy(&name).into_owned());
                 }
             }
         }
         Ok(())
     }
+}
 
-    /// The places that say something of an entry: itself, and what it is an instance or the body of.
-    fn origins(&mut self, units: &mut Units<'_, '_>, start: At) -> Result<Vec<At>, Trouble> {
-        let mut all = vec![start];
-        let mut at = start;
-        for _ in 0..MAX_CHAIN {
-            self.budget.spend()?;
-            let entry = units.entry(at)?;
-            let Some(value) = entry
-                .attr_value(gimli::DW_AT_abstract_origin)
-                .or_else(|| entry.attr_value(gimli::DW_AT_specification))
-            else {
-                break;
-            };
-            at = units.follow(at, value)?;
-            all.push(at);
-        }
-        Ok(all)
+/// The places that describe an entry: itself, and what it is an instance or the body of.
+fn origins(units: &mut Units<'_, '_>, start: At) -> Result<Vec<At>, Trouble> {
+    let mut all = vec![start];
+    let mut at = start;
+    for _ in 0..MAX_CHAIN {
+        let Some(next) = (match units.follow(at, gimli::DW_AT_abstract_origin)? {
+            None => units.follow(at, gimli::DW_AT_specification)?,
+            origin => origin,
+        }) else {
+            break;
+        };
+        at = next;
+        all.push(at);
     }
+    Ok(all)
+}
 
-    fn name(&mut self, units: &mut Units<'_, '_>, at: At) -> Result<Option<Vec<u8>>, Trouble> {
-        for at in self.origins(units, at)? {
-            if let Some(name) = units.linkage_name_at(at)? {
+/// The name by which the linker knows a function, else its own.
+fn linkage_name(units: &mut Units<'_, '_>, at: At) -> Result<Option<Vec<u8>>, Trouble> {
+    for at in origins(units, at)? {
+        for attribute in [gimli::DW_AT_linkage_name, gimli::DW_AT_name] {
+            if let Some(name) = units.text(at, attribute)? {
                 return Ok(Some(name));
             }
         }
-        Ok(None)
     }
+    Ok(None)
+}
 
-    fn prototype(&mut self, units: &mut Units<'_, '_>, at: At) -> Result<Prototype, Trouble> {
-        let origins = self.origins(units, at)?;
-        let mut prototype = Prototype::default();
-        // The body's own parameters say where their names and types are; a declaration's come without `this`
-        // names now and then, so the first that has any counts.
-        for &origin in &origins {
-            for child in units.children(origin)? {
-                self.budget.spend()?;
-                if child.tag == gimli::DW_TAG_formal_parameter
-                    && prototype.parameters.len() < MAX_PARAMETERS
-                {
-                    let parameter = self.parameter(units, child.at)?;
-                    prototype.parameters.push(parameter);
-                }
-            }
-            if !prototype.parameters.is_empty() {
-                break;
-            }
+/// The type of the first origin that has one.
+fn type_of(units: &mut Units<'_, '_>, origins: &[At]) -> Result<Option<TypeName>, Trouble> {
+    for &origin in origins {
+        if let Some(at) = units.follow(origin, gimli::DW_AT_type)? {
+            return type_name(units, at).map(Some);
         }
-        for &origin in &origins {
-            if let Some(value) = units.entry(origin)?.attr_value(gimli::DW_AT_type) {
-                let at = units.follow(origin, value)?;
-                prototype.returns = Some(self.type_name(units, at)?);
-                break;
-            }
-        }
-        Ok(prototype)
     }
+    Ok(None)
+}
 
-    fn parameter(&mut self, units: &mut Units<'_, '_>, at: At) -> Result<Parameter, Trouble> {
-        let mut parameter = Parameter::default();
-        let mut typed = false;
-        for origin in self.origins(units, at)? {
-            if parameter.name.is_empty()
-                && let Some(name) = units.name_at(origin)?
+fn prototype(units: &mut Units<'_, '_>, at: At) -> Result<Prototype, Trouble> {
+    let origins = origins(units, at)?;
+    let mut parameters = Vec::new();
+    // The body's own parameters say where their names and types are; a declaration's come without `this`
+    // names now and then, so the first that has any counts.
+    for &origin in &origins {
+        for child in units.children(origin)? {
+            if units.entry(child)?.tag() == gimli::DW_TAG_formal_parameter
+                && parameters.len() < MAX_PARAMETERS
             {
-                parameter.name = printable(name);
-            }
-            if !typed && let Some(value) = units.entry(origin)?.attr_value(gimli::DW_AT_type) {
-                let at = units.follow(origin, value)?;
-                parameter.kind = self.type_name(units, at)?;
-                typed = true;
+                parameters.push(parameter(units, child)?);
             }
         }
-        Ok(parameter)
+        if !parameters.is_empty() {
+            break;
+        }
     }
+    Ok(Prototype { parameters, returns: type_of(units, &origins)? })
+}
 
-    fn type_name(&mut self, units: &mut Units<'_, '_>, start: At) -> Result<TypeName, Trouble> {
-        let mut found = TypeName::default();
-        let mut at = start;
-        for _ in 0..MAX_CHAIN {
-            self.budget.spend()?;
-            let tag = units.entry(at)?.tag();
-            let name = units.name_at(at)?.map(printable);
-            match tag {
-                gimli::DW_TAG_pointer_type
-                | gimli::DW_TAG_reference_type
-                | gimli::DW_TAG_rvalue_reference_type => {
-                    found.pointers = found.pointers.saturating_add(1);
-                }
-                gimli::DW_TAG_typedef => {
-                    if found.name.is_empty() {
-                        found.name = name.unwrap_or_default();
-                    }
-                }
-                gimli::DW_TAG_const_type
-                | gimli::DW_TAG_volatile_type
-                | gimli::DW_TAG_restrict_type
-                | gimli::DW_TAG_atomic_type => {}
-                _ => {
-                    found.record = matches!(
-                        tag,
-                        gimli::DW_TAG_structure_type
-                            | gimli::DW_TAG_class_type
-                            | gimli::DW_TAG_union_type
-                    );
-                    found.base = name.unwrap_or_default();
-                    break;
+fn parameter(units: &mut Units<'_, '_>, at: At) -> Result<Parameter, Trouble> {
+    let origins = origins(units, at)?;
+    let mut name = None;
+    for &origin in &origins {
+        name = name.or(units.text(origin, gimli::DW_AT_name)?);
+    }
+    let name = name.map(printable).unwrap_or_default();
+    Ok(Parameter { name, kind: type_of(units, &origins)?.unwrap_or_default() })
+}
+
+fn type_name(units: &mut Units<'_, '_>, start: At) -> Result<TypeName, Trouble> {
+    let mut found = TypeName::default();
+    let mut next = Some(start);
+    for _ in 0..MAX_CHAIN {
+        let Some(at) = next else { break };
+        let tag = units.entry(at)?.tag();
+        let name = units.text(at, gimli::DW_AT_name)?.map(printable).unwrap_or_default();
+        match tag {
+            gimli::DW_TAG_pointer_type
+            | gimli::DW_TAG_reference_type
+            | gimli::DW_TAG_rvalue_reference_type => {
+                found.pointers = found.pointers.saturating_add(1);
+            }
+            gimli::DW_TAG_typedef => {
+                if found.name.is_empty() {
+                    found.name = name;
                 }
             }
-            let Some(value) = units.entry(at)?.attr_value(gimli::DW_AT_type) else { break };
-            at = units.follow(at, value)?;
+            tag if is_qualifier(tag) => {}
+            _ => {
+                found.record = is_record(tag);
+                found.base = name;
+                break;
+            }
         }
-        if found.name.is_empty() {
-            found.name.clone_from(&found.base);
-        }
-        Ok(found)
+        next = units.follow(at, gimli::DW_AT_type)?;
     }
+    if found.name.is_empty() {
+        found.name.clone_from(&found.base);
+    }
+    Ok(found)
 }

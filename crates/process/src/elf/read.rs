@@ -10,7 +10,7 @@ use std::{
 };
 
 use object::{
-    LittleEndian as Little,
+    CompressedFileRange, CompressionFormat, LittleEndian as Little,
     elf::{self, FileHeader64},
     read::{
         ReadCache, ReadRef,
@@ -177,44 +177,33 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A section's contents, decompressed, if they have no more than `max` bytes.
-    pub(super) fn contents_of(&self, name: &str, max: u64) -> Result<Vec<u8>, String> {
+    /// A section's contents, decompressed, if they have no more than `max` bytes; empty where there is none.
+    pub(super) fn contents_of(&self, name: &str, max: u64) -> Result<Vec<u8>, ElfError> {
         let Some(section) = self.section(name.as_bytes()) else { return Ok(Vec::new()) };
-        let explain =
-            |error: object::read::Error| format!("{}: section {name}: {error}", self.shown);
-        let large = |size: u64| {
-            format!("{}: section {name} has {} MiB, more than is read", self.shown, size >> 20)
+        let explain = |error| self.malformed(format_args!("section {name}: {error}"));
+        let range = match section.compression(ENDIAN, self.contents).map_err(explain)? {
+            None => CompressedFileRange::none(section.file_range(ENDIAN)),
+            Some((header, offset, compressed_size)) => CompressedFileRange {
+                format: match header.ch_type.get(ENDIAN) {
+                    elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+                    elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+                    _ => CompressionFormat::Unknown,
+                },
+                offset,
+                compressed_size,
+                uncompressed_size: header.ch_size.get(ENDIAN),
+            },
         };
-        if section.sh_type(ENDIAN) == elf::SHT_NOBITS {
-            return Ok(Vec::new());
+        // The file claims this size. The decompressor fills exactly as much memory, so the bound holds.
+        let size = range.uncompressed_size.max(range.compressed_size);
+        if size > max {
+            return Err(self.malformed(format_args!(
+                "section {name} has {} MiB, more than is read",
+                size >> 20
+            )));
         }
-        if section.sh_size(ENDIAN) > max {
-            return Err(large(section.sh_size(ENDIAN)));
-        }
-        let Some((header, offset, size)) =
-            section.compression(ENDIAN, self.contents).map_err(explain)?
-        else {
-            return section.data(ENDIAN, self.contents).map(<[u8]>::to_vec).map_err(explain);
-        };
-        // The size after decompression is the file's word; the bound holds whatever it says, since the
-        // decompressor writes into exactly that much memory.
-        let uncompressed_size = header.ch_size.get(ENDIAN);
-        if uncompressed_size > max {
-            return Err(large(uncompressed_size));
-        }
-        let format = match header.ch_type.get(ENDIAN) {
-            kind if kind == elf::ELFCOMPRESS_ZLIB => object::CompressionFormat::Zlib,
-            kind if kind == elf::ELFCOMPRESS_ZSTD => object::CompressionFormat::Zstandard,
-            kind => {
-                return Err(format!("{}: section {name}: unknown compression {kind}", self.shown));
-            }
-        };
-        let data = self
-            .contents
-            .read_bytes_at(offset, size)
-            .map_err(|()| format!("{}: section {name} cannot be read", self.shown))?;
-        let compressed = object::CompressedData { format, data, uncompressed_size };
-        compressed.decompress().map(std::borrow::Cow::into_owned).map_err(explain)
+        let data = range.data(self.contents).map_err(explain)?;
+        data.decompress().map(std::borrow::Cow::into_owned).map_err(explain)
     }
 
     pub(super) fn segments(&self) -> Result<Vec<Segment>, ElfError> {

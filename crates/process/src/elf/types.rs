@@ -1,138 +1,140 @@
-//! Member offsets from DWARF: `offsetof(struct ngx_pool_s, d.next)` for a binary nobody recompiles.
+//! Member offsets from DWARF: `offsetof(struct ngx_pool_s, d.next)` for a binary that nobody recompiles.
 //!
-//! Knows structs, unions, C++ classes (with bases) and type names in namespaces; not what needs the program to run (virtual bases).
-//! Asked by the expression compiler through `plan::ObjectResolver`. Hostile input: `gimli` decodes, the work is bounded here.
+//! Knows structs, unions, C++ classes with their bases, and namespaces. Virtual bases need the running program.
+//! The expression compiler asks, through the plan.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    path::{Path, PathBuf},
+};
 
-use gimli::{DwarfSections, EndianSlice, LittleEndian};
+use gimli::{DwTag, DwarfSections, EndianSlice, LittleEndian};
 
 use super::{
-    Elf, debug, read,
-    units::{At, Budget, Dwarf, Unit, Units},
+    Elf, ElfError, debug, read,
+    units::{
+        At, Dwarf, Entry, Search, Trouble, Unit, Units, is_qualifier, is_record, text_of, walk,
+    },
 };
 use crate::printable;
 
-/// Most bytes of debug sections of one file, added up.
+/// Most bytes of debug sections of one file, in total.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
 /// Most bytes of `.debug_abbrev`, which grows about thirty-fold when it is decoded.
 const MAX_ABBREVIATIONS: u64 = 32 << 20;
 /// Deepest nesting of types behind a member: typedefs of typedefs, anonymous structs, base classes.
 const MAX_DEPTH: u32 = 32;
 
+type Sections = DwarfSections<Vec<u8>>;
+
 /// The debug information of one object, held in memory.
 #[derive(Debug)]
 pub struct Types {
-    /// Where it was read from, escaped.
+    /// The file that it was read from, escaped.
     from: String,
-    sections: DwarfSections<Vec<u8>>,
+    sections: Sections,
     /// What `dwz` moved to a file that several objects share.
-    shared: Option<DwarfSections<Vec<u8>>>,
+    shared: Option<Sections>,
 }
 
-/// Loads the debug information of `elf` from the object itself or its debug file.
-pub(super) fn load(elf: &Elf) -> Result<Types, String> {
-    let own = elf.open_path().to_owned();
-    // The debug file may have been found through another process that has ended since.
-    let debug = match elf.debug_file() {
-        Some(path) if !path.exists() => elf.find_debug().file.map(|file| file.path),
-        found => found.map(std::path::Path::to_owned),
-    };
-    let mut reason = format!("{} has no debug information", elf.shown_path());
-    for path in std::iter::once(own).chain(debug) {
-        let shown = printable(path.as_os_str().as_encoded_bytes());
-        let contents = read::open(&path, &shown).map_err(|error| error.to_string())?;
-        let reader = read::Reader::new(&contents, &shown).map_err(|error| error.to_string())?;
+impl Elf {
+    /// The object's types, from its own DWARF or its debug file's; large, so drop it after use.
+    pub fn types(&self) -> Result<Types, String> {
+        let own = self.open_path().to_owned();
+        // The debug file may have been found through another process that has ended since.
+        let debug = match self.debug_file() {
+            Some(path) if !path.exists() => self.find_debug().file.map(|file| file.path),
+            found => found.map(Path::to_owned),
+        };
+        let mut reason = format!("{} has no debug information", self.shown_path());
+        for path in std::iter::once(own).chain(debug) {
+            match self.types_in(&path, &mut reason) {
+                Ok(None) => {}
+                Ok(Some(types)) => return Ok(types),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let tried = self.debug_tried();
+        if !tried.is_empty() {
+            reason.push_str("; no debug file at ");
+            reason.push_str(&tried.join(", "));
+        }
+        Err(reason)
+    }
+
+    /// The types in the file at `path`; `None` where it has none, or where a part is missing: then `reason` says so.
+    fn types_in(&self, path: &Path, reason: &mut String) -> Result<Option<Types>, ElfError> {
+        let from = printable(path.as_os_str().as_encoded_bytes());
+        let contents = read::open(path, &from)?;
+        let reader = read::Reader::new(&contents, &from)?;
         // The path is opened a second time: the file may have been replaced since its symbols were read.
-        if elf.build_id().is_some()
-            && reader.build_id().is_some_and(|id| Some(&*id) != elf.build_id())
+        if self.build_id().is_some()
+            && reader.build_id().is_some_and(|id| Some(&*id) != self.build_id())
         {
-            return Err(super::ElfError::Changed { path: shown }.to_string());
+            return Err(ElfError::Changed { path: from });
         }
         if !reader.has(b".debug_info") {
-            continue;
+            return Ok(None);
         }
-        let sections = load_sections(&reader)?;
         let shared = match reader.alternative_link() {
             None => None,
-            Some((name, id)) => match debug::find_alternative(&elf.search, &path, &name, &id) {
-                None => {
-                    reason = format!(
-                        "{shown} refers to the shared debug file {}, which is missing",
-                        printable(&name)
-                    );
-                    continue;
-                }
-                Some(path) => {
-                    let shown = printable(path.as_os_str().as_encoded_bytes());
-                    let contents = read::open(&path, &shown).map_err(|error| error.to_string())?;
-                    let reader =
-                        read::Reader::new(&contents, &shown).map_err(|error| error.to_string())?;
-                    Some(load_sections(&reader)?)
-                }
-            },
+            Some((name, id)) => {
+                let Some(path) = debug::find_alternative(&self.search, path, &name, &id) else {
+                    let name = printable(&name);
+                    *reason =
+                        format!("{from} refers to the shared debug file {name}, which is missing");
+                    return Ok(None);
+                };
+                Some(shared_sections(&path)?)
+            }
         };
-        return Ok(Types { from: shown, sections, shared });
+        let sections = load_sections(&reader)?;
+        Ok(Some(Types { from, sections, shared }))
     }
-    let tried = elf.debug_tried();
-    if !tried.is_empty() {
-        reason.push_str("; no debug file at ");
-        reason.push_str(&tried.join(", "));
+
+    /// The offset of member `field` in the type `type_name`; see [`Types::offset_of`].
+    #[cfg(test)]
+    pub(super) fn offset_of(&self, type_name: &str, field: &str) -> Result<u64, String> {
+        self.types()?.offset_of(type_name, field)
     }
-    Err(reason)
 }
 
-fn load_sections(reader: &read::Reader<'_>) -> Result<DwarfSections<Vec<u8>>, String> {
+fn shared_sections(path: &PathBuf) -> Result<Sections, ElfError> {
+    let shown = printable(path.as_os_str().as_encoded_bytes());
+    let contents = read::open(path, &shown)?;
+    load_sections(&read::Reader::new(&contents, &shown)?)
+}
+
+fn load_sections(reader: &read::Reader<'_>) -> Result<Sections, ElfError> {
+    use gimli::SectionId as Id;
     let left = Cell::new(MAX_SECTION_BYTES);
     DwarfSections::load(|id| {
-        use gimli::SectionId as Id;
-        // Locations and ranges are half of the file and not needed; lines and addresses are touched by
-        // gimli when it opens a unit.
-        let wanted = matches!(
-            id,
-            Id::DebugAbbrev
-                | Id::DebugInfo
-                | Id::DebugTypes
-                | Id::DebugStr
-                | Id::DebugLineStr
-                | Id::DebugStrOffsets
-                | Id::DebugLine
-                | Id::DebugAddr
-        );
-        if !wanted {
-            return Ok(Vec::new());
-        }
-        let most = if id == Id::DebugAbbrev { MAX_ABBREVIATIONS } else { left.get() };
-        let bytes = reader.contents_of(id.name(), most.min(left.get()))?;
+        let most = match id {
+            Id::DebugAbbrev => MAX_ABBREVIATIONS.min(left.get()),
+            // `gimli` reads lines and addresses when it opens a unit.
+            Id::DebugInfo
+            | Id::DebugTypes
+            | Id::DebugStr
+            | Id::DebugLineStr
+            | Id::DebugStrOffsets
+            | Id::DebugLine
+            | Id::DebugAddr => left.get(),
+            // Locations and ranges are half of the file, and nothing here needs them.
+            _ => return Ok(Vec::new()),
+        };
+        let bytes = reader.contents_of(id.name(), most)?;
         left.set(left.get() - bytes.len() as u64);
         Ok(bytes)
     })
 }
 
-/// Why a question has no answer: either this candidate is not the one, or the search must end.
-pub(super) enum Trouble {
-    /// The member is not in this type.
-    NoMember(String),
-    /// Damaged, or more than is believed.
-    Fatal(String),
-}
-
-impl From<gimli::Error> for Trouble {
-    fn from(error: gimli::Error) -> Self {
-        Self::Fatal(format!("damaged debug information: {error}"))
-    }
-}
-
 impl Types {
-    /// Where it was read from, escaped.
-    pub(super) fn from(&self) -> &str {
-        &self.from
-    }
-
-    /// The debug information, to be searched.
-    pub(super) fn dwarf(&self) -> Dwarf<'_> {
-        self.sections
-            .borrow_with_sup(self.shared.as_ref(), |bytes| EndianSlice::new(bytes, LittleEndian))
+    /// Lets `search` walk the debug information; an error names the file.
+    pub(super) fn search(&self, search: &mut impl Search) -> Result<(), String> {
+        let dwarf = self
+            .sections
+            .borrow_with_sup(self.shared.as_ref(), |bytes| EndianSlice::new(bytes, LittleEndian));
+        walk(&dwarf, search).map_err(|Trouble(what)| format!("{}: {what}", self.from))
     }
 
     /// The offset in bytes of member `field` (dots between nested members) in type `type_name`.
@@ -144,64 +146,53 @@ impl Types {
         if path.iter().any(|name| name.is_empty()) {
             return Err(format!("`{}` is no path of members", printable(field)));
         }
-        let wanted = Wanted::parse(type_name);
-        let dwarf = self.dwarf();
-        let mut search = Search {
-            budget: Budget::new(),
-            wanted: &wanted,
+        let mut search = MemberSearch {
+            wanted: Wanted::parse(type_name),
             path: &path,
+            inside: Vec::new(),
             found: None,
             missing: None,
             declared_only: false,
         };
-        let outcome = match dwarf.sup() {
-            None => search.run(&dwarf),
-            Some(shared) => search.run(&dwarf).and_then(|()| search.run(shared)),
-        };
-        match outcome {
-            Err(Trouble::Fatal(what) | Trouble::NoMember(what)) => {
-                Err(format!("{}: {what}", self.from))
-            }
-            Ok(()) => search.found.ok_or_else(|| {
-                let name = printable(type_name);
-                let what = match search.missing {
-                    Some(member) => format!("type `{name}` has no member `{}`", printable(member)),
-                    None if search.declared_only => {
-                        format!("type `{name}` is declared but not defined")
-                    }
-                    None => format!("there is no type `{name}`"),
-                };
-                format!("{}: {what}", self.from)
-            }),
-        }
+        self.search(&mut search)?;
+        search.found.ok_or_else(|| {
+            let name = printable(type_name);
+            let what = match search.missing {
+                Some(member) => format!("type `{name}` has no member `{}`", printable(member)),
+                None if search.declared_only => {
+                    format!("type `{name}` is declared but not defined")
+                }
+                None => format!("there is no type `{name}`"),
+            };
+            format!("{}: {what}", self.from)
+        })
     }
 }
 
 /// The type that is asked for.
-struct Wanted {
-    tag: Option<gimli::DwTag>,
+struct Wanted<'q> {
+    tag: Option<DwTag>,
     /// Namespaces and name, outermost first.
-    path: Vec<Vec<u8>>,
+    path: Vec<&'q str>,
 }
 
-impl Wanted {
-    fn parse(text: &str) -> Self {
+impl<'q> Wanted<'q> {
+    fn parse(text: &'q str) -> Self {
         let text = text.trim();
-        let mut words = text.splitn(2, char::is_whitespace);
-        let (tag, name) = match (words.next(), words.next()) {
-            (Some("struct"), Some(name)) => (Some(gimli::DW_TAG_structure_type), name),
-            (Some("union"), Some(name)) => (Some(gimli::DW_TAG_union_type), name),
-            (Some("class"), Some(name)) => (Some(gimli::DW_TAG_class_type), name),
+        let (tag, name) = match text.split_once(char::is_whitespace) {
+            Some(("struct", name)) => (Some(gimli::DW_TAG_structure_type), name),
+            Some(("union", name)) => (Some(gimli::DW_TAG_union_type), name),
+            Some(("class", name)) => (Some(gimli::DW_TAG_class_type), name),
             _ => (None, text),
         };
-        Self { tag, path: name.trim().split("::").map(|part| part.as_bytes().to_vec()).collect() }
+        Self { tag, path: name.trim().split("::").collect() }
     }
 
-    fn takes(&self, tag: gimli::DwTag) -> bool {
+    fn takes(&self, tag: DwTag) -> bool {
         match self.tag {
             // C++ uses both words for one thing.
             Some(gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type) => {
-                matches!(tag, gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type)
+                is_record(tag) && tag != gimli::DW_TAG_union_type
             }
             Some(wanted) => tag == wanted,
             None => is_record(tag) || tag == gimli::DW_TAG_typedef,
@@ -209,190 +200,134 @@ impl Wanted {
     }
 }
 
-fn is_record(tag: gimli::DwTag) -> bool {
-    matches!(
-        tag,
-        gimli::DW_TAG_structure_type | gimli::DW_TAG_union_type | gimli::DW_TAG_class_type
-    )
-}
-
-struct Search<'q> {
-    budget: Budget,
-    wanted: &'q Wanted,
+/// Looks for all types of the wanted name; all that define it must agree.
+struct MemberSearch<'q> {
+    wanted: Wanted<'q>,
     path: &'q [&'q str],
+    /// The depths of the namespaces and classes of the wanted name that the walk is in.
+    inside: Vec<isize>,
     found: Option<u64>,
-    missing: Option<String>,
+    missing: Option<&'q str>,
     declared_only: bool,
 }
 
-impl Search<'_> {
-    /// Looks at every unit for types of the wanted name; all that define it must agree.
-    fn run(&mut self, dwarf: &Dwarf<'_>) -> Result<(), Trouble> {
-        let mut units = Units::new(dwarf);
-        let mut headers = dwarf.units();
-        while let Some(header) = headers.next()? {
-            self.search_unit(&mut units, dwarf.unit(header)?)?;
-        }
-        let mut headers = dwarf.type_units();
-        while let Some(header) = headers.next()? {
-            self.search_unit(&mut units, dwarf.unit(header)?)?;
-        }
-        Ok(())
-    }
+impl Search for MemberSearch<'_> {
+    type Seen = ();
 
-    fn search_unit<'a>(
+    fn visit<'a>(
         &mut self,
-        units: &mut Units<'_, 'a>,
-        unit: Unit<'a>,
-    ) -> Result<(), Trouble> {
-        // A unit costs more than an entry: the clock is looked at each time.
-        self.budget.look_at_clock();
-        self.budget.spend()?;
-        let mut candidates = Vec::new();
-        // The depths of the namespaces and classes of the wanted path that the walk is in.
-        let mut inside: Vec<isize> = Vec::new();
-        let mut cursor = unit.entries();
-        let mut descend = true;
-        loop {
-            self.budget.spend()?;
-            let next = if descend { cursor.next_dfs()? } else { cursor.next_sibling()? };
-            let Some(entry) = next else {
-                if descend {
-                    break;
-                }
-                // The end of these siblings: go on after their parent.
-                descend = true;
-                continue;
-            };
-            let (depth, tag) = (entry.depth(), entry.tag());
-            if depth == 0 {
-                // The unit itself; its children are the types.
-                continue;
-            }
-            while inside.last().is_some_and(|&outer| outer >= depth) {
-                inside.pop();
-            }
-            descend = false;
-            let Some(part) = self.wanted.path.get(inside.len()) else { continue };
-            let last = inside.len() + 1 == self.wanted.path.len();
-            let fits = if last {
-                self.wanted.takes(tag)
-            } else {
-                tag == gimli::DW_TAG_namespace || is_record(tag)
-            };
-            if !fits || units.name(&unit, entry).as_deref() != Some(&part[..]) {
-                continue;
-            }
-            if !last {
-                inside.push(depth);
-                descend = true;
-            } else if entry.attr(gimli::DW_AT_declaration).is_some() {
-                self.declared_only = true;
-            } else {
-                candidates.push(entry.offset());
-            }
+        dwarf: &Dwarf<'a>,
+        unit: &Unit<'a>,
+        entry: &Entry<'a>,
+    ) -> Result<(bool, Option<()>), Trouble> {
+        let (depth, tag) = (entry.depth(), entry.tag());
+        while self.inside.last().is_some_and(|&outer| outer >= depth) {
+            self.inside.pop();
         }
-        if candidates.is_empty() {
-            return Ok(());
+        if depth == 0 {
+            // The unit itself; its children are the types.
+            return Ok((true, None));
         }
-        let place = units.keep(unit);
-        for offset in candidates {
-            match self.resolve_path(units, At { unit: place, offset }) {
-                Ok(offset) => match self.found {
-                    Some(other) if other != offset => {
-                        return Err(Trouble::Fatal(format!(
-                            "several types of this name disagree: {other:#x} and {offset:#x}"
-                        )));
-                    }
-                    _ => self.found = Some(offset),
-                },
-                Err(Trouble::NoMember(name)) => self.missing = Some(name),
-                Err(fatal) => return Err(fatal),
-            }
+        let Some(part) = self.wanted.path.get(self.inside.len()) else { return Ok((false, None)) };
+        let last = self.inside.len() + 1 == self.wanted.path.len();
+        let matches = if last {
+            self.wanted.takes(tag)
+        } else {
+            tag == gimli::DW_TAG_namespace || is_record(tag)
+        };
+        let name = || text_of(dwarf, unit, entry, gimli::DW_AT_name);
+        if !matches || name().as_deref() != Some(part.as_bytes()) {
+            return Ok((false, None));
         }
-        Ok(())
+        if !last {
+            self.inside.push(depth);
+            return Ok((true, None));
+        }
+        let declared = entry.has_attr(gimli::DW_AT_declaration);
+        self.declared_only |= declared;
+        Ok((false, (!declared).then_some(())))
     }
 
-    fn resolve_path(&mut self, units: &mut Units<'_, '_>, start: At) -> Result<u64, Trouble> {
-        let mut at = start;
-        let mut total = 0_u64;
+    fn note(&mut self, units: &mut Units<'_, '_>, at: At, (): ()) -> Result<(), Trouble> {
+        let (mut at, mut total) = (at, 0_u64);
         for &name in self.path {
-            let record =
-                self.record(units, at)?.ok_or_else(|| Trouble::NoMember(name.to_owned()))?;
-            let (offset, member) = self
-                .member(units, record, name, MAX_DEPTH)?
-                .ok_or_else(|| Trouble::NoMember(name.to_owned()))?;
+            let record = record(units, at)?;
+            let member = record.map(|record| member(units, record, name, MAX_DEPTH)).transpose()?;
+            let Some((offset, member)) = member.flatten() else {
+                self.missing = Some(name);
+                return Ok(());
+            };
             total = total.wrapping_add(offset);
             at = member;
         }
-        Ok(total)
-    }
-
-    /// The record behind typedefs, qualifiers and arrays; `None` for what has no members.
-    fn record(&mut self, units: &mut Units<'_, '_>, start: At) -> Result<Option<At>, Trouble> {
-        let mut at = start;
-        for _ in 0..MAX_DEPTH {
-            self.budget.spend()?;
-            let entry = units.entry(at)?;
-            match entry.tag() {
-                // A declaration whose body is in a type unit.
-                tag if is_record(tag) => match entry.attr_value(gimli::DW_AT_signature) {
-                    None => return Ok(Some(at)),
-                    Some(value) => {
-                        at = units.follow(at, value)?;
-                        continue;
-                    }
-                },
-                gimli::DW_TAG_typedef
-                | gimli::DW_TAG_const_type
-                | gimli::DW_TAG_volatile_type
-                | gimli::DW_TAG_atomic_type
-                | gimli::DW_TAG_restrict_type
-                | gimli::DW_TAG_array_type
-                | gimli::DW_TAG_member => {}
-                _ => return Ok(None),
-            }
-            let Some(value) = entry.attr_value(gimli::DW_AT_type) else { return Ok(None) };
-            at = units.follow(at, value)?;
+        match self.found.replace(total) {
+            Some(other) if other != total => Err(Trouble(format!(
+                "several types of this name disagree: {other:#x} and {total:#x}"
+            ))),
+            _ => Ok(()),
         }
-        Err(Trouble::Fatal("types nested too deeply".into()))
     }
+}
 
-    /// Member `name` of the record at `at`: its offset and the member itself. Looks through anonymous
-    /// members and base classes.
-    fn member(
-        &mut self,
-        units: &mut Units<'_, '_>,
-        at: At,
-        name: &str,
-        depth: u32,
-    ) -> Result<Option<(u64, At)>, Trouble> {
-        if depth == 0 {
-            return Err(Trouble::Fatal("types nested too deeply".into()));
-        }
-        let mut inner = Vec::new();
-        for child in units.children(at)? {
-            self.budget.spend()?;
-            let base = child.tag == gimli::DW_TAG_inheritance;
-            if !base && child.tag != gimli::DW_TAG_member {
-                continue;
+fn too_deep() -> Trouble {
+    Trouble("types nested too deeply".into())
+}
+
+/// The record behind typedefs, qualifiers and arrays; `None` for what has no members.
+fn record(units: &mut Units<'_, '_>, start: At) -> Result<Option<At>, Trouble> {
+    let mut at = start;
+    for _ in 0..MAX_DEPTH {
+        let next = match units.entry(at)?.tag() {
+            // A declaration whose body is in a type unit.
+            tag if is_record(tag) => match units.follow(at, gimli::DW_AT_signature)? {
+                None => return Ok(Some(at)),
+                body => body,
+            },
+            gimli::DW_TAG_typedef | gimli::DW_TAG_array_type | gimli::DW_TAG_member => {
+                units.follow(at, gimli::DW_AT_type)?
             }
-            match &child.name {
-                Some(found) if !base => {
-                    if found == name.as_bytes() {
-                        return Ok(Some((child.offset_of()?, child.at)));
-                    }
+            tag if is_qualifier(tag) => units.follow(at, gimli::DW_AT_type)?,
+            _ => None,
+        };
+        let Some(next) = next else { return Ok(None) };
+        at = next;
+    }
+    Err(too_deep())
+}
+
+/// Member `name` of the record at a place: its offset, and where it is. Looks through anonymous members and base
+/// classes.
+fn member(
+    units: &mut Units<'_, '_>,
+    at: At,
+    name: &str,
+    depth: u32,
+) -> Result<Option<(u64, At)>, Trouble> {
+    if depth == 0 {
+        return Err(too_deep());
+    }
+    let mut inner = Vec::new();
+    for child in units.children(at)? {
+        let base = match units.entry(child)?.tag() {
+            gimli::DW_TAG_inheritance => true,
+            gimli::DW_TAG_member => false,
+            _ => continue,
+        };
+        match units.text(child, gimli::DW_AT_name)? {
+            Some(found) if !base => {
+                if found == name.as_bytes() {
+                    return Ok(Some((units.member_offset(child)?, child)));
                 }
-                _ => inner.push(child),
             }
+            _ => inner.push(child),
         }
-        for child in inner {
-            let Some(at) = units.type_of(&child)? else { continue };
-            let Some(record) = self.record(units, at)? else { continue };
-            if let Some((offset, found)) = self.member(units, record, name, depth - 1)? {
-                return Ok(Some((child.offset_of()?.wrapping_add(offset), found)));
-            }
-        }
-        Ok(None)
     }
+    for child in inner {
+        let Some(at) = units.follow(child, gimli::DW_AT_type)? else { continue };
+        let Some(record) = record(units, at)? else { continue };
+        if let Some((offset, found)) = member(units, record, name, depth - 1)? {
+            return Ok(Some((units.member_offset(child)?.wrapping_add(offset), found)));
+        }
+    }
+    Ok(None)
 }
