@@ -15,11 +15,11 @@ use std::{
 };
 
 use drainprof_process::{
-    Frame, MappedObject, Module,
+    Frame, MappedObject, Module, Space, Spot,
     symbolize::{
         perf_map,
         resolve::{self, Done, Job, Within},
-        space::{self, Root, Space, Spot},
+        root::{self, Root},
         wire::MAX_ADDRESSES,
     },
 };
@@ -185,27 +185,24 @@ impl Symbols {
         let (root, pid_inside, uid) = (Arc::clone(&target.root), target.pid_inside, target.uid);
         for (object, places) in files.into_values() {
             for chunk in places.chunks(MAX_ADDRESSES) {
-                let within = match self
-                    .early
-                    .file(&object)
-                    .map_or_else(|| space::open(&object, &root), Ok)
-                {
-                    Ok(file) => {
-                        let (object, root) = (Arc::clone(&object), Arc::clone(&root));
-                        Within::Object { file, object, root }
-                    }
-                    Err(error) => {
-                        let module = space::module(&object);
-                        self.trouble(format!("{module} cannot be opened any more: {error}"));
-                        self.given_up += chunk.len() as u64;
-                        for &(place, offset) in chunk {
-                            let at = space::module_offset(&object, offset).map(|at| at + 1);
-                            let frame = Frame::nameless(module.clone(), at);
-                            self.remember(number, place, Known::Named(frame));
+                let within =
+                    match self.early.file(&object).map_or_else(|| root::open(&object, &root), Ok) {
+                        Ok(file) => {
+                            let (object, root) = (Arc::clone(&object), Arc::clone(&root));
+                            Within::Object { file, object, root }
                         }
-                        continue;
-                    }
-                };
+                        Err(error) => {
+                            let module = root::module(&object);
+                            self.trouble(format!("{module} cannot be opened any more: {error}"));
+                            self.given_up += chunk.len() as u64;
+                            for &(place, offset) in chunk {
+                                let at = root::module_offset(&object, offset).map(|at| at + 1);
+                                let frame = Frame::nameless(module.clone(), at);
+                                self.remember(number, place, Known::Named(frame));
+                            }
+                            continue;
+                        }
+                    };
                 if !self.send(number, chunk, within) {
                     break;
                 }

@@ -4,8 +4,14 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, Read as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
+
+/// `path`, as a process with the root directory `root` sees it, from here.
+#[must_use]
+pub fn through_root(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
 
 /// Opens a regular file for reading. Never blocks on a pipe and never reads a device.
 pub fn open_regular(path: &Path, max_bytes: u64) -> io::Result<File> {

@@ -168,8 +168,7 @@ impl Ifunc<'_> {
     fn implementation(&self, slot: &Slot, value: u64) -> Option<Implementation> {
         let (object, file_offset) = self.image.objects.iter().find_map(|object| {
             let mut mappings = object.mapped.mappings.iter();
-            let mapping =
-                mappings.find(|map| map.executable && map.start <= value && value < map.end)?;
+            let mapping = mappings.find(|mapping| mapping.has_code(value))?;
             Some((object, mapping.file_offset.checked_add(value - mapping.start)?))
         })?;
         let elf = object.elf.as_ref().ok()?;

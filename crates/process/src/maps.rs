@@ -1,6 +1,6 @@
-//! The files that a process executes code from: `/proc/PID/maps`, grouped by file.
+//! `/proc/PID/maps`: the files that a process executes code from, and its executable memory without a file.
 //!
-//! Only what the kernel says about mappings; how such a file is opened is `locate`, what is in it `elf`.
+//! Only what the kernel says about mappings; how such a file is opened is `mapped`, what is in it `elf`.
 //! The text is partly written by the process (file names), so it is parsed as bytes and bounded. The
 //! `procfs` crate is not used for it: it wants UTF-8 and trims names.
 
@@ -9,12 +9,11 @@ use std::{
     ffi::OsString,
     fs::File,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    io::{BufRead, BufReader, Read as _},
-    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
-    path::PathBuf,
+    io::{self, BufRead, BufReader, Read as _},
+    os::unix::ffi::OsStringExt as _,
 };
 
-use super::{ProcessError, locate, printable};
+use super::ProcessError;
 
 /// Most mappings that are read of one process.
 const MAX_LINES: usize = 1_000_000;
@@ -22,15 +21,17 @@ const MAX_LINES: usize = 1_000_000;
 const MAX_LINE_BYTES: u64 = 32 * 1024;
 /// Bytes that are read at once, at most: the kernel gives a page at a time.
 const BUFFER: usize = 8 * 1024;
+/// Most pieces of memory without a file that are kept.
+const MAX_NAMELESS: usize = 10_000;
 
-/// One mapping of a file.
+/// One mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// Offset in the file of the first address.
+    /// Offset in the file of the first address, in bytes.
     pub file_offset: u64,
     /// Whether it may be written.
     pub writable: bool,
@@ -38,89 +39,103 @@ pub struct Mapping {
     pub executable: bool,
 }
 
-/// A file with at least one executable mapping, and all mappings of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MappedObject {
-    /// The path as the process sees it; hostile, for opening.
-    pub path: PathBuf,
-    /// The same, safe to show.
-    pub shown_path: String,
-    /// The file was unlinked since it was mapped.
-    pub deleted: bool,
-    /// Another file now stands at its path: it was updated while the process runs on with the old one.
-    pub replaced: bool,
-    /// A path through which this very file can be opened now.
-    pub open_path: PathBuf,
-    /// Device and inode, as `stat` gives them for `open_path` (as `/proc/PID/maps` does where it cannot be opened).
-    pub inode: (u64, u64),
-    /// Its mappings, by address.
-    pub mappings: Vec<Mapping>,
+impl Mapping {
+    /// Whether code at `address` lies in it.
+    pub(crate) fn has_code(&self, address: u64) -> bool {
+        self.executable && (self.start..self.end).contains(&address)
+    }
 }
 
-/// A line of `/proc/PID/maps` that is about a file.
+/// One line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct FileLine {
-    pub(crate) mapping: Mapping,
+struct Line<'a> {
+    mapping: Mapping,
     /// Device as the kernel's `st_dev` encodes it.
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-    /// The name, unescaped, with ` (deleted)` still at its end.
-    pub(crate) name: OsString,
+    device: u64,
+    inode: u64,
+    /// The name, escaped, with ` (deleted)` still at its end; empty for anonymous memory.
+    name: &'a [u8],
 }
 
-/// What is known of a file from the lines alone.
+impl Line<'_> {
+    fn is_file(&self) -> bool {
+        self.inode != 0 && self.name.starts_with(b"/")
+    }
+
+    /// What it is, where it is executable memory without a file.
+    fn nameless(&self) -> Option<NamelessKind> {
+        if !self.mapping.executable || self.name.starts_with(b"/") {
+            return None;
+        }
+        match self.name {
+            b"[vsyscall]" => None,
+            b"[vdso]" => Some(NamelessKind::Vdso),
+            b"[uprobes]" => Some(NamelessKind::Uprobes),
+            _ => Some(NamelessKind::Generated),
+        }
+    }
+}
+
+/// A file and its mappings, as far as the lines alone tell.
 #[derive(Debug)]
-pub(crate) struct FileLines {
+pub(crate) struct MappedFile {
+    /// The name, unescaped, with ` (deleted)` still at its end.
     pub(crate) name: OsString,
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) mappings: Vec<Mapping>,
 }
 
-/// The files that process `pid` has mapped executable, in address order.
-pub fn mapped_objects(pid: u32) -> Result<Vec<MappedObject>, ProcessError> {
-    let path = PathBuf::from(format!("/proc/{pid}/maps"));
-    let step = "read the mappings";
-    let file =
-        File::open(&path).map_err(|error| ProcessError::from_io(pid, step, path.clone(), error))?;
-    let files = group(BufReader::with_capacity(BUFFER, file)).map_err(|error| match error {
-        GroupError::Io(error) => ProcessError::from_io(pid, step, path.clone(), error),
-        GroupError::TooMany => too_many(pid, path.clone()),
-    })?;
-    Ok(files
-        .into_iter()
-        .map(|file| {
-            let located = locate::locate(pid, &file);
-            MappedObject {
-                shown_path: printable(located.path.as_os_str().as_bytes()),
-                path: located.path,
-                deleted: located.deleted,
-                replaced: located.replaced,
-                open_path: located.open_path,
-                inode: located.inode,
-                mappings: file.mappings,
-            }
-        })
-        .collect())
+/// What executable memory without a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NamelessKind {
+    /// Code that the process has made itself.
+    Generated,
+    /// The vDSO.
+    Vdso,
+    /// The kernel's page for probes: it executes instructions there that uprobes stand on. A call whose return
+    /// is probed returns to its first address.
+    Uprobes,
+}
+
+/// The executable memory of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Maps {
+    /// Files with an executable mapping, by their first address.
+    pub(crate) files: Vec<MappedFile>,
+    /// Executable memory without a file.
+    pub(crate) nameless: Vec<(Mapping, NamelessKind)>,
+}
+
+/// Reads the mappings of process `pid`.
+pub(crate) fn read_maps(pid: u32) -> Result<Maps, ProcessError> {
+    with_maps(pid, group)
 }
 
 /// A number for the set of files that process `pid` executes code from: another one as soon as one more is mapped, or
-/// one is not any more. Which files they are is not looked for, so it costs little more than the read; numbers of
+/// one is not any more. The files themselves are not opened, so it costs little more than the read; numbers of
 /// different processes say nothing about each other.
 pub fn executed_files(pid: u32) -> Result<u64, ProcessError> {
-    let path = PathBuf::from(format!("/proc/{pid}/maps"));
-    let from_io = |error| ProcessError::from_io(pid, "read the mappings", path.clone(), error);
-    let file = File::open(&path).map_err(from_io)?;
-    executed(BufReader::with_capacity(BUFFER, file)).map_err(|error| match error {
-        GroupError::Io(error) => from_io(error),
-        GroupError::TooMany => too_many(pid, path.clone()),
-    })
+    with_maps(pid, executed)
 }
 
-/// A number for the files of which the lines say that code of theirs is executed.
-fn executed(reader: impl BufRead) -> Result<u64, GroupError> {
+fn with_maps<T>(
+    pid: u32,
+    read: impl FnOnce(BufReader<File>) -> io::Result<T>,
+) -> Result<T, ProcessError> {
+    let path = format!("/proc/{pid}/maps");
+    File::open(&path)
+        .and_then(|file| read(BufReader::with_capacity(BUFFER, file)))
+        .map_err(|error| ProcessError::from_io(pid, "read the mappings", path.into(), error))
+}
+
+fn executed(reader: impl BufRead) -> io::Result<u64> {
     let mut files = Vec::new();
-    each_line(reader, |line| files.extend(executed_file(line)))?;
+    each_line(reader, |line| {
+        if line.mapping.executable && line.is_file() {
+            files.push((line.device, line.inode));
+        }
+    })?;
     files.sort_unstable();
     files.dedup();
     let mut hasher = DefaultHasher::new();
@@ -128,112 +143,66 @@ fn executed(reader: impl BufRead) -> Result<u64, GroupError> {
     Ok(hasher.finish())
 }
 
-/// Device and inode, as the line has them, where it is about code from a file.
-fn executed_file(line: &[u8]) -> Option<(u64, u64, u64)> {
-    let (_, rest) = split_word(line)?;
-    let (flags, rest) = split_word(rest)?;
-    if flags.get(2) != Some(&b'x') {
-        return None;
-    }
-    let (_, rest) = split_word(rest)?;
-    let (device, rest) = split_word(rest)?;
-    let (inode, rest) = split_word(rest)?;
-    let name = rest.iter().find(|&&byte| byte != b' ')?;
-    let inode: u64 = std::str::from_utf8(inode).ok()?.parse().ok()?;
-    let colon = device.iter().position(|&byte| byte == b':')?;
-    (inode != 0 && *name == b'/').then_some((
-        hex(&device[..colon])?,
-        hex(&device[colon + 1..])?,
-        inode,
-    ))
-}
-
-fn too_many(pid: u32, path: PathBuf) -> ProcessError {
-    ProcessError::Malformed { pid, path, what: format!("it has more than {MAX_LINES} mappings") }
-}
-
-#[derive(Debug)]
-enum GroupError {
-    Io(std::io::Error),
-    TooMany,
-}
-
-/// Reads all lines and keeps the files with an executable mapping.
-fn group(reader: impl BufRead) -> Result<Vec<FileLines>, GroupError> {
-    let mut files: Vec<FileLines> = Vec::new();
+fn group(reader: impl BufRead) -> io::Result<Maps> {
+    let mut maps = Maps::default();
     let mut index: HashMap<(u64, u64), usize> = HashMap::new();
     each_line(reader, |line| {
-        // A line that cannot be understood is about no file that we could open; the others still count.
-        let Some(parsed) = parse_line(line) else { return };
-        let at = *index.entry((parsed.device, parsed.inode)).or_insert_with(|| {
-            files.push(FileLines {
-                name: parsed.name.clone(),
-                device: parsed.device,
-                inode: parsed.inode,
-                mappings: Vec::new(),
+        if line.is_file() {
+            let at = *index.entry((line.device, line.inode)).or_insert_with(|| {
+                maps.files.push(MappedFile {
+                    name: OsString::from_vec(unescape(line.name)),
+                    device: line.device,
+                    inode: line.inode,
+                    mappings: Vec::new(),
+                });
+                maps.files.len() - 1
             });
-            files.len() - 1
-        });
-        files[at].mappings.push(parsed.mapping);
+            maps.files[at].mappings.push(line.mapping);
+        } else if let Some(kind) = line.nameless()
+            && maps.nameless.len() < MAX_NAMELESS
+        {
+            maps.nameless.push((line.mapping, kind));
+        }
     })?;
-    files.retain(|file| file.mappings.iter().any(|mapping| mapping.executable));
-    Ok(files)
+    maps.files.retain(|file| file.mappings.iter().any(|mapping| mapping.executable));
+    Ok(maps)
 }
 
-/// Reads all lines, each without its line break, and of one that is too long its parts.
-fn each_line(mut reader: impl BufRead, mut take: impl FnMut(&[u8])) -> Result<(), GroupError> {
+/// Reads all lines. One that cannot be understood is left out; the others still count.
+fn each_line(mut reader: impl BufRead, mut take: impl FnMut(Line<'_>)) -> io::Result<()> {
     let mut line = Vec::new();
     for _ in 0..MAX_LINES {
         line.clear();
-        let read = reader
-            .by_ref()
-            .take(MAX_LINE_BYTES)
-            .read_until(b'\n', &mut line)
-            .map_err(GroupError::Io)?;
-        if read == 0 {
+        if reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        take(line.strip_suffix(b"\n").unwrap_or(&line));
+        if let Some(parsed) = parse_line(line.strip_suffix(b"\n").unwrap_or(&line)) {
+            take(parsed);
+        }
     }
-    Err(GroupError::TooMany)
+    Err(io::Error::other(format!("it has more than {MAX_LINES} mappings")))
 }
 
-/// Parses one line; `None` for what is not backed by a file (`[heap]`, `[vdso]`, anonymous memory).
-pub(crate) fn parse_line(line: &[u8]) -> Option<FileLine> {
-    let (range, rest) = split_word(line)?;
-    let (flags, rest) = split_word(rest)?;
-    let (offset, rest) = split_word(rest)?;
-    let (device, rest) = split_word(rest)?;
-    let (inode, rest) = split_word(rest)?;
-    let first = rest.iter().position(|&byte| byte != b' ')?;
-    let name = &rest[first..];
-    let inode: u64 = std::str::from_utf8(inode).ok()?.parse().ok()?;
-    if inode == 0 || name.first() != Some(&b'/') {
-        return None;
-    }
-    let dash = range.iter().position(|&byte| byte == b'-')?;
-    let colon = device.iter().position(|&byte| byte == b':')?;
-    let (start, end) = (hex(&range[..dash])?, hex(&range[dash + 1..])?);
-    if start >= end || flags.len() < 4 {
-        return None;
-    }
-    Some(FileLine {
-        mapping: Mapping {
-            start,
-            end,
-            file_offset: hex(offset)?,
-            writable: flags[1] == b'w',
-            executable: flags[2] == b'x',
-        },
-        device: nix::sys::stat::makedev(hex(&device[..colon])?, hex(&device[colon + 1..])?),
+fn parse_line(line: &[u8]) -> Option<Line<'_>> {
+    let mut words = line.splitn(6, |&byte| byte == b' ');
+    let (start, end) = hex_pair(words.next()?, b'-')?;
+    let &[_, write, execute, _, ..] = words.next()? else { return None };
+    let file_offset = hex(words.next()?)?;
+    let (major, minor) = hex_pair(words.next()?, b':')?;
+    let inode = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+    let name = words.next().unwrap_or_default().trim_ascii_start();
+    let (writable, executable) = (write == b'w', execute == b'x');
+    (start < end).then_some(Line {
+        mapping: Mapping { start, end, file_offset, writable, executable },
+        device: nix::sys::stat::makedev(major, minor),
         inode,
-        name: OsString::from_vec(unescape(name)),
+        name,
     })
 }
 
-fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = text.iter().position(|&byte| byte == b' ')?;
-    Some((&text[..end], &text[end + 1..]))
+fn hex_pair(text: &[u8], separator: u8) -> Option<(u64, u64)> {
+    let at = text.iter().position(|&byte| byte == separator)?;
+    Some((hex(&text[..at])?, hex(&text[at + 1..])?))
 }
 
 fn hex(text: &[u8]) -> Option<u64> {
@@ -245,7 +214,7 @@ fn hex(text: &[u8]) -> Option<u64> {
 }
 
 /// The kernel writes a line break as `\012` and nothing else. A file that really has these four
-/// characters in its name cannot be told apart here; `locate` then finds it through `map_files`.
+/// characters in its name cannot be told apart here; `mapped` then finds it through `map_files`.
 fn unescape(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     let mut rest = name;

@@ -1,12 +1,14 @@
 //! The vDSO as a file: the kernel maps the same code into every process, so ours is read.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Write as _},
     os::unix::fs::FileExt as _,
 };
 
 use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::maps::{NamelessKind, read_maps};
 
 /// What it is called in reports.
 pub(crate) const NAME: &str = "[vdso]";
@@ -15,18 +17,13 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Our own vDSO, in a file that exists in memory alone.
 pub fn image() -> io::Result<File> {
-    let maps = fs::read_to_string("/proc/self/maps")?;
-    let range = maps
-        .lines()
-        .find(|line| line.ends_with(NAME))
-        .and_then(|line| line.split(' ').next()?.split_once('-'))
-        .and_then(|(start, end)| {
-            Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
-        });
-    let Some((start, end)) = range.filter(|(start, end)| end - start <= MAX_BYTES) else {
+    let maps = read_maps(std::process::id()).map_err(io::Error::other)?;
+    let vdso = maps.nameless.iter().find(|(_, kind)| *kind == NamelessKind::Vdso);
+    let size = vdso.map(|(mapping, _)| (mapping.start, mapping.end - mapping.start));
+    let Some((start, size)) = size.filter(|(_, size)| *size <= MAX_BYTES) else {
         return Err(io::Error::other("this process has no vDSO"));
     };
-    let mut bytes = vec![0; (end - start) as usize];
+    let mut bytes = vec![0; size as usize];
     File::open("/proc/self/mem")?.read_exact_at(&mut bytes, start)?;
     let mut file = File::from(memfd_create("vdso", MemfdFlags::CLOEXEC)?);
     file.write_all(&bytes)?;

@@ -12,8 +12,8 @@ use std::{
 };
 
 use drainprof_process::{
-    MappedObject,
-    symbolize::{perf_map, space, space::Spot},
+    MappedObject, Spot,
+    symbolize::{perf_map, root},
 };
 use drainprof_report::facts::CallPath;
 
@@ -54,7 +54,7 @@ impl Early {
         match spot {
             Spot::File(object, _) if self.held.len() < MAX_HELD => {
                 if let Entry::Vacant(free) = self.held.entry(object.inode)
-                    && let Ok(file) = space::open(object, &target.root)
+                    && let Ok(file) = root::open(object, &target.root)
                 {
                     free.insert(file);
                 }

@@ -13,7 +13,10 @@ use std::{
 };
 
 use super::{read, symbols::SymbolTable};
-use crate::{file::open_regular, locate::through_root, printable};
+use crate::{
+    file::{open_regular, through_root},
+    printable,
+};
 
 /// Where distributions install debug files.
 const SYSTEM_DIR: &str = "/usr/lib/debug";

@@ -1,10 +1,13 @@
 use std::{os::unix::fs::MetadataExt as _, path::Path};
 
 use super::*;
-use crate::testing::{Waiting, cc};
+use crate::{
+    mapped_objects,
+    testing::{Waiting, cc},
+};
 
-fn line(text: &str) -> Option<FileLine> {
-    parse_line(text.as_bytes())
+fn line(text: &str) -> Option<Line<'_>> {
+    parse_line(text.as_bytes()).filter(Line::is_file)
 }
 
 /// The numbers of a line mean what the kernel means by them.
@@ -26,13 +29,17 @@ fn parses_numbers() {
     );
     assert_eq!(parsed.device, nix::sys::stat::makedev(0xfd, 0x12));
     assert_eq!(parsed.inode, 1_234_567);
-    assert_eq!(parsed.name, "/usr/lib/x.so");
+    assert_eq!(parsed.name, b"/usr/lib/x.so");
 }
 
 /// Names keep their spaces; the kernel's one escape is undone.
 #[test]
 fn parses_names() {
-    let name = |text: &str| line(&format!("1000-2000 r-xp 0 08:01 5 {text}")).unwrap().name;
+    let name = |text: &str| {
+        OsString::from_vec(unescape(
+            line(&format!("1000-2000 r-xp 0 08:01 5 {text}")).unwrap().name,
+        ))
+    };
     assert_eq!(name("/a b  c "), "/a b  c ");
     assert_eq!(name("/a\\012b"), "/a\nb");
     assert_eq!(name("/a\\b (deleted)"), "/a\\b (deleted)");
@@ -67,7 +74,7 @@ fn skips_what_is_no_file() {
 fn groups_by_file() {
     let text = "1000-2000 r--p 0 08:01 5 /a\n2000-3000 r-xp 1000 08:01 5 /a\n\
                 3000-4000 r--p 0 08:01 6 /data\n5000-6000 rw-p 2000 08:01 5 /a\ngarbage\n";
-    let files = group(text.as_bytes()).unwrap();
+    let files = group(text.as_bytes()).unwrap().files;
     assert_eq!(files.len(), 1);
     assert_eq!(files[0].mappings.len(), 3);
     assert!(files[0].mappings[2].writable);
@@ -77,9 +84,10 @@ fn groups_by_file() {
 #[test]
 fn is_bounded() {
     let endless = BufReader::new(std::io::repeat(b'\n'));
-    assert!(matches!(group(endless), Err(GroupError::TooMany)));
-    let one_line = BufReader::new(std::io::repeat(b'a').take(64 << 20));
-    assert!(group(one_line).unwrap().is_empty());
+    let error = group(endless).unwrap_err().to_string();
+    assert!(error.contains("more than 1000000 mappings"), "{error}");
+    let one_line = BufReader::new(io::repeat(b'a').take(64 << 20));
+    assert!(group(one_line).unwrap().files.is_empty());
 }
 
 /// Our own executable is found, and can be opened through the path that is given for it.
@@ -185,4 +193,26 @@ fn executed_files_as_a_number() {
     }
     let cat = Waiting::start(Path::new("/bin/cat"));
     assert_eq!(executed_files(cat.pid()).unwrap(), executed_files(cat.pid()).unwrap());
+}
+
+/// Generated code, the vDSO and the kernel's page for probes are told apart; data and files are none of
+/// these.
+#[test]
+fn memory_without_a_file() {
+    use NamelessKind::{Generated, Uprobes, Vdso};
+    let maps = "55e0-55f0 r-xp 00001000 08:01 99 /usr/bin/x\n\
+                7000-8000 rwxp 00000000 00:00 0 \n\
+                8000-9000 rw-p 00000000 00:00 0 [heap]\n\
+                9000-a000 r-xp 00000000 00:00 0 [vdso]\n\
+                a000-b000 r-xp 00000000 00:00 0 [anon: JIT code]\n\
+                b000-c000 --xp 00000000 00:00 0 [uprobes]\n\
+                d000-c000 r-xp 00000000 00:00 0 \n\
+                ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n\
+                nonsense\n-\nx-y r-xp 0 0 0\n";
+    let found = group(maps.as_bytes()).unwrap().nameless;
+    let found: Vec<_> = found.iter().map(|(mapping, kind)| (mapping.start, *kind)).collect();
+    assert_eq!(
+        found,
+        [(0x7000, Generated), (0x9000, Vdso), (0xa000, Generated), (0xb000, Uprobes)]
+    );
 }

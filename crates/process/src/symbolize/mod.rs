@@ -1,6 +1,6 @@
 //! Symbols: from addresses of processes to functions, files and lines.
 //!
-//! While a process lives, an address is normalised to a file and an offset in it (`space`, `names`), so that
+//! While a process lives, an address is normalised to a file and an offset in it ([`Space`](crate::Space)), so that
 //! processes that have ended and objects that were unloaded can still be named. Names are looked for
 //! on a thread (`resolve`) that asks a process of its own (`helper`, `worker`), because the libraries that read DWARF
 //! believe the files they read: a hostile one costs that process, never drainprof. Called by `cli`, just before a
@@ -9,8 +9,8 @@
 mod helper;
 pub mod perf_map;
 pub mod resolve;
+pub mod root;
 mod scope;
-pub mod space;
 pub mod wire;
 mod worker;
 

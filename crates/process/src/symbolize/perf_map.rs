@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use super::{space::Root, wire};
+use super::{root::Root, wire};
 
 /// Most of a map that is read.
 const MAX_BYTES: u64 = 64 << 20;

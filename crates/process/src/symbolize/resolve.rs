@@ -23,7 +23,7 @@ use std::{
 use super::{
     helper::{Helper, HelperError},
     perf_map,
-    space::{self, Root},
+    root::{self, Root},
     wire::{self, Name},
 };
 use crate::{
@@ -139,7 +139,7 @@ impl Resolver {
     fn module(&self, file: &File, object: &MappedObject) -> Module {
         let known = identity(file).ok().and_then(|key| self.known.get(&key));
         Module {
-            name: space::module(object),
+            name: root::module(object),
             path: wire::cut(&object.shown_path),
             build_id: known.and_then(|known| known.elf.build_id()).map(str::to_owned),
         }
@@ -152,10 +152,10 @@ impl Resolver {
         root: &Root,
         places: &[(u64, u64)],
     ) -> (Vec<Frame>, Option<String>) {
-        let module = space::module(object);
+        let module = root::module(object);
         let bare = |&(_, offset): &(u64, u64)| {
             // The place itself: one past the call's last byte.
-            let at = space::module_offset(object, offset).map(|at| at + 1);
+            let at = root::module_offset(object, offset).map(|at| at + 1);
             Frame::nameless(module.clone(), at)
         };
         let key = match identity(file) {

@@ -5,12 +5,7 @@
 //! [`Unwinder`](super::Unwinder).
 
 use std::{
-    collections::HashMap,
-    fs::File,
-    io,
-    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
-    path::PathBuf,
-    sync::Arc,
+    collections::HashMap, fs::File, io, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc,
 };
 
 use super::cfi::Tables;
@@ -20,8 +15,6 @@ use crate::{DebugSearch, FrameSections, MappedObject, open_same, vdso};
 const MAX_FILE: u64 = 16 << 30;
 /// Objects that are kept.
 const MAX_OBJECTS: usize = 8192;
-/// What is looked for in paths of files that hold generated code.
-const ANONYMOUS: [&[u8]; 2] = [b"/memfd:", b"/dev/zero"];
 
 /// One version of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,10 +159,6 @@ impl Objects {
     }
 
     fn read(&mut self, object: &MappedObject) -> io::Result<u64> {
-        let path = object.path.as_os_str().as_bytes();
-        if ANONYMOUS.iter().any(|prefix| path.starts_with(prefix)) {
-            return Err(io::Error::other("it holds generated code"));
-        }
         let file = open(object)?;
         let metadata = file.metadata()?;
         let changed = (metadata.ctime(), metadata.ctime_nsec());

@@ -9,14 +9,11 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{
-    cfi::Context,
-    objects::Objects,
-    space::{Space, Spot},
-};
+use super::{cfi::Context, objects::Objects, space::AddressSpace};
 use crate::{
     PathEnd, Process, ProcessError,
     signal_return::{LONGEST_RETURN, returns_from_signal},
+    space::Place,
 };
 
 /// Address spaces that are known at once; the one that was looked at longest ago makes room.
@@ -88,7 +85,7 @@ pub struct Walk {
 /// Unwinds stacks of processes.
 #[derive(Debug)]
 pub struct Unwinder {
-    spaces: HashMap<u32, Space>,
+    spaces: HashMap<u32, AddressSpace>,
     objects: Objects,
     context: Box<Context>,
 }
@@ -126,7 +123,7 @@ impl Unwinder {
     }
 
     fn look(&mut self, space: u32, process: Process) -> Result<(), ProcessError> {
-        let found = Space::of(process, self.spaces.get(&space))?;
+        let found = AddressSpace::of(process, self.spaces.get(&space))?;
         if self.spaces.len() >= MAX_SPACES && !self.spaces.contains_key(&space) {
             let oldest = self.spaces.iter().min_by_key(|(_, space)| space.seen);
             if let Some((&oldest, _)) = oldest {
@@ -152,7 +149,8 @@ impl Unwinder {
     /// addresses after. Empty for a space that is not known.
     #[must_use]
     pub fn code_ranges(&self, space: u32) -> Vec<(u64, u64)> {
-        self.spaces.get(&space).map(|space| space.ranges().collect()).unwrap_or_default()
+        let ranges = self.spaces.get(&space).map_or(&[][..], |space| space.memory.ranges());
+        ranges.iter().map(|range| (range.start, range.end)).collect()
     }
 
     /// Whether code that lay somewhere in the space was found to lie there no longer, since this was last asked: a
@@ -169,7 +167,7 @@ impl Unwinder {
 
     #[cfg(test)]
     pub(super) fn add_probe_page(&mut self, space: u32, start: u64) {
-        self.spaces.get_mut(&space).unwrap().add_probe_page(start);
+        self.spaces.get_mut(&space).unwrap().memory.add_probe_page(start);
     }
 
     /// The rule of a frame, by unwind tables alone; [`Rule::UNKNOWN`] where they say nothing of it.
@@ -254,9 +252,9 @@ impl Unwinder {
     /// What the return address `pc` at `slot` was before the kernel replaced it; `None` if it was replaced
     /// and nobody knows.
     fn original(&self, space: u32, pc: u64, slot: u64, snapshot: &Snapshot<'_>) -> Option<u64> {
-        let lies = self.spaces.get(&space).and_then(|space| space.find(pc));
+        let lies = self.spaces.get(&space).and_then(|space| space.memory.place(pc));
         // The page for probes may be younger than our look at the mappings.
-        if !matches!(lies, None | Some(Spot::Uprobes)) {
+        if !matches!(lies, None | Some(Place::Uprobes)) {
             return Some(pc);
         }
         let real = snapshot.returns.iter().find(|(at, _)| *at == slot).map(|(_, real)| *real);
@@ -264,10 +262,10 @@ impl Unwinder {
     }
 
     /// What lies at an address; the mappings are read anew if that is not known.
-    fn find(&mut self, number: u32, address: u64) -> Result<Spot, Known> {
+    fn find(&mut self, number: u32, address: u64) -> Result<Place, Known> {
         let Some(space) = self.spaces.get(&number) else { return Err(Known::NoCode) };
-        if let Some(spot) = space.find(address) {
-            return Ok(spot);
+        if let Some(place) = space.memory.place(address) {
+            return Ok(place);
         }
         if !CODE.contains(&address) {
             return Err(Known::NoCode);
@@ -279,27 +277,28 @@ impl Unwinder {
         if let Err(error) = self.look(number, process) {
             tracing::debug!(space = number, %error, "mappings are not read again");
         }
-        let found = self.spaces.get(&number).and_then(|space| space.find(address));
+        let found = self.spaces.get(&number).and_then(|space| space.memory.place(address));
         found.ok_or(Known::NoCode)
     }
 
     fn known(&mut self, number: u32, at: &Cursor) -> Known {
         // The call before a return address may be the last instruction of its function.
         let address = if at.interrupted == 0 { at.pc.wrapping_sub(1) } else { at.pc };
-        let spot = match self.find(number, address) {
-            Ok(spot) => spot,
+        let place = match self.find(number, address) {
+            Ok(place) => place,
             Err(known) => return known,
         };
-        let (tables, offset) = match spot {
-            Spot::Vdso(offset) => (self.objects.vdso(), offset),
-            Spot::File(object, offset) => {
-                let Some(space) = self.spaces.get_mut(&number) else { return Known::NoCode };
-                let Some((object, loaded)) = space.object(object) else { return Known::NoCode };
-                (self.objects.of(object, loaded), offset)
+        let (tables, offset) = match place {
+            Place::Vdso(offset) => (self.objects.vdso(), offset),
+            Place::File(object, offset) => {
+                let Some(AddressSpace { memory, loaded, .. }) = self.spaces.get_mut(&number) else {
+                    return Known::NoCode;
+                };
+                (self.objects.of(&memory.objects()[object], &mut loaded[object]), offset)
             }
-            Spot::Generated => return Known::Nothing,
+            Place::Generated => return Known::Nothing,
             // Return addresses there were put back; nothing else can be.
-            Spot::Uprobes => return Known::NoCode,
+            Place::Uprobes => return Known::NoCode,
         };
         let Some((tables, vaddr)) =
             tables.and_then(|tables| Some((Arc::clone(&tables), tables.code_at(offset)?)))
@@ -310,11 +309,10 @@ impl Unwinder {
         if let Some(rule) = tables.rule(&mut self.context, vaddr, pc) {
             return Known::Rule(rule);
         }
-        let Spot::File(object, _) = spot else { return Known::Nothing };
-        let more = self.spaces.get_mut(&number).and_then(|space| {
-            let pid = space.process.pid;
-            let (object, loaded) = space.object(object)?;
-            self.objects.debug_of(pid, object, *loaded)
+        let Place::File(object, _) = place else { return Known::Nothing };
+        let more = self.spaces.get(&number).and_then(|space| {
+            let mapped = &space.memory.objects()[object];
+            self.objects.debug_of(space.process.pid, mapped, space.loaded[object])
         });
         let rule = more.and_then(|tables| tables.rule(&mut self.context, vaddr, pc));
         rule.map_or(Known::Nothing, Known::Rule)
@@ -337,8 +335,8 @@ impl Unwinder {
         let returns_to = { *snapshot }.word(slot)?;
         let returns_to = self.original(space, returns_to, slot, snapshot)?;
         match self.find(space, returns_to.wrapping_sub(1)) {
-            Ok(Spot::File(..) | Spot::Vdso(_) | Spot::Generated) => {}
-            Ok(Spot::Uprobes) | Err(Known::NoCode) => return Some(Rule::STOP),
+            Ok(Place::File(..) | Place::Vdso(_) | Place::Generated) => {}
+            Ok(Place::Uprobes) | Err(Known::NoCode) => return Some(Rule::STOP),
             Err(_) => return None,
         }
         let before = read_code(pid, returns_to.wrapping_sub(MAX_CALL as u64), MAX_CALL);

@@ -1,7 +1,4 @@
-//! What lies where in a process: from an address to a file and an offset in it.
-//!
-//! Addresses mean something only while a process lives and an object stays loaded. So its executable
-//! mappings are remembered, and names can be looked for when both are gone. Called by `names`.
+//! The root directory of a process, and the files in it that are needed for names.
 
 use std::{
     fs::{self, File},
@@ -11,76 +8,12 @@ use std::{
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use crate::{
-    DebugSearch, MappedObject, Nameless, NamelessKind, Process, ProcessError, mapped_objects,
-    nameless_memory, open_same, printable, through_root,
-};
+use crate::{DebugSearch, MappedObject, open_same, printable, through_root};
 
 /// Largest file whose symbols are read.
 const MAX_FILE: u64 = 16 << 30;
-
-/// The executable memory of a process at one moment.
-#[derive(Debug, Default)]
-pub struct Space {
-    objects: Vec<Arc<MappedObject>>,
-    nameless: Vec<Nameless>,
-}
-
-/// What an address lies in.
-#[derive(Clone, Debug)]
-pub enum Spot {
-    /// A file, at this offset.
-    File(Arc<MappedObject>, u64),
-    /// The vDSO, at this offset.
-    Vdso(u64),
-    /// Memory that the process has made executable itself.
-    Generated,
-}
-
-impl Space {
-    /// What `process` has mapped executable.
-    pub fn of(process: &Process) -> Result<Self, ProcessError> {
-        let objects = mapped_objects(process.pid)?.into_iter().map(Arc::new).collect();
-        let nameless = nameless_memory(process.pid);
-        if !process.is_alive() {
-            // It may have been another process's.
-            return Err(ProcessError::Ended { pid: process.pid });
-        }
-        Ok(Self { objects, nameless })
-    }
-
-    /// What lies at `address`.
-    pub fn find(&self, address: u64) -> Option<Spot> {
-        for object in &self.objects {
-            let mapping = object.mappings.iter().find(|mapping| {
-                mapping.executable && (mapping.start..mapping.end).contains(&address)
-            });
-            if let Some(mapping) = mapping {
-                let name = object.path.to_string_lossy();
-                // Code that a JIT compiler shares with itself through a file without a name.
-                if name.starts_with("/memfd:") || name.starts_with("/dev/zero") {
-                    return Some(Spot::Generated);
-                }
-                let offset = mapping.file_offset.checked_add(address - mapping.start)?;
-                return Some(Spot::File(Arc::clone(object), offset));
-            }
-        }
-        let found =
-            self.nameless.iter().find(|range| (range.start..range.end).contains(&address))?;
-        Some(match found.kind {
-            NamelessKind::Vdso => Spot::Vdso(address - found.start),
-            NamelessKind::Generated | NamelessKind::Uprobes => Spot::Generated,
-        })
-    }
-
-    /// Whether `other` says the same of every file.
-    pub fn same_objects(&self, other: &Self) -> bool {
-        self.objects == other.objects
-    }
-}
 
 /// The root directory of a process that does not share ours, kept open: files can be found in it after
 /// the process has ended.
@@ -88,7 +21,8 @@ impl Space {
 pub struct Root(Option<File>);
 
 impl Root {
-    /// That of a process; empty where it shares ours, or cannot be opened.
+    /// The root directory of process `pid`, where it is another one than ours and can be opened.
+    #[must_use]
     pub fn of(pid: u32) -> Self {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let namespace = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
@@ -100,7 +34,7 @@ impl Root {
             return Self(None);
         }
         let flags = nix::libc::O_PATH | nix::libc::O_DIRECTORY;
-        // Opened for its path alone; `read` is what `OpenOptions` wants to hear.
+        // Opened for its path alone, but `OpenOptions` requires an access mode.
         Self(File::options().read(true).custom_flags(flags).open(root).ok())
     }
 
@@ -139,7 +73,7 @@ pub fn module(object: &MappedObject) -> String {
     printable(name.as_bytes())
 }
 
-/// The address in the object's own address space, as far as the mappings alone tell it.
+/// The address of byte `offset` of the file in the object's own address space, as far as the mappings alone tell it.
 pub fn module_offset(object: &MappedObject, offset: u64) -> Option<u64> {
     let mapping = object.mappings.iter().find(|mapping| {
         mapping.executable
@@ -155,6 +89,7 @@ pub fn module_offset(object: &MappedObject, offset: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Process, Space, Spot, space::Place};
 
     /// Our own code is found in our own file, the vDSO as such, the stack not at all.
     #[test]
@@ -171,9 +106,9 @@ mod tests {
         let local = 0_u8;
         assert!(space.find(&raw const local as u64).is_none());
         let vdso = space
-            .nameless
+            .ranges()
             .iter()
-            .find(|range| range.kind == NamelessKind::Vdso)
+            .find(|range| range.place == Place::Vdso(0))
             .expect("the kernel maps one");
         assert!(matches!(space.find(vdso.start + 7), Some(Spot::Vdso(7))));
     }
@@ -183,7 +118,7 @@ mod tests {
     fn another_file_is_refused() {
         let process = Process::myself().unwrap();
         let space = Space::of(&process).unwrap();
-        let mut object = MappedObject::clone(&space.objects[0]);
+        let mut object = MappedObject::clone(&space.objects()[0]);
         object.inode.1 ^= 1;
         assert!(open(&object, &Root(None)).is_err());
     }
