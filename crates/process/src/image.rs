@@ -116,11 +116,6 @@ impl Image {
             objects,
         })
     }
-
-    /// The objects whose path now names another file: their package was updated under them.
-    pub fn replaced(&self) -> impl Iterator<Item = &LoadedObject> {
-        self.objects.iter().filter(|object| object.mapped.replaced || object.mapped.deleted)
-    }
 }
 
 /// One version of one file (inode, size, time of change), under one root directory.

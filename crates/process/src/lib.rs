@@ -25,7 +25,6 @@ mod vdso;
 
 pub use elf::{
     CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
-    SymbolSource,
 };
 pub use error::ProcessError;
 pub use family::{Kinship, family, incarnations, processes};

@@ -37,14 +37,10 @@ pub struct Process {
     pub comm: String,
     /// Its executable's path as the process itself sees it; hostile: show it with [`printable()`].
     pub exe: PathBuf,
-    /// The executable was unlinked or replaced since it was started.
-    pub exe_deleted: bool,
     /// Its effective user.
     pub uid: u32,
     /// Its number in its own (innermost) pid namespace; differs from `pid` in a container.
     pub pid_inside: u32,
-    /// The inode of its pid namespace, where it may be read.
-    pub pid_namespace: Option<u64>,
 }
 
 /// What `/proc/PID/stat` says.
@@ -90,19 +86,15 @@ impl Process {
                 threads => ProcessError::MainThreadEnded { pid, comm, threads },
             });
         }
-        let (exe, exe_deleted) = read_exe(pid)?;
+        let exe = read_exe(pid)?;
         check_executable(pid, &exe)?;
-        let pid_namespace =
-            fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|metadata| metadata.ino());
         Ok(Self {
             pid,
             start_time: stat.start_time,
             comm: stat.comm,
             exe,
-            exe_deleted,
             uid: status_word(&status, "Uid", 1).unwrap_or(u32::MAX),
             pid_inside: status_last(&status, "NSpid").unwrap_or(pid),
-            pid_namespace,
         })
     }
 
@@ -291,17 +283,17 @@ fn status_last(status: &str, key: &str) -> Option<u32> {
     status_words(status, key)?.next_back()?.parse().ok()
 }
 
-/// The executable's path, and whether it is gone from there.
-fn read_exe(pid: u32) -> Result<(PathBuf, bool), ProcessError> {
+/// The executable's path, also where it is gone from there.
+fn read_exe(pid: u32) -> Result<PathBuf, ProcessError> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
     let path = fs::read_link(&link).map_err(|error| {
         ProcessError::from_io(pid, "read the executable's path", link.clone(), error)
     })?;
-    let unlinked = fs::metadata(&link).is_ok_and(|metadata| metadata.nlink() == 0);
-    let bytes = path.as_os_str().as_bytes();
-    match bytes.strip_suffix(b" (deleted)") {
-        Some(path) if unlinked => Ok((PathBuf::from(std::ffi::OsStr::from_bytes(path)), true)),
-        _ => Ok((path, unlinked)),
+    match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        Some(path) if fs::metadata(&link).is_ok_and(|metadata| metadata.nlink() == 0) => {
+            Ok(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
+        }
+        _ => Ok(path),
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{read, symbols::SymbolTable};
+use super::{read::with_file, symbols::SymbolTable};
 use crate::{
     file::{open_regular, through_root},
     printable,
@@ -138,7 +138,11 @@ fn take(
     } else if !path.exists() {
         return Err(None);
     }
-    let (found, symbols) = read::read_debug(path).map_err(|error| Some(error.to_string()))?;
+    let shown = printable(path.as_os_str().as_bytes());
+    let read = with_file(path, &shown, |reader| {
+        Ok((reader.build_id(), reader.symbols(object::elf::SHT_SYMTAB)?))
+    });
+    let (found, symbols) = read.map_err(|error| Some(error.to_string()))?;
     match (build_id, found) {
         (Some(wanted), Some(found)) if wanted != found => Err(Some(format!("build id {found}"))),
         (Some(_), None) if crc.is_none() => Err(Some("no build id".into())),
@@ -177,8 +181,7 @@ pub(super) fn find_alternative(
     }
     candidates.into_iter().find(|path| {
         let shown = printable(path.as_os_str().as_bytes());
-        let Ok(contents) = read::open(path, &shown) else { return false };
-        read::Reader::new(&contents, &shown)
-            .is_ok_and(|reader| reader.build_id().as_deref() == Some(build_id))
+        with_file(path, &shown, |reader| Ok(reader.build_id()))
+            .is_ok_and(|found| found.as_deref() == Some(build_id))
     })
 }

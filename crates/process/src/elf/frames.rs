@@ -16,7 +16,7 @@ use object::{
 
 use super::{
     DebugSearch, ElfError, Segment, debug,
-    read::{self, ENDIAN, Reader},
+    read::{ENDIAN, Reader, with_file},
 };
 use crate::printable;
 
@@ -76,9 +76,8 @@ impl FrameSections {
             return Ok(Self::default());
         };
         let shown = printable(found.path.as_os_str().as_encoded_bytes());
-        let contents = read::open(&found.path, &shown)?;
-        let reader = Reader::new(&contents, &shown)?;
-        let debug_frame = reader.contents_of(".debug_frame", max)?;
+        let debug_frame =
+            with_file(&found.path, &shown, |reader| reader.contents_of(".debug_frame", max))?;
         Ok(Self { debug_frame, ..Self::default() })
     }
 

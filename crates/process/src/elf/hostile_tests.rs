@@ -165,12 +165,13 @@ fn huge_counts() {
 /// A million symbols that share one long name are found or refused quickly, and are not copied.
 #[test]
 fn shared_long_names() {
-    use symbols::{RawSymbol, SymbolTable};
+    use symbols::{Entry, SymbolTable};
     let mut strings = vec![b'a'; symbols::MAX_NAME - 1];
     strings.push(0);
     let raw = |count: u64| {
-        (0..count).map(|index| RawSymbol {
-            name: 0,
+        (0..count).map(|index| Entry {
+            name_at: 0,
+            name_length: 0,
             vaddr: index,
             size: 1,
             kind: SymbolKind::Func,
@@ -178,11 +179,11 @@ fn shared_long_names() {
         })
     };
     let started = Instant::now();
-    assert!(SymbolTable::new(strings.clone(), raw(4_000_000), SymbolSource::Symtab).is_err());
-    assert!(SymbolTable::new(strings, raw(1000), SymbolSource::Symtab).is_ok());
+    assert!(SymbolTable::new(strings.clone(), raw(4_000_000)).is_err());
+    assert!(SymbolTable::new(strings, raw(1000)).is_ok());
     // Without an end, a name is passed over.
     let endless = vec![b'a'; 1 << 20];
-    let table = SymbolTable::new(endless, raw(10), SymbolSource::Symtab).unwrap();
+    let table = SymbolTable::new(endless, raw(10)).unwrap();
     assert_eq!(table.all().count(), 0);
     assert!(started.elapsed() < Duration::from_secs(60));
 }

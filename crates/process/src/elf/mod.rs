@@ -35,7 +35,7 @@ use read::Parts;
 pub(crate) use read::foreign;
 pub(crate) use relocations::Slot;
 use symbols::SymbolTable;
-pub use symbols::{CloneKind, SymbolHit, SymbolKind, SymbolSource};
+pub use symbols::{CloneKind, SymbolHit, SymbolKind};
 pub use types::Types;
 
 /// Why an ELF object cannot be used.
@@ -165,12 +165,6 @@ impl Elf {
     #[must_use]
     pub fn open_path(&self) -> &Path {
         &self.open_path
-    }
-
-    /// Whether it is `ET_DYN` (a shared library or position-independent program), not `ET_EXEC`.
-    #[must_use]
-    pub fn is_relocatable(&self) -> bool {
-        self.parts.shared
     }
 
     /// Its build id in lower-case hex.
@@ -354,7 +348,6 @@ impl Elf {
                 kind => kind,
             },
             global: symbol.global,
-            from: symbol.source.clone(),
         }
     }
 

@@ -3,14 +3,10 @@
 //! Only the parts that are asked for are read, each checked against a bound first. The `object` crate
 //! decodes; which sizes are believed is decided here. Called by `Elf`, `debug` and `types`.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs::File, path::Path};
 
 use object::{
-    CompressedFileRange, CompressionFormat, LittleEndian as Little,
+    CompressedFileRange, CompressionFormat, LittleEndian as Little, Pod,
     elf::{self, FileHeader64},
     read::{
         ReadCache, ReadRef,
@@ -19,10 +15,10 @@ use object::{
 };
 
 use super::{
-    ElfError, Segment, SymbolKind, SymbolSource,
-    symbols::{MAX_SYMBOLS, RawSymbol, SymbolTable},
+    ElfError, Segment, SymbolKind,
+    symbols::{Entry, MAX_SYMBOLS, SymbolTable},
 };
-use crate::{UsdtNote, file::open_regular, printable};
+use crate::{UsdtNote, file::open_regular};
 
 /// Largest file that is opened: debug files of browsers have several GiB, of which little is read.
 pub(super) const MAX_FILE: u64 = 16 << 30;
@@ -42,6 +38,7 @@ const MAX_SONAME: usize = 4096;
 /// The file's contents, read in pieces on demand.
 pub(super) type Contents = ReadCache<File>;
 type Header = FileHeader64<Little>;
+type Sym = elf::Sym64<Little>;
 pub(super) type SectionHeader = elf::SectionHeader64<Little>;
 
 pub(super) const ENDIAN: Little = Little;
@@ -56,7 +53,6 @@ const MACHINE: elf::Machine = elf::EM_X86_64;
 /// What is read of an object: plain data, the same for every process that maps the file.
 #[derive(Debug)]
 pub(super) struct Parts {
-    pub(super) shared: bool,
     pub(super) build_id: Option<String>,
     pub(super) soname: Option<String>,
     pub(super) segments: Vec<Segment>,
@@ -91,11 +87,16 @@ pub(super) struct Reader<'a> {
     shown: &'a str,
 }
 
-/// Opens a file for [`Reader::new`].
-pub(super) fn open(path: &Path, shown: &str) -> Result<Contents, ElfError> {
+/// Opens the file at `path`, which messages call `shown`, and asks it something.
+pub(super) fn with_file<T>(
+    path: &Path,
+    shown: &str,
+    ask: impl FnOnce(&Reader<'_>) -> Result<T, ElfError>,
+) -> Result<T, ElfError> {
     let file = open_regular(path, MAX_FILE)
         .map_err(|error| ElfError::Read { path: shown.into(), cause: error.to_string() })?;
-    Ok(ReadCache::new(file))
+    let contents = ReadCache::new(file);
+    ask(&Reader::new(&contents, shown)?)
 }
 
 impl<'a> Reader<'a> {
@@ -113,19 +114,14 @@ impl<'a> Reader<'a> {
         if let Some(what) = foreign(&head) {
             return Err(ElfError::Foreign { path: shown.into(), what });
         }
-        let malformed = |error: object::read::Error| ElfError::Malformed {
-            path: shown.into(),
-            what: error.to_string(),
-        };
-        let header = Header::parse(contents).map_err(malformed)?;
-        let count = header.shnum(ENDIAN, contents).map_err(malformed)?;
+        let malformed = |what: String| ElfError::Malformed { path: shown.to_owned(), what };
+        let explain = |error: object::read::Error| malformed(error.to_string());
+        let header = Header::parse(contents).map_err(explain)?;
+        let count = header.shnum(ENDIAN, contents).map_err(explain)?;
         if count as usize > MAX_SECTIONS {
-            return Err(ElfError::Malformed {
-                path: shown.into(),
-                what: format!("{count} sections"),
-            });
+            return Err(malformed(format!("{count} sections")));
         }
-        let sections = header.section_headers(ENDIAN, contents).map_err(malformed)?;
+        let sections = header.section_headers(ENDIAN, contents).map_err(explain)?;
         Ok(Self { contents, header, sections, shown })
     }
 
@@ -224,19 +220,15 @@ impl<'a> Reader<'a> {
 
     /// The build id: from sections, or from segments where there are none.
     pub(super) fn build_id(&self) -> Option<String> {
-        let from_sections = self.sections.iter().find_map(|section| {
-            (section.sh_size(ENDIAN) <= MAX_SMALL)
-                .then(|| section.notes(ENDIAN, self.contents).ok().flatten())
-                .flatten()
-                .and_then(find_build_id)
-        });
-        from_sections.or_else(|| {
-            self.segment_headers().ok()?.iter().find_map(|segment| {
-                (segment.p_filesz(ENDIAN) <= MAX_SMALL)
-                    .then(|| segment.notes(ENDIAN, self.contents).ok().flatten())
-                    .flatten()
-                    .and_then(find_build_id)
-            })
+        let sections = self.sections.iter().filter(|section| section.sh_size(ENDIAN) <= MAX_SMALL);
+        let mut sections =
+            sections.filter_map(|section| section.notes(ENDIAN, self.contents).ok()?);
+        sections.find_map(find_build_id).or_else(|| {
+            let segments = self.segment_headers().ok()?.iter();
+            let segments = segments.filter(|segment| segment.p_filesz(ENDIAN) <= MAX_SMALL);
+            let mut segments =
+                segments.filter_map(|segment| segment.notes(ENDIAN, self.contents).ok()?);
+            segments.find_map(find_build_id)
         })
     }
 
@@ -256,32 +248,41 @@ impl<'a> Reader<'a> {
         Some(String::from_utf8_lossy(&window[..end]).into_owned()).filter(|name| !name.is_empty())
     }
 
-    /// The symbol table of type `kind`.
-    pub(super) fn symbols(
+    /// The entries of a section, if there are no more than `max`.
+    pub(super) fn array<T: Pod>(
         &self,
-        kind: elf::SectionType,
-        source: SymbolSource,
-    ) -> Result<Option<SymbolTable>, ElfError> {
+        section: &SectionHeader,
+        max: usize,
+        what: &str,
+    ) -> Result<&'a [T], ElfError> {
+        self.bytes(section, (max * size_of::<T>()) as u64, what)?;
+        section
+            .data_as_array(ENDIAN, self.contents)
+            .map_err(|error| self.malformed(format_args!("{what}: {error}")))
+    }
+
+    /// The symbols in a section, and their names.
+    pub(super) fn symbols_in(
+        &self,
+        section: &SectionHeader,
+    ) -> Result<(&'a [Sym], &'a [u8]), ElfError> {
+        let symbols = self.array(section, MAX_SYMBOLS, "symbol table")?;
+        let strings = self
+            .sections
+            .get(section.sh_link(ENDIAN) as usize)
+            .ok_or_else(|| self.malformed("symbol table without names"))?;
+        Ok((symbols, self.bytes(strings, MAX_STRINGS, "string table")?))
+    }
+
+    /// The symbol table of type `kind`.
+    pub(super) fn symbols(&self, kind: elf::SectionType) -> Result<Option<SymbolTable>, ElfError> {
         // `objcopy --only-keep-debug` leaves the header of `.dynsym` without its contents.
         let Some(section) = self.sections.iter().find(|section| section.sh_type(ENDIAN) == kind)
         else {
             return Ok(None);
         };
-        self.bytes(
-            section,
-            (MAX_SYMBOLS * size_of::<elf::Sym64<Little>>()) as u64,
-            "symbol table",
-        )?;
-        let symbols: &[elf::Sym64<Little>] = section
-            .data_as_array(ENDIAN, self.contents)
-            .map_err(|error| self.malformed(format!("symbol table: {error}")))?;
-        let strings = self
-            .sections
-            .get(section.sh_link(ENDIAN) as usize)
-            .ok_or_else(|| self.malformed("symbol table without names"))?;
-        let strings = self.bytes(strings, MAX_STRINGS, "string table")?;
-        let raw = symbols.iter().filter_map(raw_symbol);
-        SymbolTable::new(strings.to_vec(), raw, source)
+        let (symbols, strings) = self.symbols_in(section)?;
+        SymbolTable::new(strings.to_vec(), symbols.iter().filter_map(symbol))
             .map(Some)
             .map_err(|what| self.malformed(what))
     }
@@ -327,7 +328,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A symbol that has an address: neither imported, nor a section, file, thread-local or constant.
-fn raw_symbol(symbol: &elf::Sym64<Little>) -> Option<RawSymbol> {
+fn symbol(symbol: &Sym) -> Option<Entry> {
     let section = symbol.st_shndx(ENDIAN);
     if section == elf::SHN_UNDEF || section == elf::SHN_ABS || section == elf::SHN_COMMON {
         return None;
@@ -339,8 +340,9 @@ fn raw_symbol(symbol: &elf::Sym64<Little>) -> Option<RawSymbol> {
         elf::STT_NOTYPE => SymbolKind::Untyped,
         _ => return None,
     };
-    Some(RawSymbol {
-        name: symbol.st_name(ENDIAN),
+    Some(Entry {
+        name_at: symbol.st_name(ENDIAN),
+        name_length: 0,
         vaddr: symbol.st_value(ENDIAN),
         size: symbol.st_size(ENDIAN),
         kind,
@@ -350,25 +352,15 @@ fn raw_symbol(symbol: &elf::Sym64<Little>) -> Option<RawSymbol> {
 
 /// Reads an object.
 pub(super) fn read_object(path: &Path, shown: &str) -> Result<Parts, ElfError> {
-    let contents = open(path, shown)?;
-    let reader = Reader::new(&contents, shown)?;
-    Ok(Parts {
-        shared: reader.header.e_type(ENDIAN) == elf::ET_DYN,
-        build_id: reader.build_id(),
-        soname: reader.soname(),
-        segments: reader.segments()?,
-        symtab: reader.symbols(elf::SHT_SYMTAB, SymbolSource::Symtab)?,
-        dynsym: reader.symbols(elf::SHT_DYNSYM, SymbolSource::Dynsym)?,
-        debug_link: reader.debug_link(),
-        usdt: reader.usdt(),
+    with_file(path, shown, |reader| {
+        Ok(Parts {
+            build_id: reader.build_id(),
+            soname: reader.soname(),
+            segments: reader.segments()?,
+            symtab: reader.symbols(elf::SHT_SYMTAB)?,
+            dynsym: reader.symbols(elf::SHT_DYNSYM)?,
+            debug_link: reader.debug_link(),
+            usdt: reader.usdt(),
+        })
     })
-}
-
-/// Reads the build id and the `.symtab` of a debug file.
-pub(super) fn read_debug(path: &Path) -> Result<(Option<String>, Option<SymbolTable>), ElfError> {
-    let shown = printable(path.as_os_str().as_encoded_bytes());
-    let contents = open(path, &shown)?;
-    let reader = Reader::new(&contents, &shown)?;
-    let source = SymbolSource::DebugFile(Arc::new(PathBuf::from(path)));
-    Ok((reader.build_id(), reader.symbols(elf::SHT_SYMTAB, source)?))
 }

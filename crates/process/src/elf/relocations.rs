@@ -13,8 +13,8 @@ use object::{
 
 use super::{
     Elf, ElfError, SymbolKind,
-    read::{self, ENDIAN, MAX_STRINGS, Reader, SectionHeader},
-    symbols::{MAX_SYMBOLS, SymbolTable},
+    read::{ENDIAN, Reader, with_file},
+    symbols::SymbolTable,
 };
 
 /// Most relocation sections of one object: linkers make one or two.
@@ -67,16 +67,16 @@ impl Elf {
 
     /// The slots for the functions called one of `names`, and for what the `resolver` of this object returns.
     pub fn slots(&self, names: &[Vec<u8>], resolver: Option<u64>) -> Result<Vec<Slot>, ElfError> {
-        let contents = read::open(&self.open_path, &self.shown_path)?;
-        let reader = Reader::new(&contents, &self.shown_path)?;
-        let mut slots = reader.slots(names, resolver)?;
-        for slot in &mut slots {
-            slot.initial = self
-                .file_offset(slot.vaddr)
-                .and_then(|offset| contents.read_bytes_at(offset, 8).ok()?.try_into().ok())
-                .map(u64::from_le_bytes);
-        }
-        Ok(slots)
+        with_file(&self.open_path, &self.shown_path, |reader| {
+            let mut slots = reader.slots(names, resolver)?;
+            for slot in &mut slots {
+                let at = self.file_offset(slot.vaddr);
+                let bytes = at.and_then(|at| reader.contents.read_bytes_at(at, 8).ok());
+                slot.initial =
+                    bytes.and_then(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?)));
+            }
+            Ok(slots)
+        })
     }
 }
 
@@ -90,24 +90,31 @@ impl Reader<'_> {
                 && section.sh_flags(ENDIAN).contains(elf::SHF_ALLOC)
         });
         for section in sections.take(MAX_SECTIONS) {
-            let size = (MAX_RELOCATIONS * size_of::<elf::Rela64<Little>>()) as u64;
-            self.bytes(section, size, "relocations")?;
-            let relocations: &[elf::Rela64<Little>] = section
-                .data_as_array(ENDIAN, self.contents)
-                .map_err(|error| self.malformed(format!("relocations: {error}")))?;
+            let relocations: &[elf::Rela64<Little>] =
+                self.array(section, MAX_RELOCATIONS, "relocations")?;
             seen += relocations.len();
             if seen > MAX_RELOCATIONS {
                 return Err(self.malformed(format!("{seen} relocations")));
             }
-            let imports = Imports::new(self, section)?;
+            // Static programs have relocations without symbols.
+            let (symbols, strings) = match self.sections.get(section.sh_link(ENDIAN) as usize) {
+                Some(table) if table.sh_type(ENDIAN) == elf::SHT_DYNSYM => {
+                    self.symbols_in(table)?
+                }
+                _ => Default::default(),
+            };
+            let which = |symbol: u32| {
+                let symbol = symbols.get(symbol as usize)?;
+                let rest = strings.get(symbol.st_name(ENDIAN) as usize..)?;
+                names.iter().position(|name| {
+                    rest.strip_prefix(name.as_slice()).is_some_and(|rest| rest.first() == Some(&0))
+                })
+            };
             for relocation in relocations {
                 let kind = relocation.r_type(ENDIAN, false);
                 let by_resolver = kind == relative;
-                let name = if by_name.contains(&kind) {
-                    imports.which_of(relocation.r_sym(ENDIAN, false), names)
-                } else {
-                    None
-                };
+                let is_named = by_name.contains(&kind);
+                let name = is_named.then(|| which(relocation.r_sym(ENDIAN, false))).flatten();
                 let is_result =
                     by_resolver && resolver == Some(relocation.r_addend(ENDIAN).cast_unsigned());
                 if (name.is_some() || is_result) && slots.len() < MAX_SLOTS {
@@ -121,43 +128,5 @@ impl Reader<'_> {
             }
         }
         Ok(slots)
-    }
-}
-
-/// The symbols that a relocation section speaks of.
-struct Imports<'a> {
-    symbols: &'a [elf::Sym64<Little>],
-    strings: &'a [u8],
-}
-
-impl<'a> Imports<'a> {
-    /// None where the section has no symbols, as in static programs.
-    fn new(reader: &Reader<'a>, relocations: &SectionHeader) -> Result<Self, ElfError> {
-        let linked =
-            |section: &SectionHeader| reader.sections.get(section.sh_link(ENDIAN) as usize);
-        let Some(table) =
-            linked(relocations).filter(|table| table.sh_type(ENDIAN) == elf::SHT_DYNSYM)
-        else {
-            return Ok(Self { symbols: &[], strings: &[] });
-        };
-        let size = (MAX_SYMBOLS * size_of::<elf::Sym64<Little>>()) as u64;
-        reader.bytes(table, size, "symbol table")?;
-        let symbols = table
-            .data_as_array(ENDIAN, reader.contents)
-            .map_err(|error| reader.malformed(format!("symbol table: {error}")))?;
-        let strings =
-            linked(table).ok_or_else(|| reader.malformed("symbol table without names"))?;
-        let strings = reader.bytes(strings, MAX_STRINGS, "string table")?;
-        Ok(Self { symbols, strings })
-    }
-
-    fn which_of(&self, symbol: u32, names: &[Vec<u8>]) -> Option<usize> {
-        let rest = self
-            .symbols
-            .get(symbol as usize)
-            .and_then(|symbol| self.strings.get(symbol.st_name(ENDIAN) as usize..))?;
-        names.iter().position(|name| {
-            rest.strip_prefix(name.as_slice()).is_some_and(|rest| rest.first() == Some(&0))
-        })
     }
 }

@@ -24,9 +24,8 @@ impl Elf {
         Ok(all.iter().filter(|note| note.provider == provider && note.name == name).collect())
     }
 
-    /// All its USDT probes, one entry per place; none where its notes cannot be read.
-    #[must_use]
-    pub fn usdt_all(&self) -> &[UsdtNote] {
+    #[cfg(test)]
+    fn usdt_all(&self) -> &[UsdtNote] {
         self.parts.usdt.as_deref().unwrap_or_default()
     }
 

@@ -3,7 +3,7 @@
 //! Keeps names as ranges of the string table, so that a hostile table whose symbols all share one long
 //! name costs no more memory than the file. Built by `read`, asked by `Elf`.
 
-use std::{ops::Range, path::PathBuf, sync::Arc};
+use std::ops::Deref;
 
 /// Most symbols that are read of one table (the largest browsers have two million).
 pub(crate) const MAX_SYMBOLS: usize = 4_000_000;
@@ -25,17 +25,6 @@ pub enum SymbolKind {
     Untyped,
 }
 
-/// Where a symbol was found.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum SymbolSource {
-    /// The object's `.symtab`.
-    Symtab,
-    /// The object's `.dynsym`: exported names.
-    Dynsym,
-    /// The `.symtab` of a separate debug file.
-    DebugFile(Arc<PathBuf>),
-}
-
 /// A symbol that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymbolHit {
@@ -51,33 +40,30 @@ pub struct SymbolHit {
     pub kind: SymbolKind,
     /// Whether other objects can see it (global or weak).
     pub global: bool,
-    /// Where it was found.
-    pub from: SymbolSource,
 }
 
-/// A symbol, borrowed from its table.
-#[derive(Clone, Debug)]
+/// A symbol with its name, borrowed from its table.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbol<'a> {
     pub(crate) name: &'a [u8],
-    pub(crate) vaddr: u64,
-    pub(crate) size: u64,
-    pub(crate) kind: SymbolKind,
-    pub(crate) global: bool,
-    pub(crate) source: &'a SymbolSource,
+    entry: &'a Entry,
 }
 
+impl Deref for Symbol<'_> {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        self.entry
+    }
+}
+
+/// What a table says of one symbol.
 #[derive(Debug)]
-struct Entry {
-    name: Range<u32>,
-    vaddr: u64,
-    size: u64,
-    kind: SymbolKind,
-    global: bool,
-}
-
-/// What is read of one symbol, before it is kept.
-pub(crate) struct RawSymbol {
-    pub(crate) name: u32,
+pub(crate) struct Entry {
+    /// Where in the string table its name begins.
+    pub(crate) name_at: u32,
+    /// Bytes of its plain name; [`SymbolTable::new`] finds out.
+    pub(crate) name_length: u32,
     pub(crate) vaddr: u64,
     pub(crate) size: u64,
     pub(crate) kind: SymbolKind,
@@ -90,7 +76,6 @@ pub(crate) struct SymbolTable {
     strings: Vec<u8>,
     /// By name.
     entries: Vec<Entry>,
-    source: SymbolSource,
 }
 
 impl SymbolTable {
@@ -99,13 +84,12 @@ impl SymbolTable {
     /// Fails where the names add up to more than is believed.
     pub(crate) fn new(
         strings: Vec<u8>,
-        symbols: impl Iterator<Item = RawSymbol>,
-        source: SymbolSource,
+        symbols: impl Iterator<Item = Entry>,
     ) -> Result<Self, String> {
         let mut entries = Vec::new();
         let mut name_bytes = 0_u64;
         for symbol in symbols {
-            let Some(rest) = strings.get(symbol.name as usize..) else { continue };
+            let Some(rest) = strings.get(symbol.name_at as usize..) else { continue };
             let window = &rest[..rest.len().min(MAX_NAME)];
             let Some(end) = window.iter().position(|&byte| byte == 0) else {
                 name_bytes += window.len() as u64;
@@ -117,54 +101,42 @@ impl SymbolTable {
             }
             // `.symtab` has versions in its names: `memcpy@@GLIBC_2.14`.
             let plain = window[..end].iter().position(|&byte| byte == b'@').unwrap_or(end);
-            let Ok(length) = u32::try_from(plain) else { continue };
-            let Some(name_end) = symbol.name.checked_add(length).filter(|_| plain > 0) else {
-                continue;
-            };
-            entries.push(Entry {
-                name: symbol.name..name_end,
-                vaddr: symbol.vaddr,
-                size: symbol.size,
-                kind: symbol.kind,
-                global: symbol.global,
-            });
+            match u32::try_from(plain) {
+                Ok(name_length) if plain > 0 => entries.push(Entry { name_length, ..symbol }),
+                _ => {}
+            }
         }
         entries.sort_unstable_by(|a, b| {
             bytes_of(&strings, a).cmp(bytes_of(&strings, b)).then(a.vaddr.cmp(&b.vaddr))
         });
-        Ok(Self { strings, entries, source })
+        Ok(Self { strings, entries })
     }
 
     fn symbol<'a>(&'a self, entry: &'a Entry) -> Symbol<'a> {
-        Symbol {
-            name: bytes_of(&self.strings, entry),
-            vaddr: entry.vaddr,
-            size: entry.size,
-            kind: entry.kind,
-            global: entry.global,
-            source: &self.source,
-        }
+        Symbol { name: bytes_of(&self.strings, entry), entry }
     }
 
     /// The symbols called `name`.
-    pub(crate) fn named<'a>(&'a self, name: &str) -> impl Iterator<Item = Symbol<'a>> + use<'a> {
-        let name = name.as_bytes();
-        let first = self.entries.partition_point(|entry| bytes_of(&self.strings, entry) < name);
-        let count =
-            self.entries[first..].partition_point(|entry| bytes_of(&self.strings, entry) == name);
-        self.entries[first..first + count].iter().map(|entry| self.symbol(entry))
+    pub(crate) fn named(&self, name: &str) -> impl Iterator<Item = Symbol<'_>> + use<'_> {
+        self.range(name.as_bytes(), |found, name| found == name)
     }
 
     /// The symbols whose names start with `prefix`.
-    pub(crate) fn starting_with<'a>(
-        &'a self,
-        prefix: &str,
-    ) -> impl Iterator<Item = Symbol<'a>> + use<'a> {
-        let prefix = prefix.as_bytes();
-        let first = self.entries.partition_point(|entry| bytes_of(&self.strings, entry) < prefix);
-        let count = self.entries[first..]
-            .partition_point(|entry| bytes_of(&self.strings, entry).starts_with(prefix));
-        self.entries[first..first + count].iter().map(|entry| self.symbol(entry))
+    pub(crate) fn starting_with(&self, prefix: &str) -> impl Iterator<Item = Symbol<'_>> + use<'_> {
+        self.range(prefix.as_bytes(), |name, prefix| name.starts_with(prefix))
+    }
+
+    /// The symbols from the first whose name is not below `name`, as long as `matches` says so.
+    fn range(
+        &self,
+        name: &[u8],
+        matches: fn(&[u8], &[u8]) -> bool,
+    ) -> impl Iterator<Item = Symbol<'_>> + use<'_> {
+        let name_of = |entry: &Entry| bytes_of(&self.strings, entry);
+        let first = self.entries.partition_point(|entry| name_of(entry) < name);
+        let behind = &self.entries[first..];
+        let count = behind.partition_point(|entry| matches(name_of(entry), name));
+        behind[..count].iter().map(|entry| self.symbol(entry))
     }
 
     /// All symbols, by name.
@@ -174,11 +146,12 @@ impl SymbolTable {
 }
 
 fn bytes_of<'a>(strings: &'a [u8], entry: &Entry) -> &'a [u8] {
-    strings.get(entry.name.start as usize..entry.name.end as usize).unwrap_or_default()
+    let name = strings.get(entry.name_at as usize..).unwrap_or_default();
+    name.get(..entry.name_length as usize).unwrap_or_default()
 }
 
 /// What a compiler made of a function, as the suffix of its symbol tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CloneKind {
     /// The whole function under another name (`.lto_priv.0`, `.llvm.123`): nothing else changed.
     Renamed,
@@ -206,8 +179,7 @@ fn clone_suffix(suffix: &[u8]) -> Option<CloneKind> {
             _ => return None,
         };
         // The most drastic of several counts.
-        kind =
-            Some(kind.map_or(found, |other| if found as u8 > other as u8 { found } else { other }));
+        kind = kind.max(Some(found));
     }
     kind
 }

@@ -3,15 +3,13 @@
 //! Knows structs, unions, C++ classes with their bases, and namespaces. Virtual bases need the running program.
 //! The expression compiler asks, through the plan.
 
-use std::{
-    cell::Cell,
-    path::{Path, PathBuf},
-};
+use std::{cell::Cell, path::Path};
 
 use gimli::{DwTag, DwarfSections, EndianSlice, LittleEndian};
 
 use super::{
-    Elf, ElfError, debug, read,
+    Elf, ElfError, debug,
+    read::{Reader, with_file},
     units::{
         At, Dwarf, Entry, Search, Trouble, Unit, Units, is_qualifier, is_record, text_of, walk,
     },
@@ -65,31 +63,35 @@ impl Elf {
     /// The types in the file at `path`; `None` where it has none, or where a part is missing: then `reason` says so.
     fn types_in(&self, path: &Path, reason: &mut String) -> Result<Option<Types>, ElfError> {
         let from = printable(path.as_os_str().as_encoded_bytes());
-        let contents = read::open(path, &from)?;
-        let reader = read::Reader::new(&contents, &from)?;
-        // The path is opened a second time: the file may have been replaced since its symbols were read.
-        if self.build_id().is_some()
-            && reader.build_id().is_some_and(|id| Some(&*id) != self.build_id())
-        {
-            return Err(ElfError::Changed { path: from });
-        }
-        if !reader.has(b".debug_info") {
-            return Ok(None);
-        }
-        let shared = match reader.alternative_link() {
-            None => None,
-            Some((name, id)) => {
-                let Some(path) = debug::find_alternative(&self.search, path, &name, &id) else {
-                    let name = printable(&name);
-                    *reason =
-                        format!("{from} refers to the shared debug file {name}, which is missing");
-                    return Ok(None);
-                };
-                Some(shared_sections(&path)?)
+        with_file(path, &from, |reader| {
+            // The path is opened a second time: the file may have been replaced since its symbols were read.
+            if self.build_id().is_some()
+                && reader.build_id().is_some_and(|id| Some(&*id) != self.build_id())
+            {
+                return Err(ElfError::Changed { path: from.clone() });
             }
-        };
-        let sections = load_sections(&reader)?;
-        Ok(Some(Types { from, sections, shared }))
+            if !reader.has(b".debug_info") {
+                return Ok(None);
+            }
+            let shared = match reader.alternative_link() {
+                None => None,
+                Some((name, id)) => match debug::find_alternative(&self.search, path, &name, &id) {
+                    Some(path) => Some(with_file(
+                        &path,
+                        &printable(path.as_os_str().as_encoded_bytes()),
+                        load_sections,
+                    )?),
+                    None => {
+                        let name = printable(&name);
+                        *reason = format!(
+                            "{from} refers to the shared debug file {name}, which is missing"
+                        );
+                        return Ok(None);
+                    }
+                },
+            };
+            Ok(Some(Types { from: from.clone(), sections: load_sections(reader)?, shared }))
+        })
     }
 
     /// The offset of member `field` in the type `type_name`; see [`Types::offset_of`].
@@ -99,13 +101,7 @@ impl Elf {
     }
 }
 
-fn shared_sections(path: &PathBuf) -> Result<Sections, ElfError> {
-    let shown = printable(path.as_os_str().as_encoded_bytes());
-    let contents = read::open(path, &shown)?;
-    load_sections(&read::Reader::new(&contents, &shown)?)
-}
-
-fn load_sections(reader: &read::Reader<'_>) -> Result<Sections, ElfError> {
+fn load_sections(reader: &Reader<'_>) -> Result<Sections, ElfError> {
     use gimli::SectionId as Id;
     let left = Cell::new(MAX_SECTION_BYTES);
     DwarfSections::load(|id| {

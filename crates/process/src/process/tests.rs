@@ -15,7 +15,6 @@ fn open_and_end() {
         process.exe
     );
     assert_eq!(process.uid, nix::unistd::geteuid().as_raw());
-    assert!(process.pid_namespace.is_some());
     assert!(process.rss_bytes().unwrap() > 0);
     assert_eq!(process.threads().unwrap(), [child.pid()]);
     assert!(process.is_alive());
