@@ -8,7 +8,7 @@ use drainprof_observe::{Observer, ObserverOptions};
 use drainprof_probe::{
     bpf::{Arming, Offsets, Session, SessionConfig, Sizes},
     kernel::{self, LiveHost},
-    plan::{Sites, cost::Costs, retreat},
+    plan::{Sites, cost::Costs, fall_back},
 };
 use drainprof_process::Process;
 use drainprof_profile::{Level, Library};
@@ -75,7 +75,7 @@ fn the_first_instruction_is_taken_instead() -> Result<()> {
     let error = session.attach(&misplaced, pid).err();
     let error = error.context("the kernel lets an atomic instruction be probed")?;
     ensure!(error.is_place_refused(), "{error}: {:?}", std::error::Error::source(&error));
-    let at_entry = retreat(&misplaced).context("there is another place")?;
+    let at_entry = fall_back(&misplaced).context("there is another place")?;
     let spec = session.attach(&at_entry, pid)?;
     let number = session.next_target();
     session.arm(target.pid(), number, Arming::default())?;

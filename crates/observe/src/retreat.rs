@@ -6,7 +6,7 @@
 
 use drainprof_probe::{
     bpf::BpfError,
-    plan::{PlannedProbe, retreat},
+    plan::{PlannedProbe, fall_back},
 };
 use drainprof_process::printable;
 use drainprof_profile::Finding;
@@ -33,7 +33,7 @@ pub(super) fn attach(
         Ok(spec) => return Ok(Attached { spec, probe: probe.clone(), finding: None }),
         Err(error) => error,
     };
-    let at_entry = retreat(probe).filter(|_| error.is_place_refused());
+    let at_entry = fall_back(probe).filter(|_| error.is_place_refused());
     let Some(at_entry) = at_entry else { return Err(error) };
     let spec = attach(&at_entry)?;
     let finding = Some(told(probe, &at_entry));

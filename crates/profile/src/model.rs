@@ -26,7 +26,7 @@ pub enum Level {
     Boundary,
     /// Every alloc and free as well.
     Objects,
-    /// And the call path of every alloc.
+    /// And the call stack of every alloc.
     Stacks,
 }
 
@@ -77,7 +77,7 @@ pub struct Profile {
     pub on_request: bool,
     /// Whether a granule ends with the one that it is nested in (`parent`), without an event of its own.
     pub nested: bool,
-    /// Named guards: what tells versions of the allocator apart.
+    /// Named guards: what distinguishes versions of the allocator.
     pub versions: Vec<Version>,
     /// The probes, in the file's order.
     pub probes: Vec<Probe>,
@@ -176,7 +176,7 @@ impl Probe {
         }
     }
 
-    /// Whether both can be meant for one object, as far as their versions' names tell.
+    /// Whether both can be meant for one object, by their versions' names.
     #[must_use]
     pub fn may_meet(&self, other: &Self) -> bool {
         self.versions.is_empty()

@@ -406,7 +406,7 @@ fn expression(place: Text<'_>, key: Key, raw: &Spanned<String>) -> Result<Expr, 
     Ok(expr)
 }
 
-/// When a probe is evaluated: at return where it must be or is told to, else at entry.
+/// When a probe is evaluated: at return where it must be or the profile says so, else at entry.
 fn phase(place: Text<'_>, raw: &RawProbe, probe: &Probe) -> Result<Phase, ProfileError> {
     let names_ret =
         probe.expressions.iter().find(|(_, expr)| expr.names_ret()).map(|(key, _)| *key);

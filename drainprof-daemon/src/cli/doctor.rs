@@ -51,7 +51,7 @@ fn self_test(host: LiveHost) -> (Check, Vec<ProgramStatistics>) {
             let check = check.fail(
                 format!("{error:#}"),
                 "the kernel side cannot be loaded; nothing can be attached",
-                "mend what the other checks name; if they are all fine, report it with this line",
+                "fix what the other checks name; if they are all fine, report it with this line",
             );
             (check, Vec::new())
         }

@@ -34,7 +34,7 @@ pub(super) fn require_host_pids() -> Result<()> {
         .find(|check| check.name == "pid_namespace" && check.status == kernel::Status::Fail);
     match failed {
         Some(check) => {
-            let text = format!("{}: {}; {}", check.found, check.means, check.mend);
+            let text = format!("{}: {}; {}", check.found, check.means, check.fix);
             Err(Failure::new(kernel::verdict(&[check]).exit_code(), text).into())
         }
         None => Ok(()),

@@ -5,7 +5,7 @@ use drainprof_common::spec::ProbeSpec;
 use drainprof_probe::plan::{
     Site,
     cost::InstructionKind,
-    site::{Choice, Needs, Priced, Stop},
+    site::{Choice, InstructionCost, Needs, Stop},
 };
 use drainprof_profile::{Phase, Role};
 
@@ -14,7 +14,7 @@ use super::*;
 /// A probe three bytes behind the first instruction.
 fn planned() -> PlannedProbe {
     let priced = |instruction: &str, kind, cost_ns| {
-        Some(Priced { instruction: instruction.into(), kind, cost_ns })
+        Some(InstructionCost { instruction: instruction.into(), kind, cost_ns })
     };
     PlannedProbe {
         spec: ProbeSpec { stack_moved: 8, ..ProbeSpec::zeroed() },
@@ -97,7 +97,7 @@ fn no_second_try() {
     };
     let (message, tries) = failing(&planned(), nix::libc::EPERM);
     assert!(message.contains("0x1003") && tries == 1, "{message}");
-    let at_entry = retreat(&planned()).expect("it is behind the first");
+    let at_entry = fall_back(&planned()).expect("it is behind the first");
     assert_eq!(failing(&at_entry, nix::libc::EINVAL).1, 1);
     let (message, tries) = failing(&planned(), nix::libc::EINVAL);
     assert!(message.contains("0x1000") && tries == 2, "{message}");

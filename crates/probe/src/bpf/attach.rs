@@ -112,12 +112,12 @@ impl Probes {
             BpfError::Mismatch(format!("a program for {} at entry", probe.role.name()))
         })?;
         let at_return = probe.phase == Phase::Return;
-        let first = if at_return { names::CALL_ENTRY } else { program };
+        let first = if at_return { names::CALL_ENTRY } else { &program };
         self.attach_program(first, &object, &probe.site, index, pid)?;
         // Taken once something can hit it: an attach that is refused leaves it to the next.
         self.taken += 1;
         if at_return {
-            self.attach_program(program, &object, &probe.site, index, pid)?;
+            self.attach_program(&program, &object, &probe.site, index, pid)?;
         }
         Ok(index)
     }
@@ -137,7 +137,7 @@ impl Probes {
 
     fn attach_program(
         &mut self,
-        name: &'static str,
+        name: &str,
         object: &File,
         site: &Site,
         index: u32,

@@ -2,7 +2,7 @@
 //!
 //! The kernel needs about a tenth of a second to remove one probe, one after the other, whoever asks. So
 //! links are closed on a thread of their own: nothing counts any more once the targets are taken out, and
-//! what was counted can be read and told meanwhile.
+//! what was counted can be read and reported meanwhile.
 
 use std::thread::{Builder, JoinHandle};
 

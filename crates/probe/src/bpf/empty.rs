@@ -31,7 +31,7 @@ impl EmptyProbes {
     pub fn load() -> Result<Self, BpfError> {
         let mut loader = EbpfLoader::new();
         for name in names::MAPS {
-            let entries = if name == names::EVENTS { RING_BYTES } else { 1 };
+            let entries = if *name == names::EVENTS { RING_BYTES } else { 1 };
             loader.map_max_entries(name, entries);
         }
         let mut ebpf = loader

@@ -8,7 +8,7 @@ const ENOTSUPP: i32 = 524;
 /// An error of loading, attaching or reading; names the step, the object and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
-    /// The kernel refused for want of privileges.
+    /// The kernel refused for lack of privileges.
     #[error(
         "loading eBPF {what} was not permitted; run as root, or with CAP_SYS_ADMIN, \
          CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (see `drainprof doctor`)"
@@ -51,7 +51,7 @@ pub enum BpfError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The kernel refused a probe for want of privileges.
+    /// The kernel refused a probe for lack of privileges.
     #[error(
         "placing a probe on {symbol} in {object} at offset {offset:#x} was not permitted; run as \
          root, or with CAP_SYS_ADMIN (CAP_PERFMON is not enough on every kernel), CAP_SYS_PTRACE \
@@ -97,7 +97,7 @@ pub enum BpfError {
 }
 
 impl BpfError {
-    /// Whether the kernel refused for want of privileges.
+    /// Whether the kernel refused for lack of privileges.
     #[must_use]
     pub const fn is_privilege(&self) -> bool {
         matches!(self, Self::Privilege { .. } | Self::NotPermitted { .. })

@@ -92,7 +92,7 @@ impl Growth {
         self.0.is_some()
     }
 
-    /// Says how large a target's memory is before it is armed, so that its first change is told exactly.
+    /// Says how large a target's memory is before it is armed, so that its first change is reported exactly.
     pub fn begin(&mut self, target: u32, known: &GrowthTarget) -> Result<(), BpfError> {
         let Some(growth) = &mut self.0 else { return Ok(()) };
         growth
@@ -101,7 +101,7 @@ impl Growth {
             .map_err(|source| BpfError::map("entering a process in", names::GROWTH_TARGETS, source))
     }
 
-    /// The memory of a target as the kernel has told it last; `None` where it has told nothing.
+    /// The memory of a target as the kernel has reported it last; `None` where it has reported nothing.
     #[must_use]
     pub fn read(&self, target: u32) -> Option<GrowthTarget> {
         let growth = self.0.as_ref()?;
@@ -114,7 +114,7 @@ impl Growth {
         let Some(growth) = &self.0 else { return Vec::new() };
         (0..growth.cells.len())
             .filter_map(|index| {
-                // Most places are empty: one word, of target and cause, tells.
+                // Most places are empty: one word, of target and cause, shows it.
                 let head = growth.cells.word(index, 0)?;
                 if head.load(std::sync::atomic::Ordering::Acquire) >> 32 == 0 {
                     return None;

@@ -1,4 +1,4 @@
-//! Call paths and sites: teaching the kernel side how to unwind, and reading what it has found.
+//! Call stacks and sites: teaching the kernel side how to unwind, and reading what it has found.
 
 use std::{
     io,
@@ -80,7 +80,7 @@ pub struct StackSnapshot {
     pub stack: Vec<u8>,
 }
 
-/// A call path as the kernel side knows it.
+/// A call stack as the kernel side knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathRecord {
     /// Return addresses, innermost first; `None` where there was no room for them.
@@ -215,7 +215,7 @@ impl Stacks {
     pub fn read_sites(&self) -> Vec<(u32, SiteSlot)> {
         (0..self.sites.len())
             .filter(|index| {
-                // Most places are empty: one word tells.
+                // Most places are empty: one word shows it.
                 let head: Option<&AtomicU64> = self.sites.word(*index, 0);
                 head.is_some_and(|word| word.load(Ordering::Acquire) >> 32 != 0)
             })
@@ -237,7 +237,7 @@ impl Stacks {
         beside.words.contains(&own) || self.pairs.get(&Plain(*pair), 0).is_ok()
     }
 
-    /// Forgets pairs of granules and sites that nobody will ask for again, if there are many. `state_of` tells the
+    /// Forgets pairs of granules and sites that nobody will ask for again, if there are many. `state_of` gives the
     /// state word of a granule's slot.
     pub(super) fn reclaim_pairs(&mut self, state_of: impl Fn(u32) -> u64) -> usize {
         if self.cursors.level(cursor::PIN_PAIRS) <= u64::from(self.most_pairs) / 8 {

@@ -1,6 +1,5 @@
-//! The two commands of the system call bpf(2) that aya has not got for hash maps: to take an entry out and be
-//! told what was in it (a removal by key alone would also remove what a probe has put there an instant before), and
-//! to read many entries at once.
+//! The two commands of the system call bpf(2) that aya lacks for hash maps: one takes an entry out and returns it (a
+//! removal by key alone would also remove what a probe has put there an instant before), one reads many entries.
 //!
 //! Called by `granules` and `objects`.
 
@@ -35,8 +34,8 @@ struct Batch {
     flags: u64,
 }
 
-/// Calls `each` with entries of a hash map, a part at a time, until all were told. Entries that come or go meanwhile may
-/// be missing, or be told twice.
+/// Calls `each` with entries of a hash map, a part at a time, until all were shown. Entries that come or go meanwhile may
+/// be missing, or be shown twice.
 pub(super) fn read_parts<K: Pod, V: Pod>(
     map: &OwnedFd,
     mut each: impl FnMut(&[K], &[V]) -> io::Result<()>,

@@ -59,7 +59,7 @@ pub struct SessionConfig {
     pub offsets: Offsets,
     /// Where the fields of growth's tracepoints stand; `None`: growth is not wanted, and nothing of it is loaded.
     pub growth: Option<GrowthOffsets>,
-    /// Whether growth is told by call path; only as a sum otherwise, which costs a fault less.
+    /// Whether growth is counted by call stack; only as a sum otherwise, which costs a fault less.
     pub growth_paths: bool,
 }
 
@@ -115,7 +115,7 @@ impl Session {
     pub fn load(config: &SessionConfig) -> Result<Self, BpfError> {
         let cpus = aya::util::nr_cpus()
             .map_err(|(path, source)| BpfError::Unsupported {
-                what: format!("tell its number of CPUs ({path})"),
+                what: format!("report its number of CPUs ({path})"),
                 source: Box::new(source),
             })?
             .try_into()
@@ -354,7 +354,7 @@ impl Session {
         Ok(taken? + self.stacks.reclaim_pairs(|slot| self.granules.state(slot)))
     }
 
-    /// Takes out objects that a bulk close has freed, if they crowd the table out. `kind_of` tells the kind
+    /// Takes out objects that a bulk close has freed, if they crowd the table out. `kind_of` gives the kind
     /// of an allocator.
     pub fn reclaim_objects(&mut self, kind_of: impl Fn(u32) -> Option<Kind>) -> usize {
         let (granules, counters) = (&self.granules, &self.counters);
@@ -471,7 +471,7 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
 }
 
 fn check_maps(ebpf: &Ebpf) -> Result<(), BpfError> {
-    match names::MAPS.into_iter().find(|name| ebpf.map(name).is_none()) {
+    match names::MAPS.iter().find(|name| ebpf.map(name).is_none()) {
         Some(name) => Err(BpfError::Mismatch(format!("the map {name}"))),
         None => Ok(()),
     }

@@ -34,7 +34,7 @@ pub struct Sizes {
     pub probes: u32,
     /// Processes.
     pub targets: u32,
-    /// Call paths that are told apart; 0 at other levels than `stacks`.
+    /// Call stacks that are distinguished; 0 at other levels than `stacks`.
     pub call_paths: u32,
     /// Whether growth is wanted: its maps are of the smallest size otherwise.
     pub growth: bool,
@@ -107,7 +107,7 @@ impl Sizes {
         if behind == 0 { 1 } else { behind }
     }
 
-    /// Call paths that are told apart at level `stacks`, unless another number is asked for.
+    /// Call stacks that are distinguished at level `stacks`, unless another number is asked for.
     pub const CALL_PATHS: u32 = 8_192;
 
     /// Buckets of the tables of paths and of sites: half full with as many as are asked for, so that hardly any

@@ -55,7 +55,7 @@ pub fn cache_directory(
     Some(cache.join("drainprof"))
 }
 
-/// The prices that were remembered for this host, if a file can be believed.
+/// The costs that were remembered for this host, if a file can be believed.
 pub(super) fn load(directory: &Path, host: &HostKey) -> Result<Costs, Unusable> {
     // Without following a link, and without waiting for the writer of a pipe.
     let file = OpenOptions::new()
@@ -86,7 +86,7 @@ pub(super) fn load(directory: &Path, host: &HostKey) -> Result<Costs, Unusable> 
         return Err(Unusable::Odd("it is of another kernel, processor or version"));
     }
     if !remembered.costs.measured || !measure::plausible(&remembered.costs) {
-        return Err(Unusable::Odd("its prices cannot be"));
+        return Err(Unusable::Odd("its costs are impossible"));
     }
     Ok(remembered.costs)
 }
@@ -102,7 +102,7 @@ pub(super) enum Unusable {
     Odd(&'static str),
 }
 
-/// Remembers prices for this host. Readers see the old file or the new one, whole.
+/// Remembers costs for this host. Readers see the old file or the new one, whole.
 pub(super) fn store(directory: &Path, host: &HostKey, costs: &Costs) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     let remembered =
@@ -114,7 +114,7 @@ pub(super) fn store(directory: &Path, host: &HostKey, costs: &Costs) -> io::Resu
         .permissions(Permissions::from_mode(0o644))
         .tempfile_in(directory)?;
     file.write_all(&text)?;
-    // Whatever the umask says: the prices are no secret.
+    // Whatever the umask says: the costs are no secret.
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
     file.persist(directory.join(FILE))?;
     Ok(())
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Files that are empty, cut off, too large, of another form, or with impossible prices are ignored.
+    /// Files that are empty, cut off, too large, of another form, or with impossible costs are ignored.
     #[test]
     fn hostile_contents() {
         let (directory, file, host) = stored();
@@ -239,7 +239,7 @@ mod tests {
         let edits: [(&str, Edit); 8] = [
             ("schema", |value| value["schema"] = "drainprof.costs/0".into()),
             ("unknown key", |value| value["more"] = 1.into()),
-            ("too few prices", |value| value["costs"]["entry_ns"] = vec![1.0; 3].into()),
+            ("too few costs", |value| value["costs"]["entry_ns"] = vec![1.0; 3].into()),
             ("negative", |value| value["costs"]["entry_ns"][2] = (-5.0).into()),
             ("zero", |value| value["costs"]["entry_ns"][2] = 0.into()),
             ("huge", |value| value["costs"]["entry_ns"][2] = 1e300.into()),

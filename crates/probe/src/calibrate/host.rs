@@ -1,4 +1,4 @@
-//! What a measurement belongs to: prices of one kernel, processor and tool say nothing about another.
+//! What a measurement belongs to: costs of one kernel, processor and tool say nothing about another.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::kernel::HostView;
 /// Longest text that is kept of a file of the kernel.
 const MAX_CHARS: usize = 256;
 
-/// What prices depend on. Two hosts that are equal in it have the same prices, as far as can be told.
+/// What costs depend on. Two hosts that are equal in it have the same costs, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostKey {
@@ -83,7 +83,7 @@ mod tests {
         ])))
     }
 
-    /// Kernel, processor and hypervisor are told apart.
+    /// Kernel, processor and hypervisor are distinguished.
     #[test]
     fn fields() {
         let key = with("processor : 0\nmodel name\t: A CPU @ 2 GHz\nflags\t: fpu hypervisor sse\n");

@@ -1,7 +1,7 @@
 //! Timing probes on drainprof itself.
 //!
 //! Every sample is called in a loop, first bare, then with the empty program on it; the difference of the
-//! thread's CPU time is the price. The best of several short rounds counts: whatever else happens on the
+//! thread's CPU time is the cost. The best of several short rounds counts: whatever else happens on the
 //! machine only adds. The rounds of one sample have those of all others between them, so that what goes on
 //! for some milliseconds spoils one round of many samples and not all rounds of one.
 
@@ -27,7 +27,7 @@ const WARM_UP: u32 = 20;
 const ROUNDS: u32 = 5;
 /// How long a round should take.
 const ROUND: Duration = Duration::from_micros(800);
-/// Calls in a round, at least and at most: a price of 20 µs leaves 40, one of 0.25 µs the most.
+/// Calls in a round, at least and at most: a cost of 20 µs leaves 40, one of 0.25 µs the most.
 const CALLS: (u32, u32) = (20, 2_000);
 
 /// No trap takes less, in ns.
@@ -40,21 +40,21 @@ pub(super) fn measure() -> Result<Costs, CalibrateError> {
     }
     let pid = NonZeroU32::new(std::process::id()).ok_or_else(|| own("find its own pid", None))?;
     let (object, mapped) = own_object()?;
-    let mut bare: Vec<_> = samples().iter().map(|sample| Course::bare(sample.function)).collect();
+    let mut bare: Vec<_> = samples().iter().map(|sample| Timing::bare(sample.function)).collect();
     rounds(&mut bare)?;
     let mut probes = EmptyProbes::load()?;
-    let measured = prices(&mut probes, &object, &mapped, pid, &bare);
+    let measured = costs(&mut probes, &object, &mapped, pid, &bare);
     probes.detach_in_background();
-    settle(measured?)
+    corrected(measured?)
 }
 
 /// Attaches to all samples, and takes the bare calls' time off.
-fn prices(
+fn costs(
     probes: &mut EmptyProbes,
     object: &File,
     mapped: &MappedObject,
     pid: NonZeroU32,
-    bare: &[Course],
+    bare: &[Timing],
 ) -> Result<Costs, CalibrateError> {
     let mut costs =
         Costs { entry_ns: [0.0; InstructionKind::ALL.len()], return_ns: 0.0, measured: true };
@@ -65,7 +65,7 @@ fn prices(
     for sample in samples() {
         probes.at_entry(object, place(sample)?, pid, sample.instruction)?;
     }
-    let observed = samples().iter().map(|sample| Course::probed(sample.function));
+    let observed = samples().iter().map(|sample| Timing::probed(sample.function));
     let mut observed = observed.collect::<Result<Vec<_>, _>>()?;
     rounds(&mut observed)?;
     for ((sample, observed), bare) in samples().iter().zip(&observed).zip(bare) {
@@ -75,7 +75,7 @@ fn prices(
     for (number, sample) in samples().iter().enumerate() {
         if sample.kind == InstructionKind::Push {
             probes.at_return(object, place(sample)?, pid, sample.instruction)?;
-            let both = Course::probed(sample.function)?;
+            let both = Timing::probed(sample.function)?;
             let entry = std::mem::replace(&mut observed[number], both);
             rounds(&mut observed)?;
             costs.return_ns = observed[number].per_call() - entry.per_call();
@@ -84,33 +84,33 @@ fn prices(
     Ok(costs)
 }
 
-/// What is certain about any price whatever the clock said: `Other` is never cheaper than a kind that was
-/// looked at, and a return is not free. It is the difference of two prices, which may be lost in what a slow or
+/// What is certain about any cost whatever the clock said: `Other` is never cheaper than a kind that was
+/// looked at, and a return is not free. It is the difference of two costs, which may be lost in what a slow or
 /// emulated machine adds to either; then it is taken for what the cheapest entry costs, a trap as well.
-fn settle(mut costs: Costs) -> Result<Costs, CalibrateError> {
+fn corrected(mut costs: Costs) -> Result<Costs, CalibrateError> {
     let fold = |of: fn(f64, f64) -> f64| costs.entry_ns.iter().copied().reduce(of);
-    let (dearest, cheapest) = (fold(f64::max), fold(f64::min));
-    costs.entry_ns[InstructionKind::Other as usize] = dearest.unwrap_or(f64::NAN);
+    let (most_expensive, cheapest) = (fold(f64::max), fold(f64::min));
+    costs.entry_ns[InstructionKind::Other as usize] = most_expensive.unwrap_or(f64::NAN);
     if costs.return_ns < LEAST {
         costs.return_ns = cheapest.unwrap_or(f64::NAN);
     }
     if plausible(&costs) { Ok(costs) } else { Err(CalibrateError::Implausible) }
 }
 
-/// Whether these can be prices: a trap costs more than the call that it is in, and far less than 10 ms.
+/// Whether these costs are possible: a trap costs more than the call that it is in, and far less than 10 ms.
 pub(super) fn plausible(costs: &Costs) -> bool {
-    let mut prices = costs.entry_ns.iter().chain([&costs.return_ns]);
-    prices.all(|price| (LEAST..1e7).contains(price))
+    let mut all = costs.entry_ns.iter().chain([&costs.return_ns]);
+    all.all(|cost| (LEAST..1e7).contains(cost))
 }
 
 /// A function that is timed: how many calls make a round, and the best round so far.
-struct Course {
+struct Timing {
     function: extern "C" fn(),
     calls: u32,
     best: Duration,
 }
 
-impl Course {
+impl Timing {
     /// Of a function without a probe: its calls are so short that it takes many for the clock's own time to vanish.
     fn bare(function: extern "C" fn()) -> Self {
         Self { function, calls: CALLS.1, best: Duration::MAX }
@@ -139,8 +139,8 @@ impl Course {
 }
 
 /// All their rounds, in turn.
-fn rounds(courses: &mut [Course]) -> Result<(), CalibrateError> {
-    (0..ROUNDS).try_for_each(|_| courses.iter_mut().try_for_each(Course::round))
+fn rounds(timings: &mut [Timing]) -> Result<(), CalibrateError> {
+    (0..ROUNDS).try_for_each(|_| timings.iter_mut().try_for_each(Timing::round))
 }
 
 /// CPU time of so many calls.
@@ -225,21 +225,21 @@ mod tests {
     }
 
     /// What was not looked at costs the most of what was; a return that measured below nothing costs what the
-    /// cheapest entry does; and prices that cannot be are refused.
+    /// cheapest entry does; and costs that cannot be are refused.
     #[test]
     fn settled() {
         let mut costs = Costs { measured: true, return_ns: -3.0, ..Costs::assumed() };
         costs.entry_ns[InstructionKind::Nop as usize] = 77.0;
         costs.entry_ns[InstructionKind::Lea as usize] = 20_000.0;
         costs.entry_ns[InstructionKind::Other as usize] = 500.0;
-        let settled = settle(costs.clone()).unwrap();
+        let settled = corrected(costs.clone()).unwrap();
         assert!((settled.entry(InstructionKind::Other) - 20_000.0).abs() < 1e-9);
         assert!((settled.return_ns - 77.0).abs() < 1e-9);
         costs.return_ns = 9.0;
-        assert!((settle(costs.clone()).unwrap().return_ns - 9.0).abs() < 1e-9);
+        assert!((corrected(costs.clone()).unwrap().return_ns - 9.0).abs() < 1e-9);
         for impossible in [f64::NAN, f64::INFINITY, -3.0, 0.0, 1e8] {
             costs.entry_ns[InstructionKind::Push as usize] = impossible;
-            assert!(settle(costs.clone()).is_err(), "{impossible}");
+            assert!(corrected(costs.clone()).is_err(), "{impossible}");
             costs.entry_ns[InstructionKind::Push as usize] = 500.0;
         }
     }
@@ -248,9 +248,9 @@ mod tests {
     #[test]
     fn bare_calls_are_timed() {
         let sample = samples()[0];
-        let mut course = Course::bare(sample.function);
-        rounds(std::slice::from_mut(&mut course)).unwrap();
-        assert!(course.per_call() > 0.0 && course.best < Duration::MAX);
+        let mut timing = Timing::bare(sample.function);
+        rounds(std::slice::from_mut(&mut timing)).unwrap();
+        assert!(timing.per_call() > 0.0 && timing.best < Duration::MAX);
         let few = timed(sample.function, 1_000).unwrap();
         assert!(timed(sample.function, 1_000_000).unwrap() > few);
     }

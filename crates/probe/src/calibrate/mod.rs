@@ -1,11 +1,11 @@
 //! Calibration: what a hit of a probe costs on this very host.
 //!
 //! drainprof probes functions of its own, one per kind of instruction, with a program that does nothing,
-//! and times them (`measure`). The result is remembered per kernel and processor (`cache`). Prices are
+//! and times them (`measure`). The result is remembered per kernel and processor (`cache`). Costs are
 //! of the kernel's probing alone; what drainprof's own programs add to a hit is not in them.
 //!
-//! [`costs`] is for whoever needs prices and must go on without: `cli::options` calls it once at start and
-//! hands the prices down. [`calibrate`] is for `drainprof calibrate`, which shows them.
+//! [`costs`] is for whoever needs costs and must go on without: `cli::options` calls it once at start and
+//! hands the costs down. [`calibrate`] is for `drainprof calibrate`, which shows them.
 
 mod cache;
 mod host;
@@ -26,10 +26,10 @@ use crate::{
     plan::cost::Costs,
 };
 
-/// How often is measured until the figures can be prices.
+/// How often is measured until the figures can be costs.
 const ATTEMPTS: usize = 4;
 
-/// How prices are come by.
+/// How costs are come by.
 #[derive(Clone, Debug, Default)]
 pub struct CalibrateOptions {
     /// The cache's directory ([`cache_directory`]); `None`: nothing is read or remembered.
@@ -38,10 +38,10 @@ pub struct CalibrateOptions {
     pub fresh: bool,
 }
 
-/// Prices, and where they are from.
+/// Costs, and where they are from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
-    /// The prices.
+    /// The costs.
     pub costs: Costs,
     /// What they belong to.
     pub host: HostKey,
@@ -70,12 +70,12 @@ pub enum CalibrateError {
         #[source]
         source: Option<io::Error>,
     },
-    /// The prices cannot be right.
-    #[error("calibration measured prices that cannot be; run `drainprof calibrate --fresh` again")]
+    /// No costs can be like this.
+    #[error("calibration measured impossible costs; run `drainprof calibrate --fresh` again")]
     Implausible,
 }
 
-/// The prices of this host: from the cache, else measured and remembered. That the result could not be
+/// The costs of this host: from the cache, else measured and remembered. That the result could not be
 /// remembered is said in the log, and is no error.
 ///
 /// A measurement takes about 0.2 s. The probes are removed in the background, which goes on for
@@ -84,7 +84,7 @@ pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, CalibrateErr
     calibrate_on(&LiveHost, options, measure::measure)
 }
 
-/// The same for whoever must go on in any case: where nothing can be measured, the prices are those of
+/// The same for whoever must go on in any case: where nothing can be measured, the costs are those of
 /// other machines, and the log says why.
 #[must_use]
 pub fn costs(options: &CalibrateOptions) -> Costs {
@@ -94,14 +94,14 @@ pub fn costs(options: &CalibrateOptions) -> Costs {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(
                 error,
-                "what probes cost could not be measured here; prices of other machines are used"
+                "what probes cost could not be measured here; costs of other machines are used"
             );
             Costs::assumed()
         }
     }
 }
 
-/// The prices that an earlier measurement on this host left behind; nothing is measured.
+/// The costs that an earlier measurement on this host left behind; nothing is measured.
 #[must_use]
 pub fn remembered(options: &CalibrateOptions) -> Option<Costs> {
     let directory = options.cache.as_deref()?;
@@ -118,7 +118,7 @@ fn calibrate_on(
         match cache::load(directory, &host) {
             Ok(costs) => return Ok(Calibration { costs, host, cached: true }),
             Err(reason) => {
-                tracing::debug!(%reason, directory = %directory.display(), "no prices in the cache");
+                tracing::debug!(%reason, directory = %directory.display(), "no costs in the cache");
             }
         }
     }
@@ -126,7 +126,7 @@ fn calibrate_on(
     if let Some(directory) = &options.cache
         && let Err(error) = cache::store(directory, &host, &costs)
     {
-        tracing::debug!(%error, directory = %directory.display(), "prices are not remembered");
+        tracing::debug!(%error, directory = %directory.display(), "costs are not remembered");
     }
     Ok(Calibration { costs, host, cached: false })
 }
@@ -136,7 +136,7 @@ fn try_hard(measure: impl Fn() -> Result<Costs, CalibrateError>) -> Result<Costs
     for _ in 1..ATTEMPTS {
         match measure() {
             Err(CalibrateError::Implausible) => {
-                tracing::debug!("calibration measured prices that cannot be; measuring again");
+                tracing::debug!("calibration measured impossible costs; measuring again");
             }
             other => return other,
         }
@@ -158,7 +158,7 @@ mod tests {
         Err(CalibrateError::Implausible)
     }
 
-    /// Figures that cannot be are measured again, but not for ever; other errors are told at once.
+    /// Figures that cannot be are measured again, but not for ever; other errors are reported at once.
     #[test]
     fn implausible_figures_are_measured_again() {
         let calls = std::cell::Cell::new(0);

@@ -1,4 +1,4 @@
-//! The table of prices as `calibrate` shows it: for people, and as JSON for programs.
+//! The table of costs as `calibrate` shows it: for people, and as JSON for programs.
 
 use std::io::{self, Write};
 

@@ -16,7 +16,7 @@ pub(super) struct Sample {
     pub(super) function: extern "C" fn(),
 }
 
-/// All samples; a kind with several costs what the dearest of them does. Empty where there are none for
+/// All samples; a kind with several costs what the most expensive of them does. Empty where there are none for
 /// this architecture.
 pub(super) fn samples() -> &'static [Sample] {
     &arch::SAMPLES

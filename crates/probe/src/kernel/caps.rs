@@ -27,7 +27,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All of them, in the order in which they are told.
+    /// All of them, in the order in which they are reported.
     pub const ALL: [Self; 7] = [
         Self::Bpf,
         Self::Perfmon,

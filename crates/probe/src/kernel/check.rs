@@ -20,7 +20,7 @@ pub enum Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// What we may do: another user, capability or namespace mends it.
+    /// What we may do: another user, capability or namespace fixes it.
     Privilege,
     /// What the kernel can do.
     Feature,
@@ -46,7 +46,8 @@ pub struct Check {
     /// What that means for the user; empty where all is well.
     pub means: String,
     /// What to do about it; empty where there is nothing to do.
-    pub mend: String,
+    #[serde(rename = "mend")]
+    pub fix: String,
 }
 
 impl Check {
@@ -60,7 +61,7 @@ impl Check {
             required: false,
             found: String::new(),
             means: String::new(),
-            mend: String::new(),
+            fix: String::new(),
         }
     }
 
@@ -88,9 +89,9 @@ impl Check {
         self,
         found: impl Into<String>,
         means: impl Into<String>,
-        mend: impl Into<String>,
+        fix: impl Into<String>,
     ) -> Self {
-        Self { status: Status::Warn, mend: mend.into(), ..self.with(found, means) }
+        Self { status: Status::Warn, fix: fix.into(), ..self.with(found, means) }
     }
 
     /// It does not work.
@@ -99,9 +100,9 @@ impl Check {
         self,
         found: impl Into<String>,
         means: impl Into<String>,
-        mend: impl Into<String>,
+        fix: impl Into<String>,
     ) -> Self {
-        Self { status: Status::Fail, mend: mend.into(), ..self.with(found, means) }
+        Self { status: Status::Fail, fix: fix.into(), ..self.with(found, means) }
     }
 
     fn with(self, found: impl Into<String>, means: impl Into<String>) -> Self {
@@ -115,7 +116,7 @@ impl Check {
 pub enum Verdict {
     /// Nothing that is required fails.
     Ready,
-    /// A privilege is missing. Features cannot be told for sure without it.
+    /// A privilege is missing. Features cannot be detected for sure without it.
     Privilege,
     /// The kernel lacks something.
     Feature,

@@ -2,7 +2,7 @@
 //!
 //! Pure checks over a [`HostView`], so that every outcome can be tested on any machine; [`LiveHost`] is
 //! the real one. Nothing here loads a BPF program: the self-test that does lives with the loader, which
-//! appends its own [`Check`]s. Features are told by looking for them, never by the version number.
+//! appends its own [`Check`]s. Features are detected by looking for them, never by the version number.
 //!
 //! Called by `cli::doctor`, and by every command that attaches, before it does.
 

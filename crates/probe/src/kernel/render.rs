@@ -28,7 +28,7 @@ pub fn render_text(checks: &[Check], out: &mut dyn Write) -> io::Result<()> {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     for check in checks {
         writeln!(out, "{}  {:width$}  {}", mark(check.status), check.name, tame(&check.found))?;
-        for (label, text) in [("", &check.means), ("to mend: ", &check.mend)] {
+        for (label, text) in [("", &check.means), ("to fix: ", &check.fix)] {
             if !text.is_empty() {
                 writeln!(out, "      {:width$}  {label}{}", "", tame(text))?;
             }

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use super::{Disposition, sys, wake::Waker};
 
-/// What the owner tells the tracer thread.
+/// What the owner asks of the tracer thread.
 #[derive(Debug)]
 pub(super) enum Command {
     /// The program was accepted: from now on its end is for the tracer to reap.
@@ -48,7 +48,7 @@ impl Handle {
         self.send(Command::Resume(pid, disposition));
     }
 
-    /// Detaches everything; the receiver still tells how the command ends.
+    /// Detaches everything; the receiver still reports how the command ends.
     pub fn release(&self) {
         self.send(Command::Release);
     }
@@ -71,7 +71,7 @@ impl Handle {
     }
 
     fn send(&self, command: Command) {
-        // It fails when the tracer has ended, and then nothing is held; or when more orders wait than
+        // It fails when the tracer has ended, and then nothing is held; or when more commands wait than
         // there can be tasks, and then the tracer is not running at all.
         let _ = self.commands.try_send(command);
         self.waker.wake();

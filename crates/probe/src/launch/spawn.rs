@@ -51,7 +51,7 @@ pub(super) fn spawn(
     if let Some(path) = &options.cwd
         && let Err(source) = std::fs::read_dir(path)
     {
-        // The kernel's ENOENT would be told as that of the program.
+        // The kernel's ENOENT would be reported as that of the program.
         return Err(LaunchError::WorkingDirectory { path: path.clone(), source });
     }
     let given = options.env.iter().rev().find(|(name, _)| name == "PATH");
@@ -72,7 +72,7 @@ pub(super) fn spawn(
     wait_at_gate(&mut command, &report_in, &gate_out, gate.as_raw_fd());
 
     let (sleeper, waker) = Sleeper::new().map_err(setup("installing the SIGCHLD handler"))?;
-    let (commands, orders) = mpsc::sync_channel(MAX_TASKS);
+    let (commands, requests) = mpsc::sync_channel(MAX_TASKS);
     let (events, receiver) = tokio::sync::mpsc::channel(EVENT_CAPACITY);
     let (seized_in, seized) = mpsc::sync_channel(1);
     let lost = Arc::new(AtomicU64::new(0));
@@ -86,7 +86,7 @@ pub(super) fn spawn(
             let child = answer.as_ref().ok().copied().flatten();
             // The caller takes this only after the child has passed the gate or failed there.
             let _ = seized_in.send(answer);
-            tracer::run(child, sleeper, &orders, outlet, settings);
+            tracer::run(child, sleeper, &requests, outlet, settings);
         })
         .map_err(setup("starting the tracer thread"))?;
 
@@ -94,35 +94,35 @@ pub(super) fn spawn(
     // Our copies of the child's ends must go, or the tracer would wait for a child that never was.
     drop((report_in, gate_out, command));
     let answer = seized.recv().unwrap_or(Err(Errno::ECANCELED));
-    let tell = |order| {
-        let _ = commands.try_send(order);
+    let send = |command| {
+        let _ = commands.try_send(command);
         waker.wake();
     };
     let child = match (started, answer) {
         (Ok(child), Ok(Some(_))) => child,
         (_, Err(errno)) => {
-            tell(handle::Command::NotStarted);
+            send(handle::Command::NotStarted);
             return Err(LaunchError::Trace(errno));
         }
         (Err(source), Ok(_)) => {
-            tell(handle::Command::NotStarted);
+            send(handle::Command::NotStarted);
             return Err(refused(name, source, &path));
         }
         (Ok(_), Ok(None)) => {
-            tell(handle::Command::NotStarted);
+            send(handle::Command::NotStarted);
             return Err(LaunchError::Trace(Errno::ESRCH));
         }
     };
-    // It cannot have been reaped before `Started` is told, so the number is still its own.
+    // It cannot have been reaped before `Started` is sent, so the number is still its own.
     let pidfd = match sys::open_pidfd(Pid::from_raw(child.id().cast_signed())) {
         Ok(pidfd) => pidfd,
         Err(errno) => {
-            tell(handle::Command::Started);
-            tell(handle::Command::Release);
+            send(handle::Command::Started);
+            send(handle::Command::Release);
             return Err(setup("opening the process descriptor")(errno));
         }
     };
-    tell(handle::Command::Started);
+    send(handle::Command::Started);
     Ok((Handle { pid: child.id(), pidfd, commands, waker, lost }, receiver))
 }
 
@@ -156,7 +156,7 @@ fn seize(report: OwnedFd, gate: OwnedFd) -> Result<Option<Pid>, Errno> {
         | ptrace::Options::PTRACE_O_TRACEVFORK
         | ptrace::Options::PTRACE_O_TRACECLONE;
     let seized = ptrace::seize(child, options);
-    // A child that is gone already cannot be told, and need not be.
+    // A child that is gone already needs no message.
     let _ = File::from(gate).write_all(&[if seized.is_ok() { GO } else { REFUSED }]);
     seized.map(|()| Some(child))
 }

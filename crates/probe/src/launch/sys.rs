@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(with(77, libc::SIGTRAP), Stop::Unknown);
     }
 
-    /// A process that is not our child is told as gone, so that nobody waits for it for ever.
+    /// A process that is not our child is reported as gone, so that nobody waits for it for ever.
     #[test]
     fn strangers_are_gone() {
         assert!(matches!(poll_task(Pid::from_raw(1), true), Waited::Gone));

@@ -1,4 +1,4 @@
-//! The tracer thread: one loop over the stops of all its tasks and the orders of the owner.
+//! The tracer thread: one loop over the stops of all its tasks and the requests of the owner.
 //!
 //! A task (a thread, in the kernel's sense) is running, held for the owner, or listening in a job control
 //! stop. Threads are traced besides processes only because any of them may fork or exec; they are never
@@ -100,7 +100,7 @@ struct Tracer {
 pub(super) fn run(
     command: Option<Pid>,
     mut sleeper: Sleeper,
-    orders: &mpsc::Receiver<Command>,
+    requests: &mpsc::Receiver<Command>,
     outlet: Outlet,
     settings: Settings,
 ) {
@@ -118,10 +118,10 @@ pub(super) fn run(
         started: false,
         ended: None,
     };
-    let mut told = false;
+    let mut reported = false;
     loop {
         loop {
-            match orders.try_recv() {
+            match requests.try_recv() {
                 Ok(Command::Started) => tracer.started = true,
                 Ok(Command::Resume(pid, disposition)) => tracer.resume(pid, disposition),
                 Ok(Command::Release) => tracer.release_all(),
@@ -135,13 +135,13 @@ pub(super) fn run(
         }
         tracer.look_at_tasks();
         tracer.let_go_of_forgotten();
-        if !told && let Some(status) = tracer.ended {
-            told = tracer.tell_end(status);
+        if !reported && let Some(status) = tracer.ended {
+            reported = tracer.report_end(status);
         }
-        if told && tracer.tasks.is_empty() {
+        if reported && tracer.tasks.is_empty() {
             return;
         }
-        let unsent = !told && tracer.ended.is_some();
+        let unsent = !reported && tracer.ended.is_some();
         sleeper.sleep(if unsent { RETRY } else { tracer.next_deadline() });
     }
 }
@@ -176,7 +176,7 @@ impl Tracer {
         let task = self.tasks.remove(&tid);
         self.breakpoints.remove(&tid);
         if tid == self.command {
-            // A command that somebody else reaped has ended all the same; how, nobody can tell.
+            // A command that somebody else reaped has ended all the same; how, nobody knows.
             self.ended = Some(status.unwrap_or_default());
         } else if let Some(status) = status
             && task.is_some_and(|task| task.process == tid)
@@ -287,7 +287,7 @@ impl Tracer {
         self.hold(child, LaunchEvent::Forked { parent: number(parent), child: number(child) });
     }
 
-    /// Holds a stopped process for the owner, unless it is to leave or the owner cannot be told.
+    /// Holds a stopped process for the owner, unless it is to leave or the owner cannot be reached.
     fn hold(&mut self, pid: Pid, event: LaunchEvent) {
         if !self.is_leaving(pid) && self.outlet.send(event) {
             self.set_state(pid, State::Held(Instant::now() + self.settings.hold_limit));
@@ -377,8 +377,8 @@ impl Tracer {
         first.map_or(IDLE_LOOK, |at| at.saturating_duration_since(Instant::now()).min(IDLE_LOOK))
     }
 
-    /// Whether the end of the command has been told, or nobody wants to know any more.
-    fn tell_end(&self, status: ExitStatus) -> bool {
+    /// Whether the end of the command has been reported, or nobody wants to know any more.
+    fn report_end(&self, status: ExitStatus) -> bool {
         let event = LaunchEvent::Exited { pid: number(self.command), status };
         !matches!(self.outlet.events.try_send(event), Err(TrySendError::Full(_)))
     }

@@ -75,7 +75,7 @@ impl InstructionKind {
     }
 }
 
-/// How the kernel gets over the instruction under a probe, as the measured price tells.
+/// How the kernel gets over the instruction under a probe, as the measured cost shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Treatment {

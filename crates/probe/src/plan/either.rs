@@ -1,9 +1,9 @@
 //! Probes that stand for one another (`one_of`): which one of them is placed in an object.
 //!
-//! The return of a function is dear: a call through it costs an entry and a return. Where the same can be
+//! The return of a function is expensive: a call through it costs an entry and a return. Where the same can be
 //! seen at the entry of another function (an inner one that is handed the finished object), a profile
 //! names both, and the cheaper is placed, here and on this machine. Part of `build`, which calls it once per
-//! group and object; prices are those of the places that would be chosen.
+//! group and object; costs are those of the places that would be chosen.
 
 use drainprof_common::spec::ProbeSpec;
 use drainprof_process::{LoadedObject, describe};
@@ -59,7 +59,7 @@ impl Builder<'_> {
             let found = self.find(object, probe);
             match compile_found(object, &found, probe, compile) {
                 Ok(specs) => {
-                    let cost_ns = self.dearest(probe, &specs, &found);
+                    let cost_ns = self.cost_at_worst(probe, &specs, &found);
                     member.cost_ns = cost_ns;
                     member.drawback = found.doubt.map(str::to_owned);
                     let cost_ns = cost_ns.unwrap_or(f64::INFINITY);
@@ -102,14 +102,14 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// What a call costs through the dearest of the places that a member has.
-    fn dearest(&mut self, probe: &Probe, specs: &[ProbeSpec], found: &Places) -> Option<f64> {
-        let prices = found.all.iter().zip(specs).map(|(place, spec)| {
+    /// What a call costs at the most expensive of the sites that a member has.
+    fn cost_at_worst(&mut self, probe: &Probe, specs: &[ProbeSpec], found: &Places) -> Option<f64> {
+        let costs = found.all.iter().zip(specs).map(|(place, spec)| {
             let is_usdt = place.usdt.is_some();
             let ask = Ask { role: probe.role, phase: probe.phase, spec, is_usdt };
-            self.placer.price(place.inode, place.file_offset, ask)
+            self.placer.cost(place.inode, place.file_offset, ask)
         });
-        prices.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
+        costs.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
     }
 
     /// Says that a group has no place in an object.

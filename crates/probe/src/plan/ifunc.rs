@@ -16,7 +16,7 @@ pub fn ifuncs(profile: &Profile, objects: &[&LoadedObject]) -> Vec<IfuncKey> {
         for probe in &profile.probes {
             let hits = match &probe.at {
                 Address::Symbol(name) => elf.resolve(name),
-                // A malformed pattern is told by `build`.
+                // A malformed pattern is reported by `build`.
                 Address::Demangled(glob) => elf.resolve_demangled(glob).unwrap_or_default(),
                 Address::Offset(_) | Address::Usdt { .. } => Vec::new(),
             };

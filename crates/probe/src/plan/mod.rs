@@ -25,7 +25,7 @@ pub use ifunc::ifuncs;
 pub use matching::{Mismatch, NoMatch, Tried, match_objects};
 pub use model::{AttachPlan, Group, Member, PlanRow, PlannedProbe, Site};
 pub use resolver::ObjectResolver;
-pub use sites::{Chooser, Sites, needs, retreat};
+pub use sites::{Chooser, Sites, fall_back, needs};
 pub use usdt::UsdtSite;
 
 #[cfg(test)]

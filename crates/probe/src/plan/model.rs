@@ -8,7 +8,7 @@ use drainprof_profile::{Finding, Level, Phase, Profile, Role};
 
 use super::{
     cost::Costs,
-    site::{Choice, Priced},
+    site::{Choice, InstructionCost},
     usdt::UsdtSite,
 };
 
@@ -146,7 +146,7 @@ pub struct PlanRow {
 
 impl AttachPlan {
     /// Nanoseconds of a call through `probe` if it sits on that instruction.
-    fn cost(&self, probe: &PlannedProbe, at: Option<&Priced>) -> Option<f64> {
+    fn cost(&self, probe: &PlannedProbe, at: Option<&InstructionCost>) -> Option<f64> {
         at.map(|at| self.costs.call(probe.phase == Phase::Return, at.cost_ns))
     }
 

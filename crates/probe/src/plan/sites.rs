@@ -2,8 +2,8 @@
 //!
 //! [`mod@crate::plan::site`] chooses for one function; this gathers what it needs of the object's file,
 //! asks it once for all probes of a function, writes the answer into the probes and their specs, and says
-//! which ones stay dear. Called by `build` when all probes are planned, and before by `either`, which wants
-//! to know what a probe would cost. [`retreat`] takes a choice back that the kernel refuses.
+//! which ones stay expensive. Called by `build` when all probes are planned, and before by `either`, which wants
+//! to know what a probe would cost. [`fall_back`] takes a choice back that the kernel refuses.
 
 use std::{cell::OnceCell, collections::BTreeMap};
 
@@ -19,8 +19,8 @@ use super::{
 
 /// Most bytes of code that are searched for jumps (the largest programs have 300 MB of it).
 const MAX_CODE_BYTES: u64 = 512 << 20;
-/// How much dearer than an ordinary hit one must be for the user to be told.
-const DEAR: f64 = 4.0;
+/// How much more expensive than an ordinary hit one must be for the user to be reported.
+const EXPENSIVE: f64 = 4.0;
 /// Most probes that one finding names.
 const MAX_NAMED: usize = 8;
 
@@ -80,7 +80,7 @@ impl<'a> Placer<'a> {
 
     /// Nanoseconds of a call of the function at `entry_offset` of the object `inode`, if this probe alone were
     /// in it; `None` where its code cannot be read.
-    pub(super) fn price(
+    pub(super) fn cost(
         &mut self,
         inode: (u64, u64),
         entry_offset: u64,
@@ -149,7 +149,7 @@ impl<'a> Placer<'a> {
 /// The probe on its function's first instruction, for where the kernel refuses the one that was chosen.
 /// `None` if it is there already.
 #[must_use]
-pub fn retreat(probe: &PlannedProbe) -> Option<PlannedProbe> {
+pub fn fall_back(probe: &PlannedProbe) -> Option<PlannedProbe> {
     if probe.choice.offset == 0 {
         return None;
     }
@@ -275,13 +275,14 @@ fn ordinary(costs: &Costs) -> f64 {
     common.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
 }
 
-/// Says which probes stay on a dear instruction.
+/// Says which probes stay on an expensive instruction.
 fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
     let ordinary = ordinary(costs);
     let mut named = Vec::new();
     for probe in probes {
-        let dear = probe.choice.here.as_ref().filter(|here| here.cost_ns > ordinary * DEAR);
-        if let Some(here) = dear {
+        let expensive =
+            probe.choice.here.as_ref().filter(|here| here.cost_ns > ordinary * EXPENSIVE);
+        if let Some(here) = expensive {
             let text = format!(
                 "{}+{:#x} `{}` {:.0} ns ({})",
                 printable(readable(&probe.site.symbol)),
@@ -300,6 +301,11 @@ fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
         return None;
     }
     let count = named.len();
+    let probes = if count == 1 {
+        "1 probe is expensive".to_owned()
+    } else {
+        format!("{count} probes are expensive")
+    };
     named.truncate(MAX_NAMED);
     let more = count - named.len();
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
@@ -307,8 +313,7 @@ fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
     Some(Finding {
         code: "expensive_site".into(),
         message: format!(
-            "{count} of the places probed are dear, for want of a better one; an ordinary hit costs {ordinary:.0} ns \
-             ({source}): {}{more}",
+            "{probes} and no cheaper site exists; an ordinary hit costs {ordinary:.0} ns ({source}): {}{more}",
             named.join("; ")
         ),
     })

@@ -1,12 +1,12 @@
-//! How the kernel treats each kind of instruction, told from the prices alone.
+//! How the kernel treats each kind of instruction, derived from the costs alone.
 //!
 //! A probe costs one trap where the kernel emulates the instruction, two where it single-steps a copy, and
-//! none where it replaces a 5-byte nop by a call. So prices lie in up to three heaps, and heaps are told
+//! none where it replaces a 5-byte nop by a call. So costs lie in up to three heaps, and heaps are distinguished
 //! apart by ratios, never by what a kernel of some version is known to do.
 
 use super::cost::{Costs, InstructionKind, Treatment};
 
-/// A second trap shows as a step in the sorted prices of at least this ratio. It is 2.7 on bare metal and 12 to 33
+/// A second trap shows as a step in the sorted costs of at least this ratio. It is 2.7 on bare metal and 12 to 33
 /// on virtual machines; what lies within one treatment differs by less than 1.3.
 const SECOND_TRAP: f64 = 1.5;
 /// A call instead of a trap costs at most this share of the cheapest trap. It is 0.43 on Intel, and 0.79 on an
@@ -16,11 +16,11 @@ const NO_TRAP: f64 = 0.9;
 impl Costs {
     /// How the kernel treats each kind, in the order of [`InstructionKind::ALL`].
     ///
-    /// The rule: the prices of all kinds but the 5-byte nop are sorted. The widest step between two
-    /// neighbours, if the dearer costs at least 1.5 times the cheaper, separates emulated from
+    /// The rule: the costs of all kinds but the 5-byte nop are sorted. The widest step between two
+    /// neighbours, if the more expensive costs at least 1.5 times the cheaper, separates emulated from
     /// single-stepped kinds; without such a step all are emulated, and nothing is to be gained by choosing.
     /// The 5-byte nop is replaced by a call if it costs at most 0.9 of the cheapest other kind, else it is
-    /// what its price is nearer to.
+    /// what its cost is nearer to.
     #[must_use]
     pub fn treatments(&self) -> [Treatment; InstructionKind::ALL.len()] {
         let nop5 = self.entry(InstructionKind::Nop5);
@@ -33,10 +33,10 @@ impl Costs {
         let cheapest = trapped.first().copied().unwrap_or(nop5);
         let limit = widest_step(&trapped).map(|(below, above)| (below * above).sqrt());
         InstructionKind::ALL.map(|kind| {
-            let price = self.entry(kind);
-            if kind == InstructionKind::Nop5 && price <= NO_TRAP * cheapest {
+            let cost = self.entry(kind);
+            if kind == InstructionKind::Nop5 && cost <= NO_TRAP * cheapest {
                 Treatment::Call
-            } else if limit.is_some_and(|limit| price > limit) {
+            } else if limit.is_some_and(|limit| cost > limit) {
                 Treatment::SingleStepped
             } else {
                 Treatment::Emulated
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// Prices: of the 5-byte nop, of what kernels emulate, and of what they single-step; in each heap they
+    /// Costs: of the 5-byte nop, of what kernels emulate, and of what they single-step; in each heap they
     /// differ a little.
     fn costs(nop5: f64, emulated: f64, stepped: f64) -> Costs {
         let mut costs = Costs::assumed();
@@ -81,7 +81,7 @@ mod tests {
         costs
     }
 
-    /// The prices of a virtual machine and of bare metal give the same treatments.
+    /// The costs of a virtual machine and of bare metal give the same treatments.
     #[test]
     fn three_heaps() {
         for costs in [costs(235.0, 540.0, 18_200.0), costs(137.0, 316.0, 909.0), Costs::assumed()] {
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(costs(505.0, 500.0, 5_000.0).treatment(K::Nop5), Treatment::Emulated);
     }
 
-    /// A kernel that emulates more shows by the price, whatever the kind.
+    /// A kernel that emulates more shows by the cost, whatever the kind.
     #[test]
     fn emulated_by_a_newer_kernel() {
         let mut costs = costs(235.0, 540.0, 18_200.0);
@@ -124,7 +124,7 @@ mod tests {
         assert!(costs.treatments().iter().all(|found| *found == Treatment::Emulated));
     }
 
-    /// One price that a disturbance doubled does not move the others.
+    /// One cost that a disturbance doubled does not move the others.
     #[test]
     fn an_outlier_moves_nothing() {
         let mut costs = costs(235.0, 540.0, 18_200.0);

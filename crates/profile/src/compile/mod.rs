@@ -93,7 +93,7 @@ pub fn levels(profile: &Profile) -> Vec<Level> {
     levels
 }
 
-/// The level at which a profile looks unless told otherwise.
+/// The level at which a profile looks by default.
 #[must_use]
 pub fn default_level(profile: &Profile) -> Level {
     let exact_at_boundary = profile.kind == Kind::Drain && closes_have_live(profile);

@@ -192,7 +192,7 @@ fn drop_doubtful(group: &mut Group<'_>) {
             .filter(|found| found.reading.extra.is_none())
             .flat_map(|found| found.function.calls.iter().copied())
             .collect();
-        // `ContextInit` beside `ContextCreate` more often prepares the whole; a prototype would tell.
+        // `ContextInit` beside `ContextCreate` more often prepares the whole; a prototype would show.
         let weak = |found: &Candidate<'_>| {
             found.reading.weak
                 || found.reading.verb == "init"

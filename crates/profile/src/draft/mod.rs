@@ -2,7 +2,7 @@
 //!
 //! In running order: `words` reads what a name says, `group` finds functions that belong to one allocator,
 //! `roles` decides what each of them means and where its values stand, `write` makes the text. Pure; the
-//! caller (`cli`) lists the functions. A draft is a beginning: what names cannot tell stands in its comments,
+//! caller (`cli`) lists the functions. A draft is a beginning: what names do not show stands in its comments,
 //! for a person to decide.
 
 mod group;
@@ -82,7 +82,7 @@ pub struct Request<'a> {
     pub prefix: Option<&'a str>,
     /// Why there are no prototypes; `None`: there are.
     pub without_prototypes: Option<&'a str>,
-    /// Names of functions that exist only inlined, as far as the debug information tells.
+    /// Names of functions that exist only inlined, as far as the debug information says.
     pub inlined_only: &'a [String],
 }
 

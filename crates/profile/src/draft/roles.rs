@@ -127,7 +127,7 @@ struct Known<'k> {
     frees: bool,
 }
 
-/// The name of the number by which closes tell granules of one allocator apart, if they do.
+/// The name of the number by which closes distinguish granules of one allocator, if they do.
 fn id_name(group: &Group<'_>, granule: Option<&str>) -> Option<String> {
     group.having(Deed::Close).chain(group.having(Deed::Reset)).find_map(|candidate| {
         let parameters = &candidate.function.signature.as_ref()?.parameters;
@@ -206,7 +206,7 @@ fn by_prototype(chosen: &mut Chosen<'_>, signature: &Signature, known: Known<'_>
     let returns_granule = signature.returns.as_ref().is_some_and(is_granule);
     let size = size_of(signature, shift);
     let pointer = find(&|kind, _| kind.pointers > 0 && !is_granule(kind));
-    // A number tells granules apart, and what was taken for the granule is the allocator.
+    // A number distinguishes granules, and what was taken for the granule is the allocator.
     let number = id.and_then(|id| find(&|kind, name| kind.pointers == 0 && name == id));
     let numbered = |chosen: &mut Chosen<'_>| {
         let Some(id) = id else { return false };

@@ -157,7 +157,7 @@ pub(super) fn read(shown: &str) -> Option<Reading> {
     Some(Reading { scope, prefix, noun: named, deed, verb, ambiguous, granule, weak, extra })
 }
 
-/// The deed that a name's words tell, and which word does. The first word of a C name with several is a
+/// The deed that a name's words show, and which word does. The first word of a C name with several is a
 /// prefix more often than not (`talloc_new`).
 fn deed_of(words: &[String], in_c: bool) -> Option<(usize, Deed)> {
     let of = |word: &str| {
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Whether the granule or something in it is freed is told by the order of the words, or not at all.
+    /// Whether the granule or something in it is freed is reported by the order of the words, or not at all.
     #[test]
     fn who_is_freed() {
         assert_eq!(read("free_pool").unwrap().deed, Deed::Close);

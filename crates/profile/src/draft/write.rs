@@ -16,7 +16,7 @@ const MAX_GROUPS: usize = 8;
 const MAX_SHOWN: usize = 160;
 /// Longest name of a profile.
 const MAX_NAME: usize = 48;
-/// Where the levels are told, once they are known.
+/// Where the levels are reported, once they are known.
 const LEVELS: &str = "@levels@";
 
 /// Hostile text in one line of a comment.
@@ -97,7 +97,7 @@ pub(super) fn text(
     text
 }
 
-/// The levels that the draft offers, told in its head.
+/// The levels that the draft offers, reported in its head.
 pub(super) fn with_levels(text: &str, levels: &[&str]) -> String {
     text.replacen(LEVELS, &levels.join(", "), 1)
 }
@@ -109,8 +109,10 @@ fn head(text: &mut String, request: &Request<'_>, group: &Group<'_>, choice: &Ch
     let _ = writeln!(text, "#");
     match request.without_prototypes {
         None => {
-            let _ =
-                writeln!(text, "# Arguments are told by the prototypes in its debug information.");
+            let _ = writeln!(
+                text,
+                "# Arguments are reported by the prototypes in its debug information."
+            );
         }
         Some(why) => {
             let _ = writeln!(text, "# Arguments are GUESSED from names alone: {}.", clean(why));

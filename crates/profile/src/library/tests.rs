@@ -72,7 +72,7 @@ fn levels_of_runtimes_and_libraries() {
     ] {
         let profile = library.get(name).unwrap();
         assert_eq!((profile.kind, default_level(profile)), (kind, default), "{name}");
-        // None can go deeper than it does of itself, but for call paths where there are objects.
+        // None can go deeper than it does of itself, but for call stacks where there are objects.
         let deepest = if default == Level::Objects { Level::Stacks } else { Level::Boundary };
         assert_eq!(levels(profile).last(), Some(&deepest), "{name}");
     }

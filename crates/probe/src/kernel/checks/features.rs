@@ -50,7 +50,7 @@ pub(super) fn bpf_jit(host: &dyn HostView) -> Check {
         Ok(_) => check.ok("on"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => check.off(
             "not visible",
-            "in a network namespace of our own this cannot be seen; calibrate tells what a hit costs",
+            "in a network namespace of our own this cannot be seen; calibrate reports what a hit costs",
         ),
         Err(error) => unreadable("bpf_jit", Class::Feature, PATH, &error),
     }

@@ -47,7 +47,7 @@ pub const CHECK_NAMES: [&str; 26] = [
 pub const SELF_TEST: &str = "self-test";
 
 /// Looks at everything, and changes nothing: whoever may mount tracefs does so before, through
-/// [`ensure_mounted`](crate::kernel::ensure_mounted), or it is told as missing.
+/// [`ensure_mounted`](crate::kernel::ensure_mounted), or it is reported as missing.
 #[must_use]
 pub fn run(host: &dyn HostView) -> Vec<Check> {
     let effective = Effective::of(host);

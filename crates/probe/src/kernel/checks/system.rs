@@ -33,7 +33,7 @@ pub(super) fn cpus(host: &dyn HostView) -> Check {
         Some(number) => check.ok(format!("{number} online")),
         None => check.warn(
             "the number of online processors cannot be found out",
-            "the share of one processor that probing costs cannot be told as a share of the machine",
+            "the share of one processor that probing costs cannot be given as a share of the machine",
             "mount /sys",
         ),
     }

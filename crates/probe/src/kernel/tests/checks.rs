@@ -29,7 +29,7 @@ fn all_is_well() {
     assert_eq!(names, CHECK_NAMES);
     for check in &checks {
         assert_eq!(check.status, Status::Ok, "{check:?}");
-        assert!(!check.found.is_empty() && check.means.is_empty() && check.mend.is_empty());
+        assert!(!check.found.is_empty() && check.means.is_empty() && check.fix.is_empty());
     }
     assert_eq!(verdict(&checks), Verdict::Ready);
     assert_eq!(missing_privileges(&FakeHost::healthy()), None);
@@ -47,11 +47,11 @@ fn what_is_not_well_is_explained() {
     junk.files.values_mut().for_each(|file| *file = Ok("\u{1b}[2Jjunk".repeat(1000)));
     for host in [nothing, closed, junk] {
         for check in run(&host) {
-            let (means, mend) = (!check.means.is_empty(), !check.mend.is_empty());
+            let (means, fix) = (!check.means.is_empty(), !check.fix.is_empty());
             match check.status {
-                Status::Ok => assert!(!means && !mend, "{check:?}"),
-                Status::Off => assert!(means && !mend, "{check:?}"),
-                Status::Warn | Status::Fail => assert!(means && mend, "{check:?}"),
+                Status::Ok => assert!(!means && !fix, "{check:?}"),
+                Status::Off => assert!(means && !fix, "{check:?}"),
+                Status::Warn | Status::Fail => assert!(means && fix, "{check:?}"),
             }
             assert!(check.found.len() < 1000, "{check:?}");
         }
@@ -101,7 +101,7 @@ fn namespaces() {
         assert_eq!(status(&FakeHost::healthy().without_link(path), name), Status::Warn);
     }
     let host = FakeHost::healthy().link("/proc/self/ns/pid", "pid:[4026532177]");
-    assert!(check(&host, "pid_namespace").mend.contains("host's PID namespace"));
+    assert!(check(&host, "pid_namespace").fix.contains("host's PID namespace"));
 }
 
 /// A missing capability weighs what it is needed for, and `CAP_SYS_ADMIN` stands for the young ones.

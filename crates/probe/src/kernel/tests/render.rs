@@ -14,7 +14,7 @@ fn sample() -> Vec<Check> {
     ]
 }
 
-/// A program whose figures are told, and one of a kernel that tells none.
+/// A program whose figures are reported, and one of a kernel that reports none.
 fn programs() -> Vec<ProgramStatistics> {
     let program = |name: &str, verified_instructions, jited_bytes| ProgramStatistics {
         name: name.to_owned(),
@@ -39,10 +39,10 @@ fn table() {
                    not needed
     warn  psi      switched off
                    no trigger
-                   to mend: boot with psi=1
+                   to fix: boot with psi=1
     FAIL  cap_bpf  missing
                    no probes
-                   to mend: sudo
+                   to fix: sudo
 
     1 ok, 1 not there, 1 with restrictions, 1 failed
     drainprof cannot attach here: a privilege is missing.
@@ -57,7 +57,7 @@ fn text_is_tame() {
     assert!(!shown.contains('\u{1b}'));
 }
 
-/// Every program has a line; a figure that the kernel does not tell is a dash, not a zero.
+/// Every program has a line; a figure that the kernel does not report is a dash, not a zero.
 #[test]
 fn table_of_programs() {
     let mut out = Vec::new();

@@ -8,7 +8,7 @@ use crate::kernel::{LiveHost, Tracefs, TracefsError};
 const MARK: &str = "/sys/kernel/tracing/events/header_page";
 const OLD_MARK: &str = "/sys/kernel/debug/tracing/events/header_page";
 
-/// It is found at its own place, else inside of debugfs, else told as missing or as closed to us.
+/// It is found at its own place, else inside of debugfs, else reported as missing or as closed to us.
 #[test]
 fn found_where_it_is() {
     let host = FakeHost::healthy();
@@ -23,7 +23,7 @@ fn found_where_it_is() {
     assert!(matches!(Tracefs::find(&closed), Err(TracefsError::Denied)));
 }
 
-/// An event is described, missing, unreadable or not understood, and each is told apart by name.
+/// An event is described, missing, unreadable or not understood, and each is distinguished by name.
 #[test]
 fn events_are_described() {
     let path = event_path("sched", "sched_process_exit");

@@ -73,7 +73,7 @@ fn forgotten_processes_go_on() {
     assert!(run.next().is_none());
 }
 
-/// Dropping the handle lets a held command run, and its end is still told.
+/// Dropping the handle lets a held command run, and its end is still reported.
 #[test]
 fn dropped_handle_releases() {
     let mut run = Run::start(LaunchOptions::new(["sh", "-c", "exit 6"])).unwrap();
@@ -132,7 +132,7 @@ fn held_commands_can_be_killed() {
 }
 
 /// An owner that reads no events stops nobody: what does not fit is counted, its processes run on, and
-/// the end of the command is told all the same.
+/// the end of the command is reported all the same.
 #[test]
 fn slow_owners_hold_nobody_up() {
     let script = "i=0; while [ $i -lt 400 ]; do : & i=$((i+1)); done; wait; exit 9";

@@ -83,7 +83,7 @@ fn narrow_program() -> Vec<u8> {
     elf
 }
 
-/// A 32-bit program is told as one that cannot be looked into, and runs undisturbed (or the kernel
+/// A 32-bit program is reported as one that cannot be looked into, and runs undisturbed (or the kernel
 /// does not run such programs at all).
 #[test]
 fn narrow_programs_are_told_and_run() {
@@ -104,7 +104,7 @@ fn narrow_programs_are_told_and_run() {
     );
 }
 
-/// What cannot be started is told with the exit code that a shell would give.
+/// What cannot be started is reported with the exit code that a shell would give.
 #[test]
 fn start_errors_have_the_usual_exit_codes() {
     let bench = Bench::new();

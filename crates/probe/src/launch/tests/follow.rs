@@ -17,7 +17,7 @@ fn exec_chain_stops_again() {
     assert_eq!((status.code(), text.as_str()), (Some(0), "hello\n"));
 }
 
-/// A shell's child is held after the fork and again at the entry of what it executes; its end is told
+/// A shell's child is held after the fork and again at the entry of what it executes; its end is reported
 /// apart from that of the shell.
 #[test]
 fn shell_children_are_followed() {

@@ -145,7 +145,7 @@ impl Run {
         assert_eq!(self.handle.lost_events(), 0);
         let mut text = String::new();
         self.output.read_to_string(&mut text).unwrap();
-        (end.expect("the end of the command is told"), text)
+        (end.expect("the end of the command is reported"), text)
     }
 
     /// What the command has written so far, without waiting for more.

@@ -143,7 +143,7 @@ fn patterns_give_several_probes() {
     assert_eq!(codes(&plan), ["clones"]);
 }
 
-/// Clones beside a function are told; a function that is only clones is probed with a warning, never
+/// Clones beside a function are reported; a function that is only clones is probed with a warning, never
 /// twice for one call, and never at its cold part.
 #[test]
 fn clones() {
@@ -207,7 +207,7 @@ fn what_is_no_function() {
 }
 
 /// An IFUNC that was followed is probed where its implementation is, under both names; one that could
-/// not be followed is told with the reason.
+/// not be followed is reported with the reason.
 #[test]
 fn followed_ifuncs() {
     let dir = tempfile::tempdir().unwrap();
@@ -260,7 +260,7 @@ fn followed_ifuncs() {
     assert!(plan.findings[0].message.contains("the moon is full"));
 }
 
-/// A missing variant of a function is told; a role that has no probe left is an error that names what
+/// A missing variant of a function is reported; a role that has no probe left is an error that names what
 /// was tried where.
 #[test]
 fn missing_symbols() {
@@ -330,7 +330,7 @@ fn offsets() {
     assert!(at(1 << 40).unwrap_err().to_string().contains("no executable segment"));
 }
 
-/// Objects that were deleted or replaced under the process are planned, and told.
+/// Objects that were deleted or replaced under the process are planned, and reported.
 #[test]
 fn deleted_and_replaced_objects() {
     let dir = tempfile::tempdir().unwrap();

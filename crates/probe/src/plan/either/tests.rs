@@ -12,7 +12,7 @@ use crate::plan::{
     testing::{by_symbols, image, probe, profile, symbol},
 };
 
-/// `outer` begins with something cheap, `inner` with something dear; `part` has a clone beside it.
+/// `outer` begins with something cheap, `inner` with something expensive; `part` has a clone beside it.
 const SOURCE: &str = r#"
 __asm__(".globl outer\n.type outer,@function\nouter:\n\tpush %rbx\n\tpop %rbx\n\tret\n.size outer,.-outer\n"
         ".globl inner\n.type inner,@function\ninner:\n\txor %eax,%eax\n\tret\n.size inner,.-inner\n"
@@ -96,8 +96,8 @@ fn the_cheapest_is_placed() {
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
 }
 
-/// The prices decide, not the phase: a return on a cheap instruction is placed before an entry on a dear
-/// one, and the other way round where this machine has other prices; so does `--sites entry`.
+/// The costs decide, not the phase: a return on a cheap instruction is placed before an entry on an expensive
+/// one, and the other way round where this machine has other costs; so does `--sites entry`.
 #[test]
 fn prices_decide() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn prices_decide() {
     assert_eq!(symbols(&plan), ["inner"]);
 }
 
-/// Of equal prices the first of the profile is placed.
+/// Of equal costs the first of the profile is placed.
 #[test]
 fn the_first_of_equals() {
     let both = |one, other| vec![member(Role::Alloc, one), member(Role::Alloc, other)];
@@ -120,7 +120,7 @@ fn the_first_of_equals() {
     assert_eq!(symbols(&plan_of(both("second", "hook"))), ["second"]);
 }
 
-/// A USDT probe is a member like any other: the price is that of its own instruction, and it drops out where the note is
+/// A USDT probe is a member like any other: the cost is that of its own instruction, and it drops out where the note is
 /// absent, or an argument that it names cannot be followed.
 #[test]
 fn a_usdt_probe_among_them() {
@@ -180,7 +180,7 @@ fn clones_are_the_last_resort() {
     }
 }
 
-/// A group without any place is told once, with the reason of each; if nothing else has its role, there is no
+/// A group without any place is reported once, with the reason of each; if nothing else has its role, there is no
 /// plan, and the error names them all.
 #[test]
 fn none_can_be_placed() {

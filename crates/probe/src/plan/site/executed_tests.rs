@@ -206,7 +206,7 @@ fn chosen(machine: &Machine, code: &[u8], needs: Needs, costs: &Costs) -> Choice
     choose(whole, needs, costs, &|_, _| false)
 }
 
-/// For thousands of functions, needs and prices: where the planner puts a probe, every needed argument is
+/// For thousands of functions, needs and costs: where the planner puts a probe, every needed argument is
 /// where it says, and so is the return address.
 #[test]
 fn chosen_places_hold() {

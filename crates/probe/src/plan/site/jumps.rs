@@ -171,7 +171,7 @@ mod tests {
         assert!(!follower_jumps(&after, 0x2010, 0x2001, 0x2003));
     }
 
-    /// A function's own jumps, the short ones too; a jump through a register is told apart from one
+    /// A function's own jumps, the short ones too; a jump through a register is distinguished from one
     /// through the GOT.
     #[test]
     fn inner() {

@@ -1,4 +1,4 @@
-//! Which kind an instruction is of, for its price.
+//! Which kind an instruction is of, for its cost.
 //!
 //! Only exact shapes get a kind other than [`InstructionKind::Other`]: kernels decide by opcode bytes and
 //! prefixes, and refuse to probe some prefixes altogether. Called by `site`.
@@ -68,7 +68,7 @@ fn moved(instruction: &Instruction) -> InstructionKind {
     match kinds {
         _ if special(0) || special(1) => InstructionKind::Other,
         [OpKind::Memory, _] | [_, OpKind::Memory] => InstructionKind::Memory,
-        // `mov reg, imm` is as cheap or dear as one between registers: no kernel emulates either.
+        // `mov reg, imm` is as cheap or expensive as one between registers: no kernel emulates either.
         _ => InstructionKind::Move,
     }
 }

@@ -1,7 +1,7 @@
 //! The cheapest place in a function at which a probe still sees what it needs: pure.
 //!
 //! What a hit costs depends on the instruction under the probe, by a factor of 30 on some machines. Most
-//! functions begin with a dear one and have a cheap one a few bytes further on. [`choose`] walks the
+//! functions begin with an expensive one and have a cheap one a few bytes further on. [`choose`] walks the
 //! straight line from the first instruction to the first branch and takes the cheapest place that every
 //! call passes exactly once, before it has any effect, and at which each needed argument is known to be
 //! somewhere. It reads no file and knows no process: `places` hands it the bytes. Only x86-64.
@@ -167,9 +167,9 @@ impl std::fmt::Display for Stop {
     }
 }
 
-/// An instruction and its price.
+/// An instruction and its cost.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Priced {
+pub struct InstructionCost {
     /// Its text, in the syntax of Intel's manuals.
     pub instruction: String,
     /// Its kind.
@@ -184,9 +184,9 @@ pub struct Choice {
     /// Bytes from the function's first instruction.
     pub offset: u32,
     /// What the probe sits on; `None` where the function's bytes could not be read or decoded.
-    pub here: Option<Priced>,
+    pub here: Option<InstructionCost>,
     /// What it would sit on at the function's first instruction.
-    pub entry: Option<Priced>,
+    pub entry: Option<InstructionCost>,
     /// Where each needed argument is; `None` for those that are not needed.
     pub places: [Option<Place>; 6],
     /// Bytes by which the stack pointer lies below where it was at entry.
@@ -212,13 +212,13 @@ impl Choice {
         }
     }
 
-    /// The function's first instruction, with its price where it can be decoded.
+    /// The function's first instruction, with its cost where it can be decoded.
     #[must_use]
     pub fn at_entry(bytes: &[u8], address: u64, needs: Needs, costs: &Costs, stop: Stop) -> Self {
         let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
         let instruction = decoder.decode();
         let priced =
-            (!instruction.is_invalid()).then(|| price(&instruction, bytes, address, costs));
+            (!instruction.is_invalid()).then(|| cost_of(&instruction, bytes, address, costs));
         Self { here: priced.clone(), entry: priced, ..Self::blind(stop, needs) }
     }
 
@@ -265,15 +265,15 @@ pub fn choose(
     let Some(entry) = line.first() else { return first(stop) };
     let mut best = first(stop);
     best.entered_again = inner.reaches(address, address);
-    let entry_price = price(&entry.instruction, bytes, address, costs);
+    let at_entry = cost_of(&entry.instruction, bytes, address, costs);
     let cheapest = cheapest(costs);
     for step in line.iter().skip(1) {
-        if best.here.as_ref().unwrap_or(&entry_price).cost_ns * WORTH <= cheapest {
+        if best.here.as_ref().unwrap_or(&at_entry).cost_ns * WORTH <= cheapest {
             stop = Stop::Cheapest;
             break;
         }
-        let here = price(&step.instruction, bytes, address, costs);
-        let best_ns = best.here.as_ref().unwrap_or(&entry_price).cost_ns;
+        let here = cost_of(&step.instruction, bytes, address, costs);
+        let best_ns = best.here.as_ref().unwrap_or(&at_entry).cost_ns;
         if !is_eligible(here.kind) || here.cost_ns >= best_ns * WORTH {
             continue;
         }
@@ -377,11 +377,16 @@ fn places(state: &State, needs: Needs) -> Option<[Option<Place>; 6]> {
     Some(all)
 }
 
-fn price(instruction: &Instruction, bytes: &[u8], address: u64, costs: &Costs) -> Priced {
+fn cost_of(
+    instruction: &Instruction,
+    bytes: &[u8],
+    address: u64,
+    costs: &Costs,
+) -> InstructionCost {
     let start = usize::try_from(instruction.ip().wrapping_sub(address)).unwrap_or(usize::MAX);
     let own = bytes.get(start..).and_then(|rest| rest.get(..instruction.len())).unwrap_or_default();
     let kind = kind::of(instruction, own);
-    Priced { instruction: text(instruction), kind, cost_ns: costs.entry(kind) }
+    InstructionCost { instruction: text(instruction), kind, cost_ns: costs.entry(kind) }
 }
 
 fn text(instruction: &Instruction) -> String {

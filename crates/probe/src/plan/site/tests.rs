@@ -117,7 +117,7 @@ fn jumped_to() {
     assert_eq!(chosen(&[0x31, 0xc0, 0x53, 0xff, 0xe0], 1).offset, 2);
 }
 
-/// A loop over the first instruction cannot be helped, and is told.
+/// A loop over the first instruction cannot be helped, and is reported.
 #[test]
 fn entered_again() {
     let choice = chosen(&[0x31, 0xc0, 0x75, 0xfc, 0xc3], 1);

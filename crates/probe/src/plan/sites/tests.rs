@@ -13,7 +13,7 @@ use crate::plan::{
     testing::{by_symbols, image, probe, profile, symbol},
 };
 
-/// Functions with a dear beginning, as assembly so that they stay what they are: `two` loses its second
+/// Functions with an expensive beginning, as assembly so that they stay what they are: `two` loses its second
 /// argument before anything is cheap.
 const SOURCE: &str = r#"
 __asm__(".globl one\n.type one,@function\none:\n\ttest %rdi,%rdi\n\tje 1f\n1:\tret\n.size one,.-one\n"
@@ -103,7 +103,7 @@ fn one_place_per_function() {
     assert!(at_return.cost_ns > at_entry.cost_ns, "a return costs more");
 }
 
-/// What stays dear is told with its price and reason, once per place; so is a function that jumps to its
+/// What stays expensive is reported with its cost and reason, once per place; so is a function that jumps to its
 /// own first instruction, and nothing is chosen where the size is not known.
 #[test]
 fn dear_places_are_told() {
@@ -120,13 +120,19 @@ fn dear_places_are_told() {
         let found = plan.findings.iter().find(|finding| finding.code == code);
         found.map(|finding| finding.message.clone()).unwrap_or_default()
     };
-    let dear = message("expensive_site");
-    assert!(dear.starts_with("2 of the places") && dear.contains("assumed"), "{dear}");
+    let expensive = message("expensive_site");
     assert!(
-        dear.contains("two+0x0 `mov rax, rdi` 18500 ns (arg1 is not kept any longer)"),
-        "{dear}"
+        expensive.starts_with("2 probes are expensive") && expensive.contains("assumed"),
+        "{expensive}"
     );
-    assert!(dear.contains("odd+0x0") && dear.contains("size is not known"), "{dear}");
+    assert!(
+        expensive.contains("two+0x0 `mov rax, rdi` 18500 ns (arg1 is not kept any longer)"),
+        "{expensive}"
+    );
+    assert!(
+        expensive.contains("odd+0x0") && expensive.contains("size is not known"),
+        "{expensive}"
+    );
     assert!(message("entered_again").contains("again"), "{:?}", plan.findings);
 }
 
@@ -150,19 +156,19 @@ fn unreadable_objects() {
 /// A place that is taken back is the first instruction, with all that the spec says of it: arguments in
 /// their registers, the stack pointer not moved; what is on the first one cannot be taken back.
 #[test]
-fn retreats() {
+fn falls_back() {
     let dir = tempfile::tempdir().unwrap();
     let probes = vec![probe(Role::Alloc, symbol("two")), probe(Role::Free, symbol("odd"))];
     let plan = planned(dir.path(), probes, Sites::Cheapest, &[0]);
     let find = |name: &str| plan.probes.iter().find(|probe| probe.site.symbol == name).unwrap();
     let two = find("two");
     assert_eq!((two.choice.offset, two.spec.moved), (7, 1));
-    let back = retreat(two).unwrap();
+    let back = fall_back(two).unwrap();
     assert_eq!(back.site.file_offset, two.site.entry_offset);
     assert_eq!((back.spec.moved, back.spec.stack_moved), (0, 0));
     assert_eq!((back.choice.offset, back.choice.stop), (0, Stop::Refused));
     assert_eq!(back.choice.here, two.choice.entry);
     let again = planned(dir.path(), vec![probe(Role::Alloc, symbol("two"))], Sites::Entry, &[0]);
     assert_eq!(bytemuck::bytes_of(&back.spec), bytemuck::bytes_of(&again.probes[0].spec));
-    assert!(retreat(find("odd")).is_none());
+    assert!(fall_back(find("odd")).is_none());
 }
