@@ -279,16 +279,8 @@ fn open_granules(
     options: &Options,
     is_overdue: &dyn Fn(&GranuleFacts) -> bool,
 ) -> Vec<OpenGranule> {
-    let mut open: Vec<_> = facts
-        .granules
-        .iter()
-        .filter(|granule| !granule.closed)
-        .filter(|granule| listed(granule, granule.opened_ns, now_ns, options))
-        .collect();
     // An open that was not seen (0) is older than every one that was.
-    open.sort_by_key(|granule| (granule.opened_ns, granule.id, granule.generation));
-    open.truncate(options.top);
-    open.into_iter()
+    oldest(facts, false, |granule| granule.opened_ns, now_ns, options)
         .map(|granule| OpenGranule {
             id: format!("{:#x}", granule.id),
             generation: granule.generation,
@@ -312,16 +304,7 @@ fn pinned_granules(
     known: Known,
     options: &Options,
 ) -> Vec<PinnedGranule> {
-    let mut pinned: Vec<_> = facts
-        .granules
-        .iter()
-        .filter(|granule| granule.closed)
-        .filter(|granule| listed(granule, granule.closed_ns, now_ns, options))
-        .collect();
-    pinned.sort_by_key(|granule| (granule.closed_ns, granule.id, granule.generation));
-    pinned.truncate(options.top);
-    pinned
-        .into_iter()
+    oldest(facts, true, |granule| granule.closed_ns, now_ns, options)
         .map(|granule| PinnedGranule {
             id: format!("{:#x}", granule.id),
             generation: granule.generation,
@@ -335,6 +318,22 @@ fn pinned_granules(
             opened_by: None,
         })
         .collect()
+}
+
+/// The closed or open granules that are to be listed, those that have been so for longest first.
+fn oldest<'a>(
+    facts: &'a AllocatorFacts,
+    closed: bool,
+    since: fn(&GranuleFacts) -> u64,
+    now_ns: u64,
+    options: &Options,
+) -> impl Iterator<Item = &'a GranuleFacts> {
+    let granules = facts.granules.iter().filter(|granule| granule.closed == closed);
+    let mut granules: Vec<_> =
+        granules.filter(|granule| listed(granule, since(granule), now_ns, options)).collect();
+    granules.sort_by_key(|granule| (since(granule), granule.id, granule.generation));
+    granules.truncate(options.top);
+    granules.into_iter()
 }
 
 /// `--min-age` and `--min-size`; what is not known passes.

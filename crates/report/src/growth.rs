@@ -107,20 +107,6 @@ pub struct Faults {
     pub bytes_each: Option<f64>,
 }
 
-/// What a granule is.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum TouchedState {
-    /// Open.
-    Open,
-    /// Closed, and held back by objects.
-    Pinned,
-    /// Closed and empty.
-    Drained,
-}
-
 /// Memory that was touched since the attach: pages, each once, whether they are still there or not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TouchedReport {
@@ -142,7 +128,7 @@ pub struct TouchedReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TouchedPlace {
     /// Their state.
-    pub state: TouchedState,
+    pub state: GranuleState,
     /// The profile; null where the allocator is not told.
     pub profile: Option<String>,
     /// Bytes that were touched in them.
@@ -297,11 +283,7 @@ fn touched(target: &TargetFacts, facts: &GrowthFacts, top: usize) -> TouchedRepo
         .granules
         .iter()
         .map(|((allocator, state, place), touched)| TouchedPlace {
-            state: match state {
-                GranuleState::Open => TouchedState::Open,
-                GranuleState::Pinned => TouchedState::Pinned,
-                GranuleState::Drained => TouchedState::Drained,
-            },
+            state: *state,
             profile: target.allocators.get(*allocator).map(|own| own.profile.name.clone()),
             bytes: touched.bytes,
             granules: touched.granules,

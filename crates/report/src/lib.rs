@@ -43,7 +43,7 @@ pub use drainprof_process::{Frame, Inlined, Module, PathEnd};
 pub use frame::Symbols;
 pub use growth::{
     ByKind, Faults, GrowthPath, Heap, Mappings, MemoryGrowth, RssChange, TouchedPlace,
-    TouchedReport, TouchedState,
+    TouchedReport,
 };
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};

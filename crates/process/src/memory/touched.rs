@@ -7,9 +7,14 @@
 use std::collections::BTreeMap;
 
 use drainprof_common::growth::{PAGE, REGION, REGION_WORDS, RegionPages};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// What a granule is at this moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum GranuleState {
     /// Open.
     Open,

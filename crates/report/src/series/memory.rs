@@ -73,8 +73,6 @@ pub struct MemorySeries {
     first: Option<(f64, MemoryReading)>,
     newest: Option<(f64, MemoryReading)>,
     points: Thinned<Readings>,
-    /// Only the last so many seconds are kept; all, if there is none.
-    last: Option<f64>,
     readings: u64,
 }
 
@@ -88,15 +86,7 @@ impl MemorySeries {
     /// A series from the first reading on. When it is full, its points become coarser.
     #[must_use]
     pub const fn new() -> Self {
-        Self { first: None, newest: None, points: Thinned::new(MOST, 0), last: None, readings: 0 }
-    }
-
-    /// A series over the last `seconds`, for who watches without end: what is older goes.
-    #[must_use]
-    pub fn over_last(seconds: f64) -> Self {
-        let seconds = seconds.max(0.0);
-        let points = Thinned::new(MOST, nanoseconds(seconds / MOST as f64));
-        Self { last: Some(seconds), points, ..Self::new() }
+        Self { first: None, newest: None, points: Thinned::new(MOST, 0), readings: 0 }
     }
 
     /// Adds a reading; `seconds` is on any clock that only goes forward. One that is not newer than the last, and times
@@ -109,9 +99,6 @@ impl MemorySeries {
         self.first.get_or_insert((seconds, *reading));
         self.newest = Some((seconds, *reading));
         self.points.add(Readings::of(seconds, reading));
-        if let Some(last) = self.last {
-            self.points.forget_before(nanoseconds(seconds - last));
-        }
     }
 
     /// The first reading, however long ago, and its time.
@@ -185,21 +172,6 @@ mod tests {
         assert_eq!(series.newest().unwrap().1, reading(100_009));
     }
 
-    /// A series over the last minutes forgets what is older, at any pace.
-    #[test]
-    fn over_the_last() {
-        for pace in [0.01, 0.5, 2.0, 7.0, 100.0, 1_000.0] {
-            let mut series = MemorySeries::over_last(600.0);
-            for look in 0..3_000u32 {
-                series.add(f64::from(look) * pace, &reading(u64::from(look)));
-                assert!(series.points.points().len() <= MOST + 1, "{pace}");
-            }
-            let length = 2_999.0 * pace - series.points.points()[0].from;
-            assert!(length <= 600.0, "{pace} {length}");
-            assert!(length >= (2_999.0 * pace).min(600.0 - pace) - 5.0, "{pace} {length}");
-        }
-    }
-
     /// Times that go back, repeat or are no numbers are left out, so that no slope is infinite.
     #[test]
     fn strange_times() {
@@ -211,10 +183,5 @@ mod tests {
         assert_eq!(series.values().rss, [(0.0, 1.0), (1.0, 1.0)]);
         assert!(MemoryTrend::of(&series).is_none());
         assert!(MemoryTrend::of(&MemorySeries::default()).is_none());
-        let mut none = MemorySeries::over_last(f64::NAN);
-        for second in 0..1_000u32 {
-            none.add(f64::from(second), &reading(1));
-        }
-        assert!(none.points.points().len() <= MOST);
     }
 }

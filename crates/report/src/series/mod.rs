@@ -59,12 +59,6 @@ impl<P: Point> Thinned<P> {
         }
     }
 
-    /// Forgets the points before this time.
-    pub(crate) fn forget_before(&mut self, at_ns: u64) {
-        let old = self.points.partition_point(|point| point.at_ns() < at_ns);
-        self.points.drain(..old);
-    }
-
     fn coarsen(&mut self) {
         let at = |point: Option<&P>| point.map_or(0, Point::at_ns);
         let length = at(self.points.last()) - at(self.points.first());

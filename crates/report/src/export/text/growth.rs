@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use super::{Page, SYMBOL};
 use crate::{
-    GrowthPath, MemoryGrowth, Target, TouchedState,
+    GrowthPath, MemoryGrowth, Target,
     export::{Error, PinWeight, escape, stack, table::Rows},
+    facts::GranuleState,
     units,
 };
 
@@ -58,9 +59,9 @@ impl Page<'_> {
             Rows::new(&["touched in", "opened at", "granules", "bytes"], 2, self.width());
         for place in growth.touched.places.iter().take(self.style.top) {
             let state = match place.state {
-                TouchedState::Open => "open granules",
-                TouchedState::Pinned => "pinned granules",
-                TouchedState::Drained => "drained granules",
+                GranuleState::Open => "open granules",
+                GranuleState::Pinned => "pinned granules",
+                GranuleState::Drained => "drained granules",
             };
             let at = &place.opened_at;
             let name = at.frame.function.as_deref().or(at.place.as_deref()).unwrap_or("unknown");
@@ -183,7 +184,7 @@ fn headline(growth: &MemoryGrowth) -> String {
         signed(growth.rss.change.anon_bytes),
         units::bytes(touched.pinned_bytes)
     );
-    let pinned = touched.places.iter().find(|place| place.state == TouchedState::Pinned);
+    let pinned = touched.places.iter().find(|place| place.state == GranuleState::Pinned);
     if let Some(place) = pinned
         && touched.pinned_bytes > 0
     {
