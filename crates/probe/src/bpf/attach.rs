@@ -24,7 +24,7 @@ use drainprof_profile::Phase;
 
 use super::{
     BpfError, Leftover, counted, names,
-    session::{Plain, load_error, take},
+    session::{Plain, load_error, program, take},
 };
 use crate::{
     kernel::ProgramStatistics,
@@ -59,13 +59,6 @@ fn open(site: &Site) -> Result<File, BpfError> {
             io::Error::other("the file was replaced while it was looked at; try again"),
         ))
     }
-}
-
-/// A program that goes on functions, by its name in the object.
-pub(super) fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut UProbe, BpfError> {
-    ebpf.program_mut(name)
-        .and_then(|program| program.try_into().ok())
-        .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))
 }
 
 fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -> BpfError {
@@ -143,7 +136,7 @@ impl Probes {
         index: u32,
         pid: Option<NonZeroU32>,
     ) -> Result<(), BpfError> {
-        let program = uprobe(&mut self.ebpf, name)?;
+        let program: &mut UProbe = program(&mut self.ebpf, name)?;
         if program.fd().is_err() {
             program.load().map_err(|source| load_error(name, source))?;
         }

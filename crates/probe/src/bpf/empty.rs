@@ -3,18 +3,19 @@
 //! Loads the object with the smallest maps, and of its programs only the two empty ones. Which functions
 //! are probed, and what is made of the times, `calibrate` knows.
 
-use std::{fs::File, num::NonZeroU32, os::fd::AsRawFd as _, thread};
+use std::{fs::File, num::NonZeroU32, os::fd::AsRawFd as _};
 
 use aya::{
     Ebpf, EbpfLoader,
-    programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
+    programs::{
+        UProbe,
+        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
+    },
 };
 
 use super::{
-    BpfError,
-    attach::uprobe,
-    names,
-    session::{OBJECT, load_error},
+    BpfError, Detaching, names,
+    session::{OBJECT, load_error, program},
 };
 
 /// The smallest ring that every kernel takes; the other maps hold one entry.
@@ -38,7 +39,9 @@ impl EmptyProbes {
             .load(OBJECT)
             .map_err(|source| BpfError::load("maps".to_owned(), RING_BYTES.into(), source))?;
         for name in [names::EMPTY_ENTRY, names::EMPTY_RETURN] {
-            uprobe(&mut ebpf, name)?.load().map_err(|source| load_error(name, source))?;
+            program::<UProbe>(&mut ebpf, name)?
+                .load()
+                .map_err(|source| load_error(name, source))?;
         }
         Ok(Self { ebpf })
     }
@@ -69,8 +72,7 @@ impl EmptyProbes {
 
     /// Detaches in a thread of its own, so that nobody waits for it but the end of this process.
     pub fn detach_in_background(self) {
-        // Where no thread can be had, the closure is dropped here, and with it the probes.
-        let _ = thread::Builder::new().name("detach".to_owned()).spawn(move || drop(self));
+        let _ = Detaching::begin(self);
     }
 
     fn attach(
@@ -86,7 +88,7 @@ impl EmptyProbes {
             cookie: None,
         };
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());
-        uprobe(&mut self.ebpf, name)?
+        program::<UProbe>(&mut self.ebpf, name)?
             .attach(point, path, UProbeScope::OneProcess(pid))
             .map(drop)
             .map_err(|source| {

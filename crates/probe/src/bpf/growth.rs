@@ -15,7 +15,7 @@ use super::{
     BpfError, Sizes,
     memory::Mapped,
     names,
-    session::{Plain, load_error, mapped, take},
+    session::{Plain, load_error, mapped, program, take},
 };
 
 /// Records taken from the ring in one go.
@@ -50,20 +50,14 @@ impl Maps {
     /// Loads and attaches the programs, and takes the maps.
     fn attach(ebpf: &mut Ebpf, sizes: &Sizes) -> Result<Self, BpfError> {
         for (name, event) in names::GROWTH_RAW {
-            let program: &mut RawTracePoint = ebpf
-                .program_mut(name)
-                .and_then(|program| program.try_into().ok())
-                .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))?;
+            let program: &mut RawTracePoint = program(ebpf, name)?;
             program.load().map_err(|source| load_error(name, source))?;
             program
                 .attach(event)
                 .map_err(|source| BpfError::Tracepoint { name: event, source: Box::new(source) })?;
         }
         for (name, category, events) in names::GROWTH_TRACEPOINTS {
-            let program: &mut TracePoint = ebpf
-                .program_mut(name)
-                .and_then(|program| program.try_into().ok())
-                .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))?;
+            let program: &mut TracePoint = program(ebpf, name)?;
             program.load().map_err(|source| load_error(name, source))?;
             for event in events {
                 program.attach(category, event).map_err(|source| BpfError::Tracepoint {

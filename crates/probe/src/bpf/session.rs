@@ -12,7 +12,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, RingBuf},
-    programs::{ProgramError, TracePoint},
+    programs::{Program, ProgramError, TracePoint},
 };
 use bytemuck::{Pod, Zeroable};
 use drainprof_common::{
@@ -479,16 +479,23 @@ fn check_maps(ebpf: &Ebpf) -> Result<(), BpfError> {
 
 fn attach_lifecycle(ebpf: &mut Ebpf) -> Result<(), BpfError> {
     for (name, category, event) in names::TRACEPOINTS {
-        let program: &mut TracePoint = ebpf
-            .program_mut(name)
-            .and_then(|program| program.try_into().ok())
-            .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))?;
+        let program: &mut TracePoint = program(ebpf, name)?;
         program.load().map_err(|source| load_error(name, source))?;
         program
             .attach(category, event)
             .map_err(|source| BpfError::Tracepoint { name: event, source: Box::new(source) })?;
     }
     Ok(())
+}
+
+/// A program of the object, by its name.
+pub(super) fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, BpfError>
+where
+    &'a mut P: TryFrom<&'a mut Program>,
+{
+    ebpf.program_mut(name)
+        .and_then(|program| program.try_into().ok())
+        .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))
 }
 
 /// Names the program, and keeps of the verifier's log what can be read.

@@ -1,6 +1,6 @@
 //! What can go wrong while a command is started, and while it is traced.
 
-use std::{io, path::PathBuf};
+use std::io;
 
 use nix::errno::Errno;
 
@@ -25,14 +25,6 @@ pub enum LaunchError {
     NotExecutable {
         /// The program as it was named.
         command: String,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// The directory to start in cannot be used.
-    #[error("cannot start the command in directory `{}`", path.display())]
-    WorkingDirectory {
-        /// The directory.
-        path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -73,10 +65,7 @@ impl LaunchError {
             Self::NotExecutable { .. } => 126,
             Self::NoCommand => 2,
             Self::Trace(Errno::EPERM) => 77,
-            Self::WorkingDirectory { .. }
-            | Self::Spawn { .. }
-            | Self::Trace(_)
-            | Self::Setup { .. } => 1,
+            Self::Spawn { .. } | Self::Trace(_) | Self::Setup { .. } => 1,
         }
     }
 }

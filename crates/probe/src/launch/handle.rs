@@ -58,11 +58,6 @@ impl Handle {
         sys::pidfd_signal(&self.pidfd, signal)
     }
 
-    /// Kills the command (SIGKILL). `ESRCH`: it has ended.
-    pub fn kill(&self) -> Result<(), Errno> {
-        self.forward_signal(nix::libc::SIGKILL)
-    }
-
     /// How many events could not be delivered, because the owner had left
     /// [`EVENT_CAPACITY`](super::EVENT_CAPACITY) of them unread. The processes concerned run untouched.
     #[must_use]

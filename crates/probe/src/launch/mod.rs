@@ -29,7 +29,6 @@ mod tests;
 
 use std::{
     ffi::OsString,
-    path::PathBuf,
     process::{ExitStatus, Stdio},
     time::Duration,
 };
@@ -46,12 +45,6 @@ pub const EVENT_CAPACITY: usize = 256;
 pub struct LaunchOptions {
     /// The program and its arguments; a name without `/` is looked for in `PATH`.
     pub argv: Vec<OsString>,
-    /// Variables that are added to, or replace, those of our own environment.
-    pub env: Vec<(OsString, OsString)>,
-    /// The directory to start in; ours by default.
-    pub cwd: Option<PathBuf>,
-    /// Run the command as this user and group, without supplementary groups.
-    pub identity: Option<Identity>,
     /// Whether the children of a traced process are traced as well, from their first instruction on.
     pub follow_forks: bool,
     /// How long a process is held for an answer; then it runs on untraced.
@@ -65,7 +58,7 @@ pub struct LaunchOptions {
 }
 
 impl LaunchOptions {
-    /// Options for `argv` with our own environment, directory, identity and standard streams.
+    /// Options for `argv` with our own standard streams.
     #[must_use]
     pub fn new<I, S>(argv: I) -> Self
     where
@@ -74,9 +67,6 @@ impl LaunchOptions {
     {
         Self {
             argv: argv.into_iter().map(Into::into).collect(),
-            env: Vec::new(),
-            cwd: None,
-            identity: None,
             follow_forks: false,
             hold_limit: Duration::from_secs(30),
             stdin: Stdio::inherit(),
@@ -84,15 +74,6 @@ impl LaunchOptions {
             stderr: Stdio::inherit(),
         }
     }
-}
-
-/// A user and a group, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
 }
 
 /// What happened to a traced process.

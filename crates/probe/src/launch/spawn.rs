@@ -48,24 +48,10 @@ pub(super) fn spawn(
         return Err(LaunchError::NoCommand);
     };
     let name = program.to_string_lossy().into_owned();
-    if let Some(path) = &options.cwd
-        && let Err(source) = std::fs::read_dir(path)
-    {
-        // The kernel's ENOENT would be reported as that of the program.
-        return Err(LaunchError::WorkingDirectory { path: path.clone(), source });
-    }
-    let given = options.env.iter().rev().find(|(name, _)| name == "PATH");
-    let path = given.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
-    let path = path.unwrap_or_default();
+    let path = std::env::var_os("PATH").unwrap_or_default();
     let mut command = Command::new(program);
-    command.args(arguments).envs(options.env);
+    command.args(arguments);
     command.stdin(options.stdin).stdout(options.stdout).stderr(options.stderr);
-    if let Some(path) = options.cwd {
-        command.current_dir(path);
-    }
-    if let Some(identity) = options.identity {
-        command.uid(identity.uid).gid(identity.gid);
-    }
 
     let (report, report_in) = pipe2(OFlag::O_CLOEXEC).map_err(setup("creating a pipe"))?;
     let (gate_out, gate) = pipe2(OFlag::O_CLOEXEC).map_err(setup("creating a pipe"))?;

@@ -16,6 +16,8 @@ const MAX_GROUPS: usize = 8;
 const MAX_SHOWN: usize = 160;
 /// Longest name of a profile.
 const MAX_NAME: usize = 48;
+/// Members that are freed one by one may outlive their granule, or not: `bulk` claims least.
+const KIND: &str = "bulk";
 /// Where the levels are reported, once they are known.
 const LEVELS: &str = "@levels@";
 
@@ -82,16 +84,15 @@ pub(super) fn text(
 ) -> String {
     let mut text = String::new();
     head(&mut text, request, group, choice);
-    let kind = kind(choice);
     let _ = writeln!(
         text,
-        "\nschema  = 1\nname    = {}\nkind    = \"{kind}\"\nsummary = {}\n",
+        "\nschema  = 1\nname    = {}\nkind    = \"{KIND}\"\nsummary = {}\n",
         string(&name(request, group)),
         string(&format!("{} in {} (draft)", clean(&group.title), clean(request.object)))
     );
     rule(&mut text, choice);
     for probe in &choice.probes {
-        table(&mut text, probe, kind);
+        table(&mut text, probe);
     }
     tail(&mut text, request, choice, others);
     text
@@ -137,11 +138,6 @@ fn head(text: &mut String, request: &Request<'_>, group: &Group<'_>, choice: &Ch
     );
 }
 
-/// Members that are freed one by one may outlive their granule, or not: `bulk` claims least.
-const fn kind(_choice: &Choice<'_>) -> &'static str {
-    "bulk"
-}
-
 fn rule(text: &mut String, choice: &Choice<'_>) {
     let mut names: Vec<&str> = Vec::new();
     for deed in [Deed::Open, Deed::Close, Deed::Reset, Deed::Alloc] {
@@ -153,7 +149,7 @@ fn rule(text: &mut String, choice: &Choice<'_>) {
     let _ = writeln!(text, "[match]\nsymbols = [{}]", names.join(", "));
 }
 
-fn table(text: &mut String, probe: &Chosen<'_>, kind: &str) {
+fn table(text: &mut String, probe: &Chosen<'_>) {
     let function = probe.function;
     let _ = write!(text, "\n# {}", clean(&function.shown));
     if let Some(signature) = &function.signature {
@@ -172,7 +168,7 @@ fn table(text: &mut String, probe: &Chosen<'_>, kind: &str) {
         let _ = writeln!(text, "{key} = {}", string(value));
     }
     // Nothing is read where there may be no such word: a person adds it.
-    if probe.deed == Deed::Close && kind != "slab" {
+    if probe.deed == Deed::Close {
         text.push_str("# live = \"*(u32)(arg0 + 0x..)\"\n");
     }
 }

@@ -118,7 +118,7 @@ fn running_commands_are_released() {
     let Some(LaunchEvent::Exited { status, .. }) = run.next() else { panic!("no exit") };
     assert_eq!(status.signal(), Some(libc::SIGHUP));
     assert!(run.next().is_none());
-    assert_eq!(run.handle.kill(), Err(nix::errno::Errno::ESRCH));
+    assert_eq!(run.handle.forward_signal(libc::SIGKILL), Err(nix::errno::Errno::ESRCH));
 }
 
 /// A held command can be killed.
@@ -126,7 +126,7 @@ fn running_commands_are_released() {
 fn held_commands_can_be_killed() {
     let mut run = Run::start(LaunchOptions::new(["cat"])).unwrap();
     run.at_entry(Origin::Command);
-    run.handle.kill().unwrap();
+    run.handle.forward_signal(libc::SIGKILL).unwrap();
     let Some(LaunchEvent::Exited { status, .. }) = run.next() else { panic!("no exit") };
     assert_eq!(status.signal(), Some(libc::SIGKILL));
 }
