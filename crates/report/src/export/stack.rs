@@ -63,7 +63,7 @@ pub(super) fn outer(at: &SiteFrame) -> String {
 
 /// A name that any reader of folded stacks takes for one frame: a `;` would end it, a number at its end
 /// would be taken for a count, and a `#` at its begin for a comment.
-fn folded(name: &str) -> String {
+pub(super) fn folded(name: &str) -> String {
     let name = escape::shown(name, NAME).replace(';', ":");
     let name = name.trim();
     if name.is_empty() {

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, io};
 use inferno::flamegraph::{self, Options};
 
 use super::{Error, PinWeight, Style, escape};
+use crate::export::stack::folded;
 use crate::{
     Kind,
     diff::{AllocatorDiff, Change, Diff, DiffFrame, GrowthDiff, SiteDiff},
@@ -160,7 +161,7 @@ fn scaled(count: u64, scale: f64) -> u64 {
 }
 
 fn root(allocator: &AllocatorDiff) -> Vec<String> {
-    vec![name(&allocator.comm), name(&allocator.profile)]
+    vec![folded(&allocator.comm), folded(&allocator.profile)]
 }
 
 /// Outermost first.
@@ -169,16 +170,6 @@ fn path(root: &[String], frames: &[DiffFrame]) -> String {
     if frames.is_empty() {
         names.push("[path not captured]".to_owned());
     }
-    names.extend(frames.iter().rev().map(|frame| name(&super::text::frame_name(frame))));
+    names.extend(frames.iter().rev().map(|frame| folded(&super::text::frame_name(frame))));
     names.join(";")
-}
-
-/// A name that means nothing to a reader of folded stacks: no separator, no line's end, no comment.
-fn name(text: &str) -> String {
-    let text = escape::shown(text, NAME).replace(';', ":");
-    match text.trim() {
-        "" => "[unknown]".to_owned(),
-        text if text.starts_with('#') => format!("_{text}"),
-        text => text.to_owned(),
-    }
 }

@@ -8,11 +8,10 @@ use super::{Error, Style, escape};
 use crate::{
     Growth, Kind, PinClass,
     diff::{AllocatorDiff, Change, Diff, DiffFrame, Presence, Side, SiteDiff, Status},
-    export::table::Rows,
+    export::{table::Rows, text::Page},
     units,
 };
 
-const BOLD: Paint = Paint::new().bold();
 const WORSE: Paint = AnsiColor::Red.on_default();
 const BETTER: Paint = AnsiColor::Green.on_default();
 
@@ -26,29 +25,24 @@ const FRAMES: usize = 8;
 /// Writes the page.
 pub(super) fn write(diff: &Diff, style: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
     let mut page = Page { style, out };
-    page.side("before", &diff.before)?;
-    page.side("after", &diff.after)?;
+    page.diff_side("before", &diff.before)?;
+    page.diff_side("after", &diff.after)?;
     for note in &diff.notes {
         page.wrapped("  ", &format!("note: {}", escape::shown(note, SENTENCE)))?;
     }
     for allocator in &diff.allocators {
-        page.allocator(allocator)?;
+        page.diff_allocator(allocator)?;
     }
-    page.growth(diff)?;
+    page.diff_growth(diff)?;
     if diff.allocators.is_empty() && diff.growth.is_empty() {
         page.line("\nno allocator was observed in either")?;
     }
     Ok(())
 }
 
-struct Page<'a> {
-    style: &'a Style,
-    out: &'a mut dyn io::Write,
-}
-
 impl Page<'_> {
     /// What memory grows by.
-    fn growth(&mut self, diff: &Diff) -> Result<(), Error> {
+    fn diff_growth(&mut self, diff: &Diff) -> Result<(), Error> {
         if diff.growth.is_empty() {
             return Ok(());
         }
@@ -82,21 +76,10 @@ impl Page<'_> {
                 escape::shown(&names.join(" ← "), PATH),
             ]);
         }
-        rows.lines("  ").iter().try_for_each(|line| self.line(line))
+        self.rows(rows, "  ")
     }
 
-    fn line(&mut self, text: &str) -> Result<(), Error> {
-        writeln!(self.out, "{text}")?;
-        Ok(())
-    }
-
-    fn wrapped(&mut self, indent: &str, text: &str) -> Result<(), Error> {
-        let mut rows = Rows::bare(self.style.width.saturating_sub(indent.len() as u16));
-        rows.push(vec![text.to_owned()]);
-        rows.lines(indent).iter().try_for_each(|line| self.line(line))
-    }
-
-    fn side(&mut self, which: &str, side: &Side) -> Result<(), Error> {
+    fn diff_side(&mut self, which: &str, side: &Side) -> Result<(), Error> {
         let kernel = match side.kernel.as_str() {
             "" => String::new(),
             kernel => format!(", Linux {}", escape::shown(kernel, NAME)),
@@ -113,7 +96,7 @@ impl Page<'_> {
         self.wrapped("", &text)
     }
 
-    fn allocator(&mut self, allocator: &AllocatorDiff) -> Result<(), Error> {
+    fn diff_allocator(&mut self, allocator: &AllocatorDiff) -> Result<(), Error> {
         let title = format!(
             "\n{} {}  {}  (kind {})",
             escape::shown(&allocator.comm, NAME),
@@ -121,8 +104,7 @@ impl Page<'_> {
             escape::shown(&allocator.profile, NAME),
             allocator.kind.name()
         );
-        let title = self.style.paint(BOLD, &title);
-        self.line(&title)?;
+        self.title(&title)?;
         match allocator.presence {
             Presence::Both => {}
             Presence::OnlyBefore => self.line("  only before: nothing after matches it")?,
@@ -149,13 +131,11 @@ impl Page<'_> {
         rows.push(number("growth", allocator.slope_granules_per_second, granule_rate));
         rows.push(number("growth in bytes", allocator.slope_bytes_per_second, units::byte_rate));
         rows.push(row("verdict", allocator.verdict, |v| Growth::words(v).to_owned(), None));
-        for line in rows.lines("  ") {
-            self.line(&line)?;
-        }
-        allocator.sites.as_ref().map_or(Ok(()), |sites| self.sites(allocator, sites))
+        self.rows(rows, "  ")?;
+        allocator.sites.as_ref().map_or(Ok(()), |sites| self.diff_sites(allocator, sites))
     }
 
-    fn sites(&mut self, allocator: &AllocatorDiff, sites: &[SiteDiff]) -> Result<(), Error> {
+    fn diff_sites(&mut self, allocator: &AllocatorDiff, sites: &[SiteDiff]) -> Result<(), Error> {
         let order = [Status::New, Status::Grown, Status::Shrunk, Status::Gone, Status::Same];
         let counts: Vec<_> = order
             .into_iter()
@@ -170,7 +150,7 @@ impl Page<'_> {
         let changed: Vec<_> = sites.iter().filter(|site| site.status != Status::Same).collect();
         let top = self.style.top;
         for site in changed.iter().take(top) {
-            self.site(allocator.kind, site)?;
+            self.diff_site(allocator.kind, site)?;
         }
         if changed.len() > top {
             self.line(&format!("    and {} more that changed", changed.len() - top))?;
@@ -178,7 +158,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn site(&mut self, kind: Kind, site: &SiteDiff) -> Result<(), Error> {
+    fn diff_site(&mut self, kind: Kind, site: &SiteDiff) -> Result<(), Error> {
         let paint = match site.status {
             Status::New | Status::Grown => WORSE,
             Status::Shrunk | Status::Gone => BETTER,

@@ -57,23 +57,23 @@ const SYMBOL: usize = 60;
 const SENTENCE: usize = 1_000;
 
 /// What is being written.
-struct Page<'a> {
-    style: &'a Style,
-    out: &'a mut dyn io::Write,
+pub(super) struct Page<'a> {
+    pub(super) style: &'a Style,
+    pub(super) out: &'a mut dyn io::Write,
 }
 
 impl Page<'_> {
-    fn line(&mut self, text: &str) -> Result<(), Error> {
+    pub(super) fn line(&mut self, text: &str) -> Result<(), Error> {
         writeln!(self.out, "{text}")?;
         Ok(())
     }
 
-    fn title(&mut self, text: &str) -> Result<(), Error> {
+    pub(super) fn title(&mut self, text: &str) -> Result<(), Error> {
         let text = self.style.paint(BOLD, text);
         self.line(&text)
     }
 
-    fn rows(&mut self, rows: Rows, indent: &str) -> Result<(), Error> {
+    pub(super) fn rows(&mut self, rows: Rows, indent: &str) -> Result<(), Error> {
         rows.lines(indent).iter().try_for_each(|line| self.line(line))
     }
 
@@ -166,7 +166,7 @@ impl Page<'_> {
     }
 
     /// A sentence in lines of the page's width, all indented.
-    fn wrapped(&mut self, indent: &str, text: &str) -> Result<(), Error> {
+    pub(super) fn wrapped(&mut self, indent: &str, text: &str) -> Result<(), Error> {
         let mut rows = Rows::bare(self.style.width.saturating_sub(indent.len() as u16));
         rows.push(vec![text.to_owned()]);
         self.rows(rows, indent)
