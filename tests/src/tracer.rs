@@ -129,12 +129,12 @@ impl Tracer {
 
     /// Waits until window `number` of a duty cycle has begun: its probes are in place.
     pub fn window_begins(&mut self, number: u64) -> Result<()> {
-        self.process.expect_err(&format!("drainprof: window {number} begins")).map(drop)
+        self.process.expect_err(&format!("drainprof: duty cycle {number} begins")).map(drop)
     }
 
     /// Waits until window `number` of a duty cycle has ended: its probes are gone.
     pub fn window_ended(&mut self, number: u64) -> Result<()> {
-        self.process.expect_err(&format!("drainprof: window {number} has ended")).map(drop)
+        self.process.expect_err(&format!("drainprof: duty cycle {number} has ended")).map(drop)
     }
 
     /// The process.

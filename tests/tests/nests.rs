@@ -153,9 +153,9 @@ fn ended_granules_give_their_places_up() -> Result<()> {
     Ok(())
 }
 
-/// A granule in a sample would wait for the end of a parent that is not in it: such a profile is not sampled.
+/// Only pages of a census are sampled: --sample saves no hits elsewhere.
 #[test]
-fn nested_granules_are_not_sampled() -> Result<()> {
+fn granules_are_not_sampled() -> Result<()> {
     if requires_root() {
         let target = Target::start("nests", &[])?;
         let pid = target.pid().to_string();

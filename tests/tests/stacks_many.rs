@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     environment::{requires_root, sweep_closes},
-    paths::{Sites, sums},
+    paths::Sites,
     tracer::{Traced, trace, trace_from_start},
 };
 use serde_json::Value;
@@ -76,29 +76,6 @@ fn more_paths_than_room() -> Result<()> {
         let sites = allocator(&traced)["sites"].as_array().context("a list of sites")?;
         let told: u64 = sites.iter().filter_map(|site| site["allocated"].as_u64()).sum();
         assert_eq!(told + lost, number(&allocator(&traced)["objects"]["allocated"])?);
-    }
-    Ok(())
-}
-
-/// A sample of granules: each site has what its path did in granules of the sample, and the sums are the allocator's.
-#[test]
-fn a_sample() -> Result<()> {
-    if requires_root() {
-        let more = [&STACKS[..], &["--sample", "1/4"]].concat();
-        for (name, args) in [("paths", &["rounds=400"][..]), ("thousand", &["closes=4000"])] {
-            let traced = trace(name, args, "paths", &more)?;
-            let report = traced.outcome.report();
-            assert_eq!(traced.outcome.code, Some(0), "{}", traced.outcome.talk());
-            assert_eq!(report["complete"], true, "{}", report["losses"]);
-            let found = sums(allocator(&traced));
-            assert!(found.is_empty(), "{name}: {found:#?}");
-            let truth = number(&traced.truths[0]["allocators"][0]["objects"]["allocated"])?;
-            let seen = number(&allocator(&traced)["objects"]["allocated"])?;
-            assert!(seen > truth / 8 && seen < truth / 2, "{name}: {seen} of {truth}");
-            for site in allocator(&traced)["sites"].as_array().context("a list of sites")? {
-                assert_eq!(site["path_end"], "start", "{site:#}");
-            }
-        }
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Observing processes: profiles are matched, probes placed, lifecycle followed, facts collected.
 //!
-//! [`Observer`] owns the loaded kernel side and everything that is known of the targets. It does no
-//! waiting of its own ([`settle()`] is for those who drive it): `cli` and `daemon` drive it with events, ticks and the
-//! ends of processes.
+//! [`Observer`] owns the loaded kernel side and everything that is known of the targets. [`Observation`] is the loop around
+//! one: events, stacks, timers, ends of processes, duty cycles, names. `attach`, `run`, `top` and `profile check` use it;
+//! the node daemon drives a pool of observers.
 
 pub mod allocations;
 mod curves;
@@ -11,6 +11,7 @@ mod flows;
 mod growth;
 mod lifecycle;
 pub mod names;
+pub mod observation;
 mod observer;
 mod paths;
 mod pins;
@@ -24,8 +25,9 @@ mod sites;
 mod snapshot;
 mod windows;
 
+pub use observation::Observation;
 pub use observer::{Ending, ObserveError, Observer, ObserverOptions};
-pub use pins::{PathNumbers, Telling};
+use pins::PathNumbers;
 pub use settle::settle;
 pub use snapshot::self_use;
 pub use windows::Resting;

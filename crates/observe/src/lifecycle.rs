@@ -31,17 +31,10 @@ impl Observer {
         let process = Process::open(event.tgid).ok();
         let gone = process.is_none();
         let mut target = Target {
-            target: event.target_b,
-            pid: event.tgid,
-            start_time: process.as_ref().map_or(0, |process| process.start_time),
             comm: process.as_ref().map_or(comm, |process| process.comm.clone()),
             exe,
-            began: Began::Forked(event.target),
-            // Whoever is gone before it could be looked at has ended; its counts are in the maps.
-            ended: gone.then_some(Ended::Exit(None)),
-            process: None,
             allocators,
-            findings: Vec::new(),
+            ..successor(event, process.as_ref(), Began::Forked(event.target))
         };
         if let Some(process) = process {
             // A child of vfork has an image of its own by now.
@@ -67,20 +60,7 @@ impl Observer {
             old.ended.get_or_insert(Ended::Exec);
         }
         let process = Process::open(event.tgid).ok();
-        let mut target = Target {
-            target: event.target_b,
-            pid: event.tgid,
-            start_time: process.as_ref().map_or(0, |process| process.start_time),
-            comm: process.as_ref().map_or_else(String::new, |process| process.comm.clone()),
-            exe: process.as_ref().map_or_else(String::new, |process| {
-                printable(process.exe.as_os_str().as_encoded_bytes())
-            }),
-            began: Began::Exec(event.target),
-            ended: process.is_none().then_some(Ended::Exit(None)),
-            process: None,
-            allocators: Vec::new(),
-            findings: Vec::new(),
-        };
+        let mut target = successor(event, process.as_ref(), Began::Exec(event.target));
         let lost = event.tid != event.tgid && !self.options.follow;
         if lost {
             // The kernel binds a process's probes to its first thread, which is gone when another thread
@@ -151,5 +131,23 @@ impl Observer {
                 message: format!("the program that it executes now cannot be probed: {error}"),
             }),
         }
+    }
+}
+
+/// The target that an event begins. A process that is gone already has ended; its counts are in the maps.
+fn successor(event: &Event, process: Option<&Process>, began: Began) -> Target {
+    Target {
+        target: event.target_b,
+        pid: event.tgid,
+        start_time: process.map_or(0, |process| process.start_time),
+        comm: process.map_or_else(String::new, |process| process.comm.clone()),
+        exe: process.map_or_else(String::new, |process| {
+            printable(process.exe.as_os_str().as_encoded_bytes())
+        }),
+        began,
+        ended: process.is_none().then_some(Ended::Exit(None)),
+        process: None,
+        allocators: Vec::new(),
+        findings: Vec::new(),
     }
 }

@@ -10,8 +10,7 @@ use drainprof_probe::{
 use drainprof_process::{ElfCache, Image, ImageOptions, Process, ProcessError};
 use drainprof_profile::{Finding, Level, Library, Profile};
 use drainprof_report::{
-    export::Names,
-    facts::{Began, Duty, Ended, TargetFacts, Windows},
+    facts::{Began, Duty, Ended, Names, TargetFacts, Windows},
     series::HeldSeries,
 };
 
@@ -92,6 +91,12 @@ pub enum ObserveError {
     /// The kernel side.
     #[error(transparent)]
     Bpf(#[from] BpfError),
+    /// The rings or a process.
+    #[error("cannot wait for events of the kernel side")]
+    Wait(#[source] std::io::Error),
+    /// The thread for names.
+    #[error("cannot start the thread that finds names")]
+    Symbols(#[source] std::io::Error),
 }
 
 /// One profile that was asked for is told in full; of a whole library, the names.
@@ -280,7 +285,7 @@ impl Observer {
     }
 
     /// Takes the events that have come; each is passed on after the observer has taken notice of it. Where events are
-    /// held back ([`Observer::holds_back`]), they are to be told by [`Observer::tell_events`].
+    /// held back, the loop reports them later.
     pub fn events(
         &mut self,
         mut pass_on: impl FnMut(&mut Self, EventKind, &Event, Ending),

@@ -2,11 +2,12 @@
 //!
 //! At the instant of a pinned close the kernel side knows how many objects are live, but not whose. So events are held
 //! back for a while (until the next tick, at most), and then it is known: a pin was freed since, which is an event of
-//! its own, or it is live still, which a sweep over the objects tells. Who drives the observer calls
-//! [`Observer::tell_events`]; at other levels than `stacks` events are passed on at once.
+//! its own, or it is live still, which a sweep over the objects finds. The loop calls [`Observer::report_pins`]; at other
+//! levels than `stacks` events are passed on at once.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
+    io,
     sync::Arc,
 };
 
@@ -16,14 +17,11 @@ use drainprof_common::{
     state::{self, Verdict},
 };
 use drainprof_profile::{Level, follows_objects};
-use drainprof_report::{
-    export::{PathPins, Told},
-    facts::CallPath,
-};
+use drainprof_report::facts::{CallPath, EventFacts, PathPins};
 
-use super::observer::Observer;
+use super::{observation::Sink, observer::Observer};
 
-/// Events that are held back at most, about; then they are told.
+/// Events that are held back at most, about; then they are reported.
 const HELD_BACK: usize = 65_536;
 /// Sweeps at most, where pins are freed between a sweep and what is read of the ring.
 const ROUNDS: usize = 3;
@@ -45,7 +43,7 @@ pub(super) struct Pins {
 
 /// Numbers of call paths in a stream of events; the first is 1.
 #[derive(Debug, Default)]
-pub struct PathNumbers(HashMap<(u32, Arc<CallPath>), u64>);
+pub(super) struct PathNumbers(HashMap<(u32, Arc<CallPath>), u64>);
 
 impl PathNumbers {
     /// The number of a target's call path, and whether it is new.
@@ -56,15 +54,6 @@ impl PathNumbers {
             Entry::Vacant(new) => (*new.insert(next), true),
         }
     }
-}
-
-/// What is told of a stream.
-#[derive(Clone, Copy, Debug)]
-pub enum Telling<'a> {
-    /// A call path of a target gets a number.
-    Path(u64, u32, &'a CallPath),
-    /// An event; the paths that it names have theirs.
-    Event(Told<'a>),
 }
 
 /// A pinned close: whose objects its pins are.
@@ -149,28 +138,26 @@ impl Observer {
         self.paths.as_mut()?.pins.as_mut()
     }
 
-    /// Whether events are held back until [`Observer::tell_events`] is called.
-    #[must_use]
-    pub fn holds_back(&self) -> bool {
+    /// Whether events are held back until [`Observer::report_pins`] is called.
+    pub(super) fn holds_back(&self) -> bool {
         self.paths.as_ref().is_some_and(|paths| paths.pins.is_some())
     }
 
-    /// Whether so many events are held back that they should be told now.
-    #[must_use]
-    pub fn holds_many_back(&self) -> bool {
+    /// Whether so many events are held back that they should be reported now.
+    pub(super) fn holds_many_back(&self) -> bool {
         let pins = self.paths.as_ref().and_then(|paths| paths.pins.as_ref());
         pins.is_some_and(|pins| pins.events.len() >= HELD_BACK)
     }
 
-    /// Tells the events that were held back, in the order in which they came, the pinned closes with those who pin.
-    /// `take` has to take all events that have come ([`Observer::events`]): more come meanwhile, and are told the
-    /// next time.
-    pub fn tell_events<E>(
+    /// Reports the events that were held back, in the order in which they came, the pinned closes with the stacks that
+    /// pin. `take` has to take all events that have come ([`Observer::events`]): more come meanwhile, and are
+    /// reported the next time.
+    pub(super) fn report_pins(
         &mut self,
         numbers: &mut PathNumbers,
         mut take: impl FnMut(&mut Self),
-        mut tell: impl FnMut(&Self, Telling<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
+        sink: &mut impl Sink,
+    ) -> io::Result<()> {
         self.learn_paths();
         let Some(pins) = self.pins() else { return Ok(()) };
         let count = pins.events.len();
@@ -198,7 +185,7 @@ impl Observer {
         let events: Vec<_> = pins.events.drain(..count).collect();
         pins.early.clear();
         for (kind, event) in events {
-            self.tell_event(kind, event, &closes, numbers, &mut tell)?;
+            self.report_event(kind, event, &closes, numbers, sink)?;
         }
         Ok(())
     }
@@ -233,14 +220,14 @@ impl Observer {
         });
     }
 
-    fn tell_event<E>(
+    fn report_event(
         &mut self,
         kind: EventKind,
         mut event: Event,
         closes: &HashMap<Granule, Close>,
         numbers: &mut PathNumbers,
-        tell: &mut impl FnMut(&Self, Telling<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
+        sink: &mut impl Sink,
+    ) -> io::Result<()> {
         let granule = (event.slot, event.generation);
         let close = closes.get(&granule);
         let sites = match kind {
@@ -267,14 +254,14 @@ impl Observer {
             let path = self.path_of(*site);
             let (number, is_new) = numbers.of(event.target, &path);
             if is_new {
-                tell(self, Telling::Path(number, event.target, &path))?;
+                sink.path(number, event.target, &path, self)?;
             }
             *by_path.entry(number).or_default() += pins;
         }
         let by_path: Vec<PathPins> =
             by_path.into_iter().map(|(path, pins)| PathPins { path, pins }).collect();
         let pinned_by = sites.is_some().then_some(&by_path[..]);
-        tell(self, Telling::Event(Told { kind, event: &event, pinned_by }))
+        sink.event(&EventFacts { kind, event: &event, pinned_by }, self)
     }
 
     /// The call path of a site, by the site's number.
@@ -314,7 +301,7 @@ mod tests {
         assert_eq!(one.sites(), BTreeMap::from([(30, 1), (31, 2), (32, 1)]));
         assert!(!closes[&(2, 7)].is_settled() && closes.len() == 2);
         assert!(pins.closes(4, |_| false).is_empty());
-        assert_eq!(pins.closes(2, |_| true).len(), 1, "the other is told later");
+        assert_eq!(pins.closes(2, |_| true).len(), 1, "the other is reported later");
     }
 
     /// Pins that go while the sweep is under way were seen by it, or not; the close's own number tells how many.
@@ -348,8 +335,8 @@ mod tests {
     fn numbers() {
         let path = |address| Arc::new(CallPath { addresses: vec![address], ..Default::default() });
         let mut numbers = PathNumbers::default();
-        let told =
+        let given =
             [(0, 8), (0, 9), (0, 8), (1, 8)].map(|(target, at)| numbers.of(target, &path(at)));
-        assert_eq!(told, [(1, true), (2, true), (1, false), (3, true)]);
+        assert_eq!(given, [(1, true), (2, true), (1, false), (3, true)]);
     }
 }

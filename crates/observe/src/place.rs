@@ -3,8 +3,7 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use drainprof_probe::plan::{
-    self, AttachPlan, ObjectResolver, PlanError, PlannedProbe, Request, build, ifuncs,
-    match_objects,
+    self, AttachPlan, PlanError, PlannedProbe, Request, build, ifuncs, match_objects,
 };
 use drainprof_process::{Image, Process, follow_ifuncs};
 use drainprof_profile::{self as profile, Finding, Level, Library, Profile};
@@ -67,7 +66,7 @@ pub(super) fn plans(
             costs: &options.costs,
             sites: options.sites,
         };
-        let planned = if profile.nested && sample > 1 {
+        let planned = if !profile.implicit && sample > 1 {
             Err(PlanError::Sampled { profile: profile.name.clone() })
         } else {
             build(request, &objects, &profile::wanted, &plan::compile)

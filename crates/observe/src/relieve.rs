@@ -10,7 +10,7 @@ const NESTED_SHARE: u32 = 1_000;
 
 impl Observer {
     /// Retires closed, drained granules and forgotten ids if the maps fill up.
-    pub fn relieve(&mut self) {
+    pub fn reclaim(&mut self) {
         self.end_nested_in_time();
         self.take_mappings();
         if let Err(error) = self.session.reclaim() {

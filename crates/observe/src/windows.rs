@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use drainprof_probe::bpf::{Arming, Detaching, Session, SessionConfig};
-use drainprof_process::{ElfCache, Process, ProcessError, printable};
+use drainprof_process::{ElfCache, Process, printable};
 use drainprof_profile::{Finding, Library};
 use drainprof_report::facts::{Began, DutyFacts, Ended, Snapshot, Windows};
 
@@ -160,16 +160,11 @@ impl Observer {
         let process = match Process::open(pid) {
             Ok(process) if process.start_time == self.targets[index].start_time => process,
             // A number that was given out again is another process.
-            Ok(_)
-            | Err(
-                ProcessError::NoSuchProcess { .. }
-                | ProcessError::Ended { .. }
-                | ProcessError::Zombie { .. },
-            ) => {
+            Err(error) if !error.is_gone() => return missed(&mut self.targets[index], &error),
+            _ => {
                 self.targets[index].ended = Some(Ended::Exit(None));
                 return;
             }
-            Err(error) => return missed(&mut self.targets[index], &error),
         };
         let exe = printable(process.exe.as_os_str().as_encoded_bytes());
         let index = if exe == self.targets[index].exe {

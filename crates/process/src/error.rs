@@ -112,6 +112,12 @@ pub enum ProcessError {
 }
 
 impl ProcessError {
+    /// Whether there is no process, or none any more.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        matches!(self, Self::Ended { .. } | Self::NoSuchProcess { .. } | Self::Zombie { .. })
+    }
+
     /// The error for a `/proc` file that could not be read: gone, not permitted, or else.
     pub(crate) fn from_io(pid: u32, step: &'static str, path: PathBuf, source: io::Error) -> Self {
         match source.raw_os_error() {

@@ -153,9 +153,7 @@ fn probe(facts: &ProbeFacts) -> Probe {
         returns: facts.returns,
         rejected: facts.rejected,
         faults: facts.faults,
-        cost_seconds: (facts.entries as f64 * facts.entry_ns
-            + facts.returns as f64 * facts.return_ns)
-            / 1e9,
+        cost_seconds: facts.cost_seconds(),
     }
 }
 

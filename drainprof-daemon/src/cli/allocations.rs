@@ -11,7 +11,7 @@ use drainprof_profile::Library;
 use super::{
     args::{AttachArgs, LevelArg},
     exit::{Failure, code},
-    options,
+    options::{self, usage},
 };
 
 /// Sets profile, level and sample. A profile that was named stays, if it is a census.
@@ -44,10 +44,6 @@ pub(super) fn prepare(args: &mut AttachArgs) -> Result<()> {
     args.observe.level = Some(LevelArg::Stacks);
     args.observe.sample = Some(one_in);
     Ok(())
-}
-
-fn usage(message: impl Into<String>) -> anyhow::Error {
-    Failure::new(code::USAGE, message).into()
 }
 
 /// The first of these profiles that is known and no census. What is unknown is told where it is looked up.

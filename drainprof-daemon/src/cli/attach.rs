@@ -3,14 +3,14 @@
 use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
-use drainprof_observe::ObserveError;
-use drainprof_process::Process;
+use drainprof_observe::{ObserveError, observation::Excluded};
+use drainprof_process::{Process, family, printable};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     args::AttachArgs,
     drive::{Driver, Happening, block_on},
-    family, options,
+    options,
     profile::{plans_json, print_plans},
 };
 
@@ -36,14 +36,19 @@ async fn attach(mut args: AttachArgs) -> Result<u8> {
     pids.sort_unstable();
     pids.dedup();
     for pid in pids {
-        if args.family {
-            family::add(&mut driver, pid).await?;
-        } else {
-            driver.add(pid, false)?;
+        if !args.family {
+            driver.observation.add(pid, false)?;
+            continue;
+        }
+        for Excluded { pid, comm } in driver.observation.add_family(pid)? {
+            eprintln!(
+                "drainprof: no profile matches {pid} ({}) of the family; neither it nor its children are observed",
+                printable(comm)
+            );
         }
     }
     driver.attached();
-    let mut too_dear = false;
+    let mut over_budget = false;
     loop {
         let happening = tokio::select! {
             happening = driver.next() => happening?,
@@ -52,28 +57,27 @@ async fn attach(mut args: AttachArgs) -> Result<u8> {
         };
         match happening {
             Happening::Ended(pid) => {
-                driver.ended(pid, None);
-                if driver.running().is_empty() {
+                driver.observation.ended(pid, None);
+                if driver.observation.running().is_empty() {
                     break;
                 }
             }
             Happening::TimeUp => break,
-            Happening::TooDear => {
-                too_dear = true;
+            Happening::OverBudget => {
+                over_budget = true;
                 break;
             }
-            Happening::Quiet => {}
         }
     }
-    let (verdict, detaching) = driver.finish().await?;
-    detaching.wait().await;
-    Ok(if too_dear { super::code::GOVERNOR } else { verdict.exit_code() })
+    let (verdict, leaving) = driver.finish()?;
+    leaving.wait();
+    Ok(if over_budget { super::code::GOVERNOR } else { verdict.exit_code() })
 }
 
 fn dry_run(args: &AttachArgs) -> Result<u8> {
-    let mut observer = options::observer(&args.observe)?;
+    let mut observer = options::observation(&args.observe)?.observer()?;
     let mut planned = Vec::new();
-    for process in family::listed(args)? {
+    for process in listed(args)? {
         let (plans, findings) = match observer.plan(&process) {
             Err(ObserveError::NoMatch { .. })
                 if args.family && !args.pid.contains(&process.pid) =>
@@ -93,4 +97,23 @@ fn dry_run(args: &AttachArgs) -> Result<u8> {
         writeln!(std::io::stdout().lock(), "{document:#}")?;
     }
     Ok(super::code::OK)
+}
+
+/// The processes that the arguments name, with their families where these are asked for.
+fn listed(args: &AttachArgs) -> Result<Vec<Process>> {
+    let mut listed: Vec<Process> = Vec::new();
+    for &pid in &args.pid {
+        let members = if args.family { family(pid)? } else { vec![pid] };
+        for member in members {
+            if listed.iter().any(|known| known.pid == member) {
+                continue;
+            }
+            match Process::open(member) {
+                Ok(process) => listed.push(process),
+                Err(error) if member != pid && error.is_gone() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(listed)
 }

@@ -12,11 +12,10 @@ use super::code;
 /// Where the configuration comes from; the daemon takes the same options.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ConfigSource {
-    /// Read this file, and nothing beside it. Default: /etc/drainprof/drainprof.toml, and then the files of
-    /// /etc/drainprof/conf.d in the order of their names.
+    /// Read only this file. Default: /etc/drainprof/drainprof.toml, then conf.d/*.toml beside it.
     #[arg(long, value_name = "FILE", env = "DRAINPROF_CONFIG")]
     config: Option<PathBuf>,
-    /// Set a key; wins over environment and files. May be given again.
+    /// Set a key; wins over environment and files. Repeatable.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
 }
@@ -43,11 +42,11 @@ pub(super) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigAction {
-    /// Say everything that is wrong with the configuration, or that nothing is.
+    /// Report all errors of the configuration.
     Check(ConfigSource),
-    /// Print the default file, with the meaning of every key.
+    /// Print the default file with explanations.
     Default,
-    /// Print what is in force, and where each value that is not the default comes from.
+    /// Print effective values and where they come from.
     Show(ConfigSource),
 }
 

@@ -38,17 +38,17 @@ pub(super) struct CtlArgs {
 
 #[derive(Debug, Subcommand)]
 enum Order {
-    /// How the daemon is, and what it watches.
+    /// Show the daemon's state.
     Status {
         /// Output format.
         #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
         format: PlainFormat,
     },
-    /// Throw the kill switch: detach everything at once, and attach nothing more.
+    /// Detach everything now, and stay detached.
     Kill,
-    /// Take the kill switch back.
+    /// Undo the kill switch.
     Resume,
-    /// Read the configuration again; what is wrong with it leaves the old one in force.
+    /// Reload the configuration; keep the old one if there are errors.
     Reload,
 }
 

@@ -42,7 +42,7 @@ const REQUESTS: usize = 64;
 pub(super) struct DaemonArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// Say which processes would be watched, and why the others would not; attach nothing.
+    /// List processes to watch, and why not others; attach nothing.
     #[arg(long)]
     dry_run: bool,
 }

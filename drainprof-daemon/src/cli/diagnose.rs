@@ -28,20 +28,20 @@ const LATEST: u32 = 100;
 
 #[derive(Args, Debug)]
 pub(super) struct DiagnoseArgs {
-    /// Process to look into; the daemon has to watch it.
+    /// Process to diagnose; the daemon has to watch it.
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: u32,
-    /// For how long: 30, 30s, 5m. Default: as the daemon is configured.
+    /// For how long: 30, 30s, 5m. Default: from the daemon's configuration.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
-    /// Watch page faults, heap and mappings, too. Default: as the daemon is configured.
+    /// Also record page faults, heap and mappings. Default: from the daemon's configuration.
     #[arg(long)]
     growth: bool,
     /// Output format.
     #[arg(short = 'o', long, value_parser = format_names(), default_value = FORMATS[0].name,
           value_name = "FORMAT", env = "DRAINPROF_FORMAT")]
     format: String,
-    /// What widths mean (formats folded and flamegraph).
+    /// Meaning of widths (folded, flamegraph).
     #[arg(long, value_enum, default_value_t = WeightArg::Granules, value_name = "WHAT",
           env = "DRAINPROF_WEIGHT")]
     weight: WeightArg,

@@ -19,10 +19,10 @@ use super::{
 
 #[derive(Args, Debug)]
 pub(super) struct DiffArgs {
-    /// The report from before: a document of -o json, or a stream of -o ndjson. `-` is stdin.
+    /// The earlier report (json or ndjson). `-` is stdin.
     #[arg(value_name = "A")]
     before: PathBuf,
-    /// The report from after.
+    /// The later report.
     #[arg(value_name = "B")]
     after: PathBuf,
     /// Output format.
@@ -32,10 +32,10 @@ pub(super) struct DiffArgs {
     /// Write to this file instead of stdout.
     #[arg(short = 'O', long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What widths stand for in folded stacks and flame graphs.
+    /// Meaning of widths (folded, flamegraph).
     #[arg(long, value_enum, default_value_t = WeightArg::Granules, value_name = "WHAT")]
     weight: WeightArg,
-    /// Sites that the text shows at most, per allocator.
+    /// Sites per allocator in text.
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
 }

@@ -19,20 +19,20 @@ use super::{
 
 #[derive(Args, Debug)]
 pub(super) struct DiscoverArgs {
-    /// Look at these processes only. Default: all that there are.
+    /// These processes only. Default: all.
     #[arg(short, long, value_name = "PID", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..))]
     pid: Vec<u32>,
-    /// Look for this profile only: a name, or a file. May be given again.
+    /// This profile only: a name, or a file. Repeatable.
     #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
     profile: Vec<String>,
-    /// List also processes that no profile fits, and in full those for which one must be asked for by name.
+    /// Also list processes that no profile matches, and those whose profile must be named.
     #[arg(long)]
     all: bool,
     /// Output format.
     #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
     format: PlainFormat,
-    /// Which instruction of a function may be probed: its first, or the cheapest that sees the same.
+    /// Probe a function's first instruction, or the cheapest equivalent one.
     #[arg(long, value_enum, default_value_t = SitesArg::Cheapest, value_name = "WHICH",
           env = "DRAINPROF_SITES")]
     sites: SitesArg,

@@ -45,7 +45,7 @@ fn cli_markdown() -> String {
     );
     let mut command = Cli::command().term_width(100).mut_subcommands(plain);
     command.build();
-    section(&mut page, &command);
+    section(&mut page, &command, &mut Vec::new());
     page
 }
 
@@ -54,16 +54,51 @@ fn plain(command: clap::Command) -> clap::Command {
     command.term_width(100).mut_args(|arg| arg.hide_env_values(true)).mut_subcommands(plain)
 }
 
-fn section(page: &mut String, command: &clap::Command) {
+/// An option, its help, and the command under which the page shows it.
+type Shown = (clap::Id, String, String);
+
+/// One command. An option that an earlier command has with the same help is only named.
+fn section(page: &mut String, command: &clap::Command, shown: &mut Vec<Shown>) {
     if command.get_name() == "help" {
         return;
     }
-    let name = command.get_bin_name().unwrap_or(command.get_name());
-    let help = command.clone().render_help().to_string();
+    let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+    let mut again: Vec<(String, Vec<String>)> = Vec::new();
+    let mut short = command.clone();
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_positional()) {
+        let (id, help) = (arg.get_id().clone(), arg.get_help().map(ToString::to_string));
+        let help = help.unwrap_or_default();
+        let is_universal = matches!(id.as_str(), "help" | "version" | "verbose");
+        match shown.iter().find(|(known, text, _)| *known == id && (is_universal || *text == help))
+        {
+            None => shown.push((id, help, name.clone())),
+            Some((.., first)) => {
+                short = short.mut_arg(id.as_str(), |arg| arg.hide(true));
+                let long = arg.get_long().map(|long| format!("`--{long}`"));
+                let Some(long) = long.filter(|_| !is_universal) else { continue };
+                match again.iter_mut().find(|(known, _)| known == first) {
+                    Some((_, names)) => names.push(long),
+                    None => again.push((first.clone(), vec![long])),
+                }
+            }
+        }
+    }
+    let help = short.render_help().to_string();
     let help: Vec<_> = help.lines().map(str::trim_end).collect();
     let _ = write!(page, "\n## `{name}`\n\n```text\n{}\n```\n", help.join("\n").trim_end());
+    for (first, names) in again {
+        let _ = write!(page, "\nAs of `{first}`:");
+        let mut width = usize::MAX;
+        for (at, name) in names.iter().enumerate() {
+            let comma = if at + 1 < names.len() { "," } else { "" };
+            let line = if width.saturating_add(name.len()) > 100 { '\n' } else { ' ' };
+            width = if line == '\n' { 0 } else { width } + name.len() + 2;
+            let _ = write!(page, "{line}{name}{comma}");
+        }
+        page.push('\n');
+    }
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
-        section(page, command);
+        section(page, command, shown);
     }
 }
 

@@ -1,459 +1,287 @@
-//! The loop that `attach` and `run` share: events, ticks, ends, and the reports.
+//! What `attach` and `run` share: an observation, and the output that it goes to.
 
-mod stage;
-
-use std::{collections::HashSet, time::Duration};
+use std::{
+    io::{self, IsTerminal as _, Write},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
-use drainprof_common::event::{Event, EventKind};
-use drainprof_observe::{Ending, Observer, PathNumbers, Telling, names::Symbols, settle};
+use drainprof_observe::{
+    Observation,
+    observation::{Sink, Step},
+};
+use drainprof_probe::bpf::Detaching;
 use drainprof_report::{
     self as report, Report, Verdict,
-    export::{Format, Interval as Between, Told, live},
-    facts::{History, Snapshot},
+    export::{self, Format, Interval, live},
+    facts::{CallPath, EventFacts, Names, Snapshot},
     filter::Filter,
 };
-use tokio::{
-    task::JoinSet,
-    time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until},
-};
 
-use self::stage::wait_readable;
-pub(super) use self::stage::{Rings, Stage, block_on, until};
 use super::{
     args::ObserveArgs,
-    budget::Budget,
-    duty::{self, Cycle, Leaving},
-    memory::Memories,
     options,
     output::{Output, clock},
-    symbols,
 };
 
-/// How often the maps are looked at for room, however rarely anything is shown.
-const RELIEF: Duration = Duration::from_millis(200);
 /// While targets run, so many events may happen between the first and the last counter that is read.
 pub(super) const SLACK: u64 = u64::MAX / 4;
 
-/// Something that happened while driving.
+/// Something that the caller must act on.
 pub(super) enum Happening {
     /// A traced process ended.
     Ended(u32),
     /// The time is up.
     TimeUp,
     /// The probes cost more than `--budget` allows.
-    TooDear,
-    /// Nothing that the caller must act on.
-    Quiet,
+    OverBudget,
 }
 
-/// Drives an observer and writes what it sees.
+/// An observation whose results are written.
 pub(super) struct Driver {
-    pub(super) stage: Stage,
-    pub(super) cycle: Option<Cycle>,
-    ends: JoinSet<u32>,
-    awaited: HashSet<u32>,
-    tick: Interval,
-    relief: Interval,
-    /// Whether stacks wait in the ring, as far as is known.
-    more_stacks: bool,
-    /// When the curves are due.
-    sample: Instant,
-    deadline: Option<Instant>,
-    duration: Option<Duration>,
-    output: Output,
-    format: &'static Format,
+    pub(super) observation: Observation,
+    writer: Writer,
     options: report::Options,
     filter: Filter,
     fail_under: Option<f64>,
-    budget: Option<Budget>,
     before: Option<Report>,
-    symbols: Option<Symbols>,
-    /// Targets whose mappings were looked at.
-    met: usize,
-    /// What was allocated and freed earlier.
-    history: History,
-    /// Call paths that events have named.
-    paths: PathNumbers,
-    /// The memory of the targets, where it was asked for.
-    memories: Option<Memories>,
+}
+
+/// Where results go, and how they are written.
+struct Writer {
+    output: Output,
+    format: &'static Format,
+    /// Whether events may be shown: they are made of ids.
+    events: bool,
+}
+
+impl Sink for Writer {
+    fn event(&mut self, event: &EventFacts<'_>, names: &dyn Names) -> io::Result<()> {
+        if !self.events {
+            return Ok(());
+        }
+        self.format.exporter.event(event, names, self.output.writer()).map_err(of_export)
+    }
+
+    fn path(
+        &mut self,
+        number: u64,
+        target: u32,
+        path: &CallPath,
+        names: &dyn Names,
+    ) -> io::Result<()> {
+        if !self.events {
+            return Ok(());
+        }
+        let written = self.format.exporter.path(number, target, path, names, self.output.writer());
+        written.map_err(of_export)
+    }
+}
+
+fn of_export(error: export::Error) -> io::Error {
+    match error {
+        export::Error::Write(error) => error,
+        other => io::Error::other(other),
+    }
 }
 
 impl Driver {
-    /// Prepares output and the loop. Must be called inside the runtime.
+    /// Opens the output, then loads the kernel side.
     pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
         let format = options::format(args)?;
         let mut output = Output::open(args.output.as_deref(), options::top(args))?;
         output.weigh(args.weight.into());
-        let symbols = symbols::wanted(args)?;
-        let observer = Box::new(options::observer(args)?);
-        let rings =
-            Rings::of(observer.session()).context("cannot wait for events of the kernel side")?;
-        let period = args.interval.max(Duration::from_millis(10));
-        let mut tick = interval_at(Instant::now() + period, period);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut relief = interval_at(Instant::now() + RELIEF, RELIEF);
-        relief.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let filter = args.filter.live(options::top(args));
         Ok(Self {
-            stage: Stage::Watching { observer, rings },
-            cycle: args.duty.map(Cycle::new),
-            ends: JoinSet::new(),
-            awaited: HashSet::new(),
-            tick,
-            relief,
-            more_stacks: false,
-            sample: Instant::now(),
-            deadline: None,
-            duration: args.duration,
-            output,
-            format,
+            observation: Observation::new(options::observation(args)?)?,
+            writer: Writer { output, format, events: !filter.wanted().no_paths },
             options: options::report(args),
-            filter: args.filter.live(options::top(args)),
+            filter,
             fail_under: args.fail_under,
-            budget: args.budget.map(Budget::new),
             before: None,
-            symbols,
-            met: 0,
-            history: History::default(),
-            paths: PathNumbers::default(),
-            memories: args.growth.then(Memories::new),
         })
     }
 
-    /// Adds a process: its probes are in place when this returns.
-    pub(super) fn add(&mut self, pid: u32, from_start: bool) -> Result<()> {
-        if let Stage::Watching { observer, .. } = &mut self.stage {
-            observer.add(pid, from_start)?;
-        }
-        self.meet();
-        self.await_end(pid);
-        Ok(())
-    }
-
-    /// Whether a process is counted already: it was added, or the kernel side followed its parent.
-    pub(super) fn counts(&self, pid: u32) -> bool {
-        matches!(&self.stage, Stage::Watching { observer, .. } if observer.session().target_of(pid).is_some())
-    }
-
-    /// A process has ended; the status is known where it is our child.
-    pub(super) fn ended(&mut self, pid: u32, status: Option<Result<i32, i32>>) {
-        match &mut self.stage {
-            Stage::Watching { observer, .. } => observer.ended(pid, status),
-            Stage::Resting(resting) => resting.ended(pid),
-            Stage::Changing => {}
-        }
-    }
-
-    /// Processes that have not ended.
-    pub(super) fn running(&self) -> Vec<u32> {
-        match &self.stage {
-            Stage::Watching { observer, .. } => observer.running(),
-            Stage::Resting(resting) => resting.running(),
-            Stage::Changing => Vec::new(),
-        }
-    }
-
-    /// Numbers and pids of the targets that have not ended.
-    fn living(&self) -> Vec<(u32, u32)> {
-        match &self.stage {
-            Stage::Watching { observer, .. } => observer.living(),
-            Stage::Resting(resting) => resting.living(),
-            Stage::Changing => Vec::new(),
-        }
-    }
-
-    /// Says that all probes are in place; the time of `--duration` and of intervals begins.
+    /// Says that all probes are in place, and starts the clocks.
     pub(super) fn attached(&mut self) {
-        if let Stage::Watching { observer, .. } = &self.stage {
-            eprintln!(
-                "drainprof: attached {} probes to {}",
-                observer.attached(),
-                observer.running().iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-            );
-        }
-        self.first_window();
-        self.deadline = self.duration.map(|duration| Instant::now() + duration);
-        self.tick.reset();
+        let (probes, pids) = (self.observation.attached(), self.observation.running());
+        eprintln!("drainprof: attached {probes} probes to {}", list(&pids));
+        self.observation.start();
     }
 
-    /// Waits for the process's end.
-    fn await_end(&mut self, pid: u32) {
-        if !self.awaited.insert(pid) {
-            return;
-        }
-        let pidfd = match &self.stage {
-            Stage::Watching { observer, .. } => observer.pidfd(pid),
-            Stage::Resting(_) | Stage::Changing => None,
-        };
-        match pidfd {
-            Some(pidfd) => {
-                self.ends.spawn(async move {
-                    wait_readable(pidfd).await;
-                    pid
-                });
-            }
-            // It has ended already.
-            None => {
-                self.ends.spawn(async move { pid });
-            }
-        }
-    }
-
-    /// Waits for the next thing to happen, and deals with what needs no decision.
+    /// Waits for the next thing that the caller must act on, and writes what comes before.
     pub(super) async fn next(&mut self) -> Result<Happening> {
-        let deadline = self.deadline;
-        tokio::select! {
-            ready = self.stage.events() => {
-                ready.context("waiting for events failed")?;
-                self.take_events()?;
-                Ok(Happening::Quiet)
-            }
-            ready = self.stage.stacks() => {
-                ready.context("waiting for stacks failed")?;
-                self.more_stacks = true;
-                Ok(Happening::Quiet)
-            }
-            // Yields, so that whatever else happens has its turn.
-            () = tokio::task::yield_now(), if self.more_stacks => {
-                self.more_stacks = match &mut self.stage {
-                    Stage::Watching { observer, .. } => observer.learn_some_paths(),
-                    Stage::Resting(_) | Stage::Changing => false,
-                };
-                self.place_paths();
-                Ok(Happening::Quiet)
-            }
-            Some(ended) = self.ends.join_next(), if !self.ends.is_empty() => {
-                // What it did last is in the ring already.
-                self.take_events()?;
-                let Ok(pid) = ended else { return Ok(Happening::Quiet) };
-                self.awaited.remove(&pid);
-                Ok(Happening::Ended(pid))
-            }
-            _ = self.tick.tick(), if self.stage.is_watching() => {
-                self.interval()?;
-                Ok(if self.is_too_dear() { Happening::TooDear } else { Happening::Quiet })
-            }
-            _ = self.relief.tick(), if self.stage.is_watching() => {
-                if let Stage::Watching { observer, .. } = &mut self.stage {
-                    observer.relieve();
-                    observer.retry_paths();
-                    symbols::place(&mut self.symbols, observer);
-                    if self.history.due(observer.observed()) {
-                        self.history.add(observer.moment());
-                    }
+        loop {
+            match self.observation.next(&mut self.writer).await? {
+                Step::Ended(pid) => return Ok(Happening::Ended(pid)),
+                Step::TimeUp => return Ok(Happening::TimeUp),
+                Step::Interval(snapshot) => self.interval(&snapshot)?,
+                Step::OverBudget(share) => {
+                    eprintln!(
+                        "drainprof: over --budget: the probes take {:.1} % of one CPU from the observed processes; \
+                         a lower --level or --duty costs less",
+                        share * 100.0
+                    );
+                    return Ok(Happening::OverBudget);
                 }
-                Ok(Happening::Quiet)
-            }
-            () = sleep_until(self.sample), if self.stage.is_watching() => {
-                if let Stage::Watching { observer, .. } = &mut self.stage {
-                    self.sample = Instant::now() + observer.sample();
+                Step::CycleBegan { number, length, probes, pids } => eprintln!(
+                    "drainprof: duty cycle {number} begins: {probes} probes for {length:?} in {}",
+                    list(&pids)
+                ),
+                Step::CycleEnded { number, left } => eprintln!(
+                    "drainprof: duty cycle {number} has ended, no probe is left; the next begins in {:.1} s",
+                    left.as_secs_f64()
+                ),
+                Step::CycleSkipped(error) => {
+                    let error = anyhow::Error::from(error);
+                    eprintln!("drainprof: skipped a duty cycle, the next is tried: {error:#}");
                 }
-                Ok(Happening::Quiet)
             }
-            () = until(self.memories.as_ref().map(Memories::due)) => {
-                let living = self.living();
-                if let Some(memories) = &mut self.memories {
-                    memories.look(&living);
-                }
-                Ok(Happening::Quiet)
-            }
-            turn = duty::due(&mut self.cycle) => {
-                if turn {
-                    self.turn().await?;
-                } else {
-                    self.say_end();
-                }
-                Ok(Happening::Quiet)
-            }
-            () = until(deadline) => Ok(Happening::TimeUp),
-        }
-    }
-
-    /// Processes that are new are looked at for their symbols now: they may end at any time.
-    fn meet(&mut self) {
-        if let (Some(symbols), Stage::Watching { observer, .. }) = (&mut self.symbols, &self.stage)
-        {
-            let newcomers = observer.newcomers(self.met);
-            self.met += newcomers.len();
-            symbols.meet(&newcomers);
-        }
-    }
-
-    /// Unwinds the stacks that have come, and looks up at once where their code lies.
-    fn learn_paths(&mut self) {
-        if let Stage::Watching { observer, .. } = &mut self.stage {
-            observer.learn_paths();
-        }
-        self.place_paths();
-    }
-
-    /// Looks up where the code of new paths lies, as long as it is there.
-    fn place_paths(&mut self) {
-        if let Stage::Watching { observer, .. } = &mut self.stage {
-            symbols::place(&mut self.symbols, observer);
-        }
-    }
-
-    /// Reads the ring until it is empty.
-    fn take_events(&mut self) -> Result<()> {
-        while self.take_many()? {
-            self.tell_events()?;
-        }
-        Ok(())
-    }
-
-    /// Reads the ring until it is empty, or until so many events are held back that they should be told: `true`.
-    fn take_many(&mut self) -> Result<bool> {
-        let Self { stage, output, format, filter, .. } = self;
-        // Events are ids: even that a process ended is told with its own.
-        let tell = !filter.wanted().no_paths;
-        let Stage::Watching { observer, .. } = stage else { return Ok(false) };
-        let mut follow = Vec::new();
-        let mut failure = None;
-        while !observer.holds_many_back()
-            && take(observer, &mut follow, |observer, kind, event| {
-                if tell && !observer.holds_back() {
-                    let told = Told { kind, event, pinned_by: None };
-                    let written = format.exporter.event(&told, observer, output.writer());
-                    failure = failure.take().or(written.err());
-                }
-            })
-        {}
-        let many = observer.holds_many_back();
-        self.follow(follow);
-        match failure {
-            Some(error) => Err(error.into()),
-            None => Ok(many),
-        }
-    }
-
-    /// Writes the events that were held back.
-    fn tell_events(&mut self) -> Result<()> {
-        let Self { stage, output, format, filter, paths, .. } = self;
-        let wanted = !filter.wanted().no_paths;
-        let Stage::Watching { observer, .. } = stage else { return Ok(()) };
-        let mut follow = Vec::new();
-        let take_all = |observer: &mut Observer| while take(observer, &mut follow, |_, _, _| ()) {};
-        let told = observer.tell_events(paths, take_all, |observer, telling| match telling {
-            _ if !wanted => Ok(()),
-            Telling::Path(number, target, path) => {
-                format.exporter.path(number, target, path, observer, output.writer())
-            }
-            Telling::Event(told) => format.exporter.event(&told, observer, output.writer()),
-        });
-        self.follow(follow);
-        Ok(told?)
-    }
-
-    /// Waits for the ends of processes that are new.
-    fn follow(&mut self, pids: Vec<u32>) {
-        if !pids.is_empty() {
-            self.meet();
-        }
-        for pid in pids {
-            self.await_end(pid);
         }
     }
 
     /// One line, record or screen.
-    pub(super) fn interval(&mut self) -> Result<()> {
-        self.learn_paths();
-        self.tell_events()?;
-        let mut snapshot = self.snapshot();
-        symbols::now(&mut self.symbols, &mut snapshot);
+    fn interval(&mut self, snapshot: &Snapshot) -> Result<()> {
         let options = report::Options { slack: SLACK, ..self.options.clone() };
-        let mut now = Report::build(&snapshot, &options);
+        let mut now = Report::build(snapshot, &options);
         self.filter.anonymise(&mut now);
         let clock = clock();
-        let between = Between { before: self.before.as_ref(), now: &now, clock: &clock };
-        let style = self.output.style();
-        if self.format.name == "text" && self.output.is_terminal() {
-            self.output.clear()?;
-            live::screen(&between, &style, self.output.writer())?;
+        let between = Interval { before: self.before.as_ref(), now: &now, clock: &clock };
+        let Writer { output, format, .. } = &mut self.writer;
+        let style = output.style();
+        if format.name == "text" && output.is_terminal() {
+            output.clear()?;
+            live::screen(&between, &style, output.writer())?;
         } else {
-            self.format.exporter.interval(&between, &style, self.output.writer())?;
+            format.exporter.interval(&between, &style, output.writer())?;
         }
-        self.output.flush()?;
+        output.flush()?;
         self.before = Some(now);
         Ok(())
     }
 
-    /// Whether the last intervals were over the budget.
-    fn is_too_dear(&mut self) -> bool {
-        let (Some(budget), Some(now)) = (&mut self.budget, &self.before) else { return false };
-        let Some(share) = budget.spent(now) else { return false };
-        eprintln!(
-            "drainprof: the probes take {:.1} % of one CPU from the observed processes, more than --budget allows; \
-             --level, --sample and --duty make it cheaper",
-            share * 100.0
-        );
-        true
-    }
-
-    /// What is known now.
-    fn snapshot(&mut self) -> Snapshot {
-        let mut snapshot = match &mut self.stage {
-            Stage::Watching { observer, .. } => observer.snapshot(),
-            Stage::Resting(resting) => resting.snapshot(),
-            Stage::Changing => Snapshot::default(),
-        };
-        let living = self.living();
-        if let Some(memories) = &mut self.memories {
-            memories.tell(&living, &mut snapshot);
-        }
-        let halfway = self.history.middle(snapshot.observed()).cloned();
-        Snapshot { halfway, ..snapshot }
-    }
-
-    /// Stops counting, and takes notice of all that came before.
-    pub(super) async fn stop(&mut self) -> Result<()> {
-        if let Stage::Watching { observer, .. } = &mut self.stage {
-            observer.stop();
-            settle(|| observer.totals()).await;
-        }
-        self.learn_paths();
-        self.take_events()?;
-        self.tell_events()
-    }
-
-    /// Stops counting, writes the final report, and judges it. The probes go meanwhile: at the very end
-    /// the caller waits for that.
-    pub(super) async fn finish(&mut self) -> Result<(Verdict, Leaving)> {
-        self.stop().await?;
-        let leaving = match (&mut self.stage, self.cycle.take().and_then(Cycle::leaving)) {
-            (Stage::Watching { observer, .. }, _) => Leaving::of(observer.detach()),
-            (_, leaving) => leaving.unwrap_or_default(),
-        };
-        let mut snapshot = self.snapshot();
-        symbols::at_last(&mut self.symbols, &mut snapshot).await;
+    /// Stops counting, writes the final report, and judges it. The probes go meanwhile: at the very end the caller waits
+    /// for that.
+    pub(super) fn finish(&mut self) -> Result<(Verdict, Leaving)> {
+        let stderr = io::stderr();
+        let mut progress = stderr.is_terminal().then(|| Progress::new(&stderr));
+        let (snapshot, detaching) =
+            self.observation.finish(&mut self.writer, |waited, reached| {
+                if let Some(progress) = &mut progress {
+                    progress.say(waited, reached);
+                }
+            })?;
+        drop(progress);
         let mut report = Report::build(&snapshot, &self.filter.rows(&self.options));
         self.filter.apply(&mut report);
-        if self.format.name == "text" && self.output.is_terminal() {
-            self.output.clear()?;
+        let Writer { output, format, .. } = &mut self.writer;
+        if format.name == "text" && output.is_terminal() {
+            output.clear()?;
         }
-        let style = self.output.style();
-        self.format.exporter.report(&report, &style, self.output.writer())?;
-        self.output.flush()?;
-        Ok((report::verdict(&report, self.fail_under), leaving))
+        let style = output.style();
+        format.exporter.report(&report, &style, output.writer())?;
+        output.flush()?;
+        Ok((report::verdict(&report, self.fail_under), Leaving(detaching)))
     }
 }
 
-/// Takes events that have come: whether there were any. New processes are added to `follow`.
-pub(super) fn take(
-    observer: &mut Observer,
-    follow: &mut Vec<u32>,
-    mut pass_on: impl FnMut(&Observer, EventKind, &Event),
-) -> bool {
-    let taken = observer.events(|observer, kind, event, ending| {
-        if let Ending::Follow(pid) = ending {
-            follow.push(pid);
+/// Probes on their way out.
+pub(super) struct Leaving(Option<Detaching>);
+
+impl Leaving {
+    /// Returns once they are gone.
+    pub(super) fn wait(self) {
+        if let Some(detaching) = self.0 {
+            detaching.wait();
         }
-        let has_series =
-            matches!(kind, EventKind::Close | EventKind::LateDrain | EventKind::PinFreed);
-        if has_series && !observer.knows_series(event.series) {
-            observer.learn_series();
+    }
+}
+
+fn list(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs a future on a runtime of this thread alone.
+pub(super) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?
+        .block_on(future)
+}
+
+/// A terminal shows how far naming is after this time.
+const SAY_AFTER: Duration = Duration::from_secs(1);
+/// How often the line changes.
+const SAY_EVERY: Duration = Duration::from_millis(100);
+/// Back to the line's beginning, and erase it.
+const CLEAR: &str = "\r\x1b[K";
+
+/// A line on a terminal that says how far naming is, and goes when it is dropped.
+struct Progress<W: Write> {
+    terminal: W,
+    /// When the line is next written, from the beginning of the wait on.
+    due: Duration,
+    shown: bool,
+}
+
+impl<W: Write> Progress<W> {
+    const fn new(terminal: W) -> Self {
+        Self { terminal, due: SAY_AFTER, shown: false }
+    }
+
+    /// Shows how many addresses have names after `waited`, and of how many. A terminal that is gone is no trouble.
+    fn say(&mut self, waited: Duration, reached: impl FnOnce() -> (usize, usize)) {
+        if waited < self.due {
+            return;
         }
-        pass_on(observer, kind, event);
-    });
-    taken != 0
+        let (named, places) = reached();
+        self.due = waited + SAY_EVERY;
+        self.shown = true;
+        let _ = write!(
+            self.terminal,
+            "{CLEAR}drainprof: looking for names: {named} of {places} places"
+        );
+        let _ = self.terminal.flush();
+    }
+}
+
+impl<W: Write> Drop for Progress<W> {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(self.terminal, "{CLEAR}");
+            let _ = self.terminal.flush();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(say: impl FnOnce(&mut Progress<&mut Vec<u8>>)) -> String {
+        let mut bytes = Vec::new();
+        say(&mut Progress::new(&mut bytes));
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// Short waits leave no trace; long ones are shown now and then, in one line that is gone at the end.
+    #[test]
+    fn a_line_that_goes() {
+        let at = Duration::from_millis;
+        let short = written(|line| {
+            line.say(at(0), || (0, 9));
+            line.say(at(999), || (8, 9));
+        });
+        assert_eq!(short, "");
+        let long = written(|line| {
+            for (waited, named) in [(500, 1), (1000, 2), (1005, 3), (1099, 4), (1200, 5)] {
+                line.say(at(waited), || (named, 9));
+            }
+        });
+        assert!(!long.contains('\n'), "{long:?}");
+        let lines: Vec<&str> = long.split(CLEAR).collect();
+        let line = |named| format!("drainprof: looking for names: {named} of 9 places");
+        assert_eq!(lines, ["", &line(2), &line(5), ""]);
+    }
 }

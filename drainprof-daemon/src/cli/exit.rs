@@ -118,6 +118,7 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
         | ObserveError::Census { .. }
         | ObserveError::Plan { source: PlanError::Sampled { .. }, .. } => code::USAGE,
         ObserveError::Plan { source: PlanError::Compile { .. }, .. } => code::CONFIG,
+        ObserveError::Wait(_) | ObserveError::Symbols(_) => return None,
         ObserveError::NoMatch { .. }
         | ObserveError::UnknownProfile { .. }
         | ObserveError::Plan { .. } => code::NO_TARGET,

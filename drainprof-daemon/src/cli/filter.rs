@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use drainprof_report::filter::{Filter, Pattern, Wanted, Which};
+use drainprof_report::{
+    filter::{Filter, Pattern, Wanted, Which},
+    values::Bytes,
+};
 
 use super::args::duration;
 
@@ -12,33 +15,30 @@ pub(super) const ROWS: usize = 20;
 
 /// What is listed, and whether a report may be passed on.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "What is listed (counts, rates and verdicts are always of all)")]
+#[command(next_help_heading = "Filters (counts always cover all)")]
 pub(super) struct FilterArgs {
-    /// Sites and granules that the report lists at most, per allocator. Default: 20, or
-    /// 1000 in formats that show call paths alone; of saved reports, all that they list.
+    /// Rows per list and allocator. Default: 20; 1000 for folded, flamegraph, pprof; all of a saved report.
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// List only granules of at least this age, and sites that have, or may have, held a pin that long.
+    /// List only granules this old, and sites that may have held a pin so long.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
     min_age: Duration,
-    /// List only granules and sites that hold at least this many bytes, where bytes are known.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    min_size: u64,
-    /// List only sites with a function, file or module in their path that matches, and granules opened by one.
-    /// May be given again: one must match.
+    /// List only granules and sites with at least this many bytes, if known: 4096, 64KiB.
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    min_size: Bytes,
+    /// List only rows whose call stack or opener matches (function, file, module). Repeatable: one must match.
     #[arg(long, value_name = "REGEX", value_parser = pattern)]
     include: Vec<Pattern>,
-    /// List no site or granule with a match; wins over --include. May be given again.
+    /// Leave out rows that match; wins over --include. Repeatable.
     #[arg(long, value_name = "REGEX", value_parser = pattern)]
     exclude: Vec<Pattern>,
-    /// List only sites with pins that are live (allocators without pins: with live objects).
+    /// List only sites with live pins (without pins: live objects).
     #[arg(long, conflicts_with = "drained")]
     live_only: bool,
-    /// List only sites whose pins have all been freed, and no retained granule.
+    /// List only sites with all pins freed; no retained granules.
     #[arg(long)]
     drained: bool,
-    /// Make the report fit to be passed on: no addresses, ids, files, labels; pseudonyms for modules,
-    /// processes and threads. Names of functions stay.
+    /// Make the report anonymous: no addresses, files, labels; pseudonyms for the rest. Function names stay.
     #[arg(long)]
     no_paths: bool,
 }
@@ -60,7 +60,7 @@ impl FilterArgs {
 
     /// Granules below are not listed.
     pub(super) const fn min_size(&self) -> u64 {
-        self.min_size
+        self.min_size.0
     }
 
     /// Whether names and ids are taken out.
@@ -82,7 +82,7 @@ impl FilterArgs {
         Wanted {
             top,
             min_age: self.min_age,
-            min_bytes: self.min_size,
+            min_bytes: self.min_size.0,
             include: self.include.clone(),
             exclude: self.exclude.clone(),
             which: match (self.live_only, self.drained) {

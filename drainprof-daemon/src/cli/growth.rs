@@ -8,12 +8,12 @@ use super::args::{AttachArgs, WeightArg};
 /// What `drainprof growth` takes.
 #[derive(Args, Debug)]
 pub(super) struct GrowthArgs {
-    /// Which view: of the report, and what the widths of folded and flamegraph mean (`all`: page faults). All of them
-    /// are watched, but for `allocations`, which is watched only where it is named, and then alone.
+    /// View to show, and the widths of folded and flamegraph (`all`: page faults). `allocations` is recorded alone, and
+    /// only if named.
     #[arg(long, value_enum, default_value_t = View::All, value_name = "VIEW",
           conflicts_with = "weight")]
     view: View,
-    /// Follow no call paths: sums alone, which costs a page fault and a system call less.
+    /// Record sums only, without call stacks: cheaper.
     #[arg(long)]
     no_stacks: bool,
     #[command(flatten)]
@@ -23,16 +23,15 @@ pub(super) struct GrowthArgs {
 /// A view of growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum View {
-    /// Resident memory that call paths have added by page faults.
+    /// Resident memory added by page faults.
     Faults,
-    /// The heap of `brk`.
+    /// The heap (`brk`).
     Heap,
-    /// Mappings that were made and are still there.
+    /// Mappings that still exist.
     Mappings,
-    /// Calls of malloc and its like whose memory is not yet freed, by call path: of a sample of the pages (--sample).
-    /// Every call is a hit of a probe, so `all` is without it.
+    /// Outstanding memory of malloc, from a sample of the pages (--sample).
     Allocations,
-    /// All of them but `allocations`.
+    /// All but `allocations`.
     All,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct StoreArgs {
 
 #[derive(Args, Debug)]
 pub(super) struct HistoryArgs {
-    /// The course of this process; default: a table of all.
+    /// Time series of this process. Default: a table of all.
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
     /// How far to look back: 30m, 2h.
@@ -43,7 +43,7 @@ pub(super) struct HistoryArgs {
     since: Duration,
     #[command(flatten)]
     store: StoreArgs,
-    /// Show a recording instead: `drainprof.node/1` documents, one a line. `--since` counts from its last one.
+    /// Show a recording: `drainprof.node/1` documents, one per line. `--since` counts from the last.
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     replay: Option<PathBuf>,
     /// Output format.

@@ -6,7 +6,6 @@
 mod allocations;
 mod args;
 mod attach;
-mod budget;
 mod calibrate;
 mod config;
 mod ctl;
@@ -18,13 +17,10 @@ mod discover;
 mod docs;
 mod doctor;
 mod drive;
-mod duty;
 mod exit;
-mod family;
 mod filter;
 mod growth;
 mod history;
-mod memory;
 mod options;
 mod output;
 mod profile;
@@ -33,12 +29,13 @@ mod profile_new;
 mod report;
 mod run;
 mod saved;
-mod symbols;
 mod top;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser as _;
+use drainprof_process::symbolize;
 pub use exit::code;
 
 /// Runs the command that the arguments name, and says with which code to exit.
@@ -71,7 +68,9 @@ pub fn main() -> ExitCode {
         args::Command::Doctor(doctor) => doctor::main(&doctor),
         args::Command::Diagnose(diagnose) => diagnose::main(&diagnose),
         args::Command::Ctl(ctl) => ctl::main(&ctl),
-        args::Command::SymbolHelper => symbols::helper(),
+        args::Command::SymbolHelper => {
+            symbolize::serve().context("the symbol helper lost its drainprof").map(|()| code::OK)
+        }
     };
     match result {
         Ok(code) => ExitCode::from(code),

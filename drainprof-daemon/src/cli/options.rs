@@ -1,13 +1,17 @@
 //! From arguments to validated options; and the checks that come before anything is attached.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
-use drainprof_observe::{Observer, ObserverOptions};
+use drainprof_observe::{ObserverOptions, names::SymbolOptions, observation::Options};
 use drainprof_probe::{
     bpf::{GrowthOffsets, Offsets, SessionConfig, Sizes},
     calibrate::{self, CalibrateOptions},
     kernel::{self, HostView, LiveHost, Tracefs},
+    plan::Sites,
 };
 use drainprof_profile::{Level, Library};
 use drainprof_report::{self as report, export, export::Format};
@@ -18,6 +22,9 @@ use super::{
     filter::ROWS,
     output::require_no_terminal,
 };
+
+/// Intervals are not shorter.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Says which capability is missing, before anything is tried.
 pub(super) fn require_privileges() -> Result<()> {
@@ -117,48 +124,88 @@ fn is_file(asked: &str) -> bool {
     asked.contains('/') || Path::new(asked).extension().is_some_and(|ending| ending == "toml")
 }
 
-/// The loaded kernel side.
-pub(super) fn observer(args: &ObserveArgs) -> Result<Observer> {
-    if args.duty.is_some() && args.follow_forks {
-        return Err(Failure::new(
-            code::USAGE,
-            "--duty cannot follow forks: children that are born between two windows would be missed",
-        )
-        .into());
-    }
-    if args.duty.is_some() && args.growth {
-        return Err(Failure::new(
-            code::USAGE,
-            "--duty cannot tell growth: between two windows memory changes unseen",
-        )
-        .into());
-    }
-    let host = LiveHost;
-    let (library, profiles) = if args.growth_alone {
-        Default::default()
-    } else {
-        library(&args.profile, &args.profile_dir)?
-    };
+/// Observes with these profiles, at this level; nothing else is asked for.
+pub(super) fn plain(
+    profiles: &[String],
+    directories: &[PathBuf],
+    level: Option<Level>,
+    sites: Sites,
+    cache: &CacheArgs,
+) -> Result<Options> {
+    let (library, profiles) = library(profiles, directories)?;
     require_host_pids()?;
     require_privileges()?;
-    let config = SessionConfig {
-        sizes: sizes(&args.sizes, level(args), args.growth, &host),
-        events: args.events,
-        sample: args.sample.unwrap_or(1),
-        offsets: offsets(&host)?,
-        growth: args.growth.then(|| growth_offsets(&host)).transpose()?,
-        growth_paths: !args.growth_sums,
-    };
-    let options = ObserverOptions {
-        profiles,
-        level: level(args),
-        follow: args.follow_forks,
-        debug_dirs: args.debug_dir.clone(),
-        costs: calibrate::costs(&calibration(&args.cache, false)),
-        duty: args.duty,
-        sites: args.sites.into(),
-    };
-    Ok(Observer::new(&config, library, options)?)
+    let host = LiveHost;
+    Ok(Options {
+        session: SessionConfig {
+            sizes: sizes(&SizeArgs::default(), level, false, &host),
+            events: false,
+            sample: 1,
+            offsets: offsets(&host)?,
+            growth: None,
+            growth_paths: false,
+        },
+        library,
+        observer: ObserverOptions {
+            profiles,
+            level,
+            follow: false,
+            debug_dirs: Vec::new(),
+            costs: calibrate::costs(&calibration(cache, false)),
+            duty: None,
+            sites,
+        },
+        symbols: None,
+        interval: None,
+        duration: None,
+        budget: None,
+        memory: false,
+    })
+}
+
+/// What `attach` and `run` observe.
+pub(super) fn observation(args: &ObserveArgs) -> Result<Options> {
+    if args.duty.is_some() && args.follow_forks {
+        return Err(usage(
+            "--duty cannot follow forks: it misses children born between two cycles",
+        ));
+    }
+    if args.duty.is_some() && args.growth {
+        return Err(usage("--duty cannot report growth: memory changes unseen between two cycles"));
+    }
+    let level = level(args);
+    let plain = plain(&args.profile, &args.profile_dir, level, args.sites.into(), &args.cache)?;
+    let host = LiveHost;
+    Ok(Options {
+        session: SessionConfig {
+            sizes: sizes(&args.sizes, level, args.growth, &host),
+            events: args.events,
+            sample: args.sample.unwrap_or(1),
+            growth: args.growth.then(|| growth_offsets(&host)).transpose()?,
+            growth_paths: !args.growth_sums,
+            ..plain.session
+        },
+        library: if args.growth_alone { Library::default() } else { plain.library },
+        observer: ObserverOptions {
+            follow: args.follow_forks,
+            debug_dirs: args.debug_dir.clone(),
+            duty: args.duty,
+            ..plain.observer
+        },
+        symbols: (!args.no_symbols).then(|| SymbolOptions {
+            debug_dirs: args.debug_dir.clone(),
+            ..SymbolOptions::default()
+        }),
+        interval: Some(args.interval.max(SHORTEST_INTERVAL)),
+        duration: args.duration,
+        budget: args.budget,
+        memory: args.growth,
+    })
+}
+
+/// The command line asks for something that cannot be.
+pub(super) fn usage(text: impl Into<String>) -> anyhow::Error {
+    Failure::new(code::USAGE, text).into()
 }
 
 /// How the prices of probes are come by.
@@ -209,45 +256,32 @@ fn sizes(args: &SizeArgs, level: Option<Level>, growth: bool, host: &dyn HostVie
 /// The format asked for.
 pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
     let format = export::format(&args.format)
-        .ok_or_else(|| Failure::new(code::USAGE, format!("no format is called {}", args.format)))?;
+        .ok_or_else(|| usage(format!("no format is called {}", args.format)))?;
     if args.events && !format.events {
-        return Err(Failure::new(
-            code::USAGE,
-            format!("--events needs a format with records for them (ndjson), not {}", format.name),
-        )
-        .into());
+        return Err(usage(format!(
+            "--events needs a format with records for them (ndjson), not {}",
+            format.name
+        )));
     }
     if args.growth_sums && (format.paths || level(args) == Some(Level::Stacks)) {
-        return Err(Failure::new(
-            code::USAGE,
+        return Err(usage(
             "--no-stacks leaves no call paths for --level stacks, folded or flamegraph: leave it out",
-        )
-        .into());
+        ));
     }
     if args.weight.is_of_growth() && !args.growth {
-        return Err(Failure::new(
-            code::USAGE,
-            "this --weight is of growth: add --growth, or use `drainprof growth`",
-        )
-        .into());
+        return Err(usage("this --weight is of growth: add --growth, or use `drainprof growth`"));
     }
     if format.paths
         && !args.weight.is_of_growth()
         && !matches!(args.level, None | Some(LevelArg::Stacks))
     {
-        return Err(Failure::new(
-            code::USAGE,
-            format!("{} shows call paths, which need --level stacks", format.name),
-        )
-        .into());
+        return Err(usage(format!("{} shows call paths, which need --level stacks", format.name)));
     }
     require_no_terminal(format, args.output.as_deref())?;
     if args.events && args.filter.no_paths() {
-        return Err(Failure::new(
-            code::USAGE,
+        return Err(usage(
             "--no-paths takes names and ids out of reports, and events are made of them: leave out --events",
-        )
-        .into());
+        ));
     }
     Ok(format)
 }

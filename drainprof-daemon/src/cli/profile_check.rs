@@ -3,26 +3,29 @@
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use drainprof_observe::{Observer, settle};
+use drainprof_observe::{
+    Observation,
+    observation::{Options, Step},
+};
 use drainprof_probe::plan::AttachPlan;
 use drainprof_process::{Process, printable};
 use drainprof_profile::{self as profile, Finding, Level, Profile};
 use drainprof_report::{
-    Options, Report, Verdict,
+    self as report, Report, Verdict,
     coverage::{Balance, Coverage, ProbeCoverage},
-    facts::History,
+    facts::Snapshot,
     units,
 };
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{CacheArgs, LevelArg, ObserveArgs, PlainFormat, SitesArg, duration, ratio},
+    args::{CacheArgs, LevelArg, PlainFormat, SitesArg, duration, ratio},
     code,
     drive::block_on,
     exit::Failure,
@@ -32,30 +35,27 @@ use super::{
 
 /// The name and version of the JSON document.
 const SCHEMA: &str = "drainprof.check/1";
-/// How often the kernel side's maps and events are looked at meanwhile.
-const TURN: Duration = Duration::from_millis(200);
 
 #[derive(Args, Debug)]
 pub(super) struct CheckArgs {
     /// A name, or a file.
     profile: String,
-    /// Say what would be probed in this process.
+    /// Show probe sites in this process.
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
-    /// Attach for this long and say which probes fire, and whether allocs and frees balance.
+    /// Attach for this long; check that probes fire, and that allocs and frees balance.
     #[arg(long = "for", value_name = "TIME", value_parser = duration, requires = "pid")]
     time: Option<Duration>,
-    /// Take this share of frees of unknown objects, no more: 2%, or 0.02. Default: only what objects older
-    /// than the attach do not explain is told.
+    /// Accept this share of unmatched frees: 2%, or 0.02. Default: those that objects older than the attach explain.
     #[arg(long, value_name = "SHARE", value_parser = ratio, requires = "time")]
     max_unmatched: Option<f64>,
-    /// The level to check at; default: the deepest that the profile offers.
+    /// Level. Default: the deepest of the profile.
     #[arg(long, value_enum)]
     level: Option<LevelArg>,
     /// Output format.
     #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
     format: PlainFormat,
-    /// Which instruction of a function may be probed: its first, or the cheapest that sees the same.
+    /// Probe a function's first instruction, or the cheapest equivalent one.
     #[arg(long, value_enum, default_value_t = SitesArg::Cheapest, value_name = "WHICH",
           env = "DRAINPROF_SITES")]
     sites: SitesArg,
@@ -84,16 +84,18 @@ pub(super) fn main(args: &CheckArgs) -> Result<u8> {
     if let Some(pid) = args.pid {
         let level = args.level.map(Into::into);
         let level = level.or_else(|| profile::levels(profile).last().copied());
-        let observe = ObserveArgs::for_check(&args.profile, level, args.sites, args.cache.clone());
-        let mut observer = options::observer(&observe)?;
+        let profiles = std::slice::from_ref(&args.profile);
+        let options = options::plain(profiles, &[], level, args.sites.into(), &args.cache)?;
+        let options = Options { duration: args.time, ..options };
         let process = Process::open(pid)?;
-        let (plans, findings) = observer.plan(&process)?;
+        let mut observation = Observation::new(options)?;
+        let (plans, findings) = observation.plan(&process)?;
         if text {
             print_plans(&process, &plans, &findings)?;
         }
         if let Some(time) = args.time {
-            let snapshot = block_on(watch(&mut observer, &process, time))?;
-            let report = Report::build(&snapshot, &Options::default());
+            let snapshot = block_on(watch(&mut observation, pid, time))?;
+            let report = Report::build(&snapshot, &report::Options::default());
             let coverage = Coverage::of(&snapshot, &report, &findings, args.max_unmatched);
             if text {
                 print_coverage(&coverage)?;
@@ -149,41 +151,30 @@ fn describe(profile: &Profile) -> Result<()> {
 }
 
 /// Attaches for a while, and returns what was seen.
-async fn watch(
-    observer: &mut Observer,
-    process: &Process,
-    time: Duration,
-) -> Result<drainprof_report::facts::Snapshot> {
-    let pid = process.pid;
-    // Before anything is said: who is told that probes are in place may interrupt at once.
+async fn watch(observation: &mut Observation, pid: u32, time: Duration) -> Result<Snapshot> {
+    // Before anything is said: whoever reads that probes are in place may interrupt at once.
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    observer.add(pid, false)?;
-    eprintln!("drainprof: attached {} probes to {pid} for {time:?}", observer.attached());
-    let until = Instant::now() + time;
-    // Objects from before the attach are told from missed functions by how it goes on.
-    let mut history = History::default();
+    observation.add(pid, false)?;
+    eprintln!("drainprof: attached {} probes to {pid} for {time:?}", observation.attached());
+    observation.start();
+    let mut no_events = ();
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || !process.is_alive() {
-            break;
-        }
-        tokio::select! {
-            () = tokio::time::sleep(left.min(TURN)) => {}
+        let step = tokio::select! {
+            step = observation.next(&mut no_events) => step?,
             _ = interrupt.recv() => break,
-        }
-        while observer.events(|_, _, _, _| ()) != 0 {}
-        while observer.learn_some_paths() {}
-        observer.relieve();
-        observer.retry_paths();
-        if history.due(observer.observed()) {
-            history.add(observer.moment());
+        };
+        match step {
+            Step::TimeUp => break,
+            Step::Ended(ended) => {
+                observation.ended(ended, None);
+                if ended == pid {
+                    break;
+                }
+            }
+            _ => {}
         }
     }
-    observer.stop();
-    settle(|| observer.totals()).await;
-    let snapshot = observer.snapshot();
-    let halfway = history.middle(snapshot.observed()).cloned();
-    Ok(drainprof_report::facts::Snapshot { halfway, ..snapshot })
+    Ok(observation.finish(&mut (), |_, _| ())?.0)
 }
 
 /// Writes what was seen.
@@ -212,7 +203,7 @@ fn print_coverage(coverage: &Coverage) -> Result<()> {
     }
     let silent = coverage.probes.iter().filter(|probe| probe.silent.is_some()).count();
     let verdict = match (coverage.proven, silent) {
-        (true, _) => "proven: every probe fired, and nothing speaks against the profile".to_owned(),
+        (true, _) => "proven: every probe fired, no problems found".to_owned(),
         (false, 0) => "not proven: see the warnings".to_owned(),
         (false, silent) => {
             format!("not proven: {silent} of {} probes never fired", coverage.probes.len())

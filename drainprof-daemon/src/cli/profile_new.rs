@@ -21,13 +21,13 @@ const MAX_SEARCHED: usize = 5_000;
 
 #[derive(Args, Debug)]
 pub(super) struct NewArgs {
-    /// The program or library whose functions are looked at.
+    /// The program or library.
     #[arg(long, value_name = "BINARY")]
     from_symbols: PathBuf,
     /// The profile's name. Default: made from the prefix, or the file's name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Only functions whose names begin with this: `ngx_`, or `my::Arena`.
+    /// Only functions that begin with this: `ngx_`, or `my::Arena`.
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<String>,
     /// Write to this file instead of stdout; one that exists is not overwritten.

@@ -20,13 +20,13 @@ const IN_A_ROW: [&str; 4] = ["text", "json", "ndjson", "folded"];
 
 #[derive(Args, Debug)]
 pub(super) struct ReportArgs {
-    /// Saved reports: documents of -o json, or streams of -o ndjson, whose last line counts. `-` is stdin.
+    /// Saved reports: json, or ndjson, whose last line counts. `-` is stdin.
     #[arg(required_unless_present_any = ["window", "since"], value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The report that a diagnostic window of the daemon has left, by its number (`drainprof history`).
+    /// The report of a diagnostic window, by its number (`drainprof history`).
     #[arg(long, value_name = "ID", conflicts_with = "files")]
     window: Option<u64>,
-    /// What has changed in this time, from the daemon's history: 30m, 2h. Formats text and json.
+    /// Changes in this time, from the daemon's history: 30m, 2h (text, json).
     #[arg(long, value_name = "TIME", value_parser = super::args::duration,
           conflicts_with_all = ["files", "window"])]
     since: Option<Duration>,
@@ -40,14 +40,14 @@ pub(super) struct ReportArgs {
     #[arg(short = 'o', long, value_parser = format_names(), default_value = FORMATS[0].name,
           value_name = "FORMAT", env = "DRAINPROF_FORMAT")]
     format: String,
-    /// What widths mean (formats folded and flamegraph).
+    /// Meaning of widths (folded, flamegraph).
     #[arg(long, value_enum, default_value_t = WeightArg::Granules, value_name = "WHAT",
           env = "DRAINPROF_WEIGHT")]
     weight: WeightArg,
     /// Write to this file instead of stdout.
     #[arg(short = 'O', long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Exit with 3 if the DSR of any allocator is below this (0 to 1). See `attach`.
+    /// Exit with 3 if the DSR of any allocator is below this (0 to 1).
     #[arg(long, value_name = "DSR", value_parser = ratio)]
     fail_under: Option<f64>,
     #[command(flatten)]

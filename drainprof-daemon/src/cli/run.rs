@@ -63,38 +63,38 @@ async fn run(args: RunArgs) -> Result<u8> {
     let mut command =
         Command { handle, events, status: None, attached: false, refused: None, silent: false };
 
-    let mut too_dear = false;
+    let mut over_budget = false;
     loop {
         let happening = tokio::select! {
-            happening = driver.next(), if command.attached => happening?,
+            happening = driver.next(), if command.attached => Some(happening?),
             event = command.events.recv(), if !command.silent => {
                 match event {
                     Some(event) => command.heard(event, &mut driver),
                     None => command.silent = true,
                 }
-                Happening::Quiet
+                None
             }
             // Ctrl-C reaches the command too: we wait for its end.
-            _ = interrupt.recv() => Happening::Quiet,
+            _ = interrupt.recv() => None,
             _ = terminate.recv() => command.pass_on(nix::libc::SIGTERM),
             _ = hang_up.recv() => command.pass_on(nix::libc::SIGHUP),
         };
         match happening {
-            Happening::Ended(pid) if pid == command.handle.pid() => {
+            Some(Happening::Ended(pid)) if pid == command.handle.pid() => {
                 // Its status comes from the tracer, which waits for it as its parent.
                 command.wait().await;
-                driver.ended(pid, command.status);
+                driver.observation.ended(pid, command.status);
             }
-            Happening::Ended(pid) => driver.ended(pid, None),
-            Happening::TimeUp => break,
-            Happening::TooDear => {
-                too_dear = true;
+            Some(Happening::Ended(pid)) => driver.observation.ended(pid, None),
+            Some(Happening::TimeUp) => break,
+            Some(Happening::OverBudget) => {
+                over_budget = true;
                 break;
             }
-            Happening::Quiet => {}
+            None => {}
         }
-        let over = command.status.is_some() && (!command.attached || driver.running().is_empty());
-        if over {
+        let running = command.attached && !driver.observation.running().is_empty();
+        if command.status.is_some() && !running {
             break;
         }
     }
@@ -103,10 +103,10 @@ async fn run(args: RunArgs) -> Result<u8> {
             Failure::new(code::NO_TARGET, "the command ended before it could be looked at").into()
         }));
     }
-    let (verdict, detaching) = driver.finish().await?;
+    let (verdict, leaving) = driver.finish()?;
     command.wait().await;
-    detaching.wait().await;
-    if too_dear {
+    leaving.wait();
+    if over_budget {
         return Ok(code::GOVERNOR);
     }
     Ok(match (verdict, command.status) {
@@ -126,7 +126,7 @@ impl Command {
     /// Deals with what the tracer says.
     fn heard(&mut self, event: LaunchEvent, driver: &mut Driver) {
         match event {
-            LaunchEvent::AtEntry { pid, .. } => match driver.add(pid, true) {
+            LaunchEvent::AtEntry { pid, .. } => match driver.observation.add(pid, true) {
                 Ok(()) => {
                     if !self.attached {
                         self.attached = true;
@@ -136,11 +136,7 @@ impl Command {
                 }
                 Err(error) => {
                     // What it executes next may match.
-                    let no_match = matches!(
-                        error.downcast_ref::<ObserveError>(),
-                        Some(ObserveError::NoMatch { .. })
-                    );
-                    let disposition = if no_match {
+                    let disposition = if matches!(error, ObserveError::NoMatch { .. }) {
                         tracing::warn!(
                             "no profile matches process {pid} so far; it runs on, and what it \
                              executes next is looked at"
@@ -149,7 +145,7 @@ impl Command {
                     } else {
                         Disposition::Detach
                     };
-                    self.refused = Some(error);
+                    self.refused = Some(error.into());
                     self.handle.resume(pid, disposition);
                 }
             },
@@ -184,9 +180,9 @@ impl Command {
         }
     }
 
-    fn pass_on(&self, signal: i32) -> Happening {
+    fn pass_on(&self, signal: i32) -> Option<Happening> {
         // It has ended: then there is nobody to pass it on to.
         let _ = self.handle.forward_signal(signal);
-        Happening::Quiet
+        None
     }
 }

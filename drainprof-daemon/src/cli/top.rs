@@ -7,18 +7,21 @@ mod stderr;
 use std::{fs::File, io::IsTerminal as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
+use drainprof_observe::{names::SymbolOptions, observation::Options};
+use drainprof_probe::plan::Sites;
+use drainprof_process::Process;
 
 use super::{
-    args::{CacheArgs, LevelArg, ObserveArgs, SitesArg, duration},
+    args::{CacheArgs, LevelArg, duration},
     ctl::SocketArgs,
     exit::{Failure, code},
-    output,
+    options, output,
 };
 use crate::ui::{App, Look, Replay, Source, shell};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct TopArgs {
-    /// Look at this process without a daemon; may be given again. Default: what the daemon watches.
+    /// Observe this process without a daemon. Repeatable. Default: what the daemon watches.
     #[arg(short, long, value_name = "PID", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..))]
     pid: Vec<u32>,
@@ -28,10 +31,10 @@ pub(super) struct TopArgs {
     #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "1s",
           env = "DRAINPROF_INTERVAL")]
     interval: Duration,
-    /// Without a daemon: profile to use, a name or a file. Default: all that match. May be given again.
+    /// Without a daemon: profile to use, a name or a file. Default: all that match. Repeatable.
     #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
     profile: Vec<String>,
-    /// Without a daemon: how deep to look. Default: the cheapest at which the profile measures.
+    /// Without a daemon: level. Default: the cheapest at which the profile measures.
     #[arg(long, value_enum, env = "DRAINPROF_LEVEL")]
     level: Option<LevelArg>,
     /// Without a daemon: how long a diagnostic window lasts.
@@ -64,7 +67,10 @@ pub(super) fn main(args: &TopArgs) -> Result<u8> {
             "there is nothing to show; without a daemon, name a process: `drainprof top -p PID`",
         )?)?;
     } else {
-        let mut live = live::Live::start(observe(args), &args.pid, period, args.window)?;
+        for pid in &args.pid {
+            Process::open(*pid)?;
+        }
+        let mut live = live::Live::start(options(args)?, &args.pid, period, args.window)?;
         let shown = show(&mut live);
         // Whatever happened, no probe stays.
         live.finish();
@@ -73,13 +79,10 @@ pub(super) fn main(args: &TopArgs) -> Result<u8> {
     Ok(code::OK)
 }
 
-fn observe(args: &TopArgs) -> ObserveArgs {
-    ObserveArgs {
-        profile: args.profile.clone(),
-        level: args.level,
-        no_symbols: false,
-        ..ObserveArgs::for_check("", None, SitesArg::Cheapest, args.cache.clone())
-    }
+fn options(args: &TopArgs) -> Result<Options> {
+    let level = args.level.map(Into::into);
+    let plain = options::plain(&args.profile, &[], level, Sites::Cheapest, &args.cache)?;
+    Ok(Options { symbols: Some(SymbolOptions::default()), ..plain })
 }
 
 fn show(source: &mut dyn Source) -> Result<()> {

@@ -39,7 +39,7 @@ impl Service {
         if self.pool.has_ended() {
             let totals =
                 || self.pool.kernels().iter().flat_map(|one| one.observer.ended_totals()).collect();
-            settle(totals).await;
+            settle(totals);
         }
         let seconds = self.seconds();
         let pressure = self.read_memory(seconds);

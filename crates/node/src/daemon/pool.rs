@@ -177,7 +177,7 @@ impl Pool {
     /// Makes room in all maps.
     pub(super) fn relieve(&mut self) {
         for kernel in &mut self.kernels {
-            kernel.observer.relieve();
+            kernel.observer.reclaim();
         }
     }
 

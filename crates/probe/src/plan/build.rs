@@ -132,8 +132,7 @@ pub enum PlanError {
     },
     /// Its granules cannot be sampled one by one.
     #[error(
-        "profile {profile}: granules end with the ones that they are nested in, which a sample may lack; leave out \
-         --sample"
+        "profile {profile} is not a census: only the pages of a census can be sampled; leave out --sample"
     )]
     Sampled {
         /// The profile.

@@ -19,12 +19,14 @@ pub mod weigh;
 
 use std::{fmt, io};
 
-use drainprof_common::event::{Event, EventKind};
 pub use escape::shown;
 pub use weigh::PinWeight;
 use weigh::weigh;
 
-use crate::{Report, facts::CallPath};
+use crate::{
+    Report,
+    facts::{CallPath, EventFacts, Names},
+};
 
 /// Why nothing, or only a part, was written.
 #[derive(Debug, thiserror::Error)]
@@ -87,34 +89,6 @@ pub struct Interval<'a> {
     pub clock: &'a str,
 }
 
-/// What the numbers in an event stand for.
-pub trait Names {
-    /// The process id of a target.
-    fn pid(&self, target: u32) -> Option<u32>;
-    /// Profile and instance (0: none) of a series.
-    fn series(&self, series: u32) -> Option<(&str, u64)>;
-}
-
-/// Pins of one call path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathPins {
-    /// The path's number in this stream.
-    pub path: u64,
-    /// How many.
-    pub pins: u64,
-}
-
-/// An event as it is told.
-#[derive(Clone, Copy, Debug)]
-pub struct Told<'a> {
-    /// Its kind.
-    pub kind: EventKind,
-    /// The event.
-    pub event: &'a Event,
-    /// Whose objects pin: of a pinned close all paths, of a freed pin its own. `None` where that is not known.
-    pub pinned_by: Option<&'a [PathPins]>,
-}
-
 /// One output format.
 pub trait Exporter: fmt::Debug + Sync {
     /// Writes a whole report.
@@ -133,7 +107,7 @@ pub trait Exporter: fmt::Debug + Sync {
     /// Writes one event as decoded; nothing where the format has no such thing.
     fn event(
         &self,
-        _told: &Told<'_>,
+        _event: &EventFacts<'_>,
         _names: &dyn Names,
         _out: &mut dyn io::Write,
     ) -> Result<(), Error> {

@@ -13,10 +13,14 @@ use drainprof_profile::Level;
 use serde::Serialize;
 
 use super::{
-    Error, Exporter, Interval, Names, PathPins, Style, Told, escape,
+    Error, Exporter, Interval, Style, escape,
     rate::{self, Change, Counts},
 };
-use crate::{PathEnd, Report, facts::CallPath, health::Health};
+use crate::{
+    PathEnd, Report,
+    facts::{CallPath, EventFacts, Names, PathPins},
+    health::Health,
+};
 
 #[derive(Debug)]
 pub(super) struct Ndjson;
@@ -54,11 +58,11 @@ impl Exporter for Ndjson {
 
     fn event(
         &self,
-        told: &Told<'_>,
+        facts: &EventFacts<'_>,
         names: &dyn Names,
         out: &mut dyn io::Write,
     ) -> Result<(), Error> {
-        let Told { kind, event, pinned_by } = *told;
+        let EventFacts { kind, event, pinned_by } = *facts;
         let who = Who::of(event, names);
         let record = match kind {
             EventKind::Close => Record::Close {
@@ -344,12 +348,12 @@ mod tests {
     }
 
     fn text(kind: EventKind, event: &Event) -> String {
-        told(&Told { kind, event, pinned_by: None })
+        written(&EventFacts { kind, event, pinned_by: None })
     }
 
-    fn told(told: &Told<'_>) -> String {
+    fn written(facts: &EventFacts<'_>) -> String {
         let mut out = Vec::new();
-        Ndjson.event(told, &Known, &mut out).unwrap();
+        Ndjson.event(facts, &Known, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches('\n').count(), 1);
         text
@@ -394,10 +398,10 @@ mod tests {
         Ndjson.path(3, 0, &path, &Known, &mut out).unwrap();
         let mut lines = String::from_utf8(out).unwrap();
         let (close, pinned_by) = (close(), Some(&pins[..]));
-        lines += &told(&Told { kind: EventKind::Close, event: &close, pinned_by });
+        lines += &written(&EventFacts { kind: EventKind::Close, event: &close, pinned_by });
         let (kind, pinned_by) = (EventKind::PinFreed, Some(&pins[..1]));
-        lines += &told(&Told { kind, event: &freed, pinned_by });
-        lines += &told(&Told { kind, event: &Event { live: 0, ..freed }, pinned_by });
+        lines += &written(&EventFacts { kind, event: &freed, pinned_by });
+        lines += &written(&EventFacts { kind, event: &Event { live: 0, ..freed }, pinned_by });
         insta::assert_snapshot!(lines);
     }
 

@@ -1,5 +1,6 @@
 //! The ledger: facts per target, allocator and granule. Pure: no I/O, clock, async or lock.
 
+mod events;
 mod flows;
 mod frame;
 mod growth;
@@ -12,6 +13,7 @@ pub use drainprof_process::{
     Frame, Inlined, Module, PathEnd,
     memory::{GranuleRange, GranuleState, Touched, TouchedKey, TouchedMemory, join},
 };
+pub use events::{EventFacts, Names, PathPins};
 pub use flows::{Flow, Flows, History, Moment};
 pub use frame::{Frames, SymbolFacts};
 pub use growth::{FaultTotals, GrowthFacts, PathGrowth};

@@ -238,6 +238,12 @@ pub struct ProbeFacts {
 }
 
 impl ProbeFacts {
+    /// Seconds of CPU that its hits took from the target.
+    #[must_use]
+    pub fn cost_seconds(&self) -> f64 {
+        (self.entries as f64 * self.entry_ns + self.returns as f64 * self.return_ns) / 1e9
+    }
+
     /// Whether it was hit, as far as we can tell.
     #[must_use]
     pub const fn fired(&self) -> bool {

@@ -23,11 +23,11 @@ pub(in crate::cli) enum PlainFormat {
 /// A level on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum LevelArg {
-    /// Opens and closes only; the live count is read from the target's memory.
+    /// Opens and closes only; reads live counts from memory.
     Boundary,
     /// Every alloc and free as well.
     Objects,
-    /// And the call path of every alloc: who pins.
+    /// Also the call stack of every alloc.
     Stacks,
 }
 
@@ -44,17 +44,17 @@ impl From<LevelArg> for Level {
 /// What the widths of a flame graph mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum WeightArg {
-    /// Granules that the path pinned.
+    /// Granules pinned.
     Granules,
-    /// Bytes of its pins.
+    /// Bytes of pins.
     Bytes,
-    /// Bytes of the granules that it retains now.
+    /// Bytes of retained granules.
     Retained,
-    /// With --growth: what it has added to resident memory.
+    /// With --growth: resident memory added.
     Faults,
-    /// With --growth: what it has added to the heap.
+    /// With --growth: heap added.
     Heap,
-    /// With --growth: what it has mapped that is still mapped.
+    /// With --growth: memory still mapped.
     Mappings,
 }
 
@@ -81,9 +81,9 @@ impl From<WeightArg> for PinWeight {
 /// Which instructions of functions may be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum SitesArg {
-    /// The first one, whatever it costs.
+    /// The first one.
     Entry,
-    /// The cheapest at which everything that is needed is still known.
+    /// The cheapest equivalent.
     Cheapest,
 }
 

@@ -1,35 +1,30 @@
-//! States without a daemon: an observer of our own, and one more for each diagnostic window.
+//! States without a daemon: an observation of our own, and one more for each diagnostic window.
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    io,
+    os::fd::BorrowedFd,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, Result};
 use drainprof_node::{Answer, NodeState, Outcome, Refusal, Request, WindowRecord};
-use drainprof_observe::{Observer, names::Symbols, settle};
-use drainprof_process::{Process, memory::MemoryReader, printable};
-use drainprof_report::{
-    self as report, Report,
-    facts::{History, Snapshot},
+use drainprof_observe::{
+    Observation, ObserveError,
+    observation::{Options, Step},
 };
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use drainprof_probe::bpf::Sizes;
+use drainprof_process::{Process, memory::MemoryReader, printable};
+use drainprof_profile::Level;
+use drainprof_report::{self as report, Report};
 
 use crate::{
-    cli::{
-        args::{LevelArg, ObserveArgs},
-        drive::{SLACK, block_on, take},
-        options, symbols,
-    },
+    cli::{drive::SLACK, options::kernel_release},
     ui::{
         Source, SourceError,
         standalone::{Beside, Courses, state_of},
     },
 };
 
-/// How often the maps are looked at for room, and ends of processes are looked for.
-const RELIEF: Duration = Duration::from_millis(200);
 /// Granules and call paths that a report lists.
 const TOP: usize = 200;
 /// How long a window's report waits for names.
@@ -39,150 +34,38 @@ const KEPT: usize = 20;
 const LISTED: usize = 100;
 /// Longest window.
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// Stacks that are unwound before keys are looked at again.
-const STACKS: usize = 64;
 
-/// An observer, and what it needs to be driven.
-struct Watched {
-    observer: Observer,
-    symbols: Option<Symbols>,
-    options: report::Options,
-    /// Readable when there are events, and when there are stacks to unwind.
-    rings: [OwnedFd; 2],
-    /// Readable when the process has ended.
-    ends: Vec<(u32, OwnedFd)>,
-    met: usize,
-    history: History,
-    relief: Instant,
-    sample: Instant,
+/// Puts the probes in place.
+fn start(options: Options, pids: &[u32]) -> Result<Observation, ObserveError> {
+    let mut observation = Observation::new(options)?;
+    for pid in pids {
+        observation.add(*pid, false)?;
+    }
+    Ok(observation)
 }
 
-impl Watched {
-    /// Puts the probes in place.
-    fn start(args: &ObserveArgs, pids: &[u32]) -> Result<Self> {
-        for pid in pids {
-            Process::open(*pid)?;
+/// Takes notice of all that has happened. Does not wait.
+fn turn(observation: &mut Observation) -> io::Result<()> {
+    observation.turn(&mut ())?;
+    while let Some(step) = observation.step() {
+        if let Step::Ended(pid) = step {
+            observation.ended(pid, None);
         }
-        let symbols = symbols::wanted(args)?;
-        let observer = options::observer(args)?;
-        let session = observer.session();
-        let rings =
-            session.events_fd().and_then(|events| Ok([events, session.stacks.snapshots_fd()?]));
-        let rings = rings.context("cannot wait for events of the kernel side")?;
-        let now = Instant::now();
-        let mut watched = Self {
-            observer,
-            symbols,
-            options: report::Options { top: TOP, ..options::report(args) },
-            rings,
-            ends: Vec::new(),
-            met: 0,
-            history: History::default(),
-            relief: now,
-            sample: now,
-        };
-        for pid in pids {
-            watched.observer.add(*pid, false)?;
-            watched.follow(&[*pid]);
-        }
-        Ok(watched)
     }
+    Ok(())
+}
 
-    fn follow(&mut self, pids: &[u32]) {
-        if let Some(symbols) = &mut self.symbols {
-            let newcomers = self.observer.newcomers(self.met);
-            self.met += newcomers.len();
-            symbols.meet(&newcomers);
-        }
-        for pid in pids {
-            match self.observer.pidfd(*pid) {
-                Some(pidfd) => self.ends.push((*pid, pidfd)),
-                // It has ended already.
-                None => self.observer.ended(*pid, None),
-            }
-        }
-    }
-
-    /// Takes notice of all that has happened since, and does what is due. Does not wait.
-    fn turn(&mut self) {
-        let mut follow = Vec::new();
-        while take(&mut self.observer, &mut follow, |_, _, _| ()) {}
-        self.follow(&follow);
-        for _ in 0..STACKS {
-            if !self.observer.learn_some_paths() {
-                break;
-            }
-        }
-        symbols::place(&mut self.symbols, &mut self.observer);
-        let now = Instant::now();
-        if now >= self.relief {
-            self.relief = now + RELIEF;
-            self.end();
-            self.observer.relieve();
-            self.observer.retry_paths();
-            if self.history.due(self.observer.observed()) {
-                self.history.add(self.observer.moment());
-            }
-        }
-        if now >= self.sample {
-            self.sample = now + self.observer.sample();
-        }
-    }
-
-    /// Looks which processes have ended.
-    fn end(&mut self) {
-        let mut waited: Vec<PollFd<'_>> =
-            self.ends.iter().map(|(_, fd)| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        if poll(&mut waited, PollTimeout::ZERO).is_err() {
-            // Interrupted: it is looked again soon.
-            return;
-        }
-        let over: Vec<bool> = waited.iter().map(|fd| fd.any() == Some(true)).collect();
-        let mut over = over.into_iter();
-        let observer = &mut self.observer;
-        self.ends.retain(|(pid, _)| {
-            let ended = over.next() == Some(true);
-            if ended {
-                observer.ended(*pid, None);
-            }
-            !ended
-        });
-    }
-
-    /// What is known now, with the names that are known now.
-    fn report(&mut self, slack: u64) -> Report {
-        let snapshot = self.observer.snapshot();
-        let halfway = self.history.middle(snapshot.observed()).cloned();
-        let mut snapshot = Snapshot { halfway, ..snapshot };
-        symbols::now(&mut self.symbols, &mut snapshot);
-        Report::build(&snapshot, &report::Options { slack, ..self.options.clone() })
-    }
-
-    /// Stops counting, and takes notice of all that came before.
-    fn stop(&mut self) {
-        self.observer.stop();
-        let observer = &self.observer;
-        // Without a runtime, the last few events of running programs may be missing from the counts.
-        let settled = block_on(async {
-            settle(|| observer.totals()).await;
-            Ok(())
-        });
-        if let Err(error) = settled {
-            tracing::debug!(%error, "cannot wait for the last events");
-        }
-        self.observer.learn_paths();
-        self.turn();
-    }
-
-    fn still_naming(&self) -> bool {
-        self.symbols.as_ref().is_some_and(|symbols| symbols.pending() > 0 || symbols.postponed())
-    }
+/// What is known now, with the names that are known now.
+fn report(observation: &mut Observation, slack: u64) -> Report {
+    let options =
+        report::Options { kernel: kernel_release(), top: TOP, slack, ..report::Options::default() };
+    Report::build(&observation.snapshot(), &options)
 }
 
 /// A window that has not left its report yet.
 struct Window {
     record: WindowRecord,
-    watched: Watched,
+    observation: Observation,
     /// When it is over.
     until: Instant,
     /// When it was over, and how it ended: its report waits for names, and it shows as running until then.
@@ -191,8 +74,8 @@ struct Window {
 
 /// Processes that are looked at from the command line.
 pub(super) struct Live {
-    args: ObserveArgs,
-    watched: Watched,
+    options: Options,
+    observation: Observation,
     memory: MemoryReader,
     courses: Courses,
     period: Duration,
@@ -207,19 +90,17 @@ pub(super) struct Live {
 impl Live {
     /// Puts the probes in place.
     pub(super) fn start(
-        args: ObserveArgs,
+        options: Options,
         pids: &[u32],
         period: Duration,
         length: Duration,
-    ) -> Result<Self> {
-        options::require_host_pids()?;
+    ) -> Result<Self, ObserveError> {
         let mut pids = pids.to_vec();
         pids.sort_unstable();
         pids.dedup();
-        let watched = Watched::start(&args, &pids)?;
         Ok(Self {
-            args,
-            watched,
+            observation: start(options.clone(), &pids)?,
+            options,
             memory: MemoryReader::new(),
             courses: Courses::default(),
             period,
@@ -234,17 +115,20 @@ impl Live {
 
     /// Takes all probes out.
     pub(super) fn finish(mut self) {
-        self.watched.observer.stop();
-        if let Some(mut window) = self.window.take() {
-            window.watched.observer.stop();
-            window.watched.observer.detach().wait();
+        let window = self.window.as_mut().map(|window| &mut window.observation);
+        for observation in [&mut self.observation].into_iter().chain(window) {
+            if let Err(error) = observation.stop(&mut ()) {
+                tracing::debug!(%error, "the last events are missing");
+            }
+            if let Some(detaching) = observation.detach() {
+                detaching.wait();
+            }
         }
-        self.watched.observer.detach().wait();
     }
 
     fn state(&mut self) -> NodeState {
-        let report = self.watched.report(SLACK);
-        let pids = self.watched.observer.running();
+        let report = report(&mut self.observation, SLACK);
+        let pids = self.observation.running();
         self.memory.begin();
         let read = |pid| Some((pid, self.memory.read(pid, false)?));
         let memory: BTreeMap<_, _> = pids.into_iter().filter_map(read).collect();
@@ -264,7 +148,7 @@ impl Live {
             let message = "a window runs already; wait until it is over".to_owned();
             return Err(Refusal::NotNow { message });
         }
-        if !self.watched.observer.running().contains(&pid) {
+        if !self.observation.running().contains(&pid) {
             let message = format!("process {pid} is not looked at, or has ended");
             return Err(Refusal::NotFound { message });
         }
@@ -276,12 +160,14 @@ impl Live {
             }
         };
         let length = length.min(LONGEST);
-        let args = ObserveArgs { level: Some(LevelArg::Stacks), ..self.args.clone() };
+        let mut options = self.options.clone();
+        options.observer.level = Some(Level::Stacks);
+        options.session.sizes.call_paths = Sizes::CALL_PATHS;
         let failed = |error: &anyhow::Error| Refusal::Failed {
             message: format!("no window on process {pid}: {error:#}"),
         };
         let process = Process::open(pid).map_err(|error| failed(&error.into()))?;
-        let watched = Watched::start(&args, &[pid]).map_err(|error| failed(&error))?;
+        let observation = start(options, &[pid]).map_err(|error| failed(&error.into()))?;
         self.last += 1;
         let record = WindowRecord {
             id: self.last,
@@ -296,34 +182,34 @@ impl Live {
             has_report: false,
         };
         let until = Instant::now() + length;
-        let window = Window { record: record.clone(), watched, until, over: None };
+        let window = Window { record: record.clone(), observation, until, over: None };
         self.window = Some(Box::new(window));
         Ok(record)
     }
 
     /// Drives the window; when it is over and its names have come, keeps its report.
-    fn drive_window(&mut self) {
-        let Some(mut window) = self.window.take() else { return };
+    fn drive_window(&mut self) -> io::Result<()> {
+        let Some(mut window) = self.window.take() else { return Ok(()) };
         let now = Instant::now();
-        let ended = window.watched.observer.running().is_empty();
+        let ended = window.observation.running().is_empty();
         let Some((over, outcome)) = window.over else {
-            window.watched.turn();
+            turn(&mut window.observation)?;
             if now >= window.until || ended {
-                window.watched.stop();
+                window.observation.stop(&mut ())?;
                 let outcome = if ended { Outcome::TargetEnded } else { Outcome::Finished };
                 window.over = Some((now, outcome));
                 let past = unix_ms().saturating_sub(window.record.began_unix_ms);
                 window.record.seconds = past as f64 / 1000.0;
                 // The probes go in the background meanwhile.
-                drop(window.watched.observer.detach());
+                drop(window.observation.detach());
             }
             self.window = Some(window);
-            return;
+            return Ok(());
         };
-        let report = window.watched.report(0);
-        if window.watched.still_naming() && over.elapsed() < NAMING {
+        let report = report(&mut window.observation, 0);
+        if window.observation.is_naming() && over.elapsed() < NAMING {
             self.window = Some(window);
-            return;
+            return Ok(());
         }
         (window.record.outcome, window.record.has_report) = (outcome, true);
         self.reports.insert(window.record.id, report);
@@ -337,6 +223,7 @@ impl Live {
         while self.windows.len() > LISTED {
             self.windows.pop_front();
         }
+        Ok(())
     }
 }
 
@@ -347,13 +234,14 @@ impl Source for Live {
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let window = self.window.iter().filter(|window| window.over.is_none());
-        let watched = [&self.watched].into_iter().chain(window.map(|window| &window.watched));
-        watched.flat_map(|watched| &watched.rings).map(OwnedFd::as_fd).collect()
+        let all = [&self.observation].into_iter().chain(window.map(|window| &window.observation));
+        all.map(Observation::descriptor).collect()
     }
 
     fn poll(&mut self) -> Result<Option<NodeState>, SourceError> {
-        self.watched.turn();
-        self.drive_window();
+        turn(&mut self.observation)
+            .and_then(|()| self.drive_window())
+            .map_err(|error| SourceError::because("cannot wait for events", error))?;
         let now = Instant::now();
         if now < self.due {
             return Ok(None);
@@ -367,7 +255,7 @@ impl Source for Live {
         Ok(match request {
             Request::State => Ok(Answer::State { state: Box::new(self.state()) }),
             Request::Report { pid } => {
-                let mut report = self.watched.report(SLACK);
+                let mut report = report(&mut self.observation, SLACK);
                 report.targets.retain(|target| target.pid == *pid);
                 if report.targets.is_empty() {
                     not_found(format!("process {pid} is not looked at"))

@@ -1,0 +1,479 @@
+//! The observe loop: an [`Observer`] with everything that has to happen in time.
+//!
+//! [`Observation::turn`] does what is due and never waits. A program with a loop of its own calls it when
+//! [`Observation::descriptor`] is readable or [`Observation::due`] has come; [`Observation::next`] waits in a tokio runtime.
+//! Both report [`Step`]s. Events go to a [`Sink`].
+
+mod budget;
+mod cycle;
+mod family;
+mod memory;
+mod naming;
+mod poller;
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
+
+use drainprof_common::event::EventKind;
+use drainprof_probe::{
+    bpf::{Detaching, SessionConfig},
+    plan::AttachPlan,
+};
+use drainprof_process::Process;
+use drainprof_profile::{Finding, Library};
+use drainprof_report::facts::{CallPath, EventFacts, History, Names, Snapshot};
+
+pub use self::family::Excluded;
+use self::{
+    budget::Budget,
+    cycle::{Cycle, Stage},
+    memory::Memories,
+    naming::Naming,
+    poller::Poller,
+};
+use crate::{
+    Ending, ObserveError, Observer, ObserverOptions, PathNumbers, names::SymbolOptions, settle,
+};
+
+/// How often the maps are checked for room, however rarely anything is shown.
+const RECLAIM: Duration = Duration::from_millis(200);
+/// Batches of stacks that one turn unwinds at most.
+const STACKS: usize = 64;
+
+/// What is observed, how, and what has to happen in time.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The kernel side.
+    pub session: SessionConfig,
+    /// The profiles that there are.
+    pub library: Library,
+    /// Which of them, and how.
+    pub observer: ObserverOptions,
+    /// How names are found; `None`: addresses only.
+    pub symbols: Option<SymbolOptions>,
+    /// Time between [`Step::Interval`]s; `None`: there are none.
+    pub interval: Option<Duration>,
+    /// Time from [`Observation::start`] to [`Step::TimeUp`].
+    pub duration: Option<Duration>,
+    /// The share of one CPU above which [`Step::OverBudget`] comes.
+    pub budget: Option<f64>,
+    /// Whether the memory of the targets is read as a time series.
+    pub memory: bool,
+}
+
+impl Options {
+    /// An observer alone, which plans and attaches, and has no loop.
+    pub fn observer(self) -> Result<Observer, ObserveError> {
+        Observer::new(&self.session, self.library, self.observer)
+    }
+}
+
+/// Receives events.
+pub trait Sink {
+    /// An event; the call stacks that it names came before.
+    fn event(&mut self, event: &EventFacts<'_>, names: &dyn Names) -> io::Result<()>;
+
+    /// A call stack of a target gets a number.
+    fn path(
+        &mut self,
+        number: u64,
+        target: u32,
+        path: &CallPath,
+        names: &dyn Names,
+    ) -> io::Result<()>;
+}
+
+/// Nobody wants events.
+impl Sink for () {
+    fn event(&mut self, _: &EventFacts<'_>, _: &dyn Names) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn path(&mut self, _: u64, _: u32, _: &CallPath, _: &dyn Names) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Step {
+    /// A process ended. The caller calls [`Observation::ended`], with its status where it knows that.
+    Ended(u32),
+    /// An interval is over: what is known now, with the names that are known now.
+    Interval(Box<Snapshot>),
+    /// The probes take this share of one CPU, more than the budget, for some intervals in a row.
+    OverBudget(f64),
+    /// A duty cycle begins.
+    CycleBegan {
+        /// Its number, from 1 on.
+        number: u64,
+        /// How long it observes.
+        length: Duration,
+        /// Probes in place.
+        probes: usize,
+        /// Processes that have not ended.
+        pids: Vec<u32>,
+    },
+    /// The probes of a duty cycle are gone.
+    CycleEnded {
+        /// Its number.
+        number: u64,
+        /// Time until the next one begins.
+        left: Duration,
+    },
+    /// A duty cycle cannot begin now; the next one is tried.
+    CycleSkipped(ObserveError),
+    /// The time is up.
+    TimeUp,
+}
+
+/// Observes processes, in duty cycles or all the time.
+pub struct Observation {
+    stage: Stage,
+    cycle: Option<Cycle>,
+    poller: Poller,
+    /// What happened and was not taken yet.
+    steps: VecDeque<Step>,
+    /// Whether stacks wait in the ring, as far as is known.
+    more_stacks: bool,
+    interval: Option<Duration>,
+    tick: Option<Instant>,
+    reclaim: Instant,
+    /// When the curves are due.
+    sample: Instant,
+    duration: Option<Duration>,
+    deadline: Option<Instant>,
+    budget: Option<Budget>,
+    naming: Naming,
+    /// What was allocated and freed earlier.
+    history: History,
+    /// Call stacks that events have named.
+    paths: PathNumbers,
+    memories: Option<Memories>,
+}
+
+impl Observation {
+    /// Loads the kernel side. Nothing is attached.
+    pub fn new(options: Options) -> Result<Self, ObserveError> {
+        let Options { session, library, observer, symbols, interval, duration, budget, memory } =
+            options;
+        let cycle = observer.duty.map(Cycle::new);
+        let naming = Naming::new(symbols).map_err(ObserveError::Symbols)?;
+        let observer = Box::new(Observer::new(&session, library, observer)?);
+        let mut poller = Poller::new().map_err(ObserveError::Wait)?;
+        poller.watch_rings(observer.session()).map_err(ObserveError::Wait)?;
+        let now = Instant::now();
+        Ok(Self {
+            stage: Stage::Observing(observer),
+            cycle,
+            poller,
+            steps: VecDeque::new(),
+            more_stacks: false,
+            interval,
+            tick: None,
+            reclaim: now,
+            sample: now,
+            duration,
+            deadline: None,
+            budget: budget.map(Budget::new),
+            naming,
+            history: History::default(),
+            paths: PathNumbers::default(),
+            memories: memory.then(Memories::new),
+        })
+    }
+
+    /// What would be attached to a process, and what the user should know of it. Attaches nothing.
+    pub fn plan(
+        &mut self,
+        process: &Process,
+    ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
+        self.stage.observer().map_or_else(|| Ok(Default::default()), |one| one.plan(process))
+    }
+
+    /// Adds a process: its probes are in place when this returns.
+    pub fn add(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
+        if let Some(observer) = self.stage.observer() {
+            observer.add(pid, from_start)?;
+        }
+        self.follow(vec![pid]);
+        Ok(())
+    }
+
+    /// All probes are in place: the time of durations, intervals and duty cycles begins.
+    pub fn start(&mut self) {
+        let now = Instant::now();
+        self.tick = self.interval.map(|interval| now + interval);
+        self.deadline = self.duration.map(|duration| now + duration);
+        self.start_cycle();
+    }
+
+    /// Whether a process is counted already: it was added, or the kernel side followed its parent.
+    #[must_use]
+    pub fn counts(&self, pid: u32) -> bool {
+        self.stage.observing().is_some_and(|observer| observer.session().target_of(pid).is_some())
+    }
+
+    /// A process has ended; the status is known where it is our child.
+    pub fn ended(&mut self, pid: u32, status: Option<Result<i32, i32>>) {
+        match &mut self.stage {
+            Stage::Observing(observer) => observer.ended(pid, status),
+            Stage::Resting(resting) => resting.ended(pid),
+            Stage::Changing => {}
+        }
+    }
+
+    /// Processes that have not ended.
+    #[must_use]
+    pub fn running(&self) -> Vec<u32> {
+        self.living().into_iter().map(|(_, pid)| pid).collect()
+    }
+
+    /// Numbers and pids of the targets that have not ended.
+    fn living(&self) -> Vec<(u32, u32)> {
+        match &self.stage {
+            Stage::Observing(observer) => observer.living(),
+            Stage::Resting(resting) => resting.living(),
+            Stage::Changing => Vec::new(),
+        }
+    }
+
+    /// How many probes are in place.
+    #[must_use]
+    pub fn attached(&self) -> usize {
+        self.stage.observing().map_or(0, Observer::attached)
+    }
+
+    /// Readable when [`Observation::turn`] has something to do.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.poller.descriptor()
+    }
+
+    /// When [`Observation::turn`] has something to do, whether or not anything happens before.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        if self.more_stacks || !self.steps.is_empty() {
+            return Instant::now();
+        }
+        let observing = self.stage.observing().is_some();
+        let timers = [Some(self.reclaim), Some(self.sample), self.tick];
+        let timers = timers.into_iter().filter(|_| observing);
+        let others = [
+            self.memories.as_ref().map(Memories::due),
+            self.cycle.as_ref().and_then(Cycle::due),
+            self.deadline,
+        ];
+        let due = timers.chain(others).flatten().min();
+        due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))
+    }
+
+    /// What happened since this was last asked, one at a time.
+    pub fn step(&mut self) -> Option<Step> {
+        self.steps.pop_front()
+    }
+
+    /// Waits for the next thing to happen. Must be called inside a tokio runtime; nothing is lost when it is dropped.
+    pub async fn next(&mut self, sink: &mut impl Sink) -> io::Result<Step> {
+        loop {
+            if let Some(step) = self.step() {
+                return Ok(step);
+            }
+            let due = self.due();
+            self.poller.wait(due).await?;
+            self.turn(sink)?;
+        }
+    }
+
+    /// Takes notice of all that has happened, and does what is due. Does not wait.
+    pub fn turn(&mut self, sink: &mut impl Sink) -> io::Result<()> {
+        let ended = self.poller.ended()?;
+        // What a process did last is in the ring already when its end is known.
+        self.take_events(sink)?;
+        self.steps.extend(ended.into_iter().map(Step::Ended));
+        let now = Instant::now();
+        if let Some(observer) = self.stage.observer() {
+            self.more_stacks = (0..STACKS).all(|_| observer.learn_some_paths());
+            self.naming.place(observer);
+            if self.reclaim <= now {
+                self.reclaim = now + RECLAIM;
+                observer.reclaim();
+                observer.retry_paths();
+                self.naming.place(observer);
+                if self.history.due(observer.observed()) {
+                    self.history.add(observer.moment());
+                }
+            }
+            if self.sample <= now {
+                self.sample = Instant::now() + observer.sample();
+            }
+            if self.tick.is_some_and(|tick| tick <= now) {
+                self.tick = self.interval.map(|interval| now + interval);
+                self.end_interval(sink)?;
+            }
+        } else {
+            self.more_stacks = false;
+        }
+        if self.memories.as_ref().is_some_and(|memories| memories.due() <= now) {
+            let living = self.living();
+            self.memories.iter_mut().for_each(|memories| memories.read(&living));
+        }
+        self.turn_cycle(sink)?;
+        if self.deadline.take_if(|deadline| *deadline <= now).is_some() {
+            self.steps.push_back(Step::TimeUp);
+        }
+        Ok(())
+    }
+
+    /// Ends an interval.
+    fn end_interval(&mut self, sink: &mut impl Sink) -> io::Result<()> {
+        self.learn_paths();
+        self.report_pins(sink)?;
+        let snapshot = self.snapshot();
+        let spent = self.budget.as_mut().and_then(|budget| budget.spent_of(&snapshot));
+        self.steps.push_back(Step::Interval(Box::new(snapshot)));
+        self.steps.extend(spent.map(Step::OverBudget));
+        Ok(())
+    }
+
+    /// Unwinds the stacks that have come, and looks up at once where their code lies.
+    fn learn_paths(&mut self) {
+        if let Some(observer) = self.stage.observer() {
+            observer.learn_paths();
+            self.naming.place(observer);
+        }
+    }
+
+    /// Reads the ring until it is empty.
+    fn take_events(&mut self, sink: &mut impl Sink) -> io::Result<()> {
+        while self.take_many(sink)? {
+            self.report_pins(sink)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the ring until it is empty, or until so many events are held back that they should be reported: `true`.
+    fn take_many(&mut self, sink: &mut impl Sink) -> io::Result<bool> {
+        let Some(observer) = self.stage.observer() else { return Ok(false) };
+        let (mut new, mut failure) = (Vec::new(), None);
+        while !observer.holds_many_back()
+            && take(observer, &mut new, |observer, facts| {
+                if !observer.holds_back() {
+                    failure = failure.take().or(sink.event(facts, observer).err());
+                }
+            })
+        {}
+        let many = observer.holds_many_back();
+        self.follow(new);
+        failure.map_or(Ok(many), Err)
+    }
+
+    /// Reports the events that were held back.
+    fn report_pins(&mut self, sink: &mut impl Sink) -> io::Result<()> {
+        let Some(observer) = self.stage.observer() else { return Ok(()) };
+        let mut new = Vec::new();
+        let take_all = |observer: &mut Observer| while take(observer, &mut new, |_, _| ()) {};
+        let reported = observer.report_pins(&mut self.paths, take_all, sink);
+        self.follow(new);
+        reported
+    }
+
+    /// Waits for the ends of processes that are new, and reads what names need as long as they live.
+    fn follow(&mut self, pids: Vec<u32>) {
+        let Some(observer) = self.stage.observer() else { return };
+        if !pids.is_empty() {
+            self.naming.meet(observer);
+        }
+        for pid in pids {
+            let watched = observer.pidfd(pid).map(|pidfd| self.poller.watch_process(pid, pidfd));
+            // It has ended already, or nothing would tell its end.
+            if !matches!(watched, Some(Ok(()))) {
+                self.steps.push_back(Step::Ended(pid));
+            }
+        }
+    }
+
+    /// What is known now, with the names that are known now.
+    pub fn snapshot(&mut self) -> Snapshot {
+        let mut snapshot = self.facts();
+        self.naming.now(&mut snapshot);
+        snapshot
+    }
+
+    fn facts(&mut self) -> Snapshot {
+        let mut snapshot = match &mut self.stage {
+            Stage::Observing(observer) => observer.snapshot(),
+            Stage::Resting(resting) => resting.snapshot(),
+            Stage::Changing => Snapshot::default(),
+        };
+        let living = self.living();
+        if let Some(memories) = &mut self.memories {
+            memories.add_to(&living, &mut snapshot);
+        }
+        snapshot.halfway = self.history.middle(snapshot.observed()).cloned();
+        snapshot
+    }
+
+    /// Whether names are still looked for.
+    #[must_use]
+    pub fn is_naming(&self) -> bool {
+        self.naming.is_pending()
+    }
+
+    /// Stops counting, and takes notice of all that came before.
+    pub fn stop(&mut self, sink: &mut impl Sink) -> io::Result<()> {
+        if let Some(observer) = self.stage.observer() {
+            observer.stop();
+            settle(|| observer.totals());
+        }
+        self.learn_paths();
+        self.take_events(sink)?;
+        self.report_pins(sink)
+    }
+
+    /// Takes all probes out, in the background. What was counted stays readable.
+    pub fn detach(&mut self) -> Option<Detaching> {
+        match &mut self.stage {
+            Stage::Observing(observer) => Some(observer.detach()),
+            Stage::Resting(_) | Stage::Changing => self.cycle.take().and_then(Cycle::detaching),
+        }
+    }
+
+    /// Stops counting and waits for names, within limits. Returns all that is known, and the probes on their way out.
+    /// Meanwhile `progress` is called with the time waited; it asks how many addresses have names, and of how many.
+    pub fn finish(
+        &mut self,
+        sink: &mut impl Sink,
+        progress: impl FnMut(Duration, &dyn Fn() -> (usize, usize)),
+    ) -> io::Result<(Snapshot, Option<Detaching>)> {
+        self.stop(sink)?;
+        let detaching = self.detach();
+        let mut snapshot = self.facts();
+        self.naming.at_last(&mut snapshot, progress);
+        Ok((snapshot, detaching))
+    }
+}
+
+/// Takes events that have come: whether there were any. New processes are added to `new`.
+fn take(
+    observer: &mut Observer,
+    new: &mut Vec<u32>,
+    mut pass_on: impl FnMut(&Observer, &EventFacts<'_>),
+) -> bool {
+    let taken = observer.events(|observer, kind, event, ending| {
+        if let Ending::Follow(pid) = ending {
+            new.push(pid);
+        }
+        let has_series =
+            matches!(kind, EventKind::Close | EventKind::LateDrain | EventKind::PinFreed);
+        if has_series && !observer.knows_series(event.series) {
+            observer.learn_series();
+        }
+        pass_on(observer, &EventFacts { kind, event, pinned_by: None });
+    });
+    taken != 0
+}
