@@ -16,12 +16,7 @@ use std::{
 
 use drainprof_process::{
     Frame, MappedObject, Module, Space, Spot,
-    symbolize::{
-        perf_map,
-        resolve::{self, Done, Job, Within},
-        root::{self, Root},
-        wire::MAX_ADDRESSES,
-    },
+    symbolize::{self, Done, Job, MAX_ADDRESSES, Root, Within},
 };
 use drainprof_report::facts::{Snapshot, SymbolFacts, TargetFacts};
 
@@ -121,7 +116,7 @@ impl Symbols {
         // It ends when `jobs` is dropped, or is left behind where it still reads.
         thread::Builder::new()
             .name("symbols".to_owned())
-            .spawn(move || resolve::work(program, debug_dirs, &incoming, &outgoing))?;
+            .spawn(move || symbolize::work(program, debug_dirs, &incoming, &outgoing))?;
         Ok(Self {
             targets: BTreeMap::new(),
             jobs,
@@ -185,24 +180,27 @@ impl Symbols {
         let (root, pid_inside, uid) = (Arc::clone(&target.root), target.pid_inside, target.uid);
         for (object, places) in files.into_values() {
             for chunk in places.chunks(MAX_ADDRESSES) {
-                let within =
-                    match self.early.file(&object).map_or_else(|| root::open(&object, &root), Ok) {
-                        Ok(file) => {
-                            let (object, root) = (Arc::clone(&object), Arc::clone(&root));
-                            Within::Object { file, object, root }
+                let within = match self
+                    .early
+                    .file(&object)
+                    .map_or_else(|| symbolize::open(&object, &root), Ok)
+                {
+                    Ok(file) => {
+                        let (object, root) = (Arc::clone(&object), Arc::clone(&root));
+                        Within::Object { file, object, root }
+                    }
+                    Err(error) => {
+                        let module = symbolize::module(&object);
+                        self.trouble(format!("{module} cannot be opened any more: {error}"));
+                        self.given_up += chunk.len() as u64;
+                        for &(place, offset) in chunk {
+                            let at = symbolize::module_offset(&object, offset).map(|at| at + 1);
+                            let frame = Frame::nameless(module.clone(), at);
+                            self.remember(number, place, Known::Named(frame));
                         }
-                        Err(error) => {
-                            let module = root::module(&object);
-                            self.trouble(format!("{module} cannot be opened any more: {error}"));
-                            self.given_up += chunk.len() as u64;
-                            for &(place, offset) in chunk {
-                                let at = root::module_offset(&object, offset).map(|at| at + 1);
-                                let frame = Frame::nameless(module.clone(), at);
-                                self.remember(number, place, Known::Named(frame));
-                            }
-                            continue;
-                        }
-                    };
+                        continue;
+                    }
+                };
                 if !self.send(number, chunk, within) {
                     break;
                 }
@@ -212,7 +210,7 @@ impl Symbols {
             self.send(number, chunk, Within::Vdso);
         }
         for chunk in generated.chunks(MAX_ADDRESSES) {
-            let map = perf_map::open(&root, pid_inside, uid).ok();
+            let map = symbolize::open_perf_map(&root, pid_inside, uid).ok();
             let map = map.or_else(|| self.early.map(number));
             self.send(number, chunk, Within::Generated { map });
         }

@@ -9,15 +9,11 @@
 //! yet, because the address was only asked for with `dlsym`, or because a static program has not run its
 //! start-up code.
 
-use std::io::IoSliceMut;
+use nix::errno::Errno;
 
-use nix::{
-    errno::Errno,
-    sys::uio::{RemoteIoVec, process_vm_readv},
-    unistd::Pid,
+use super::{
+    Elf, Image, LoadedObject, Process, SymbolHit, SymbolKind, elf::Slot, file::read_memory,
 };
-
-use super::{Elf, Image, LoadedObject, Process, SymbolHit, SymbolKind, elf::Slot};
 
 /// Most IFUNCs that are followed at once: every one costs a look at all relocations of the process.
 const MAX_FOLLOWED: usize = 64;
@@ -82,10 +78,7 @@ fn read_word(pid: u32, address: u64) -> Result<u64, String> {
         format!("the memory of process {pid} cannot be read ({}){hint}", errno.desc())
     };
     let mut word = [0_u8; 8];
-    let base = usize::try_from(address).map_err(|_| wrong(Errno::EFAULT))?;
-    let pid = Pid::from_raw(pid.cast_signed());
-    let remote = [RemoteIoVec { base, len: word.len() }];
-    match process_vm_readv(pid, &mut [IoSliceMut::new(&mut word)], &remote) {
+    match read_memory(pid, address, &mut word) {
         Ok(8) => Ok(u64::from_le_bytes(word)),
         Ok(_) => Err(wrong(Errno::EFAULT)),
         Err(errno) => Err(wrong(errno)),

@@ -11,10 +11,7 @@ use std::{
     time::Instant,
 };
 
-use drainprof_process::{
-    MappedObject, Spot,
-    symbolize::{perf_map, root},
-};
+use drainprof_process::{MappedObject, Spot, symbolize};
 use drainprof_report::facts::CallPath;
 
 use super::{MAX_PLACES, MAX_TARGETS, Symbols, Target};
@@ -54,14 +51,15 @@ impl Early {
         match spot {
             Spot::File(object, _) if self.held.len() < MAX_HELD => {
                 if let Entry::Vacant(free) = self.held.entry(object.inode)
-                    && let Ok(file) = root::open(object, &target.root)
+                    && let Ok(file) = symbolize::open(object, &target.root)
                 {
                     free.insert(file);
                 }
             }
             Spot::Generated if self.maps.len() < MAX_HELD => {
                 if let Entry::Vacant(free) = self.maps.entry(number)
-                    && let Ok(map) = perf_map::open(&target.root, target.pid_inside, target.uid)
+                    && let Ok(map) =
+                        symbolize::open_perf_map(&target.root, target.pid_inside, target.uid)
                 {
                     free.insert(map);
                 }

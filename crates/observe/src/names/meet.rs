@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use drainprof_process::{Process, Space, symbolize::root::Root};
+use drainprof_process::{Process, Space, symbolize::Root};
 use drainprof_report::facts::{Began, TargetFacts};
 
 use super::{MAX_EARLIER, MAX_ROOTS, MAX_TARGETS, Symbols, Target};

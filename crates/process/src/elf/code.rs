@@ -26,11 +26,8 @@ impl Elf {
 
     /// At most `size` bytes of code from `vaddr` on: fewer where its segment ends.
     pub fn code(&self, vaddr: u64, size: usize) -> Result<Vec<u8>, ElfError> {
-        let Some((at, left)) = self.parts.segments.iter().find_map(|segment| {
-            let into = vaddr.checked_sub(segment.vaddr).filter(|into| *into < segment.file_size)?;
-            let at = segment.file_offset.checked_add(into)?;
-            segment.executable.then_some((at, segment.file_size - into))
-        }) else {
+        let mut code = self.parts.segments.iter().filter(|segment| segment.executable);
+        let Some((at, left)) = code.find_map(|segment| segment.in_file(vaddr)) else {
             return Ok(Vec::new());
         };
         let size = usize::try_from(left).map_or(size, |left| left.min(size));

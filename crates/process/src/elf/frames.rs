@@ -98,11 +98,7 @@ impl FrameSections {
         };
         let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
         let vaddr = hdr.vaddr.wrapping_add(4).wrapping_add_signed(distance);
-        let place = self.segments.iter().find_map(|segment| {
-            let into = vaddr.checked_sub(segment.vaddr).filter(|into| *into < segment.file_size)?;
-            Some((segment.file_offset.checked_add(into)?, segment.file_size - into))
-        });
-        if let Some((at, size)) = place {
+        if let Some((at, size)) = self.segments.iter().find_map(|segment| segment.in_file(vaddr)) {
             let bytes = piece(reader, at, size.min(max))?;
             self.eh_frame = Some(PlacedBytes { vaddr, bytes });
             self.eh_frame_hdr = Some(hdr);

@@ -113,12 +113,16 @@ pub struct Segment {
 }
 
 impl Segment {
-    fn holds_vaddr(&self, vaddr: u64) -> bool {
-        vaddr.checked_sub(self.vaddr).is_some_and(|at| at < self.memory_size)
+    /// Where in the file `vaddr` is, and how many bytes of the segment follow there.
+    pub(crate) fn in_file(&self, vaddr: u64) -> Option<(u64, u64)> {
+        let into = vaddr.checked_sub(self.vaddr).filter(|into| *into < self.file_size)?;
+        Some((self.file_offset.checked_add(into)?, self.file_size - into))
     }
 
-    fn holds_offset(&self, offset: u64) -> bool {
-        offset.checked_sub(self.file_offset).is_some_and(|at| at < self.file_size)
+    /// The address of the code at `offset` of the file.
+    pub(crate) fn code_at(&self, offset: u64) -> Option<u64> {
+        let into = offset.checked_sub(self.file_offset)?;
+        (self.executable && into < self.file_size).then(|| self.vaddr.checked_add(into))?
     }
 }
 
@@ -299,40 +303,33 @@ impl Elf {
     /// The offset in the file of `vaddr`; `None` for what is not in the file (`.bss`, or nowhere).
     #[must_use]
     pub fn file_offset(&self, vaddr: u64) -> Option<u64> {
-        self.parts.segments.iter().find_map(|segment| {
-            let at = vaddr.checked_sub(segment.vaddr).filter(|&at| at < segment.file_size)?;
-            segment.file_offset.checked_add(at)
-        })
+        Some(self.parts.segments.iter().find_map(|segment| segment.in_file(vaddr))?.0)
     }
 
     /// The address, in the file's own address space, of the code at `offset` of the file.
     pub fn code_at(&self, offset: u64) -> Result<u64, ElfError> {
-        self.parts
-            .segments
-            .iter()
-            .filter(|segment| segment.executable && segment.holds_offset(offset))
-            .find_map(|segment| segment.vaddr.checked_add(offset - segment.file_offset))
-            .ok_or_else(|| ElfError::NotCode {
+        let mut segments = self.parts.segments.iter();
+        segments.find_map(|segment| segment.code_at(offset)).ok_or_else(|| {
+            let code = self.parts.segments.iter().filter(|segment| segment.executable);
+            let ranges = code.map(|segment| {
+                let end = segment.file_offset.saturating_add(segment.file_size);
+                format!("{:#x}..{end:#x}", segment.file_offset)
+            });
+            ElfError::NotCode {
                 path: self.shown_path.clone(),
                 offset,
-                segments: self
-                    .parts
-                    .segments
-                    .iter()
-                    .filter(|segment| segment.executable)
-                    .map(|segment| {
-                        let end = segment.file_offset.saturating_add(segment.file_size);
-                        format!("{:#x}..{end:#x}", segment.file_offset)
-                    })
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })
+                segments: ranges.collect::<Vec<_>>().join(", "),
+            }
+        })
     }
 
     /// Whether `vaddr` lies in an executable segment.
     #[must_use]
     pub fn is_code(&self, vaddr: u64) -> bool {
-        self.parts.segments.iter().any(|segment| segment.executable && segment.holds_vaddr(vaddr))
+        self.parts.segments.iter().any(|segment| {
+            let into = vaddr.checked_sub(segment.vaddr);
+            segment.executable && into.is_some_and(|into| into < segment.memory_size)
+        })
     }
 
     fn hit(&self, symbol: &symbols::Symbol<'_>) -> SymbolHit {

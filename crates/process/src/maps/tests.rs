@@ -83,7 +83,7 @@ fn groups_by_file() {
 /// A text without end is given up, not collected.
 #[test]
 fn is_bounded() {
-    let endless = BufReader::new(std::io::repeat(b'\n'));
+    let endless = BufReader::new(io::repeat(b'\n'));
     let error = group(endless).unwrap_err().to_string();
     assert!(error.contains("more than 1000000 mappings"), "{error}");
     let one_line = BufReader::new(io::repeat(b'a').take(64 << 20));

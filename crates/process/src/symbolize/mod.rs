@@ -7,13 +7,16 @@
 //! report is built; nothing here runs on the way of an event.
 
 mod helper;
-pub mod perf_map;
-pub mod resolve;
-pub mod root;
+mod perf_map;
+mod resolve;
+mod root;
 mod scope;
-pub mod wire;
+mod wire;
 mod worker;
 
 pub use helper::{COMMAND, Helper, HelperError};
-pub use wire::Name;
+pub use perf_map::open as open_perf_map;
+pub use resolve::{Done, Job, Within, work};
+pub use root::{Root, module, module_offset, open};
+pub use wire::{MAX_ADDRESSES, Name};
 pub use worker::serve;

@@ -182,7 +182,7 @@ impl Resolver {
             match self.helper.ask(file, debug.as_ref(), &asked, JOB_LIMIT) {
                 Ok(names) => names,
                 Err(error) => {
-                    trouble = Some(told(&module, &error));
+                    trouble = Some(explain(&module, &error));
                     if matches!(error, HelperError::Died { .. }) {
                         self.bad.insert(key);
                     }
@@ -245,10 +245,10 @@ impl Resolver {
     }
 }
 
-fn told(module: &str, error: &HelperError) -> String {
+fn explain(module: &str, error: &HelperError) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(" ({cause})"));
     let cause = cause.unwrap_or_default();
-    format!("the functions of {module} are told without file and line: {error}{cause}")
+    format!("the functions of {module} have no file and line: {error}{cause}")
 }
 
 fn identity(file: &File) -> io::Result<Key> {

@@ -11,12 +11,14 @@ use std::{
 
 use drainprof_common::unwind::Rule;
 use gimli::{
-    BaseAddresses, CommonInformationEntry, DebugFrame, EhFrame, EndianSlice, LittleEndian,
-    Register, RegisterRule, Section, SectionId, UnwindContext, UnwindContextStorage, UnwindOffset,
-    UnwindSection, UnwindTableRow,
+    BaseAddresses, CommonInformationEntry, DebugFrame, EhFrame, EndianSlice, LittleEndian, Section,
+    SectionId, UnwindContext, UnwindOffset, UnwindSection,
 };
 
-use super::{expression::Bytes, translate::Row};
+use super::{
+    expression::Bytes,
+    translate::{Row, Storage},
+};
 use crate::{FrameSections, PlacedBytes, elf::Segment};
 
 /// Longest entry of a function. Each row of it is decoded to get to the last.
@@ -32,15 +34,6 @@ const MAX_INDEXING: Duration = Duration::from_secs(10);
 /// `DW_EH_PE_udata4`, and `DW_EH_PE_datarel | DW_EH_PE_sdata4`: how every linker writes its search table.
 const COUNT: u8 = 0x03;
 const ENTRIES: u8 = 0x3b;
-
-/// Room for the rows of one function: registers with a rule, rows that are remembered.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Storage;
-
-impl UnwindContextStorage<usize> for Storage {
-    type Rules = [(Register, RegisterRule<usize>); 32];
-    type Stack = Box<[UnwindTableRow<usize, Self>; 8]>;
-}
 
 /// What decoding works in; one serves all objects.
 pub(super) type Context = UnwindContext<usize, Storage>;
@@ -108,10 +101,7 @@ impl Tables {
 
     /// The address, in the file's own address space, of the code at `offset` of the file.
     pub(super) fn code_at(&self, offset: u64) -> Option<u64> {
-        self.segments.iter().filter(|segment| segment.executable).find_map(|segment| {
-            let into = offset.checked_sub(segment.file_offset)?;
-            (into < segment.file_size).then(|| segment.vaddr.checked_add(into)).flatten()
-        })
+        self.segments.iter().find_map(|segment| segment.code_at(offset))
     }
 
     /// The rule of a frame that goes on at `pc`; `address` is `pc`, or for a return address the byte before

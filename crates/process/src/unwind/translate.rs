@@ -4,12 +4,21 @@
 //! `cfi`.
 
 use drainprof_common::unwind::{Rule, SavedBp, kind, signal_frame};
-use gimli::{CfaRule, Encoding, Register, RegisterRule, UnwindSection, UnwindTableRow, X86_64};
-
-use super::{
-    cfi::Storage,
-    expression::{Base, Bytes, Value, evaluate},
+use gimli::{
+    CfaRule, Encoding, Register, RegisterRule, UnwindContextStorage, UnwindSection, UnwindTableRow,
+    X86_64,
 };
+
+use super::expression::{Base, Bytes, Value, evaluate};
+
+/// Room for the rows of one function: registers with a rule, rows that are remembered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Storage;
+
+impl UnwindContextStorage<usize> for Storage {
+    type Rules = [(Register, RegisterRule<usize>); 32];
+    type Stack = Box<[UnwindTableRow<usize, Self>; 8]>;
+}
 
 /// A row, and what its expressions need.
 pub(super) struct Row<'a, S> {

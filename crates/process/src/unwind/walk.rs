@@ -1,17 +1,14 @@
 //! The walk over a snapshot of a stack, and what it needs to know of the process.
 
-use std::{collections::HashMap, io::IoSliceMut, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use drainprof_common::unwind::{self, Cursor, MAX_PATH, Rule, Stack, rule_key, step};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
-use nix::{
-    sys::uio::{RemoteIoVec, process_vm_readv},
-    unistd::Pid,
-};
 
 use super::{cfi::Context, objects::Objects, space::AddressSpace};
 use crate::{
     PathEnd, Process, ProcessError,
+    file::read_memory,
     signal_return::{LONGEST_RETURN, returns_from_signal},
     space::Place,
 };
@@ -119,10 +116,10 @@ impl Unwinder {
     pub fn meet(&mut self, space: u32, pid: u32) -> Result<(), ProcessError> {
         let process =
             if pid == std::process::id() { Process::myself() } else { Process::open(pid) };
-        self.look(space, process?)
+        self.read_mappings(space, process?)
     }
 
-    fn look(&mut self, space: u32, process: Process) -> Result<(), ProcessError> {
+    fn read_mappings(&mut self, space: u32, process: Process) -> Result<(), ProcessError> {
         let found = AddressSpace::of(process, self.spaces.get(&space))?;
         if self.spaces.len() >= MAX_SPACES && !self.spaces.contains_key(&space) {
             let oldest = self.spaces.iter().min_by_key(|(_, space)| space.seen);
@@ -274,7 +271,7 @@ impl Unwinder {
             return Err(Known::Later);
         }
         let process = space.process.clone();
-        if let Err(error) = self.look(number, process) {
+        if let Err(error) = self.read_mappings(number, process) {
             tracing::debug!(space = number, %error, "mappings are not read again");
         }
         let found = self.spaces.get(&number).and_then(|space| space.memory.place(address));
@@ -350,11 +347,7 @@ impl Unwinder {
 /// At most `size` bytes of the process's code; none where it cannot be read.
 fn read_code(pid: u32, address: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
-    let (Ok(pid), Ok(base)) = (i32::try_from(pid), usize::try_from(address)) else {
-        return Vec::new();
-    };
-    let remote = [RemoteIoVec { base, len: size }];
-    let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut bytes)], &remote);
+    let read = read_memory(pid, address, &mut bytes);
     bytes.truncate(read.unwrap_or_default());
     bytes
 }
