@@ -78,9 +78,10 @@ pub(super) fn role(_: &mut SchemaGenerator) -> Schema {
 /// All of them, and no other.
 pub(super) fn losses(_: &mut SchemaGenerator) -> Schema {
     let unmatched = Loss::UnmatchedFree.info().name;
-    let property = |name: &str| match name == unmatched {
-        true => json!({ "type": ["integer", "null"], "minimum": 0 }),
-        false => json!({ "type": "integer", "minimum": 0 }),
+    // A sample cannot tell which frees are unmatched.
+    let property = |name: &str| {
+        let kind = if name == unmatched { json!(["integer", "null"]) } else { json!("integer") };
+        json!({ "type": kind, "minimum": 0 })
     };
     let properties: serde_json::Map<String, Value> =
         LOSSES.iter().map(|info| (info.name.to_owned(), property(info.name))).collect();

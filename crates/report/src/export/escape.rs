@@ -39,6 +39,7 @@ pub fn shown(text: &str, most: usize) -> String {
 /// JSON text in which hostile characters are written as `\u….`, which means the same to a parser.
 ///
 /// `serde_json` has escaped those below U+0020; the others can only stand inside strings.
+#[must_use]
 pub fn json(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut units = [0; 2];

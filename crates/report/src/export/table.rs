@@ -10,6 +10,7 @@ pub struct Rows {
 
 impl Rows {
     /// A table whose first `left` columns are text and whose others are numbers.
+    #[must_use]
     pub fn new(header: &[&str], left: usize, width: u16) -> Self {
         let mut table = plain(width);
         table.set_header(header);
@@ -27,17 +28,20 @@ impl Rows {
     }
 
     /// Lets lines be longer than the page; the caller cuts them.
+    #[must_use]
     pub fn unwrapped(mut self) -> Self {
         self.table.set_content_arrangement(ContentArrangement::Disabled);
         self
     }
 
     /// Whether there is no row.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
     /// The lines, header first, indented by `indent`.
+    #[must_use]
     pub fn lines(mut self, indent: &str) -> Vec<String> {
         let left = self.left;
         for (index, column) in self.table.column_iter_mut().enumerate() {

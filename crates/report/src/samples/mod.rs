@@ -59,6 +59,7 @@ pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
 }
 
 /// The example of the documentation: 2474 of 10 000 closes pinned.
+#[must_use]
 pub fn drain_snapshot() -> Snapshot {
     snapshot(vec![drain()])
 }
@@ -180,7 +181,7 @@ pub(crate) fn duty_snapshot() -> Snapshot {
         windows.add(snapshot(vec![facts]), Duration::from_secs(10));
     }
     let now = Snapshot { window: Duration::from_secs(1_205), ..drain_snapshot() };
-    let duty = Duty { on: Duration::from_secs(10), period: Duration::from_mins(10) };
+    let duty = Duty { on: Duration::from_secs(10), period: Duration::from_secs(600) };
     let facts = DutyFacts { duty, windows: 3, observed: Duration::from_secs(25) };
     Snapshot { duty: Some(facts), ..windows.join(now) }
 }

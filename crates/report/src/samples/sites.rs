@@ -33,6 +33,7 @@ mod at {
 }
 
 /// A site whose objects pin so many granules, one object of 256 bytes each, and whose pins are all live.
+#[must_use]
 pub fn site(granules_pinned: u64) -> SiteFacts {
     SiteFacts {
         path: Arc::default(),
@@ -86,6 +87,7 @@ fn path(inner: &[u64]) -> Arc<CallPath> {
 }
 
 /// Four paths allocate; three of them pin, one of which could not be followed to its start.
+#[must_use]
 pub fn stacks_snapshot() -> Snapshot {
     let mut facts = drain();
     facts.level = Level::Stacks;
@@ -131,6 +133,7 @@ pub fn stacks_snapshot() -> Snapshot {
 }
 
 /// Objects of a pool go with it, so nothing is pinned: two paths hold what is live.
+#[must_use]
 pub fn holders_snapshot() -> Snapshot {
     let mut facts = bulk();
     facts.level = Level::Stacks;

@@ -13,7 +13,7 @@ const MOST: usize = 256;
 struct Readings {
     /// The time of its first reading.
     from: f64,
-    readings: f64,
+    count: f64,
     /// Sums over its readings: of times since `from`, of resident memory, of anonymous memory.
     seconds: f64,
     rss: f64,
@@ -27,12 +27,12 @@ impl Readings {
     fn of(from: f64, reading: &MemoryReading) -> Self {
         let rss = reading.rss_bytes as f64;
         let anon = reading.anon_bytes.saturating_add(reading.swap_bytes) as f64;
-        Self { from, readings: 1.0, seconds: 0.0, rss, anon, floor: rss }
+        Self { from, count: 1.0, seconds: 0.0, rss, anon, floor: rss }
     }
 
     /// The mean time.
     fn mean_time(&self) -> f64 {
-        self.from + self.seconds / self.readings
+        self.from + self.seconds / self.count
     }
 }
 
@@ -42,8 +42,8 @@ impl Point for Readings {
     }
 
     fn absorb(&mut self, later: &Self) {
-        self.seconds += later.readings.mul_add(later.from - self.from, later.seconds);
-        self.readings += later.readings;
+        self.seconds += later.count.mul_add(later.from - self.from, later.seconds);
+        self.count += later.count;
         self.rss += later.rss;
         self.anon += later.anon;
         self.floor = self.floor.min(later.floor);
@@ -130,9 +130,9 @@ impl MemorySeries {
                 .collect()
         };
         Values {
-            rss: values(|point| point.rss / point.readings),
+            rss: values(|point| point.rss / point.count),
             floor: values(|point| point.floor),
-            anon: values(|point| point.anon / point.readings),
+            anon: values(|point| point.anon / point.count),
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
             .points
             .points()
             .iter()
-            .fold((0.0, 0.0), |sum, point| (sum.0 + point.readings, sum.1 + point.rss));
+            .fold((0.0, 0.0), |sum, point| (sum.0 + point.count, sum.1 + point.rss));
         assert_eq!(sums, (100_000.0, 100_000.0 * (99_999.0 / 2.0 + 10.0)));
         assert_eq!((series.first().unwrap().1, series.readings()), (reading(10), 100_000));
         assert_eq!(series.newest().unwrap().1, reading(100_009));
