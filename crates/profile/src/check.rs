@@ -66,14 +66,15 @@ impl Checked<'_> {
     /// An expression that its role has no use for is a mistake in one of the two.
     fn keys_fit_role(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
         let role = probe.role;
-        for (key, text) in raw.expressions.iter().filter(|(key, _)| !key.is_used_by(role)) {
-            let used = Key::all().filter(|key| key.is_expression() && key.is_used_by(role));
-            let used: Vec<_> = used.map(Key::name).collect();
-            let message = format!("`{key}` means nothing on the role `{}`", role.name());
-            let error = self.place.fail(text.span().start, message);
-            return Err(error.with_hint(format!("this role takes {}", used.join(", "))));
-        }
-        Ok(())
+        let mut written = raw.expressions.iter();
+        let Some((key, text)) = written.find(|(key, _)| !key.is_used_by(role)) else {
+            return Ok(());
+        };
+        let used = Key::all().filter(|key| key.is_expression() && key.is_used_by(role));
+        let used: Vec<_> = used.map(Key::name).collect();
+        let message = format!("`{key}` means nothing on the role `{}`", role.name());
+        let error = self.place.fail(text.span().start, message);
+        Err(error.with_hint(format!("this role takes {}", used.join(", "))))
     }
 
     fn role_has_its_keys(&self, probe: &Probe, raw: &RawProbe) -> Verdict {
@@ -104,7 +105,7 @@ impl Checked<'_> {
                 Err(error
                     .with_hint("do without `ret`, `phase = \"return\"` and the role `realloc`"))
             }
-            Address::Usdt { .. } if probe.expressions.values().any(|expr| expr.names_caller()) => {
+            Address::Usdt { .. } if probe.expressions.values().any(Expr::names_caller) => {
                 let error = self.place.fail(at, "a USDT probe has no return address");
                 Err(error.with_hint("do without `caller`"))
             }

@@ -16,7 +16,7 @@ use drainprof_common::spec::{Kind, ProbeSpec, Role, flags};
 use self::{emit::Emitter, fold::fold, simple::SimplePhase};
 use super::{
     keys::Key,
-    model::{Level, Phase, Probe, Profile, Span},
+    model::{Expr, Level, Phase, Probe, Profile, Span},
 };
 
 /// What only the matched binary and process can answer.
@@ -140,7 +140,7 @@ pub fn compile(
     // about its lifetime; of a kind whose measure is who pins, it is left out where every nanosecond counts.
     let wants_place = level != Level::Boundary || profile.kind != Kind::Drain || at_return;
     if (matches!(probe.role, Role::Open | Role::Reset | Role::Move) && wants_place)
-        || probe.expressions.values().any(|expr| expr.names_caller())
+        || probe.expressions.values().any(Expr::names_caller)
     {
         flags |= flags::HAS_CALLER;
     }

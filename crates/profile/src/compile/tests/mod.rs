@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 
 use crate::{
-    Address, EvalError, Expr, MatchRule, Source, eval, expr, parse,
+    Address, EvalError, MatchRule, Source, eval, expr, parse,
     samples::{KnowsAll, SampleMachine, expressions_of, machines},
 };
 
