@@ -19,10 +19,6 @@ pub mod place_of {
 
     /// Set on a granule without a slot once it is closed.
     pub const CLOSED: u64 = 1 << 63;
-    /// The granule is not in the sample, so it has no slot.
-    pub const OUT: u64 = 1 << 57;
-    /// With [`OUT`]: its open has not returned yet.
-    pub const IN_FLIGHT: u64 = 1 << 58;
 
     /// The word for `generation` in `slot`.
     #[inline(always)]
@@ -377,8 +373,6 @@ pub struct Totals {
     pub replaced: u64,
     /// Granules that could not be followed for want of a slot; they are in `opened`.
     pub unfollowed: u64,
-    /// Granules that are not in the sample; nothing else counts them.
-    pub sampled_out: u64,
     /// Granules whose close has handed their objects over; no other close counts them.
     pub migrated: u64,
     /// Objects that were live at these closes, added up.

@@ -35,7 +35,7 @@ globals! {
     path_words, PATH_WORD_COUNT: 1;
     /// Entries of `WALKS` less one; they are a power of two.
     walk_mask, WALK_MASK: 0;
-    /// One of so many granules is in the sample.
+    /// One of so many pages is in the sample.
     sample, SAMPLE: 1;
     /// What makes the pages in a sample other ones each time.
     sample_seed, SAMPLE_SEED: 0;

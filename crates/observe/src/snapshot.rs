@@ -178,7 +178,7 @@ impl Observer {
             instance: state.key.instance,
             destroyed,
             totals: *totals,
-            sampled_out: totals.sampled_out,
+            sampled_out: 0,
             open_now: state.open_now,
             open_peak: state.open_peak,
             destroyed_open: state.destroyed_open,

@@ -11,7 +11,6 @@ use drainprof_common::{
 use super::{
     AGAIN, EEXIST, NOTHING, mode,
     open::granule_begin,
-    sample,
     slots::{self, Found, GENERATION_STEP, find, forget_if_scarce},
 };
 use crate::{
@@ -79,15 +78,11 @@ pub(crate) extern "C" fn granule_close(
         Found::Changing => return AGAIN,
         Found::Nothing => {
             // Remember that it is closed, so that a second close is recognised.
-            let out = sample::leaves_out();
-            let word = place_of::CLOSED | if out { sample::OUT } else { place_of::UNFOLLOWED };
+            let word = place_of::CLOSED | place_of::UNFOLLOWED;
             match maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
                 Ok(()) => series::level(cursor::INDEX, true),
                 Err(EEXIST) => return AGAIN,
                 Err(_) => losses::count(Loss::GranuleIndexFull),
-            }
-            if out {
-                return left_out(totals);
             }
             // Older than the attach; or never used, which only an observation from the start can tell.
             if has_open || !from_start {
@@ -100,22 +95,16 @@ pub(crate) extern "C" fn granule_close(
             }
         }
         Found::Unfollowed(found) => {
-            let out = found.word & place_of::OUT != 0;
             if found.word & place_of::CLOSED == 0 {
                 if !found.change(found.word | place_of::CLOSED) {
                     return AGAIN;
-                }
-                if out {
-                    return 0;
                 }
                 series::closed(series);
                 if !boundary {
                     closed.verdict = Verdict::Unknown;
                 }
             } else if has_open {
-                return if out { 0 } else { unmatched(totals) };
-            } else if sample::leaves_out() {
-                return left_out(totals);
+                return unmatched(totals);
             } else {
                 opened = 1;
             }
@@ -123,9 +112,6 @@ pub(crate) extern "C" fn granule_close(
         Found::Retiring | Found::Left(_) => {
             if has_open {
                 return unmatched(totals);
-            }
-            if sample::leaves_out() {
-                return left_out(totals);
             }
             opened = 1;
         }
@@ -151,7 +137,6 @@ pub(crate) extern "C" fn granule_close(
                     }
                 }
                 None if has_open => return unmatched(totals),
-                None if sample::leaves_out() => return left_out(totals),
                 None => opened = 1,
             }
         }
@@ -175,13 +160,6 @@ pub(crate) extern "C" fn granule_close(
             }
         });
     }
-    0
-}
-
-/// The close of a generation that is not in the sample and shows only here.
-#[inline(always)]
-fn left_out(totals: *mut Totals) -> u64 {
-    sample::count(totals);
     0
 }
 

@@ -35,15 +35,12 @@ pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64) 
         Found::Nothing | Found::Retiring => {}
         Found::Changing => return AGAIN,
         Found::Unfollowed(place) if place.word & place_of::CLOSED == 0 => {
-            return place_of::UNFOLLOWED | (place.word & place_of::OUT);
+            return place_of::UNFOLLOWED;
         }
-        Found::Unfollowed(place) | Found::Left(place) => {
-            let out = place.word & place_of::OUT;
+        Found::Unfollowed(_) | Found::Left(_) => {
             if has_open && calls::open_in_flight(series, rsp) == 0 {
-                if out == 0 {
-                    after_close(series);
-                }
-                return place_of::UNFOLLOWED | out;
+                after_close(series);
+                return place_of::UNFOLLOWED;
             }
         }
         Found::Slot(place, slot, seen) => {
@@ -317,7 +314,7 @@ pub(super) fn pay(series: u32, slot: *mut Slot) {
 }
 
 /// Takes one object off the live count of a granule that is known by id only: 1, 0 where it has none,
-/// [`place_of::OUT`], or [`AGAIN`].
+/// or [`AGAIN`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u64 {
@@ -326,7 +323,6 @@ pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, ho
             let generation = place_of::generation(place.word);
             u64::from(take_off(place_of::slot(place.word), slot, generation, size, how))
         }
-        Found::Unfollowed(place) if place.word & place_of::OUT != 0 => place_of::OUT,
         // Without a slot nothing can be said against it.
         Found::Unfollowed(_) => 1,
         Found::Nothing | Found::Left(_) | Found::Retiring => 0,

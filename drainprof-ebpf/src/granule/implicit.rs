@@ -11,6 +11,7 @@ use drainprof_common::{
     event::EventKind,
     hist,
     maps::Slot,
+    sample,
     spec::{flags, value},
     state,
 };
@@ -30,6 +31,17 @@ const TRIES: usize = 32;
 #[inline(always)]
 pub(crate) fn is_apart(hit: &Hit) -> bool {
     hit.has(flags::IMPLICIT) && hit.value(value::SIZE) > hit.constant_bytes()
+}
+
+/// Whether the hit's new object begins in a page that is not in the sample. Every object that is larger than a page
+/// is in the sample: such objects are few, and one of them weighs more than many others.
+#[inline(always)]
+pub(crate) fn misses(hit: &Hit) -> bool {
+    let one_in = config::sample();
+    one_in > 1 && hit.has(flags::IMPLICIT) && !is_apart(hit) && {
+        let heap = u64::from(hit.target) << 32 | u64::from(config::sample_seed());
+        !sample::has_page(heap, hit.value(value::GRANULE), one_in)
+    }
 }
 
 /// Counts an object in if the granule's state is still the one that was `seen`, which is open.

@@ -20,12 +20,10 @@ mod moves;
 mod nest;
 mod open;
 mod quick;
-mod sample;
 pub(crate) mod slots;
 
 use drainprof_common::{
     loss::Loss,
-    maps::place_of,
     spec::{Kind, flags, value},
 };
 
@@ -37,10 +35,9 @@ use self::{
 pub(crate) use self::{
     describe::{label, reparent},
     hold::{release, take_off},
-    implicit::{granule_leave, is_apart},
+    implicit::{granule_leave, is_apart, misses},
     moves::granule_moves,
     nest::is_over,
-    sample::misses,
 };
 use crate::{
     calls,
@@ -181,9 +178,7 @@ pub(crate) fn migrate(hit: &Hit) {
 #[inline(always)]
 pub(crate) fn reset(hit: &Hit) {
     let Some(series) = series(hit) else { return };
-    if !sample::is_out(series, hit.value(value::GRANULE)) {
-        bump!(series, resets);
-    }
+    bump!(series, resets);
     if hit.is(Kind::Drain) {
         close_in(hit, series);
         open_in(hit, series, hit.value(value::GRANULE));
@@ -195,7 +190,7 @@ pub(crate) fn reset(hit: &Hit) {
 }
 
 /// Counts an object in the granule that an alloc belongs to, made if its open was not seen: its index
-/// word. `None`: a counted loss, or the granule is not in the sample.
+/// word. `None`: a counted loss.
 #[inline(always)]
 pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
     if let Some(word) = hold::hold_remembered(series, id) {
@@ -203,7 +198,7 @@ pub(crate) fn hold(hit: &Hit, series: u32, id: u64) -> Option<u64> {
     }
     let (how, bytes) = (hit.mode(), hit.constant_bytes());
     let word = granule_hold_or_begin(series, id, how, bytes, hit.rsp);
-    if word & (NOTHING | place_of::OUT) == 0 { Some(word) } else { None }
+    if word & NOTHING == 0 { Some(word) } else { None }
 }
 
 /// [`hold`] where the granule is not remembered: its index word, or [`NOTHING`] for a counted loss. A function of
@@ -231,12 +226,9 @@ extern "C" fn granule_hold_or_begin(series: u32, id: u64, how: u32, bytes: u64, 
 }
 
 /// Takes one object off the live count of a granule that is known by id only; `Some(false)` where it has none.
-/// `None`: a counted loss, or the granule is not in the sample.
+/// `None`: a counted loss.
 #[inline(always)]
 pub(crate) fn take_off_id(hit: &Hit, series: u32, id: u64, size: u64) -> Option<bool> {
     let how = hit.mode();
-    match repeat(|| granule_take_off_id(series, id, size, how))? {
-        place_of::OUT => None,
-        taken => Some(taken == 1),
-    }
+    Some(repeat(|| granule_take_off_id(series, id, size, how))? == 1)
 }

@@ -11,10 +11,9 @@ use super::{
     hold::pay,
     mode,
     nest::granule_is_over,
-    sample,
     slots::{self, Found, Fresh, Place, find, slot_give_back, slot_take},
 };
-use crate::{atomic, config, hit::now, losses, maps, series};
+use crate::{atomic, hit::now, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
 /// How often a compare-and-swap against other CPUs' counts is tried.
@@ -42,7 +41,6 @@ pub(crate) extern "C" fn granule_begin(
     let mut slot = core::ptr::null_mut();
     let mut word = 0;
     let mut inherited = 0;
-    let out = !mode::is_implicit(how) && sample::leaves_out();
     match find_last(series, id, how) {
         Found::Nothing => {}
         Found::Unfollowed(found) => {
@@ -50,11 +48,6 @@ pub(crate) extern "C" fn granule_begin(
             if found.word & place_of::CLOSED == 0 {
                 if !by_open {
                     return AGAIN;
-                }
-                if found.word & place_of::IN_FLIGHT != 0 {
-                    // An alloc inside this very open has drawn for it.
-                    let word = found.word & !place_of::IN_FLIGHT;
-                    return if found.change(word) { word } else { AGAIN };
                 }
             }
         }
@@ -83,9 +76,6 @@ pub(crate) extern "C" fn granule_begin(
                     Some(_) => {}
                     None => return AGAIN,
                 }
-            }
-            if out && let Some(word) = leave_slot(series, totals, id, how, found, old_slot) {
-                return word;
             }
             // SAFETY: map memory.
             let bytes_left = unsafe { atomic::load(&raw const (*old_slot).live_bytes) };
@@ -120,11 +110,6 @@ pub(crate) extern "C" fn granule_begin(
         Found::Changing => return AGAIN,
     }
     let claimed = !slot.is_null();
-    // A generation that takes over objects without ids goes on being followed: else they would never drain. It is
-    // not judged, so that it does not weigh in the sample.
-    if out && !claimed {
-        return leave_out(series, totals, id, how, old);
-    }
     if !claimed {
         word = slot_take();
         if place_of::slot(word) != NO_SLOT {
@@ -180,9 +165,7 @@ pub(crate) extern "C" fn granule_begin(
             slot_give_back(word);
             return AGAIN;
         }
-        if place.word & (place_of::CLOSED | place_of::OUT) == 0
-            && place_of::slot(place.word) == NO_SLOT
-        {
+        if place.word & place_of::CLOSED == 0 && place_of::slot(place.word) == NO_SLOT {
             reopened(series, totals);
         }
     }
@@ -198,67 +181,6 @@ fn begun(how: u32) -> u64 {
     state::USED
         | (u64::from((how / mode::IN_FLIGHT) & 1) * state::IN_FLIGHT)
         | (u64::from((how / mode::IMPLICIT) & 1) * state::STRAGGLER)
-}
-
-/// A generation begins that is not in the sample: its index word, [`AGAIN`], or [`NOTHING`] for a counted loss.
-#[inline(always)]
-fn leave_out(series: u32, totals: *mut Totals, id: u64, how: u32, old: Option<Place>) -> u64 {
-    let mut word = sample::OUT;
-    if how & mode::IN_FLIGHT != 0 {
-        word |= place_of::IN_FLIGHT;
-    }
-    if let Some(place) = old {
-        if !place.change(word) {
-            return AGAIN;
-        }
-        if place.word & (place_of::CLOSED | place_of::OUT) == 0
-            && place_of::slot(place.word) == NO_SLOT
-        {
-            reopened(series, totals);
-        }
-    } else if let Err(error) = maps::INDEX.insert(slots::key(series, id), word, BPF_NOEXIST) {
-        if error == EEXIST {
-            return AGAIN;
-        }
-        losses::count(Loss::GranuleIndexFull);
-        return NOTHING;
-    } else {
-        series::level(cursor::INDEX, true);
-    }
-    sample::count(totals);
-    word
-}
-
-/// [`leave_out`] of an id whose closed slot is current: the slot leaves the index, and serves its objects, if
-/// there are any. `None`: objects without ids would have to be taken over, so the generation is followed.
-#[inline(always)]
-fn leave_slot(
-    series: u32,
-    totals: *mut Totals,
-    id: u64,
-    how: u32,
-    place: Place,
-    slot: *mut Slot,
-) -> Option<u64> {
-    // SAFETY: map memory.
-    unsafe {
-        let seen = atomic::load(&raw const (*slot).state);
-        let empty = state::live(seen) == 0;
-        if !empty && (mode::is_bulk(how) || how & mode::BY_OBJECT == 0) {
-            return None;
-        }
-        if state::generation(seen) != place_of::generation(place.word)
-            || seen & (state::DETACHED | state::RETIRING) != 0
-            || atomic::compare_swap(&raw mut (*slot).state, seen, seen | state::DETACHED) != seen
-        {
-            return Some(AGAIN);
-        }
-        let word = leave_out(series, totals, id, how, Some(place));
-        if empty {
-            slots::retire(place_of::slot(place.word));
-        }
-        Some(word)
-    }
 }
 
 /// Puts another slot in an id's place in the index; `false` where another CPU was first.
@@ -285,13 +207,9 @@ fn enter(series: u32, id: u64, old: Place, word: u64) -> bool {
     false
 }
 
-/// Looks an id up that is to begin a generation: without the index where its slot just goes on. (In a sample it
-/// may not.)
+/// Looks an id up that is to begin a generation: without the index where its slot just goes on.
 #[inline(always)]
 fn find_last(series: u32, id: u64, how: u32) -> Found {
-    if config::sample() > 1 {
-        return find(series, id);
-    }
     match slots::remembered(series, id) {
         Some((place, slot, seen)) if seen & state::CLOSED != 0 && goes_on(seen, how) => {
             Found::Slot(place, slot, seen)

@@ -23,7 +23,7 @@ use crate::{
 /// An open of an id whose slot just goes on; `false`: nothing was done.
 #[inline(always)]
 pub(super) fn reopen(hit: &Hit, series: u32, id: u64) -> bool {
-    if hit.has(flags::HAS_PARENT | flags::HAS_LABEL) || config::sample() > 1 {
+    if hit.has(flags::HAS_PARENT | flags::HAS_LABEL) {
         return false;
     }
     let Some((_, slot, seen)) = slots::remembered(series, id) else { return false };

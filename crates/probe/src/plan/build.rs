@@ -130,7 +130,7 @@ pub enum PlanError {
         /// Object, address and reason of each that was tried.
         tried: Vec<String>,
     },
-    /// Its granules cannot be sampled one by one.
+    /// Only pages can be sampled.
     #[error(
         "profile {profile} is not a census: only the pages of a census can be sampled; leave out --sample"
     )]
