@@ -74,7 +74,7 @@ pub struct Event {
     /// Close: return address of the call that opened the granule (0: unknown).
     pub place: u64,
     /// Close, freed pin: the granule's slot, which with its generation tells it from all others; or
-    /// [`crate::maps::NO_SLOT`].
+    /// [`SlotNumber::NONE`](crate::granule::SlotNumber::NONE).
     pub slot: u32,
     /// Freed pin: the number of the object's site.
     pub site: u32,

@@ -18,6 +18,7 @@
 extern crate std;
 
 pub mod event;
+pub mod granule;
 pub mod growth;
 pub mod hist;
 pub mod interp;

@@ -5,52 +5,15 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::{interp::File, spec::LABEL_BYTES};
+use crate::{
+    granule::{Generation, ParentWord, SlotNumber},
+    interp::File,
+    spec::LABEL_BYTES,
+    state::State,
+};
 
 /// The series index that stands for "none".
 pub const NO_SERIES: u32 = u32::MAX;
-/// The slot index that stands for "none": a granule that is known but could not be followed.
-pub const NO_SLOT: u32 = u32::MAX;
-
-/// A value of `INDEX`: slot, generation, and whether a granule without a slot is closed, in one word
-/// that is read and written at once.
-pub mod place_of {
-    use super::NO_SLOT;
-
-    /// Set on a granule without a slot once it is closed.
-    pub const CLOSED: u64 = 1 << 63;
-
-    /// The word for `generation` in `slot`.
-    #[inline(always)]
-    #[must_use]
-    pub const fn slot_word(slot: u32, generation: u32) -> u64 {
-        (slot as u64) | ((generation as u64 & crate::state::GENERATION_MASK) << 32)
-    }
-
-    /// The word for a granule that has no slot.
-    pub const UNFOLLOWED: u64 = NO_SLOT as u64;
-
-    /// The slot; [`NO_SLOT`] for a granule without one.
-    #[inline(always)]
-    #[must_use]
-    pub const fn slot(word: u64) -> u32 {
-        word as u32
-    }
-
-    /// The generation.
-    #[inline(always)]
-    #[must_use]
-    pub const fn generation(word: u64) -> u32 {
-        ((word >> 32) & crate::state::GENERATION_MASK) as u32
-    }
-}
-
-/// [`Slot::parent_at`]: which generation of which slot a granule is nested in, as [`place_of::slot_word`] writes it.
-pub mod parent_of {
-    /// There is one; without it the granule is nested in none that is known.
-    pub const SET: u64 = 1 << 63;
-}
-
 /// Granules that can be nested in one another before a chain of them is no longer followed.
 pub const MAX_NESTING: usize = 64;
 
@@ -175,8 +138,8 @@ pub struct IndexKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Slot {
-    /// Live count, flags and generation: see [`crate::state`].
-    pub state: u64,
+    /// Live count, flags and generation.
+    pub state: State,
     /// The series that it belongs to.
     pub series: u32,
     /// Without object ids: pinned closes of earlier generations whose objects are counted with this one's
@@ -196,9 +159,9 @@ pub struct Slot {
     pub live_bytes: u64,
     /// The parent's id; 0 where the profile names none.
     pub parent: u64,
-    /// Where `[granule] nested`: the slot and generation of its parent, see [`parent_of`]; 0: none that is known. It is
-    /// over as soon as that generation is closed, or over itself.
-    pub parent_at: u64,
+    /// Where `[granule] nested`: the slot and generation of its parent. It is over as soon as that generation is closed,
+    /// or over itself.
+    pub parent_at: ParentWord,
     /// Where its label is in the target's memory, if it could not be read at the open: the page was not
     /// there yet, and a probe cannot wait for it. User space can.
     pub label_at: u64,
@@ -224,10 +187,10 @@ pub struct ObjectKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct ObjectValue {
-    /// The granule's slot, or [`NO_SLOT`].
-    pub slot: u32,
+    /// The granule's slot, or [`SlotNumber::NONE`].
+    pub slot: SlotNumber,
     /// The granule's generation, so that a stale entry is recognised.
-    pub generation: u32,
+    pub generation: Generation,
     /// The object's size in bytes; 0 where unknown.
     pub size: u64,
     /// The series that counts it.

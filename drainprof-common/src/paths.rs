@@ -6,7 +6,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::unwind::{Cursor, MAX_PATH, PATH_SEED, path_hash};
+use crate::{
+    granule::{Generation, SlotNumber},
+    unwind::{Cursor, MAX_PATH, PATH_SEED, path_hash},
+};
 
 /// Hashes in a bucket of a table of hashes.
 pub const HASH_WAYS: usize = 8;
@@ -156,8 +159,8 @@ pub struct PinSites {
 /// A word of [`PinSites`].
 #[inline(always)]
 #[must_use]
-pub const fn pin_word(site: u32, generation: u32) -> u64 {
-    (generation as u64) << 32 | (site as u64 + 1)
+pub const fn pin_word(site: u32, generation: Generation) -> u64 {
+    (generation.number() as u64) << 32 | (site as u64 + 1)
 }
 
 /// Key of `PIN_PAIRS`: a granule that is counted among those that a site pins.
@@ -167,9 +170,9 @@ pub struct PinPair {
     /// The site.
     pub site: u32,
     /// The granule's slot.
-    pub slot: u32,
+    pub slot: SlotNumber,
     /// Its generation.
-    pub generation: u32,
+    pub generation: Generation,
     /// Zero.
     pub reserved: u32,
 }

@@ -111,7 +111,10 @@ mod tests {
     use std::{collections::HashMap, sync::Mutex, thread, vec::Vec};
 
     use super::*;
-    use crate::maps::ObjectEntry;
+    use crate::{
+        granule::{Generation, SlotNumber},
+        maps::ObjectEntry,
+    };
 
     const WORDS: usize = size_of::<ObjectEntry>() / 8;
 
@@ -179,8 +182,8 @@ mod tests {
     fn value(id: u64, use_of_it: u64) -> ObjectValue {
         let mixed = id.wrapping_mul(0x9e37_79b9) ^ use_of_it;
         ObjectValue {
-            slot: mixed as u32,
-            generation: !mixed as u32,
+            slot: SlotNumber::new(mixed as u32),
+            generation: Generation::new(!mixed as u32),
             size: use_of_it,
             series: id as u32,
             site: 0,

@@ -13,7 +13,12 @@ use drainprof_common::{
 };
 
 use self::frames::{LEFT, NONE, call_pop, call_push, call_trim, fill, frame, returns_to};
-use crate::{atomic, config, hit::Hit, losses, maps, series};
+use crate::{
+    atomic, config,
+    global::{global, scalars},
+    hit::Hit,
+    losses, maps, series,
+};
 
 const BPF_NOEXIST: u64 = 1;
 
@@ -168,12 +173,35 @@ pub(crate) extern "C" fn call_nested(target: u32, allocator: u32, rsp: u64) -> u
     0
 }
 
-/// Not 0 where this thread is inside a call that opens a granule of the series' allocator: its return address, or 1 where
-/// that was not wanted.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u64 {
-    let Some(state) = series::state(series) else { return 0 };
+/// A call that opens a granule and has not returned: its return address, which may not be known.
+pub(crate) struct OpenCall(u64);
+
+impl OpenCall {
+    /// Instead of a return address.
+    const NOT_WANTED: u64 = 1;
+
+    /// The return address; 0 where it was not wanted.
+    #[inline(always)]
+    pub(crate) fn caller(self) -> u64 {
+        if self.0 == Self::NOT_WANTED { 0 } else { self.0 }
+    }
+}
+
+scalars! {
+    Option<OpenCall> as u64: |call: Option<OpenCall>| call.map_or(0, |call| call.0), |raw| match raw {
+        0 => None,
+        caller => Some(OpenCall(caller)),
+    };
+}
+
+global! {
+    /// The call of the series' allocator that opens a granule and that this thread is inside of, if any.
+    pub(crate) fn open_in_flight(series: u32, rsp: u64) -> Option<OpenCall> = find_open_call;
+}
+
+#[inline(always)]
+fn find_open_call(series: u32, rsp: u64) -> Option<OpenCall> {
+    let state = series::state(series)?;
     // SAFETY: map memory; the key is written before the series is handed out.
     let (target, allocator) = unsafe { ((*state).key.target, (*state).key.allocator) };
     let found = innermost(target, |frame| {
@@ -183,13 +211,10 @@ pub(crate) extern "C" fn open_in_flight(series: u32, rsp: u64) -> u64 {
                 && (*frame).allocator == allocator
                 && (*frame).rsp >= rsp
         }
-    });
+    })?;
     // SAFETY: as above.
-    match found.map(|frame| unsafe { (*frame).file.inputs[op::INPUT_CALLER as usize] }) {
-        Some(0) => 1,
-        Some(caller) => caller,
-        None => 0,
-    }
+    let caller = unsafe { (*found).file.inputs[op::INPUT_CALLER as usize] };
+    Some(OpenCall(if caller == 0 { OpenCall::NOT_WANTED } else { caller }))
 }
 
 /// Whether an enclosing call of this thread has taken the object out already: a wrapper's inner free.

@@ -17,7 +17,7 @@ use drainprof_common::{
     spec::{AT_PLACE, Cookie, Kind, MAX_SIMPLE, ProbeSpec, Simple, flags, op, value},
 };
 
-use crate::{atomic, config, granule::mode, losses, maps, moved, walk};
+use crate::{atomic, config, granule::Mode, losses, maps, moved, walk};
 
 /// A hit in a traced process.
 pub(crate) struct Hit {
@@ -131,12 +131,10 @@ impl Hit {
 
     /// What global functions must know of the probe and the target.
     #[inline(always)]
-    pub(crate) fn mode(&self) -> u32 {
+    pub(crate) fn mode(&self) -> Mode {
         // SAFETY: as above.
-        let (flags, kind) = unsafe { ((*self.spec).flags, (*self.spec).kind) };
-        let from_start = if self.is_from_start() { mode::FROM_START } else { 0 };
-        let nested = if flags & flags::NESTED != 0 { mode::NESTED } else { 0 };
-        (flags & mode::FLAGS) | from_start | nested | (kind << mode::KIND_SHIFT)
+        let mode = unsafe { Mode::of((*self.spec).flags, (*self.spec).kind) };
+        if self.is_from_start() { mode | Mode::FROM_START } else { mode }
     }
 
     /// Bytes that every granule retains, by the profile; 0 where it does not say.

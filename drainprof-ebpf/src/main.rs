@@ -34,6 +34,7 @@ mod atomic;
 mod calls;
 mod config;
 mod emit;
+mod global;
 mod granule;
 mod growth;
 mod histogram;

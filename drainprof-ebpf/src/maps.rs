@@ -6,6 +6,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, Queue, RingBuf},
 };
 use drainprof_common::{
+    granule::IndexWord,
     growth::{
         GROWTH_THREADS as THREAD_COUNT, GrowthCell, GrowthTarget, GrowthThread, RegionKey,
         RegionPages,
@@ -60,11 +61,11 @@ pub(crate) static TOTALS: Array<Totals> = Array::with_max_entries(1, BPF_F_MMAPA
 
 /// Granule id → slot and generation.
 #[map]
-pub(crate) static INDEX: HashMap<IndexKey, u64> = HashMap::with_max_entries(1, 0);
+pub(crate) static INDEX: HashMap<IndexKey, IndexWord> = HashMap::with_max_entries(1, 0);
 
 /// In front of `INDEX`: the index word of the granule that was last looked up here.
 #[map]
-pub(crate) static GRANULE_WORDS: Array<u64> =
+pub(crate) static GRANULE_WORDS: Array<IndexWord> =
     Array::with_max_entries(maps::GRANULE_WORDS as u32, 0);
 
 /// The granules.

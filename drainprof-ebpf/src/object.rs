@@ -1,20 +1,22 @@
 //! Objects: allocs, frees and reallocs.
 
 use drainprof_common::{
+    granule::{IndexWord, SlotNumber},
     loss::Loss,
-    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue, Slot, place_of},
+    maps::{Frame, ObjectKey, ObjectValue},
     spec::{Kind, flags, value},
-    state,
+    state::TAINTED,
 };
 
 use crate::{
     atomic, calls, config,
-    granule::{self, mode, slots},
+    global::global,
+    granule::{self, Mode, SlotRef},
     hit::Hit,
     losses,
     objects::{self, Refused},
     series::{self, bump},
-    sites,
+    sites::{self, PinnedBy},
 };
 
 /// Marks an object key's scope as a series instead of an allocator.
@@ -59,7 +61,7 @@ pub(crate) fn alloc(hit: &Hit) {
     } else if hit.nested == 0 {
         // Without an id, an alloc that was counted inside this call is taken for the same one.
         let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
-        count_in_slot(place_of::slot(word), size);
+        count_in_slot(word.slot(), size);
         count_alloc(series, size);
         count_for_site(hit, series, word, size);
     }
@@ -83,13 +85,12 @@ pub(crate) fn counted_inside(hit: &Hit, key: &ObjectKey) -> bool {
 /// Counts a new object in its granule. The caller holds a reference that no free knows of yet: later the
 /// slot could serve another granule.
 #[inline(always)]
-fn count_in_slot(index: u32, size: u64) {
+fn count_in_slot(number: SlotNumber, size: u64) {
     if size != 0
-        && index != NO_SLOT
-        && let Some(slot) = slots::slot(index)
+        && number.is_some()
+        && let Some(slot) = SlotRef::get(number)
     {
-        // SAFETY: map memory.
-        unsafe { atomic::add(&raw mut (*slot).live_bytes, size) };
+        slot.add_live_bytes(size);
     }
 }
 
@@ -110,14 +111,14 @@ fn count_alloc(series: u32, size: u64) {
 #[inline(always)]
 pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
     let word = if granule::is_apart(hit) {
-        place_of::UNFOLLOWED
+        IndexWord::UNFOLLOWED
     } else {
         let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
         word
     };
     let object = ObjectValue {
-        slot: place_of::slot(word),
-        generation: place_of::generation(word),
+        slot: word.slot(),
+        generation: word.generation(),
         size,
         series,
         site: count_for_site(hit, series, word, size),
@@ -128,39 +129,47 @@ pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
 
 /// Counts a new object for its site, where call paths are wanted: see [`sites::site_alloc`].
 #[inline(always)]
-fn count_for_site(hit: &Hit, series: u32, word: u64, size: u64) -> u32 {
+fn count_for_site(hit: &Hit, series: u32, word: IndexWord, size: u64) -> u32 {
     let path = hit.path();
     if path == 0 {
         return 0;
     }
-    // SAFETY: map memory; the caller holds a reference.
-    let place = slots::slot(place_of::slot(word)).map_or(0, |slot| unsafe { (*slot).place });
+    // The caller holds a reference.
+    let place = SlotRef::get(word.slot()).map_or(0, SlotRef::place);
     sites::site_alloc(series, path, place, size, hit.who as u32)
+}
+
+global! {
+    /// Enters an object where there was no room, or where another one with its id was; or gives it up.
+    fn object_enter_again(key: *const ObjectKey, object: *const ObjectValue) -> () = enter_again;
+    /// An object's id was given out again without a free.
+    fn object_evict(key: *const ObjectKey, mode: Mode) -> () = evict;
+    /// Puts an object back that was taken out; its size may be another one by now.
+    pub(crate) fn object_restore(key: *const ObjectKey, object: *const ObjectValue, mode: Mode) -> () = restore;
+    /// An object finds no room in the map: its granule's close cannot be decided any more.
+    fn object_lose(object: *const ObjectValue) -> () = lose;
+    /// Gives up an object's reference to its granule; `false` where its granule had freed it in bulk.
+    fn object_drop(object: *const ObjectValue, mode: Mode) -> bool = drop_checked;
 }
 
 /// Enters a new object, which holds its granule; an older one with the same id goes.
 #[inline(always)]
-pub(crate) fn enter(key: &ObjectKey, object: &ObjectValue, how: u32) {
+pub(crate) fn enter(key: &ObjectKey, object: &ObjectValue, mode: Mode) {
     let result = objects::enter(key, object);
     if result.is_ok() {
         count_alloc(object.series, object.size);
         return;
     }
     if result == Err(Refused::Exists) {
-        object_evict(key, how);
+        object_evict(key, mode);
     }
     object_enter_again(key, object);
 }
 
-/// Enters an object where there was no room, or where another one with its id was; or gives it up.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn object_enter_again(
-    key: *const ObjectKey,
-    object: *const ObjectValue,
-) -> u32 {
+#[inline(always)]
+fn enter_again(key: *const ObjectKey, object: *const ObjectValue) {
     if key.is_null() || object.is_null() {
-        return 0;
+        return;
     }
     // A copy on this function's stack: Linux 6.1 takes no other memory for a map's key.
     // SAFETY: the callers pass their own.
@@ -170,52 +179,38 @@ pub(crate) extern "C" fn object_enter_again(
     } else {
         object_lose(object);
     }
-    0
 }
 
-/// An object's id was given out again without a free.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn object_evict(key: *const ObjectKey, how: u32) -> u32 {
+#[inline(always)]
+fn evict(key: *const ObjectKey, mode: Mode) {
     if key.is_null() {
-        return 0;
+        return;
     }
-    // A copy on this function's stack: Linux 6.1 takes no other memory for a map's key.
-    // SAFETY: the callers pass their own.
+    // SAFETY: the callers pass their own; the key is copied as in `enter_again`.
     let key = unsafe { *key };
     if let Some(old) = objects::take(&key) {
-        replaced(&old, how);
+        replaced(&old, mode);
     }
-    0
 }
 
-/// Puts an object back that was taken out; its size may be another one by now.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn object_restore(
-    key: *const ObjectKey,
-    object: *const ObjectValue,
-    how: u32,
-) -> u32 {
+#[inline(always)]
+fn restore(key: *const ObjectKey, object: *const ObjectValue, mode: Mode) {
     if key.is_null() || object.is_null() {
-        return 0;
+        return;
     }
-    // SAFETY: the callers pass their own; the key is copied as in `object_evict`.
+    // SAFETY: the callers pass their own; the key is copied as in `enter_again`.
     let (key, object) = unsafe { (*key, &*object) };
     match objects::enter(&key, object) {
         Ok(()) => {}
         // Its id was given out again while it was out.
-        Err(Refused::Exists) => replaced(object, how),
-        Err(Refused::Full) => {
-            object_lose(object);
-        }
+        Err(Refused::Exists) => replaced(object, mode),
+        Err(Refused::Full) => object_lose(object),
     }
-    0
 }
 
 #[inline(always)]
-fn replaced(old: &ObjectValue, how: u32) {
-    if drop_it(old, how) != 0 {
+fn replaced(old: &ObjectValue, mode: Mode) {
+    if drop_it(old, mode) {
         if granule::is_over(old.slot, old.generation) {
             // It went with a granule whose end has no event.
             bump!(old.series, freed_in_bulk);
@@ -226,72 +221,62 @@ fn replaced(old: &ObjectValue, how: u32) {
     }
 }
 
-/// An object finds no room in the map: its granule's close cannot be decided any more.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn object_lose(object: *const ObjectValue) -> u32 {
+#[inline(always)]
+fn lose(object: *const ObjectValue) {
     losses::count(Loss::ObjectMapFull);
     if object.is_null() {
-        return 0;
+        return;
     }
     // SAFETY: the callers pass their own.
-    let ObjectValue { slot: index, size, .. } = unsafe { *object };
-    if index != NO_SLOT
-        && let Some(slot) = slots::slot(index)
+    let ObjectValue { slot: number, size, .. } = unsafe { *object };
+    if number.is_some()
+        && let Some(slot) = SlotRef::get(number)
     {
-        // SAFETY: map memory; the reference is still held.
-        unsafe { atomic::or(&raw mut (*slot).state, state::TAINTED) };
-        granule::release(index, slot, size, 1);
+        // The reference is still held.
+        slot.set(TAINTED);
+        granule::release(number, slot, size, true);
     }
-    0
-}
-
-/// Gives up an object's reference to its granule: 1, or 0 where its granule had freed it in bulk.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn object_drop(object: *const ObjectValue, how: u32) -> u32 {
-    if object.is_null() {
-        return 0;
-    }
-    // SAFETY: the callers pass their own.
-    drop_it(unsafe { &*object }, how)
 }
 
 #[inline(always)]
-fn drop_it(object: &ObjectValue, how: u32) -> u32 {
-    let ObjectValue { slot: index, generation, size, series, .. } = *object;
-    if index != NO_SLOT {
-        let Some(slot) = slots::slot(index) else { return 0 };
-        if mode::is_implicit(how) {
-            granule::granule_leave(index, size);
-        } else if mode::is_drain(how) {
-            let left = granule::release(index, slot, size, 1);
-            if object.site != 0 && state::has_pins(left.before) {
-                // When it was freed is not known; besides, the stack has no room for more, nor for a look beforehand.
-                let granule = place_of::slot_word(index, generation);
-                sites::site_pin_freed(object.site | sites::UNDECIDED, granule, 0, 0, size);
+fn drop_checked(object: *const ObjectValue, mode: Mode) -> bool {
+    // SAFETY: the callers pass their own.
+    !object.is_null() && drop_it(unsafe { &*object }, mode)
+}
+
+#[inline(always)]
+fn drop_it(object: &ObjectValue, mode: Mode) -> bool {
+    let ObjectValue { slot: number, generation, size, series, .. } = *object;
+    if number.is_some() {
+        let Some(slot) = SlotRef::get(number) else { return false };
+        if mode.is_implicit() {
+            granule::granule_leave(number, size);
+        } else if mode.is_drain() {
+            let left = granule::release(number, slot, size, true);
+            if object.site != 0 && left.before.has_pins() {
+                // When it was freed is not known. The stack has no room to find out more, nor to look beforehand.
+                let granule = IndexWord::new(number, generation);
+                sites::site_pin_freed(PinnedBy::undecided(object.site), granule, 0, 0, size);
             }
-        } else if granule::take_off(index, slot, generation, size, how) == 0 {
-            return 0;
+        } else if !granule::take_off(number, slot, generation, size, mode) {
+            return false;
         }
     }
     if size != 0 {
         bump!(series, freed_bytes, size);
     }
-    1
+    true
 }
 
 /// Gives up an object's reference to its granule, and counts it for its site if it was a pin.
 #[inline(always)]
-fn release_pin(object: &ObjectValue, slot: *mut Slot) {
-    let granule = place_of::slot_word(object.slot, object.generation);
-    let mut site = object.site;
-    if site != 0 {
-        site |= sites::site_pin_note(site, granule);
-    }
-    let left = granule::release(object.slot, slot, object.size, 1);
-    if site != 0 && state::has_pins(left.before) {
-        sites::site_pin_freed(site, granule, left.closed_ns, left.opened_ns, object.size);
+fn release_pin(object: &ObjectValue, slot: SlotRef) {
+    let granule = IndexWord::new(object.slot, object.generation);
+    let pinned =
+        if object.site == 0 { PinnedBy::NONE } else { sites::site_pin_note(object.site, granule) };
+    let left = granule::release(object.slot, slot, object.size, true);
+    if pinned.is_some() && left.before.has_pins() {
+        sites::site_pin_freed(pinned, granule, left.closed_ns, left.opened_ns, object.size);
     }
 }
 
@@ -342,12 +327,12 @@ fn not_found(hit: &Hit, key: &ObjectKey) {
 #[inline(always)]
 fn commit_free(hit: &Hit, object: &ObjectValue) {
     if hit.is(Kind::Drain) {
-        if object.slot != NO_SLOT {
-            let Some(slot) = slots::slot(object.slot) else { return };
+        if object.slot.is_some() {
+            let Some(slot) = SlotRef::get(object.slot) else { return };
             release_pin(object, slot);
         }
         count_free(object.series, object.size);
-    } else if object_drop(object, hit.mode()) != 0 {
+    } else if object_drop(object, hit.mode()) {
         bump!(object.series, freed);
     } else {
         unmatched(hit);

@@ -13,9 +13,14 @@ use drainprof_common::{
     table::{self, Entered, Memory},
 };
 
-use crate::{atomic, config, maps, series};
+use crate::{
+    atomic, config,
+    global::{global, scalars},
+    maps, series,
+};
 
 const BPF_NOEXIST: u64 = 1;
+const EEXIST: i32 = -17;
 const WAY_MASK: u32 = WAYS as u32 - 1;
 
 /// Why an object was not entered.
@@ -116,28 +121,39 @@ pub(crate) fn enter(key: &ObjectKey, value: &ObjectValue) -> Result<(), Refused>
         Entered::Exists => return Err(Refused::Exists),
         Entered::NoRoom => {}
     }
-    match object_overflow(key, value) {
+    object_overflow(key, value)
+}
+
+scalars! {
+    Result<(), Refused> as u32: |entered| match entered {
+        Ok(()) => 0,
+        Err(Refused::Exists) => 1,
+        Err(Refused::Full) => 2,
+    }, |raw| match raw {
         0 => Ok(()),
         1 => Err(Refused::Exists),
         _ => Err(Refused::Full),
-    }
+    };
 }
 
-/// Enters an object in the map behind the table: 0, 1 where its id is there already, or 2 for no room.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn object_overflow(key: *const ObjectKey, value: *const ObjectValue) -> u32 {
+global! {
+    /// Enters an object in the map behind the table.
+    fn object_overflow(key: *const ObjectKey, value: *const ObjectValue) -> Result<(), Refused> = overflow;
+}
+
+#[inline(always)]
+fn overflow(key: *const ObjectKey, value: *const ObjectValue) -> Result<(), Refused> {
     if key.is_null() || value.is_null() {
-        return 2;
+        return Err(Refused::Full);
     }
     // Copies on this function's stack: Linux 6.1 takes no other memory for a map's key or value.
     // SAFETY: the callers pass their own.
     let (key, value) = unsafe { (*key, *value) };
     // Counted first: as long as an object is in the map, the level says so, whatever else comes and goes.
     series::level(cursor::OBJECTS, true);
-    let Err(error) = maps::OBJECTS.insert(&key, &value, BPF_NOEXIST) else { return 0 };
+    let Err(error) = maps::OBJECTS.insert(&key, &value, BPF_NOEXIST) else { return Ok(()) };
     series::level(cursor::OBJECTS, false);
-    if error == -17 { 1 } else { 2 }
+    Err(if error == EEXIST { Refused::Exists } else { Refused::Full })
 }
 
 /// Takes an object out. Only one of several that try gets it.

@@ -1,14 +1,14 @@
 //! Reallocs: an object grows, shrinks or moves, within its granule or to another one.
 
 use drainprof_common::{
-    maps::{Frame, NO_SLOT, ObjectKey, ObjectValue},
+    maps::{Frame, ObjectKey, ObjectValue},
     spec::{Kind, flags, value},
-    state,
+    state::DETACHED,
 };
 
 use crate::{
-    atomic, calls,
-    granule::{self, slots},
+    calls,
+    granule::{self, SlotRef},
     hit::Hit,
     object::{counted_inside, enter, free_taken, insert, key_in, object_restore, put_back, taken},
     series::{self, bump},
@@ -56,24 +56,22 @@ pub(crate) fn at_return(hit: &Hit, frame: *mut Frame) {
 /// the same one. Then it stays the pin that it was, also if the granule is closed.
 #[inline(always)]
 fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
-    if hit.has(flags::IMPLICIT) && granule::is_apart(hit) != (object.slot == NO_SLOT) {
+    if hit.has(flags::IMPLICIT) && granule::is_apart(hit) != object.slot.is_none() {
         return false;
     }
-    if object.slot == NO_SLOT {
+    if object.slot.is_none() {
         return in_place || !hit.has(flags::HAS_GRANULE);
     }
-    let Some(slot) = slots::slot(object.slot) else { return false };
-    // SAFETY: map memory; the object holds it, unless its granule has freed it in bulk.
-    unsafe {
-        let seen = atomic::load(&raw const (*slot).state);
-        if !hit.is(Kind::Drain) && state::generation(seen) != object.generation {
-            return false;
-        }
-        // An object that moved under a granule's id that was opened again is in the new generation.
-        let current = in_place || seen & state::DETACHED == 0;
-        !hit.has(flags::HAS_GRANULE)
-            || (current && (*slot).id == hit.value(value::GRANULE) && object.series == series)
+    let Some(slot) = SlotRef::get(object.slot) else { return false };
+    // The object holds it, unless its granule has freed it in bulk.
+    let seen = slot.state();
+    if !hit.is(Kind::Drain) && seen.generation() != object.generation {
+        return false;
     }
+    // An object that moved under a granule's id that was opened again is in the new generation.
+    let current = in_place || !seen.has(DETACHED);
+    !hit.has(flags::HAS_GRANULE)
+        || (current && slot.id() == hit.value(value::GRANULE) && object.series == series)
 }
 
 /// A realloc within the granule: the object keeps its reference and takes its new id and size. In place it
@@ -81,11 +79,11 @@ fn stays(hit: &Hit, series: u32, object: &ObjectValue, in_place: bool) -> bool {
 #[inline(always)]
 fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
     let size = if hit.has(flags::HAS_SIZE) { hit.value(value::SIZE) } else { object.size };
-    if object.slot != NO_SLOT
-        && let Some(slot) = slots::slot(object.slot)
+    if object.slot.is_some()
+        && let Some(slot) = SlotRef::get(object.slot)
     {
-        // SAFETY: map memory; wrapping, so that a smaller size subtracts.
-        unsafe { atomic::add(&raw mut (*slot).live_bytes, size.wrapping_sub(object.size)) };
+        // Wrapping, so that a smaller size subtracts.
+        slot.add_live_bytes(size.wrapping_sub(object.size));
     }
     let series = object.series;
     let entry = ObjectValue { size, ..*object };

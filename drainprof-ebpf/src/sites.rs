@@ -5,36 +5,103 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::bpf_get_current_comm;
 use drainprof_common::{
     event::EventKind,
+    granule::{Generation, IndexWord, SlotNumber},
     hist,
     loss::Loss,
-    maps::{cursor, place_of},
+    maps::cursor,
     paths::{Late, PIN_WAYS, PinPair, SITE_THREADS, SiteSlot, late, pin_word, site_hash},
-    state,
 };
 
 use crate::{
-    atomic, config, emit, granule::slots, histogram, hit::now, losses, maps, paths, series,
+    atomic, config, emit,
+    global::{global, scalars},
+    granule::SlotRef,
+    histogram,
+    hit::now,
+    losses, maps, paths, series,
 };
 
 const BPF_NOEXIST: u64 = 1;
 const EEXIST: i32 = -17;
 
-/// In [`site_pin_freed`]'s first argument: whether the granule counts for the site is not decided yet.
-pub(crate) const UNDECIDED: u32 = 1 << 30;
-/// It counts with this pin.
-pub(crate) const FIRST: u32 = 1 << 31;
-const NUMBER: u32 = UNDECIDED - 1;
+/// The site of a pin, and whether the pin's granule counts for it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct PinnedBy(u32);
 
-/// Counts an alloc for its site: one more than the site's number, 0 for none. `path` is one more than the path's.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn site_alloc(
-    series: u32,
-    path: u32,
-    place: u64,
-    bytes: u64,
-    tid: u32,
-) -> u32 {
+scalars! {
+    PinnedBy as u32: |pinned: PinnedBy| pinned.0, PinnedBy;
+}
+
+impl PinnedBy {
+    const UNDECIDED: u32 = 1 << 30;
+    const FIRST: u32 = 1 << 31;
+    const NUMBER: u32 = Self::UNDECIDED - 1;
+
+    /// No site.
+    pub(crate) const NONE: Self = Self(0);
+
+    #[inline(always)]
+    pub(crate) fn is_some(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Whether the granule counts for the site (one more than its number) is not decided yet.
+    #[inline(always)]
+    pub(crate) fn undecided(site: u32) -> Self {
+        Self(site | Self::UNDECIDED)
+    }
+
+    /// It counts with this pin.
+    #[inline(always)]
+    fn first(site: u32) -> Self {
+        Self(site | Self::FIRST)
+    }
+
+    /// It is counted already.
+    #[inline(always)]
+    fn counted(site: u32) -> Self {
+        Self(site)
+    }
+
+    /// The site's number.
+    #[inline(always)]
+    fn site(self) -> u32 {
+        (self.0 & Self::NUMBER).wrapping_sub(1)
+    }
+
+    #[inline(always)]
+    fn is_first(self) -> bool {
+        self.0 & Self::FIRST != 0
+    }
+
+    #[inline(always)]
+    fn is_undecided(self) -> bool {
+        self.0 & Self::UNDECIDED != 0
+    }
+}
+
+global! {
+    /// Counts an alloc for its site: one more than the site's number, 0 for none. `path` is one more than the path's.
+    pub(crate) fn site_alloc(series: u32, path: u32, place: u64, bytes: u64, tid: u32) -> u32 = alloc;
+    /// Notes the name of a thread that allocates here for the first time, as far as it can be found out.
+    fn site_thread(site: *mut SiteSlot, bit: u64) -> () = note_thread;
+    /// An object is about to leave its granule, which the caller still holds for it: so no other program can begin the
+    /// slot's next generation while the first of a site's pins notes here that the granule counts for the site.
+    /// For [`site_pin_freed`], if it turns out to be a pin. `granule` names slot and generation.
+    pub(crate) fn site_pin_note(site: u32, granule: IndexWord) -> PinnedBy = note_pin;
+    /// A pin was freed. `granule` names slot and generation. A close at 0 is at an unknown time.
+    pub(crate) fn site_pin_freed(
+        pinned: PinnedBy, granule: IndexWord, closed_ns: u64, opened_ns: u64, bytes: u64
+    ) -> () = pin_freed;
+    /// Tells user space of a pin that was freed.
+    fn site_pin_told(site: u32, series: u32, granule: IndexWord, closed_ns: u64, bytes: u64) -> () = send;
+    /// [`is_first`] for a granule with pins of many sites.
+    fn pin_pair(site: u32, slot: SlotNumber, generation: Generation, last: bool) -> bool = is_first_pair;
+}
+
+#[inline(always)]
+fn alloc(series: u32, path: u32, place: u64, bytes: u64, tid: u32) -> u32 {
     let hash = site_hash(series, path, place);
     let Some(number) = paths::claim(paths::of::SITES, hash) else {
         losses::count(Loss::SiteTableFull);
@@ -64,12 +131,10 @@ pub(crate) extern "C" fn site_alloc(
     index + 1
 }
 
-/// Notes the name of a thread that allocates here for the first time, as far as can be told.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn site_thread(site: *mut SiteSlot, bit: u64) -> u32 {
+#[inline(always)]
+fn note_thread(site: *mut SiteSlot, bit: u64) {
     if site.is_null() {
-        return 0;
+        return;
     }
     let mut name = [0u64; 2];
     // SAFETY: map memory; the name has room for the sixteen bytes of a task's name.
@@ -77,13 +142,13 @@ extern "C" fn site_thread(site: *mut SiteSlot, bit: u64) -> u32 {
         if atomic::or(&raw mut (*site).threads_seen, bit) & bit != 0
             || bpf_get_current_comm((&raw mut name).cast::<c_void>(), 16) != 0
         {
-            return 0;
+            return;
         }
         let names: *mut [u64; 2] = (&raw mut (*site).names).cast();
         for number in 0..SITE_THREADS {
             let known = names.add(number);
             if (*known)[0] == name[0] && (*known)[1] == name[1] {
-                return 0;
+                return;
             }
         }
         let place = atomic::add(&raw mut (*site).threads, 1);
@@ -93,122 +158,93 @@ extern "C" fn site_thread(site: *mut SiteSlot, bit: u64) -> u32 {
             }
         }
     }
-    0
 }
 
-/// An object is about to leave its granule, which the caller still holds for it: then nobody can begin the slot's next
-/// generation while it is noted here, by the first of a site's pins, that the granule counts for the site. The
-/// flag to pass to [`site_pin_freed`] if it turns out to be a pin: [`FIRST`], 0 where the granule is counted already,
-/// or [`UNDECIDED`] where it is not closed yet. `granule` is a word of [`place_of`]: slot and generation.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn site_pin_note(site: u32, granule: u64) -> u32 {
-    let Some(slot) = slots::slot(place_of::slot(granule)) else { return 0 };
-    // SAFETY: map memory.
-    let (seen, pins) = unsafe { (atomic::load(&raw const (*slot).state), (*slot).pinned_objects) };
-    if !state::has_pins(seen) {
-        return UNDECIDED;
+#[inline(always)]
+fn note_pin(site: u32, granule: IndexWord) -> PinnedBy {
+    let Some(slot) = SlotRef::get(granule.slot()) else { return PinnedBy::counted(site) };
+    let (seen, pins) = (slot.state(), slot.pinned_objects());
+    if !seen.has_pins() {
+        return PinnedBy::undecided(site);
     }
     // Its only pin has no other to share the granule with.
-    if pins == 1 || is_first(site.wrapping_sub(1), granule, state::live(seen) == 1) {
-        FIRST
+    if pins == 1 || is_first(site.wrapping_sub(1), granule, seen.live() == 1) {
+        PinnedBy::first(site)
     } else {
-        0
+        PinnedBy::counted(site)
     }
 }
 
-/// A pin was freed. `granule` is a word of [`place_of`]: its slot and generation. With a close at 0 nobody knows when.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn site_pin_freed(
-    site: u32,
-    granule: u64,
-    closed_ns: u64,
-    opened_ns: u64,
-    bytes: u64,
-) -> u32 {
-    let index = (site & NUMBER).wrapping_sub(1);
-    let Some(slot) = maps::SITES.get_ptr_mut(index) else { return 0 };
+#[inline(always)]
+fn pin_freed(pinned: PinnedBy, granule: IndexWord, closed_ns: u64, opened_ns: u64, bytes: u64) {
+    let site = pinned.site();
+    let Some(counts) = maps::SITES.get_ptr_mut(site) else { return };
     let delay = if closed_ns == 0 { 0 } else { now().saturating_sub(closed_ns) };
     // SAFETY: map memory.
     unsafe {
-        atomic::add(&raw mut (*slot).pins_freed, 1);
+        atomic::add(&raw mut (*counts).pins_freed, 1);
         if bytes != 0 {
-            atomic::add(&raw mut (*slot).pin_bytes_freed, bytes);
+            atomic::add(&raw mut (*counts).pin_bytes_freed, bytes);
         }
         if opened_ns != 0 {
             let class = match late(delay, closed_ns.saturating_sub(opened_ns)) {
-                Late::Near => &raw mut (*slot).near,
-                Late::Moderate => &raw mut (*slot).moderate,
-                Late::Fundamental => &raw mut (*slot).fundamental,
+                Late::Near => &raw mut (*counts).near,
+                Late::Moderate => &raw mut (*counts).moderate,
+                Late::Fundamental => &raw mut (*counts).fundamental,
             };
             atomic::add(class, 1);
         }
-        if site & FIRST != 0 || (site & UNDECIDED != 0 && is_first_late(index, granule)) {
-            atomic::add(&raw mut (*slot).granules, 1);
+        if pinned.is_first() || (pinned.is_undecided() && is_first_late(site, granule)) {
+            atomic::add(&raw mut (*counts).granules, 1);
         }
         if closed_ns != 0 {
-            histogram::add((*slot).series, hist::Of::SiteDelay as u32, u64::from(index), delay);
+            histogram::add((*counts).series, hist::Of::SiteDelay as u32, u64::from(site), delay);
         }
         if config::events_wanted() != 0 {
-            site_pin_told(index, (*slot).series, granule, closed_ns, bytes);
+            site_pin_told(site, (*counts).series, granule, closed_ns, bytes);
         }
     }
-    0
 }
 
-/// Tells user space of a pin that was freed.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn site_pin_told(
-    site: u32,
-    series: u32,
-    granule: u64,
-    closed_ns: u64,
-    bytes: u64,
-) -> u32 {
+#[inline(always)]
+fn send(site: u32, series: u32, granule: IndexWord, closed_ns: u64, bytes: u64) {
     emit::granule(EventKind::PinFreed, series, now(), |event| {
-        let (index, generation) = (place_of::slot(granule), place_of::generation(granule));
-        // SAFETY: the record that `emit` has reserved, and map memory.
+        // SAFETY: the record that `emit` has reserved.
         unsafe {
-            (*event).generation = generation;
-            (*event).slot = index;
+            (*event).generation = granule.generation().number();
+            (*event).slot = granule.slot().number();
             (*event).site = site;
             (*event).closed_ns = closed_ns;
             (*event).bytes = bytes;
-            if let Some(slot) = slots::slot(index) {
-                (*event).granule = (*slot).id;
+            if let Some(slot) = SlotRef::get(granule.slot()) {
+                (*event).granule = slot.id();
                 // With its last pin the slot may have become another granule's.
-                let seen = atomic::load(&raw const (*slot).state);
-                (*event).live = u64::from(state::generation(seen) == generation);
+                (*event).live = u64::from(slot.state().generation() == granule.generation());
             }
         }
     });
-    0
 }
 
 /// [`is_first`] where the granule was closed in the instant before its object left it. What is noted of the slot's
 /// next generation, should it have begun, is left alone.
 #[inline(always)]
-fn is_first_late(site: u32, granule: u64) -> bool {
-    let Some(slot) = slots::slot(place_of::slot(granule)) else { return false };
-    // SAFETY: map memory, one word.
-    let seen = unsafe { atomic::load(&raw const (*slot).state) };
-    state::generation(seen) != place_of::generation(granule) || is_first(site, granule, false)
+fn is_first_late(site: u32, granule: IndexWord) -> bool {
+    let Some(slot) = SlotRef::get(granule.slot()) else { return false };
+    slot.state().generation() != granule.generation() || is_first(site, granule, false)
 }
 
 /// Whether a granule is counted for a site for the first time. With its last pin nobody will ask again.
 #[inline(always)]
-fn is_first(site: u32, granule: u64, last: bool) -> bool {
-    let (slot, generation) = (place_of::slot(granule), place_of::generation(granule));
+fn is_first(site: u32, granule: IndexWord, last: bool) -> bool {
+    let generation = granule.generation();
     let own = pin_word(site, generation);
-    let Some(words) = maps::PIN_SITES.get_ptr_mut(slot) else { return false };
+    let Some(words) = maps::PIN_SITES.get_ptr_mut(granule.slot().number()) else { return false };
     for way in 0..PIN_WAYS {
         // SAFETY: map memory; the number is within the array.
         unsafe {
             let at = words.cast::<u64>().add(way);
             let mut seen = atomic::load(at);
-            if (seen >> 32) as u32 != generation || seen == 0 {
+            if (seen >> 32) as u32 != generation.number() || seen == 0 {
                 let before = atomic::compare_swap(at, seen, own);
                 if before == seen {
                     return true;
@@ -220,31 +256,29 @@ fn is_first(site: u32, granule: u64, last: bool) -> bool {
             }
         }
     }
-    pin_pair(site, slot, generation, u32::from(last)) == 1
+    pin_pair(site, granule.slot(), generation, last)
 }
 
-/// [`is_first`] for a granule with pins of many sites: 1 if it is.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn pin_pair(site: u32, slot: u32, generation: u32, last: u32) -> u32 {
+#[inline(always)]
+fn is_first_pair(site: u32, slot: SlotNumber, generation: Generation, last: bool) -> bool {
     let pair = PinPair { site, slot, generation, reserved: 0 };
-    if last != 0 {
-        if maps::PIN_PAIRS.remove(&pair).is_ok() {
+    if last {
+        let was_counted = maps::PIN_PAIRS.remove(&pair).is_ok();
+        if was_counted {
             series::level(cursor::PIN_PAIRS, false);
-            return 0;
         }
-        return 1;
+        return !was_counted;
     }
     match maps::PIN_PAIRS.insert(&pair, 1u32, BPF_NOEXIST) {
         Ok(()) => {
             series::level(cursor::PIN_PAIRS, true);
-            1
+            true
         }
         Err(error) => {
             if error != EEXIST {
                 losses::count(Loss::PinPairsFull);
             }
-            0
+            false
         }
     }
 }

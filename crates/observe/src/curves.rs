@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use drainprof_common::state;
 use drainprof_probe::bpf::SeriesRecord;
 use drainprof_profile::Kind;
 use drainprof_report::{
@@ -86,7 +85,7 @@ impl Observer {
             return sums;
         }
         for granule in self.session.read_granules() {
-            if granule.slot.state & state::CLOSED == 0
+            if !granule.slot.state.is_closed()
                 && let Some(sum) = sums.get_mut(&granule.slot.series)
             {
                 *sum = sum.saturating_add(granule.slot.bytes);

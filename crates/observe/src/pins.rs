@@ -13,8 +13,8 @@ use std::{
 
 use drainprof_common::{
     event::{Event, EventKind},
-    maps::NO_SLOT,
-    state::{self, Verdict},
+    granule::SlotNumber,
+    state::Verdict,
 };
 use drainprof_profile::{Level, follows_objects};
 use drainprof_report::facts::{CallPath, EventFacts, PathPins};
@@ -104,7 +104,7 @@ impl Pins {
         let mut closes = HashMap::new();
         for (kind, event) in self.events.iter().take(count) {
             let is_pinned = *kind == EventKind::Close && event.verdict == Verdict::Pinned as u32;
-            if is_pinned && event.slot != NO_SLOT && has_ids(event.series) {
+            if is_pinned && event.slot != SlotNumber::NONE.number() && has_ids(event.series) {
                 let granule = (event.slot, event.generation);
                 closes.insert(granule, Close { pins: event.live, ..Close::default() });
             }
@@ -211,10 +211,11 @@ impl Observer {
     fn add_live_pins(&self, closes: &mut HashMap<Granule, Close>) {
         self.session.each_object(|found| {
             let (object, granule) = (found.object, found.granule.state);
-            if !state::has_pins(granule) || state::generation(granule) != object.generation {
+            if !granule.has_pins() || granule.generation() != object.generation {
                 return;
             }
-            if let Some(close) = closes.get_mut(&(object.slot, object.generation)) {
+            if let Some(close) = closes.get_mut(&(object.slot.number(), object.generation.number()))
+            {
                 *close.live.entry(object.site.wrapping_sub(1)).or_default() += 1;
             }
         });

@@ -7,10 +7,11 @@ use std::{
 };
 
 use drainprof_common::{
+    granule::{Generation, SlotNumber},
     hist::Hist,
     maps::Slot,
     paths::{Late, PinPair, SITE_THREADS, SiteSlot, late},
-    state,
+    state::{CLOSED, USED},
 };
 use drainprof_profile::Kind;
 use drainprof_report::{
@@ -42,7 +43,7 @@ struct Live {
     pin_bytes: u64,
     /// Granules that the site holds back, by slot and generation: those with pins of it, or (other kinds than `drain`)
     /// those that are open.
-    granules: HashMap<(u32, u32), Granule>,
+    granules: HashMap<(SlotNumber, Generation), Granule>,
 }
 
 /// A granule that a site holds back.
@@ -62,14 +63,21 @@ struct Granule {
 }
 
 impl Live {
-    fn add(&mut self, slot: u32, generation: u32, size: u64, granule: &Slot, kind: Kind) {
+    fn add(
+        &mut self,
+        slot: SlotNumber,
+        generation: Generation,
+        size: u64,
+        granule: &Slot,
+        kind: Kind,
+    ) {
         self.objects += 1;
         self.bytes += size;
         let is_held = match kind {
-            Kind::Drain => state::has_pins(granule.state),
+            Kind::Drain => granule.state.has_pins(),
             Kind::Bulk | Kind::Slab => {
-                granule.state & (state::USED | state::CLOSED) == state::USED
-                    && state::generation(granule.state) == generation
+                granule.state.only(USED | CLOSED) == USED
+                    && granule.state.generation() == generation
             }
         };
         if !is_held {
@@ -85,8 +93,8 @@ impl Live {
             bytes: granule.bytes,
             objects: 0,
             own_bytes: 0,
-            live: state::live(granule.state),
-            drains: state::live(granule.state) < granule.pinned_objects,
+            live: granule.state.live(),
+            drains: granule.state.live() < granule.pinned_objects,
         });
         held.objects += 1;
         held.own_bytes += size;
@@ -239,8 +247,8 @@ impl Observer {
             let Some(site) = at.and_then(|at| sites.get_mut(*at)) else { return };
             let Some(kind) = site.kind else { return };
             // What a bulk close has freed stays entered until its id comes again.
-            let is_gone = state::generation(granule.state) != object.generation
-                || granule.state & state::CLOSED != 0;
+            let is_gone =
+                granule.state.generation() != object.generation || granule.state.is_closed();
             if kind == Kind::Bulk && is_gone {
                 return;
             }

@@ -6,7 +6,7 @@ use drainprof_common::{
     hist::{Hist, Of},
     loss::Loss,
     spec::LABEL_BYTES,
-    state,
+    state::BEFORE,
 };
 use drainprof_probe::bpf::{GranuleRecord, SeriesRecord};
 use drainprof_process::PathEnd;
@@ -131,10 +131,10 @@ impl Observer {
         for GranuleRecord { slot } in self.session.read_granules() {
             belongings.entry(slot.series).or_default().granules.push(GranuleFacts {
                 id: slot.id,
-                generation: state::generation(slot.state),
-                closed: slot.state & state::CLOSED != 0,
-                before: slot.state & state::BEFORE != 0,
-                live: state::live(slot.state),
+                generation: slot.state.generation().number(),
+                closed: slot.state.is_closed(),
+                before: slot.state.has(BEFORE),
+                live: slot.state.live(),
                 live_bytes: slot.live_bytes,
                 bytes: slot.bytes,
                 opened_ns: slot.opened_ns,

@@ -3,20 +3,21 @@
 
 use drainprof_common::{
     event::EventKind,
+    granule::{Generation, IndexWord, SlotNumber},
     hist,
     loss::Loss,
-    maps::{Slot, place_of},
-    state,
+    state::{CLOSED, DETACHED, RETIRING, STRAGGLER, State, TAINTED, USED},
 };
 
 use super::{
-    AGAIN, BEGIN,
+    Mode, Step,
     implicit::join,
-    mode,
-    slots::{self, Found, find},
+    slots::{self, Found, SlotRef, find},
 };
 use crate::{
-    atomic, calls, config, emit, histogram,
+    atomic, calls, config, emit,
+    global::{Scalar, global, scalars},
+    histogram,
     hit::now,
     losses,
     series::{self, bump},
@@ -25,84 +26,130 @@ use crate::{
 /// How often a compare-and-swap against other CPUs' counts is tried.
 const TRIES: usize = 32;
 
-/// Counts an object in its granule: the index word, or [`AGAIN`]. [`BEGIN`] and bits of [`mode`] where its
-/// open was not seen and the caller has to begin it: from here the stack would be too deep.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn granule_hold(series: u32, id: u64, how: u32, rsp: u64) -> u64 {
-    let has_open = how & mode::HAS_OPEN != 0;
+global! {
+    /// Counts an object in its granule.
+    pub(super) fn granule_hold(series: u32, id: u64, mode: Mode, rsp: u64) -> Held = hold_found;
+    /// Takes one object off a granule's live count. The caller holds a reference, which this gives up. Without
+    /// `judge` its going is no late drain.
+    fn granule_release(number: SlotNumber, slot: Option<SlotRef>, size: u64, judge: bool) -> () = release_checked;
+    /// The last object of a closed or abandoned granule has gone; `before` is the state that it left.
+    fn granule_drained(series: u32, number: SlotNumber, before: State, closed_ns: u64, bytes: u64) -> () = drained;
+    /// One try of [`take_off`].
+    fn granule_take_off(
+        number: SlotNumber, slot: Option<SlotRef>, generation: Generation, size: u64, mode: Mode
+    ) -> Taken = try_take_off;
+    /// Takes one object off the live count of a granule that is known by id only; `false` where it has none.
+    pub(super) fn granule_take_off_id(series: u32, id: u64, size: u64, mode: Mode) -> Step<bool> = take_off_found;
+}
+
+/// What became of the try to count an object in its granule.
+pub(super) enum Held {
+    /// It is counted.
+    Counted(IndexWord),
+    /// Another CPU was first: look again.
+    Again,
+    /// The granule's open was not seen: the caller has to begin it, with these bits. (From here the stack would be too
+    /// deep.)
+    Begin(Mode),
+}
+
+impl Held {
+    const AGAIN: u64 = 1 << 62;
+    const BEGIN: u64 = 1 << 60;
+}
+
+impl Scalar for Held {
+    type Raw = u64;
+
+    #[inline(always)]
+    fn into_raw(self) -> u64 {
+        match self {
+            Self::Counted(word) => word.raw(),
+            Self::Again => Self::AGAIN,
+            Self::Begin(mode) => Self::BEGIN | u64::from(mode.into_raw()),
+        }
+    }
+
+    #[inline(always)]
+    fn from_raw(raw: u64) -> Self {
+        if raw & Self::BEGIN != 0 {
+            Self::Begin(Mode::from_raw(raw as u32))
+        } else if raw & Self::AGAIN != 0 {
+            Self::Again
+        } else {
+            Self::Counted(IndexWord::from_raw(raw))
+        }
+    }
+}
+
+#[inline(always)]
+fn hold_found(series: u32, id: u64, mode: Mode, rsp: u64) -> Held {
+    let has_open = mode.has(Mode::HAS_OPEN);
     match find(series, id) {
         Found::Nothing | Found::Retiring => {}
-        Found::Changing => return AGAIN,
-        Found::Unfollowed(place) if place.word & place_of::CLOSED == 0 => {
-            return place_of::UNFOLLOWED;
+        Found::Changing => return Held::Again,
+        Found::Unfollowed(entry) if !entry.word.is_closed() => {
+            return Held::Counted(IndexWord::UNFOLLOWED);
         }
         Found::Unfollowed(_) | Found::Left(_) => {
-            if has_open && calls::open_in_flight(series, rsp) == 0 {
+            if has_open && calls::open_in_flight(series, rsp).is_none() {
                 after_close(series);
-                return place_of::UNFOLLOWED;
+                return Held::Counted(IndexWord::UNFOLLOWED);
             }
         }
-        Found::Slot(place, slot, seen) => {
-            if seen & (state::CLOSED | state::STRAGGLER) == state::STRAGGLER {
-                return if join(slot, seen) { place.word } else { AGAIN };
+        Found::Slot(entry, slot, seen) => {
+            if seen.only(CLOSED | STRAGGLER) == STRAGGLER {
+                return if join(slot, seen) { Held::Counted(entry.word) } else { Held::Again };
             }
-            if seen & state::CLOSED == 0 || (has_open && calls::open_in_flight(series, rsp) == 0) {
-                return hold(series, slot, place.word);
+            if !seen.is_closed() || (has_open && calls::open_in_flight(series, rsp).is_none()) {
+                return hold(series, slot, entry.word).map_or(Held::Again, Held::Counted);
             }
         }
     }
     // An open that has not returned, or none: with no `open` probe a granule's first use is its open,
     // unless it may be older than the attach.
-    let how = if has_open && calls::open_in_flight(series, rsp) != 0 {
-        mode::IN_FLIGHT
-    } else if how & mode::FROM_START == 0 {
-        mode::UNSEEN | mode::BEFORE
+    Held::Begin(if has_open && calls::open_in_flight(series, rsp).is_some() {
+        Mode::IN_FLIGHT
+    } else if !mode.has(Mode::FROM_START) {
+        Mode::UNSEEN | Mode::BEFORE
     } else if has_open {
-        mode::UNSEEN
+        Mode::UNSEEN
     } else {
-        0
-    };
-    BEGIN | u64::from(how)
+        Mode::NONE
+    })
 }
 
 /// Counts an object in its granule if it is remembered and open: the index word.
 #[inline(always)]
-pub(super) fn hold_remembered(series: u32, id: u64) -> Option<u64> {
-    let (place, slot, seen) = slots::remembered(series, id)?;
-    if seen & state::CLOSED != 0 {
+pub(super) fn hold_remembered(series: u32, id: u64) -> Option<IndexWord> {
+    let (entry, slot, seen) = slots::remembered(series, id)?;
+    if seen.is_closed() {
         return None;
     }
-    if seen & state::STRAGGLER != 0 {
-        return if join(slot, seen) { Some(place.word) } else { None };
+    if seen.has(STRAGGLER) {
+        return if join(slot, seen) { Some(entry.word) } else { None };
     }
-    match hold(series, slot, place.word) {
-        AGAIN => None,
-        word => Some(word),
-    }
+    hold(series, slot, entry.word)
 }
 
+/// Counts an object in the granule of an index word: the word. `None`: the slot is used again.
 #[inline(always)]
-fn hold(series: u32, slot: *mut Slot, word: u64) -> u64 {
-    // SAFETY: map memory.
-    let before = unsafe { atomic::add(&raw mut (*slot).state, 1) };
-    if state::generation(before) != place_of::generation(word)
-        || before & (state::USED | state::RETIRING) != state::USED
-    {
+fn hold(series: u32, slot: SlotRef, word: IndexWord) -> Option<IndexWord> {
+    let before = slot.add_object();
+    if before.generation() != word.generation() || before.only(USED | RETIRING) != USED {
         // The slot was used again in between: take the count back and look again. Where the granule was
         // closed and empty before our count, that is no late drain.
-        let empty = before & state::CLOSED != 0 && state::live(before) == 0;
-        granule_release(place_of::slot(word), slot, 0, u32::from(!empty));
-        return AGAIN;
+        let empty = before.is_closed() && before.live() == 0;
+        granule_release(word.slot(), Some(slot), 0, !empty);
+        return None;
     }
-    if before & state::CLOSED != 0 {
-        if state::live(before) == 0 {
-            // SAFETY: map memory.
-            unsafe { atomic::or(&raw mut (*slot).state, state::STRAGGLER) };
+    if before.is_closed() {
+        if before.live() == 0 {
+            slot.set(STRAGGLER);
         }
         after_close(series);
     }
-    word & !place_of::CLOSED
+    Some(word)
 }
 
 #[inline(always)]
@@ -111,91 +158,65 @@ fn after_close(series: u32) {
     losses::count(Loss::AllocAfterClose);
 }
 
-/// Takes one object off a granule's live count. The caller holds a reference, which this gives up. With
-/// `judge` 0 its going is no late drain.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn granule_release(
-    index: u32,
-    slot: *mut Slot,
-    size: u64,
-    judge: u32,
-) -> u32 {
-    if slot.is_null() {
-        return 0;
+#[inline(always)]
+fn release_checked(number: SlotNumber, slot: Option<SlotRef>, size: u64, judge: bool) {
+    if let Some(slot) = slot {
+        release(number, slot, size, judge);
     }
-    release(index, slot, size, judge);
-    1
 }
 
 /// What an object's granule was as the object left it.
 #[derive(Clone, Copy)]
 pub(crate) struct Left {
     /// The state, the object included.
-    pub(crate) before: u64,
+    pub(crate) before: State,
     /// When the granule was closed; means something if it is.
     pub(crate) closed_ns: u64,
     /// When it was opened; 0 where that was not seen.
     pub(crate) opened_ns: u64,
 }
 
-/// [`granule_release`] where it is worth a call less.
+/// [`granule_release`] where it is worth a call less. What is reported about a late drain is read while the reference is
+/// held: after it another CPU may fill the slot anew.
 #[inline(always)]
-pub(crate) fn release(index: u32, slot: *mut Slot, size: u64, judge: u32) -> Left {
-    // SAFETY: map memory. What is told about a late drain is read while the reference is held: after it
-    // another CPU may fill the slot anew.
-    unsafe {
-        let seen = atomic::load(&raw const (*slot).state);
-        let series = (*slot).series;
-        let mut closed_ns = (*slot).closed_ns;
-        let opened_ns = (*slot).opened_ns;
-        let was_closed = seen & state::CLOSED != 0;
-        let mut bytes = (*slot).bytes;
-        if size != 0 {
-            atomic::sub(&raw mut (*slot).live_bytes, size);
-        }
-        let mut before = atomic::sub(&raw mut (*slot).state, 1);
-        if state::live(before) == 1 && before & (state::CLOSED | state::DETACHED) != 0 {
-            if seen & state::CLOSED == 0 {
-                // It was closed in between. What its close has noted is only there as long as the slot serves
-                // this generation, to which nothing refers any more: else the close was just now.
-                (closed_ns, bytes) = noted(slot, before, bytes);
-            }
-            if judge == 0 {
-                before |= state::STRAGGLER;
-            }
-            granule_drained(series, index, before, closed_ns, bytes);
-        } else if before & state::CLOSED != 0 && !was_closed {
-            // Other pins hold it still, so what its close has noted is there.
-            closed_ns = now();
-        }
-        Left { before, closed_ns, opened_ns }
+pub(crate) fn release(number: SlotNumber, slot: SlotRef, size: u64, judge: bool) -> Left {
+    let seen = slot.state();
+    let series = slot.series();
+    let mut closed_ns = slot.closed_ns();
+    let opened_ns = slot.opened_ns();
+    let was_closed = seen.is_closed();
+    let mut bytes = slot.bytes();
+    if size != 0 {
+        slot.sub_live_bytes(size);
     }
+    let mut before = slot.remove_object();
+    if before.live() == 1 && before.has(CLOSED | DETACHED) {
+        if !was_closed {
+            // It was closed in between. What its close has noted is only there as long as the slot serves
+            // this generation, to which nothing refers any more: else the close was just now.
+            (closed_ns, bytes) = noted(slot, before, bytes);
+        }
+        if !judge {
+            before = before.with(STRAGGLER);
+        }
+        granule_drained(series, number, before, closed_ns, bytes);
+    } else if before.is_closed() && !was_closed {
+        // Other pins hold it still, so what its close has noted is there.
+        closed_ns = now();
+    }
+    Left { before, closed_ns, opened_ns }
 }
 
 /// When a generation was closed, and its bytes; now, and `bytes`, where its slot is another's by now.
 #[inline(always)]
-fn noted(slot: *mut Slot, before: u64, bytes: u64) -> (u64, u64) {
-    // SAFETY: map memory.
-    unsafe {
-        let found =
-            (atomic::load(&raw const (*slot).closed_ns), atomic::load(&raw const (*slot).bytes));
-        let seen = atomic::load(&raw const (*slot).state);
-        if state::generation(seen) == state::generation(before) { found } else { (now(), bytes) }
-    }
+fn noted(slot: SlotRef, before: State, bytes: u64) -> (u64, u64) {
+    let found = (slot.closed_ns(), slot.bytes());
+    if slot.state().generation() == before.generation() { found } else { (now(), bytes) }
 }
 
-/// The last object of a closed or abandoned granule has gone; `before` is the state that it left.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn granule_drained(
-    series: u32,
-    index: u32,
-    before: u64,
-    closed_ns: u64,
-    bytes: u64,
-) -> u32 {
-    if state::is_late_drain(before) {
+#[inline(always)]
+fn drained(series: u32, number: SlotNumber, before: State, closed_ns: u64, bytes: u64) {
+    if before.is_late_drain() {
         let at = now();
         bump!(series, late_drained);
         if let Some(state) = series::state(series) {
@@ -207,125 +228,127 @@ pub(crate) extern "C" fn granule_drained(
         }
         histogram::add(series, hist::Of::PinDelay as u32, 0, at.saturating_sub(closed_ns));
         if config::events_wanted() != 0
-            && let Some(slot) = slots::slot(index)
+            && let Some(slot) = SlotRef::get(number)
         {
             emit::granule(EventKind::LateDrain, series, at, |event| {
-                // SAFETY: the record that `emit` has reserved, and map memory.
+                // SAFETY: the record that `emit` has reserved.
                 unsafe {
-                    (*event).granule = (*slot).id;
-                    (*event).generation = state::generation(before);
+                    (*event).granule = slot.id();
+                    (*event).generation = before.generation().number();
                     (*event).bytes = bytes;
                     (*event).closed_ns = closed_ns;
-                    (*event).opened_ns = (*slot).opened_ns;
-                    (*event).place = (*slot).place;
+                    (*event).opened_ns = slot.opened_ns();
+                    (*event).place = slot.place();
                 }
             });
         }
     }
-    if before & state::DETACHED != 0 {
-        slots::retire(index);
-    } else if let Some(slot) = slots::slot(index) {
+    if before.has(DETACHED) {
+        slots::retire(number);
+    } else if let Some(slot) = SlotRef::get(number) {
         // Whichever granule the slot serves by now: it is forgotten only if it is closed and empty.
-        // SAFETY: map memory.
-        slots::forget_if_scarce(series, unsafe { (*slot).id }, false);
+        slots::forget_if_scarce(series, slot.id(), false);
     }
-    0
 }
 
-/// Takes one object off the live count of a granule to which the caller holds no reference: 1, or 0
+/// What became of the try to take an object off a granule.
+#[derive(PartialEq, Eq)]
+enum Taken {
+    /// It has no object, or has freed them all.
+    No,
+    /// One is off.
+    Yes,
+    /// Another CPU changed the count in this instant.
+    Busy,
+}
+
+scalars! {
+    Taken as u32: |taken| taken as u32, |raw| match raw { 0 => Taken::No, 2 => Taken::Busy, _ => Taken::Yes };
+}
+
+/// Takes one object off the live count of a granule to which the caller holds no reference: `false`
 /// where this generation has no object, or (bulk) was closed, which has freed them all.
 #[inline(always)]
-pub(crate) fn take_off(index: u32, slot: *mut Slot, generation: u32, size: u64, how: u32) -> u32 {
+pub(crate) fn take_off(
+    number: SlotNumber,
+    slot: SlotRef,
+    generation: Generation,
+    size: u64,
+    mode: Mode,
+) -> bool {
     for _ in 0..TRIES {
-        let taken = granule_take_off(index, slot, generation, size, how);
-        if taken != BUSY {
-            return taken;
+        match granule_take_off(number, Some(slot), generation, size, mode) {
+            Taken::No => return false,
+            Taken::Yes => return true,
+            Taken::Busy => {}
         }
     }
     losses::count(Loss::AllocRaced);
-    1
+    true
 }
 
-/// Instead of 0 or 1: another CPU changed the count in this instant.
-const BUSY: u32 = 2;
-
-/// One try of [`take_off`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn granule_take_off(
-    index: u32,
-    slot: *mut Slot,
-    generation: u32,
+#[inline(always)]
+fn try_take_off(
+    number: SlotNumber,
+    slot: Option<SlotRef>,
+    generation: Generation,
     size: u64,
-    how: u32,
-) -> u32 {
-    if slot.is_null() {
-        return 0;
+    mode: Mode,
+) -> Taken {
+    let Some(slot) = slot else { return Taken::No };
+    let seen = slot.state();
+    let freed_in_bulk = mode.is_bulk() && !seen.is_migrated();
+    let wanted = if freed_in_bulk { USED | CLOSED } else { USED };
+    if seen.generation() != generation || seen.live() == 0 || seen.only(wanted) != USED {
+        return Taken::No;
     }
-    // SAFETY: map memory.
-    unsafe {
-        let seen = atomic::load(&raw const (*slot).state);
-        let freed_in_bulk = mode::is_bulk(how) && !state::is_migrated(seen);
-        let gone = if freed_in_bulk { state::CLOSED } else { 0 };
-        if state::generation(seen) != generation
-            || state::live(seen) == 0
-            || seen & (state::USED | gone) != state::USED
-        {
-            return 0;
-        }
-        let (series, closed_ns, bytes) = ((*slot).series, (*slot).closed_ns, (*slot).bytes);
-        let last = state::live(seen) == 1;
-        let by_object = how & mode::BY_OBJECT != 0;
-        let mut next = seen - 1;
-        if last && !by_object && seen & state::CLOSED == 0 {
-            // What was taken over from an earlier generation has gone: from here the count is this one's.
-            next &= !state::TAINTED;
-        }
-        if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
-            return BUSY;
-        }
-        if last && !by_object {
-            pay(series, slot);
-        }
-        if last && seen & (state::CLOSED | state::DETACHED) != 0 {
-            // The slot may serve another granule already: its bytes are left alone.
-            granule_drained(series, index, seen, closed_ns, bytes);
-        } else if size != 0 {
-            atomic::sub(&raw mut (*slot).live_bytes, size);
-        }
+    let (series, closed_ns, bytes) = (slot.series(), slot.closed_ns(), slot.bytes());
+    let last = seen.live() == 1;
+    let by_object = mode.has(Mode::BY_OBJECT);
+    let mut next = seen.minus_one();
+    if last && !by_object && !seen.is_closed() {
+        // What was taken over from an earlier generation has gone: from here the count is this one's.
+        next = next.without(TAINTED);
     }
-    1
+    if !slot.swap_state(seen, next) {
+        return Taken::Busy;
+    }
+    if last && !by_object {
+        pay(series, slot);
+    }
+    if last && seen.has(CLOSED | DETACHED) {
+        // The slot may serve another granule already: its bytes are left alone.
+        granule_drained(series, number, seen, closed_ns, bytes);
+    } else if size != 0 {
+        slot.sub_live_bytes(size);
+    }
+    Taken::Yes
 }
 
 /// Earlier generations, whose objects were counted with this one's, have drained.
 #[inline(always)]
-pub(super) fn pay(series: u32, slot: *mut Slot) {
-    // SAFETY: map memory.
-    unsafe {
-        if (*slot).owed == 0 {
-            return;
-        }
-        let owed = u64::from(atomic::swap_32(&raw mut (*slot).owed, 0));
-        bump!(series, late_drained, owed);
-        if let Some(state) = series::state(series) {
-            atomic::sub(&raw mut (*state).retained_granules, owed);
-        }
+pub(super) fn pay(series: u32, slot: SlotRef) {
+    let owed = u64::from(slot.take_owed());
+    if owed == 0 {
+        return;
+    }
+    bump!(series, late_drained, owed);
+    if let Some(state) = series::state(series) {
+        // SAFETY: map memory.
+        unsafe { atomic::sub(&raw mut (*state).retained_granules, owed) };
     }
 }
 
-/// Takes one object off the live count of a granule that is known by id only: 1, 0 where it has none,
-/// or [`AGAIN`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn granule_take_off_id(series: u32, id: u64, size: u64, how: u32) -> u64 {
+#[inline(always)]
+fn take_off_found(series: u32, id: u64, size: u64, mode: Mode) -> Step<bool> {
     match find(series, id) {
-        Found::Slot(place, slot, _) => {
-            let generation = place_of::generation(place.word);
-            u64::from(take_off(place_of::slot(place.word), slot, generation, size, how))
+        Found::Slot(entry, slot, _) => {
+            let word = entry.word;
+            Step::Done(take_off(word.slot(), slot, word.generation(), size, mode))
         }
-        // Without a slot nothing can be said against it.
-        Found::Unfollowed(_) => 1,
-        Found::Nothing | Found::Left(_) | Found::Retiring => 0,
-        Found::Changing => AGAIN,
+        // Without a slot nothing contradicts it.
+        Found::Unfollowed(_) => Step::Done(true),
+        Found::Nothing | Found::Left(_) | Found::Retiring => Step::Done(false),
+        Found::Changing => Step::Again,
     }
 }

@@ -5,24 +5,30 @@
 //! ever stands in a granule that has ended, not even for an instant, and whoever takes the count to 0 has taken out
 //! the last object. That swap sets the flag, too. What began it again after that is another generation.
 //!
-//! On an open granule [`state::STRAGGLER`] says that it is implicit.
+//! On an open granule [`STRAGGLER`](drainprof_common::state::STRAGGLER) says that it is implicit.
 
 use drainprof_common::{
     event::EventKind,
-    hist,
-    maps::Slot,
-    sample,
+    granule::SlotNumber,
+    hist, sample,
     spec::{flags, value},
-    state,
+    state::{BEFORE, CLOSED, State, TAINTED},
 };
 
-use super::slots;
+use super::slots::{self, SlotRef};
 use crate::{
-    atomic, config, emit,
+    config, emit,
+    global::global,
     histogram::histogram_add,
     hit::{Hit, now},
     series::{self, bump},
 };
+
+global! {
+    /// Takes an object out of its granule, which ends with its last one. The object holds a reference, which this gives
+    /// up.
+    pub(crate) fn granule_leave(number: SlotNumber, size: u64) -> () = leave;
+}
 
 /// How often the swap is tried against other CPUs' counts.
 const TRIES: usize = 32;
@@ -46,50 +52,44 @@ pub(crate) fn misses(hit: &Hit) -> bool {
 
 /// Counts an object in if the granule's state is still the one that was `seen`, which is open.
 #[inline(always)]
-pub(super) fn join(slot: *mut Slot, seen: u64) -> bool {
-    // SAFETY: map memory. The generation is part of the word, so that the slot serves the same granule still.
-    unsafe { atomic::compare_swap(&raw mut (*slot).state, seen, seen + 1) == seen }
+pub(super) fn join(slot: SlotRef, seen: State) -> bool {
+    // The generation is part of the word, so that the slot serves the same granule still.
+    slot.swap_state(seen, seen.plus_one())
 }
 
-/// Takes an object out of its granule, which ends with its last one. The object holds a reference, which this gives up.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn granule_leave(index: u32, size: u64) -> u32 {
-    let Some(slot) = slots::slot(index) else { return 0 };
-    // SAFETY: map memory. What is told about the end is read while the reference is held: after it another CPU may
-    // begin the next generation.
-    unsafe {
-        if size != 0 {
-            atomic::sub(&raw mut (*slot).live_bytes, size);
-        }
-        for _ in 0..TRIES {
-            let seen = atomic::load(&raw const (*slot).state);
-            if state::live(seen) != 1 {
-                if atomic::compare_swap(&raw mut (*slot).state, seen, seen - 1) == seen {
-                    return 1;
-                }
-                continue;
-            }
-            let ended = Ended {
-                series: (*slot).series,
-                id: (*slot).id,
-                bytes: (*slot).bytes,
-                opened_ns: (*slot).opened_ns,
-                before: seen,
-            };
-            let at = now();
-            // User space leaves alone what was closed just now.
-            (*slot).closed_ns = at;
-            let next = (seen - 1) | state::CLOSED;
-            if atomic::compare_swap(&raw mut (*slot).state, seen, next) == seen {
-                count(&ended, at);
-                return 1;
-            }
-        }
-        // It stays open while it is empty, until the next object has come and gone.
-        atomic::sub(&raw mut (*slot).state, 1);
+/// What is reported about the end is read while the reference is held: after it another CPU may begin the next
+/// generation.
+#[inline(always)]
+fn leave(number: SlotNumber, size: u64) {
+    let Some(slot) = SlotRef::get(number) else { return };
+    if size != 0 {
+        slot.sub_live_bytes(size);
     }
-    1
+    for _ in 0..TRIES {
+        let seen = slot.state();
+        if seen.live() != 1 {
+            if slot.swap_state(seen, seen.minus_one()) {
+                return;
+            }
+            continue;
+        }
+        let ended = Ended {
+            series: slot.series(),
+            id: slot.id(),
+            bytes: slot.bytes(),
+            opened_ns: slot.opened_ns(),
+            before: seen,
+        };
+        let at = now();
+        // User space leaves alone what was closed just now.
+        slot.set_closed_ns(at);
+        if slot.swap_state(seen, seen.minus_one().with(CLOSED)) {
+            count(&ended, at);
+            return;
+        }
+    }
+    // It stays open while it is empty, until the next object has come and gone.
+    slot.remove_object();
 }
 
 /// A granule that has ended.
@@ -99,7 +99,7 @@ struct Ended {
     bytes: u64,
     opened_ns: u64,
     /// Its state with its last object.
-    before: u64,
+    before: State,
 }
 
 #[inline(always)]
@@ -107,7 +107,7 @@ fn count(ended: &Ended, at: u64) {
     let Ended { series, id, bytes, opened_ns, before } = *ended;
     series::closed(series);
     // What was allocated in it before the attach, or was lost, may be in it still.
-    if before & (state::BEFORE | state::TAINTED) != 0 {
+    if before.has(BEFORE | TAINTED) {
         bump!(series, unknown);
     } else {
         bump!(series, closed_plain);
@@ -121,7 +121,7 @@ fn count(ended: &Ended, at: u64) {
             // SAFETY: the record that `emit` has reserved.
             unsafe {
                 (*event).granule = id;
-                (*event).generation = state::generation(before);
+                (*event).generation = before.generation().number();
                 (*event).bytes = bytes;
                 (*event).opened_ns = opened_ns;
                 (*event).closed_ns = at;

@@ -5,47 +5,40 @@
 //! Here that is asked when an id is opened again; user space asks it of all open granules when it makes facts.
 
 use drainprof_common::{
-    maps::{MAX_NESTING, parent_of, place_of},
-    state,
+    granule::{Generation, SlotNumber},
+    maps::MAX_NESTING,
 };
 
-use super::slots;
-use crate::atomic;
+use super::slots::SlotRef;
+use crate::global::global;
 
-/// Whether this generation of a slot has ended with one that it is nested in. (Where nothing is nested, no slot says that
-/// it is.)
-#[inline(always)]
-pub(crate) fn is_over(index: u32, generation: u32) -> bool {
-    let Some(slot) = slots::slot(index) else { return false };
-    // SAFETY: map memory, one word.
-    let seen = unsafe { atomic::load(&raw const (*slot).state) };
-    state::generation(seen) == generation && granule_is_over(index) != 0
+global! {
+    /// Whether the granule in a slot has ended with one that it is nested in. A chain that is longer than
+    /// [`MAX_NESTING`] is taken for one that goes on.
+    pub(super) fn granule_is_over(number: SlotNumber) -> bool = is_over_now;
 }
 
-/// Whether the granule in a slot has ended with one that it is nested in: 1, else 0. A chain that is longer than
-/// [`MAX_NESTING`] is taken for one that goes on.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(super) extern "C" fn granule_is_over(index: u32) -> u32 {
-    let Some(slot) = slots::slot(index) else { return 0 };
-    // SAFETY: map memory, one word.
-    let mut parent = unsafe { atomic::load(&raw const (*slot).parent_at) };
+/// Whether this generation of a slot has ended with one that it is nested in. (Where nothing is nested, no slot has a
+/// parent.)
+#[inline(always)]
+pub(crate) fn is_over(number: SlotNumber, generation: Generation) -> bool {
+    SlotRef::get(number).is_some_and(|slot| slot.state().generation() == generation)
+        && granule_is_over(number)
+}
+
+#[inline(always)]
+fn is_over_now(number: SlotNumber) -> bool {
+    let Some(mut slot) = SlotRef::get(number) else { return false };
     for _ in 0..MAX_NESTING {
-        if parent & parent_of::SET == 0 {
-            return 0;
+        let Some(parent) = slot.parent_at().get() else { return false };
+        let Some(next) = SlotRef::get(parent.slot()) else { return false };
+        let seen = next.state();
+        // A slot that was given back is not used, and keeps its generation until another granule takes it.
+        let is_open = seen.is_used() && (!seen.is_closed() || seen.is_moved());
+        if seen.generation() != parent.generation() || !is_open {
+            return true;
         }
-        let Some(slot) = slots::slot(place_of::slot(parent)) else { return 0 };
-        // SAFETY: map memory, one word each.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            // A slot that was given back is not used, and keeps its generation until another granule takes it.
-            let is_open =
-                seen & state::USED != 0 && (seen & state::CLOSED == 0 || state::is_moved(seen));
-            if state::generation(seen) != place_of::generation(parent) || !is_open {
-                return 1;
-            }
-            parent = atomic::load(&raw const (*slot).parent_at);
-        }
+        slot = next;
     }
-    0
+    false
 }

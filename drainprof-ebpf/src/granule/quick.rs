@@ -4,13 +4,11 @@
 //! Each does what `granule_begin` and `granule_close` would, or nothing: then those are asked. It is worth its lines:
 //! the cost of a hit is the number of instructions that it runs, and those two know every case.
 
-use core::mem::offset_of;
-
 use drainprof_common::{
+    granule::ParentWord,
     hist,
-    maps::{Slot, place_of},
     spec::{Kind, flags, value},
-    state::{self, Verdict},
+    state::{self, CLOSED, Flags, STRAGGLER, USED, Verdict},
 };
 
 use super::slots;
@@ -27,33 +25,30 @@ pub(super) fn reopen(hit: &Hit, series: u32, id: u64) -> bool {
         return false;
     }
     let Some((_, slot, seen)) = slots::remembered(series, id) else { return false };
-    if seen & state::CLOSED == 0 || state::live(seen) != 0 {
+    if !seen.is_closed() || seen.live() != 0 {
         return false;
     }
     let Some(totals) = series::totals(series) else { return false };
-    // SAFETY: map memory. The generation is open from the swap on; nobody else writes what describes it.
-    unsafe {
-        let left = atomic::load(&raw const (*slot).live_bytes);
-        let next = (seen & !state::FLAGS).wrapping_add(slots::GENERATION_STEP) | state::USED;
-        if atomic::compare_swap(&raw mut (*slot).state, seen, next) != seen {
-            return false;
-        }
-        (*slot).opened_ns = now();
-        (*slot).closed_ns = 0;
-        (*slot).place = hit.caller();
-        (*slot).bytes = hit.granule_bytes();
-        if left != 0 {
-            // Of the last generation; others may have added theirs by now.
-            atomic::sub(&raw mut (*slot).live_bytes, left);
-        }
-        (*slot).parent = 0;
-        (*slot).parent_at = 0;
-        (*slot).label_at = 0;
-        (*slot).pinned_objects = 0;
-        // The text's end stands first.
-        slot.cast::<u64>().add(offset_of!(Slot, label) / 8).write(0);
-        atomic::add(&raw mut (*totals).opened, 1);
+    let left = slot.live_bytes();
+    // The generation is open from the swap on; nobody else writes what describes it.
+    if !slot.swap_state(seen, seen.without(Flags::ALL).stepped().with(USED)) {
+        return false;
     }
+    slot.set_opened_ns(now());
+    slot.set_closed_ns(0);
+    slot.set_place(hit.caller());
+    slot.set_bytes(hit.granule_bytes());
+    if left != 0 {
+        // Of the last generation; others may have added theirs by now.
+        slot.sub_live_bytes(left);
+    }
+    slot.set_parent(0);
+    slot.set_parent_at(ParentWord::NONE);
+    slot.set_label_at(0);
+    slot.set_pinned_objects(0);
+    slot.cut_label();
+    // SAFETY: this CPU's counters.
+    unsafe { atomic::add(&raw mut (*totals).opened, 1) };
     series::opened(series);
     true
 }
@@ -64,29 +59,29 @@ pub(super) fn close(hit: &Hit, series: u32, id: u64) -> bool {
     if !hit.has(flags::BOUNDARY) || !hit.is(Kind::Drain) || config::events_wanted() != 0 {
         return false;
     }
-    let Some((place, slot, seen)) = slots::remembered(series, id) else { return false };
-    if seen & state::CLOSED != 0 {
+    let Some((entry, slot, seen)) = slots::remembered(series, id) else { return false };
+    if seen.is_closed() {
         return false;
     }
     let Some(totals) = series::totals(series) else { return false };
     let at = now();
-    // SAFETY: map memory, and this CPU's counters. The slot is read before the flag shows that it may be used again.
+    // The slot is read before the flag shows that it may be used again.
+    if hit.has(flags::HAS_BYTES) || slot.bytes() == 0 {
+        slot.set_bytes(hit.granule_bytes());
+    }
+    slot.set_closed_ns(at);
+    let (bytes, opened_ns, opener) = (slot.bytes(), slot.opened_ns(), slot.place());
+    match slot.mark(entry.word.generation(), CLOSED | STRAGGLER) {
+        Some(before) if !before.is_closed() => {}
+        _ => return false,
+    }
+    series::closed(series);
+    if opened_ns != 0 {
+        histogram::add(series, hist::Of::Lifetime as u32, opener, at.saturating_sub(opened_ns));
+    }
+    let live = hit.value(value::LIVE);
+    // SAFETY: this CPU's counters.
     unsafe {
-        if hit.has(flags::HAS_BYTES) || (*slot).bytes == 0 {
-            (*slot).bytes = hit.granule_bytes();
-        }
-        (*slot).closed_ns = at;
-        let (bytes, opened_ns, opener) = ((*slot).bytes, (*slot).opened_ns, (*slot).place);
-        let generation = place_of::generation(place.word);
-        match slots::mark(slot, generation, state::CLOSED | state::STRAGGLER) {
-            Some(before) if before & state::CLOSED == 0 => {}
-            _ => return false,
-        }
-        series::closed(series);
-        if opened_ns != 0 {
-            histogram::add(series, hist::Of::Lifetime as u32, opener, at.saturating_sub(opened_ns));
-        }
-        let live = hit.value(value::LIVE);
         match state::verdict_of(live) {
             Verdict::Drainable => atomic::add(&raw mut (*totals).drainable, 1),
             Verdict::Pinned => {

@@ -1,28 +1,18 @@
 //! Slots and the index: finding a granule, and starting and ending a slot's service.
 
-use core::mem::offset_of;
-
 use drainprof_common::{
-    maps::{GRANULE_WORDS, IndexKey, NO_SLOT, Slot, cursor, index_entries, place_of},
-    spec::LABEL_BYTES,
-    state,
+    granule::{IndexWord, ParentWord, SlotNumber},
+    maps::{GRANULE_WORDS, IndexKey, cursor, index_entries},
+    state::{DETACHED, Flags, RETIRING, State, USED},
 };
 
-use crate::{atomic, config, maps, series};
-
-/// Adds one generation to a state word.
-pub(crate) const GENERATION_STEP: u64 = 1 << state::GENERATION_SHIFT;
+pub(crate) use super::slot::SlotRef;
+use crate::{atomic, config, global::global, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
 
 /// How often a compare-and-swap on a state word is tried before it is taken for a loss.
 const TRIES: usize = 8;
-
-/// The slot with this index.
-#[inline(always)]
-pub(crate) fn slot(index: u32) -> Option<*mut Slot> {
-    maps::GRANULES.get_ptr_mut(index)
-}
 
 /// The index's key of a granule.
 #[inline(always)]
@@ -30,32 +20,52 @@ pub(crate) fn key(series: u32, id: u64) -> IndexKey {
     IndexKey { series, reserved: 0, id }
 }
 
-/// A granule's place in the index, and the word that stood there.
+/// An entry of the index, and the word that stood there.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct Entry {
     /// The word's address; null where it was not looked up.
-    pub(crate) at: *mut u64,
-    /// What it was; see [`place_of`].
-    pub(crate) raw: u64,
+    at: *mut IndexWord,
+    /// What it was.
+    pub(crate) raw: IndexWord,
     /// The same with the slot's present generation. (The index need not have it: the slot goes on from one
     /// generation of an id to the next.)
-    pub(crate) word: u64,
+    pub(crate) word: IndexWord,
 }
 
-impl Place {
+impl Entry {
+    /// Whether the entry was looked up in the index.
+    #[inline(always)]
+    pub(crate) fn was_looked_up(self) -> bool {
+        !self.at.is_null()
+    }
+
+    /// Whether both stand at the same address.
+    #[inline(always)]
+    pub(crate) fn is_at(self, other: Self) -> bool {
+        self.at == other.at
+    }
+
     /// Puts another word there if it is still the same.
     #[inline(always)]
-    pub(crate) fn change(self, word: u64) -> bool {
+    pub(crate) fn change(self, word: IndexWord) -> bool {
+        let raw = self.raw.raw();
         // SAFETY: the index entry's word.
-        unsafe { atomic::compare_swap(self.at, self.raw, word) == self.raw }
+        unsafe { atomic::compare_swap(self.at.cast(), raw, word.raw()) == raw }
     }
 
     /// Undoes a [`change`](Self::change).
     #[inline(always)]
-    pub(crate) fn put_back(self, word: u64) {
-        // SAFETY: the index entry's word. Where another has changed it since, there is nothing to undo.
-        unsafe { atomic::compare_swap(self.at, word, self.raw) };
+    pub(crate) fn put_back(self, word: IndexWord) {
+        // SAFETY: the index entry's word. Where another program has changed it since, there is nothing to undo.
+        unsafe { atomic::compare_swap(self.at.cast(), word.raw(), self.raw.raw()) };
     }
+}
+
+/// Reads an index word at once.
+#[inline(always)]
+fn load(at: *const IndexWord) -> IndexWord {
+    // SAFETY: the callers pass map memory.
+    IndexWord::from_raw(unsafe { atomic::load(at.cast()) })
 }
 
 /// Where an id was found.
@@ -63,12 +73,12 @@ pub(crate) enum Found {
     /// Nothing is known of it.
     Nothing,
     /// It is known, but has no slot.
-    Unfollowed(Place),
-    /// Its slot and state word.
-    Slot(Place, *mut Slot, u64),
-    /// It is closed, and its slot is leaving the index in this instant, or has been given back already while whoever
-    /// detached it was preempted. Nobody need wait for that: who begins the next generation puts another slot there.
-    Left(Place),
+    Unfollowed(Entry),
+    /// Its slot and state.
+    Slot(Entry, SlotRef, State),
+    /// It is closed, and its slot is leaving the index in this instant; or the slot has been given back already while
+    /// the program that detached it was preempted. No program has to wait: the next generation gets another slot.
+    Left(Entry),
     /// User space is about to remove it from the index: it was closed and empty.
     Retiring,
     /// What was looked up has changed in this instant: look again.
@@ -78,168 +88,150 @@ pub(crate) enum Found {
 /// Looks an id up.
 #[inline(always)]
 pub(crate) fn find(series: u32, id: u64) -> Found {
-    let Some(at) = maps::INDEX.get_ptr_mut(key(series, id)) else { return Found::Nothing };
-    // SAFETY: map memory, one word read at once.
-    let word = unsafe { atomic::load(at) };
-    let index = place_of::slot(word);
-    if index == NO_SLOT {
-        return Found::Unfollowed(Place { at, raw: word, word });
+    let Some(found) = entry(series, id) else { return Found::Nothing };
+    let number = found.raw.slot();
+    if number.is_none() {
+        return Found::Unfollowed(found);
     }
-    let Some(slot) = slot(index) else { return Found::Changing };
-    // SAFETY: map memory. The slot says itself whose it is: a word read from an index entry that was
-    // deleted and recycled at this instant is recognised.
-    unsafe {
-        let is_it = (*slot).id == id && (*slot).series == series;
-        let seen = atomic::load(&raw const (*slot).state);
-        if !is_it || seen & state::USED == 0 {
-            return stale(series, id, Place { at, raw: word, word });
-        }
-        if seen & state::DETACHED != 0 {
-            return Found::Left(Place { at, raw: word, word });
-        }
-        if seen & state::RETIRING != 0 {
-            return Found::Retiring;
-        }
-        let now = place_of::slot_word(index, state::generation(seen));
-        Found::Slot(Place { at, raw: word, word: now }, slot, seen)
+    let Some(slot) = SlotRef::get(number) else { return Found::Changing };
+    // The slot itself names its id: so a word that was read from an index entry in the instant in which the entry
+    // was deleted and recycled is recognised.
+    let is_it = slot.is_of(series, id);
+    let seen = slot.state();
+    if !is_it || !seen.is_used() {
+        return stale(series, id, found);
     }
+    if seen.has(DETACHED) {
+        return Found::Left(found);
+    }
+    if seen.has(RETIRING) {
+        return Found::Retiring;
+    }
+    let now = IndexWord::new(number, seen.generation());
+    Found::Slot(Entry { word: now, ..found }, slot, seen)
 }
 
 /// The index names a slot that is not in this id's service. If it goes on naming it, then that is where a closed
-/// generation was: whoever detached the slot has not yet put another word there, and its last object has gone since.
-/// To wait for that program, which may be preempted, would lose the event.
+/// generation was: the program that detached the slot has not yet put another word there, and its last object has gone
+/// since. To wait for that program, which may be preempted, would lose the event.
 #[inline(always)]
-fn stale(series: u32, id: u64, seen: Place) -> Found {
-    match place(series, id) {
-        Some(again) if again.at == seen.at && again.raw == seen.raw => Found::Left(seen),
+fn stale(series: u32, id: u64, seen: Entry) -> Found {
+    match entry(series, id) {
+        Some(again) if again.is_at(seen) && again.raw == seen.raw => Found::Left(seen),
         _ => Found::Changing,
     }
 }
 
-/// An id's place in the index.
+/// An id's entry in the index.
 #[inline(always)]
-pub(crate) fn place(series: u32, id: u64) -> Option<Place> {
+pub(crate) fn entry(series: u32, id: u64) -> Option<Entry> {
     let at = maps::INDEX.get_ptr_mut(key(series, id))?;
-    // SAFETY: map memory, one word read at once.
-    let raw = unsafe { atomic::load(at) };
-    Some(Place { at, raw, word: raw })
+    let raw = load(at);
+    Some(Entry { at, raw, word: raw })
 }
 
 /// Where `GRANULE_WORDS` may remember a granule.
 #[inline(always)]
-fn memory(series: u32, id: u64) -> Option<*mut u64> {
+fn memory(series: u32, id: u64) -> Option<*mut IndexWord> {
     let mixed = (id ^ (id >> 12) ^ (id >> 28)) as u32 ^ (series << 4);
     maps::GRANULE_WORDS.get_ptr_mut(mixed & (GRANULE_WORDS as u32 - 1))
 }
 
 /// Remembers where a granule was found.
 #[inline(always)]
-pub(crate) fn remember(series: u32, id: u64, word: u64) {
-    if place_of::slot(word) != NO_SLOT
+pub(crate) fn remember(series: u32, id: u64, word: IndexWord) {
+    if word.slot().is_some()
         && let Some(at) = memory(series, id)
     {
         // SAFETY: map memory, one word.
-        unsafe { atomic::store(at, word) };
+        unsafe { atomic::store(at.cast(), word.raw()) };
     }
 }
 
 /// Forgets that the id was in this slot before, which is about to serve it again, but may yet be given back.
 #[inline(always)]
-pub(crate) fn disremember(series: u32, id: u64, word: u64) {
-    if let Some(at) = memory(series, id) {
-        // SAFETY: map memory, one word. To lose what another has just put there costs a look-up, no more.
-        unsafe {
-            if place_of::slot(atomic::load(at)) == place_of::slot(word) {
-                atomic::store(at, place_of::UNFOLLOWED);
-            }
-        }
+pub(crate) fn disremember(series: u32, id: u64, number: SlotNumber) {
+    if let Some(at) = memory(series, id)
+        && load(at).slot() == number
+    {
+        // To lose what another program has just put there costs a look-up, no more.
+        // SAFETY: map memory, one word.
+        unsafe { atomic::store(at.cast(), IndexWord::UNFOLLOWED.raw()) };
     }
 }
 
-/// A granule's place, slot and state, if it is remembered and is still what the index means by the id. The slot
-/// says so itself: it is in the service of this id, and has not left the index.
+/// A granule's entry, slot and state, if it is remembered and is still what the index means by the id. The slot
+/// itself tells: it is in the service of this id, and has not left the index.
 #[inline(always)]
-pub(crate) fn remembered(series: u32, id: u64) -> Option<(Place, *mut Slot, u64)> {
-    let at = memory(series, id)?;
-    // SAFETY: map memory, one word.
-    let word = unsafe { atomic::load(at) };
-    let slot = slot(place_of::slot(word))?;
-    // SAFETY: map memory. `fill` writes the id before the state shows that the slot is used.
-    unsafe {
-        let seen = atomic::load(&raw const (*slot).state);
-        let in_service = seen & (state::USED | state::RETIRING | state::DETACHED) == state::USED;
-        let is_it = (*slot).id == id && (*slot).series == series;
-        if !in_service || !is_it {
-            return None;
-        }
-        let now = place_of::slot_word(place_of::slot(word), state::generation(seen));
-        Some((Place { at: core::ptr::null_mut(), raw: now, word: now }, slot, seen))
+pub(crate) fn remembered(series: u32, id: u64) -> Option<(Entry, SlotRef, State)> {
+    let number = load(memory(series, id)?).slot();
+    let slot = SlotRef::get(number)?;
+    // `fill` writes the id before the state shows that the slot is used.
+    let seen = slot.state();
+    let in_service = seen.only(USED | RETIRING | DETACHED) == USED;
+    let is_it = slot.is_of(series, id);
+    if !in_service || !is_it {
+        return None;
     }
+    let now = IndexWord::new(number, seen.generation());
+    Some((Entry { at: core::ptr::null_mut(), raw: now, word: now }, slot, seen))
 }
 
-/// Takes a slot to which neither the index nor an object refers, with a new generation: its index word,
-/// or [`place_of::UNFOLLOWED`] where all are taken (the caller counts).
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn slot_take() -> u64 {
+global! {
+    /// Takes a slot to which neither the index nor an object refers, with a new generation: its index word,
+    /// or [`IndexWord::UNFOLLOWED`] where all are taken (the caller counts).
+    pub(crate) fn slot_take() -> IndexWord = take;
+    /// Gives back the slot of an index word, to which neither the index nor an object refers; it may name none.
+    pub(crate) fn slot_give_back(number: SlotNumber) -> () = give_back;
+    /// Detaches the id's slot if it is closed and empty.
+    fn slot_forget(series: u32, id: u64) -> bool = forget_slot;
+    /// Removes an id that was just closed from the index. User space's sweep would, too; but where more ids close in a
+    /// second than the index has room for, it comes too late.
+    fn id_forget(series: u32, id: u64) -> () = forget_id;
+}
+
+#[inline(always)]
+fn take() -> IndexWord {
     let fresh = series::take_cursor(cursor::SLOT, config::max_granules());
-    let index = if let Some(index) = fresh {
-        index
+    let number = if let Some(number) = fresh {
+        number
     } else {
-        let Ok(Some(index)) = maps::FREE_SLOTS.pop() else { return place_of::UNFOLLOWED };
+        let Ok(Some(number)) = maps::FREE_SLOTS.pop() else { return IndexWord::UNFOLLOWED };
         series::level(cursor::FREE_SLOTS, false);
-        index
+        number
     };
-    let Some(slot) = slot(index) else { return place_of::UNFOLLOWED };
-    // SAFETY: map memory. The state word is only ever added to and masked, never stored: an alloc that
-    // still means the slot's last granule adds one and takes it back.
-    let before = unsafe { atomic::add(&raw mut (*slot).state, GENERATION_STEP) };
-    place_of::slot_word(index, next_generation(before))
+    let number = SlotNumber::new(number);
+    let Some(slot) = SlotRef::get(number) else { return IndexWord::UNFOLLOWED };
+    // The state is only ever added to and masked, never stored: an alloc that still means the slot's last granule
+    // adds one and takes it back.
+    IndexWord::new(number, slot.step().generation().next())
 }
 
-/// The generation after the one in a state word.
 #[inline(always)]
-pub(crate) fn next_generation(before: u64) -> u32 {
-    state::generation(before).wrapping_add(1) & state::GENERATION_MASK as u32
-}
-
-/// Gives back the slot of an index word, to which neither the index nor an object refers; none is fine.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn slot_give_back(word: u64) -> u32 {
-    give_back(place_of::slot(word));
-    0
-}
-
-/// [`slot_give_back`] where the stack has no room for one more call.
-#[inline(always)]
-fn give_back(index: u32) {
-    let Some(slot) = slot(index) else { return };
+fn give_back(number: SlotNumber) {
+    let Some(slot) = SlotRef::get(number) else { return };
     // Else it would look like a granule until it is used again.
-    // SAFETY: map memory.
-    unsafe { atomic::and(&raw mut (*slot).state, !state::FLAGS) };
-    if maps::FREE_SLOTS.push(index, 0).is_ok() {
+    slot.clear(Flags::ALL);
+    if maps::FREE_SLOTS.push(number.number(), 0).is_ok() {
         series::level(cursor::FREE_SLOTS, true);
     }
 }
 
-/// Gives back a slot that has left the index, once its last object has gone. Of several that may find
+/// Gives back a slot that has left the index, once its last object has gone. Of several programs that may find
 /// it so, the one whose swap succeeds does it.
 #[inline(always)]
-pub(crate) fn retire(index: u32) {
-    let Some(slot) = slot(index) else { return };
+pub(crate) fn retire(number: SlotNumber) {
+    let Some(slot) = SlotRef::get(number) else { return };
     for _ in 0..TRIES {
-        // SAFETY: map memory.
-        unsafe {
-            let seen = atomic::load(&raw const (*slot).state);
-            if seen & state::DETACHED == 0 || state::live(seen) != 0 {
-                // Another has done it, or another's count is still in and its going will do it.
-                return;
-            }
-            if atomic::compare_swap(&raw mut (*slot).state, seen, seen & !state::FLAGS) == seen {
-                give_back(index);
-                return;
-            }
+        let seen = slot.state();
+        if !seen.has(DETACHED) || seen.live() != 0 {
+            // Another program has done it, or another's count is still in and its going will do it.
+            return;
+        }
+        if slot.swap_state(seen, seen.without(Flags::ALL)) {
+            // Without one more call: the stack has no room for it.
+            give_back(number);
+            return;
         }
     }
 }
@@ -251,57 +243,43 @@ pub(crate) fn retire(index: u32) {
 #[inline(always)]
 pub(crate) fn forget_if_scarce(series: u32, id: u64, may_go: bool) {
     // Two functions, one after the other: the stack of Linux 6.1 has no room for one within the other.
-    if are_scarce() && slot_forget(series, id) != 0 && may_go && ids_are_scarce() {
+    if are_scarce() && slot_forget(series, id) && may_go && ids_are_scarce() {
         id_forget(series, id);
     }
 }
 
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn slot_forget(series: u32, id: u64) -> u32 {
-    let Found::Slot(place, slot, seen) = find(series, id) else { return 0 };
-    if seen & state::CLOSED == 0 || state::live(seen) != 0 {
-        return 0;
+#[inline(always)]
+fn forget_slot(series: u32, id: u64) -> bool {
+    let Found::Slot(entry, slot, seen) = find(series, id) else { return false };
+    if !seen.is_closed() || seen.live() != 0 {
+        return false;
     }
-    // First the slot, as whoever opens the id again would: of the two one gets it.
-    // SAFETY: map memory.
-    unsafe {
-        if atomic::compare_swap(&raw mut (*slot).state, seen, seen | state::DETACHED) != seen {
-            return 0;
-        }
+    // First the slot, as a program that opens the id again would: of the two one gets it.
+    if !slot.swap_state(seen, seen.with(DETACHED)) {
+        return false;
     }
     // Where this fails the id has been opened again, with another slot.
-    let _ = place.change(CLOSED_ID);
-    retire(place_of::slot(place.word));
-    1
+    let _ = entry.change(IndexWord::CLOSED_ID);
+    retire(entry.word.slot());
+    true
 }
 
-/// What the index says of an id that is closed and has no slot.
-const CLOSED_ID: u64 = place_of::UNFOLLOWED | place_of::CLOSED;
-
-/// Removes an id that was just closed from the index. User space's sweep would, too; but where more ids close in a
-/// second than the index has room for, it comes too late.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn id_forget(series: u32, id: u64) -> u32 {
-    let Some(Place { at, raw: CLOSED_ID, .. }) = place(series, id) else { return 0 };
+#[inline(always)]
+fn forget_id(series: u32, id: u64) {
+    let Some(Entry { at, raw: IndexWord::CLOSED_ID, .. }) = entry(series, id) else { return };
     if maps::INDEX.remove(key(series, id)).is_err() {
-        return 0;
+        return;
     }
     // Where the id was opened again before the entry went, its slot is what counts: it goes back. (The entry may be
-    // another id's by now; the slot says whose it is.)
-    // SAFETY: map memory, one word.
-    let word = unsafe { atomic::load(at) };
-    if place_of::slot(word) != NO_SLOT
-        && let Some(slot) = slot(place_of::slot(word))
-        // SAFETY: map memory.
-        && unsafe { (*slot).id == id && (*slot).series == series }
+    // another id's by now; the slot names its id.)
+    let word = load(at);
+    if let Some(slot) = SlotRef::get(word.slot())
+        && slot.is_of(series, id)
         && maps::INDEX.insert(key(series, id), word, BPF_NOEXIST).is_ok()
     {
-        return 0;
+        return;
     }
     series::level(cursor::INDEX, false);
-    1
 }
 
 /// Whether more than half of the index is taken.
@@ -344,39 +322,18 @@ pub(crate) struct Fresh {
 }
 
 /// Describes a granule whose generation the caller has begun. What other programs change is left alone: they
-/// may be counting in it already.
+/// may be counting in it already. Nobody else writes these words before the generation's close.
 #[inline(always)]
-pub(crate) fn fill(slot: *mut Slot, fresh: &Fresh) {
-    // SAFETY: map memory; nobody else writes these fields before the generation's close.
-    unsafe {
-        (*slot).series = fresh.series;
-        (*slot).id = fresh.id;
-        (*slot).opened_ns = fresh.opened_ns;
-        (*slot).closed_ns = 0;
-        (*slot).place = fresh.place;
-        (*slot).bytes = fresh.bytes;
-        // Volatile: else it becomes a call of a byte-wise `memset`.
-        atomic::store(&raw mut (*slot).parent, 0);
-        atomic::store(&raw mut (*slot).parent_at, 0);
-        atomic::store(&raw mut (*slot).label_at, 0);
-        atomic::store(&raw mut (*slot).pinned_objects, fresh.inherited);
-        for word in 0..LABEL_BYTES / 8 {
-            atomic::store(slot.cast::<u64>().add(offset_of!(Slot, label) / 8 + word), 0);
-        }
-    }
-}
-
-/// Sets flags of this generation's state; what was there before. `None`: the slot serves another one by
-/// now, which is left as it was.
-#[inline(always)]
-pub(crate) fn mark(slot: *mut Slot, generation: u32, bits: u64) -> Option<u64> {
-    // SAFETY: map memory.
-    unsafe {
-        let before = atomic::or(&raw mut (*slot).state, bits);
-        if state::generation(before) == generation {
-            return Some(before);
-        }
-        atomic::and(&raw mut (*slot).state, !(bits & !before));
-    }
-    None
+pub(crate) fn fill(slot: SlotRef, fresh: &Fresh) {
+    slot.set_series(fresh.series);
+    slot.set_id(fresh.id);
+    slot.set_opened_ns(fresh.opened_ns);
+    slot.set_closed_ns(0);
+    slot.set_place(fresh.place);
+    slot.set_bytes(fresh.bytes);
+    slot.set_parent(0);
+    slot.set_parent_at(ParentWord::NONE);
+    slot.set_label_at(0);
+    slot.set_pinned_objects(fresh.inherited);
+    slot.clear_label();
 }

@@ -13,8 +13,9 @@ use aya::{
 };
 use bytemuck::Zeroable as _;
 use drainprof_common::{
-    maps::{IndexKey, NO_SLOT, ObjectValue, Slot, cursor, place_of},
-    state,
+    granule::{IndexWord, SlotNumber},
+    maps::{IndexKey, ObjectValue, Slot, cursor},
+    state::{CLOSED, DETACHED, Flags, RETIRING, STRAGGLER, State, USED},
 };
 
 use super::{
@@ -32,7 +33,6 @@ const SLOT_HEAD: usize = offset_of!(Slot, label) / 8;
 /// A granule that closed more recently than this is left alone: a probe may be on its way to it.
 pub(super) const QUARANTINE_NS: u64 = 1_000_000_000;
 pub(super) const BPF_NOEXIST: u64 = 1;
-const GENERATION_STEP: u64 = 1 << state::GENERATION_SHIFT;
 
 /// The slots of granules, and the index of their ids.
 pub(super) struct Granules {
@@ -65,14 +65,14 @@ impl Granules {
     }
 
     /// The state word of a slot.
-    pub(super) fn state(&self, slot: u32) -> u64 {
-        self.slots.get(slot as usize).state
+    pub(super) fn state(&self, slot: SlotNumber) -> State {
+        self.slots.get(slot.index()).state
     }
 
     /// A slot without its label; all zero where there is none.
-    pub(super) fn head(&self, slot: u32) -> Slot {
+    pub(super) fn head(&self, slot: SlotNumber) -> Slot {
         let mut granule = Slot::zeroed();
-        let known: [u64; SLOT_HEAD] = self.slots.part(slot as usize, 0);
+        let known: [u64; SLOT_HEAD] = self.slots.part(slot.index(), 0);
         bytemuck::cast_slice_mut(std::slice::from_mut(&mut granule))[..SLOT_HEAD]
             .copy_from_slice(&known);
         granule
@@ -80,9 +80,9 @@ impl Granules {
 
     /// Whether the granule of an object has freed it with its close.
     pub(super) fn is_over(&self, object: &ObjectValue) -> bool {
-        let slot = self.slots.get(object.slot as usize);
-        state::generation(slot.state) != object.generation
-            || (slot.state & state::CLOSED != 0 && !state::is_migrated(slot.state))
+        let slot = self.slots.get(object.slot.index());
+        slot.state.generation() != object.generation
+            || (slot.state.is_closed() && !slot.state.is_migrated())
     }
 
     /// The granules that are open, or closed with live objects.
@@ -90,11 +90,7 @@ impl Granules {
         (0..self.cursors.filled(cursor::SLOT, self.slots.len()))
             .map(|index| self.slots.get(index))
             .filter(|slot| {
-                slot.state & state::USED != 0
-                    && (slot.state & state::CLOSED == 0
-                        || (state::live(slot.state) != 0
-                            && slot.state & (state::BEFORE | state::TAINTED | state::STRAGGLER)
-                                == 0))
+                slot.state.is_used() && (!slot.state.is_closed() || slot.state.has_pins())
             })
             .map(|slot| GranuleRecord { slot })
             .collect()
@@ -106,9 +102,8 @@ impl Granules {
             .map(|index| self.slots.get(index))
             .filter(|slot| {
                 // With a straggler it is not known to be empty, and a detached one is another by now.
-                let others = state::STRAGGLER | state::DETACHED | state::RETIRING;
-                slot.state & (state::USED | state::CLOSED | others) == state::USED | state::CLOSED
-                    && state::live(slot.state) == 0
+                let others = STRAGGLER | DETACHED | RETIRING;
+                slot.state.only(USED | CLOSED | others) == USED | CLOSED && slot.state.live() == 0
             })
     }
 
@@ -134,24 +129,23 @@ impl Granules {
         let mut retired = 0;
         for index in 0..self.slots.len() {
             let slot = self.slots.get(index);
-            let closed_and_drained = slot.state & (state::USED | state::CLOSED | state::DETACHED)
-                == state::USED | state::CLOSED
-                && state::live(slot.state) == 0;
+            let closed_and_drained = slot.state.only(USED | CLOSED | DETACHED) == USED | CLOSED
+                && slot.state.live() == 0;
             if !closed_and_drained || now.saturating_sub(slot.closed_ns) < QUARANTINE_NS {
                 continue;
             }
             // The kernel side leaves a slot with this flag alone: only one of us gets it.
             let claimed = self.slots.word(index, 0).is_some_and(|word| {
-                let next = slot.state | state::RETIRING;
-                word.compare_exchange(slot.state, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+                let (seen, next) = (slot.state.raw(), slot.state.with(RETIRING).raw());
+                word.compare_exchange(seen, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
             });
             if claimed {
                 let key = IndexKey { series: slot.series, reserved: 0, id: slot.id };
-                self.remove_id(key, index as u32, raced);
+                self.remove_id(key, SlotNumber::new(index as u32), raced);
                 if let Some(word) = self.slots.word(index, 0) {
                     // Changed by operations that commute with the kernel side's counting.
-                    word.fetch_and(!state::FLAGS, Ordering::SeqCst);
-                    word.fetch_add(GENERATION_STEP, Ordering::SeqCst);
+                    word.fetch_and(!Flags::ALL.raw(), Ordering::SeqCst);
+                    word.fetch_add(State::GENERATION_STEP, Ordering::SeqCst);
                 }
                 if self.free_slots.push(index as u32, 0).is_ok() {
                     self.cursors.add(cursor::FREE_SLOTS, 1);
@@ -163,9 +157,9 @@ impl Granules {
     }
 
     /// Removes an id that still means the slot.
-    fn remove_id(&mut self, key: IndexKey, slot: u32, raced: &mut u64) {
+    fn remove_id(&mut self, key: IndexKey, slot: SlotNumber, raced: &mut u64) {
         match self.index.get(&Plain(key), 0) {
-            Ok(found) if place_of::slot(found) == slot => {}
+            Ok(found) if IndexWord::from_raw(found).slot() == slot => {}
             _ => return,
         }
         if self.index.remove(&Plain(key)).is_ok() {
@@ -177,7 +171,7 @@ impl Granules {
 
     /// Forgets ids of granules that have no slot and are closed.
     fn forget_ids(&mut self, raced: &mut u64) -> Result<usize, BpfError> {
-        let is_closed = |word: u64| place_of::slot(word) == NO_SLOT && word & place_of::CLOSED != 0;
+        let is_closed = |word: u64| IndexWord::from_raw(word) == IndexWord::CLOSED_ID;
         let failed = |source| BpfError::map("removing ids from", names::INDEX, source);
         let map = self.index_fd.try_clone().map_err(failed)?;
         let mut forgotten = 0;

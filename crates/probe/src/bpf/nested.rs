@@ -14,9 +14,10 @@ use std::{
 };
 
 use drainprof_common::{
+    granule::{ParentWord, SlotNumber},
     hist::{Hist, Of},
-    maps::{MAX_NESTING, Slot, cursor, parent_of, place_of},
-    state,
+    maps::{MAX_NESTING, Slot, cursor},
+    state::{CLOSED, DETACHED, Flags, MIGRATED, RETIRING, STRAGGLER, State},
 };
 
 use super::{
@@ -30,7 +31,7 @@ pub(super) type NestedLifetimes = BTreeMap<(u32, u64), Hist>;
 /// A chain of slots, from a granule to one that is over.
 struct Chain {
     /// Each slot, and what it said it was nested in.
-    links: Vec<(usize, u64)>,
+    links: Vec<(usize, ParentWord)>,
     /// When the last one was closed; 0: not known, its slot serves another granule by now.
     closed_ns: u64,
 }
@@ -46,10 +47,8 @@ impl Granules {
     pub(super) fn end_nested(&mut self, counters: &Counters) -> usize {
         let mut ended = 0;
         for index in 0..self.cursors.filled(cursor::SLOT, self.slots.len()) {
-            let seen = self.slot_word(index, offset_of!(Slot, state));
-            if seen & state::USED == 0
-                || seen & (state::CLOSED | state::DETACHED | state::RETIRING) != 0
-            {
+            let seen = self.slot_state(index);
+            if !seen.is_used() || seen.has(CLOSED | DETACHED | RETIRING) {
                 continue;
             }
             // A thread may be moving a part of the chain in this instant: it must be the same when it is looked at
@@ -70,24 +69,24 @@ impl Granules {
         let mut left = Vec::new();
         let mut wanted = BTreeSet::new();
         for index in 0..self.cursors.filled(cursor::SLOT, self.slots.len()) {
-            let seen = self.slot_word(index, offset_of!(Slot, state));
-            if state::is_moved(seen) {
+            let seen = self.slot_state(index);
+            if seen.is_moved() {
                 left.push((index, seen));
-            } else if seen & state::USED == 0 || seen & state::CLOSED != 0 {
+            } else if !seen.is_used() || seen.is_closed() {
                 continue;
             }
-            wanted.insert(place_of::slot(self.slot_word(index, offset_of!(Slot, parent_at))));
+            wanted.extend(self.parent_at(index).get().map(|parent| parent.slot()));
         }
         let now = now_ns();
         for (index, seen) in left {
             // A thread that has just looked it up may not have written down yet that it is nested in it.
             let closed_ns = self.slot_word(index, offset_of!(Slot, closed_ns));
-            let is_wanted = wanted.contains(&(index as u32));
+            let is_wanted = wanted.contains(&SlotNumber::new(index as u32));
             if is_wanted || now.saturating_sub(closed_ns) < QUARANTINE_NS {
                 continue;
             }
             let Some(word) = self.slots.word(index, offset_of!(Slot, state) / 8) else { continue };
-            let free = seen & !state::FLAGS;
+            let (seen, free) = (seen.raw(), seen.without(Flags::ALL).raw());
             let mine =
                 word.compare_exchange(seen, free, Ordering::SeqCst, Ordering::SeqCst).is_ok();
             if mine && self.free_slots.push(index as u32, 0).is_ok() {
@@ -100,27 +99,32 @@ impl Granules {
         self.slots.word(index, offset / 8).map_or(0, |word| word.load(Ordering::SeqCst))
     }
 
+    fn slot_state(&self, index: usize) -> State {
+        State::from_raw(self.slot_word(index, offset_of!(Slot, state)))
+    }
+
+    fn parent_at(&self, index: usize) -> ParentWord {
+        ParentWord::from_raw(self.slot_word(index, offset_of!(Slot, parent_at)))
+    }
+
     /// From the granule in a slot to the first that is over; `None` where all of them are open.
     fn chain(&self, index: usize) -> Option<Chain> {
         let mut links = Vec::new();
         let mut at = index;
         while links.len() < MAX_NESTING {
-            let parent = self.slot_word(at, offset_of!(Slot, parent_at));
-            if parent & parent_of::SET == 0 {
-                return None;
-            }
-            links.push((at, parent));
-            at = place_of::slot(parent) as usize;
+            let said = self.parent_at(at);
+            let parent = said.get()?;
+            links.push((at, said));
+            at = parent.slot().index();
             if at >= self.slots.len() {
                 return None;
             }
-            let seen = self.slot_word(at, offset_of!(Slot, state));
+            let seen = self.slot_state(at);
             // A slot that was given back keeps its generation until another granule takes it.
-            let given_back = seen & state::USED == 0;
-            if given_back || state::generation(seen) != place_of::generation(parent) {
+            if !seen.is_used() || seen.generation() != parent.generation() {
                 return Some(Chain { links, closed_ns: 0 });
             }
-            if seen & state::CLOSED != 0 && !state::is_moved(seen) {
+            if seen.is_closed() && !seen.is_moved() {
                 let closed_ns = self.slot_word(at, offset_of!(Slot, closed_ns));
                 return Some(Chain { links, closed_ns });
             }
@@ -129,15 +133,20 @@ impl Granules {
     }
 
     fn still_holds(&self, chain: &Chain) -> bool {
-        let says = |at: usize| self.slot_word(at, offset_of!(Slot, parent_at));
-        chain.links.iter().all(|(at, parent)| says(*at) == *parent)
+        chain.links.iter().all(|(at, parent)| self.parent_at(*at) == *parent)
     }
 
     /// Closes the granule in a slot, whose state is `seen` if nothing has happened to it since; its members go with it.
-    fn end_granule(&mut self, index: usize, seen: u64, chain: &Chain, counters: &Counters) -> bool {
+    fn end_granule(
+        &mut self,
+        index: usize,
+        seen: State,
+        chain: &Chain,
+        counters: &Counters,
+    ) -> bool {
         let slot = self.slots.get(index);
         let parent_closed_ns = chain.closed_ns;
-        let next = (seen | state::CLOSED | state::STRAGGLER) & !(state::LIVE | state::MIGRATED);
+        let next = seen.with(CLOSED | STRAGGLER).without(MIGRATED).emptied();
         let (Some(word), Some(closed), Some(bytes)) = (
             self.slots.word(index, offset_of!(Slot, state) / 8),
             self.slots.word(index, offset_of!(Slot, closed_ns) / 8),
@@ -145,12 +154,14 @@ impl Granules {
         ) else {
             return false;
         };
-        if word.compare_exchange(seen, next, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        let swapped =
+            word.compare_exchange(seen.raw(), next.raw(), Ordering::SeqCst, Ordering::SeqCst);
+        if swapped.is_err() {
             return false;
         }
         closed.store(now_ns(), Ordering::SeqCst);
         let bytes = bytes.swap(0, Ordering::SeqCst);
-        counters.add_ended(slot.series, state::live(seen), bytes);
+        counters.add_ended(slot.series, seen.live(), bytes);
         if slot.opened_ns != 0 && parent_closed_ns >= slot.opened_ns {
             let lifetimes = self.nested_lifetimes.entry((slot.series, slot.place)).or_default();
             lifetimes.record(parent_closed_ns - slot.opened_ns);

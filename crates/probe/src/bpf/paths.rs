@@ -12,12 +12,13 @@ use aya::{
     maps::{HashMap, MapData, RingBuf},
 };
 use drainprof_common::{
+    granule::SlotNumber,
     maps::{ObjectValue, Slot, cursor},
     paths::{
         NO_WORDS, PathSlot, PinPair, PinSites, SPACE_SLOTS, SPACES, SiteSlot, SnapshotHead,
         SpaceRanges, end, pin_word,
     },
-    state,
+    state::State,
     unwind::{MAX_PATH, RULE_WAYS, Rule, RuleBucket, rule_bucket},
 };
 
@@ -233,19 +234,19 @@ impl Stacks {
     #[must_use]
     pub fn is_counted(&self, pair: &PinPair) -> bool {
         let own = pin_word(pair.site, pair.generation);
-        let beside = self.pins.get(pair.slot as usize);
+        let beside = self.pins.get(pair.slot.index());
         beside.words.contains(&own) || self.pairs.get(&Plain(*pair), 0).is_ok()
     }
 
     /// Forgets pairs of granules and sites that nobody will ask for again, if there are many. `state_of` gives the
     /// state word of a granule's slot.
-    pub(super) fn reclaim_pairs(&mut self, state_of: impl Fn(u32) -> u64) -> usize {
+    pub(super) fn reclaim_pairs(&mut self, state_of: impl Fn(SlotNumber) -> State) -> usize {
         if self.cursors.level(cursor::PIN_PAIRS) <= u64::from(self.most_pairs) / 8 {
             return 0;
         }
         let is_over = |pair: &PinPair| {
             let state = state_of(pair.slot);
-            state::generation(state) != pair.generation || !state::has_pins(state)
+            state.generation() != pair.generation || !state.has_pins()
         };
         let pairs = self.pairs.keys().filter_map(Result::ok).map(|pair| pair.0);
         let over: Vec<PinPair> = pairs.filter(is_over).collect();
