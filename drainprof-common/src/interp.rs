@@ -186,26 +186,7 @@ fn execute<M: Machine>(
     state.pc = pc as u32 + 1;
     let sp = state.sp as usize;
     if insn.op <= op::CALLER || insn.op == op::IT {
-        if insn.op == op::END {
-            return Some(Outcome::Accepted);
-        }
-        let word = if insn.op == op::CONST {
-            let index = insn.arg as usize;
-            if index >= MAX_CONSTS {
-                return Some(Outcome::Fault);
-            }
-            consts[index]
-        } else if insn.op == op::IT {
-            state.node
-        } else {
-            machine.input(insn.arg)
-        };
-        if word == 0 && insn.op == op::CALLER {
-            return Some(Outcome::Fault);
-        }
-        state.stack[sp & STACK_MASK] = word;
-        state.sp = ((sp & STACK_MASK) + 1) as u64;
-        return None;
+        return push(state, insn, consts, machine);
     }
     let top_index = sp.wrapping_sub(1) & STACK_MASK;
     let top = state.stack[top_index];
@@ -256,6 +237,37 @@ fn execute<M: Machine>(
         table[number as usize & 3]
     };
     state.sp = (left_index + 1) as u64;
+    None
+}
+
+/// [`op::END`], and the operations that push.
+#[inline(always)]
+fn push<M: Machine>(
+    state: &mut State,
+    insn: Insn,
+    consts: &[u64; MAX_CONSTS],
+    machine: &M,
+) -> Option<Outcome> {
+    if insn.op == op::END {
+        return Some(Outcome::Accepted);
+    }
+    let word = if insn.op == op::CONST {
+        let index = insn.arg as usize;
+        if index >= MAX_CONSTS {
+            return Some(Outcome::Fault);
+        }
+        consts[index]
+    } else if insn.op == op::IT {
+        state.node
+    } else {
+        machine.input(insn.arg)
+    };
+    if word == 0 && insn.op == op::CALLER {
+        return Some(Outcome::Fault);
+    }
+    let sp = state.sp as usize & STACK_MASK;
+    state.stack[sp] = word;
+    state.sp = (sp + 1) as u64;
     None
 }
 

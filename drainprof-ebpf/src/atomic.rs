@@ -5,6 +5,8 @@ use core::intrinsics::{
     AtomicOrdering, atomic_and, atomic_cxchg, atomic_or, atomic_xadd, atomic_xchg, atomic_xsub,
 };
 
+use crate::global::global;
+
 /// Adds and returns what was there before.
 ///
 /// # Safety
@@ -85,13 +87,16 @@ pub(crate) unsafe fn raise(word: *mut u64, value: u64) {
     }
 }
 
-/// Raises the word to `value` if it is lower. Gives up after a few collisions with other CPUs, each of
-/// which has raised it too.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn word_raise(word: *mut u64, value: u64) -> u32 {
+global! {
+    /// Raises the word to `value` if it is lower. Gives up after a few collisions with other CPUs, each of
+    /// which has raised it too.
+    fn word_raise(word: *mut u64, value: u64) -> () = raise_far;
+}
+
+#[inline(always)]
+fn raise_far(word: *mut u64, value: u64) {
     if word.is_null() {
-        return 0;
+        return;
     }
     for _ in 0..8 {
         // SAFETY: the callers pass map memory.
@@ -102,7 +107,6 @@ extern "C" fn word_raise(word: *mut u64, value: u64) -> u32 {
             }
         }
     }
-    0
 }
 
 /// Adds to a 32-bit word.

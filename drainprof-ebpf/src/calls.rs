@@ -12,7 +12,7 @@ use drainprof_common::{
     spec::{Role, op},
 };
 
-use self::frames::{LEFT, NONE, call_pop, call_push, call_trim, fill, frame, returns_to};
+use self::frames::{LEFT, call_pop, call_push, call_trim, fill, frame, returns_to};
 use crate::{
     atomic, config,
     global::{global, scalars},
@@ -89,15 +89,15 @@ pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     let index = if outermost {
         // SAFETY: as above.
         unsafe { fill(state, 0, hit.index, hit.rsp, caller) };
-        0
+        Some(0)
     } else {
         let whose = u64::from(hit.target) << 32 | u64::from(hit.index);
         call_push(state, whose, hit.rsp, caller, rip)
     };
-    if index == NONE {
+    let Some(index) = index else {
         losses::count(Loss::NestingTooDeep);
         return None;
-    }
+    };
     let new = frame(state, index);
     // SAFETY: map memory that only this thread touches; a uprobe's context is `pt_regs`.
     unsafe {
@@ -125,22 +125,22 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     // SAFETY: map memory that only this thread touches.
     let index = unsafe {
         if state.is_null() {
-            NONE
+            None
         } else if returns_to(state, hit, rsp) {
             let index = (*state).depth - 1;
             (*state).depth = index;
             if index != 0 && (*frame(state, index - 1)).spec == LEFT {
                 call_trim(state);
             }
-            index
+            Some(index)
         } else {
             call_pop(state, hit.target, hit.index, rsp)
         }
     };
-    if index == NONE {
+    let Some(index) = index else {
         losses::count(Loss::ReturnUnmatched);
         return None;
-    }
+    };
     let own = frame(state, index);
     // SAFETY: map memory that only this thread touches.
     unsafe {
@@ -152,16 +152,25 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     }
 }
 
-/// Tells the enclosing call of the same allocator, if one is followed, that an alloc was counted inside it.
+/// Notes in the enclosing call of the same allocator, if one is followed, that an alloc was counted inside it.
 #[inline(always)]
-pub(crate) fn tell_outer_of_alloc(hit: &Hit) {
+pub(crate) fn note_in_outer_call(hit: &Hit) {
     call_nested(hit.target, hit.allocator(), hit.rsp);
 }
 
-/// Counts an alloc in the innermost live frame of the allocator around the call that was entered with stack pointer `rsp`.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn call_nested(target: u32, allocator: u32, rsp: u64) -> u32 {
+global! {
+    /// Counts an alloc in the innermost live frame of the allocator around the call that was entered with stack pointer
+    /// `rsp`.
+    fn call_nested(target: u32, allocator: u32, rsp: u64) -> () = count_nested;
+    /// Whether a live frame around the call that was entered with stack pointer `rsp` has taken the object.
+    fn call_has_taken(target: u32, scope: u32, id: u64, rsp: u64) -> bool = has_taken;
+    /// The return address of the innermost call of ours that was entered with stack pointer `rsp`, 0 where there is
+    /// none or it was not read.
+    pub(crate) fn call_return_address(who: u64, target: u32, rsp: u64) -> u64 = find_return_address;
+}
+
+#[inline(always)]
+fn count_nested(target: u32, allocator: u32, rsp: u64) {
     let found = innermost(target, |frame| {
         // SAFETY: `innermost` passes frames of this thread's live state.
         unsafe { (*frame).allocator == allocator && (*frame).rsp >= rsp }
@@ -170,7 +179,6 @@ pub(crate) extern "C" fn call_nested(target: u32, allocator: u32, rsp: u64) -> u
         // SAFETY: as above.
         unsafe { (*outer).nested_allocs += 1 };
     }
-    0
 }
 
 /// A call that opens a granule and has not returned: its return address, which may not be known.
@@ -220,13 +228,11 @@ fn find_open_call(series: u32, rsp: u64) -> Option<OpenCall> {
 /// Whether an enclosing call of this thread has taken the object out already: a wrapper's inner free.
 #[inline(always)]
 pub(crate) fn taken_by_outer(hit: &Hit, key: &ObjectKey) -> bool {
-    call_has_taken(key.target, key.scope, key.id, hit.rsp) != 0
+    call_has_taken(key.target, key.scope, key.id, hit.rsp)
 }
 
-/// 1 where a live frame around the call that was entered with stack pointer `rsp` has taken the object.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn call_has_taken(target: u32, scope: u32, id: u64, rsp: u64) -> u32 {
+#[inline(always)]
+fn has_taken(target: u32, scope: u32, id: u64, rsp: u64) -> bool {
     let found = innermost(target, |frame| {
         // SAFETY: `innermost` passes frames of this thread's live state.
         unsafe {
@@ -237,7 +243,7 @@ pub(crate) extern "C" fn call_has_taken(target: u32, scope: u32, id: u64, rsp: u
                 && (*frame).rsp >= rsp
         }
     });
-    u32::from(found.is_some())
+    found.is_some()
 }
 
 #[inline(always)]
@@ -263,11 +269,8 @@ fn innermost(target: u32, holds: impl Fn(*mut Frame) -> bool) -> Option<*mut Fra
     None
 }
 
-/// The return address of the innermost call of ours that was entered with stack pointer `rsp`, 0 where there is none
-/// or it was not read.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn call_return_address(who: u64, target: u32, rsp: u64) -> u64 {
+#[inline(always)]
+fn find_return_address(who: u64, target: u32, rsp: u64) -> u64 {
     let mut found = 0;
     for number in 0..MAX_FRAMES {
         let (at, caller) = call_at(who, target, number);

@@ -20,7 +20,7 @@ use drainprof_common::{
     maps::TargetValue,
 };
 
-use crate::{atomic, config, hit::now, losses, maps, paths};
+use crate::{atomic, config, global::global, hit::now, losses, maps, paths};
 
 const BPF_NOEXIST: u64 = 1;
 
@@ -39,25 +39,31 @@ pub(crate) fn user_regs() -> Option<pt_regs> {
     }
 }
 
-/// A cell by its number plus one; 0 where there is no room for it.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn growth_cell(target: u32, cause: u32, path: u32) -> u32 {
-    let Some(number) = paths::claim(paths::of::GROWTH, cell_hash(target, cause, path)) else {
+global! {
+    /// A cell by its number plus one; 0 where there is no room for it.
+    fn growth_cell(target: u32, cause: u32, path: u32) -> u32 = find_cell;
+    /// Notes that a page was touched, or (`whole`) its whole region.
+    pub(crate) fn growth_touch(target: u32, address: u64, whole: bool) -> () = touch;
+}
+
+#[inline(always)]
+fn find_cell(target: u32, cause: u32, path: u32) -> u32 {
+    let Some(claimed) = paths::claim(paths::of::GROWTH, cell_hash(target, cause, path)) else {
         losses::count(Loss::GrowthCellsFull);
         return 0;
     };
-    if number >> 32 != 0
-        && let Some(cell) = cell(number as u32 + 1)
+    let number = claimed.number() + 1;
+    if claimed.is_new()
+        && let Some(cell) = cell(number)
     {
-        // SAFETY: map memory; whoever has entered the hash fills the cell.
+        // SAFETY: map memory; the program that has entered the hash fills the cell.
         unsafe {
             (*cell).target = target;
             (*cell).path = path;
             core::ptr::write_volatile(&raw mut (*cell).cause, cause);
         }
     }
-    number as u32 + 1
+    number
 }
 
 #[inline(always)]
@@ -143,13 +149,11 @@ pub(crate) fn fault(target: TargetValue, cause: Cause, address: u64, error: u64)
             }
         }
     }
-    growth_touch(target, address, 0);
+    growth_touch(target, address, false);
 }
 
-/// Notes that a page was touched, or (`whole`) its whole region.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn growth_touch(target: u32, address: u64, whole: u32) -> u32 {
+#[inline(always)]
+fn touch(target: u32, address: u64, whole: bool) {
     let key = RegionKey { target, reserved: 0, region: address / REGION };
     let pages = if let Some(pages) = maps::TOUCHED.get_ptr_mut(&key) {
         pages
@@ -159,18 +163,18 @@ pub(crate) extern "C" fn growth_touch(target: u32, address: u64, whole: u32) -> 
         let _ = maps::TOUCHED.insert(&key, &none, BPF_NOEXIST);
         let Some(pages) = maps::TOUCHED.get_ptr_mut(&key) else {
             losses::count(Loss::GrowthPagesFull);
-            return 0;
+            return;
         };
         pages
     };
     let words: *mut u64 = pages.cast();
     // SAFETY: map memory; the index is masked to the array's length.
     unsafe {
-        if whole != 0 {
+        if whole {
             for word in 0..REGION_WORDS {
                 atomic::store(words.add(word), u64::MAX);
             }
-            return 0;
+            return;
         }
         let page = (address / PAGE) as usize;
         let word = words.add(core::hint::black_box(page / 64) & (REGION_WORDS - 1));
@@ -179,7 +183,6 @@ pub(crate) extern "C" fn growth_touch(target: u32, address: u64, whole: u32) -> 
             atomic::or(word, bit);
         }
     }
-    0
 }
 
 /// What is known of a target's memory, entered if it is new.
@@ -253,13 +256,13 @@ pub(crate) fn resized(target: TargetValue, own: bool, mm_id: u32, kind: u32, siz
             atomic::add((&raw mut (*cell).rss).cast::<u64>().add(at), delta);
             if delta.cast_signed() > 0 && (*cell).cause == Cause::KernelFault as u32 {
                 atomic::add(&raw mut (*cell).events, 1);
-                growth_touch(target.target, page, 0);
+                growth_touch(target.target, page, false);
             }
         }
     }
     if kind == member::ANON && page != 0 && delta.cast_signed() >= REGION.cast_signed() {
         // One fault has brought a huge page.
-        growth_touch(target.target, page, 1);
+        growth_touch(target.target, page, true);
     }
 }
 

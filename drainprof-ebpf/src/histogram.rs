@@ -6,17 +6,22 @@ use drainprof_common::{
     maps::{HIST_WORDS, HistKey, HistSlot, cursor},
 };
 
-use crate::{atomic, config, losses, maps, series};
+use crate::{atomic, config, global::global, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
-/// No histogram: instead of an index.
-const NONE: u32 = u32::MAX;
+
+global! {
+    /// [`add`] as a global function, for where it is rarely called.
+    pub(crate) fn histogram_add(series: u32, of: u32, place: u64, nanoseconds: u64) -> () = add;
+    /// The index of a histogram, made if it is new; `None` where there is no more room.
+    fn histogram_get(series: u32, of: u32, place: u64) -> Option<u32> = find_or_make;
+}
 
 /// Adds a value to a histogram; `of` is a [`hist::Of`].
 #[inline(always)]
 pub(crate) fn add(series: u32, of: u32, place: u64, nanoseconds: u64) {
     let Some(slot) =
-        remembered(series, of, place).or_else(|| slot(histogram_get(series, of, place)))
+        remembered(series, of, place).or_else(|| slot(histogram_get(series, of, place)?))
     else {
         losses::count_here(Loss::HistogramMapFull, 1);
         return;
@@ -34,14 +39,6 @@ pub(crate) fn add(series: u32, of: u32, place: u64, nanoseconds: u64) {
             atomic::add_32((&raw mut (*hist).buckets).cast::<u32>().add(bucket), 1);
         }
     }
-}
-
-/// [`add`] as a global function, for where it is rarely called.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn histogram_add(series: u32, of: u32, place: u64, nanoseconds: u64) -> u32 {
-    add(series, of, place, nanoseconds);
-    0
 }
 
 #[inline(always)]
@@ -69,19 +66,15 @@ fn remembered(series: u32, of: u32, place: u64) -> Option<*mut HistSlot> {
     if is_it { Some(slot) } else { None }
 }
 
-/// The index of a histogram, made if it is new; [`NONE`] where there is no more room.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn histogram_get(series: u32, of: u32, place: u64) -> u32 {
+#[inline(always)]
+fn find_or_make(series: u32, of: u32, place: u64) -> Option<u32> {
     let key = HistKey { series, of, place };
-    let index = find(&key).unwrap_or_else(|| make(&key));
-    if index != NONE
-        && let Some(word) = memory(series, of, place)
-    {
+    let index = find(&key).or_else(|| make(&key))?;
+    if let Some(word) = memory(series, of, place) {
         // SAFETY: map memory, one word.
         unsafe { atomic::store(word, u64::from(index) + 1) };
     }
-    index
+    Some(index)
 }
 
 #[inline(always)]
@@ -91,13 +84,11 @@ fn find(key: &HistKey) -> Option<u32> {
 }
 
 #[inline(always)]
-fn make(key: &HistKey) -> u32 {
-    let Some(index) = series::take_cursor(cursor::HIST, config::max_histograms()) else {
-        return NONE;
-    };
+fn make(key: &HistKey) -> Option<u32> {
+    let index = series::take_cursor(cursor::HIST, config::max_histograms())?;
     if maps::HIST_INDEX.insert(key, u64::from(index), BPF_NOEXIST).is_err() {
         // Another CPU made it first; our slot stays unused.
-        return find(key).unwrap_or(NONE);
+        return find(key);
     }
     if let Some(slot) = slot(index) {
         // SAFETY: map memory; this CPU alone made the slot.
@@ -107,5 +98,5 @@ fn make(key: &HistKey) -> u32 {
             core::ptr::write_volatile(&raw mut (*slot).key.of, key.of);
         }
     }
-    index
+    Some(index)
 }

@@ -17,7 +17,12 @@ use drainprof_common::{
     spec::{AT_PLACE, Cookie, Kind, MAX_SIMPLE, ProbeSpec, Simple, flags, op, value},
 };
 
-use crate::{atomic, config, granule::Mode, losses, maps, moved, walk};
+use crate::{
+    atomic, config,
+    global::{global, scalars},
+    granule::Mode,
+    losses, maps, moved, walk,
+};
 
 /// A hit in a traced process.
 pub(crate) struct Hit {
@@ -336,23 +341,23 @@ pub(crate) fn evaluate(hit: &Hit, at_return: bool) -> bool {
             unsafe { ((&raw const (*hit.file).inputs).cast(), &raw mut (*hit.file).values) };
         run(hit.spec, start, inputs, values)
     };
-    if outcome == Outcome::Accepted as u32 {
+    if outcome.is(Outcome::Accepted) {
         return true;
     }
     let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + hit.index);
     if let Some(counts) = counts {
         // SAFETY: map memory.
         unsafe {
-            if outcome == Outcome::Rejected as u32 {
+            if outcome.is(Outcome::Rejected) {
                 atomic::add(&raw mut (*counts).rejected, 1);
             } else {
                 atomic::add(&raw mut (*counts).faults, 1);
             }
         }
     }
-    if outcome == Outcome::Fault as u32 {
+    if outcome.is(Outcome::Fault) {
         losses::count(Loss::ReadFault);
-    } else if outcome == Outcome::Cut as u32 {
+    } else if outcome.is(Outcome::Cut) {
         losses::count(Loss::WalkCut);
     }
     // A close whose live count alone could not be computed is a close all the same.
@@ -369,7 +374,7 @@ unsafe fn clear_words<const N: usize>(words: *mut u64) {
 
 /// Computes one phase that needs no code, without a single call but the reads of target memory.
 #[inline(always)]
-fn run_simple(hit: &Hit, first: u32, count: u32) -> u32 {
+fn run_simple(hit: &Hit, first: u32, count: u32) -> Progress {
     // SAFETY: the spec is a live value of the array map; the file lives as long as the hit.
     let (all, operands, values) = unsafe {
         let all: *const Simple = (&raw const (*hit.spec).simple).cast();
@@ -384,15 +389,20 @@ fn run_simple(hit: &Hit, first: u32, count: u32) -> u32 {
         // SAFETY: the index is masked to the array's length.
         let simple = unsafe { &*all.add(index as usize) };
         if let Some(outcome) = interp::run_simple(simple, operands, values) {
-            return outcome as u32;
+            return Progress::ended(outcome);
         }
     }
-    Outcome::Accepted as u32
+    Progress::ended(Outcome::Accepted)
 }
 
 /// Runs one phase's code. A function of its own, so that its stack is not added to its caller's frame.
 #[inline(never)]
-fn run(spec: *const ProbeSpec, start: u16, operands: *const Operands, values: *mut Values) -> u32 {
+fn run(
+    spec: *const ProbeSpec,
+    start: u16,
+    operands: *const Operands,
+    values: *mut Values,
+) -> Progress {
     let mut state = MaybeUninit::<interp::State>::uninit();
     let state = state.as_mut_ptr();
     // SAFETY: every field is written before it is read; the spec is a live value of the array map.
@@ -403,25 +413,54 @@ fn run(spec: *const ProbeSpec, start: u16, operands: *const Operands, values: *m
     walk::to_the_end(state, spec, operands, values)
 }
 
-/// [`interpret`]'s answer where the run has not ended; else it is an [`Outcome`].
-pub(crate) const GO_ON: u32 = u32::MAX;
+/// How far a run has come. Not an enum: to decode one in the loops takes stack that there is not.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Progress(u32);
 
-/// One step. A global function: the verifier follows it once, with nothing known of its arguments,
-/// instead of once per step with all that it could know of the stack.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn interpret(
+scalars! {
+    Progress as u32: |progress: Progress| progress.0, Progress;
+}
+
+impl Progress {
+    /// The run has not ended.
+    pub(crate) const GOES_ON: Self = Self(u32::MAX);
+
+    #[inline(always)]
+    pub(crate) fn ended(outcome: Outcome) -> Self {
+        Self(outcome as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_ended(self) -> bool {
+        self.0 != Self::GOES_ON.0
+    }
+
+    /// Whether the run has ended so.
+    #[inline(always)]
+    pub(crate) fn is(self, outcome: Outcome) -> bool {
+        self.0 == outcome as u32
+    }
+}
+
+global! {
+    /// One step: the verifier follows it once, instead of once per step with all that it could know of the stack.
+    pub(crate) fn interpret(
+        state: *mut interp::State, spec: *const ProbeSpec, operands: *const Operands, values: *mut Values
+    ) -> Progress = step;
+}
+
+#[inline(always)]
+fn step(
     state: *mut interp::State,
     spec: *const ProbeSpec,
     operands: *const Operands,
     values: *mut Values,
-) -> u32 {
+) -> Progress {
     if state.is_null() || spec.is_null() || operands.is_null() || values.is_null() {
-        return Outcome::Fault as u32;
+        return Progress::ended(Outcome::Fault);
     }
     // SAFETY: `run` passes its own; the spec is a live value of the array map.
-    unsafe {
-        interp::step(&mut *state, &*spec, &*operands, &mut *values)
-            .map_or(GO_ON, |outcome| outcome as u32)
-    }
+    let outcome = unsafe { interp::step(&mut *state, &*spec, &*operands, &mut *values) };
+    outcome.map_or(Progress::GOES_ON, Progress::ended)
 }

@@ -3,7 +3,7 @@
 use aya_ebpf::helpers::bpf_get_smp_processor_id;
 use drainprof_common::loss::{LOSS_COUNT, Loss};
 
-use crate::{atomic, maps};
+use crate::{atomic, global::global, maps};
 
 const _: () = assert!(LOSS_COUNT <= 32, "LossSlots holds 32");
 
@@ -19,17 +19,19 @@ pub(crate) fn count_many(loss: Loss, number: u64) {
     loss_add(loss as u32, number);
 }
 
-/// Out of line: losses are rare, and their place is nearly everywhere.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn loss_add(loss: u32, number: u64) -> u32 {
+global! {
+    /// Out of line: losses are rare, and counted nearly everywhere.
+    fn loss_add(loss: u32, number: u64) -> () = add;
+}
+
+#[inline(always)]
+fn add(loss: u32, number: u64) {
     if let Some(slots) = maps::LOSSES.get_ptr_mut(cpu()) {
         // SAFETY: `slots` is map memory; the index is masked to its length.
         unsafe {
             atomic::add(slots.cast::<u64>().add(core::hint::black_box(loss) as usize & 31), number);
         }
     }
-    0
 }
 
 /// [`count_many`] without a call, where calls are nested so deep that the stack has no room for one more.

@@ -45,7 +45,7 @@ pub(crate) fn key_in(hit: &Hit, series: u32, id: u64) -> ObjectKey {
 #[inline(always)]
 pub(crate) fn alloc(hit: &Hit) {
     if granule::misses(hit) {
-        tell_of_alloc(hit);
+        note_alloc(hit);
         return;
     }
     let Some(series) = series::get_or_make(hit.target, hit.allocator(), hit.value(value::INSTANCE))
@@ -65,14 +65,14 @@ pub(crate) fn alloc(hit: &Hit) {
         count_alloc(series, size);
         count_for_site(hit, series, word, size);
     }
-    tell_of_alloc(hit);
+    note_alloc(hit);
 }
 
-/// Tells the call around this one that the object is counted, or left out.
+/// Notes in the call around this one that the object is counted, or not in the sample.
 #[inline(always)]
-fn tell_of_alloc(hit: &Hit) {
+fn note_alloc(hit: &Hit) {
     if hit.has(flags::MAY_NEST) {
-        calls::tell_outer_of_alloc(hit);
+        calls::note_in_outer_call(hit);
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn at_return(hit: &Hit, frame: *mut Frame) {
             }
         }
     }
-    calls::tell_outer_of_alloc(hit);
+    calls::note_in_outer_call(hit);
 }
 
 /// Whether an object keeps its granule in a realloc: where the profile names none for reallocs, or names

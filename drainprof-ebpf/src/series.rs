@@ -2,10 +2,10 @@
 
 use drainprof_common::{
     loss::Loss,
-    maps::{NO_SERIES, SERIES_WORDS, SeriesKey, SeriesState, Totals, cursor},
+    maps::{SERIES_WORDS, SeriesKey, SeriesState, Totals, cursor},
 };
 
-use crate::{atomic, config, hit::now, losses, maps};
+use crate::{atomic, config, global::global, hit::now, losses, maps};
 
 const BPF_NOEXIST: u64 = 1;
 
@@ -15,10 +15,7 @@ pub(crate) fn get_or_make(target: u32, allocator: u32, instance: u64) -> Option<
     if let Some(index) = remembered(target, allocator, instance) {
         return Some(index);
     }
-    match series_get(target, allocator, instance) {
-        NO_SERIES => None,
-        index => Some(index),
-    }
+    series_get(target, allocator, instance)
 }
 
 /// The index of a series, if there is one.
@@ -27,17 +24,21 @@ pub(crate) fn known(target: u32, allocator: u32, instance: u64) -> Option<u32> {
     if let Some(index) = remembered(target, allocator, instance) {
         return Some(index);
     }
-    match series_find(target, allocator, instance) {
-        NO_SERIES => None,
-        index => Some(index),
-    }
+    series_find(target, allocator, instance)
 }
 
-/// [`known`] where it is not remembered.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn series_find(target: u32, allocator: u32, instance: u64) -> u32 {
-    find(&SeriesKey { target, allocator, instance }).unwrap_or(NO_SERIES)
+global! {
+    /// [`known`] where it is not remembered.
+    fn series_find(target: u32, allocator: u32, instance: u64) -> Option<u32> = find_known;
+    /// [`get_or_make`] where it is not remembered.
+    fn series_get(target: u32, allocator: u32, instance: u64) -> Option<u32> = find_or_make;
+    /// Makes a series, unless another CPU is first; `None` for a counted loss.
+    fn series_make(target: u32, allocator: u32, instance: u64) -> Option<u32> = make;
+}
+
+#[inline(always)]
+fn find_known(target: u32, allocator: u32, instance: u64) -> Option<u32> {
+    find(&SeriesKey { target, allocator, instance })
 }
 
 /// Where `SERIES_WORDS` may remember a series.
@@ -65,19 +66,15 @@ fn remembered(target: u32, allocator: u32, instance: u64) -> Option<u32> {
     }
 }
 
-/// [`get_or_make`] where it is not remembered.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn series_get(target: u32, allocator: u32, instance: u64) -> u32 {
+#[inline(always)]
+fn find_or_make(target: u32, allocator: u32, instance: u64) -> Option<u32> {
     let index = find(&SeriesKey { target, allocator, instance })
-        .unwrap_or_else(|| series_make(target, allocator, instance));
-    if index != NO_SERIES
-        && let Some(word) = maps::SERIES_WORDS.get_ptr_mut(place(target, allocator, instance))
-    {
+        .or_else(|| series_make(target, allocator, instance))?;
+    if let Some(word) = maps::SERIES_WORDS.get_ptr_mut(place(target, allocator, instance)) {
         // SAFETY: map memory, one word.
         unsafe { atomic::store(word, u64::from(index) + 1) };
     }
-    index
+    Some(index)
 }
 
 /// The index of a series that is there.
@@ -87,14 +84,12 @@ pub(crate) fn find(key: &SeriesKey) -> Option<u32> {
     maps::SERIES.get_ptr(key).map(|index| unsafe { atomic::load(index) } as u32)
 }
 
-/// Makes a series, unless another CPU is first; [`NO_SERIES`] for a counted loss.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn series_make(target: u32, allocator: u32, instance: u64) -> u32 {
+#[inline(always)]
+fn make(target: u32, allocator: u32, instance: u64) -> Option<u32> {
     let key = SeriesKey { target, allocator, instance };
     let Some(index) = take_cursor(cursor::SERIES, config::max_series()) else {
         losses::count(Loss::InstanceMapFull);
-        return NO_SERIES;
+        return None;
     };
     let state = state(index);
     if let Some(state) = state {
@@ -108,14 +103,14 @@ pub(crate) extern "C" fn series_make(target: u32, allocator: u32, instance: u64)
         if found.is_none() {
             losses::count(Loss::InstanceMapFull);
         }
-        return found.unwrap_or(NO_SERIES);
+        return found;
     }
     if let Some(state) = state {
         // SAFETY: map memory; this program alone made the entry. `created_ns` is written last: the reader
         // takes the slot as ready once it is set.
         unsafe { atomic::store(&raw mut (*state).created_ns, now()) };
     }
-    index
+    Some(index)
 }
 
 /// Ends the series of an instance that is torn down.

@@ -103,16 +103,16 @@ global! {
 #[inline(always)]
 fn alloc(series: u32, path: u32, place: u64, bytes: u64, tid: u32) -> u32 {
     let hash = site_hash(series, path, place);
-    let Some(number) = paths::claim(paths::of::SITES, hash) else {
+    let Some(claimed) = paths::claim(paths::of::SITES, hash) else {
         losses::count(Loss::SiteTableFull);
         return 0;
     };
-    let index = number as u32;
+    let index = claimed.number();
     let Some(site) = maps::SITES.get_ptr_mut(index) else { return 0 };
     let at = now();
     // SAFETY: map memory.
     unsafe {
-        if number >> 32 != 0 {
+        if claimed.is_new() {
             (*site).series = series;
             (*site).place = place;
             (*site).first_ns = at;

@@ -13,61 +13,71 @@ use drainprof_common::{
     spec::{MAX_STEPS, ProbeSpec},
 };
 
-use crate::hit::{GO_ON, Operands, interpret};
+use crate::{
+    global::global,
+    hit::{Operands, Progress, interpret},
+};
 
-/// Steps until the run has ended: its [`Outcome`].
+/// Steps until the run has ended.
 #[inline(always)]
 pub(crate) fn to_the_end(
     state: *mut interp::State,
     spec: *const ProbeSpec,
     operands: *const Operands,
     values: *mut Values,
-) -> u32 {
-    let outcome = run_some(state, spec, operands, values);
-    if outcome != GO_ON {
-        return outcome;
+) -> Progress {
+    let progress = run_some(state, spec, operands, values);
+    if progress.has_ended() {
+        return progress;
     }
     // This loop is no function of its own: each one takes at least 32 bytes of the 512 of the stack on
     // kernels that round up (seen: 6.1), and the longest chain of calls is near to them.
     for _ in 0..ROUNDS {
-        let outcome = walk_far(state, spec, operands, values);
-        if outcome != GO_ON {
-            return outcome;
+        let progress = walk_far(state, spec, operands, values);
+        if progress.has_ended() {
+            return progress;
         }
     }
-    Outcome::Fault as u32
+    Progress::ended(Outcome::Fault)
 }
 
 /// Rounds of each outer loop.
 const ROUNDS: usize = 64;
 const _: () = assert!(MAX_STEPS * ROUNDS * ROUNDS + MAX_STEPS == MAX_RUN, "the steps of all loops");
 
-/// A loop around a function: it goes on while that one says so, and may be entered again.
-macro_rules! rounds {
-    ($($(#[$doc:meta])* $name:ident: $rounds:expr, $step:ident;)*) => {
-        $($(#[$doc])*
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        pub(crate) extern "C" fn $name(
+global! {
+    /// As many steps as a spec has instructions: every run, but those that walk, has ended after them.
+    fn run_some(
+        state: *mut interp::State, spec: *const ProbeSpec, operands: *const Operands, values: *mut Values
+    ) -> Progress = steps;
+    /// The middle loop.
+    fn walk_far(
+        state: *mut interp::State, spec: *const ProbeSpec, operands: *const Operands, values: *mut Values
+    ) -> Progress = rounds;
+}
+
+/// Loops around a function: it goes on while that one has not ended, and may be entered again.
+macro_rules! loops {
+    ($($name:ident: $rounds:expr, $step:ident;)*) => {
+        $(#[inline(always)]
+        fn $name(
             state: *mut interp::State,
             spec: *const ProbeSpec,
             operands: *const Operands,
             values: *mut Values,
-        ) -> u32 {
+        ) -> Progress {
             for _ in 0..$rounds {
-                let outcome = $step(state, spec, operands, values);
-                if outcome != GO_ON {
-                    return outcome;
+                let progress = $step(state, spec, operands, values);
+                if progress.has_ended() {
+                    return progress;
                 }
             }
-            GO_ON
+            Progress::GOES_ON
         })*
     };
 }
 
-rounds! {
-    /// As many steps as a spec has instructions: every run, but those that walk, has ended after them.
-    run_some: MAX_STEPS, interpret;
-    /// The middle loop.
-    walk_far: ROUNDS, run_some;
+loops! {
+    steps: MAX_STEPS, interpret;
+    rounds: ROUNDS, run_some;
 }

@@ -11,12 +11,23 @@ use drainprof_common::{
 };
 
 use crate::{
+    global::global,
     hit::{self, Hit},
     losses,
 };
 
-/// No frame: instead of an index.
-pub(super) const NONE: u32 = u32::MAX;
+global! {
+    /// Drops dead frames and pushes a new one, of the target (upper half of `whose`) and the spec (lower half): its
+    /// index. `None`: there is no more room.
+    pub(super) fn call_push(
+        state: *mut ThreadState, whose: u64, rsp: u64, caller: u64, rip: u64
+    ) -> Option<u32> = push;
+    /// Finds and pops the frame of a call that has returned to stack pointer `rsp`: its index.
+    pub(super) fn call_pop(state: *mut ThreadState, target: u32, spec: u32, rsp: u64) -> Option<u32> = pop;
+    /// Drops the topmost frames if they have been left.
+    pub(super) fn call_trim(state: *mut ThreadState) -> () = trim;
+}
+
 /// Instead of a spec's index: the frame has been left, but one beside it has not.
 pub(super) const LEFT: u32 = u32::MAX;
 const FRAME_MASK: u32 = MAX_FRAMES as u32 - 1;
@@ -95,19 +106,10 @@ pub(super) unsafe fn beside(
     count
 }
 
-/// Drops dead frames and pushes a new one, of the target (upper half of `whose`) and the spec (lower half): its index,
-/// or [`NONE`] where there is no more room.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn call_push(
-    state: *mut ThreadState,
-    whose: u64,
-    rsp: u64,
-    caller: u64,
-    rip: u64,
-) -> u32 {
+#[inline(always)]
+fn push(state: *mut ThreadState, whose: u64, rsp: u64, caller: u64, rip: u64) -> Option<u32> {
     if state.is_null() {
-        return NONE;
+        return None;
     }
     let (target, spec) = ((whose >> 32) as u32, whose as u32);
     // SAFETY: map memory that only this thread touches.
@@ -138,13 +140,13 @@ pub(crate) extern "C" fn call_push(
         }
         (*state).depth = depth;
         if depth >= MAX_FRAMES as u32 {
-            return NONE;
+            return None;
         }
         if chained && depth > 0 {
             caller = (*frame(state, depth - 1)).file.inputs[op::INPUT_CALLER as usize];
         }
         fill(state, depth, spec, rsp, caller);
-        depth
+        Some(depth)
     }
 }
 
@@ -167,17 +169,10 @@ pub(super) unsafe fn is_of(frame: *const Frame, spec: u32, rsp: u64) -> bool {
     unsafe { (*frame).spec == spec && (*frame).rsp.wrapping_add(8) == rsp }
 }
 
-/// Finds and pops the frame of a call that has returned to stack pointer `rsp`: its index, or [`NONE`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn call_pop(
-    state: *mut ThreadState,
-    target: u32,
-    spec: u32,
-    rsp: u64,
-) -> u32 {
+#[inline(always)]
+fn pop(state: *mut ThreadState, target: u32, spec: u32, rsp: u64) -> Option<u32> {
     if state.is_null() {
-        return NONE;
+        return None;
     }
     // SAFETY: map memory that only this thread touches.
     unsafe {
@@ -191,11 +186,11 @@ pub(crate) extern "C" fn call_pop(
             let candidate = frame(state, index);
             if is_of(candidate, spec, rsp) {
                 leave_at(state, index, depth);
-                return index;
+                return Some(index);
             }
         }
     }
-    NONE
+    None
 }
 
 /// Takes the frame with this index off, of `depth`. Frames above it of the same call stay; others can no longer return.
@@ -228,12 +223,10 @@ pub(super) unsafe fn leave_at(state: *mut ThreadState, index: u32, depth: u32) {
     call_trim(state);
 }
 
-/// Drops the topmost frames if they have been left.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn call_trim(state: *mut ThreadState) -> u32 {
+#[inline(always)]
+fn trim(state: *mut ThreadState) {
     if state.is_null() {
-        return 0;
+        return;
     }
     // SAFETY: map memory that only this thread touches.
     unsafe {
@@ -245,5 +238,4 @@ pub(crate) extern "C" fn call_trim(state: *mut ThreadState) -> u32 {
             (*state).depth = depth - 1;
         }
     }
-    0
 }

@@ -38,8 +38,9 @@ global! {
     fn granule_take_off(
         number: SlotNumber, slot: Option<SlotRef>, generation: Generation, size: u64, mode: Mode
     ) -> Taken = try_take_off;
-    /// Takes one object off the live count of a granule that is known by id only; `false` where it has none.
-    pub(super) fn granule_take_off_id(series: u32, id: u64, size: u64, mode: Mode) -> Step<bool> = take_off_found;
+    /// Takes one object off the live count of a granule that is known by id only: how many it took, 0 where it has none.
+    /// (A number: to decode a boolean in each of the caller's tries costs instructions.)
+    pub(super) fn granule_take_off_id(series: u32, id: u64, size: u64, mode: Mode) -> Step<u64> = take_off_found;
 }
 
 /// What became of the try to count an object in its granule.
@@ -340,15 +341,15 @@ pub(super) fn pay(series: u32, slot: SlotRef) {
 }
 
 #[inline(always)]
-fn take_off_found(series: u32, id: u64, size: u64, mode: Mode) -> Step<bool> {
+fn take_off_found(series: u32, id: u64, size: u64, mode: Mode) -> Step<u64> {
     match find(series, id) {
         Found::Slot(entry, slot, _) => {
             let word = entry.word;
-            Step::Done(take_off(word.slot(), slot, word.generation(), size, mode))
+            Step::Done(u64::from(take_off(word.slot(), slot, word.generation(), size, mode)))
         }
         // Without a slot nothing contradicts it.
-        Found::Unfollowed(_) => Step::Done(true),
-        Found::Nothing | Found::Left(_) | Found::Retiring => Step::Done(false),
+        Found::Unfollowed(_) => Step::Done(1),
+        Found::Nothing | Found::Left(_) | Found::Retiring => Step::Done(0),
         Found::Changing => Step::Again,
     }
 }

@@ -97,7 +97,7 @@ macro_rules! steps {
 
 steps! {
     (): |()| 0, |_| ();
-    bool: u64::from, |raw| raw != 0;
+    u64: |number| number, |raw| raw;
     IndexWord: IndexWord::raw, IndexWord::from_raw;
 }
 
@@ -237,5 +237,5 @@ fn hold_or_begin(series: u32, id: u64, mode: Mode, bytes: u64, rsp: u64) -> Step
 #[inline(always)]
 pub(crate) fn take_off_id(hit: &Hit, series: u32, id: u64, size: u64) -> Option<bool> {
     let mode = hit.mode();
-    repeat(|| granule_take_off_id(series, id, size, mode))
+    Some(repeat(|| granule_take_off_id(series, id, size, mode))? != 0)
 }

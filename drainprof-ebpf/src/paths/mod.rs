@@ -19,7 +19,12 @@ use drainprof_common::{
 };
 
 pub(crate) use self::table::{claim, of};
-use crate::{atomic, config, hit::Hit, losses, maps};
+use crate::{
+    atomic, config,
+    global::{global, scalars},
+    hit::Hit,
+    losses, maps,
+};
 
 /// How many pieces of working memory are tried.
 const TRIES: u32 = 8;
@@ -35,13 +40,13 @@ pub(crate) fn of_hit<C: EbpfContext>(ctx: &C, hit: &Hit, at_return: bool) -> u32
     let moved = unsafe { (*hit.spec).stack_moved };
     // 0: at the function's first instruction, or as good as that.
     let begin = if at_return {
-        BEGIN_AT_CALLER
+        Begin::AtCaller
     } else if moved == AT_PLACE {
-        BEGIN_AT_PLACE
+        Begin::AtPlace
     } else if moved == 0 {
-        BEGIN_AT_ENTRY
+        Begin::AtEntry
     } else {
-        BEGIN_INSIDE
+        Begin::Inside
     };
     let Some(walk) = take() else {
         losses::count(Loss::PathNotCaptured);
@@ -61,19 +66,24 @@ pub(crate) fn of_hit<C: EbpfContext>(ctx: &C, hit: &Hit, at_return: bool) -> u32
 /// number, 0 for none.
 #[inline(always)]
 pub(crate) fn of_user(regs: &pt_regs, target: u32, interrupted: bool) -> u32 {
-    path_of_user(regs.rip, regs.rsp, regs.rbp, target, u32::from(interrupted))
+    path_of_user(regs.rip, regs.rsp, regs.rbp, target, interrupted)
 }
 
-/// [`of_user`], out of line for the sake of its callers' stacks.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn path_of_user(pc: u64, sp: u64, bp: u64, target: u32, interrupted: u32) -> u32 {
+global! {
+    /// [`of_user`], out of line for the sake of its callers' stacks.
+    fn path_of_user(pc: u64, sp: u64, bp: u64, target: u32, interrupted: bool) -> u32 = find_of_user;
+    /// Walks up the stack from the walk's cursor: one more than the path's number, 0 for none.
+    fn path_find(walk: *mut WalkState, begin: Begin) -> u32 = find;
+}
+
+#[inline(always)]
+fn find_of_user(pc: u64, sp: u64, bp: u64, target: u32, interrupted: bool) -> u32 {
     let Some(walk) = take() else {
         losses::count(Loss::PathNotCaptured);
         return 0;
     };
     // A system call's address is the one behind it, as that of any call.
-    let begin = if interrupted == 0 { BEGIN_AT_CALLER } else { BEGIN_AT_PLACE };
+    let begin = if interrupted { Begin::AtPlace } else { Begin::AtCaller };
     // SAFETY: map memory that is ours until `busy` is 0 again.
     unsafe {
         (*walk).at = Cursor { pc, sp, bp, interrupted: 0 };
@@ -84,14 +94,27 @@ extern "C" fn path_of_user(pc: u64, sp: u64, bp: u64, target: u32, interrupted: 
     }
 }
 
-/// The cursor is at the caller already.
-const BEGIN_AT_CALLER: u32 = 0;
-/// It is at the first instruction of a function: the return address stands at the stack pointer.
-const BEGIN_AT_ENTRY: u32 = 1;
-/// It is further inside: a rule says where the return address is.
-const BEGIN_INSIDE: u32 = 2;
-/// It is somewhere in a function, and this place is the first frame.
-const BEGIN_AT_PLACE: u32 = 3;
+/// Where a walk's cursor stands at first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// At the caller already.
+    AtCaller,
+    /// At the first instruction of a function: the return address stands at the stack pointer.
+    AtEntry,
+    /// Further inside: a rule says where the return address is.
+    Inside,
+    /// Somewhere in a function, and this place is the first frame.
+    AtPlace,
+}
+
+scalars! {
+    Begin as u32: |begin| begin as u32, |raw| match raw {
+        0 => Begin::AtCaller,
+        1 => Begin::AtEntry,
+        2 => Begin::Inside,
+        _ => Begin::AtPlace,
+    };
+}
 
 /// Takes a piece of working memory.
 #[inline(always)]
@@ -107,10 +130,8 @@ fn take() -> Option<*mut WalkState> {
     None
 }
 
-/// Walks up the stack from the walk's cursor: one more than the path's number, 0 for none.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn path_find(walk: *mut WalkState, begin: u32) -> u32 {
+#[inline(always)]
+fn find(walk: *mut WalkState, begin: Begin) -> u32 {
     if walk.is_null() {
         return 0;
     }
@@ -122,13 +143,13 @@ pub(crate) extern "C" fn path_find(walk: *mut WalkState, begin: u32) -> u32 {
         (*walk).hash = PATH_SEED;
         (*walk).window_len = 0;
         (*walk).end = step::CALLER;
-        if begin == BEGIN_AT_CALLER {
+        if begin == Begin::AtCaller {
             unwind::add(walk);
-        } else if begin == BEGIN_AT_ENTRY {
+        } else if begin == Begin::AtEntry {
             unwind::enter(walk);
         } else {
             (*walk).at.interrupted = 1;
-            if begin == BEGIN_AT_PLACE {
+            if begin == Begin::AtPlace {
                 unwind::add(walk);
             }
         }

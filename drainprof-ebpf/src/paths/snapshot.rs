@@ -16,7 +16,7 @@ use super::{
     table,
     unwind::{stack_window, to_page_end},
 };
-use crate::{calls, maps};
+use crate::{calls, global::global, maps};
 
 /// Windows that are looked at: more than fit a snapshot, because one ends where a page cannot be read.
 const WINDOWS: usize = 2 * SNAPSHOT_LARGE / WINDOW_BYTES;
@@ -27,10 +27,15 @@ const CHUNK: usize = 1024;
 /// A path that is known by what its stack looks like is no path that is known by its frames.
 const LOOKS: u64 = 0x5741_4c4b;
 
-/// The number of a path of which only the first frames are known, plus one. The rest of its stack is sent.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(super) extern "C" fn path_unknown(walk: *mut WalkState) -> u32 {
+global! {
+    /// The number of a path of which only the first frames are known, plus one. The rest of its stack is sent.
+    pub(super) fn path_unknown(walk: *mut WalkState) -> u32 = find_unknown;
+    /// Adds the window's words that could be code addresses to the hash, and where they stand.
+    fn path_looks(walk: *mut WalkState) -> () = add_window;
+}
+
+#[inline(always)]
+fn find_unknown(walk: *mut WalkState) -> u32 {
     if walk.is_null() {
         return 0;
     }
@@ -64,7 +69,7 @@ pub(super) extern "C" fn path_unknown(walk: *mut WalkState) -> u32 {
             } else {
                 path_send_large(walk, path - 1)
             };
-            if sent == 0 {
+            if !sent {
                 // User space counts what that concerns.
                 table::turn(path - 1, end::SENT, end::NOT_SENT);
             }
@@ -73,18 +78,16 @@ pub(super) extern "C" fn path_unknown(walk: *mut WalkState) -> u32 {
     }
 }
 
-/// Adds the window's words that could be code addresses to the hash, and where they stand.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn path_looks(walk: *mut WalkState) -> u32 {
+#[inline(always)]
+fn add_window(walk: *mut WalkState) {
     if walk.is_null() {
-        return 0;
+        return;
     }
     // SAFETY: map memory that the walk owns; the index is masked.
     unsafe {
         let space = (*walk).space;
         let Some(ranges) = maps::SPACE_RANGES.get_ptr(space & (SPACE_SLOTS as u32 - 1)) else {
-            return 0;
+            return;
         };
         let is_known = (*ranges).space == u64::from(space);
         let count = (*walk).window_len / 8;
@@ -105,7 +108,6 @@ extern "C" fn path_looks(walk: *mut WalkState) -> u32 {
         (*walk).hash = hash;
         (*walk).reach = reach;
     }
-    0
 }
 
 /// Whether a word lies where code does.
@@ -121,30 +123,37 @@ unsafe fn is_code(ranges: *const SpaceRanges, word: u64) -> bool {
     found
 }
 
-/// Functions that send a snapshot of one size each: a reservation's size must be known when the program is loaded. The
-/// answer is 0 where there is no room.
+global! {
+    /// Sends a snapshot of the least size; `false` where there is no room. A reservation's size must be known when the
+    /// program is loaded: hence a function for each.
+    fn path_send_small(walk: *mut WalkState, path: u32) -> bool = send_small;
+    /// As [`path_send_small`].
+    fn path_send_middle(walk: *mut WalkState, path: u32) -> bool = send_middle;
+    /// As [`path_send_small`].
+    fn path_send_large(walk: *mut WalkState, path: u32) -> bool = send_large;
+}
+
 macro_rules! senders {
     ($($name:ident, $bytes:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        extern "C" fn $name(walk: *mut WalkState, path: u32) -> u32 {
+        #[inline(always)]
+        fn $name(walk: *mut WalkState, path: u32) -> bool {
             if walk.is_null() {
-                return 0;
+                return false;
             }
             let Some(record) = maps::SNAPSHOTS.reserve::<Snapshot<{ $bytes / 8 }>>(0) else {
-                return 0;
+                return false;
             };
             // SAFETY: the record that was reserved, of this type; the walk is the caller's.
             unsafe { send::<_, { $bytes / CHUNK }>(walk, path, record) };
-            1
+            true
         }
     )*};
 }
 
 senders! {
-    path_send_small, SNAPSHOT_SMALL;
-    path_send_middle, SNAPSHOT_MIDDLE;
-    path_send_large, SNAPSHOT_LARGE;
+    send_small, SNAPSHOT_SMALL;
+    send_middle, SNAPSHOT_MIDDLE;
+    send_large, SNAPSHOT_LARGE;
 }
 
 /// Fills a record and sends it.

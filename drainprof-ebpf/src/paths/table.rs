@@ -9,10 +9,48 @@ use drainprof_common::{
     unwind::MAX_PATH,
 };
 
-use crate::{atomic, config, losses, maps};
+use crate::{
+    atomic, config,
+    global::{global, scalars},
+    losses, maps,
+};
 
-/// The bit of [`claim`]'s answer that says that the entry is new, and the caller's to fill.
-pub(crate) const NEW: u64 = 1 << 32;
+/// An entry of a table of hashes: its number, and whether it is new.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Claimed(u64);
+
+impl Claimed {
+    const NEW: u64 = 1 << 32;
+    /// There is no room.
+    const FULL: u64 = u64::MAX;
+
+    /// The number.
+    #[inline(always)]
+    pub(crate) fn number(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Whether the entry is new: then the caller has to fill it.
+    #[inline(always)]
+    pub(crate) fn is_new(self) -> bool {
+        self.0 & Self::NEW != 0
+    }
+}
+
+scalars! {
+    Option<Claimed> as u64: |claimed: Option<Claimed>| claimed.map_or(Claimed::FULL, |claimed| claimed.0), |raw| {
+        if raw == Claimed::FULL { None } else { Some(Claimed(raw)) }
+    };
+}
+
+global! {
+    /// Looks a hash up in one bucket and enters it if there is room.
+    fn hash_claim(table: u32, bucket: u32, hash: u64) -> Option<Claimed> = claim_in;
+    /// The number of a walk's path, by its hash: one more than it, 0 where there is no room. Kept with its return
+    /// addresses if it is new.
+    pub(super) fn path_enter(walk: *mut WalkState, reason: u32) -> u32 = enter;
+}
 
 /// The tables of hashes.
 pub(crate) mod of {
@@ -24,25 +62,15 @@ pub(crate) mod of {
     pub(crate) const GROWTH: u32 = 2;
 }
 
-/// The number of a hash in a table (one of [`of`]), entered if it is not there; with [`NEW`] if it was not. `None`:
-/// there is no room.
+/// A hash in a table (one of [`of`]), entered if it is not there. `None`: there is no room.
 #[inline(always)]
-pub(crate) fn claim(table: u32, hash: u64) -> Option<u64> {
+pub(crate) fn claim(table: u32, hash: u64) -> Option<Claimed> {
     let first = hash_bucket(hash, config::path_buckets());
-    let number = match hash_claim(table, first, hash) {
-        FULL => hash_claim(table, spare_bucket(first), hash),
-        number => number,
-    };
-    if number == FULL { None } else { Some(number) }
+    hash_claim(table, first, hash).or_else(|| hash_claim(table, spare_bucket(first), hash))
 }
 
-/// Instead of a number: the bucket is full.
-const FULL: u64 = u64::MAX;
-
-/// Looks a hash up in one bucket and enters it if there is room: its number, or [`FULL`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn hash_claim(table: u32, bucket: u32, hash: u64) -> u64 {
+#[inline(always)]
+fn claim_in(table: u32, bucket: u32, hash: u64) -> Option<Claimed> {
     let hashes = if table == of::PATHS {
         maps::PATH_HASHES.get_ptr_mut(bucket)
     } else if table == of::GROWTH {
@@ -50,7 +78,7 @@ extern "C" fn hash_claim(table: u32, bucket: u32, hash: u64) -> u64 {
     } else {
         maps::SITE_HASHES.get_ptr_mut(bucket)
     };
-    let Some(hashes) = hashes else { return FULL };
+    let hashes = hashes?;
     for way in 0..HASH_WAYS {
         // SAFETY: map memory; the number is within the bucket.
         unsafe {
@@ -60,39 +88,36 @@ extern "C" fn hash_claim(table: u32, bucket: u32, hash: u64) -> u64 {
             if seen == 0 {
                 seen = atomic::compare_swap(at, 0, hash);
                 if seen == 0 {
-                    return number | NEW;
+                    return Some(Claimed(number | Claimed::NEW));
                 }
             }
             if seen == hash {
-                return number;
+                return Some(Claimed(number));
             }
         }
     }
-    FULL
+    None
 }
 
-/// The number of a walk's path, by its hash: one more than it, 0 where there is no room. Kept with its return
-/// addresses if it is new.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(super) extern "C" fn path_enter(walk: *mut WalkState, reason: u32) -> u32 {
+#[inline(always)]
+fn enter(walk: *mut WalkState, reason: u32) -> u32 {
     if walk.is_null() {
         return 0;
     }
     // SAFETY: map memory that the caller has taken.
     let hash = unsafe { (*walk).hash };
     let hash = if hash == 0 { 1 } else { hash };
-    let Some(number) = claim(of::PATHS, hash) else {
+    let Some(path) = claim(of::PATHS, hash) else {
         losses::count(Loss::SiteTableFull);
         return 0;
     };
-    if number & NEW != 0
-        && let Some(slot) = maps::PATHS.get_ptr_mut(number as u32)
+    if path.is_new()
+        && let Some(slot) = maps::PATHS.get_ptr_mut(path.number())
     {
-        // SAFETY: map memory; whoever has entered the hash fills the slot.
+        // SAFETY: map memory; the program that has entered the hash fills the slot.
         unsafe { fill(walk, slot, reason) };
     }
-    number as u32 + 1
+    path.number() + 1
 }
 
 /// Writes down a new path.

@@ -11,7 +11,7 @@ use drainprof_common::{
     },
 };
 
-use crate::{atomic, calls, config, maps};
+use crate::{atomic, calls, config, global::global, maps};
 
 /// Frames per round; rounds.
 const ROUND: usize = 16;
@@ -41,10 +41,15 @@ impl Stack for Windows {
     }
 }
 
-/// Reads the window that begins at an address: how many bytes could be read.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(super) extern "C" fn stack_window(walk: *mut WalkState, address: u64) -> u32 {
+global! {
+    /// Reads the window that begins at an address: how many bytes could be read.
+    pub(super) fn stack_window(walk: *mut WalkState, address: u64) -> u32 = read_window;
+    /// Up to [`ROUND`] frames.
+    fn path_round(walk: *mut WalkState) -> () = walk_round;
+}
+
+#[inline(always)]
+fn read_window(walk: *mut WalkState, address: u64) -> u32 {
     if walk.is_null() {
         return 0;
     }
@@ -175,12 +180,10 @@ pub(super) unsafe fn path_walk(walk: *mut WalkState) {
     }
 }
 
-/// Up to [`ROUND`] frames.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(super) extern "C" fn path_round(walk: *mut WalkState) -> u32 {
+#[inline(always)]
+fn walk_round(walk: *mut WalkState) {
     if walk.is_null() {
-        return 0;
+        return;
     }
     for _ in 0..ROUND {
         // SAFETY: map memory that the walk owns.
@@ -196,28 +199,27 @@ pub(super) extern "C" fn path_round(walk: *mut WalkState) -> u32 {
                     (*walk).frames = frames - 1;
                     (*walk).hash = (*walk).hash_before;
                 }
-                return 0;
+                return;
             }
             if led != step::CALLER {
                 (*walk).end = led;
-                return 0;
+                return;
             }
             if (*walk).at.pc >> ADDRESS_BITS != 0 {
                 // No program has code there: the rule has led astray.
                 (*walk).end = step::STOP;
-                return 0;
+                return;
             }
             if (*walk).at.pc == 0 {
                 // Where no return address is, nobody returns to: stacks that programs make themselves begin so.
                 (*walk).end = step::START;
-                return 0;
+                return;
             }
             if (*walk).frames >= MAX_PATH as u32 {
                 (*walk).end = TOO_DEEP;
-                return 0;
+                return;
             }
             arrived(walk);
         }
     }
-    0
 }
