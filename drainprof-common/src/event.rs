@@ -36,7 +36,7 @@ impl EventKind {
     }
 }
 
-/// One record. All kinds share one shape, so that its size alone tells a good record from garbage.
+/// One record. All kinds share one shape, so that its size alone distinguishes a good record from garbage.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct Event {
@@ -73,7 +73,7 @@ pub struct Event {
     pub closed_ns: u64,
     /// Close: return address of the call that opened the granule (0: unknown).
     pub place: u64,
-    /// Close, freed pin: the granule's slot, which with its generation tells it from all others; or
+    /// Close, freed pin: the granule's slot, which with its generation identifies it; or
     /// [`SlotNumber::NONE`](crate::granule::SlotNumber::NONE).
     pub slot: u32,
     /// Freed pin: the number of the object's site.

@@ -2,7 +2,7 @@
 //!
 //! A *cell* is what one call path of one target does to its memory in one way: it faults, or calls one of a few
 //! system calls. While it does so, what the kernel adds to or takes from the process's resident memory is the
-//! cell's: the kernel tells the new size at each change (`kmem:rss_stat`), so the differences of all cells add up to
+//! cell's: the kernel reports the new size at each change (`kmem:rss_stat`), so the differences of all cells add up to
 //! the change of the whole.
 
 use bytemuck::{Pod, Zeroable};
@@ -130,7 +130,7 @@ pub struct GrowthTarget {
 #[repr(C)]
 pub struct GrowthThread {
     /// Whose it is (`pid_tgid`).
-    pub who: u64,
+    pub pid_tgid: u64,
     /// The cell: one more than its number; 0: none.
     pub cell: u64,
     /// The page that is touched; 0 where it does no such thing.
@@ -167,7 +167,7 @@ pub struct RegionPages {
     pub words: [u64; REGION_WORDS],
 }
 
-/// What a mapping record tells.
+/// The system call of a mapping record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapKind {
@@ -175,7 +175,7 @@ pub enum MapKind {
     Brk = 1,
     /// `mmap` has returned: `result` is the address.
     Mmap = 2,
-    /// `munmap` begins. That is told before it happens, so that whoever is given the address next is told later.
+    /// `munmap` begins. It is reported before it happens, so that the next user of the address is reported later.
     MunmapBegins = 3,
     /// `munmap` has returned: `result` is 0, or an error.
     Munmap = 4,

@@ -1,6 +1,6 @@
 //! What drainprof's kernel side and its user space agree on.
 //!
-//! Everything that crosses the border is declared here once: probe specs and the byte code of their
+//! Everything that both sides share is declared here once: probe specs and the byte code of their
 //! expressions, map keys and values, ring-buffer events, and the list of losses. The decisions that the
 //! kernel programs take (the interpreter, the granule's state word, histogram buckets) are plain
 //! functions here too, so that they are tested on the host.
@@ -11,7 +11,7 @@
 #![forbid(unsafe_code)]
 #![allow(
     clippy::inline_always,
-    reason = "in a BPF program a call is dear: the verifier follows it again on every path"
+    reason = "in a BPF program a call is expensive: the verifier follows it again on every path"
 )]
 
 #[cfg(test)]

@@ -96,26 +96,26 @@ losses! {
         "Processes that were found (after fork or exec) only after they had begun to run.",
         "start them under drainprof run, or attach to their parent with --follow-forks";
     SiteTableFull, "site_table_full", Incomplete,
-        "Allocations of call paths beyond the number that can be told apart; no site counts them.",
+        "Allocations of call paths beyond the number that can be distinguished; no site counts them.",
         "raise --max-call-paths";
     PinPairsFull, "pin_pairs_full", Incomplete,
         "Pins whose granule may count more or less than once for their call path: too many granules are pinned from several paths at once.",
         "raise --max-call-paths";
     GrowthCellsFull, "growth_cells_full", Incomplete,
-        "Page faults, system calls and changes of resident memory of call paths beyond the number that can be told apart; no call path counts them.",
+        "Page faults, system calls and changes of resident memory of call paths beyond the number that can be distinguished; no call path counts them.",
         "raise --max-call-paths";
     GrowthPagesFull, "growth_pages_full", Incomplete,
-        "Page faults whose page could not be noted because the table of touched pages was full; they are told as in no granule.",
+        "Page faults whose page could not be noted because the table of touched pages was full; they count for no granule.",
         "watch fewer processes at once with --growth, or for a shorter time";
     MappingsLost, "mappings_lost", Incomplete,
         "System calls that change mappings that found their ring full; outstanding mappings and the heap may be wrong.",
         "watch fewer processes at once with --growth";
     PathNotCaptured, "path_not_captured", Notice,
-        "Allocations of call paths that were not known yet and whose stack could not be sent to user space; only the known part of their path is told.",
+        "Allocations of call paths that were not known yet and whose stack could not be sent to user space; only the known part of their path is reported.",
         "nothing, if it does not grow: paths are learnt within milliseconds";
     PathCut, "path_cut", Notice,
         "Allocations whose call path could not be followed to its start: code without unwind information, an unreadable stack, or too deep.",
-        "the report tells the reason at each path (path_end)";
+        "the report shows the reason at each path (path_end)";
     PinsWhileLearning, "pins_while_learning", Notice,
         "Granules that may count more than once for a call path: their pins were freed within the milliseconds in which it was being learnt.",
         "nothing: it can only be in the first moments of a path; objects and bytes are exact all the same";

@@ -143,7 +143,7 @@ pub struct Slot {
     /// The series that it belongs to.
     pub series: u32,
     /// Without object ids: pinned closes of earlier generations whose objects are counted with this one's
-    /// and cannot be told from them. They have drained once the count is zero.
+    /// and cannot be distinguished from them. They have drained once the count is zero.
     pub owed: u32,
     /// Its id as the target has it.
     pub id: u64,
@@ -222,7 +222,7 @@ pub struct Bucket {
     pub entries: [ObjectEntry; WAYS],
 }
 
-/// The word that says what an entry of a bucket is. Whoever changes an entry owns it first: by a
+/// The word that says what an entry of a bucket is. A program that changes an entry owns it first: by a
 /// compare-and-swap of its tag, which fails if the entry has changed hands since the tag was read, because each
 /// use of it has a version of its own.
 pub mod tag {
@@ -239,7 +239,7 @@ pub mod tag {
     /// One version.
     pub const VERSION: u64 = 1 << 34;
 
-    /// The key's hash: the low half is the fingerprint, the high half tells the bucket.
+    /// The key's hash: the low half is the fingerprint, the high half selects the bucket.
     #[inline(always)]
     #[must_use]
     pub const fn hash(key: &ObjectKey) -> u64 {
@@ -257,7 +257,7 @@ pub mod tag {
         (((hash >> 32) * buckets as u64) >> 32) as u32
     }
 
-    /// What a full entry's tag looks like without its version.
+    /// A full entry's tag without its version.
     #[inline(always)]
     #[must_use]
     pub const fn full(hash: u64) -> u64 {

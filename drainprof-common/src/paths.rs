@@ -1,7 +1,7 @@
 //! Call paths and sites, as both sides see them: keys and values of their maps.
 //!
-//! A path's number is its place in a table of hashes that only grows; so is a site's. Whoever puts a hash in a
-//! free place, by one compare-and-swap, has made the entry and fills what belongs to it; others use the
+//! A path's number is its position in a table of hashes that only grows; so is a site's. The program that puts a hash
+//! in a free position, by one compare-and-swap, has made the entry and fills what belongs to it; others use the
 //! number at once. A hash of 64 bits stands for what it was made of.
 
 use bytemuck::{Pod, Zeroable};
@@ -14,7 +14,7 @@ use crate::{
 /// Hashes in a bucket of a table of hashes.
 pub const HASH_WAYS: usize = 8;
 
-/// A bucket of a table of hashes: one cache line; 0 is a free place. Places are filled in order.
+/// A bucket of a table of hashes: one cache line; 0 is a free position. Positions are filled in order.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct HashBucket {
@@ -219,12 +219,12 @@ pub struct WalkState {
     /// The hash without the last address.
     pub hash_before: u64,
     /// The thread (`pid_tgid`).
-    pub who: u64,
+    pub pid_tgid: u64,
     /// Address of the window's first byte.
     pub window_at: u64,
     /// Bytes of it that were read.
     pub window_len: u64,
-    /// Bytes of stack that were looked at beyond the frame that was reached.
+    /// Bytes of stack that were read beyond the frame that was reached.
     pub extent: u64,
     /// How far the last word is that could be a code address: there is no frame beyond.
     pub reach: u64,

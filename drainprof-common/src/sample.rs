@@ -4,7 +4,7 @@
 //! remembered for all the pages that are left out. So a page is in or out by a hash of its address: the alloc and the
 //! free of one object always agree, and a page that empties and fills again keeps its answer.
 
-/// Whether a page is in a sample of one page in `one_in`; with 0 or 1, every page is. `seed` tells apart the heaps, and
+/// Whether a page is in a sample of one page in `one_in`; with 0 or 1, every page is. `seed` separates the heaps, and
 /// the observations, whose pages are to be chosen independently of one another.
 ///
 /// All bits of the address count alike, so that neither its alignment nor a pattern of the allocator's decides.

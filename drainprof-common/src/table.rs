@@ -198,7 +198,7 @@ mod tests {
         const USES: u64 = 40_000;
         let bucket = Shared::default();
         let behind = Mutex::new(HashMap::new());
-        // Each id's number of uses; odd while it is entered. Whoever owns it may go on.
+        // Each id's number of uses; odd while it is entered. Its owner may go on.
         let uses: [AtomicU64; IDS] = Default::default();
         let owned: [AtomicBool; IDS] = Default::default();
         let overflown = AtomicUsize::new(0);
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(got.into_inner(), ROUNDS);
     }
 
-    /// An entry that has changed hands while another looked at it is told from what it was, also where key and
+    /// An entry that has changed hands while another thread read it is recognised, also where key and
     /// fingerprint are the same again.
     #[test]
     fn each_use_has_a_version() {

@@ -113,8 +113,8 @@ pub struct Cursor {
     pub interrupted: u64,
 }
 
-/// The address under which a frame is told. Names are looked for one byte before it, where the call is that it returns
-/// from; a frame that was interrupted, which goes on with the very instruction, is told one byte later.
+/// The address under which a frame is reported. Its name is that of the byte before it, which belongs to the call that it
+/// returns from. An interrupted frame goes on with the very instruction, so it is reported one byte later.
 #[inline(always)]
 #[must_use]
 pub const fn shown(at: &Cursor) -> u64 {

@@ -24,19 +24,19 @@ const BPF_NOEXIST: u64 = 1;
 
 /// The slot that the thread may have.
 #[inline(always)]
-fn slot(who: u64) -> Option<*mut ThreadState> {
-    maps::THREAD_SLOTS.get_ptr_mut(who as u32 & config::thread_slot_mask())
+fn slot(pid_tgid: u64) -> Option<*mut ThreadState> {
+    maps::THREAD_SLOTS.get_ptr_mut(pid_tgid as u32 & config::thread_slot_mask())
 }
 
-/// What is known of the thread `who` (`pid_tgid`).
+/// What is known of a thread.
 #[inline(always)]
-fn thread_of(who: u64) -> Option<*mut ThreadState> {
-    let slot = slot(who)?;
+fn thread_of(pid_tgid: u64) -> Option<*mut ThreadState> {
+    let slot = slot(pid_tgid)?;
     // SAFETY: map memory, one word.
-    if unsafe { atomic::load(&raw const (*slot).owner) } == who {
+    if unsafe { atomic::load(&raw const (*slot).owner) } == pid_tgid {
         return Some(slot);
     }
-    maps::THREADS.get_ptr_mut(who)
+    maps::THREADS.get_ptr_mut(pid_tgid)
 }
 
 #[inline(always)]
@@ -45,38 +45,38 @@ fn thread() -> Option<*mut ThreadState> {
 }
 
 #[inline(always)]
-fn thread_or_make(who: u64) -> Option<*mut ThreadState> {
-    match thread_of(who) {
+fn thread_or_make(pid_tgid: u64) -> Option<*mut ThreadState> {
+    match thread_of(pid_tgid) {
         Some(state) => Some(state),
-        None => make_thread(who),
+        None => make_thread(pid_tgid),
     }
 }
 
 /// Takes a slot for the thread if it is free, else makes an entry in the map.
 #[inline(always)]
-fn make_thread(who: u64) -> Option<*mut ThreadState> {
-    let slot = slot(who)?;
+fn make_thread(pid_tgid: u64) -> Option<*mut ThreadState> {
+    let slot = slot(pid_tgid)?;
     // SAFETY: map memory; the slot is this thread's alone once the swap has succeeded.
     unsafe {
-        if atomic::compare_swap(&raw mut (*slot).owner, 0, who) == 0 {
+        if atomic::compare_swap(&raw mut (*slot).owner, 0, pid_tgid) == 0 {
             (*slot).depth = 0;
             return Some(slot);
         }
     }
     let zero = maps::ZERO_THREAD.get_ptr(0)?;
     // SAFETY: a live value of the array map, which nobody writes.
-    let inserted = unsafe { maps::THREADS.insert(who, &*zero, BPF_NOEXIST) };
+    let inserted = unsafe { maps::THREADS.insert(pid_tgid, &*zero, BPF_NOEXIST) };
     if inserted.is_err() {
         return None;
     }
-    maps::THREADS.get_ptr_mut(who)
+    maps::THREADS.get_ptr_mut(pid_tgid)
 }
 
 /// Pushes the frame of a call that is followed to its return; the hit's operands are kept there. `None`: a
 /// counted loss.
 #[inline(always)]
 pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame> {
-    let Some(state) = thread_or_make(hit.who) else {
+    let Some(state) = thread_or_make(hit.pid_tgid) else {
         losses::count(Loss::ThreadMapFull);
         return None;
     };
@@ -121,7 +121,7 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     let regs: *const pt_regs = ctx.as_ptr().cast();
     // SAFETY: a uretprobe's context is `pt_regs`.
     let (rsp, ret) = unsafe { ((*regs).rsp, (*regs).rax) };
-    let state = thread_of(hit.who).unwrap_or(core::ptr::null_mut());
+    let state = thread_of(hit.pid_tgid).unwrap_or(core::ptr::null_mut());
     // SAFETY: map memory that only this thread touches.
     let index = unsafe {
         if state.is_null() {
@@ -166,7 +166,7 @@ global! {
     fn call_has_taken(target: u32, scope: u32, id: u64, rsp: u64) -> bool = has_taken;
     /// The return address of the innermost call of ours that was entered with stack pointer `rsp`, 0 where there is
     /// none or it was not read.
-    pub(crate) fn call_return_address(who: u64, target: u32, rsp: u64) -> u64 = find_return_address;
+    pub(crate) fn call_return_address(pid_tgid: u64, target: u32, rsp: u64) -> u64 = find_return_address;
 }
 
 #[inline(always)]
@@ -270,10 +270,10 @@ fn innermost(target: u32, holds: impl Fn(*mut Frame) -> bool) -> Option<*mut Fra
 }
 
 #[inline(always)]
-fn find_return_address(who: u64, target: u32, rsp: u64) -> u64 {
+fn find_return_address(pid_tgid: u64, target: u32, rsp: u64) -> u64 {
     let mut found = 0;
     for number in 0..MAX_FRAMES {
-        let (at, caller) = call_at(who, target, number);
+        let (at, caller) = call_at(pid_tgid, target, number);
         if at == rsp && caller != 0 {
             found = caller;
         }
@@ -284,8 +284,8 @@ fn find_return_address(who: u64, target: u32, rsp: u64) -> u64 {
 /// Stack pointer at entry and return address of a thread's call by its number, the outermost first; zeros where it is
 /// in none, or the return address was not read.
 #[inline(always)]
-pub(crate) fn call_at(who: u64, target: u32, number: usize) -> (u64, u64) {
-    let Some(state) = thread_of(who) else { return (0, 0) };
+pub(crate) fn call_at(pid_tgid: u64, target: u32, number: usize) -> (u64, u64) {
+    let Some(state) = thread_of(pid_tgid) else { return (0, 0) };
     // SAFETY: map memory that only this thread touches.
     unsafe {
         if (*state).target != target || number as u32 >= (*state).depth {

@@ -57,6 +57,6 @@ globals! {
     rss_size_offset, RSS_SIZE_OFFSET: 24;
     /// Offset of `__syscall_nr` in the tracepoints of system calls.
     syscall_number_offset, SYSCALL_NUMBER_OFFSET: 8;
-    /// 0: growth is told without call paths.
+    /// 0: growth is reported without call paths.
     growth_paths, GROWTH_PATHS: 1;
 }

@@ -16,7 +16,7 @@ pub(crate) fn send(kind: EventKind, target: u32, ns: u64, fill: impl FnOnce(*mut
         return;
     };
     let event = entry.as_mut_ptr();
-    let who = bpf_get_current_pid_tgid();
+    let pid_tgid = bpf_get_current_pid_tgid();
     // SAFETY: the record is reserved for us and as large as `Event`, a multiple of eight bytes.
     unsafe {
         for word in 0..EVENT_BYTES / 8 {
@@ -25,8 +25,8 @@ pub(crate) fn send(kind: EventKind, target: u32, ns: u64, fill: impl FnOnce(*mut
         (*event).kind = kind as u32;
         (*event).target = target;
         (*event).ns = ns;
-        (*event).tgid = (who >> 32) as u32;
-        (*event).tid = who as u32;
+        (*event).tgid = (pid_tgid >> 32) as u32;
+        (*event).tid = pid_tgid as u32;
     }
     fill(event);
     entry.submit(0);

@@ -1,8 +1,8 @@
 //! Where memory grows: what a thread is doing that may add pages, and which pages it touches.
 //!
 //! Called by `probes/growth`. A cell counts what one call path does; while a thread is at it, the changes of its
-//! process's resident memory are the cell's. Nothing tells that a fault has ended: the next fault or system call
-//! of the thread takes its place.
+//! process's resident memory are the cell's. No event shows that a fault has ended: the next fault or system call
+//! of the thread replaces it.
 
 use aya_ebpf::{
     bindings::pt_regs,
@@ -72,8 +72,8 @@ fn cell(number: u32) -> Option<*mut GrowthCell> {
 }
 
 #[inline(always)]
-fn thread(who: u64) -> Option<*mut GrowthThread> {
-    maps::GROWTH_THREADS.get_ptr_mut(who as u32 & (GROWTH_THREADS as u32 - 1))
+fn thread(pid_tgid: u64) -> Option<*mut GrowthThread> {
+    maps::GROWTH_THREADS.get_ptr_mut(pid_tgid as u32 & (GROWTH_THREADS as u32 - 1))
 }
 
 /// The thread begins to touch a page, or a system call (`page` 0): its cell.
@@ -83,11 +83,11 @@ fn thread(who: u64) -> Option<*mut GrowthThread> {
 #[inline(always)]
 pub(crate) fn begin(target: u32, cause: Cause, path: u32, page: u64) -> u32 {
     let number = growth_cell(target, cause as u32, path);
-    let who = bpf_get_current_pid_tgid();
-    if let Some(thread) = thread(who) {
-        // SAFETY: map memory. Another thread with the same low bits may take it meanwhile: then `who` differs.
+    let pid_tgid = bpf_get_current_pid_tgid();
+    if let Some(thread) = thread(pid_tgid) {
+        // SAFETY: map memory. Another thread with the same low bits may take it meanwhile: then `pid_tgid` differs.
         unsafe {
-            atomic::store(&raw mut (*thread).who, who);
+            atomic::store(&raw mut (*thread).pid_tgid, pid_tgid);
             atomic::store(&raw mut (*thread).page, page);
             atomic::store(&raw mut (*thread).cell, u64::from(number));
         }
@@ -104,11 +104,11 @@ pub(crate) fn begin(target: u32, cause: Cause, path: u32, page: u64) -> u32 {
 /// The system call that the thread has begun is over: the number of its cell plus one, which is its no more.
 #[inline(always)]
 pub(crate) fn end() -> u32 {
-    let who = bpf_get_current_pid_tgid();
-    let Some(thread) = thread(who) else { return 0 };
+    let pid_tgid = bpf_get_current_pid_tgid();
+    let Some(thread) = thread(pid_tgid) else { return 0 };
     // SAFETY: map memory.
     unsafe {
-        if atomic::load(&raw const (*thread).who) != who {
+        if atomic::load(&raw const (*thread).pid_tgid) != pid_tgid {
             return 0;
         }
         atomic::swap(&raw mut (*thread).cell, 0) as u32
@@ -210,13 +210,13 @@ pub(crate) fn resized(target: TargetValue, own: bool, mm_id: u32, kind: u32, siz
     if kind >= member::COUNT {
         return;
     }
-    let who = bpf_get_current_pid_tgid();
+    let pid_tgid = bpf_get_current_pid_tgid();
     let mut number = 0;
     let mut page = 0;
-    if own && let Some(thread) = thread(who) {
+    if own && let Some(thread) = thread(pid_tgid) {
         // SAFETY: map memory.
         unsafe {
-            if atomic::load(&raw const (*thread).who) == who {
+            if atomic::load(&raw const (*thread).pid_tgid) == pid_tgid {
                 number = atomic::load(&raw const (*thread).cell) as u32;
                 page = atomic::load(&raw const (*thread).page);
             }

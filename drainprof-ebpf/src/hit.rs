@@ -27,7 +27,7 @@ use crate::{
 /// A hit in a traced process.
 pub(crate) struct Hit {
     /// Process and thread, as `bpf_get_current_pid_tgid` has them; 0 where the hit did not need to know.
-    pub(crate) who: u64,
+    pub(crate) pid_tgid: u64,
     /// Index of the spec.
     pub(crate) index: u32,
     /// The spec, in map memory that nobody writes while probes are attached.
@@ -100,7 +100,7 @@ impl Hit {
         }
         // SAFETY: as above.
         let (moved, pc) = unsafe { ((*self.spec).stack_moved, (*regs).rip) };
-        // Names are looked for one byte before a return address, so the place itself is told one byte later.
+        // A return address has the name of the byte before it, so the probe's own address is reported one byte later.
         if moved == AT_PLACE { pc.wrapping_add(1) } else { return_address(self.rsp) }
     }
 
@@ -240,17 +240,17 @@ pub(crate) fn begin<C: EbpfContext>(ctx: &C, needs_thread: bool) -> Option<Hit> 
     let cookie = Cookie::unpack(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
     // At an entry the kernel runs only the programs of the process whose memory it is; so a child of vfork,
     // which works on its parent's, counts as its parent.
-    let who = if needs_thread || cookie.tgid == 0 { bpf_get_current_pid_tgid() } else { 0 };
-    let tgid = if cookie.tgid == 0 { (who >> 32) as u32 } else { cookie.tgid };
-    started(who, cookie.index, target_of(tgid)?, false)
+    let pid_tgid = if needs_thread || cookie.tgid == 0 { bpf_get_current_pid_tgid() } else { 0 };
+    let tgid = if cookie.tgid == 0 { (pid_tgid >> 32) as u32 } else { cookie.tgid };
+    started(pid_tgid, cookie.index, target_of(tgid)?, false)
 }
 
 /// Begins a hit at a function's return: `None` where the process is not traced, or not meant by the probe, or
 /// the cookie unknown.
 #[inline(always)]
 pub(crate) fn begin_at_return<C: EbpfContext>(ctx: &C) -> Option<Hit> {
-    let who = bpf_get_current_pid_tgid();
-    let tgid = (who >> 32) as u32;
+    let pid_tgid = bpf_get_current_pid_tgid();
+    let tgid = (pid_tgid >> 32) as u32;
     // SAFETY: the context is the program's own.
     let cookie = Cookie::unpack(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
     let target = target_of(tgid)?;
@@ -261,11 +261,11 @@ pub(crate) fn begin_at_return<C: EbpfContext>(ctx: &C) -> Option<Hit> {
             return None;
         }
     }
-    started(who, cookie.index, target, true)
+    started(pid_tgid, cookie.index, target, true)
 }
 
 #[inline(always)]
-fn started(who: u64, index: u32, target: TargetValue, at_return: bool) -> Option<Hit> {
+fn started(pid_tgid: u64, index: u32, target: TargetValue, at_return: bool) -> Option<Hit> {
     let spec = maps::PROBES.get_ptr(index)?;
     let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + index);
     if let Some(counts) = counts {
@@ -279,7 +279,7 @@ fn started(who: u64, index: u32, target: TargetValue, at_return: bool) -> Option
         }
     }
     Some(Hit {
-        who,
+        pid_tgid,
         index,
         spec,
         target: target.target,

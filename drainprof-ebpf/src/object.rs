@@ -136,7 +136,7 @@ fn count_for_site(hit: &Hit, series: u32, word: IndexWord, size: u64) -> u32 {
     }
     // The caller holds a reference.
     let place = SlotRef::get(word.slot()).map_or(0, SlotRef::place);
-    sites::site_alloc(series, path, place, size, hit.who as u32)
+    sites::site_alloc(series, path, place, size, hit.pid_tgid as u32)
 }
 
 global! {
@@ -284,7 +284,7 @@ fn release_pin(object: &ObjectValue, slot: SlotRef) {
 fn unmatched(hit: &Hit) {
     losses::count(Loss::UnmatchedFree);
     let instance = hit.value(value::INSTANCE);
-    // A census tells how many frees were of older objects, the very first ones included.
+    // A census shows how many frees were of older objects, the very first ones included.
     let known = if hit.has(flags::IMPLICIT) {
         series::get_or_make(hit.target, hit.allocator(), instance)
     } else {
@@ -367,7 +367,7 @@ fn free_by_granule(hit: &Hit) {
 }
 
 /// At the entry of a free or realloc that is judged at its return: takes the object out, so that
-/// whoever is given the same id in between finds the map clear.
+/// a thread that is given the same id in between finds the map clear.
 #[inline(always)]
 pub(crate) fn take_at_entry(hit: &Hit, frame: *mut Frame) {
     let Some(key) = key(hit, hit.value(value::OBJECT)) else { return };

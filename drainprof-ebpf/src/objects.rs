@@ -6,7 +6,7 @@
 //! compare-and-swap of its entry's tag, without a call.
 //!
 //! Two programs enter the same id at the same time only if the target was given it twice at once; then the
-//! table may hold it twice, where a map would have told.
+//! table may hold it twice, where a map would refuse it.
 
 use drainprof_common::{
     maps::{Bucket, ObjectEntry, ObjectKey, ObjectValue, WAYS, cursor, tag},
@@ -166,7 +166,7 @@ pub(crate) fn take(key: &ObjectKey) -> Option<ObjectValue> {
 
 #[inline(always)]
 fn take_overflown(key: &ObjectKey) -> Option<ObjectValue> {
-    // SAFETY: copied at once; whether the copy is good is told by the removal.
+    // SAFETY: copied at once; the removal shows whether the copy is good.
     let value = unsafe { maps::OBJECTS.get(key).copied() }?;
     maps::OBJECTS.remove(key).ok()?;
     series::level(cursor::OBJECTS, false);

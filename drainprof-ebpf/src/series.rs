@@ -49,7 +49,7 @@ fn place(target: u32, allocator: u32, instance: u64) -> u32 {
 }
 
 /// The series that was last looked up here, if it is this one. A series' key never changes and its index is
-/// not used again, so that the state itself tells.
+/// not used again, so that the state itself proves it.
 #[inline(always)]
 fn remembered(target: u32, allocator: u32, instance: u64) -> Option<u32> {
     let word = maps::SERIES_WORDS.get_ptr(place(target, allocator, instance))?;
@@ -93,7 +93,7 @@ fn make(target: u32, allocator: u32, instance: u64) -> Option<u32> {
     };
     let state = state(index);
     if let Some(state) = state {
-        // Before the map tells others of it: they look at the key.
+        // Before the map shows it to others: they read the key.
         // SAFETY: map memory; the index is this program's alone.
         unsafe { (*state).key = key };
     }

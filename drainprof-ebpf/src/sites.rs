@@ -94,8 +94,8 @@ global! {
     pub(crate) fn site_pin_freed(
         pinned: PinnedBy, granule: IndexWord, closed_ns: u64, opened_ns: u64, bytes: u64
     ) -> () = pin_freed;
-    /// Tells user space of a pin that was freed.
-    fn site_pin_told(site: u32, series: u32, granule: IndexWord, closed_ns: u64, bytes: u64) -> () = send;
+    /// Reports to user space that a pin was freed.
+    fn site_pin_event(site: u32, series: u32, granule: IndexWord, closed_ns: u64, bytes: u64) -> () = send;
     /// [`is_first`] for a granule with pins of many sites.
     fn pin_pair(site: u32, slot: SlotNumber, generation: Generation, last: bool) -> bool = is_first_pair;
 }
@@ -201,7 +201,7 @@ fn pin_freed(pinned: PinnedBy, granule: IndexWord, closed_ns: u64, opened_ns: u6
             histogram::add((*counts).series, hist::Of::SiteDelay as u32, u64::from(site), delay);
         }
         if config::events_wanted() != 0 {
-            site_pin_told(site, (*counts).series, granule, closed_ns, bytes);
+            site_pin_event(site, (*counts).series, granule, closed_ns, bytes);
         }
     }
 }
@@ -233,7 +233,7 @@ fn is_first_late(site: u32, granule: IndexWord) -> bool {
     slot.state().generation() != granule.generation() || is_first(site, granule, false)
 }
 
-/// Whether a granule is counted for a site for the first time. With its last pin nobody will ask again.
+/// Whether a granule is counted for a site for the first time. No program asks again after its last pin.
 #[inline(always)]
 fn is_first(site: u32, granule: IndexWord, last: bool) -> bool {
     let generation = granule.generation();

@@ -84,7 +84,7 @@ fn close(series: u32, id: u64, mode: Mode, live: u64, bytes: u64) -> Step<()> {
                 return Step::Again;
             }
             let from_start = mode.has(Mode::FROM_START);
-            // Older than the attach; or never used, which only an observation from the start can tell.
+            // Older than the attach; or never used, which only an observation from the start can exclude.
             opened = if has_open || !from_start { Opened::Earlier } else { Opened::Now };
             if !boundary && !from_start {
                 closed.verdict = Verdict::Unknown;
@@ -112,7 +112,7 @@ fn close(series: u32, id: u64, mode: Mode, live: u64, bytes: u64) -> Step<()> {
             };
             match decided {
                 Some((before, decided)) => {
-                    settle(series, totals, slot, mode, before, &decided, at);
+                    account(series, totals, slot, mode, before, &decided, at);
                     forget_if_scarce(series, id, has_open);
                     closed = decided;
                     if boundary {
@@ -269,7 +269,7 @@ fn is_shared(mode: Mode, before: State) -> bool {
 
 /// What follows from the close of a followed granule.
 #[inline(always)]
-fn settle(
+fn account(
     series: u32,
     totals: *mut Totals,
     slot: SlotRef,
@@ -286,7 +286,7 @@ fn settle(
         count_members(totals, slot, before);
     } else if mode.is_judged() && closed.verdict == Verdict::Pinned {
         if is_shared(mode, before) {
-            // It has drained when the count is zero. Bytes are retained only where the next open could tell.
+            // It has drained when the count is zero. Bytes are retained only where the next open could show it.
             slot.add_owed();
             retain(series, 0);
         } else {

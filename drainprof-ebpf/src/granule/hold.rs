@@ -47,7 +47,7 @@ global! {
 pub(super) enum Held {
     /// It is counted.
     Counted(IndexWord),
-    /// Another CPU was first: look again.
+    /// Another CPU was first: try again.
     Again,
     /// The granule's open was not seen: the caller has to begin it, with these bits. (From here the stack would be too
     /// deep.)
@@ -138,7 +138,7 @@ pub(super) fn hold_remembered(series: u32, id: u64) -> Option<IndexWord> {
 fn hold(series: u32, slot: SlotRef, word: IndexWord) -> Option<IndexWord> {
     let before = slot.add_object();
     if before.generation() != word.generation() || before.only(USED | RETIRING) != USED {
-        // The slot was used again in between: take the count back and look again. Where the granule was
+        // The slot was used again in between: take the count back and try again. Where the granule was
         // closed and empty before our count, that is no late drain.
         let empty = before.is_closed() && before.live() == 0;
         granule_release(word.slot(), Some(slot), 0, !empty);

@@ -2,7 +2,7 @@
 //! with its last, as the pages of a malloc heap do.
 //!
 //! An object is counted in by a compare-and-swap of the whole state word, not by an addition as elsewhere: so no count
-//! ever stands in a granule that has ended, not even for an instant, and whoever takes the count to 0 has taken out
+//! ever stands in a granule that has ended, not even for an instant, and the program that takes the count to 0 has taken out
 //! the last object. That swap sets the flag, too. What began it again after that is another generation.
 //!
 //! On an open granule [`STRAGGLER`](drainprof_common::state::STRAGGLER) says that it is implicit.

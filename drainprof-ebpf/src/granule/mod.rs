@@ -6,8 +6,8 @@
 //! reference, never meets another granule's slot; an alloc, which does not, checks the generation after
 //! it has counted itself.
 //!
-//! A new generation is begun by whoever swaps the closed one's state word (or, without a slot, its index
-//! word); all others look again.
+//! The program that swaps the closed generation's state word (or, without a slot, its index word) begins the next
+//! one; all others try again.
 //!
 //! What takes long to verify is in global functions (`extern "C"`), which the verifier follows once per
 //! program instead of once per path of each caller. They take numbers and return an index word.
@@ -58,7 +58,7 @@ const EEXIST: i32 = -17;
 pub(crate) enum Step<T> {
     /// It is done.
     Done(T),
-    /// Another CPU was first: look again.
+    /// Another CPU was first: try again.
     Again,
     /// It is a loss, which is counted.
     Lost,
@@ -101,7 +101,7 @@ steps! {
     IndexWord: IndexWord::raw, IndexWord::from_raw;
 }
 
-/// How often to look again before it counts as a loss.
+/// How often to try again before it counts as a loss.
 const TRIES: usize = 8;
 
 /// Repeats what another CPU got in the way of.
@@ -211,18 +211,18 @@ global! {
 #[inline(always)]
 fn hold_or_begin(series: u32, id: u64, mode: Mode, bytes: u64, rsp: u64) -> Step<IndexWord> {
     let word = repeat(|| {
-        let more = match granule_hold(series, id, mode, rsp) {
+        let begun = match granule_hold(series, id, mode, rsp) {
             Held::Counted(word) => return Step::Done(word),
             Held::Again => return Step::Again,
-            Held::Begin(more) => more,
+            Held::Begin(begun) => begun,
         };
-        // The open will find its granule described but for what it alone can tell.
-        let place = if more.has(Mode::IN_FLIGHT) {
+        // The open will find its granule described but for what it alone knows.
+        let place = if begun.has(Mode::IN_FLIGHT) {
             calls::open_in_flight(series, rsp).map_or(0, OpenCall::caller)
         } else {
             0
         };
-        match granule_begin(series, id, mode | more, bytes, place) {
+        match granule_begin(series, id, mode | begun, bytes, place) {
             Step::Lost => Step::Lost,
             Step::Done(_) | Step::Again => Step::Again,
         }

@@ -1,6 +1,6 @@
 //! Granules that end with the granule that they are nested in, without an event of their own.
 //!
-//! Nothing is done at the ancestor's close: it would have to look for all that are nested in it. A granule remembers
+//! Nothing is done at the ancestor's close: it would have to find all that are nested in it. A granule remembers
 //! which generation of which slot it is nested in; it is over once that generation is closed, reset or over itself.
 //! Here that is asked when an id is opened again; user space asks it of all open granules when it makes facts.
 

@@ -115,7 +115,7 @@ enum Refusal {
     Lost,
 }
 
-/// Where the id's next generation can begin. What its last one leaves behind is settled.
+/// Where the id's next generation can begin. What its last one leaves behind is accounted for.
 #[inline(always)]
 fn room(series: u32, totals: *mut Totals, id: u64, mode: Mode) -> Result<Room, Refusal> {
     let by_open = mode.has(Mode::BY_OPEN);
@@ -253,8 +253,8 @@ fn enter(series: u32, id: u64, old: Entry, word: IndexWord) -> bool {
         return false;
     }
     // The entry may have been removed in this instant, and given to another id: user space removes ids without a slot,
-    // and a slot that was not this id's may have been read from an entry that was another's by then. (The word does not
-    // tell, which others may have replaced since: this generation is known to all from the change on.)
+    // and a slot that was not this id's may have been read from an entry that was another's by then. (The word
+    // proves nothing: others may have replaced it since, because they know this generation from the change on.)
     if slots::entry(series, id).is_some_and(|found| found.is_at(entry)) {
         return true;
     }
@@ -378,7 +378,7 @@ fn try_claim(slot: SlotRef, generation: Generation, mode: Mode) -> Claim {
         flags = flags | BEFORE.times(mode.bit(Mode::BEFORE));
     }
     if kept.live() != 0 {
-        // The frees of the two generations cannot be told apart until none of their objects is left.
+        // The frees of the two generations cannot be distinguished until none of their objects is left.
         flags = flags | TAINTED;
     }
     let next =

@@ -2,12 +2,13 @@
 
 use drainprof_common::{
     granule::{IndexWord, ParentWord, SlotNumber},
+    loss::Loss,
     maps::{GRANULE_WORDS, IndexKey, cursor, index_entries},
     state::{DETACHED, Flags, RETIRING, State, USED},
 };
 
 pub(crate) use super::slot::SlotRef;
-use crate::{atomic, config, global::global, maps, series};
+use crate::{atomic, config, global::global, losses, maps, series};
 
 const BPF_NOEXIST: u64 = 1;
 
@@ -81,7 +82,7 @@ pub(crate) enum Found {
     Left(Entry),
     /// User space is about to remove it from the index: it was closed and empty.
     Retiring,
-    /// What was looked up has changed in this instant: look again.
+    /// What was looked up has changed in this instant: try again.
     Changing,
 }
 
@@ -161,7 +162,7 @@ pub(crate) fn disremember(series: u32, id: u64, number: SlotNumber) {
 }
 
 /// A granule's entry, slot and state, if it is remembered and is still what the index means by the id. The slot
-/// itself tells: it is in the service of this id, and has not left the index.
+/// itself proves it: it is in the service of this id, and has not left the index.
 #[inline(always)]
 pub(crate) fn remembered(series: u32, id: u64) -> Option<(Entry, SlotRef, State)> {
     let number = load(memory(series, id)?).slot();
@@ -210,7 +211,7 @@ fn take() -> IndexWord {
 #[inline(always)]
 fn give_back(number: SlotNumber) {
     let Some(slot) = SlotRef::get(number) else { return };
-    // Else it would look like a granule until it is used again.
+    // Else it would pass for a granule until it is used again.
     slot.clear(Flags::ALL);
     if maps::FREE_SLOTS.push(number.number(), 0).is_ok() {
         series::level(cursor::FREE_SLOTS, true);
@@ -271,13 +272,17 @@ fn forget_id(series: u32, id: u64) {
         return;
     }
     // Where the id was opened again before the entry went, its slot is what counts: it goes back. (The entry may be
-    // another id's by now; the slot names its id.)
+    // another id's by now; the slot names its id. A compare-and-swap of the word could not prevent that: the removal
+    // does not depend on the word, and the entry may be recycled before the swap.)
     let word = load(at);
     if let Some(slot) = SlotRef::get(word.slot())
         && slot.is_of(series, id)
-        && maps::INDEX.insert(key(series, id), word, BPF_NOEXIST).is_ok()
     {
-        return;
+        if maps::INDEX.insert(key(series, id), word, BPF_NOEXIST).is_ok() {
+            return;
+        }
+        // Another CPU has begun the id again in between: this generation is out of the index.
+        losses::count_here(Loss::IndexRaced, 1);
     }
     series::level(cursor::INDEX, false);
 }

@@ -1,8 +1,8 @@
-//! Call paths: who calls.
+//! Call paths: the callers of a hit.
 //!
 //! The stack is unwound here, by the rules of the code addresses on it, which user space teaches as they are
-//! met. Where a rule is missing, what is left of the stack is sent to user space, once per stack that looks
-//! different; until the rule is there, the path is known by what its stack looks like.
+//! met. Where a rule is missing, what is left of the stack is sent to user space, once per shape of
+//! stack; until the rule is there, the path is known by that shape.
 //!
 //! A walk works in a piece of map memory of its own: the programs can be preempted, and the BPF stack is small.
 
@@ -138,7 +138,7 @@ fn find(walk: *mut WalkState, begin: Begin) -> u32 {
     // SAFETY: map memory that the caller has taken.
     unsafe {
         (*walk).space = space((*walk).target);
-        (*walk).who = bpf_get_current_pid_tgid();
+        (*walk).pid_tgid = bpf_get_current_pid_tgid();
         (*walk).frames = 0;
         (*walk).hash = PATH_SEED;
         (*walk).window_len = 0;

@@ -1,4 +1,4 @@
-//! Paths with a rule missing: what their stack looks like, and what is sent of it.
+//! Paths with a rule missing: the shape of their stack, and what is sent of it.
 
 use core::ffi::c_void;
 
@@ -18,20 +18,20 @@ use super::{
 };
 use crate::{calls, global::global, maps};
 
-/// Windows that are looked at: more than fit a snapshot, because one ends where a page cannot be read.
+/// Windows that are read: more than fit a snapshot, because one ends where a page cannot be read.
 const WINDOWS: usize = 2 * SNAPSHOT_LARGE / WINDOW_BYTES;
 /// Bytes beyond the last code address: what the frame it belongs to keeps behind it.
 const MARGIN: u64 = 64;
 /// Bytes of stack that are read at once.
 const CHUNK: usize = 1024;
-/// A path that is known by what its stack looks like is no path that is known by its frames.
-const LOOKS: u64 = 0x5741_4c4b;
+/// Separates paths that are known by their stack's shape from those that are known by their frames.
+const SHAPE: u64 = 0x5741_4c4b;
 
 global! {
     /// The number of a path of which only the first frames are known, plus one. The rest of its stack is sent.
     pub(super) fn path_unknown(walk: *mut WalkState) -> u32 = find_unknown;
     /// Adds the window's words that could be code addresses to the hash, and where they stand.
-    fn path_looks(walk: *mut WalkState) -> () = add_window;
+    fn path_shape(walk: *mut WalkState) -> () = add_window;
 }
 
 #[inline(always)]
@@ -41,8 +41,8 @@ fn find_unknown(walk: *mut WalkState) -> u32 {
     }
     // SAFETY: map memory that the caller has taken.
     unsafe {
-        // What looks the same in another address space may be another path.
-        (*walk).hash = path_hash((*walk).hash, LOOKS | u64::from((*walk).space) << 32);
+        // The same shape in another address space may be another path.
+        (*walk).hash = path_hash((*walk).hash, SHAPE | u64::from((*walk).space) << 32);
         (*walk).extent = 0;
         (*walk).reach = 0;
         for _ in 0..WINDOWS {
@@ -53,7 +53,7 @@ fn find_unknown(walk: *mut WalkState) -> u32 {
             if stack_window(walk, at) == 0 {
                 break;
             }
-            path_looks(walk);
+            path_shape(walk);
             (*walk).extent += (*walk).window_len;
         }
         let path = table::path_enter(walk, end::NOT_SENT);
@@ -173,9 +173,9 @@ unsafe fn send<T, const CHUNKS: usize>(
         (*head).path = path;
         (*head).space = (*walk).space;
         (*head).target = (*walk).target;
-        (*head).tgid = ((*walk).who >> 32) as u32;
+        (*head).tgid = ((*walk).pid_tgid >> 32) as u32;
         for number in 0..MAX_FRAMES {
-            let (at, caller) = calls::call_at((*walk).who, (*walk).target, number);
+            let (at, caller) = calls::call_at((*walk).pid_tgid, (*walk).target, number);
             (*head).calls[number] = [at, caller];
         }
         let stack: *mut u8 = head.add(1).cast();

@@ -158,7 +158,7 @@ fn words(count: u32) -> u32 {
     }
 }
 
-/// Turns a path's [`end::NOT_SENT`] into [`end::SENT`], or back: whether it was this caller who did it.
+/// Turns a path's [`end::NOT_SENT`] into [`end::SENT`], or back; `false` where another program was first.
 #[allow(
     clippy::cast_ptr_alignment,
     reason = "values of the array begin at multiples of eight bytes"

@@ -125,7 +125,7 @@ unsafe fn arrived(walk: *mut WalkState) {
         if (*walk).at.pc << 52 == 0 {
             // The kernel's return trampoline begins a page: the return address is with the probe's call.
             let real = calls::call_return_address(
-                (*walk).who,
+                (*walk).pid_tgid,
                 (*walk).target,
                 (*walk).at.sp.wrapping_sub(8),
             );

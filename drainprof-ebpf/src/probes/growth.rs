@@ -94,7 +94,7 @@ pub fn mapping_begins(ctx: TracePointContext) -> u32 {
 #[inline(always)]
 fn try_begins(ctx: &TracePointContext) -> Option<()> {
     let target = current_target()?.target;
-    let (cause, told) = match number(ctx)? {
+    let (cause, kind) = match number(ctx)? {
         call::BRK => (Cause::Brk, None),
         call::MMAP => (Cause::Mmap, None),
         call::MUNMAP => (Cause::Munmap, Some(MapKind::MunmapBegins)),
@@ -106,7 +106,7 @@ fn try_begins(ctx: &TracePointContext) -> Option<()> {
     let wanted = config::growth_paths() != 0;
     let path = if wanted { paths::of_user(&regs, target, false) } else { 0 };
     growth::begin(target, cause, path, 0);
-    if let Some(kind) = told {
+    if let Some(kind) = kind {
         growth::record(kind, target, path, &regs);
     }
     Some(())

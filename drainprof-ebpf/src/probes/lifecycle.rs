@@ -140,7 +140,7 @@ fn try_exec(ctx: &TracePointContext) -> Option<()> {
     let flags = (old.flags & target_flags::FOLLOW) | target_flags::FROM_START;
     enter_target(tgid, TargetValue { target, flags });
     if old.flags & target_flags::BORROWED != 0 {
-        // A child of vfork that has its own image now: thread 0 tells it from one that shares its parent's.
+        // A child of vfork that has its own image now: thread 0 distinguishes it from one that shares its parent's.
         announce(EventKind::Fork, old.target, target, tgid, 0);
     } else {
         announce(EventKind::Exec, old.target, target, tgid, old_tid);
