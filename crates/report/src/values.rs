@@ -10,6 +10,7 @@ use jiff::{
     SignedDuration, SpanRelativeTo, SpanRound, Unit,
     fmt::friendly::{Designator, Spacing, SpanParser, SpanPrinter},
 };
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A length of time: `500ms`, `30s`, `1h 30m`, `30d`.
@@ -160,7 +161,21 @@ impl fmt::Display for Bytes {
 }
 
 macro_rules! as_text {
-    ($type:ty, $expected:literal) => {
+    ($type:ty, $format:literal, $expected:literal) => {
+        impl JsonSchema for $type {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": ["string", "number"], "format": $format })
+            }
+        }
+
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -200,9 +215,9 @@ macro_rules! as_text {
     };
 }
 
-as_text!(Time, "a time with its unit: \"30s\", \"5m\", \"1h 30m\", \"30d\"");
-as_text!(Share, "a share: \"80%\", or 0.8");
-as_text!(Bytes, "a size: 65536, \"64KiB\", \"16MiB\"");
+as_text!(Time, "time", "a time with its unit: \"30s\", \"5m\", \"1h 30m\", \"30d\"");
+as_text!(Share, "share", "a share: \"80%\", or 0.8");
+as_text!(Bytes, "size", "a size: 65536, \"64KiB\", \"16MiB\"");
 
 // What a bare number means in each.
 impl Time {

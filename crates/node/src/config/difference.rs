@@ -1,10 +1,11 @@
-//! What a reload would change.
+//! What a reload changes, by the values as they are written.
 
+use serde::Deserialize as _;
 use toml::{Table, Value};
 
 use super::{
-    model::{Applies, Config, SECTIONS},
-    page::table_of,
+    model::Config,
+    schema::{Applies, Node},
 };
 
 /// One key whose value differs.
@@ -12,7 +13,7 @@ use super::{
 pub struct Change {
     /// Section and key, with a dot between.
     pub key: String,
-    /// The value before, as it would be written; null: it was not set.
+    /// The value before, as it is written; null: it was not set.
     pub from: Option<String>,
     /// The value after.
     pub to: Option<String>,
@@ -21,73 +22,71 @@ pub struct Change {
 }
 
 impl Config {
-    /// Which keys differ in `new`, in the order in which they are written.
+    /// All keys that have a value, by section.
+    pub(super) fn table(&self) -> Table {
+        Table::try_from(self).unwrap_or_default()
+    }
+
+    /// The keys that differ in `new`, in the order in which they are written.
     #[must_use]
     pub fn difference(&self, new: &Self) -> Vec<Change> {
-        let mut changes = Vec::new();
-        for section in SECTIONS {
-            for key in section.keys {
-                let (from, to) = ((key.get)(self), (key.get)(new));
-                if from != to {
-                    changes.push(Change {
-                        key: format!("{}.{}", section.name, key.name),
-                        from: from.map(|value| value.to_string()),
-                        to: to.map(|value| value.to_string()),
-                        applies: key.applies,
-                    });
-                }
-            }
-        }
-        let mut tables = |name: &str, from: &Table, to: &Table| {
-            compare(name, from, to, &mut changes);
-        };
-        tables("triggers", &table_of(&self.triggers), &table_of(&new.triggers));
-        tables("governor", &table_of(&self.governor), &table_of(&new.governor));
-        changes
-    }
-}
-
-impl Config {
-    /// This configuration as far as it can be applied to a daemon that has begun with `before`: keys that need a
-    /// restart stay as they are there.
-    #[must_use]
-    pub fn applied_to(mut self, before: &Self) -> Self {
-        for key in SECTIONS.iter().flat_map(|section| section.keys) {
-            if key.applies == Applies::Restart {
-                (key.keep)(&mut self, before);
-            }
-        }
-        self
-    }
-}
-
-/// Compares two tables key by key, the tables in them too. What they say applies at once.
-fn compare(prefix: &str, from: &Table, to: &Table, changes: &mut Vec<Change>) {
-    let empty = Table::new();
-    let added = to.keys().filter(|key| !from.contains_key(*key));
-    for name in from.keys().chain(added) {
-        let (before, after) = (from.get(name), to.get(name));
-        if before == after {
-            continue;
-        }
-        let key = format!("{prefix}.{name}");
-        let table = |value: Option<&Value>| value.map(|value| value.as_table().cloned());
-        match (table(before), table(after)) {
-            (Some(None), _) | (_, Some(None)) => changes.push(Change {
+        let (before, after) = (self.table(), new.table());
+        let keys = Node::all().into_iter().filter(|(_, node)| !node.is_section());
+        keys.filter_map(|(key, node)| {
+            let (from, to) = (find(&before, &key), find(&after, &key));
+            let text = |value: Option<&Value>| value.map(ToString::to_string);
+            (from != to).then(|| Change {
+                from: text(from),
+                to: text(to),
+                applies: node.applies(),
                 key,
-                from: before.map(ToString::to_string),
-                to: after.map(ToString::to_string),
-                applies: Applies::AtOnce,
-            }),
-            (before, after) => {
-                let before = before.flatten();
-                let after = after.flatten();
-                compare(
-                    &key,
-                    before.as_ref().unwrap_or(&empty),
-                    after.as_ref().unwrap_or(&empty),
-                    changes,
-                );
+            })
+        })
+        .collect()
+    }
+
+    /// This configuration, with the values of `before` where a change needs a restart.
+    #[must_use]
+    pub fn applied_to(self, before: &Self) -> Self {
+        let (mut values, kept) = (self.table(), before.table());
+        for change in before.difference(&self) {
+            match find(&kept, &change.key) {
+                _ if change.applies == Applies::AtOnce => {}
+                Some(value) => insert(&mut values, &change.key, value.clone()),
+                None => remove(&mut values, &change.key),
+            }
+        }
+        Self::deserialize(values).unwrap_or(self)
+    }
+}
+
+/// The value of a key.
+pub(super) fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    match key.split_once('.') {
+        None => table.get(key),
+        Some((section, key)) => find(table.get(section)?.as_table()?, key),
+    }
+}
+
+/// Sets the value of a key.
+pub(super) fn insert(table: &mut Table, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => _ = table.insert(key.to_owned(), value),
+        Some((section, key)) => {
+            let section = table.entry(section).or_insert_with(|| Table::new().into());
+            if let Value::Table(section) = section {
+                insert(section, key, value);
+            }
+        }
+    }
+}
+
+fn remove(table: &mut Table, key: &str) {
+    match key.split_once('.') {
+        None => _ = table.remove(key),
+        Some((section, key)) => {
+            if let Some(Value::Table(section)) = table.get_mut(section) {
+                remove(section, key);
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use drainprof_process::printable;
 
-/// Where a value stands.
+/// Where a value is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a file.

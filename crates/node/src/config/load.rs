@@ -1,11 +1,12 @@
 //! Reads the sources and merges them: command line over environment over files over defaults.
 //!
-//! Later files win key by key; a list replaces a list. Everything is read and checked to the end, so that all
-//! errors are told at once, also of values that a later source replaces.
+//! Later files win key by key; a list replaces a list. Each value is read and checked on its own, also one that a later
+//! source replaces, so all errors show at once.
 
 use std::{
     collections::BTreeMap,
     io,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -17,12 +18,11 @@ use toml::{
 };
 
 use super::{
+    difference::insert,
     error::{ConfigError, ConfigErrors, Fault, Place},
     files::{files_in, text_of},
-    model::{Config, Key, SECTIONS, Section},
-    names::{nearest, unknown},
-    page::table_of,
-    policies::{Governor, Policy, Triggers},
+    model::Config,
+    schema::Node,
 };
 
 /// The main file.
@@ -47,7 +47,7 @@ pub struct Sources {
     pub set: Vec<String>,
 }
 
-/// Who has set a value.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A file, and the line in it.
@@ -63,7 +63,7 @@ pub enum Origin {
 pub struct Loaded {
     /// What is in force.
     pub config: Config,
-    /// Who has set which key (`section.key`); the others have their defaults.
+    /// The source of each key that is set (`section.key`); the other keys have their defaults.
     pub origins: BTreeMap<String, Origin>,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
@@ -100,9 +100,7 @@ pub fn parse(text: &str, name: &Path) -> Result<Config, ConfigErrors> {
 /// What has been merged so far.
 #[derive(Default)]
 struct Merge {
-    config: Config,
-    triggers: Table,
-    governor: Table,
+    values: Table,
     origins: BTreeMap<String, Origin>,
     files: Vec<PathBuf>,
     notes: Vec<String>,
@@ -133,10 +131,7 @@ impl Merge {
         let mut faults: Vec<Fault> = errors.iter().map(fault_of).collect();
         // What the parser makes of broken text would lead to errors that nobody has written.
         if faults.is_empty() {
-            for (key, value) in table.get_ref() {
-                let origin = |at: usize| Origin::File(path.to_owned(), line_and_column(text, at).0);
-                self.section(key, value, &origin, &mut faults);
-            }
+            self.table(path, text, "", table.get_ref(), &mut faults);
         }
         faults.sort_by_key(|fault| fault.at.start);
         for Fault { at, message, hint } in faults {
@@ -145,81 +140,77 @@ impl Merge {
         }
     }
 
-    fn section(
+    /// Takes in the keys of a section, and of the sections in it.
+    fn table(
         &mut self,
-        key: &Spanned<std::borrow::Cow<'_, str>>,
-        value: &Spanned<DeValue<'_>>,
-        origin: &dyn Fn(usize) -> Origin,
+        file: &Path,
+        text: &str,
+        section: &str,
+        table: &DeTable<'_>,
         faults: &mut Vec<Fault>,
     ) {
-        let name = key.get_ref().as_ref();
-        let section = SECTIONS.iter().find(|section| section.name == name);
-        let Some(table) = value.get_ref().as_table() else {
-            let known = section.is_some() || is_policy(name);
-            faults.push(if known {
-                Fault::new(key.span(), format!("`{name}` is a section"))
-                    .hint(format!("write [{name}] on a line of its own, and its keys below"))
-            } else {
-                unknown(key.span(), name, None)
-            });
-            return;
-        };
-        if let Some(section) = section {
-            for (key, value) in table {
-                let name = key.get_ref().as_ref();
-                let Some(known) = section.keys.iter().find(|known| known.name == name) else {
-                    faults.push(unknown(key.span(), name, Some(section)));
-                    continue;
-                };
-                let full = full_name(section, known);
-                match (known.set)(&mut self.config, value) {
-                    Ok(()) => _ = self.origins.insert(full, origin(key.span().start)),
-                    Err(more) => faults.extend(more.into_iter().map(|fault| named(&full, fault))),
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            let full = join(section, name);
+            let Some(node) = Node::find(section).and_then(|node| node.child(name)) else {
+                faults.push(unknown(key.span(), section, name));
+                continue;
+            };
+            match value.get_ref().as_table() {
+                Some(table) if node.is_section() => self.table(file, text, &full, table, faults),
+                None if node.is_section() => {
+                    let fault = Fault::new(key.span(), format!("`{full}` is a section"));
+                    faults.push(
+                        fault.hint(format!(
+                            "write [{full}] on a line of its own, and its keys below"
+                        )),
+                    );
                 }
+                _ => match typed(&full, node, value) {
+                    Ok(read) => {
+                        let line = line_and_column(text, key.span().start).0;
+                        self.accept(&full, read, Origin::File(file.to_owned(), line));
+                    }
+                    Err(all) => faults.extend(all.into_iter().map(|fault| named(&full, fault))),
+                },
             }
-            return;
-        }
-        let read = match name {
-            "triggers" => read_policy::<Triggers>(value).map(|table| (&mut self.triggers, table)),
-            "governor" => read_policy::<Governor>(value).map(|table| (&mut self.governor, table)),
-            _ => Err(unknown(key.span(), name, None)),
-        };
-        match read {
-            Ok((into, from)) => {
-                merge_tables(into, from);
-                leaves(name, table, &mut |leaf, at| _ = self.origins.insert(leaf, origin(at)));
-            }
-            Err(fault) if is_policy(name) => faults.push(named(name, fault)),
-            Err(fault) => faults.push(fault),
         }
     }
 
-    /// Looks at the variables of keys; what is alike and no key is noted, but may be somebody else's.
+    fn accept(&mut self, full: &str, value: Value, origin: Origin) {
+        insert(&mut self.values, full, value);
+        self.origins.insert(full.to_owned(), origin);
+    }
+
+    /// Takes in a value that is written as a text.
+    fn text(&mut self, full: &str, node: Node, text: &str, origin: Origin) -> Result<(), Fault> {
+        let value = node.value(text);
+        let mut table = Table::new();
+        insert(&mut table, full, value.clone());
+        Config::deserialize(table).map_err(|error| named(full, fault_of(&error)))?;
+        node.check(&value).map_err(|why| named(full, Fault::new(0..0, why)))?;
+        self.accept(full, value, origin);
+        Ok(())
+    }
+
+    /// Reads the variables of keys. A variable that is close to a key and is none is noted; it may belong to others.
     fn environment(&mut self, variables: &[(String, String)]) {
         for (name, text) in variables {
             let Some(rest) = name.strip_prefix(PREFIX) else { continue };
-            let found = SECTIONS.iter().find_map(|section| {
-                let key = rest.strip_prefix(&section.name.to_uppercase())?.strip_prefix('_')?;
+            let found = Node::root().names().find_map(|section| {
+                let key = rest.strip_prefix(&section.to_uppercase())?.strip_prefix('_')?;
                 Some((section, key.to_lowercase()))
             });
             let Some((section, key)) = found else { continue };
-            let Some(known) = section.keys.iter().find(|known| known.name == key) else {
+            let full = join(section, &key);
+            let Some(node) = Node::find(&full).filter(|node| !node.is_section()) else {
                 let name = printable(name);
-                self.notes.push(format!(
-                    "environment variable {name}: [{}] has no such key",
-                    section.name
-                ));
+                self.notes
+                    .push(format!("environment variable {name}: [{section}] has no such key"));
                 continue;
             };
-            let full = full_name(section, known);
-            match (known.set_text)(&mut self.config, text) {
-                Ok(()) => _ = self.origins.insert(full, Origin::Environment(name.clone())),
-                Err(faults) => {
-                    for Fault { message, hint, .. } in faults {
-                        let message = format!("{full}: {message}");
-                        self.fail(Place::Environment(name.clone()), message, hint);
-                    }
-                }
+            if let Err(fault) = self.text(&full, node, text, Origin::Environment(name.clone())) {
+                self.fail(Place::Environment(name.clone()), fault.message, fault.hint);
             }
         }
     }
@@ -232,63 +223,35 @@ impl Merge {
             return self.fail(place, "there is no `=`".to_owned(), Some(hint));
         };
         let (full, text) = (full.trim(), text.trim());
-        let (section, key) = full.split_once('.').unwrap_or((full, ""));
-        let found = SECTIONS.iter().find(|known| known.name == section);
-        let faults = match found {
-            Some(section) => match section.keys.iter().find(|known| known.name == key) {
-                Some(known) => (known.set_text)(&mut self.config, text),
-                None => Err(vec![unknown(0..0, key, Some(section))]),
-            },
-            None if is_policy(section) && !key.is_empty() => self.set_policy(section, key, text),
-            None => Err(vec![unknown(0..0, section, None)]),
-        };
-        match faults {
-            Ok(()) => _ = self.origins.insert(full.to_owned(), Origin::CommandLine),
-            Err(faults) => {
-                for Fault { message, hint, .. } in faults {
-                    self.fail(place.clone(), message, hint);
-                }
+        let set = match Node::find(full).filter(|node| !node.is_section()) {
+            Some(node) => self.text(full, node, text, Origin::CommandLine),
+            None => {
+                let (section, key) = full.rsplit_once('.').unwrap_or(("", full));
+                let section = Some(section).filter(|section| Node::find(section).is_some());
+                let (section, key) = section.map_or(("", full), |section| (section, key));
+                Err(unknown(0..0, section, key))
             }
-        }
-    }
-
-    /// A key of a policy; its text is TOML, or else a string.
-    fn set_policy(&mut self, section: &str, key: &str, text: &str) -> Result<(), Vec<Fault>> {
-        let value = format!("value = {text}").parse::<Table>().ok();
-        let value = value.and_then(|mut table| table.remove("value"));
-        let mut value = value.unwrap_or_else(|| Value::String(text.to_owned()));
-        for name in key.rsplit('.') {
-            value = Value::Table(Table::from_iter([(name.to_owned(), value)]));
-        }
-        let Value::Table(table) = value else { return Ok(()) };
-        let (into, read) = if section == "triggers" {
-            (&mut self.triggers, typed::<Triggers>(&table).map(drop))
-        } else {
-            (&mut self.governor, typed::<Governor>(&table).map(drop))
         };
-        read.map_err(|error| vec![named(section, fault_of(&error))])?;
-        merge_tables(into, table);
-        Ok(())
+        if let Err(fault) = set {
+            self.fail(place, fault.message, fault.hint);
+        }
     }
 
     fn finish(mut self) -> Result<Loaded, ConfigErrors> {
-        match policy(&self.triggers) {
-            Ok(triggers) => self.config.triggers = triggers,
-            Err(message) => self.fail(Place::Nowhere, format!("triggers: {message}"), None),
-        }
-        match policy(&self.governor) {
-            Ok(governor) => self.config.governor = governor,
-            Err(message) => self.fail(Place::Nowhere, format!("governor: {message}"), None),
-        }
-        // Values that were refused are not in the configuration; what is in their place contradicts nobody.
+        // Values that were refused are missing here; what is in their place contradicts nobody.
+        let mut config = Config::default();
         if self.errors.is_empty() {
-            for (key, message) in self.config.contradictions() {
-                let place = match self.origins.get(key) {
+            match Config::deserialize(self.values.clone()) {
+                Ok(read) => config = read,
+                Err(error) => self.fail(Place::Nowhere, error.message().to_owned(), None),
+            }
+            for (key, message) in config.contradictions() {
+                let place = match self.origins.get(&key) {
                     Some(Origin::File(path, line)) => {
                         Place::File { path: path.clone(), line: *line, column: 1 }
                     }
                     Some(Origin::Environment(name)) => Place::Environment(name.clone()),
-                    Some(Origin::CommandLine) => Place::CommandLine(key.to_owned()),
+                    Some(Origin::CommandLine) => Place::CommandLine(key.clone()),
                     None => Place::Nowhere,
                 };
                 self.fail(place, format!("{key}: {message}"), None);
@@ -297,17 +260,13 @@ impl Merge {
         if !self.errors.is_empty() {
             return Err(ConfigErrors(self.errors));
         }
-        let Self { config, origins, files, notes, .. } = self;
+        let Self { origins, files, notes, .. } = self;
         Ok(Loaded { config, origins, files, notes })
     }
 }
 
-fn is_policy(name: &str) -> bool {
-    matches!(name, "triggers" | "governor")
-}
-
-fn full_name(section: &Section, key: &Key) -> String {
-    format!("{}.{}", section.name, key.name)
+fn join(section: &str, key: &str) -> String {
+    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
 fn named(key: &str, mut fault: Fault) -> Fault {
@@ -315,63 +274,97 @@ fn named(key: &str, mut fault: Fault) -> Fault {
     fault
 }
 
-/// An error of the `toml` crate in our words.
+/// A name that is no section, or no key of its section, and what may have been meant.
+fn unknown(at: Range<usize>, section: &str, name: &str) -> Fault {
+    let shown = printable(name);
+    let names: Vec<_> = Node::find(section).map_or_else(Node::root, |node| node).names().collect();
+    let all = Node::all();
+    let elsewhere = all.iter().find_map(|(full, node)| {
+        let (section, key) = full.rsplit_once('.')?;
+        (key == name && !node.is_section() && !section.contains('.')).then_some(section)
+    });
+    let near = nearest(name, names.iter().copied());
+    let (what, quote): (_, fn(&str) -> String) = match section {
+        "" => (format!("unknown section `{shown}`"), |name| format!("[{name}]")),
+        _ => (format!("unknown key `{shown}` in [{section}]"), |name| format!("`{name}`")),
+    };
+    Fault::new(at, what).hint(match (elsewhere, near) {
+        (Some(section), _) => format!("it belongs in [{section}]"),
+        (None, Some(near)) => format!("did you mean {}?", quote(near)),
+        (None, None) => {
+            let all: Vec<_> = names.into_iter().map(quote).collect();
+            format!("there are {}", all.join(", "))
+        }
+    })
+}
+
+/// The known name that is most like this one, if one is alike.
+fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // The comparison takes the product of the lengths; no key is this long.
+    if name.len() > 64 {
+        return None;
+    }
+    let rated = known.into_iter().map(|known| (strsim::jaro_winkler(name, known), known));
+    let best = rated.max_by(|(left, _), (right, _)| left.total_cmp(right));
+    best.filter(|(likeness, _)| *likeness > 0.75).map(|(_, known)| known)
+}
+
+/// An error of the `toml` crate: the message, and as the hint what was expected or meant.
 fn fault_of(error: &toml::de::Error) -> Fault {
-    let message = error.message().trim().replace('\n', ", ");
-    let message = message.replace("unknown field", "unknown key");
-    let fault = Fault::new(error.span().unwrap_or(0..0), message.clone());
+    let message = error
+        .message()
+        .trim()
+        .replace('\n', ", ")
+        .replace("unknown field", "unknown key")
+        .replace("missing field", "missing key");
+    let at = error.span().unwrap_or(0..0);
+    let Some((message, expected)) = message.split_once(", expected ") else {
+        return Fault::new(at, message);
+    };
     // "unknown key `a`, expected one of `b`, `c`"
-    let mut names = message.split('`').skip(1).step_by(2);
-    match (message.starts_with("unknown key"), names.next()) {
-        (true, Some(name)) => match nearest(name, names) {
-            Some(near) => {
-                let hint = format!("did you mean `{near}`?");
-                fault.hint(hint)
-            }
-            None => fault,
-        },
-        _ => fault,
+    let name = message.strip_prefix("unknown key").map(|rest| rest.trim().trim_matches('`'));
+    let near = name.and_then(|name| nearest(name, expected.split('`').skip(1).step_by(2)));
+    Fault::new(at, message).hint(match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("expected {expected}"),
+    })
+}
+
+/// Reads one value as the key's type, and gives it as it is written. Entries of a list are read one by one, so that all
+/// their faults show.
+fn typed(full: &str, node: Node, value: &Spanned<DeValue<'_>>) -> Result<Value, Vec<Fault>> {
+    let one = |value: Spanned<DeValue<'_>>| {
+        let mut whole = value;
+        for name in full.rsplit('.') {
+            let (span, mut table) = (whole.span(), DeTable::new());
+            table.insert(Spanned::new(span.clone(), name.into()), whole);
+            whole = Spanned::new(span, DeValue::Table(table));
+        }
+        let error = Config::deserialize(ValueDeserializer::from(whole)).err()?;
+        // What `toml` says of any type that is no name.
+        if error.message() == "wanted string or table" {
+            let fault = Fault::new(error.span().unwrap_or_default(), "wrong type");
+            return Some(fault.hint(format!("expected {}", node.expected())));
+        }
+        Some(fault_of(&error))
+    };
+    let faults: Vec<Fault> = match value.get_ref() {
+        DeValue::Array(entries) if !entries.is_empty() => {
+            let alone = |entry: &Spanned<_>| {
+                let list = DeValue::Array([entry.clone()].into_iter().collect());
+                one(Spanned::new(entry.span(), list))
+            };
+            entries.iter().filter_map(alone).collect()
+        }
+        _ => one(value.clone()).into_iter().collect(),
+    };
+    if !faults.is_empty() {
+        return Err(faults);
     }
-}
-
-/// Reads a section that another module defines, to find its errors where they stand.
-pub(super) fn read_policy<T: Policy>(value: &Spanned<DeValue<'_>>) -> Result<Table, Fault> {
-    T::deserialize(ValueDeserializer::from(value.clone())).map_err(|error| fault_of(&error))?;
-    Table::deserialize(ValueDeserializer::from(value.clone())).map_err(|error| fault_of(&error))
-}
-
-fn typed<T: Policy>(table: &Table) -> Result<T, toml::de::Error> {
-    table.clone().try_into()
-}
-
-/// What a policy's merged keys say, laid over its defaults.
-pub(super) fn policy<T: Policy>(table: &Table) -> Result<T, String> {
-    let mut whole = table_of(&T::default());
-    merge_tables(&mut whole, table.clone());
-    let read: T = typed(&whole).map_err(|error| error.message().to_owned())?;
-    read.check()?;
+    let read = Value::deserialize(ValueDeserializer::from(value.clone()));
+    let read = read.map_err(|error| vec![fault_of(&error)])?;
+    node.check(&read).map_err(|why| vec![Fault::new(value.span(), why)])?;
     Ok(read)
-}
-
-/// Lays one table over another, key by key.
-fn merge_tables(into: &mut Table, from: Table) {
-    for (key, value) in from {
-        match (into.get_mut(&key), value) {
-            (Some(Value::Table(into)), Value::Table(from)) => merge_tables(into, from),
-            (_, value) => _ = into.insert(key, value),
-        }
-    }
-}
-
-/// Calls `each` with the full name and the place of every value that is no table.
-fn leaves(prefix: &str, table: &DeTable<'_>, each: &mut dyn FnMut(String, usize)) {
-    for (key, value) in table {
-        let name = format!("{prefix}.{}", key.get_ref());
-        match value.get_ref().as_table() {
-            Some(table) => leaves(&name, table, each),
-            None => each(name, key.span().start),
-        }
-    }
 }
 
 /// Line and column (in characters) of a byte, both from 1.

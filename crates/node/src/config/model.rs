@@ -1,293 +1,427 @@
-//! The keys: one list, from which come the structs, their defaults, the default file, the reference page, the
-//! check of files and the comparison at a reload.
+//! The configuration: structs whose fields are the keys.
+//!
+//! A field is the only place that knows a key. Its doc comment, its default and the extensions of its schema make the
+//! default file, the reference page, the checks and the comparison at a reload ([`super::schema`]):
+//!
+//! - `x-range`: the lowest and the highest value.
+//! - `x-restart`: a changed value applies when the daemon starts again; on a struct, for all of its keys.
+//! - `example`: a value, where the default says nothing about how one looks.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf};
 
-use bytesize::ByteSize;
 use drainprof_profile::Level;
-use toml::{Spanned, Value, de::DeValue};
+use drainprof_report::values::{Bytes, Share, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use super::{
-    check::{AtMost, Between, Check as _, Url},
-    error::Fault,
-    policies::{Governor, Triggers},
-    rule::{MAX_RULES, Rule},
-    setting::{Address, Attach, Label, Setting as _},
-};
-use crate::trigger::{Share, WindowGrowth};
+use super::rule::Rule;
+use crate::{govern, trigger};
 
-/// When a changed value takes effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applies {
-    /// At a reload.
-    AtOnce,
-    /// When the daemon is started again.
-    Restart,
-}
-
-/// What a value's reader gives: the faults of the value, each with its place.
-type Set = fn(&mut Config, &Spanned<DeValue<'_>>) -> Result<(), Vec<Fault>>;
-
-/// One key.
-pub struct Key {
-    /// Its name within the section.
-    pub name: &'static str,
-    /// What it means.
-    pub meaning: &'static str,
-    /// When a changed value takes effect.
-    pub applies: Applies,
-    /// What is written, in words.
-    pub expected: fn() -> String,
-    /// What is taken of that, in words.
-    pub limit: fn() -> Option<String>,
-    /// A value as an example, where the default is none.
-    pub example: Option<&'static str>,
-    /// Its value, as it would be written; `None`: it is not set.
-    pub get: fn(&Config) -> Option<Value>,
-    pub(super) set: Set,
-    pub(super) keep: fn(&mut Config, &Config),
-    pub(super) set_text: fn(&mut Config, &str) -> Result<(), Vec<Fault>>,
-}
-
-/// One section.
-pub struct Section {
-    /// Its name.
-    pub name: &'static str,
-    /// What it is about.
-    pub about: &'static str,
-    /// Its keys.
-    pub keys: &'static [Key],
-}
-
-macro_rules! sections {
-    ($(
-        $(#[doc = $about:literal])+
-        $section:ident: $Section:ident {
-            $(
-                $(#[doc = $meaning:literal])+
-                $key:ident: $Type:ty = $default:expr, $applies:ident
-                $(, check $check:expr)? $(, example $example:literal)?;
-            )+
-        }
-    )+) => {
-        $(
-            $(#[doc = $about])+
-            #[derive(Clone, Debug, PartialEq)]
-            pub struct $Section {
-                $( $(#[doc = $meaning])+ pub $key: $Type, )+
-            }
-
-            impl Default for $Section {
-                fn default() -> Self {
-                    Self { $( $key: $default, )+ }
-                }
-            }
-        )+
-
-        /// What the daemon is told.
-        #[derive(Clone, Debug, Default, PartialEq)]
-        pub struct Config {
-            $( $(#[doc = $about])+ pub $section: $Section, )+
-            /// When a process is looked at more deeply.
-            pub triggers: Triggers,
-            /// What the probes may cost.
-            pub governor: Governor,
-        }
-
-        /// The sections with their keys, in the order in which they are written; `[triggers]` and `[governor]`
-        /// have theirs elsewhere ([`super::Policy`]).
-        pub const SECTIONS: &[Section] = &[$(
-            Section {
-                name: stringify!($section),
-                about: concat!($($about),+),
-                keys: &[$(
-                    Key {
-                        name: stringify!($key),
-                        meaning: concat!($($meaning),+),
-                        applies: Applies::$applies,
-                        expected: || <$Type>::expected(),
-                        limit: || {
-                            let none: Option<String> = None;
-                            $( let none = none.or_else(|| Some(limit_words::<$Type>(&$check))); )?
-                            none
-                        },
-                        example: {
-                            let none: Option<&'static str> = None;
-                            $( let _ = none; let none = Some($example); )?
-                            none
-                        },
-                        get: |config| config.$section.$key.show(),
-                        set: |config, value| {
-                            let read = <$Type>::read(value)?;
-                            $( $check.check(&read).map_err(|why| vec![Fault::new(value.span(), why)])?; )?
-                            config.$section.$key = read;
-                            Ok(())
-                        },
-                        keep: |config, from| {
-                            config.$section.$key.clone_from(&from.$section.$key);
-                        },
-                        set_text: |config, text| {
-                            let read = <$Type>::from_text(text)?;
-                            $( $check.check(&read).map_err(|why| vec![Fault::new(0..0, why)])?; )?
-                            config.$section.$key = read;
-                            Ok(())
-                        },
-                    },
-                )+],
-            },
-        )+];
-    };
-}
-
-fn limit_words<T>(check: &impl super::check::Check<T>) -> String {
-    check.words()
-}
-
-sections! {
+/// The daemon's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
     /// How the daemon works.
-    daemon: Daemon {
-        /// Time between two looks at the memory of the processes that are watched, and at their counters.
-        interval: Duration = seconds(10), AtOnce, check Between(Duration::from_millis(100), hours(1));
-        /// Time between two looks for processes that have come or gone.
-        discover_interval: Duration = seconds(2), AtOnce, check Between(Duration::from_millis(100), hours(1));
-        /// How deep to look at a process while nothing is wrong with it. Profiles that know no live count measure
-        /// nothing at `boundary`; such processes get no probe then.
-        level: Level = Level::Boundary, AtOnce;
-        /// What carries the probes: `process`, only the processes that are wanted; `file`, the files that they
-        /// map, so that new processes are seen from their first instruction on, but every process that maps the
-        /// file pays for its hits.
-        attach: Attach = Attach::Process, Restart;
-        /// The kill switch: while this file exists, nothing is attached.
-        kill_file: PathBuf = PathBuf::from("/run/drainprof/kill"), AtOnce;
-        /// Profiles to use, by name. None: all but those that are used on request only.
-        profiles: Vec<String> = Vec::new(), AtOnce, check AtMost(256);
-        /// Directories with profiles of your own; later ones win.
-        profile_directories: Vec<PathBuf> = vec![
-            PathBuf::from("/usr/share/drainprof/profiles"),
-            PathBuf::from("/etc/drainprof/profiles"),
-        ], AtOnce, check AtMost(16);
-    }
-
-    /// Which processes are watched, of those that a profile fits.
-    select: Select {
-        /// Rules, in order: the first that fits a process decides. A process that none fits is watched, unless
-        /// some rule includes. A rule fits if all of its lines do; a line fits if one of its patterns does.
-        /// `*` stands for anything, `/` included. The daemon's own executable is never watched.
-        rules: Vec<Rule> = Vec::new(), AtOnce, check AtMost(MAX_RULES),
-            example "[{ action = \"exclude\", unit = \"backup*.service\" }, { action = \"include\", exe = [\"nginx\", \"/opt/*/svc\"] }]";
-        /// Processes that are watched at most; further ones wait until others end.
-        max_targets: u32 = 200, AtOnce, check Between(1, 10_000);
-    }
-
-    /// Sizes of the kernel's maps; what is not set is chosen from the memory there is. What does not fit is
-    /// counted as lost.
-    maps: Maps {
-        /// Granules that are open, or closed and pinned, at once.
-        granules: Option<u32> = None, Restart, check Between(1, 16_777_216), example "65536";
-        /// Objects that are live at once.
-        objects: Option<u32> = None, Restart, check Between(1, 134_217_728), example "1048576";
-        /// Allocator instances.
-        instances: Option<u32> = None, Restart, check Between(1, 1_048_576), example "4096";
-        /// Threads inside a followed call at once.
-        threads: Option<u32> = None, Restart, check Between(1, 1_048_576), example "16384";
-        /// Places that open granules.
-        places: Option<u32> = None, Restart, check Between(1, 1_048_576), example "4096";
-        /// Call paths, at level `stacks`.
-        call_paths: Option<u32> = None, Restart, check Between(1, 1_048_576), example "16384";
-        /// Probes in one session.
-        probes: Option<u32> = None, Restart, check Between(1, 65_536), example "4096";
-        /// The ring buffer for events.
-        ring: Option<ByteSize> = None, Restart, check Between(ByteSize::kib(4), ByteSize::gib(1)), example "\"1MiB\"";
-    }
-
-    /// Diagnostic windows: for a bounded time, one process is looked at more deeply.
-    window: Window {
-        /// How long a window lasts, if nothing else is asked for.
-        length: Duration = seconds(60), AtOnce, check Between(seconds(1), hours(1));
-        /// How long a user's window can be at most.
-        longest: Duration = seconds(600), AtOnce, check Between(seconds(1), hours(24));
-        /// How deep it looks.
-        level: Level = Level::Stacks, AtOnce;
-        /// Which windows watch page faults, heap and mappings, too, and name the call paths by which memory grows:
-        /// `memory`, those that open while a rule about memory fires; `always`; `never`. Whoever asks for a window
-        /// can say otherwise.
-        growth: WindowGrowth = WindowGrowth::Memory, AtOnce;
-        /// How long a process is left alone by the rules after a window. A user who asks for one does not wait.
-        cooldown: Duration = seconds(1800), AtOnce, check Between(Duration::ZERO, hours(24 * 7));
-        /// Time in windows that rules open, of all processes together, in an hour. `0s`: rules open none.
-        budget_per_hour: Duration = seconds(600), AtOnce, check Between(Duration::ZERO, hours(1));
-        /// Windows that are open at once, on the whole machine.
-        at_once: u32 = 2, AtOnce, check Between(1, 16);
-        /// What the probes of a window may take of one CPU from the process; a window that takes more ends.
-        cost: Share = Share(0.2), AtOnce, check Between(Share(0.0001), Share(16.0));
-    }
-
-    /// Where the daemon can be asked.
-    listen: Listen {
-        /// Address and port of the web service (metrics, state, reports), or `off`. It knows no passwords:
-        /// leave it on the loopback address, or put something in front of it.
-        address: Address = Address::At(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464)), Restart;
-        /// The socket for the command line and `drainprof top`.
-        control: PathBuf = PathBuf::from("/run/drainprof/control.sock"), Restart;
-        /// The group whose members may use that socket. Not set: root only.
-        control_group: Option<String> = None, Restart, example "\"drainprof\"";
-    }
-
+    pub daemon: Daemon,
+    /// Selects the processes to watch, among those that a profile matches.
+    pub select: Select,
+    /// Sizes of the kernel's maps. Without a value, a size follows from the memory of the machine. What finds no room
+    /// counts as lost.
+    pub maps: Maps,
+    /// Diagnostic windows: one process is traced more deeply for a bounded time.
+    pub window: Window,
+    /// Where the daemon listens.
+    pub listen: Listen,
     /// The history on disk.
-    store: Store {
-        /// Whether a history is kept.
-        enabled: bool = true, Restart;
-        /// Its file.
-        path: PathBuf = PathBuf::from("/var/lib/drainprof/history.db"), Restart;
-        /// How far it goes back.
-        max_age: Duration = hours(30 * 24), Restart, check Between(hours(1), hours(24 * 3660));
-        /// How large its files may become; the oldest goes first.
-        max_bytes: ByteSize = ByteSize::mib(256), Restart, check Between(ByteSize::mib(4), ByteSize::tib(1));
-    }
-
+    pub store: Store,
     /// What metrics look like.
-    metrics: Metrics {
-        /// Labels that metrics carry. Processes whose labels are the same are counted together.
-        labels: Vec<Label> = vec![Label::Exe, Label::Unit, Label::Container, Label::Pod, Label::Namespace],
-            Restart, check AtMost(Label::ALL.len());
-        /// Different sets of labels; what comes later is counted under `other`.
-        max_label_sets: u32 = 500, Restart, check Between(1, 100_000);
-    }
-
+    pub metrics: Metrics,
     /// Metrics sent to an OpenTelemetry collector.
-    otlp: Otlp {
-        /// The collector's address (OTLP over HTTP). Not set: nothing is sent.
-        endpoint: Option<String> = None, Restart, check Url, example "\"http://127.0.0.1:4318/v1/metrics\"";
-        /// Time between two exports.
-        interval: Duration = seconds(60), Restart, check Between(seconds(1), hours(24));
+    pub otlp: Otlp,
+    /// When the daemon traces a process more deeply.
+    pub triggers: trigger::Config,
+    /// What the probes may cost.
+    pub governor: govern::Config,
+}
+
+/// How the daemon works.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Daemon {
+    /// Time between two readings of the counters, and of the memory of watched processes.
+    #[schemars(extend("x-range" = ["100ms", "1h"]))]
+    pub interval: Time,
+    /// Time between two scans for processes that started or ended.
+    #[schemars(extend("x-range" = ["100ms", "1h"]))]
+    pub discover_interval: Time,
+    /// How deep the daemon traces a process while nothing is wrong with it. A profile without a live count measures
+    /// nothing at `boundary`; its processes then get no probes.
+    #[schemars(with = "Depth")]
+    pub level: Level,
+    /// What carries the probes. `process`: only the watched processes. `file`: the files that they map. Then new
+    /// processes are traced from their first instruction on, but every process that maps the file pays for its hits.
+    #[schemars(extend("x-restart" = true))]
+    pub attach: Attach,
+    /// The kill switch: while this file exists, the daemon attaches nothing.
+    #[serde(deserialize_with = "absolute")]
+    #[schemars(extend("format" = "path"))]
+    pub kill_file: PathBuf,
+    /// Names of the profiles to use. Empty: all but those that are used on request only.
+    #[schemars(length(max = 256))]
+    pub profiles: Vec<String>,
+    /// Directories with profiles of your own; later ones win.
+    #[serde(deserialize_with = "all_absolute")]
+    #[schemars(with = "Vec<AbsolutePath>", length(max = 16))]
+    pub profile_directories: Vec<PathBuf>,
+}
+
+impl Default for Daemon {
+    fn default() -> Self {
+        Self {
+            interval: Time::seconds(10),
+            discover_interval: Time::seconds(2),
+            level: Level::Boundary,
+            attach: Attach::Process,
+            kill_file: PathBuf::from("/run/drainprof/kill"),
+            profiles: Vec::new(),
+            profile_directories: ["/usr/share/drainprof/profiles", "/etc/drainprof/profiles"]
+                .map(PathBuf::from)
+                .to_vec(),
+        }
     }
 }
 
-const fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
+/// Which processes are watched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Select {
+    /// Rules, in order: the first that matches a process decides. A process that no rule matches is watched, unless
+    /// some rule includes. A rule matches if all of its lines do; a line matches if one of its patterns does. `*` stands
+    /// for anything, `/` included. The daemon's own executable is never watched.
+    #[schemars(
+        length(max = 256),
+        example = r#"[{ action = "exclude", unit = "backup*.service" }, { action = "include", exe = ["nginx", "/opt/*/svc"] }]"#
+    )]
+    pub rules: Vec<Rule>,
+    /// The largest number of watched processes; further ones wait until others end.
+    #[schemars(extend("x-range" = [1, 10_000]))]
+    pub max_targets: u32,
 }
 
-const fn hours(hours: u64) -> Duration {
-    Duration::from_secs(hours * 3600)
+impl Default for Select {
+    fn default() -> Self {
+        Self { rules: Vec::new(), max_targets: 200 }
+    }
+}
+
+/// Sizes of the kernel's maps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(extend("x-restart" = true))]
+pub struct Maps {
+    /// Granules that are open, or closed and pinned, at once.
+    #[schemars(extend("x-range" = [1, 16_777_216]), example = "65536")]
+    pub granules: Option<u32>,
+    /// Objects that are live at once.
+    #[schemars(extend("x-range" = [1, 134_217_728]), example = "1048576")]
+    pub objects: Option<u32>,
+    /// Allocator instances.
+    #[schemars(extend("x-range" = [1, 1_048_576]), example = "4096")]
+    pub instances: Option<u32>,
+    /// Threads inside a followed call at once.
+    #[schemars(extend("x-range" = [1, 1_048_576]), example = "16384")]
+    pub threads: Option<u32>,
+    /// Code locations that open granules.
+    #[schemars(extend("x-range" = [1, 1_048_576]), example = "4096")]
+    pub places: Option<u32>,
+    /// Call stacks, at level `stacks`.
+    #[schemars(extend("x-range" = [1, 1_048_576]), example = "16384")]
+    pub call_paths: Option<u32>,
+    /// Probes in one session.
+    #[schemars(extend("x-range" = [1, 65_536]), example = "4096")]
+    pub probes: Option<u32>,
+    /// The ring buffer for events.
+    #[schemars(extend("x-range" = ["4KiB", "1GiB"]), example = "\"1MiB\"")]
+    pub ring: Option<Bytes>,
+}
+
+/// Diagnostic windows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Window {
+    /// How long a window lasts by default.
+    #[schemars(extend("x-range" = ["1s", "1h"]))]
+    pub length: Time,
+    /// The longest window that a user can request.
+    #[schemars(extend("x-range" = ["1s", "1d"]))]
+    pub longest: Time,
+    /// How deep a window traces.
+    #[schemars(with = "Depth")]
+    pub level: Level,
+    /// Which windows also trace page faults, heap and mappings, and name the call stacks through which memory grows.
+    /// `memory`: those that open while a rule about memory fires; `always`; `never`. A request for a window can override
+    /// this.
+    pub growth: trigger::WindowGrowth,
+    /// After a window, rules leave the process alone for this long. User requests do not wait.
+    #[schemars(extend("x-range" = ["0s", "7d"]))]
+    pub cooldown: Time,
+    /// Time in windows that rules open, in all processes together, per hour. `0s`: rules open none.
+    #[schemars(extend("x-range" = ["0s", "1h"]))]
+    pub budget_per_hour: Time,
+    /// Windows that are open at once, on the whole machine.
+    #[schemars(extend("x-range" = [1, 16]))]
+    pub at_once: u32,
+    /// What the probes of a window may cost the process, as a share of one CPU; a window that costs more ends.
+    #[schemars(extend("x-range" = ["0.01%", "1600%"]))]
+    pub cost: Share,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            length: Time::minutes(1),
+            longest: Time::minutes(10),
+            level: Level::Stacks,
+            growth: trigger::WindowGrowth::Memory,
+            cooldown: Time::minutes(30),
+            budget_per_hour: Time::minutes(10),
+            at_once: 2,
+            cost: Share(0.2),
+        }
+    }
+}
+
+/// Where the daemon listens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(extend("x-restart" = true))]
+pub struct Listen {
+    /// Address and port of the web service (metrics, state, reports), or `off`. It has no passwords: leave it on the
+    /// loopback address, or put a proxy in front of it.
+    #[schemars(with = "String", extend("format" = "address"))]
+    pub address: Address,
+    /// The socket for the command line and `drainprof top`.
+    #[serde(deserialize_with = "absolute")]
+    #[schemars(extend("format" = "path"))]
+    pub control: PathBuf,
+    /// The group whose members may use that socket. Not set: root only.
+    #[schemars(example = "\"drainprof\"")]
+    pub control_group: Option<String>,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            address: Address::At(SocketAddr::from(([127, 0, 0, 1], 9464))),
+            control: PathBuf::from("/run/drainprof/control.sock"),
+            control_group: None,
+        }
+    }
+}
+
+/// The history on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Store {
+    /// Whether the daemon keeps a history.
+    #[schemars(extend("x-restart" = true))]
+    pub enabled: bool,
+    /// Its file.
+    #[serde(deserialize_with = "absolute")]
+    #[schemars(extend("format" = "path", "x-restart" = true))]
+    pub path: PathBuf,
+    /// How far it goes back.
+    #[schemars(extend("x-range" = ["1h", "3660d"]))]
+    pub max_age: Time,
+    /// How large its files may become; the oldest entries go first.
+    #[schemars(extend("x-range" = ["4MiB", "1TiB"]))]
+    pub max_bytes: Bytes,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            path: PathBuf::from("/var/lib/drainprof/history.db"),
+            max_age: Time::days(30),
+            max_bytes: Bytes(256 << 20),
+        }
+    }
+}
+
+/// What metrics look like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(extend("x-restart" = true))]
+pub struct Metrics {
+    /// Labels of metrics. Processes with the same labels are counted together.
+    #[schemars(length(max = 6))]
+    pub labels: Vec<Label>,
+    /// Label sets that are counted apart. A new set evicts the one that was idle longest, whose counts move to `other`.
+    #[schemars(extend("x-range" = [1, 100_000]))]
+    pub max_label_sets: u32,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let labels = [Label::Exe, Label::Unit, Label::Container, Label::Pod, Label::Namespace];
+        Self { labels: labels.to_vec(), max_label_sets: 500 }
+    }
+}
+
+/// Metrics sent to an OpenTelemetry collector.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(extend("x-restart" = true))]
+pub struct Otlp {
+    /// The collector's address (OTLP over HTTP). Not set: the daemon sends nothing.
+    #[serde(deserialize_with = "url")]
+    #[schemars(extend("format" = "url"), example = "\"http://127.0.0.1:4318/v1/metrics\"")]
+    pub endpoint: Option<String>,
+    /// Time between two exports.
+    #[schemars(extend("x-range" = ["1s", "1d"]))]
+    pub interval: Time,
+}
+
+impl Default for Otlp {
+    fn default() -> Self {
+        Self { endpoint: None, interval: Time::minutes(1) }
+    }
+}
+
+/// The schema of [`Level`].
+#[derive(JsonSchema)]
+#[schemars(rename = "Level", rename_all = "snake_case")]
+#[allow(dead_code, reason = "a schema only")]
+pub(crate) enum Depth {
+    Boundary,
+    Objects,
+    Stacks,
+}
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Address {
+    /// Nowhere.
+    Off,
+    /// At this address and port.
+    At(SocketAddr),
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        match address {
+            Address::Off => "off".to_owned(),
+            Address::At(address) => address.to_string(),
+        }
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let expected =
+            "expected an address and port, \"127.0.0.1:9464\" or \"[::1]:9464\", or \"off\"";
+        text.parse().map(Self::At).map_err(|_| format!("`{}`, {expected}", text.escape_debug()))
+    }
+}
+
+/// What carries the probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Attach {
+    /// Only the watched processes.
+    Process,
+    /// The files that they map: new processes are traced from their first instruction on, and every process that maps
+    /// the file pays for its hits.
+    File,
+}
+
+/// A label of a process that metrics can carry.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Label {
+    /// The file name of the executable.
+    Exe,
+    /// The control group's path.
+    Cgroup,
+    /// The container's id.
+    Container,
+    /// The systemd unit.
+    Unit,
+    /// The Kubernetes pod.
+    Pod,
+    /// The Kubernetes namespace.
+    Namespace,
+}
+
+impl Label {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Exe, Self::Cgroup, Self::Container, Self::Unit, Self::Pod, Self::Namespace];
+}
+
+fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.starts_with('/') {
+        return Ok(PathBuf::from(text));
+    }
+    Err(D::Error::custom(format!("`{}`, expected an absolute path", text.escape_debug())))
+}
+
+/// An absolute path.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("format" = "path"))]
+struct AbsolutePath(#[serde(deserialize_with = "absolute")] PathBuf);
+
+fn all_absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    let paths = Vec::<AbsolutePath>::deserialize(deserializer)?;
+    Ok(paths.into_iter().map(|path| path.0).collect())
+}
+
+fn url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let url = String::deserialize(deserializer)?;
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let host = rest.map_or("", |rest| rest.split(['/', '?', '#']).next().unwrap_or(""));
+    if host.is_empty() || url.contains(char::is_whitespace) {
+        let expected = "expected a URL that begins with http:// or https://";
+        return Err(D::Error::custom(format!("`{}`, {expected}", url.escape_debug())));
+    }
+    if host.contains('@') {
+        return Err(D::Error::custom("a name or password does not belong in the endpoint"));
+    }
+    Ok(Some(url))
 }
 
 impl Config {
-    /// What is wrong with several values together: the keys that it is about, and why.
-    pub(super) fn contradictions(&self) -> Vec<(&'static str, String)> {
+    /// Contradictions between values: a key that is part of each, and what is wrong.
+    pub(super) fn contradictions(&self) -> Vec<(String, String)> {
         let mut all = Vec::new();
         let Window { length, longest, budget_per_hour, .. } = &self.window;
-        if length > budget_per_hour && !budget_per_hour.is_zero() {
+        if length > budget_per_hour && *budget_per_hour != Time::seconds(0) {
             let why = "one window is longer than all windows of an hour may be; make it shorter, or \
                        `window.budget_per_hour` larger (\"0s\": rules open no window)";
-            all.push(("window.length", why.to_owned()));
+            all.push(("window.length".to_owned(), why.to_owned()));
         }
         if length > longest {
             let why = "a window is longer than `window.longest`; make it shorter, or that larger";
-            all.push(("window.length", why.to_owned()));
+            all.push(("window.length".to_owned(), why.to_owned()));
+        }
+        let sections =
+            [("triggers", self.triggers.problems()), ("governor", self.governor.problems())];
+        for (section, problems) in sections {
+            for problem in problems {
+                // A problem begins with its key in backquotes.
+                let key = problem.split('`').nth(1).unwrap_or_default();
+                all.push((format!("{section}.{key}"), problem.clone()));
+            }
         }
         all
     }

@@ -1,51 +1,159 @@
-//! A rule of `[select]`: which processes it is about, and what becomes of them.
+//! A rule of `[select]`: the processes that it matches, and whether they are watched.
 
-use drainprof_process::printable;
+use std::fmt;
+
 use globset::{GlobBuilder, GlobMatcher};
-use toml::{Spanned, Table, Value, de::DeValue};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::{
-    error::Fault,
-    names::nearest,
-    select::Facts,
-    setting::{Setting, Word, wrong},
-};
+use super::select::Facts;
 
-/// Rules that are taken.
-pub(super) const MAX_RULES: usize = 256;
 /// Patterns in one line of a rule.
 const MAX_PATTERNS: usize = 64;
 /// Bytes of a pattern.
 const MAX_PATTERN_BYTES: usize = 1024;
 
-/// What becomes of the processes that a rule fits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a rule decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// They are watched.
+    /// The processes are watched.
     Include,
     /// They are not.
     Exclude,
 }
 
-impl Word for Action {
-    const WORDS: &'static [(Self, &'static str)] =
-        &[(Self::Include, "include"), (Self::Exclude, "exclude")];
+/// A rule as it is written. It matches a process if all of its lines do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a table with `action` and patterns")]
+struct Lines {
+    action: Action,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exe: Option<Patterns>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    comm: Option<Patterns>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cgroup: Option<Patterns>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    container: Option<Patterns>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unit: Option<Patterns>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod: Option<Patterns>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    namespace: Option<Patterns>,
 }
 
-/// What a line of a rule looks at.
-type Look = for<'a> fn(&Facts<'a>) -> Option<&'a str>;
+/// A rule that matches something.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Lines", into = "Lines")]
+#[schemars(with = "Lines")]
+pub struct Rule(Lines);
 
-/// What lines a rule can have, and what each looks at. `exe` looks at the file name, or at the whole path if the
-/// pattern has a slash.
-const LINES: [(&str, Look); 7] = [
-    ("exe", |facts| Some(facts.exe)),
-    ("comm", |facts| Some(facts.comm)),
-    ("cgroup", |facts| facts.labels.cgroup.as_deref()),
-    ("container", |facts| facts.labels.container.as_deref()),
-    ("unit", |facts| facts.labels.unit.as_deref()),
-    ("pod", |facts| facts.labels.pod.as_deref()),
-    ("namespace", |facts| facts.labels.namespace.as_deref()),
-];
+impl TryFrom<Lines> for Rule {
+    type Error = String;
+
+    fn try_from(lines: Lines) -> Result<Self, String> {
+        let rule = Self(lines);
+        if rule.patterns().iter().all(|(patterns, _)| patterns.is_none()) {
+            return Err(
+                "a rule without a pattern, expected exe = \"*\" to match every process".to_owned()
+            );
+        }
+        Ok(rule)
+    }
+}
+
+impl From<Rule> for Lines {
+    fn from(rule: Rule) -> Self {
+        rule.0
+    }
+}
+
+impl Rule {
+    /// What becomes of the processes that it matches.
+    #[must_use]
+    pub const fn action(&self) -> Action {
+        self.0.action
+    }
+
+    /// The patterns of each line, and what selects the text that they match.
+    fn patterns(&self) -> [(&Option<Patterns>, for<'a> fn(&Facts<'a>) -> Option<&'a str>); 7] {
+        let Lines { exe, comm, cgroup, container, unit, pod, namespace, .. } = &self.0;
+        [
+            (exe, |facts| Some(facts.exe)),
+            (comm, |facts| Some(facts.comm)),
+            (cgroup, |facts| facts.labels.cgroup.as_deref()),
+            (container, |facts| facts.labels.container.as_deref()),
+            (unit, |facts| facts.labels.unit.as_deref()),
+            (pod, |facts| facts.labels.pod.as_deref()),
+            (namespace, |facts| facts.labels.namespace.as_deref()),
+        ]
+    }
+
+    /// Whether it matches the process. A label that the process does not have matches no pattern. A pattern of `exe`
+    /// without a slash matches the file name.
+    #[must_use]
+    pub fn matches(&self, facts: &Facts<'_>) -> bool {
+        let is_match = |text: &str, patterns: &Patterns, is_path: bool| {
+            patterns.0.iter().any(|pattern| {
+                let name =
+                    text.rsplit('/').next().filter(|_| is_path && !pattern.text.contains('/'));
+                pattern.matcher.is_match(name.unwrap_or(text))
+            })
+        };
+        self.patterns().iter().enumerate().all(|(line, (patterns, text))| {
+            let Some(patterns) = patterns else { return true };
+            text(facts).is_some_and(|text| is_match(text, patterns, line == 0))
+        })
+    }
+}
+
+/// The rule as it is written.
+impl fmt::Display for Rule {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = toml::Value::try_from(self).map_err(|_| fmt::Error)?;
+        write!(out, "{value}")
+    }
+}
+
+/// One pattern, or a list of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "OneOrMore", into = "OneOrMore")]
+#[schemars(with = "OneOrMore")]
+struct Patterns(Vec<Pattern>);
+
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "not a pattern, expected a string, or a list of them")]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl TryFrom<OneOrMore> for Patterns {
+    type Error = String;
+
+    fn try_from(all: OneOrMore) -> Result<Self, String> {
+        let all = match all {
+            OneOrMore::One(one) => vec![one],
+            OneOrMore::More(all) => all,
+        };
+        match all.len() {
+            0 => Err("an empty list matches nothing".to_owned()),
+            1..=MAX_PATTERNS => {
+                Ok(Self(all.into_iter().map(Pattern::new).collect::<Result<_, _>>()?))
+            }
+            count => Err(format!("{count} patterns; the limit is {MAX_PATTERNS}")),
+        }
+    }
+}
+
+impl From<Patterns> for OneOrMore {
+    fn from(patterns: Patterns) -> Self {
+        let mut all: Vec<_> = patterns.0.into_iter().map(|pattern| pattern.text).collect();
+        if all.len() == 1 { Self::One(all.remove(0)) } else { Self::More(all) }
+    }
+}
 
 /// A pattern in which `*` stands for anything.
 #[derive(Clone, Debug)]
@@ -60,146 +168,22 @@ impl PartialEq for Pattern {
     }
 }
 
-/// A rule: it fits a process if all of its lines do.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
-    /// What becomes of the processes that it fits.
-    pub action: Action,
-    /// Per line, its place in [`LINES`] and its patterns.
-    lines: Vec<(usize, Vec<Pattern>)>,
-}
-
-impl Rule {
-    /// Whether it fits the process. A label that the process does not have fits no pattern.
-    #[must_use]
-    pub fn fits(&self, facts: &Facts<'_>) -> bool {
-        self.lines.iter().all(|(line, patterns)| {
-            let (name, look) = LINES[*line];
-            let Some(text) = look(facts) else { return false };
-            patterns.iter().any(|pattern| {
-                let whole = name != "exe" || pattern.text.contains('/');
-                let text = if whole { text } else { text.rsplit('/').next().unwrap_or(text) };
-                pattern.matcher.is_match(text)
-            })
-        })
-    }
-
-    /// The rule as it would be written.
-    #[must_use]
-    pub fn words(&self) -> String {
-        self.show().map_or_else(String::new, |rule| rule.to_string())
-    }
-}
-
-impl Setting for Rule {
-    fn expected() -> String {
-        let lines: Vec<_> = LINES.iter().map(|(name, _)| format!("`{name}`")).collect();
-        format!(
-            "a table with `action` (\"include\" or \"exclude\") and patterns for one or more of {}",
-            lines.join(", ")
-        )
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>) -> Result<Self, Vec<Fault>> {
-        let Some(table) = value.get_ref().as_table() else { return Err(wrong::<Self>(value)) };
-        let (mut action, mut lines, mut faults) = (None, Vec::new(), Vec::new());
-        for (key, value) in table {
-            let name = key.get_ref().as_ref();
-            if name == "action" {
-                match Action::read(value) {
-                    Ok(read) => action = Some(read),
-                    Err(more) => faults.extend(more),
-                }
-            } else if let Some(line) = LINES.iter().position(|(line, _)| *line == name) {
-                match patterns(value) {
-                    Ok(patterns) => lines.push((line, patterns)),
-                    Err(more) => faults.extend(more),
-                }
-            } else {
-                let known = LINES.iter().map(|(name, _)| *name).chain(["action"]);
-                let fault = Fault::new(key.span(), format!("unknown key `{}`", printable(name)));
-                faults.push(match nearest(name, known) {
-                    Some(near) => fault.hint(format!("did you mean `{near}`?")),
-                    None => fault.hint(format!("expected {}", Self::expected())),
-                });
-            }
+impl Pattern {
+    fn new(text: String) -> Result<Self, String> {
+        if text.is_empty() || text.len() > MAX_PATTERN_BYTES {
+            let bytes = text.len();
+            return Err(format!("a pattern of {bytes} bytes, expected 1 to {MAX_PATTERN_BYTES}"));
         }
-        if !faults.is_empty() {
-            return Err(faults);
-        }
-        lines.sort_by_key(|(line, _)| *line);
-        match action {
-            None => {
-                let fault = Fault::new(value.span(), "a rule without `action`");
-                Err(vec![fault.hint("expected \"include\" or \"exclude\"")])
-            }
-            Some(_) if lines.is_empty() => {
-                let fault = Fault::new(value.span(), "a rule that fits nothing in particular");
-                Err(vec![fault.hint("to mean every process, write exe = \"*\"")])
-            }
-            Some(action) => Ok(Self { action, lines }),
-        }
+        // Labels hold backslashes (systemd escapes with them), so here they mean themselves.
+        let glob = GlobBuilder::new(&text).literal_separator(false).backslash_escape(false).build();
+        let glob = glob.map_err(|error| {
+            format!(
+                "`{}` is not a pattern ({}), expected `*` for anything, `?` for one character, `[a-z]` for one of \
+                 these, `{{a,b}}` for either",
+                text.escape_debug(),
+                error.kind()
+            )
+        })?;
+        Ok(Self { matcher: glob.compile_matcher(), text })
     }
-
-    fn from_text(_: &str) -> Result<Self, Vec<Fault>> {
-        Err(vec![Fault::new(0..0, "rules can only be written in a file")])
-    }
-
-    fn show(&self) -> Option<Value> {
-        let mut table = Table::new();
-        table.insert("action".to_owned(), self.action.show()?);
-        for (line, patterns) in &self.lines {
-            let patterns: Vec<_> =
-                patterns.iter().map(|pattern| Value::String(pattern.text.clone())).collect();
-            let value = match patterns.as_slice() {
-                [one] => one.clone(),
-                _ => Value::Array(patterns),
-            };
-            table.insert(LINES[*line].0.to_owned(), value);
-        }
-        Some(Value::Table(table))
-    }
-}
-
-/// One pattern, or a list of them.
-fn patterns(value: &Spanned<DeValue<'_>>) -> Result<Vec<Pattern>, Vec<Fault>> {
-    let one = std::slice::from_ref(value);
-    let all = match value.get_ref() {
-        DeValue::Array(all) if all.is_empty() => {
-            return Err(vec![Fault::new(value.span(), "an empty list fits nothing")]);
-        }
-        DeValue::Array(all) if all.len() > MAX_PATTERNS => {
-            let message = format!("{} patterns; at most {MAX_PATTERNS} are taken", all.len());
-            return Err(vec![Fault::new(value.span(), message)]);
-        }
-        DeValue::Array(all) => all.iter().collect::<Vec<_>>(),
-        _ => one.iter().collect(),
-    };
-    let (mut patterns, mut faults) = (Vec::new(), Vec::new());
-    for value in all {
-        match pattern(value) {
-            Ok(pattern) => patterns.push(pattern),
-            Err(fault) => faults.push(fault),
-        }
-    }
-    if faults.is_empty() { Ok(patterns) } else { Err(faults) }
-}
-
-fn pattern(value: &Spanned<DeValue<'_>>) -> Result<Pattern, Fault> {
-    let fault = |message: String| Fault::new(value.span(), message);
-    let Some(text) = value.get_ref().as_str() else {
-        let fault = fault("not a pattern".to_owned());
-        return Err(fault.hint("expected a string in quotes, or a list of them"));
-    };
-    if text.is_empty() || text.len() > MAX_PATTERN_BYTES {
-        let message = format!("a pattern of {} bytes", text.len());
-        return Err(fault(message).hint(format!("expected 1 to {MAX_PATTERN_BYTES}")));
-    }
-    // Labels hold backslashes (systemd escapes with them), so here they mean themselves.
-    let glob = GlobBuilder::new(text).literal_separator(false).backslash_escape(false).build();
-    let glob = glob.map_err(|error| {
-        fault(format!("`{}` is no pattern: {}", printable(text), error.kind()))
-            .hint("`*` stands for anything, `?` for one character, `[a-z]` for one of these, `{a,b}` for either")
-    })?;
-    Ok(Pattern { text: text.to_owned(), matcher: glob.compile_matcher() })
 }

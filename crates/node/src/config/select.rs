@@ -1,4 +1,4 @@
-//! Which of the processes that a profile fits are watched.
+//! Selects the processes to watch, among those that a profile matches.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::Labels;
 
-/// What is known of a process when it is decided.
+/// What the rules match.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// Its executable, as it sees it.
@@ -31,7 +31,7 @@ pub enum Why {
         /// The rule as it is written.
         rule: String,
     },
-    /// Some rules include, and none of them fits it.
+    /// Some rules include, and none of them matches it.
     NotIncluded,
 }
 
@@ -59,7 +59,7 @@ impl Selector {
     /// By these rules; `own_exe` is the daemon's own executable.
     #[must_use]
     pub fn new(select: &Select, own_exe: Option<String>) -> Self {
-        let includes = select.rules.iter().any(|rule| rule.action == Action::Include);
+        let includes = select.rules.iter().any(|rule| rule.action() == Action::Include);
         Self { rules: select.rules.clone(), own_exe, includes }
     }
 
@@ -75,10 +75,10 @@ impl Selector {
         if self.own_exe.as_deref() == Some(facts.exe) {
             return Err(Why::Own);
         }
-        let first = self.rules.iter().enumerate().find(|(_, rule)| rule.fits(facts));
+        let first = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(facts));
         match first {
-            Some((_, rule)) if rule.action == Action::Include => Ok(()),
-            Some((at, rule)) => Err(Why::Excluded { number: at + 1, rule: rule.words() }),
+            Some((_, rule)) if rule.action() == Action::Include => Ok(()),
+            Some((at, rule)) => Err(Why::Excluded { number: at + 1, rule: rule.to_string() }),
             None if self.includes => Err(Why::NotIncluded),
             None => Ok(()),
         }

@@ -1,9 +1,9 @@
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
-use bytesize::ByteSize;
 use drainprof_profile::Level;
+use drainprof_report::values::{Bytes, Time};
 
-use super::*;
+use super::{schema::Node, *};
 
 mod select;
 
@@ -27,29 +27,35 @@ fn default_file_is_the_default() {
 #[test]
 fn examples_are_taken() {
     let mut seen = 0;
-    for section in SECTIONS {
-        for key in section.keys {
-            let Some(example) = key.example else { continue };
-            seen += 1;
-            let config = read(&format!("[{}]\n{} = {example}\n", section.name, key.name)).unwrap();
-            let changes = Config::default().difference(&config);
-            let [change] = changes.as_slice() else { panic!("{changes:?}") };
-            assert_eq!(change.key, format!("{}.{}", section.name, key.name));
-        }
+    for (path, node) in Node::all() {
+        let Some(example) = node.example() else { continue };
+        seen += 1;
+        let (section, key) = path.rsplit_once('.').unwrap();
+        let config = read(&format!("[{section}]\n{key} = {example}\n")).unwrap();
+        let changes = Config::default().difference(&config);
+        let [change] = changes.as_slice() else { panic!("{changes:?}") };
+        assert_eq!(change.key, path);
     }
     assert!(seen > 5, "only {seen} examples were found");
 }
 
-/// Every default is within the limits of its key, and every key without a default has an example.
+/// Every key has a description, and a default or an example; every default is within its limits.
 #[test]
 fn every_key_is_described() {
-    for section in SECTIONS {
-        assert!(!section.about.trim().is_empty());
-        for key in section.keys {
-            assert!(key.meaning.trim().ends_with('.'), "{}.{}", section.name, key.name);
-            let has_value = (key.get)(&Config::default()).is_some();
-            assert!(has_value || key.example.is_some(), "{}.{}", section.name, key.name);
+    let values = Config::default().table();
+    let all = Node::all();
+    assert!(all.len() > 90, "only {} keys were found", all.len());
+    for (path, node) in all {
+        let about = node.about();
+        assert!(about.ends_with('.'), "{path}: {about}");
+        if node.is_section() {
+            continue;
         }
+        match difference::find(&values, &path) {
+            Some(value) => assert_eq!(node.check(value), Ok(()), "{path}"),
+            None => assert!(node.example().is_some(), "{path}"),
+        }
+        assert!(!node.expected().is_empty(), "{path}");
     }
 }
 
@@ -80,19 +86,19 @@ fn values_arrive() {
         "#,
     )
     .unwrap();
-    assert_eq!(config.daemon.interval, Duration::from_secs(90));
+    assert_eq!(config.daemon.interval, Time::seconds(90));
     assert_eq!(config.daemon.level, Level::Objects);
     assert_eq!(config.daemon.attach, Attach::File);
     assert_eq!(config.daemon.profiles, ["nginx", "apr"]);
     assert_eq!((config.maps.granules, config.maps.objects), (Some(65_536), Some(4096)));
-    assert_eq!(config.maps.ring, Some(ByteSize::mib(2)));
+    assert_eq!(config.maps.ring, Some(Bytes(2 << 20)));
     assert_eq!(
         config.listen.address,
         Address::At(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 9000)))
     );
     assert!(!config.store.enabled);
-    assert_eq!(config.store.max_age, Duration::from_secs(7 * 86_400));
-    assert_eq!(config.store.max_bytes, ByteSize::mib(64));
+    assert_eq!(config.store.max_age, Time::seconds(7 * 86_400));
+    assert_eq!(config.store.max_bytes, Bytes(64 << 20));
     assert_eq!(config.metrics.labels, [Label::Unit]);
     assert_eq!(config.otlp.endpoint.as_deref(), Some("http://collector:4318/v1/metrics"));
 }
@@ -104,16 +110,16 @@ fn all_errors_are_told() {
                 enabled = \"yes\"\n\n[selct]\nrules = []\n\n[metrics]\nmax_age = \"1d\"\nlabels = [\"pid\", \"unit\", 3]\n";
     let wanted = [
         "drainprof.toml:2:1: unknown key `intervall` in [daemon]; did you mean `interval`?",
-        "drainprof.toml:3:9: daemon.level: `deep` cannot be read; expected one of \"boundary\", \"objects\", \"stacks\"",
-        "drainprof.toml:6:13: store.max_age: a number cannot stand here; expected a time in quotes with its unit: \
-         \"500ms\", \"5s\", \"10m\", \"2h\", \"30d\"",
+        "drainprof.toml:3:9: daemon.level: unknown variant `deep`; expected one of `boundary`, `objects`, `stacks`",
+        "drainprof.toml:6:13: store.max_age: invalid value: integer `30`; expected a time with its unit: \
+         \"30s\", \"5m\", \"1h 30m\", \"30d\"",
         "drainprof.toml:7:13: store.max_bytes: 1KiB is not from 4MiB to 1TiB",
-        "drainprof.toml:8:11: store.enabled: a string cannot stand here; expected true or false",
+        "drainprof.toml:8:11: store.enabled: invalid type: string \"yes\"; expected a boolean",
         "drainprof.toml:10:2: unknown section `selct`; did you mean [select]?",
-        "drainprof.toml:14:1: unknown key `max_age` in [metrics]; it belongs into [store]",
-        "drainprof.toml:15:11: metrics.labels: `pid` cannot be read; expected one of \"exe\", \"cgroup\", \
-         \"container\", \"unit\", \"pod\", \"namespace\"",
-        "drainprof.toml:15:26: metrics.labels: a number cannot stand here; expected one of \"exe\", \"cgroup\", \
+        "drainprof.toml:14:1: unknown key `max_age` in [metrics]; it belongs in [store]",
+        "drainprof.toml:15:11: metrics.labels: unknown variant `pid`; expected one of `exe`, `cgroup`, \
+         `container`, `unit`, `pod`, `namespace`",
+        "drainprof.toml:15:26: metrics.labels: wrong type; expected a list, each entry one of \"exe\", \"cgroup\", \
          \"container\", \"unit\", \"pod\", \"namespace\"",
     ];
     assert_eq!(errors(text), wanted);
@@ -125,7 +131,7 @@ fn misplaced_and_broken() {
     assert_eq!(
         errors("interval = \"5s\"\nstore = 3\n"),
         [
-            "drainprof.toml:1:1: unknown section `interval`; `interval` belongs into [daemon]",
+            "drainprof.toml:1:1: unknown section `interval`; it belongs in [daemon]",
             "drainprof.toml:2:1: `store` is a section; write [store] on a line of its own, and its keys below",
         ]
     );
@@ -207,10 +213,10 @@ fn sources_win_in_their_order() {
     };
     let loaded = load(&sources).unwrap();
     let config = &loaded.config;
-    assert_eq!(config.daemon.interval, Duration::from_secs(3));
+    assert_eq!(config.daemon.interval, Time::seconds(3));
     assert_eq!(config.daemon.profiles, ["php"]);
-    assert_eq!(config.store.max_age, Duration::from_secs(3 * 86_400));
-    assert_eq!(config.store.max_bytes, ByteSize::mib(8));
+    assert_eq!(config.store.max_age, Time::seconds(3 * 86_400));
+    assert_eq!(config.store.max_bytes, Bytes(8 << 20));
     assert_eq!(config.metrics.labels, [Label::Unit, Label::Exe]);
     assert_eq!(config.maps.granules, Some(77));
     assert_eq!(config.daemon.level, Level::Boundary, "DRAINPROF_LEVEL is for other commands");
@@ -264,7 +270,8 @@ fn errors_of_all_sources() {
         format!("{place}/a.toml:2:11: store.enabled"),
         format!("{place}/b.toml: cannot read the configuration: byte 10 is not UTF-8 text"),
         format!("{place}/c.toml: cannot read the configuration: it is not a regular file"),
-        "environment variable DRAINPROF_SELECT_RULES: select.rules: rules can only".to_owned(),
+        "environment variable DRAINPROF_SELECT_RULES: select.rules: invalid type: string"
+            .to_owned(),
         "environment variable DRAINPROF_STORE_MAX_AGE: store.max_age: `old`".to_owned(),
         "option --set maps.objects=many: ".to_owned(),
         "option --set nonsense: there is no `=`".to_owned(),
@@ -330,7 +337,7 @@ fn difference() {
     let applied = new.applied_to(&old);
     assert_eq!(applied.maps, old.maps);
     assert!(applied.store.enabled);
-    assert_eq!(applied.window.length, Duration::from_secs(120));
+    assert_eq!(applied.window.length, Time::seconds(120));
     let same = read("[window]\nlength = \"1m\"\n[maps]\ngranules = 5\n").unwrap();
     assert_eq!(old.difference(&same), [], "the same time, written differently");
 }
@@ -378,10 +385,11 @@ fn policies_are_merged() {
         ..Sources::default()
     };
     let loaded = load(&sources).unwrap();
-    let low = &page::table_of(&loaded.config.triggers)["dsr_low"];
+    let values = loaded.config.table();
+    let low = &values["triggers"]["dsr_low"];
     assert_eq!(low["window"].as_bool(), Some(true), "the later file wins");
     assert_eq!(low["enabled"].as_bool(), Some(false), "and says nothing of other keys");
-    assert_eq!(page::table_of(&loaded.config.governor)["enabled"].as_bool(), Some(false));
+    assert_eq!(values["governor"]["enabled"].as_bool(), Some(false));
     assert_eq!(loaded.origins["triggers.dsr_low.window"], Origin::File(two, 2));
     assert_eq!(loaded.origins["triggers.dsr_low.enabled"], Origin::File(one, 5));
     assert_eq!(loaded.origins["governor.enabled"], Origin::CommandLine);
@@ -396,44 +404,20 @@ fn policies_are_merged() {
     }
 }
 
-/// A section as other modules define theirs.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Limits {
-    lowest: u32,
-    highest: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { lowest: 1, highest: 10 }
-    }
-}
-
-impl Policy for Limits {
-    fn check(&self) -> Result<(), String> {
-        if self.lowest <= self.highest { Ok(()) } else { Err("lowest is above highest".to_owned()) }
-    }
-}
-
-/// Unknown keys and wrong types of such a section are found where they stand, and its own check is asked.
+/// Unknown keys, wrong types and contradictions of a rule's settings are found where they stand.
 #[test]
-fn policies_are_checked() {
-    let value = |text: &'static str| {
-        let mut table = toml::de::DeTable::parse(text).unwrap().into_inner();
-        table.remove("limits").unwrap()
-    };
-    let fault = load::read_policy::<Limits>(&value("[limits]\nhigest = 3\n")).unwrap_err();
-    assert_eq!(fault.at.start, 9);
-    assert!(fault.message.starts_with("unknown key `higest`"), "{fault:?}");
-    assert_eq!(fault.hint.as_deref(), Some("did you mean `highest`?"));
-    let fault = load::read_policy::<Limits>(&value("[limits]\nlowest = \"x\"\n")).unwrap_err();
-    assert_eq!(fault.at.start, 18);
-
-    let merged = load::read_policy::<Limits>(&value("[limits]\nlowest = 3\n")).unwrap();
-    assert_eq!(load::policy::<Limits>(&merged), Ok(Limits { lowest: 3, highest: 10 }));
-    let merged = load::read_policy::<Limits>(&value("[limits]\nlowest = 11\n")).unwrap();
-    assert_eq!(load::policy::<Limits>(&merged), Err("lowest is above highest".to_owned()));
+fn nested_sections_are_checked() {
+    assert_eq!(
+        errors("[triggers.dsr_low]\nbelwo = \"80%\"\nfor = 3\n[governor]\nbudget = \"200%\"\n"),
+        [
+            "drainprof.toml:2:1: unknown key `belwo` in [triggers.dsr_low]; did you mean `below`?",
+            "drainprof.toml:3:7: triggers.dsr_low.for: invalid value: integer `3`; expected a time with its unit: \
+             \"30s\", \"5m\", \"1h 30m\", \"30d\"",
+            "drainprof.toml:5:10: governor.budget: 200% is not from 0.01% to 100%",
+        ]
+    );
+    let contradiction = errors("[triggers.dsr_low]\n\nbelow = \"90%\"\nback = \"80%\"\n");
+    assert!(contradiction[0].starts_with("drainprof.toml:3:1: triggers.dsr_low.below: "));
 }
 
 proptest::proptest! {
@@ -441,8 +425,8 @@ proptest::proptest! {
     #[test]
     fn shown_values_are_read_again(millis in 100_u64..3_600_000, bytes in (1_u64 << 20)..(1 << 40)) {
         let mut config = Config::default();
-        config.daemon.interval = Duration::from_millis(millis);
-        config.store.max_bytes = ByteSize::b(bytes);
+        config.daemon.interval = Duration::from_millis(millis).into();
+        config.store.max_bytes = Bytes(bytes);
         let loaded = Loaded { config, origins: [].into(), files: vec![], notes: vec![] };
         proptest::prop_assert_eq!(read(&show(&loaded)).unwrap(), loaded.config);
     }

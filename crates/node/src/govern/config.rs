@@ -1,26 +1,33 @@
 //! The section `[governor]` of the configuration.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::trigger::{Share, Time};
 
-/// What looking may cost a process. The defaults are explained in `docs/triggers.md`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What tracing may cost a process. The defaults are explained in `docs/triggers.md`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Whether it steps in at all.
+    /// Whether the governor works.
     pub enabled: bool,
-    /// The cost that a process may bear in the mean, as a share of one CPU.
+    /// The average cost that a process may bear, as a share of one CPU.
+    #[schemars(extend("x-range" = ["0.01%", "100%"]))]
     pub budget: Share,
-    /// So much of the budget is saved up at most, and can be spent at once.
+    /// The unused budget that a process can save up and spend at once, as a time at the full budget.
+    #[schemars(extend("x-range" = ["1s", "1h"]))]
     pub burst: Time,
     /// A level lasts at least this long before the next one up is tried.
+    #[schemars(extend("x-range" = ["1s", "1d"]))]
     pub dwell: Time,
-    /// A level that was too dear is tried again after this time, and after twice that time with each failure.
+    /// A level that was too expensive is tried again after this time; the time doubles with each failure.
+    #[schemars(extend("x-range" = ["1s", "1d"]))]
     pub retry: Time,
-    /// But at least this often.
+    /// The longest time between two such attempts.
+    #[schemars(extend("x-range" = ["1s", "1d"]))]
     pub retry_longest: Time,
     /// A level is tried again only if it is expected to cost less than this share of the budget.
+    #[schemars(extend("x-range" = ["0.01%", "100%"]))]
     pub headroom: Share,
 }
 
@@ -39,41 +46,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Everything that is wrong, each with its key.
+    /// Everything that is wrong with values together, each with its key.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        let mut share = |key: &str, value: Share, most: f64| {
-            if !(value.0.is_finite() && value.0 > 0.0 && value.0 <= most) {
-                let most = Share(most);
-                problems.push(format!(
-                    "`{key}` is {value}; it must be more than 0% and at most {most}"
-                ));
-            }
+        let Self { retry, retry_longest, .. } = self;
+        let ordered = retry <= retry_longest;
+        let problem = || {
+            format!("`retry` is {retry}; it must not be more than `retry_longest`, {retry_longest}")
         };
-        share("budget", self.budget, 1.0);
-        share("headroom", self.headroom, 1.0);
-        let (second, day) = (Time::seconds(1), Time::hours(24));
-        let times = [
-            ("burst", self.burst, second, Time::hours(1)),
-            ("dwell", self.dwell, second, day),
-            ("retry", self.retry, second, day),
-            ("retry_longest", self.retry_longest, self.retry, day),
-        ];
-        for (key, value, low, high) in times {
-            if value < low || value > high {
-                problems.push(format!("`{key}` is {value}; it must be from {low} to {high}"));
-            }
-        }
-        problems
-    }
-
-    /// Whether all values can be used.
-    ///
-    /// # Errors
-    /// What is wrong, with the keys' names.
-    pub fn check(&self) -> Result<(), String> {
-        let problems = self.problems();
-        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+        (!ordered).then(problem).into_iter().collect()
     }
 }

@@ -270,13 +270,16 @@ fn configured() {
     for text in ["budget = '2%'", "budget = 0.02"] {
         let config: Config = toml::from_str(text).unwrap();
         assert_eq!(config.budget, Share(0.02));
-        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.problems(), [""; 0]);
     }
     let cases = ["budget = 0", "budget = '101%'", "headroom = -1", "burst = '2h'", "retry = '2h'"];
     for text in cases {
-        let problem = toml::from_str::<Config>(text).unwrap().check().unwrap_err();
-        let key = text.split(' ').next().unwrap().replace("retry", "retry_longest");
-        assert!(problem.contains(&format!("`{key}`")), "{text}: {problem}");
+        let text = format!("[governor]\n{text}");
+        let path = std::path::Path::new("test.toml");
+        let problem = crate::config::parse(&text, path).unwrap_err().to_string();
+        let key = text.split(['\n', ' ']).nth(1).unwrap();
+        assert!(problem.starts_with("test.toml:2:"), "{problem}");
+        assert!(problem.contains(&format!("governor.{key}: ")), "{text}: {problem}");
     }
     assert!(toml::from_str::<Config>("buget = '1%'").unwrap_err().to_string().contains("budget"));
 }

@@ -1,37 +1,39 @@
 //! The section `[triggers]` of the configuration.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
     AnonHigh, DsrDrop, DsrLow, FaultsHigh, LimitNear, PressureHigh, RULES, RetentionSlope, RssHigh,
-    Time, UnmatchedFrees, VszGrowth, rule::wrong,
+    Rule, Time, UnmatchedFrees, VszGrowth,
 };
 
 /// What all rules look for, and how long they wait. The defaults are documented in `docs/triggers.md`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// A rule that goes on firing wants another window after this time.
+    #[schemars(extend("x-range" = ["1m", "7d"]))]
     pub repeat: Time,
-    /// `[triggers.dsr_low]`
+    /// Closes leave granules behind more often than acceptable.
     pub dsr_low: DsrLow,
-    /// `[triggers.dsr_drop]`
+    /// The DSR falls below its own baseline.
     pub dsr_drop: DsrDrop,
-    /// `[triggers.retention_slope]`
+    /// Retained memory grows steadily.
     pub retention_slope: RetentionSlope,
-    /// `[triggers.rss_high]`
+    /// Resident memory rises above its own baseline.
     pub rss_high: RssHigh,
-    /// `[triggers.vsz_growth]`
+    /// Address space grows faster than resident memory.
     pub vsz_growth: VszGrowth,
-    /// `[triggers.anon_high]`
+    /// Anonymous memory fills the control group.
     pub anon_high: AnonHigh,
-    /// `[triggers.faults_high]`
+    /// Page faults are frequent.
     pub faults_high: FaultsHigh,
-    /// `[triggers.limit_near]`
+    /// The control group reaches its memory limit within hours.
     pub limit_near: LimitNear,
-    /// `[triggers.pressure_high]`
+    /// Tasks wait for memory.
     pub pressure_high: PressureHigh,
-    /// `[triggers.unmatched_frees]`
+    /// Frees have no matching allocation.
     pub unmatched_frees: UnmatchedFrees,
 }
 
@@ -57,27 +59,10 @@ impl Config {
     /// Everything that is wrong, each with its key below `triggers`.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let longest = [Time::seconds(0), Time::hours(24)];
-        let repeat = wrong::time("repeat", self.repeat, [Time::minutes(1), Time::hours(7 * 24)]);
-        let rules = RULES.iter().flat_map(|rule| {
-            let settings = (rule.settings)(self);
-            let mut problems = settings.problems();
-            let hold = Time::of_seconds(settings.hold());
-            problems.extend(wrong::time("for", hold, longest));
-            // A problem begins with its key in backquotes.
-            problems
-                .into_iter()
-                .map(|problem| problem.replacen('`', &format!("`{}.", rule.name), 1))
-        });
-        repeat.into_iter().chain(rules).collect()
-    }
-
-    /// Whether all values can be used.
-    ///
-    /// # Errors
-    /// What is wrong, with the keys' names.
-    pub fn check(&self) -> Result<(), String> {
-        let problems = self.problems();
-        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+        let problem = |rule: &'static Rule| {
+            let problem = (rule.settings)(self).problem()?;
+            Some(problem.replacen('`', &format!("`{}.", rule.name), 1))
+        };
+        RULES.iter().filter_map(problem).collect()
     }
 }

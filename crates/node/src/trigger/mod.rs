@@ -28,4 +28,4 @@ pub use rules::{
     UnmatchedFrees, VszGrowth,
 };
 pub use signals::{Closes, Objects, ProfileSignals, Signals, Slope};
-pub use window::{By, Grant, Refused, WindowConfig, WindowGrowth, Windows};
+pub use window::{By, Grant, Refused, WindowGrowth, Windows};

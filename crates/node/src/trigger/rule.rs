@@ -25,8 +25,8 @@ pub(super) trait Settings {
     fn window(&self) -> bool;
     /// For how long its condition must hold, seconds.
     fn hold(&self) -> f64;
-    /// What is wrong with the settings, each with its key below the rule's name.
-    fn problems(&self) -> Vec<String>;
+    /// Thresholds that contradict each other: the milder one must come first. Begins with a key in backquotes.
+    fn problem(&self) -> Option<String>;
 }
 
 /// A rule that watches one process.
@@ -92,10 +92,10 @@ macro_rules! settings {
         $name:ident { window: $window:expr, hold: $hold:expr,
             $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr,)*
         }
-        problems: $problems:expr
+        order: $low:ident <= $high:ident
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[serde(deny_unknown_fields, default)]
         pub struct $name {
             /// Whether the rule is in force.
@@ -104,6 +104,7 @@ macro_rules! settings {
             pub window: bool,
             /// For how long its condition must hold before it fires.
             #[serde(rename = "for")]
+            #[schemars(extend("x-range" = ["0s", "1d"]))]
             pub hold: $crate::trigger::Time,
             $($(#[$doc])* pub $field: $type,)*
         }
@@ -124,60 +125,13 @@ macro_rules! settings {
             fn hold(&self) -> f64 {
                 self.hold.as_seconds()
             }
-            fn problems(&self) -> Vec<String> {
-                let problems: fn(&Self) -> Vec<Option<String>> = $problems;
-                problems(self).into_iter().flatten().collect()
+            fn problem(&self) -> Option<String> {
+                let (low, high) = (stringify!($low), stringify!($high));
+                (!(self.$low <= self.$high)).then(|| {
+                    format!("`{low}` is {}; it must not be more than `{high}`, {}", self.$low, self.$high)
+                })
             }
         }
     };
 }
 pub(super) use settings;
-
-/// Checks of settings, each of which says what is wrong with its key.
-pub(super) mod wrong {
-    use crate::trigger::{Bytes, Share, Time};
-
-    /// Of a share that must be from 0 to 1.
-    pub(in crate::trigger) fn share(key: &str, value: Share) -> Option<String> {
-        let inside = (0.0..=1.0).contains(&value.0);
-        (!inside).then(|| format!("`{key}` is {value}; it must be from 0% to 100%"))
-    }
-
-    /// Of a number that must be positive.
-    pub(in crate::trigger) fn positive(key: &str, value: f64) -> Option<String> {
-        let positive = value.is_finite() && value > 0.0;
-        (!positive).then(|| format!("`{key}` is {value}; it must be more than 0"))
-    }
-
-    /// Of a time that must lie between two others.
-    pub(in crate::trigger) fn time(
-        key: &str,
-        value: Time,
-        [low, high]: [Time; 2],
-    ) -> Option<String> {
-        let inside = (low..=high).contains(&value);
-        (!inside).then(|| format!("`{key}` is {value}; it must be from {low} to {high}"))
-    }
-
-    /// Of a number that must not be beyond another: the threshold to go back must be the milder one.
-    pub(in crate::trigger) fn order(low: (&str, f64), high: (&str, f64)) -> Option<String> {
-        let ordered = low.1 <= high.1;
-        (!ordered).then(|| {
-            format!("`{}` is {}; it must not be more than `{}`, {}", low.0, low.1, high.0, high.1)
-        })
-    }
-
-    /// The same of sizes.
-    pub(in crate::trigger) fn order_bytes(
-        low: (&str, Bytes),
-        high: (&str, Bytes),
-    ) -> Option<String> {
-        let ordered = low.1 <= high.1;
-        (!ordered).then(|| {
-            format!("`{}` is {}; it must not be more than `{}`, {}", low.0, low.1, high.0, high.1)
-        })
-    }
-}
-
-/// Times over which a rule can look.
-pub(super) const WINDOWS: [super::Time; 2] = [super::Time::seconds(10), super::Time::hours(24)];

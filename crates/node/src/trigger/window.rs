@@ -7,71 +7,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use drainprof_report::units;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Time,
-    rule::{WINDOWS, wrong},
-};
-use crate::Refusal;
-
-/// How long windows are, and how many there may be.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WindowConfig {
-    /// How long a window lasts, if nothing else is asked for.
-    pub length: Time,
-    /// How long a user's window can be at most.
-    pub longest: Time,
-    /// How long a process is left alone by the rules after a window.
-    pub cooldown: Time,
-    /// So much time may the rules' windows that begin within an hour take, all processes together.
-    pub budget_per_hour: Time,
-    /// Windows that may run at the same time, all processes together.
-    pub at_once: u32,
-}
-
-impl Default for WindowConfig {
-    fn default() -> Self {
-        Self {
-            length: Time::minutes(1),
-            longest: Time::minutes(10),
-            cooldown: Time::minutes(30),
-            budget_per_hour: Time::minutes(10),
-            at_once: 2,
-        }
-    }
-}
-
-impl WindowConfig {
-    /// Everything that is wrong, each with its key.
-    #[must_use]
-    pub fn problems(&self) -> Vec<String> {
-        let seconds = |time: Time| time.as_seconds();
-        let problems = [
-            wrong::time("length", self.length, [Time::seconds(1), Time::hours(1)]),
-            wrong::time("longest", self.longest, [Time::seconds(1), WINDOWS[1]]),
-            wrong::order(("length", seconds(self.length)), ("longest", seconds(self.longest))),
-            wrong::time("cooldown", self.cooldown, [Time::seconds(0), WINDOWS[1]]),
-            wrong::time(
-                "budget_per_hour",
-                self.budget_per_hour,
-                [Time::seconds(0), Time::hours(24)],
-            ),
-            wrong::positive("at_once", f64::from(self.at_once)),
-        ];
-        problems.into_iter().flatten().collect()
-    }
-
-    /// Whether all values can be used.
-    ///
-    /// # Errors
-    /// What is wrong, with the keys' names.
-    pub fn check(&self) -> Result<(), String> {
-        let problems = self.problems();
-        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
-    }
-}
+use crate::{Refusal, config::Window as WindowConfig};
 
 /// Who asks for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +21,9 @@ pub enum By {
     User,
 }
 
-/// Which windows watch page faults, heap and mappings, too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which windows also trace page faults, heap and mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum WindowGrowth {
     /// Those that serve a rule about memory.
     Memory,

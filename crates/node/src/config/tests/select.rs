@@ -67,15 +67,15 @@ fn patterns() {
 #[test]
 fn bad_rules() {
     for (rule, told) in [
-        ("{ exe = \"x\" }", "without `action`"),
-        ("{ action = \"include\" }", "fits nothing in particular"),
-        ("{ action = \"keep\", exe = \"x\" }", "`keep` cannot be read"),
+        ("{ exe = \"x\" }", "missing key `action`"),
+        ("{ action = \"include\" }", "without a pattern"),
+        ("{ action = \"keep\", exe = \"x\" }", "unknown variant `keep`"),
         ("{ action = \"include\", unitt = \"x\" }", "did you mean `unit`?"),
-        ("{ action = \"include\", exe = \"[\" }", "is no pattern"),
+        ("{ action = \"include\", exe = \"[\" }", "is not a pattern"),
         ("{ action = \"include\", exe = [] }", "an empty list"),
         ("{ action = \"include\", exe = 3 }", "not a pattern"),
         ("{ action = \"include\", exe = \"\" }", "a pattern of 0 bytes"),
-        ("3", "a number cannot stand here"),
+        ("3", "invalid type: integer `3`; expected a table with `action` and patterns"),
     ] {
         let errors = errors(&format!("[select]\nrules = [\n  {rule},\n]\n"));
         assert_eq!(errors.len(), 1, "{rule}: {errors:?}");
@@ -88,5 +88,5 @@ fn bad_rules() {
     );
     assert!(read(&long).is_err());
     let many = "{ action = \"include\", exe = \"x\" },".repeat(300);
-    assert!(errors(&format!("[select]\nrules = [{many}]\n"))[0].contains("at most 256"));
+    assert!(errors(&format!("[select]\nrules = [{many}]\n"))[0].contains("the limit is 256"));
 }

@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Bytes, Config, Rule, Share, Signals, Time,
-    rule::{Look, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -20,17 +20,15 @@ settings! {
     /// Settings of `anon_high`.
     AnonHigh { window: false, hold: Time::minutes(5),
         /// It holds above this share of resident memory.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         above: Share = Share(0.80),
         /// It ends below this one.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         back: Share = Share(0.75),
         /// Processes with less resident memory are not looked at.
         min_rss: Bytes = Bytes(256 << 20),
     }
-    problems: |this| vec![
-        wrong::share("above", this.above),
-        wrong::share("back", this.back),
-        wrong::order(("back", this.back.0), ("above", this.above.0)),
-    ]
+    order: back <= above
 }
 
 #[derive(Debug)]

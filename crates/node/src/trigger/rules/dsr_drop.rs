@@ -10,7 +10,7 @@ use super::{PerProfile, dsr_low::window};
 use crate::trigger::{
     Config, Rule, Share, Signals, Time,
     course::{Course, Usual},
-    rule::{Look, WINDOWS, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
     signals::Closes,
 };
 
@@ -27,37 +27,33 @@ settings! {
     /// Settings of `dsr_drop`.
     DsrDrop { window: true, hold: Time::seconds(30),
         /// It holds if the DSR is lower than usual by more than this.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         drop: Share = Share(0.03),
         /// It ends if it is lower by less than this.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         back: Share = Share(0.015),
         /// How many standard errors the fall must be.
+        #[schemars(extend("x-range" = [0.001, 1e9]))]
         sigmas: f64 = 4.0,
         /// Over how long closes are counted.
+        #[schemars(extend("x-range" = ["10s", "1d"]))]
         over: Time = Time::minutes(2),
         /// Decided closes in that time, without which nothing is said.
+        #[schemars(extend("x-range" = [1, 1_000_000_000]))]
         min_closes: u64 = 50,
         /// How far back the baseline reaches.
+        #[schemars(extend("x-range" = ["1m", "7d"]))]
         baseline: Time = Time::hours(2),
         /// How long it is learned before anything is said.
+        #[schemars(extend("x-range" = ["10s", "1d"]))]
         warm_up: Time = Time::minutes(15),
         /// After so long, the fallen state is the new baseline.
+        #[schemars(extend("x-range" = ["1m", "7d"]))]
         adopt: Time = Time::hours(6),
     }
-    problems: |this| vec![
-        wrong::share("drop", this.drop),
-        wrong::share("back", this.back),
-        wrong::order(("back", this.back.0), ("drop", this.drop.0)),
-        wrong::positive("sigmas", this.sigmas),
-        wrong::time("over", this.over, WINDOWS),
-        wrong::positive("min_closes", this.min_closes as f64),
-        wrong::time("baseline", this.baseline, BASELINES),
-        wrong::time("warm_up", this.warm_up, WINDOWS),
-        wrong::time("adopt", this.adopt, BASELINES),
-    ]
+    order: back <= drop
 }
 
-/// How far back a baseline can reach.
-pub(super) const BASELINES: [Time; 2] = [Time::minutes(1), Time::hours(7 * 24)];
 /// Chunks without which a variance says nothing.
 const CHUNKS: f64 = 5.0;
 

@@ -6,7 +6,7 @@ use super::PerProfile;
 use crate::trigger::{
     Config, Rule, Share, Signals, Time,
     course::Course,
-    rule::{Look, WINDOWS, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
     signals::Closes,
 };
 
@@ -23,21 +23,19 @@ settings! {
     /// Settings of `dsr_low`.
     DsrLow { window: true, hold: Time::seconds(30),
         /// It holds below this DSR.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         below: Share = Share(0.80),
         /// It ends at this DSR.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         back: Share = Share(0.85),
         /// Over how long closes are counted.
+        #[schemars(extend("x-range" = ["10s", "1d"]))]
         over: Time = Time::minutes(5),
         /// Decided closes in that time, without which nothing is said.
+        #[schemars(extend("x-range" = [1, 1_000_000_000]))]
         min_closes: u64 = 50,
     }
-    problems: |this| vec![
-        wrong::share("below", this.below),
-        wrong::share("back", this.back),
-        wrong::order(("below", this.below.0), ("back", this.back.0)),
-        wrong::time("over", this.over, WINDOWS),
-        wrong::positive("min_closes", this.min_closes as f64),
-    ]
+    order: below <= back
 }
 
 /// How many standard errors the rate must be below the threshold.

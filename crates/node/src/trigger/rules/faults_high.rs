@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Config, Rule, Signals, Time,
-    rule::{Look, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
     signals::finite,
 };
 
@@ -21,15 +21,13 @@ settings! {
     /// Settings of `faults_high`.
     FaultsHigh { window: true, hold: Time::minutes(1),
         /// It holds above so many page faults per second.
+        #[schemars(extend("x-range" = [0.001, 1e9]))]
         above: f64 = 1000.0,
         /// It ends below so many.
+        #[schemars(extend("x-range" = [0.001, 1e9]))]
         back: f64 = 500.0,
     }
-    problems: |this| vec![
-        wrong::positive("above", this.above),
-        wrong::positive("back", this.back),
-        wrong::order(("back", this.back), ("above", this.above)),
-    ]
+    order: back <= above
 }
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Config, Rule, Signals, Time,
-    rule::{Look, WINDOWS, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
     signals::finite,
 };
 
@@ -21,14 +21,12 @@ settings! {
     /// Settings of `limit_near`.
     LimitNear { window: true, hold: Time::minutes(5),
         /// It holds if the limit is nearer than this.
+        #[schemars(extend("x-range" = ["10s", "365d"]))]
         within: Time = Time::hours(6),
         /// It ends if it is farther than this.
         back: Time = Time::hours(9),
     }
-    problems: |this| vec![
-        wrong::time("within", this.within, [WINDOWS[0], Time::hours(24 * 365)]),
-        wrong::order(("within", this.within.as_seconds()), ("back", this.back.as_seconds())),
-    ]
+    order: within <= back
 }
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Config, Rule, Share, Signals, Time,
-    rule::{Look, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
     signals::finite,
 };
 
@@ -21,15 +21,13 @@ settings! {
     /// Settings of `pressure_high`.
     PressureHigh { window: false, hold: Time::minutes(1),
         /// It holds above this share of time in which some task waited, over 10 seconds.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         above: Share = Share(0.10),
         /// It ends below this one.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         back: Share = Share(0.05),
     }
-    problems: |this| vec![
-        wrong::share("above", this.above),
-        wrong::share("back", this.back),
-        wrong::order(("back", this.back.0), ("above", this.above.0)),
-    ]
+    order: back <= above
 }
 
 #[derive(Debug)]

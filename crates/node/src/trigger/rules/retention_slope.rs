@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Bytes, Config, Rule, Signals, Time,
-    rule::{Look, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
     signals::MAX_PROFILES,
 };
 
@@ -25,7 +25,7 @@ settings! {
         /// It ends if it grows by less than this per second.
         back: Bytes = Bytes(8 << 10),
     }
-    problems: |this| vec![wrong::order_bytes(("back", this.back), ("above", this.above))]
+    order: back <= above
 }
 
 #[derive(Debug)]

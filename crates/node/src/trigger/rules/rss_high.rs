@@ -5,11 +5,10 @@
 
 use drainprof_report::units;
 
-use super::dsr_drop::BASELINES;
 use crate::trigger::{
     Bytes, Config, Rule, Share, Signals, Time,
     course::Usual,
-    rule::{Look, WINDOWS, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -25,29 +24,27 @@ settings! {
     /// Settings of `rss_high`.
     RssHigh { window: true, hold: Time::minutes(5),
         /// It holds above the baseline plus so many standard deviations.
+        #[schemars(extend("x-range" = [0.001, 1e9]))]
         sigmas: f64 = 2.0,
         /// It ends below the baseline plus so many.
+        #[schemars(extend("x-range" = [0.001, 1e9]))]
         back_sigmas: f64 = 1.0,
         /// By less than this share of the baseline it never differs.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         min_share: Share = Share(0.05),
         /// Nor by less than so much.
         min_bytes: Bytes = Bytes(16 << 20),
         /// How far back the baseline reaches.
+        #[schemars(extend("x-range" = ["1m", "7d"]))]
         baseline: Time = Time::hours(1),
         /// How long it is learned before anything is said.
+        #[schemars(extend("x-range" = ["10s", "1d"]))]
         warm_up: Time = Time::minutes(15),
         /// After so long, the higher state is the new baseline.
+        #[schemars(extend("x-range" = ["1m", "7d"]))]
         adopt: Time = Time::hours(6),
     }
-    problems: |this| vec![
-        wrong::positive("sigmas", this.sigmas),
-        wrong::positive("back_sigmas", this.back_sigmas),
-        wrong::order(("back_sigmas", this.back_sigmas), ("sigmas", this.sigmas)),
-        wrong::share("min_share", this.min_share),
-        wrong::time("baseline", this.baseline, BASELINES),
-        wrong::time("warm_up", this.warm_up, WINDOWS),
-        wrong::time("adopt", this.adopt, BASELINES),
-    ]
+    order: back_sigmas <= sigmas
 }
 
 /// A look after a longer gap is worth no more than this, seconds.

@@ -10,7 +10,7 @@ use super::PerProfile;
 use crate::trigger::{
     Config, Objects, Rule, Share, Signals, Time,
     course::Course,
-    rule::{Look, WINDOWS, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -26,21 +26,19 @@ settings! {
     /// Settings of `unmatched_frees`.
     UnmatchedFrees { window: false, hold: Time::minutes(1),
         /// It holds above this share of all frees.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         above: Share = Share(0.01),
         /// It ends below this one.
+        #[schemars(extend("x-range" = ["0%", "100%"]))]
         back: Share = Share(0.005),
         /// Over how long frees are counted.
+        #[schemars(extend("x-range" = ["10s", "1d"]))]
         over: Time = Time::minutes(5),
         /// Unmatched frees in that time, below which nothing is said.
+        #[schemars(extend("x-range" = [1, 1_000_000_000]))]
         min_frees: u64 = 100,
     }
-    problems: |this| vec![
-        wrong::share("above", this.above),
-        wrong::share("back", this.back),
-        wrong::order(("back", this.back.0), ("above", this.above.0)),
-        wrong::time("over", this.over, WINDOWS),
-        wrong::positive("min_frees", this.min_frees as f64),
-    ]
+    order: back <= above
 }
 
 /// The share of the unmatched frees that must be in each half of the window, and by how much more than

@@ -5,7 +5,7 @@ use drainprof_report::units;
 use crate::trigger::{
     Bytes, Config, Rule, Signals, Time,
     course::Course,
-    rule::{Look, WINDOWS, Watch, settings, wrong},
+    rule::{Look, Watch, settings},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -21,20 +21,18 @@ settings! {
     /// Settings of `vsz_growth`.
     VszGrowth { window: true, hold: Time::minutes(5),
         /// It holds if address space grows by more than so many times the growth of resident memory.
+        #[schemars(extend("x-range" = [0.001, 1e9]))]
         ratio: f64 = 2.0,
         /// It ends below this ratio.
+        #[schemars(extend("x-range" = [0.001, 1e9]))]
         back: f64 = 1.5,
         /// Over how long growth is taken.
+        #[schemars(extend("x-range" = ["10s", "1d"]))]
         over: Time = Time::minutes(10),
         /// Growth of address space in that time, below which nothing is said.
         min_bytes: Bytes = Bytes(64 << 20),
     }
-    problems: |this| vec![
-        wrong::positive("ratio", this.ratio),
-        wrong::positive("back", this.back),
-        wrong::order(("back", this.back), ("ratio", this.ratio)),
-        wrong::time("over", this.over, WINDOWS),
-    ]
+    order: back <= ratio
 }
 
 /// The part of the growth that must be in each half: one large mapping is no growth.

@@ -190,7 +190,7 @@ fn documented() {
 #[test]
 fn configured() {
     let default = Config::default();
-    assert_eq!(default.check(), Ok(()));
+    assert_eq!(default.problems(), [""; 0]);
     assert_eq!(toml::from_str::<Config>("").unwrap(), default);
     assert_eq!(toml::from_str::<Config>(&toml::to_string(&default).unwrap()).unwrap(), default);
     let text = "[dsr_low]\nbelow = 0.7\nfor = '10m'\nwindow = false";
@@ -223,11 +223,20 @@ fn wrong_configurations() {
         ("[unmatched_frees]\nmin_frees = 0", "`unmatched_frees.min_frees`"),
     ];
     for (text, key) in cases {
-        let problem = toml::from_str::<Config>(text).unwrap().check().unwrap_err();
-        assert!(problem.contains(key), "{text}: {problem}");
+        let problem = refused(text);
+        assert!(
+            problem.contains(&key.replacen('`', "triggers.", 1).replace('`', "")),
+            "{text}: {problem}"
+        );
     }
-    let two = "[dsr_low]\nback = 0.7\n[anon_high]\nabove = 2";
-    assert!(toml::from_str::<Config>(two).unwrap().problems().len() >= 2);
+    let two = "[dsr_low]\nback = 0.7\nmin_closes = 0\n[anon_high]\nabove = 2";
+    assert!(refused(two).lines().count() >= 2);
+}
+
+/// Why the sections of rules in a text are refused.
+fn refused(text: &str) -> String {
+    let text = format!("[triggers]\n{}", text.replace('[', "[triggers."));
+    crate::config::parse(&text, std::path::Path::new("test.toml")).unwrap_err().to_string()
 }
 
 fn anything() -> impl Strategy<Value = Signals> {

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use drainprof_report::values::Time;
+
 use super::*;
 
 fn config() -> WindowConfig {
@@ -110,15 +112,6 @@ fn lengths() {
     }
     assert!(Windows::new().ask(&config(), 0.0, 1, By::User, Some(600.0)).is_ok());
     assert!(Windows::new().ask(&config(), f64::NAN, 1, By::User, None).is_err());
-}
-
-/// Wrong values are told by their keys, the defaults are right.
-#[test]
-fn checked() {
-    assert_eq!(config().check(), Ok(()));
-    let wrong = WindowConfig { at_once: 0, length: Time::hours(2), ..config() };
-    let text = wrong.check().unwrap_err();
-    assert!(text.contains("`at_once`") && text.contains("`length`"), "{text}");
 }
 
 /// Two that begin at the same time get back each its own.
