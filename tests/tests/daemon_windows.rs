@@ -236,7 +236,7 @@ fn kill_switch() -> Result<()> {
     let state = daemon.until("everything is detached", |state| {
         state["killed"] == true && target(state, pid).is_some_and(|one| one["level"].is_null())
     })?;
-    assert!(target(&state, pid).is_some_and(|one| one["reason"] == "the kill switch is thrown"));
+    assert!(target(&state, pid).is_some_and(|one| one["reason"] == "the kill switch is on"));
     let (status, body) =
         daemon.post("/api/v1/diagnose", &format!("{{\"pid\":{pid},\"seconds\":1}}"))?;
     assert_eq!(status, 503, "no window either: {body}");

@@ -1,12 +1,13 @@
-//! What a running daemon can be asked, over the control socket as well as over HTTP.
+//! Requests to a running daemon, over the control socket as well as over HTTP.
 
 use drainprof_report::Report;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{NodeState, WindowRecord};
 
-/// One question or order. On the control socket, one line of JSON.
+/// A request. On the control socket, one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -19,7 +20,7 @@ pub enum Request {
     },
     /// Windows that run or have ended, the latest first.
     Windows {
-        /// At most so many.
+        /// The limit.
         limit: u32,
     },
     /// The report that a window has left.
@@ -33,13 +34,13 @@ pub enum Request {
         pid: u32,
         /// For how long; null: as configured.
         seconds: Option<f64>,
-        /// Whether page faults, heap and mappings are watched, too; null or absent: as configured.
+        /// Whether page faults, heap and mappings are traced; null or absent: as configured.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         growth: Option<bool>,
     },
-    /// Throw the kill switch: detach everything, attach nothing.
+    /// Turn the kill switch on: detach everything, attach nothing.
     Kill,
-    /// Take the kill switch back.
+    /// Turn the kill switch off.
     Resume,
     /// Read the configuration again.
     Reload,
@@ -76,14 +77,14 @@ pub enum Answer {
     },
 }
 
-/// Why the daemon does not do it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+/// Why the daemon refuses a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[serde(tag = "refused", rename_all = "snake_case")]
 pub enum Refusal {
-    /// There is no such process or window.
+    /// The process or window does not exist.
     #[error("{message}")]
     NotFound {
-        /// What is not there, in one sentence.
+        /// What does not exist, in one sentence.
         message: String,
     },
     /// It cannot be done now: a window runs, the cool-down, the budget, the kill switch.
@@ -92,7 +93,7 @@ pub enum Refusal {
         /// Why, in one sentence, and when it can be tried again.
         message: String,
     },
-    /// Who asks may not.
+    /// The client is not allowed to.
     #[error("{message}")]
     Forbidden {
         /// Why, in one sentence.
@@ -111,6 +112,6 @@ pub enum Refusal {
 pub struct Asked {
     /// The request.
     pub request: Request,
-    /// Where the answer is waited for.
+    /// Takes the answer.
     pub answer: oneshot::Sender<Result<Answer, Refusal>>,
 }

@@ -5,28 +5,33 @@ use std::collections::BTreeMap;
 use drainprof_process::memory::{MemoryReading, Pressure};
 use drainprof_profile::Level;
 use drainprof_report::{Allocator, Cost, Finding, SelfUse, Tool};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::config::Depth;
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.node/1";
 
 /// Everything that the daemon shows of one moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeState {
     /// [`SCHEMA`].
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
-    /// Who wrote it.
+    /// The program that wrote it.
+    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/tool"))]
     pub tool: Tool,
     /// When, in milliseconds since 1970.
     pub unix_ms: u64,
     /// For how long the daemon has run.
     pub uptime_seconds: f64,
-    /// Whether it has looked at all processes once.
+    /// Whether all processes were checked once.
     pub ready: bool,
-    /// Whether the kill switch is thrown: nothing is attached, and nothing will be.
+    /// Whether the kill switch is on: nothing is attached, and nothing will be.
     pub killed: bool,
-    /// What the daemon cannot do now although it was told to, a sentence each: keep the history, take a changed
-    /// configuration. Counts do not depend on it.
+    /// What does not work now although it is configured, a sentence each: the history, a changed configuration. Counts do
+    /// not depend on it.
     #[serde(default)]
     pub degraded: Vec<String>,
     /// False if something that the counts need was lost.
@@ -35,10 +40,11 @@ pub struct NodeState {
     pub losses: BTreeMap<String, u64>,
     /// What the daemon itself uses.
     #[serde(rename = "self")]
+    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/self"))]
     pub self_use: SelfUse,
-    /// Pressure on the machine's memory; null where the kernel does not tell.
+    /// Pressure on the machine's memory; null where the kernel does not report it.
     pub pressure: Option<Pressure>,
-    /// The processes that a profile fits and the configuration selects, attached or not, in order of their pids.
+    /// The processes that a profile matches and the configuration selects, attached or not, in order of their pids.
     pub targets: Vec<NodeTarget>,
     /// The label sets that are counted apart, and the one for all others, whose `exe` is `other`.
     #[serde(default)]
@@ -51,7 +57,9 @@ pub struct NodeState {
 }
 
 /// Where a process belongs; null where it is in no such thing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub struct Labels {
     /// The file name of its executable.
     pub exe: String,
@@ -68,7 +76,7 @@ pub struct Labels {
 }
 
 /// A label set whose counts are kept apart.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LabelSet {
     /// The labels that metrics show, by `metrics.labels`.
     pub labels: Labels,
@@ -81,7 +89,7 @@ pub struct LabelSet {
 }
 
 /// One process that is watched.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeTarget {
     /// Process id in the initial namespace.
     pub pid: u32,
@@ -93,7 +101,8 @@ pub struct NodeTarget {
     pub exe: String,
     /// Where it belongs.
     pub labels: Labels,
-    /// How deep it is looked at now; null: no probe is in it.
+    /// How deep it is traced now; null: no probe is in it.
+    #[schemars(with = "Option<Depth>")]
     pub level: Option<Level>,
     /// Why at that level, in one sentence.
     pub reason: String,
@@ -108,17 +117,20 @@ pub struct NodeTarget {
     /// Page faults per second between the last two readings; null before.
     pub faults_per_second: Option<f64>,
     /// What its probes cost it since they are in place.
+    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/cost"))]
     pub cost: Cost,
     /// Its allocators since they are observed, as a report has them.
+    #[schemars(with = "Vec<serde_json::Value>", extend("items" = { "$ref": "report.schema.json#/$defs/allocator" }))]
     pub allocators: Vec<Allocator>,
     /// What the user should know of it.
+    #[schemars(with = "Vec<serde_json::Value>", extend("items" = { "$ref": "report.schema.json#/$defs/finding" }))]
     pub findings: Vec<Finding>,
     /// Rules that are about to fire, or have.
     pub alerts: Vec<Alert>,
 }
 
-/// How far a rule has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The state of a rule that concerns a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertState {
     /// Its condition holds, but not yet for long enough.
@@ -128,7 +140,7 @@ pub enum AlertState {
 }
 
 /// One rule that concerns a process.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Alert {
     /// The rule's name.
     pub rule: String,
@@ -141,13 +153,14 @@ pub struct Alert {
 }
 
 /// Counts of one profile in all processes with the same labels.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     /// The label set, as in [`NodeState::label_sets`].
     pub labels: Labels,
     /// The profile.
     pub profile: String,
     /// `drain`, `bulk` or `slab`.
+    #[schemars(extend("enum" = ["drain", "bulk", "slab"]))]
     pub kind: String,
     /// Granules opened.
     pub opened: u64,
@@ -157,9 +170,9 @@ pub struct Counts {
     pub pinned: u64,
     /// Closes that could not be decided, and all closes of kinds that decide none.
     pub unknown: u64,
-    /// Objects allocated, as far as they were looked at.
+    /// Objects allocated, at the levels that trace objects.
     pub allocated: u64,
-    /// Objects freed, as far as they were looked at.
+    /// Objects freed, at the levels that trace objects.
     pub freed: u64,
     /// Hits of its probes.
     pub hits: u64,
@@ -173,16 +186,16 @@ pub struct Counts {
     pub retained_granules: Option<u64>,
     /// Their bytes; null also where the profile knows none.
     pub retained_bytes: Option<u64>,
-    /// Times from pinned closes to late drains, as far as objects were looked at.
+    /// Times from pinned closes to late drains, at the levels that trace objects.
     #[serde(default)]
     pub pin_delays: PinDelays,
-    /// Who pins most, by the last window on one of these processes; null where there was none, or nobody pinned in it.
+    /// The site that pins most, from the last window on one of these processes; null without a window or a pin.
     #[serde(default)]
     pub worst_site: Option<WorstSite>,
 }
 
 /// Times from pinned closes to late drains, counted by how long they were.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PinDelays {
     /// How many were shorter than each [`PinDelays::bound`] and not shorter than the one before; in the last, the rest.
     pub buckets: [u64; PinDelays::BUCKETS],
@@ -207,8 +220,8 @@ impl PinDelays {
     }
 }
 
-/// What the last diagnostic window says of who pins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The site that pinned most in a diagnostic window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorstSite {
     /// The site's id, as in the report of the window.
     pub site: String,
@@ -221,7 +234,7 @@ pub struct WorstSite {
 }
 
 /// How a diagnostic window ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It has not.
@@ -230,16 +243,17 @@ pub enum Outcome {
     Finished,
     /// The process has ended.
     TargetEnded,
-    /// It cost the process too much.
+    /// Its probes cost the process too much.
     TooDear,
-    /// The daemon was told to stop, or to detach everything.
+    /// The daemon stopped, or the kill switch ended it.
     Interrupted,
     /// It could not begin.
     Failed,
 }
 
 /// One diagnostic window.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Window")]
 pub struct WindowRecord {
     /// Its number; never reused while a history is kept.
     pub id: u64,
@@ -249,7 +263,7 @@ pub struct WindowRecord {
     pub comm: String,
     /// Its executable.
     pub exe: String,
-    /// Who asked: the name of a rule, or `user`.
+    /// What requested it: the name of a rule, `user`, or `signal`.
     pub asked_by: String,
     /// Why, in one sentence.
     pub why: String,
@@ -259,6 +273,6 @@ pub struct WindowRecord {
     pub seconds: f64,
     /// How it ended.
     pub outcome: Outcome,
-    /// Whether its report can be asked for ([`super::Request::WindowReport`]).
+    /// Whether it has a report ([`super::Request::WindowReport`]).
     pub has_report: bool,
 }

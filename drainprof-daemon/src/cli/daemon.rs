@@ -77,7 +77,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
         no_history,
         reread: Box::new(move || {
             let config = config::load(&sources).map_err(|error| format!("{error:#}"))?.config;
-            let library = self::library(&config).map_err(|error| format!("{error:#}"))?;
+            let library = self::library(&config).map_err(|error| format!("{error:#}"));
             Ok((config, library))
         }),
         kernel: options::kernel_release(),
@@ -131,8 +131,8 @@ fn serve_options(config: &Config) -> serve::Options {
             .otlp
             .endpoint
             .clone()
-            .map(|endpoint| serve::OtlpOptions { endpoint, interval: config.otlp.interval }),
-        stale_after: (config.daemon.interval * 5).max(Duration::from_secs(60)),
+            .map(|endpoint| serve::OtlpOptions { endpoint, interval: config.otlp.interval.get() }),
+        stale_after: (config.daemon.interval.get() * 5).max(Duration::from_secs(60)),
         ..serve::Options::default()
     }
 }
@@ -145,8 +145,8 @@ fn history(config: &Config) -> Result<(Option<Writer>, Option<String>)> {
     }
     let options = store::Options {
         path: config.store.path.clone(),
-        max_age: config.store.max_age,
-        max_bytes: config.store.max_bytes.as_u64(),
+        max_age: config.store.max_age.get(),
+        max_bytes: config.store.max_bytes.0,
         boot: None,
     };
     match Writer::open(&options) {
@@ -204,7 +204,7 @@ fn sizes(config: &Config, host: &dyn HostView) -> Sizes {
         growth: false,
         ring_bytes: asked
             .ring
-            .map_or(room.ring_bytes, |ring| u32::try_from(ring.as_u64()).unwrap_or(u32::MAX)),
+            .map_or(room.ring_bytes, |ring| u32::try_from(ring.0).unwrap_or(u32::MAX)),
     }
 }
 

@@ -6,12 +6,13 @@
 //! A set that returns starts at zero with a new [`LabelSet::since_unix_ms`]: a counter reset, and never a small step
 //! back. A target keeps the set that it was given first, so that no count moves while the target runs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use drainprof_common::hist::{Hist, lower_bound};
 use drainprof_process::memory::MemoryReading;
-use drainprof_report::{Allocator, Kind, Report, Target, facts::TargetFacts};
+use drainprof_report::{Allocator, Kind, Report, Target, facts::TargetFacts, health};
 
+use super::view::View;
 use crate::{Counts, LabelSet, Labels, PinDelays, WorstSite, config::Label};
 
 /// A target: its facts, and its part of the report.
@@ -57,6 +58,17 @@ pub(super) struct Counters {
     assigned: HashMap<TargetId, Labels>,
     /// Minor and major faults of each process, as of the last tick.
     faults: HashMap<ProcessId, [u64; 2]>,
+    /// Losses of kernel sides that are gone, by name.
+    lost: BTreeMap<String, u64>,
+    /// Losses of each kernel side, as of the last view.
+    losing: BTreeMap<u64, BTreeMap<String, u64>>,
+}
+
+/// All losses by name, each zero.
+#[must_use]
+pub(super) fn no_losses() -> BTreeMap<String, u64> {
+    let all = health::by_name(&Default::default()).into_iter();
+    all.map(|(name, count)| (name, count.unwrap_or_default())).collect()
 }
 
 /// The labels of the counts that have no set of their own.
@@ -79,6 +91,8 @@ impl Counters {
             other: Set { since_unix_ms: unix_ms, ..Set::default() },
             assigned: HashMap::new(),
             faults: HashMap::new(),
+            lost: no_losses(),
+            losing: BTreeMap::new(),
         }
     }
 
@@ -122,6 +136,45 @@ impl Counters {
         let set = self.set(&key);
         set.targets -= 1;
         add(&mut set.ended, &key, seen, false);
+    }
+
+    /// Adds what the ended targets of a view have counted, and its losses. Returns the ended targets.
+    pub(super) fn count_ended(
+        &mut self,
+        view: &View,
+        labels: impl Fn(&Target) -> Labels,
+    ) -> HashSet<TargetId> {
+        for (kernel, report) in view.reports() {
+            let losses = self.losing.entry(kernel).or_default();
+            for (name, count) in &report.losses {
+                losses.insert(name.clone(), count.unwrap_or_default());
+            }
+        }
+        let mut ended = HashSet::new();
+        for (id, seen) in view.targets().filter(|(_, (_, target))| target.ended.is_some()) {
+            self.add(id, &labels(seen.1), seen);
+            ended.insert(id);
+        }
+        ended
+    }
+
+    /// Kernel sides are gone: keeps what they have lost.
+    pub(super) fn kernels_gone(&mut self, gone: &[u64]) {
+        for losses in gone.iter().filter_map(|kernel| self.losing.remove(kernel)) {
+            for (name, count) in losses {
+                *self.lost.entry(name).or_default() += count;
+            }
+        }
+    }
+
+    /// The losses of all kernel sides, those that are gone included.
+    #[must_use]
+    pub(super) fn losses(&self) -> BTreeMap<String, u64> {
+        let mut all = self.lost.clone();
+        for (name, count) in self.losing.values().flatten() {
+            *all.entry(name.clone()).or_default() += count;
+        }
+        all
     }
 
     /// All counts: of targets that have ended, and of those that are observed `now`.

@@ -1,4 +1,4 @@
-//! Writes the history on a thread of its own, so that a slow disk never holds up the loop.
+//! Writes the history on a thread of its own, so a slow disk never delays the loop.
 
 use std::{
     path::PathBuf,
@@ -7,6 +7,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use drainprof_report::Report;
@@ -17,54 +18,60 @@ use crate::{
     store::{History, Moment, StoreError, Writer},
 };
 
-/// So much may wait for the disk. What does not fit is left out, and told.
+/// Entries that can wait for the disk. Those beyond are left out, with a warning.
 const WAITING: usize = 64;
 
-/// What is to be kept, or looked up.
-enum Keep {
+/// A task for the thread.
+enum Task {
+    Limits(Duration, u64),
     Moment(Box<Moment>),
     Window(Box<WindowRecord>, Option<Box<Report>>),
     Windows(u32, oneshot::Sender<Result<Vec<WindowRecord>, StoreError>>),
     Report(u64, oneshot::Sender<Result<Option<Report>, StoreError>>),
 }
 
-/// The way to the thread.
-pub(super) struct Keeper {
+/// Hands tasks to the thread.
+pub(super) struct HistoryWriter {
     /// `None` once it is to end.
-    keep: Option<SyncSender<Keep>>,
+    keep: Option<SyncSender<Task>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether the thread has been too slow, and that was told.
-    told: bool,
+    /// Whether the thread was too slow, and the log says so.
+    slow: bool,
     /// Why the last thing could not be written.
     trouble: Arc<Mutex<Option<String>>>,
 }
 
-impl Keeper {
+impl HistoryWriter {
     /// Starts the thread.
     pub(super) fn start(writer: Writer, path: PathBuf) -> std::io::Result<Self> {
         let (keep, kept) = sync_channel(WAITING);
         let trouble = Arc::new(Mutex::new(None));
-        let told = Trouble(Arc::clone(&trouble));
+        let noted = Trouble(Arc::clone(&trouble));
         let thread = std::thread::Builder::new()
             .name("history".to_owned())
-            .spawn(move || work(writer, &path, &kept, &told))?;
-        Ok(Self { keep: Some(keep), thread: Some(thread), told: false, trouble })
+            .spawn(move || work(writer, &path, &kept, &noted))?;
+        Ok(Self { keep: Some(keep), thread: Some(thread), slow: false, trouble })
     }
 
     /// Why the history is not written now; `None`: it is.
     pub(super) fn trouble(&self) -> Option<String> {
-        let slow = self.told.then(|| "it comes faster than the disk takes it".to_owned());
+        let slow = self.slow.then(|| "the disk is too slow; some entries are left out".to_owned());
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone().or(slow)
     }
 
     /// Keeps a moment. One that finds no room is left out: the next one says the same and more.
     pub(super) fn moment(&mut self, moment: Moment) {
-        self.send(Keep::Moment(Box::new(moment)));
+        self.send(Task::Moment(Box::new(moment)));
+    }
+
+    /// Changes the limits of the history.
+    pub(super) fn limit(&mut self, max_age: Duration, max_bytes: u64) {
+        self.send(Task::Limits(max_age, max_bytes));
     }
 
     /// Keeps a window, with its report once it has one.
     pub(super) fn window(&mut self, record: WindowRecord, report: Option<Box<Report>>) {
-        self.send(Keep::Window(Box::new(record), report));
+        self.send(Task::Window(Box::new(record), report));
     }
 
     /// Looks windows up, the latest first.
@@ -73,7 +80,7 @@ impl Keeper {
         limit: u32,
     ) -> oneshot::Receiver<Result<Vec<WindowRecord>, StoreError>> {
         let (answer, answered) = oneshot::channel();
-        self.send(Keep::Windows(limit, answer));
+        self.send(Task::Windows(limit, answer));
         answered
     }
 
@@ -83,18 +90,18 @@ impl Keeper {
         id: u64,
     ) -> oneshot::Receiver<Result<Option<Report>, StoreError>> {
         let (answer, answered) = oneshot::channel();
-        self.send(Keep::Report(id, answer));
+        self.send(Task::Report(id, answer));
         answered
     }
 
-    fn send(&mut self, keep: Keep) {
+    fn send(&mut self, task: Task) {
         let Some(way) = &self.keep else { return };
-        match way.try_send(keep) {
-            Ok(()) => self.told = false,
+        match way.try_send(task) {
+            Ok(()) => self.slow = false,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.slow, true) {
                     tracing::warn!(
-                        "the history cannot be written as fast as it comes; some is left out"
+                        "the disk is too slow for the history; some entries are left out"
                     );
                 }
             }
@@ -105,24 +112,25 @@ impl Keeper {
     pub(super) fn end(mut self) {
         self.keep = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was told by the thread itself.
+            // The thread itself has reported a panic.
             let _ = thread.join();
         }
     }
 }
 
-fn work(mut writer: Writer, path: &std::path::Path, kept: &Receiver<Keep>, trouble: &Trouble) {
-    while let Ok(keep) = kept.recv() {
-        match keep {
-            Keep::Moment(moment) => trouble.note(writer.append(&moment)),
-            Keep::Window(record, report) => {
+fn work(mut writer: Writer, path: &std::path::Path, kept: &Receiver<Task>, trouble: &Trouble) {
+    while let Ok(task) = kept.recv() {
+        match task {
+            Task::Limits(max_age, max_bytes) => trouble.note(writer.limit(max_age, max_bytes)),
+            Task::Moment(moment) => trouble.note(writer.append(&moment)),
+            Task::Window(record, report) => {
                 trouble.note(writer.window(&record, report.as_deref()));
             }
             // Whoever asked may have gone.
-            Keep::Windows(limit, answer) => {
+            Task::Windows(limit, answer) => {
                 let _ = answer.send(History::open(path).and_then(|history| history.windows(limit)));
             }
-            Keep::Report(id, answer) => {
+            Task::Report(id, answer) => {
                 let _ =
                     answer.send(History::open(path).and_then(|history| history.window_report(id)));
             }
@@ -130,7 +138,7 @@ fn work(mut writer: Writer, path: &std::path::Path, kept: &Receiver<Keep>, troub
     }
 }
 
-/// Tells a trouble once, and its end.
+/// Logs a trouble once, and its end.
 struct Trouble(Arc<Mutex<Option<String>>>);
 
 impl Trouble {

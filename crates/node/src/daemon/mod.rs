@@ -1,22 +1,29 @@
-//! The node daemon: finds processes, observes them cheaply, looks deeper when it matters.
+//! The node daemon: finds processes, observes them cheaply, and traces deeper when it matters.
 //!
-//! In running order: `arrivals` tells who has come, gone or changed; `attend` decides who is watched; `pool` has them
-//! observed by as few kernel sides as possible; `look` reads everything once per interval, judges it by the rules
-//! (`trigger`) and the price (`govern`), and publishes the state; `counters` adds up what all have counted;
-//! `windows` runs diagnostic windows, each in a process of its own; `orders` answers those who ask; `keeper` writes the
-//! history on a thread of its own. `service` is the loop, which `beat` wakes.
+//! Each part owns its state; they talk by values. `roster` has the processes: `arrivals` finds them, `pool` has the kernel
+//! sides that observe them, `tracked` is one of them. `counters` adds up what all have counted, by label set. `windows` has
+//! the diagnostic windows; `window` is one of them, a process of its own. `history` writes on a thread of its own. `kill`
+//! is the kill switch. `view` is what one cycle reads. `service` is the loop that wires them, which `tick` wakes; its
+//! `requests` answers those who ask.
 
 mod arrivals;
-mod attend;
-mod beat;
 mod counters;
-mod keeper;
-mod look;
-mod orders;
+mod history;
+mod kill;
 mod pool;
+mod roster;
 mod service;
+mod tick;
 mod tracked;
+mod view;
+mod window;
 mod windows;
 
 pub(crate) use counters::other;
 pub use service::{Reread, Service, ServiceError, Setup};
+
+/// The time of day, in milliseconds since 1970.
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

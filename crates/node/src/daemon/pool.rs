@@ -85,8 +85,8 @@ impl Pool {
     }
 
     /// Other profiles are in force for newcomers from now on.
-    pub(super) fn renew(&mut self, library: Library, profiles: Vec<String>) {
-        self.library = library;
+    pub(super) fn renew(&mut self, library: Option<Library>, profiles: Vec<String>) {
+        self.library = library.unwrap_or_else(|| self.library.clone());
         self.options.profiles = profiles;
         for kernel in &mut self.kernels {
             kernel.stale = true;
@@ -123,8 +123,8 @@ impl Pool {
         }
     }
 
-    /// Whether a profile can look at a process at a level; attaches nothing.
-    pub(super) fn fits(&mut self, process: &Process, level: Level) -> Result<(), ObserveError> {
+    /// Whether a profile matches a process and offers a level; attaches nothing.
+    pub(super) fn matches(&mut self, process: &Process, level: Level) -> Result<(), ObserveError> {
         let id = self.prepare(level)?;
         match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
             Some(kernel) => kernel.observer.plan(process).map(|_| ()),

@@ -1,36 +1,119 @@
-//! Who is watched, and how deep: newcomers are matched and attached, those that go are let go.
+//! The processes of the machine: finds them, decides which are watched and how deep, and attaches the probes.
 
 use std::{
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     path::Path,
     time::{Duration, Instant},
 };
 
 use drainprof_common::event::EventKind;
-use drainprof_observe::{Ending, ObserveError};
-use drainprof_process::{Process, printable};
-use drainprof_profile::Level;
+use drainprof_observe::{Ending, ObserveError, ObserverOptions, settle};
+use drainprof_probe::bpf::SessionConfig;
+use drainprof_process::{
+    Process,
+    memory::{MemoryReader, MemoryReading, Pressure},
+    printable,
+};
+use drainprof_profile::{self as profile, Level, Library};
+use drainprof_report::{
+    Target,
+    facts::{Snapshot, TargetFacts},
+};
 
 use super::{
-    arrivals::Change,
-    service::Service,
-    tracked::{Tracked, finding},
+    arrivals::{Arrivals, Change},
+    counters::ProcessId,
+    pool::Pool,
+    tracked::Tracked,
+    unix_ms,
+    view::View,
 };
-use crate::{Labels, config::Facts};
+use crate::{
+    Labels, NodeTarget,
+    config::{Config, Facts, Selector},
+    govern::{self, Reading},
+    trigger::{self, Want},
+};
 
-/// So long at most are probes put in place in one go; the other newcomers have their turn at the next beat.
+/// The longest time to attach probes in one go; further newcomers have their turn at the next tick.
 const ATTACHING: Duration = Duration::from_millis(500);
-/// Newcomers that may wait for their turn. Those beyond are found again at a later look.
+/// Newcomers that can wait for their turn. A later scan finds those beyond again.
 const WAITING: usize = 4_096;
-/// Kinds of processes that no profile fits, and that are remembered.
-const UNFIT: usize = 4_096;
+/// Fingerprints of unmatched processes that are remembered.
+const UNMATCHED: usize = 4_096;
 
-impl Service {
-    /// Looks for processes that have come, changed or gone.
-    pub(super) fn discover(&mut self) {
-        let changes = match self.arrivals.look(self.began.elapsed()) {
+/// The level of a process from now on, and why.
+pub(super) type Turn = (Option<Level>, String);
+
+/// What a window needs to know of its process.
+pub(super) struct Subject {
+    pub(super) pid: u32,
+    pub(super) comm: String,
+    pub(super) exe: String,
+    pub(super) labels: Labels,
+    /// Whether a rule about memory fires.
+    pub(super) memory_fires: bool,
+}
+
+/// The processes.
+pub(super) struct Roster {
+    selector: Selector,
+    pool: Pool,
+    arrivals: Arrivals,
+    /// Newcomers with their fingerprints.
+    waiting: VecDeque<(Process, u64)>,
+    /// Fingerprints of processes that no profile matches.
+    unmatched: HashSet<u64>,
+    tracked: BTreeMap<u32, Tracked>,
+    /// Labels of processes that have ended and are not counted yet.
+    left: BTreeMap<u32, Labels>,
+    /// Processes to attach again at the next cycle: they have mapped more.
+    again: Vec<u32>,
+    reader: MemoryReader,
+    /// Warnings that the log has already.
+    warned: BTreeSet<&'static str>,
+}
+
+impl Roster {
+    /// Loads the kernel side for the configured level. Must be called inside the runtime.
+    pub(super) fn new(
+        config: &Config,
+        session: SessionConfig,
+        library: Library,
+        options: ObserverOptions,
+    ) -> Result<Self, ObserveError> {
+        let mut pool = Pool::new(session, library, options);
+        pool.prepare(config.daemon.level)?;
+        Ok(Self {
+            selector: Selector::of_this_process(&config.select),
+            pool,
+            arrivals: Arrivals::default(),
+            waiting: VecDeque::new(),
+            unmatched: HashSet::new(),
+            tracked: BTreeMap::new(),
+            left: BTreeMap::new(),
+            again: Vec::new(),
+            reader: MemoryReader::new(),
+            warned: BTreeSet::new(),
+        })
+    }
+
+    /// Whether newcomers wait for their turn.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether all processes were checked once.
+    pub(super) fn is_complete(&self) -> bool {
+        self.waiting.is_empty() && !self.arrivals.is_empty()
+    }
+
+    /// Finds processes that started, changed or ended. `now` is a time since any fixed moment.
+    pub(super) fn scan(&mut self, config: &Config, killed: bool, now: Duration) {
+        let changes = match self.arrivals.look(now) {
             Ok(changes) => changes,
             Err(error) => {
-                self.say_once("proc", || format!("cannot list the processes: {error}"));
+                self.warn_once("proc", || format!("cannot list the processes: {error}"));
                 return;
             }
         };
@@ -44,11 +127,11 @@ impl Service {
                 Change::Gone(pid) => self.gone(pid),
             }
         }
-        self.attend();
+        self.admit(config, killed);
     }
 
-    /// Looks at those who wait, for a while.
-    pub(super) fn attend(&mut self) {
+    /// Checks newcomers, for a while.
+    pub(super) fn admit(&mut self, config: &Config, killed: bool) {
         if self.waiting.is_empty() {
             return;
         }
@@ -56,17 +139,15 @@ impl Service {
         while began.elapsed() < ATTACHING
             && let Some((process, made_of)) = self.waiting.pop_front()
         {
-            self.meet(process, made_of);
+            self.meet(config, killed, process, made_of);
         }
-        // Also those that have no profile were looked at.
-        if self.waiting.is_empty() && !self.arrivals.is_empty() {
-            self.ready = true;
+        if self.is_complete() {
             self.pool.forget_files();
         }
     }
 
-    /// Looks at one process that has come, or has changed.
-    fn meet(&mut self, process: Process, made_of: u64) {
+    /// Checks one process that started or changed.
+    fn meet(&mut self, config: &Config, killed: bool, process: Process, made_of: u64) {
         let pid = process.pid;
         let known = self.tracked.get(&pid).map(|known| {
             (known.process.start_time == process.start_time, known.process.exe == process.exe)
@@ -91,8 +172,8 @@ impl Service {
             Some((false, _)) => self.gone(pid),
             None => {}
         }
-        // Most processes of a machine are of a few kinds: each kind is looked into once.
-        if made_of != 0 && self.unfit.contains(&made_of) {
+        // Most processes of a machine are of a few kinds: each kind is matched once.
+        if made_of != 0 && self.unmatched.contains(&made_of) {
             return;
         }
         let labels = labels_of(&process);
@@ -105,42 +186,50 @@ impl Service {
             tracing::debug!(pid, comm = process.comm, %why, "not watched");
             return;
         }
-        if self.tracked.len() >= self.config.select.max_targets as usize {
-            let watched = self.tracked.len();
-            self.say_once("max_targets", || {
+        let watched = self.tracked.len();
+        if watched >= config.select.max_targets as usize {
+            self.warn_once("max_targets", || {
                 format!(
-                    "{watched} processes are watched, as many as select.max_targets allows; process {pid} and others are not"
+                    "{watched} processes are watched, the limit of select.max_targets; process {pid} and others are not"
                 )
             });
             return;
         }
-        self.attach(process, labels, made_of);
+        self.attach(config.daemon.level, killed, process, labels, made_of);
     }
 
-    /// Has a process watched, if a profile fits it.
-    fn attach(&mut self, process: Process, labels: Labels, made_of: u64) {
+    /// Watches a process, if a profile matches it.
+    fn attach(
+        &mut self,
+        level: Level,
+        killed: bool,
+        process: Process,
+        labels: Labels,
+        made_of: u64,
+    ) {
         let pid = process.pid;
-        let level = self.config.daemon.level;
-        if self.killed {
-            if !self.fits(&process, level) {
-                return;
+        let unix_ms = unix_ms();
+        if killed {
+            if matches!(
+                self.pool.matches(&process, level),
+                Ok(()) | Err(ObserveError::Level { .. })
+            ) {
+                let reason = "the kill switch is on".to_owned();
+                self.tracked.insert(pid, Tracked::new(process, labels, reason, unix_ms));
             }
-            let reason = "the kill switch is thrown".to_owned();
-            self.tracked.insert(pid, Tracked::new(process, labels, reason, self.unix_ms()));
             return;
         }
-        let unix_ms = self.unix_ms();
         let mut tracked = Tracked::new(process, labels, String::new(), unix_ms);
         match self.pool.add(pid, level) {
             Ok(()) => tracked.turn(Some(level), "as configured".to_owned(), unix_ms),
             Err(ObserveError::NoMatch { .. }) => {
-                if self.unfit.len() >= UNFIT {
-                    self.unfit.clear();
+                if self.unmatched.len() >= UNMATCHED {
+                    self.unmatched.clear();
                 }
-                self.unfit.insert(made_of);
+                self.unmatched.insert(made_of);
                 return;
             }
-            // It went while it was looked at.
+            // It ended meanwhile.
             Err(ObserveError::Target(error)) => {
                 tracing::debug!(pid, %error, "not watched");
                 return;
@@ -148,17 +237,13 @@ impl Service {
             Err(ObserveError::Level { profile, offers, .. }) => tracked.turn(
                 None,
                 format!(
-                    "profile {profile} cannot look at level {}, only at {}: probes come in a window",
+                    "profile {profile} does not offer level {}, only {}: probes come in a window",
                     level.name(),
                     offers.join(", ")
                 ),
                 unix_ms,
             ),
-            Err(error) => {
-                tracing::warn!(pid, %error, "cannot be observed");
-                tracked.trouble = Some(finding("not_attached", error.to_string()));
-                tracked.turn(None, "its probes could not be put in place".to_owned(), unix_ms);
-            }
+            Err(error) => tracked.fail(&error, unix_ms),
         }
         tracing::info!(
             pid,
@@ -169,41 +254,15 @@ impl Service {
         self.tracked.insert(pid, tracked);
     }
 
-    /// Whether a profile fits a process.
-    fn fits(&mut self, process: &Process, level: Level) -> bool {
-        match self.pool.fits(process, level) {
-            Ok(()) | Err(ObserveError::Level { .. }) => true,
-            Err(_) => false,
-        }
-    }
-
-    /// Puts the probes of a process in place again, at the level that it is to be looked at.
-    pub(super) fn attach_again(&mut self, pid: u32, level: Level, reason: String) {
-        let unix_ms = self.unix_ms();
-        let added = self.pool.add(pid, level);
-        let Some(tracked) = self.tracked.get_mut(&pid) else { return };
-        match added {
-            Ok(()) => {
-                tracked.trouble = None;
-                tracked.turn(Some(level), reason, unix_ms);
-            }
-            Err(error) => {
-                tracing::warn!(pid, %error, "cannot be observed any more");
-                tracked.trouble = Some(finding("not_attached", error.to_string()));
-                tracked.turn(None, "its probes could not be put in place".to_owned(), unix_ms);
-            }
-        }
-    }
-
-    /// A process is no longer there. Its counts are told by the next look.
-    pub(super) fn gone(&mut self, pid: u32) {
+    /// A process has ended. The next cycle counts it.
+    fn gone(&mut self, pid: u32) {
         self.pool.ended(pid);
         if let Some(tracked) = self.tracked.remove(&pid) {
             self.left.insert(pid, tracked.labels);
         }
     }
 
-    /// Takes notice of what the kernel sides have to tell, and makes room in their maps.
+    /// Takes events from the kernel sides, and reclaims room in their maps.
     pub(super) fn take_events(&mut self) {
         let mut ended = Vec::new();
         let mut followed = Vec::new();
@@ -231,13 +290,14 @@ impl Service {
                 self.gone(pid);
             }
         }
+        self.pool.relieve();
     }
 
     /// The kernel side has followed a fork or an exec: the process is watched already.
     fn follow(&mut self, pid: u32, level: Level) {
         let Ok(process) = Process::open(pid) else { return };
         let labels = labels_of(&process);
-        let unix_ms = self.unix_ms();
+        let unix_ms = unix_ms();
         if let Some(known) = self.tracked.get_mut(&pid) {
             known.process = process;
             known.labels = labels;
@@ -247,10 +307,237 @@ impl Service {
         tracked.turn(Some(level), "its parent is watched".to_owned(), unix_ms);
         self.tracked.insert(pid, tracked);
     }
+
+    /// Decides which processes change their level: by the recent cost of their probes, and where more is mapped.
+    /// Releases their probes. `level` is the configured level; `None`: the governor rests.
+    pub(super) fn begin_turns(
+        &mut self,
+        governor: &govern::Config,
+        level: Option<Level>,
+        seconds: f64,
+    ) -> BTreeMap<u32, Turn> {
+        let mut turns = BTreeMap::new();
+        for (pid, tracked) in self.tracked.iter_mut().filter(|_| level.is_some()) {
+            // The governor leaves a process alone that never had a probe.
+            if tracked.trouble.is_some() || tracked.possible.is_empty() {
+                continue;
+            }
+            let spent = tracked.spent();
+            if tracked.level.is_some() && spent.is_none() {
+                continue;
+            }
+            let spent = spent.unwrap_or_default();
+            let reading = Reading {
+                at: seconds,
+                level: tracked.level,
+                wanted: level,
+                possible: &tracked.possible,
+                hits_per_second: spent.hits_per_second,
+                cost_ratio: spent.cpu_ratio,
+            };
+            if let Some(step) = tracked.governor.look(governor, &reading) {
+                tracing::info!(pid, why = step.why, "the governor changes the level");
+                turns.insert(*pid, (step.to, step.why));
+            }
+        }
+        for pid in std::mem::take(&mut self.again) {
+            let level = self.tracked.get(&pid).and_then(|tracked| tracked.level);
+            turns.entry(pid).or_insert((level, "it has mapped more than before".to_owned()));
+        }
+        for pid in turns.keys() {
+            self.pool.release(*pid);
+        }
+        turns
+    }
+
+    /// Waits until the counts of released and ended processes stand still.
+    pub(super) async fn settle(&self) {
+        if self.pool.has_ended() {
+            let kernels = || self.pool.kernels().iter();
+            settle(|| kernels().flat_map(|one| one.observer.ended_totals()).collect()).await;
+        }
+    }
+
+    /// Reads the memory of all watched processes, and the pressure on the machine's.
+    pub(super) fn read_memory(&mut self, seconds: f64) -> Option<Pressure> {
+        self.reader.begin();
+        for tracked in self.tracked.values_mut() {
+            let reading = self.reader.read(tracked.process.pid, false);
+            tracked.remember(seconds, reading);
+        }
+        self.reader.pressure().unwrap_or_else(|error| {
+            self.warn_once("pressure", || format!("memory pressure is unknown: {error}"));
+            None
+        })
+    }
+
+    /// All watched processes, as the counters need them.
+    pub(super) fn processes(
+        &self,
+    ) -> impl Iterator<Item = (ProcessId, &Labels, Option<MemoryReading>)> {
+        self.tracked.values().map(Tracked::counted)
+    }
+
+    /// The counts of now, by kernel side.
+    pub(super) fn snapshots(&mut self) -> Vec<(u64, Snapshot)> {
+        self.pool.snapshots()
+    }
+
+    /// The labels of a target: its process may have ended, or execute another program by now.
+    pub(super) fn labels(&self, target: &Target) -> Labels {
+        let known = self.tracked.get(&target.pid).map(|tracked| &tracked.labels);
+        let own = Labels::parse(&target.exe, b"");
+        match known.or_else(|| self.left.get(&target.pid)) {
+            Some(labels) => Labels { exe: own.exe, ..labels.clone() },
+            None => own,
+        }
+    }
+
+    /// Puts processes on their new levels.
+    pub(super) fn finish_turns(&mut self, turns: BTreeMap<u32, Turn>) {
+        let unix_ms = unix_ms();
+        for (pid, (level, reason)) in turns {
+            // Before the old target is forgotten: probes stay where the level is the same.
+            let added = level.map_or(Ok(()), |level| self.pool.add(pid, level));
+            let Some(tracked) = self.tracked.get_mut(&pid) else { continue };
+            match added {
+                Ok(()) => {
+                    if level.is_some() {
+                        tracked.trouble = None;
+                    }
+                    tracked.turn(level, reason, unix_ms);
+                }
+                Err(error) => tracked.fail(&error, unix_ms),
+            }
+        }
+    }
+
+    /// Forgets targets that are counted. Returns the kernel sides that are gone.
+    pub(super) fn forget(&mut self, is_counted: impl Fn(u64, u32) -> bool) -> Vec<u64> {
+        self.left.clear();
+        self.pool.tidy(is_counted)
+    }
+
+    /// Evaluates the rules of every process.
+    pub(super) fn evaluate(
+        &mut self,
+        triggers: &trigger::Config,
+        seconds: f64,
+        view: &View,
+        pressure: Option<Pressure>,
+    ) {
+        let unix_ms = unix_ms();
+        let seen: BTreeMap<u32, _> = view.running().map(|(_, seen)| (seen.1.pid, seen)).collect();
+        for (pid, tracked) in &mut self.tracked {
+            let seen = seen.get(pid).copied();
+            if let Some((facts, target)) = seen {
+                tracked.spend(seconds, &target.cost);
+                tracked.possible = possible(facts);
+            }
+            let signals = tracked.signals(seconds, seen, pressure);
+            tracked.engine.look(triggers, &signals);
+            tracked.alerts = tracked.engine.alerts(unix_ms);
+        }
+    }
+
+    /// The windows that rules request.
+    pub(super) fn wanted_windows(&self, triggers: &trigger::Config) -> Vec<(u32, Want)> {
+        let want = |(pid, tracked): (&u32, &Tracked)| Some((*pid, tracked.engine.wants(triggers)?));
+        self.tracked.iter().filter_map(want).collect()
+    }
+
+    /// What a window needs to know of a process; `None`: it is not watched.
+    pub(super) fn subject(&self, pid: u32) -> Option<Subject> {
+        self.tracked.get(&pid).map(|tracked| Subject {
+            pid,
+            comm: printable(&tracked.process.comm),
+            exe: printable(tracked.process.exe.as_os_str().as_encoded_bytes()),
+            labels: tracked.labels.clone(),
+            memory_fires: tracked.engine.memory_fires(),
+        })
+    }
+
+    /// A window has opened on a process: its rules have what they requested.
+    pub(super) fn served(&mut self, pid: u32) {
+        if let Some(tracked) = self.tracked.get_mut(&pid) {
+            tracked.engine.served();
+        }
+    }
+
+    /// The state of every watched process.
+    pub(super) fn states(&self, view: &View) -> Vec<NodeTarget> {
+        let now: BTreeMap<u32, &Target> =
+            view.running().map(|(_, (_, target))| (target.pid, target)).collect();
+        self.tracked.iter().map(|(pid, tracked)| tracked.state(now.get(pid).copied())).collect()
+    }
+
+    /// Releases the probes of all processes, which stay watched.
+    pub(super) fn release_all(&mut self, reason: &str) {
+        let unix_ms = unix_ms();
+        self.again.clear();
+        for (pid, tracked) in &mut self.tracked {
+            self.pool.release(*pid);
+            tracked.turn(None, reason.to_owned(), unix_ms);
+        }
+    }
+
+    /// Forgets all processes: the next scan finds them anew.
+    pub(super) fn rediscover(&mut self) {
+        self.tracked.clear();
+        self.arrivals = Arrivals::default();
+    }
+
+    /// Whether a reload with these profiles has to select the processes anew.
+    pub(super) fn library_differs(&self, library: &Library) -> bool {
+        self.pool.library_differs(library)
+    }
+
+    /// Selects the processes anew, by a new configuration and its profiles; `None`: the old ones.
+    pub(super) fn select_anew(
+        &mut self,
+        config: &Config,
+        library: Option<Library>,
+    ) -> Result<(), String> {
+        self.selector = Selector::of_this_process(&config.select);
+        for (pid, tracked) in std::mem::take(&mut self.tracked) {
+            self.pool.release(pid);
+            self.left.insert(pid, tracked.labels);
+        }
+        self.pool.renew(library, config.daemon.profiles.clone());
+        self.pool.prepare(config.daemon.level).map_err(|error| error.to_string())?;
+        self.arrivals = Arrivals::default();
+        self.waiting.clear();
+        self.unmatched.clear();
+        Ok(())
+    }
+
+    /// Takes all probes out.
+    pub(super) async fn end(self) {
+        let mut pool = self.pool;
+        pool.end_all();
+        // The kernel takes a tenth of a second for each probe; nothing else waits for that.
+        let waited = tokio::task::spawn_blocking(move || pool.wait());
+        let _ = waited.await;
+    }
+
+    /// Logs a warning once that would otherwise repeat for ever.
+    fn warn_once(&mut self, what: &'static str, message: impl FnOnce() -> String) {
+        if self.warned.insert(what) {
+            tracing::warn!("{}", message());
+        }
+    }
 }
 
-/// Where a process belongs; of one that is gone already, its executable alone.
+/// The labels of a process; of one that has ended already, its executable alone.
 fn labels_of(process: &Process) -> Labels {
     let exe = process.exe.to_string_lossy();
     Labels::read(Path::new("/proc"), process.pid, &exe).unwrap_or_else(|_| Labels::parse(&exe, b""))
+}
+
+/// The levels that the profiles of a process offer.
+fn possible(facts: &TargetFacts) -> Vec<Level> {
+    let offers = |level: &Level| {
+        facts.allocators.iter().any(|one| profile::levels(&one.profile).contains(level))
+    };
+    Level::ALL.into_iter().filter(offers).collect()
 }

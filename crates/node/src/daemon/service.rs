@@ -1,51 +1,41 @@
-//! The daemon's loop, and what it owns.
+//! The daemon's loop: wires the roster, the counters, the windows, the history and the kill switch together.
+
+mod requests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use drainprof_observe::{ObserveError, ObserverOptions};
+use drainprof_observe::{ObserveError, ObserverOptions, self_use};
 use drainprof_probe::bpf::SessionConfig;
-use drainprof_process::{Process, memory::MemoryReader};
+use drainprof_process::memory::Pressure;
 use drainprof_profile::Library;
-use drainprof_report::{Report, Tool, health};
+use drainprof_report::{SelfUse, Tool, health::Health};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::{mpsc, oneshot, watch},
-    task::JoinSet,
+    sync::{mpsc, watch},
     time::{Interval, MissedTickBehavior, interval_at},
 };
 
 use super::{
-    arrivals::Arrivals,
-    beat::Beat,
-    counters::Counters,
-    keeper::Keeper,
-    pool::Pool,
-    tracked::Tracked,
-    windows::{Ended, FAREWELL},
+    counters::Counters, history::HistoryWriter, kill::KillSwitch, roster::Roster, tick::Tick,
+    unix_ms, view::View, window::STOPPING, windows::Windows,
 };
 use crate::{
-    Asked, Labels, NodeState, WindowRecord,
-    config::{Attach, Config, Selector},
+    Asked, NodeState, SCHEMA,
+    config::{Attach, Config},
     serve::{systemd, systemd::Word},
-    store::Writer,
-    trigger,
+    store::{Moment, Writer},
 };
 
-/// How often events are taken and maps relieved, whatever the interval.
-const BEAT: Duration = Duration::from_millis(200);
-/// Windows that are shown after they have ended.
-pub(super) const SHOWN_WINDOWS: usize = 32;
-/// Reports of windows that are kept in memory, where there is no history.
-pub(super) const KEPT_REPORTS: usize = 4;
+/// How often the loop takes events and reclaims room in maps, whatever the interval.
+const TICK: Duration = Duration::from_millis(200);
 
-/// What the daemon begins with.
+/// What the daemon starts with.
 pub struct Setup {
-    /// What it is told.
+    /// The configuration.
     pub config: Config,
     /// Sizes and offsets for the kernel side.
     pub session: SessionConfig,
@@ -55,11 +45,11 @@ pub struct Setup {
     pub options: ObserverOptions,
     /// The drainprof that runs diagnostic windows.
     pub program: PathBuf,
-    /// Whether windows can watch growth on this kernel; if not, why.
+    /// Whether windows can trace growth on this kernel; if not, why.
     pub growth: Result<(), String>,
-    /// The history; `None`: none is kept.
+    /// The history; `None`: the daemon keeps none.
     pub history: Option<Writer>,
-    /// Why none is kept although it was asked for, in a sentence.
+    /// Why there is no history although it is configured, in a sentence.
     pub no_history: Option<String>,
     /// Reads the configuration again.
     pub reread: Reread,
@@ -67,16 +57,17 @@ pub struct Setup {
     pub kernel: String,
 }
 
-/// Reads configuration and profiles again; an error leaves what is in force.
-pub type Reread = Box<dyn FnMut() -> Result<(Config, Library), String> + Send>;
+/// Reads the configuration and the profiles again. A configuration with an error leaves the old one in force; so do
+/// profiles with an error, and the new configuration applies with the old profiles.
+pub type Reread = Box<dyn FnMut() -> Result<(Config, Result<Library, String>), String> + Send>;
 
-/// Why the daemon cannot begin.
+/// Why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The kernel side cannot be loaded.
     #[error(transparent)]
     Observe(Box<ObserveError>),
-    /// A signal cannot be waited for, or a thread cannot be started.
+    /// The system refuses a signal handler, a timer or a thread.
     #[error("cannot {step}")]
     System {
         /// What was tried.
@@ -87,261 +78,257 @@ pub enum ServiceError {
     },
 }
 
-/// A window that runs.
-pub(super) struct Running {
-    pub(super) record: WindowRecord,
-    /// Where its process belongs: it may have gone when the window ends.
-    pub(super) labels: Labels,
-    /// Ends it early.
-    pub(super) stop: Option<oneshot::Sender<()>>,
-}
-
 /// The daemon.
 pub struct Service {
-    pub(super) config: Config,
-    pub(super) policy: trigger::WindowConfig,
-    pub(super) selector: Selector,
-    pub(super) pool: Pool,
-    pub(super) arrivals: Arrivals,
-    /// Those who wait to be looked at, with their fingerprints.
-    pub(super) waiting: VecDeque<(Process, u64)>,
-    /// Fingerprints of processes that no profile fits.
-    pub(super) unfit: HashSet<u64>,
-    pub(super) tracked: BTreeMap<u32, Tracked>,
-    /// Those that have gone and were not counted yet.
-    pub(super) left: BTreeMap<u32, Labels>,
-    /// Those that are to be put in place again at the next look.
-    pub(super) again: Vec<u32>,
-    pub(super) counters: Counters,
-    /// Losses of kernel sides that have gone, by name.
-    pub(super) lost: BTreeMap<String, u64>,
-    /// The losses of each kernel side that is there, as of the last look.
-    pub(super) losing: BTreeMap<u64, BTreeMap<String, u64>>,
-    pub(super) reader: MemoryReader,
-    pub(super) grants: trigger::Windows<u32>,
-    pub(super) windows: JoinSet<(WindowRecord, Ended)>,
-    pub(super) running: BTreeMap<u64, Running>,
-    pub(super) shown: VecDeque<WindowRecord>,
-    pub(super) reports: VecDeque<(u64, Report)>,
-    pub(super) next_window: u64,
-    pub(super) keeper: Option<Keeper>,
-    /// Thrown by an order; the file has a say of its own.
-    pub(super) ordered_kill: bool,
-    pub(super) killed: bool,
-    pub(super) ready: bool,
-    /// It was told to end: nothing is begun any more.
-    pub(super) ending: bool,
-    pub(super) began: Instant,
-    pub(super) publish: watch::Sender<Arc<NodeState>>,
-    pub(super) setup_program: PathBuf,
-    pub(super) growth: Result<(), String>,
-    pub(super) reread: Reread,
-    pub(super) kernel: String,
-    /// Whether the next look is due at once.
-    pub(super) hurry: bool,
-    /// What was reported at the last look.
-    pub(super) last: Vec<Report>,
+    config: Config,
+    roster: Roster,
+    counters: Counters,
+    windows: Windows,
+    history: Option<HistoryWriter>,
+    kill: KillSwitch,
+    publish: watch::Sender<Arc<NodeState>>,
+    /// What the last cycle read.
+    last: View,
+    began: Instant,
+    ready: bool,
+    /// The daemon stops: nothing starts any more.
+    stopping: bool,
+    /// Whether the next cycle is due at once.
+    hurry: bool,
+    reread: Reread,
+    kernel: String,
     /// Why there is no history.
-    pub(super) no_history: Option<String>,
-    /// Why the configuration on the disk is not the one in force.
-    pub(super) refused: Option<String>,
-    said: BTreeSet<&'static str>,
+    no_history: Option<String>,
+    /// Why the configuration or the profiles on disk are not in force.
+    refused: Option<String>,
 }
 
 impl Service {
-    /// Loads the kernel side for the level at which processes are looked at. Must be called inside the runtime.
+    /// Loads the kernel side for the configured level. Must be called inside the runtime.
     pub fn new(setup: Setup) -> Result<(Self, watch::Receiver<Arc<NodeState>>), ServiceError> {
-        let Setup { config, session, library, mut options, .. } = setup;
+        let Setup { config, session, library, mut options, kernel, .. } = setup;
         options.follow = config.daemon.attach == Attach::File;
         options.profiles.clone_from(&config.daemon.profiles);
-        let level = config.daemon.level;
-        let mut pool = Pool::new(session, library, options);
-        pool.prepare(level).map_err(|error| ServiceError::Observe(Box::new(error)))?;
-        let (keeper, next_window) = match setup.history {
-            Some(mut writer) => {
-                let next = writer.next_window_id();
-                let keeper =
-                    Keeper::start(writer, config.store.path.clone()).map_err(|source| {
-                        ServiceError::System {
-                            step: "start the thread that writes the history",
-                            source,
-                        }
-                    })?;
-                (Some(keeper), next)
-            }
-            None => (None, 1),
-        };
-        let (publish, state) = watch::channel(Arc::new(nothing()));
+        let roster = Roster::new(&config, session, library, options)
+            .map_err(|error| ServiceError::Observe(Box::new(error)))?;
+        let mut next_window = 1;
+        let mut history = None;
+        if let Some(mut writer) = setup.history {
+            next_window = writer.next_window_id();
+            let started = HistoryWriter::start(writer, config.store.path.clone());
+            history = Some(started.map_err(|source| ServiceError::System {
+                step: "start the thread that writes the history",
+                source,
+            })?);
+        }
+        let limit = config.metrics.max_label_sets as usize;
+        let began = Instant::now();
+        let (publish, state) = watch::channel(Arc::new(empty_state()));
         let service = Self {
-            policy: policy(&config),
-            selector: Selector::of_this_process(&config.select),
-            pool,
-            arrivals: Arrivals::default(),
-            waiting: VecDeque::new(),
-            unfit: HashSet::new(),
-            tracked: BTreeMap::new(),
-            left: BTreeMap::new(),
-            again: Vec::new(),
-            counters: Counters::new(
-                config.metrics.labels.clone(),
-                config.metrics.max_label_sets as usize,
-                unix_ms(),
-            ),
-            lost: BTreeMap::new(),
-            losing: BTreeMap::new(),
-            reader: MemoryReader::new(),
-            grants: trigger::Windows::new(),
-            windows: JoinSet::new(),
-            running: BTreeMap::new(),
-            shown: VecDeque::new(),
-            reports: VecDeque::new(),
-            next_window,
-            keeper,
-            ordered_kill: false,
-            killed: false,
-            ready: false,
-            ending: false,
-            began: Instant::now(),
+            counters: Counters::new(config.metrics.labels.clone(), limit, unix_ms()),
+            windows: Windows::new(setup.program, setup.growth, next_window),
+            roster,
+            history,
+            kill: KillSwitch::default(),
             publish,
-            setup_program: setup.program,
-            growth: setup.growth,
-            reread: setup.reread,
-            kernel: setup.kernel,
+            last: View::of(Vec::new(), &kernel),
+            began,
+            ready: false,
+            stopping: false,
             hurry: false,
-            last: Vec::new(),
+            reread: setup.reread,
+            kernel,
             no_history: setup.no_history,
             refused: None,
-            said: BTreeSet::new(),
             config,
         };
         Ok((service, state))
     }
 
-    /// Runs until it is told to end by SIGTERM or SIGINT. SIGHUP reads the configuration again, SIGUSR1 asks for a
-    /// diagnostic window on the process that is worst off.
+    /// Runs until SIGTERM or SIGINT. SIGHUP reads the configuration again; SIGUSR1 requests a diagnostic window on the
+    /// process with the worst state.
     pub async fn run(mut self, mut requests: mpsc::Receiver<Asked>) -> Result<(), ServiceError> {
         let mut terminate = signal_of(SignalKind::terminate())?;
         let mut interrupt = signal_of(SignalKind::interrupt())?;
         let mut hang_up = signal_of(SignalKind::hangup())?;
         let mut user = signal_of(SignalKind::user_defined1())?;
-        let beat = Beat::every(BEAT)
+        let tick = Tick::every(TICK)
             .map_err(|source| ServiceError::System { step: "make a timer", source })?;
-        let mut discover = every(self.config.daemon.discover_interval);
-        let mut look = every(self.config.daemon.interval);
+        let mut scan = every(self.config.daemon.discover_interval.get());
+        let mut cycle = every(self.config.daemon.interval.get());
         let watchdog = systemd::watchdog_interval();
         let mut alive = every(watchdog.unwrap_or(Duration::from_secs(3600)));
-        self.heed_kill_file();
-        self.discover();
-        while !self.waiting.is_empty() {
-            self.attend();
+        self.check_kill_switch();
+        self.scan();
+        while self.roster.has_waiting() {
+            self.admit();
         }
-        self.look().await;
-        word(Word::Ready);
+        self.cycle().await;
+        notify(Word::Ready);
         eprintln!("drainprof: watching");
         loop {
             tokio::select! {
-                () = beat.next() => {
-                    self.heed_kill_file();
-                    self.take_events();
-                    self.pool.relieve();
-                    if !self.waiting.is_empty() {
-                        self.attend();
+                () = tick.next() => {
+                    self.check_kill_switch();
+                    self.roster.take_events();
+                    if self.roster.has_waiting() {
+                        self.admit();
                     }
                 }
-                _ = discover.tick() => self.discover(),
-                _ = look.tick() => self.look().await,
+                _ = scan.tick() => self.scan(),
+                _ = cycle.tick() => self.cycle().await,
                 Some(asked) = requests.recv() => self.answer(asked),
-                Some(ended) = self.windows.join_next(), if !self.windows.is_empty() => {
-                    if let Ok((record, ended)) = ended {
-                        self.window_ended(record, ended);
-                    }
+                Some(ended) = self.windows.next_ended(), if self.windows.is_busy() => {
+                    self.window_ended(ended);
                 }
                 _ = hang_up.recv() => {
-                    word(Word::Reloading);
+                    notify(Word::Reloading);
                     match self.reload() {
                         Ok(message) => tracing::info!("{message}"),
                         Err(message) => tracing::error!("{message}"),
                     }
                     self.hurry = true;
-                    discover = every(self.config.daemon.discover_interval);
-                    look = every(self.config.daemon.interval);
-                    word(Word::Ready);
+                    scan = every(self.config.daemon.discover_interval.get());
+                    cycle = every(self.config.daemon.interval.get());
+                    notify(Word::Ready);
                 }
                 _ = user.recv() => self.diagnose_worst(),
-                _ = alive.tick(), if watchdog.is_some() => word(Word::Alive),
+                _ = alive.tick(), if watchdog.is_some() => notify(Word::Alive),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
             if std::mem::take(&mut self.hurry) {
-                self.look().await;
+                self.cycle().await;
             }
         }
-        word(Word::Stopping);
-        self.farewell().await;
+        notify(Word::Stopping);
+        self.stop().await;
         Ok(())
     }
 
-    /// Stops counting, tells everything once more, and takes all probes out.
-    async fn farewell(mut self) {
-        for running in self.running.values_mut() {
-            if let Some(stop) = running.stop.take() {
-                // It may have ended meanwhile.
-                let _ = stop.send(());
-            }
+    /// Stops counting, publishes the last state, and takes all probes out.
+    async fn stop(mut self) {
+        self.windows.stop_all();
+        self.stopping = true;
+        self.roster.release_all("the daemon stops");
+        self.cycle().await;
+        let limit = tokio::time::Instant::now() + STOPPING;
+        while let Ok(Some(ended)) = tokio::time::timeout_at(limit, self.windows.next_ended()).await
+        {
+            self.window_ended(ended);
         }
-        self.ending = true;
-        self.again.clear();
-        let unix_ms = self.unix_ms();
-        for (pid, tracked) in &mut self.tracked {
-            self.pool.release(*pid);
-            // Whoever reads the last state sees that these are looked at no more.
-            tracked.turn(None, "the daemon ends".to_owned(), unix_ms);
+        if let Some(history) = self.history.take() {
+            history.end();
         }
-        self.look().await;
-        let limit = tokio::time::Instant::now() + FAREWELL;
-        while let Ok(Some(ended)) = tokio::time::timeout_at(limit, self.windows.join_next()).await {
-            if let Ok((record, ended)) = ended {
-                self.window_ended(record, ended);
-            }
-        }
-        if let Some(keeper) = self.keeper.take() {
-            keeper.end();
-        }
-        let mut pool = self.pool;
-        pool.end_all();
-        // The kernel takes a tenth of a second for each probe; nothing else waits for that.
-        let waited = tokio::task::spawn_blocking(move || pool.wait());
-        let _ = waited.await;
+        self.roster.end().await;
     }
 
-    /// The time of day, in milliseconds since 1970.
-    #[allow(clippy::unused_self, reason = "the one clock of the loop")]
-    pub(super) fn unix_ms(&self) -> u64 {
-        unix_ms()
+    /// Finds processes that started, changed or ended.
+    fn scan(&mut self) {
+        self.roster.scan(&self.config, self.kill.is_on(), self.began.elapsed());
+        self.ready |= self.roster.is_complete();
     }
 
-    /// Seconds since the daemon began.
-    pub(super) fn seconds(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
+    /// Checks newcomers that wait.
+    fn admit(&mut self) {
+        self.roster.admit(&self.config, self.kill.is_on());
+        self.ready |= self.roster.is_complete();
     }
 
-    /// Says something in the log that would otherwise be said over and over.
-    pub(super) fn say_once(&mut self, what: &'static str, message: impl FnOnce() -> String) {
-        if self.said.insert(what) {
-            tracing::warn!("{}", message());
+    /// Checks the kill switch, and attaches or detaches everything if it has changed.
+    fn check_kill_switch(&mut self) {
+        if !self.kill.update(&self.config.daemon.kill_file) {
+            return;
         }
+        self.hurry = true;
+        if self.kill.is_on() {
+            tracing::warn!("the kill switch is on: everything is detached");
+            self.roster.release_all("the kill switch is on");
+            self.windows.stop_all();
+        } else {
+            tracing::warn!("the kill switch is off again");
+            self.roster.rediscover();
+            self.scan();
+        }
+    }
+
+    /// One cycle: changes levels, reads counters and memory, evaluates rules and publishes the state.
+    async fn cycle(&mut self) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let works = !self.kill.is_on() && !self.stopping;
+        let level = works.then_some(self.config.daemon.level);
+        let turns = self.roster.begin_turns(&self.config.governor, level, seconds);
+        self.roster.settle().await;
+        let seconds = self.began.elapsed().as_secs_f64();
+        let pressure = self.roster.read_memory(seconds);
+        self.counters.begin(unix_ms(), self.roster.processes());
+        let view = View::of(self.roster.snapshots(), &self.kernel);
+        let counted = self.counters.count_ended(&view, |target| self.roster.labels(target));
+        self.roster.finish_turns(turns);
+        let gone = self.roster.forget(|kernel, target| counted.contains(&(kernel, target)));
+        self.counters.kernels_gone(&gone);
+        self.roster.evaluate(&self.config.triggers, seconds, &view, pressure);
+        if !self.stopping {
+            self.open_windows();
+        }
+        self.publish(pressure, &view);
+        self.last = view;
+    }
+
+    /// Publishes the state of now.
+    fn publish(&mut self, pressure: Option<Pressure>, view: &View) {
+        let now: Vec<_> =
+            view.running().map(|(id, seen)| (id, self.roster.labels(seen.1), seen)).collect();
+        let counts =
+            self.counters.counts(now.iter().map(|(id, labels, seen)| (*id, labels, *seen)));
+        let losses = self.counters.losses();
+        let listed = losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
+        let uptime_seconds = self.began.elapsed().as_secs_f64();
+        let map_bytes = view.reports().map(|(_, report)| report.self_use.map_bytes).sum();
+        let mut self_use = own_use(map_bytes);
+        self_use.cpu_ratio = Some(self_use.cpu_seconds / uptime_seconds.max(1e-9));
+        let state = NodeState {
+            unix_ms: unix_ms(),
+            uptime_seconds,
+            ready: self.ready,
+            killed: self.kill.is_on(),
+            degraded: self.degraded(),
+            complete: Health::from_names(&listed).complete(),
+            losses,
+            self_use,
+            pressure,
+            targets: self.roster.states(view),
+            label_sets: self.counters.label_sets(),
+            counts,
+            windows: self.windows.list(),
+            ..empty_state()
+        };
+        if let Some(history) = &mut self.history {
+            history.moment(Moment::of(&state));
+        }
+        self.publish.send_replace(Arc::new(state));
+    }
+
+    /// What does not work now although it is configured.
+    fn degraded(&self) -> Vec<String> {
+        let history = match &self.history {
+            Some(history) => history.trouble(),
+            None => self.no_history.clone(),
+        };
+        let history = history.map(|why| format!("the history is not written: {why}"));
+        history.into_iter().chain(self.refused.clone()).collect()
+    }
+
+    fn publish_windows(&self) {
+        let windows = self.windows.list();
+        self.publish.send_modify(|state| Arc::make_mut(state).windows = windows);
     }
 }
 
-fn unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// The state before anything was looked at.
-fn nothing() -> NodeState {
+/// The state before the first cycle.
+fn empty_state() -> NodeState {
     NodeState {
-        schema: crate::SCHEMA.to_owned(),
+        schema: SCHEMA.to_owned(),
         tool: Tool { name: "drainprof".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() },
         unix_ms: 0,
         uptime_seconds: 0.0,
@@ -349,11 +336,8 @@ fn nothing() -> NodeState {
         killed: false,
         degraded: Vec::new(),
         complete: true,
-        losses: health::by_name(&Default::default())
-            .into_iter()
-            .map(|(name, count)| (name, count.unwrap_or_default()))
-            .collect(),
-        self_use: super::look::own_use(0),
+        losses: super::counters::no_losses(),
+        self_use: own_use(0),
         pressure: None,
         targets: Vec::new(),
         label_sets: Vec::new(),
@@ -362,22 +346,22 @@ fn nothing() -> NodeState {
     }
 }
 
-/// The policy of windows that the configuration asks for.
-pub(super) fn policy(config: &Config) -> trigger::WindowConfig {
-    let time = |time: Duration| trigger::Time::of_seconds(time.as_secs_f64());
-    trigger::WindowConfig {
-        length: time(config.window.length),
-        longest: time(config.window.longest),
-        cooldown: time(config.window.cooldown),
-        budget_per_hour: time(config.window.budget_per_hour),
-        at_once: config.window.at_once,
+/// What this process uses, and has used.
+fn own_use(map_bytes: u64) -> SelfUse {
+    let facts = self_use(Duration::ZERO, map_bytes);
+    SelfUse {
+        cpu_seconds: facts.cpu.as_secs_f64(),
+        cpu_ratio: None,
+        rss_bytes: facts.rss_bytes,
+        peak_rss_bytes: facts.peak_rss_bytes,
+        map_bytes: facts.map_bytes,
     }
 }
 
-/// Tells systemd, if it has started the daemon.
-fn word(word: Word<'_>) {
+/// Notifies systemd, if it has started the daemon.
+fn notify(word: Word<'_>) {
     if let Err(error) = systemd::tell(word) {
-        tracing::debug!(%error, ?word, "systemd could not be told");
+        tracing::debug!(%error, ?word, "cannot notify systemd");
     }
 }
 

@@ -1,7 +1,7 @@
-//! The daemon's beat: it wakes the loop five times a second, all day, so a wake-up is to be one.
+//! The daemon's tick: it wakes the loop five times a second, all day, so each wake-up must be only one.
 //!
-//! A timer of the runtime would be two or three: it keeps time in a wheel whose coarse steps it has to turn first. This
-//! one is the kernel's.
+//! A timer of the runtime would cause two or three: it keeps time in a wheel and turns its coarse steps first. This timer
+//! is the kernel's.
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
@@ -12,10 +12,10 @@ use nix::sys::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// A timer that comes again and again.
-pub(super) struct Beat(AsyncFd<OwnedFd>);
+pub(super) struct Tick(AsyncFd<OwnedFd>);
 
-impl Beat {
-    /// The first beat comes after one period. Must be called inside the runtime.
+impl Tick {
+    /// The first tick comes after one period. Must be called inside the runtime.
     pub(super) fn every(period: Duration) -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
@@ -27,11 +27,11 @@ impl Beat {
         Ok(Self(timer))
     }
 
-    /// Waits for the next beat. Those that were missed are one. Nothing is lost where this is given up.
+    /// Waits for the next tick. Missed ticks count as one. Cancelling this loses nothing.
     pub(super) async fn next(&self) {
         // An error would be the runtime's end.
         let Ok(mut ready) = self.0.readable().await else { return std::future::pending().await };
-        // How many they were does not matter, and that it is over is what it says when there is nothing to read.
+        // Their number does not matter; a spurious wake-up reads nothing.
         let _ = nix::unistd::read(self.0.get_ref(), &mut [0; 8]);
         ready.clear_ready();
     }
@@ -41,23 +41,23 @@ impl Beat {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::Beat;
+    use super::Tick;
 
-    /// Beats are a period apart, and those that were missed are one.
+    /// Ticks are a period apart, and those that were missed are one.
     #[tokio::test]
-    async fn beats() {
+    async fn ticks() {
         const PERIOD: Duration = Duration::from_millis(20);
         let began = Instant::now();
-        let beat = Beat::every(PERIOD).unwrap();
+        let tick = Tick::every(PERIOD).unwrap();
         for _ in 0..3 {
-            beat.next().await;
+            tick.next().await;
         }
         assert!(began.elapsed() >= 3 * PERIOD, "{:?}", began.elapsed());
-        // The kernel's timer goes on while nobody looks.
+        // The kernel's timer goes on while nobody waits.
         std::thread::sleep(10 * PERIOD);
         let late = Instant::now();
         for _ in 0..3 {
-            beat.next().await;
+            tick.next().await;
         }
         assert!(late.elapsed() >= PERIOD, "{:?}", late.elapsed());
     }

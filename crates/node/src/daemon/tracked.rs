@@ -1,5 +1,6 @@
 //! One process that is watched: how deep, why, and what was read of it lately.
 
+use drainprof_observe::ObserveError;
 use drainprof_process::{
     Process,
     memory::{MemoryReading, Pressure},
@@ -96,6 +97,20 @@ impl Tracked {
         self.reason = reason;
     }
 
+    /// Its probes cannot be attached.
+    pub(super) fn fail(&mut self, error: &ObserveError, unix_ms: u64) {
+        let pid = self.process.pid;
+        tracing::warn!(pid, %error, "cannot attach the probes");
+        self.trouble = Some(Finding {
+            code: "not_attached".to_owned(),
+            weight: Weight::Warning,
+            profile: None,
+            instance: None,
+            message: error.to_string(),
+        });
+        self.turn(None, "its probes could not be attached".to_owned(), unix_ms);
+    }
+
     /// Takes notice of its memory; `seconds` is a time since any fixed moment.
     pub(super) fn remember(&mut self, seconds: f64, reading: Option<MemoryReading>) {
         self.memory = reading;
@@ -183,18 +198,6 @@ impl Tracked {
             findings,
             alerts: self.alerts.clone(),
         }
-    }
-}
-
-/// A finding of the daemon's own.
-#[must_use]
-pub(super) fn finding(code: &str, message: String) -> Finding {
-    Finding {
-        code: code.to_owned(),
-        weight: Weight::Warning,
-        profile: None,
-        instance: None,
-        message,
     }
 }
 

@@ -32,9 +32,9 @@ const MAX_REPORT: u64 = 64 << 20;
 /// So much of what it says is kept, from the end.
 const MAX_WORDS: u64 = 16 << 10;
 /// The exit code of a window that cost its process too much.
-const TOO_DEAR: i32 = 6;
+const OVER_COST: i32 = 6;
 /// Exit codes with which a report is written: all is well, below a threshold, incomplete, too dear.
-const WITH_REPORT: [i32; 4] = [0, 3, 5, TOO_DEAR];
+const WITH_REPORT: [i32; 4] = [0, 3, 5, OVER_COST];
 
 /// How windows are run.
 #[derive(Clone, Debug)]
@@ -181,7 +181,7 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
     };
     let gone = report.targets.iter().all(|target| target.ended.is_some());
     let outcome = match code {
-        TOO_DEAR => Outcome::TooDear,
+        OVER_COST => Outcome::TooDear,
         _ if gone => Outcome::TargetEnded,
         _ if stopped => Outcome::Interrupted,
         _ => Outcome::Finished,
@@ -189,9 +189,8 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
     Ended { outcome, report: Some(Box::new(report)), failure: String::new() }
 }
 
-/// How long the daemon waits at its end for windows that were told to end: their probes take the kernel a tenth of a
-/// second each.
-pub(super) const FAREWELL: Duration = Duration::from_secs(30);
+/// How long the stopping daemon waits for its windows: the kernel takes a tenth of a second for each probe.
+pub(super) const STOPPING: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

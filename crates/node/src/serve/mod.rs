@@ -58,7 +58,7 @@ impl Default for Options {
             http: Some(SocketAddr::from(([127, 0, 0, 1], 9464))),
             socket: Some(PathBuf::from(SOCKET)),
             group: None,
-            labels: Label::ALL.map(|(label, _)| label).to_vec(),
+            labels: Label::ALL.to_vec(),
             otlp: None,
             stale_after: Duration::from_secs(60),
             limits: Limits::default(),

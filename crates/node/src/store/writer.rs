@@ -114,7 +114,17 @@ impl Writer {
         })
     }
 
-    /// Keeps a look at the node: one transaction, with what has happened since the one before ([`Moment::events`]).
+    /// Changes how much is kept, from now on.
+    pub fn limit(&mut self, max_age: Duration, max_bytes: u64) -> Result<(), StoreError> {
+        let options = Options { max_age, max_bytes, ..self.options.clone() };
+        options.check()?;
+        set_up(&self.connection, &options)
+            .map_err(|error| StoreError::sqlite("bound", &options.path, error))?;
+        self.options = options;
+        self.tidy()
+    }
+
+    /// Keeps one state of the node: one transaction, with what has happened since the one before ([`Moment::events`]).
     /// On an error nothing of it is kept, and the next one is tried as if it had not been.
     pub fn append(&mut self, moment: &Moment) -> Result<(), StoreError> {
         let rows: usize = moment.processes.iter().map(|process| 1 + process.profiles.len()).sum();

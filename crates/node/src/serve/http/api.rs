@@ -9,13 +9,14 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
     super::{Limits, hub::Hub},
     Peer,
 };
-use crate::{Answer, NodeState, NodeTarget, Refusal, Request};
+use crate::{Answer, NodeState, NodeTarget, Refusal, Request, WindowRecord};
 
 /// Windows that are listed where nobody says how many.
 const WINDOWS: u32 = 100;
@@ -45,12 +46,22 @@ fn refused(refusal: &Refusal) -> Response {
     (status, Json(refusal)).into_response()
 }
 
+/// Diagnostic windows.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::serve) struct Windows {
+    /// The latest first.
+    windows: Vec<WindowRecord>,
+}
+
+/// The watched processes.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::serve) struct Targets {
+    /// In order of their pids.
+    targets: Vec<NodeTarget>,
+}
+
 /// An answer as its bare content.
 fn answered(answer: Result<Answer, Refusal>) -> Response {
-    #[derive(Serialize)]
-    struct Windows<T> {
-        windows: T,
-    }
     #[derive(Serialize)]
     struct Done {
         message: String,
@@ -66,12 +77,12 @@ fn answered(answer: Result<Answer, Refusal>) -> Response {
 }
 
 async fn nowhere(uri: Uri) -> Response {
-    let message = format!("there is nothing at {}; docs/api.md lists what there is", uri.path());
+    let message = format!("{} does not exist; docs/api.md lists the paths", uri.path());
     refused(&Refusal::NotFound { message })
 }
 
 async fn not_so(method: Method, uri: Uri) -> Response {
-    let message = format!("{} does not take {method}; docs/api.md says what it takes", uri.path());
+    let message = format!("{} does not take {method}; docs/api.md lists the methods", uri.path());
     (StatusCode::METHOD_NOT_ALLOWED, Json(Refusal::Forbidden { message })).into_response()
 }
 
@@ -80,16 +91,12 @@ async fn state(State(hub): State<Arc<Hub>>) -> Response {
 }
 
 async fn targets(State(hub): State<Arc<Hub>>) -> Response {
-    #[derive(Serialize)]
-    struct Targets<'a> {
-        targets: &'a [NodeTarget],
-    }
-    Json(Targets { targets: &hub.state().targets }).into_response()
+    Json(Targets { targets: hub.state().targets.clone() }).into_response()
 }
 
 /// A number in a path that is none, or too large, is nothing that exists.
 fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Refusal> {
-    text.parse().map_err(|_| Refusal::NotFound { message: format!("{text} is no {what}") })
+    text.parse().map_err(|_| Refusal::NotFound { message: format!("{text} is not a {what}") })
 }
 
 async fn report(State(hub): State<Arc<Hub>>, Path(pid): Path<String>) -> Response {
@@ -110,25 +117,29 @@ async fn windows(State(hub): State<Arc<Hub>>, Query(query): Query<WindowsQuery>)
 }
 
 async fn window_report(State(hub): State<Arc<Hub>>, Path(id): Path<String>) -> Response {
-    answered(match number(&id, "number of a window") {
+    answered(match number(&id, "window number") {
         Ok(id) => hub.ask(Request::WindowReport { id }).await,
         Err(refusal) => Err(refusal),
     })
 }
 
-/// The body of `POST /api/v1/diagnose`.
-#[derive(Deserialize)]
+/// The request to open a diagnostic window.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Diagnose {
+pub(in crate::serve) struct Diagnose {
+    /// The process.
     pid: u32,
+    /// For how long; null or absent: as configured.
     #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     seconds: Option<f64>,
+    /// Whether page faults, heap and mappings are traced; null or absent: as configured.
     #[serde(default)]
     growth: Option<bool>,
 }
 
-/// HTTP knows no users: whoever may give orders runs on this machine and is no web page. Pages that a browser shows
-/// can send requests to this machine too; the browser then says so.
+/// HTTP knows no users: requests must come from this machine, and not from a web page. A browser marks the requests of
+/// the pages that it shows.
 async fn diagnose(
     State(hub): State<Arc<Hub>>,
     Extension(Peer(peer)): Extension<Peer>,
@@ -137,10 +148,10 @@ async fn diagnose(
 ) -> Response {
     let forbidden = |message: &str| refused(&Refusal::Forbidden { message: message.to_owned() });
     if !peer.ip().to_canonical().is_loopback() {
-        return forbidden("orders are taken from this machine only; use its control socket");
+        return forbidden("only this machine can request windows; use its control socket");
     }
     if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
-        return forbidden("orders are not taken from web pages");
+        return forbidden("web pages cannot request windows");
     }
     let Diagnose { pid, seconds, growth } = match body {
         Ok(Json(body)) => body,
@@ -150,10 +161,10 @@ async fn diagnose(
         }
     };
     if seconds.is_some_and(|seconds| !seconds.is_finite() || seconds <= 0.0) {
-        let message = "seconds must be above 0".to_owned();
+        let message = "seconds must be more than 0".to_owned();
         return (StatusCode::UNPROCESSABLE_ENTITY, Json(Refusal::Failed { message }))
             .into_response();
     }
-    tracing::info!(%peer, pid, seconds, "a diagnostic window is asked for over HTTP");
+    tracing::info!(%peer, pid, seconds, "a diagnostic window is requested over HTTP");
     answered(hub.ask(Request::Diagnose { pid, seconds, growth }).await)
 }

@@ -5,6 +5,8 @@ mod pages;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+#[cfg(test)]
+pub(super) use api::{Diagnose, Targets, Windows};
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::{

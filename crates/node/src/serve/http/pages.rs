@@ -80,7 +80,7 @@ pub fn in_words(state: &NodeState) -> String {
     let _ = writeln!(text, "{} {}", state.tool.name, state.tool.version);
     let _ = writeln!(text, "up        {:.0} s", state.uptime_seconds);
     let _ = writeln!(text, "ready     {}", yes(state.ready));
-    let killed = if state.killed { "thrown: nothing is attached" } else { "not thrown" };
+    let killed = if state.killed { "on: nothing is attached" } else { "off" };
     let _ = writeln!(text, "kill      {killed}");
     for degraded in &state.degraded {
         let _ = writeln!(text, "degraded  {}", shown(degraded, CHARS));

@@ -147,7 +147,7 @@ metrics! {
     READY = "ready", None, Gauge, &[],
         "1 once the daemon has looked at all processes, else 0.";
     KILLED = "killed", None, Gauge, &[],
-        "1 while the kill switch is thrown, else 0.";
+        "1 while the kill switch is on, else 0.";
     DEGRADED = "degraded", None, Gauge, &[],
         "How many things the daemon cannot do now although it was told to; /status says which and why.";
     UPTIME = "uptime", Some("seconds"), Gauge, &[],

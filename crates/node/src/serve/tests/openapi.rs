@@ -1,9 +1,19 @@
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
+use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::{Running, get, post};
-use crate::serve::{Limits, http::ROUTES};
+use crate::{
+    NodeState, Refusal,
+    serve::{
+        Limits,
+        http::{Diagnose, ROUTES, Targets, Windows},
+    },
+};
 
 /// Where the documents say that they are.
 const BASE: &str = "https://github.com/drainprof/drainprof/blob/main/docs/";
@@ -13,6 +23,46 @@ fn doc(name: &str) -> Value {
     let text = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap()
+}
+
+/// The document: its paths are written by hand, its schemas follow the types. Those of the report are in a document of
+/// their own.
+fn generated() -> Value {
+    let settings = || {
+        SchemaSettings::draft2020_12()
+            .with(|all| all.definitions_path = "/components/schemas".into())
+    };
+    let mut answers = settings().for_serialize().into_generator();
+    answers.subschema_for::<NodeState>();
+    answers.subschema_for::<Targets>();
+    answers.subschema_for::<Windows>();
+    answers.subschema_for::<Refusal>();
+    let mut requests = settings().for_deserialize().into_generator();
+    requests.subschema_for::<Diagnose>();
+    let mut schemas: BTreeMap<_, _> = answers.take_definitions(true).into_iter().collect();
+    schemas.extend(requests.take_definitions(true));
+    schemas.insert("Report".to_owned(), json!({ "$ref": "report.schema.json" }));
+    for (name, schema) in &mut schemas {
+        // A document of another version may say more; this one says what this version does.
+        if name != "Report" && schema["properties"].is_object() {
+            schema["additionalProperties"] = false.into();
+        }
+    }
+    let mut api = doc("openapi.json");
+    api["components"]["schemas"] = json!(schemas);
+    api
+}
+
+/// The document's schemas are those of the types (`UPDATE_DOCS=1` renews it).
+#[test]
+fn schemas_are_fresh() {
+    let text = serde_json::to_string_pretty(&generated()).unwrap() + "\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let fresh = std::fs::read_to_string(&path).unwrap() == text;
+    assert!(fresh, "docs/openapi.json is stale: run with UPDATE_DOCS=1");
 }
 
 /// The schemas refer to those of the report.
