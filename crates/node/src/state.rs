@@ -244,7 +244,8 @@ pub enum Outcome {
     /// The process has ended.
     TargetEnded,
     /// Its probes cost the process too much.
-    TooDear,
+    #[serde(rename = "too_dear")]
+    OverCost,
     /// The daemon stopped, or the kill switch ended it.
     Interrupted,
     /// It could not begin.

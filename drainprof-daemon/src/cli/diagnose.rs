@@ -125,7 +125,7 @@ const fn words(outcome: Outcome) -> &'static str {
         Outcome::Running => "it still runs",
         Outcome::Finished => "it has lasted its time",
         Outcome::TargetEnded => "the process has ended",
-        Outcome::TooDear => "it cost the process too much and was ended",
+        Outcome::OverCost => "it cost the process too much and was ended",
         Outcome::Interrupted => "the daemon was stopped, or told to detach everything",
         Outcome::Failed => "it could not begin; the daemon's log says why",
     }

@@ -396,7 +396,7 @@ pub(super) const fn outcome(outcome: Outcome) -> &'static str {
         Outcome::Running => "running",
         Outcome::Finished => "finished",
         Outcome::TargetEnded => "the process has ended",
-        Outcome::TooDear => "broken off: it cost too much",
+        Outcome::OverCost => "broken off: it cost too much",
         Outcome::Interrupted => "interrupted",
         Outcome::Failed => "failed",
     }

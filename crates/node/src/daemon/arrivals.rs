@@ -1,13 +1,12 @@
-//! Who is on this machine: processes that have come, that execute another program, that have mapped more, or gone.
+//! Finds processes that start, execute another program, map more, or end.
 //!
-//! A look costs one directory listing, which tells who has come and gone, and that a number has another owner. The rest
-//! costs a system call or more for each process, so it is done as often as it is likely to tell something, a few
-//! processes at a time:
+//! A scan costs one directory listing, which shows new, ended and reused process ids. Everything else costs one system
+//! call or more for each process, so it is done rarely, and for a few processes at a time:
 //!
-//! - Which program it executes: at every look while it is young, because that is when programs are executed, and then
-//!   each [`LINK_AGAIN`].
-//! - Which files it executes code from: each [`AGAIN`]. Where the size of all mappings is what it was, they are taken to
-//!   be the same, but not more than [`TRUSTED`] times in a row; where the files are the same, nothing else is looked at.
+//! - Which program a process executes: at every scan while it is young, because that is when programs are executed, and
+//!   then each [`LINK_AGAIN`].
+//! - Which files it executes code from: each [`AGAIN`]. A process with the same total size of mappings is taken for
+//!   unchanged, at most [`TRUSTED`] times in a row; where the files are the same, nothing else is read.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -24,13 +23,13 @@ use drainprof_process::{
 };
 use rustix::fs::readlinkat_raw;
 
-/// How long it takes until a process's mappings are looked at again.
+/// Time between two readings of a process's mappings.
 pub(super) const AGAIN: Duration = Duration::from_secs(30);
-/// How long it takes until it is asked again which program a process executes that is not young any more.
+/// Time between two readings of the program that an older process executes.
 const LINK_AGAIN: Duration = Duration::from_secs(10);
-/// So long is a process young after it was met.
+/// How long a process is young after its first scan.
 const YOUNG: Duration = Duration::from_secs(60);
-/// How many times in a row the size of the mappings is believed.
+/// How many times in a row the size of the mappings is trusted.
 const TRUSTED: u32 = 9;
 /// `PATH_MAX`, and what the kernel adds to the name of a file that is gone.
 const LONGEST_LINK: usize = 4096 + 16;
@@ -38,40 +37,40 @@ const LONGEST_LINK: usize = 4096 + 16;
 /// What has changed about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It was not there at the last look, or executes another program now; with the fingerprint of what it is made
-    /// of: processes with the same one are alike to all profiles.
+    /// It is new since the last scan, or executes another program now; with its fingerprint: processes with the same
+    /// one are alike to all profiles.
     Came(Process, u64),
-    /// It has mapped other objects than before.
+    /// It maps other objects than before.
     Mapped(Process, u64),
-    /// It is no longer there.
+    /// It has ended.
     Gone(u32),
 }
 
-/// What was seen of a process.
+/// What is known of a process.
 #[derive(Clone, Debug)]
 struct Seen {
-    /// What its link to its executable says; `None`: nobody's program, such as a kernel thread.
+    /// The target of its link to its executable; `None`: it has none, such as a kernel thread.
     exe: Option<Box<[u8]>>,
     /// A thread of the kernel, which executes a program within a moment of its birth or never.
     of_kernel: bool,
     start_time: u64,
     /// The inode of its directory in `/proc`.
     inode: u64,
-    /// What it is made of.
+    /// Its fingerprint.
     objects: u64,
-    /// The files that it executes code from, as they are told at the least cost.
+    /// A fingerprint of the files that it executes code from.
     files: Option<u64>,
     /// How many pages it has mapped.
     pages: Option<(u64, u64)>,
-    /// How many times in a row it was taken to be the same for that.
+    /// How many times in a row that was trusted.
     trusted: u32,
-    /// When it was met.
+    /// When it was scanned first.
     met: Duration,
     /// When its link was read last.
     linked: Duration,
-    /// When its mappings were looked at last.
-    looked: Duration,
-    /// The look at which it was listed last.
+    /// When its mappings were read last.
+    mapped_at: Duration,
+    /// The last scan that listed it.
     listed: u64,
 }
 
@@ -80,30 +79,30 @@ struct Seen {
 pub(super) struct Arrivals {
     seen: BTreeMap<u32, Seen>,
     links: Links,
-    looks: u64,
+    scans: u64,
 }
 
 impl Arrivals {
-    /// Looks at all processes; `now` is a time since any fixed moment. Fails only where `/proc` cannot be listed.
-    pub(super) fn look(&mut self, now: Duration) -> std::io::Result<Vec<Change>> {
+    /// Scans all processes; `now` is a time since any fixed moment. Fails only where `/proc` cannot be listed.
+    pub(super) fn scan(&mut self, now: Duration) -> std::io::Result<Vec<Change>> {
         let listed = incarnations()?;
-        self.looks += 1;
+        self.scans += 1;
         let mut changes = Vec::new();
         for process in listed {
-            self.look_at(process, now, &mut changes)?;
+            self.check(process, now, &mut changes)?;
         }
         self.forget_unlisted(&mut changes);
         Ok(changes)
     }
 
-    /// Looks at one process that is listed.
-    fn look_at(
+    /// Checks one process that is listed.
+    fn check(
         &mut self,
         (pid, inode): (u32, u64),
         now: Duration,
         changes: &mut Vec<Change>,
     ) -> std::io::Result<()> {
-        let listed = self.looks;
+        let listed = self.scans;
         let seen = match self.seen.entry(pid) {
             Entry::Vacant(unknown) => {
                 let exe = self.links.exe(pid)?.map(Box::from);
@@ -118,7 +117,7 @@ impl Arrivals {
         };
         let since = |then: Duration| now.saturating_sub(then);
         let is_same = seen.inode == inode;
-        let is_due = !is_same || since(seen.looked) >= AGAIN;
+        let is_due = !is_same || since(seen.mapped_at) >= AGAIN;
         let is_young = since(seen.met) < YOUNG && !seen.of_kernel;
         let reads_link =
             is_due || is_young || (since(seen.linked) >= LINK_AGAIN && !seen.of_kernel);
@@ -131,7 +130,7 @@ impl Arrivals {
         if seen.exe.as_deref() != exe {
             let (met, change) = meet(pid, exe.map(Box::from), now);
             changes.extend(change);
-            // One that has gone since it was listed is not listed any more.
+            // A process that has ended meanwhile counts as not listed.
             if let Some(met) = met {
                 *seen = Seen { inode, listed, ..met };
             }
@@ -139,7 +138,7 @@ impl Arrivals {
         }
         seen.listed = listed;
         if is_due {
-            seen.looked = now;
+            seen.mapped_at = now;
             seen.inode = inode;
             if exe.is_some() {
                 changes.extend(again(pid, seen, is_same));
@@ -148,10 +147,10 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Forgets those that the last look did not find.
+    /// Forgets processes that the last scan did not list.
     fn forget_unlisted(&mut self, changes: &mut Vec<Change>) {
         self.seen.retain(|pid, seen| {
-            let is_there = seen.listed == self.looks;
+            let is_there = seen.listed == self.scans;
             if !is_there {
                 changes.push(Change::Gone(*pid));
             }
@@ -159,14 +158,14 @@ impl Arrivals {
         });
     }
 
-    /// Whether none was seen yet.
+    /// Whether nothing was scanned yet.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
 }
 
-/// Reads what is read most, without a path that begins at the root, or memory, of its own for each process.
+/// Reads links to executables, without an absolute path or memory of its own for each process.
 #[derive(Debug, Default)]
 struct Links {
     proc: Option<File>,
@@ -175,8 +174,8 @@ struct Links {
 }
 
 impl Links {
-    /// What the link to a process's executable says; `None` where it has none, or is gone. Fails only where `/proc`
-    /// cannot be opened.
+    /// The target of the link to a process's executable; `None` where it has none, or has ended. Fails only where
+    /// `/proc` cannot be opened.
     fn exe(&mut self, pid: u32) -> std::io::Result<Option<&[u8]>> {
         let proc = match &mut self.proc {
             Some(proc) => proc,
@@ -191,7 +190,7 @@ impl Links {
     }
 }
 
-/// Looks at one process for the first time, or as if it were; no more is known of it where it has gone.
+/// Reads one process for the first time, or anew.
 fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Option<Change>) {
     let unknown = Seen {
         exe,
@@ -204,21 +203,21 @@ fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Optio
         trusted: 0,
         met: now,
         linked: now,
-        looked: now,
+        mapped_at: now,
         listed: 0,
     };
     match Process::open(pid) {
         Ok(process) => {
-            // What says least first: what is mapped meanwhile is found to be new later.
+            // The least precise first: a later scan then finds what is mapped meanwhile.
             let pages = mapped_pages(pid);
             let files = executed_files(pid).ok();
             let objects = objects(&process);
             let start_time = process.start_time;
             // Spread over the time, so that those that were there at the start are not all due at once.
             let part = f64::from(pid % 16) / 16.0;
-            let looked = now.saturating_sub(AGAIN.mul_f64(part));
+            let mapped_at = now.saturating_sub(AGAIN.mul_f64(part));
             let linked = now.saturating_sub(LINK_AGAIN.mul_f64(part));
-            let seen = Seen { start_time, objects, files, pages, linked, looked, ..unknown };
+            let seen = Seen { start_time, objects, files, pages, linked, mapped_at, ..unknown };
             (Some(seen), Some(Change::Came(process, objects)))
         }
         Err(ProcessError::NoSuchProcess { .. } | ProcessError::Ended { .. }) => (None, None),
@@ -230,7 +229,7 @@ fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Optio
     }
 }
 
-/// Looks at a process again that still executes the same program; `is_same`: it is surely no other process.
+/// Reads a process again that still executes the same program; `is_same`: it is certainly the same process.
 fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
     let pages = mapped_pages(pid);
     if is_same && pages.is_some() && pages == seen.pages && seen.trusted < TRUSTED {
@@ -255,8 +254,7 @@ fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
     }
 }
 
-/// A number for a process's executable, root directory, and the set of objects that it has mapped; 0 where that cannot
-/// be told.
+/// A fingerprint of a process's executable, root directory and mapped objects; 0 where they cannot be read.
 fn objects(process: &Process) -> u64 {
     let Ok(objects) = mapped_objects(process.pid) else { return 0 };
     let mut inodes: Vec<(u64, u64)> = objects.into_iter().map(|object| object.inode).collect();
@@ -287,15 +285,15 @@ mod tests {
         assert!(arrivals.is_empty());
         let cat = Waiting::start(std::path::Path::new("/bin/cat"));
         let pid = cat.pid();
-        assert!(came(&arrivals.look(Duration::from_secs(1)).unwrap(), pid));
-        let quiet = arrivals.look(Duration::from_secs(2)).unwrap();
+        assert!(came(&arrivals.scan(Duration::from_secs(1)).unwrap(), pid));
+        let quiet = arrivals.scan(Duration::from_secs(2)).unwrap();
         assert!(!came(&quiet, pid) && !quiet.contains(&Change::Gone(pid)), "{quiet:?}");
         // Looked at again, it has not changed.
-        let later = arrivals.look(AGAIN * 3).unwrap();
+        let later = arrivals.scan(AGAIN * 3).unwrap();
         assert!(!came(&later, pid), "{later:?}");
         assert!(!arrivals.is_empty());
         drop(cat);
-        let gone = arrivals.look(AGAIN * 3 + Duration::from_secs(1)).unwrap();
+        let gone = arrivals.scan(AGAIN * 3 + Duration::from_secs(1)).unwrap();
         assert!(gone.contains(&Change::Gone(pid)), "{gone:?}");
     }
 
@@ -305,23 +303,23 @@ mod tests {
         let cat = Waiting::start(std::path::Path::new("/bin/cat"));
         let pid = cat.pid();
         let mut arrivals = Arrivals::default();
-        arrivals.look(Duration::from_secs(1)).unwrap();
+        arrivals.scan(Duration::from_secs(1)).unwrap();
         let other = Seen { exe: Some(Box::from(*b"/bin/other")), ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, other);
-        assert!(came(&arrivals.look(Duration::from_secs(2)).unwrap(), pid));
+        assert!(came(&arrivals.scan(Duration::from_secs(2)).unwrap(), pid));
         let older = Seen { start_time: 1, inode: 1, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, older);
-        assert!(came(&arrivals.look(Duration::from_secs(3)).unwrap(), pid));
+        assert!(came(&arrivals.scan(Duration::from_secs(3)).unwrap(), pid));
         let fewer = Seen { objects: 1, files: Some(1), pages: None, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, fewer);
-        let changes = arrivals.look(AGAIN * 4).unwrap();
+        let changes = arrivals.scan(AGAIN * 4).unwrap();
         let mapped =
             |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
         assert!(changes.iter().any(mapped), "{changes:?}");
         // While the files are the same, nobody asks what else it is made of.
         let alike = Seen { objects: 1, pages: None, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, alike);
-        let changes = arrivals.look(AGAIN * 6).unwrap();
+        let changes = arrivals.scan(AGAIN * 6).unwrap();
         assert!(!changes.iter().any(mapped) && !came(&changes, pid), "{changes:?}");
     }
 
@@ -331,13 +329,13 @@ mod tests {
         let cat = Waiting::start(std::path::Path::new("/bin/cat"));
         let pid = cat.pid();
         let mut arrivals = Arrivals::default();
-        arrivals.look(Duration::ZERO).unwrap();
+        arrivals.scan(Duration::ZERO).unwrap();
         let other = Seen { objects: 1, files: Some(1), ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, other);
         let mapped =
             |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
-        let found = (1..=TRUSTED + 1).find(|look| {
-            let changes = arrivals.look(AGAIN * *look).unwrap();
+        let found = (1..=TRUSTED + 1).find(|scan| {
+            let changes = arrivals.scan(AGAIN * *scan).unwrap();
             changes.iter().any(mapped)
         });
         assert_eq!(found, Some(TRUSTED + 1));
@@ -350,13 +348,13 @@ mod tests {
         let pid = cat.pid();
         let mut arrivals = Arrivals::default();
         let now = YOUNG * 10;
-        arrivals.look(now).unwrap();
+        arrivals.scan(now).unwrap();
         let known = arrivals.seen[&pid].clone();
         let other = |met, linked, inode| Seen {
             exe: Some(Box::from(*b"/bin/other")),
             met,
             linked,
-            looked: now,
+            mapped_at: now,
             inode,
             ..known.clone()
         };
@@ -368,7 +366,7 @@ mod tests {
             (other(Duration::ZERO, later.saturating_sub(LINK_AGAIN), known.inode), true),
         ] {
             arrivals.seen.insert(pid, seen.clone());
-            assert_eq!(came(&arrivals.look(later).unwrap(), pid), finds, "{seen:?}");
+            assert_eq!(came(&arrivals.scan(later).unwrap(), pid), finds, "{seen:?}");
         }
     }
 
@@ -378,13 +376,13 @@ mod tests {
         let mut cat = Waiting::start(std::path::Path::new("/bin/cat"));
         let pid = cat.pid();
         let mut arrivals = Arrivals::default();
-        arrivals.look(Duration::from_secs(1)).unwrap();
+        arrivals.scan(Duration::from_secs(1)).unwrap();
         let inode = arrivals.seen[&pid].inode;
         cat.0.kill().unwrap();
         cat.0.wait().unwrap();
         let mut changes = Vec::new();
-        arrivals.looks += 1;
-        arrivals.look_at((pid, inode), Duration::from_secs(2), &mut changes).unwrap();
+        arrivals.scans += 1;
+        arrivals.check((pid, inode), Duration::from_secs(2), &mut changes).unwrap();
         arrivals.forget_unlisted(&mut changes);
         assert!(changes.contains(&Change::Gone(pid)), "{changes:?}");
         assert!(arrivals.is_empty());

@@ -110,7 +110,7 @@ impl Roster {
 
     /// Finds processes that started, changed or ended. `now` is a time since any fixed moment.
     pub(super) fn scan(&mut self, config: &Config, killed: bool, now: Duration) {
-        let changes = match self.arrivals.look(now) {
+        let changes = match self.arrivals.scan(now) {
             Ok(changes) => changes,
             Err(error) => {
                 self.warn_once("proc", || format!("cannot list the processes: {error}"));
@@ -335,7 +335,7 @@ impl Roster {
                 hits_per_second: spent.hits_per_second,
                 cost_ratio: spent.cpu_ratio,
             };
-            if let Some(step) = tracked.governor.look(governor, &reading) {
+            if let Some(step) = tracked.governor.decide(governor, &reading) {
                 tracing::info!(pid, why = step.why, "the governor changes the level");
                 turns.insert(*pid, (step.to, step.why));
             }
@@ -351,10 +351,10 @@ impl Roster {
     }
 
     /// Waits until the counts of released and ended processes stand still.
-    pub(super) async fn settle(&self) {
+    pub(super) fn settle(&self) {
         if self.pool.has_ended() {
             let kernels = || self.pool.kernels().iter();
-            settle(|| kernels().flat_map(|one| one.observer.ended_totals()).collect()).await;
+            settle(|| kernels().flat_map(|one| one.observer.ended_totals()).collect());
         }
     }
 
@@ -435,7 +435,7 @@ impl Roster {
                 tracked.possible = possible(facts);
             }
             let signals = tracked.signals(seconds, seen, pressure);
-            tracked.engine.look(triggers, &signals);
+            tracked.engine.check(triggers, &signals);
             tracked.alerts = tracked.engine.alerts(unix_ms);
         }
     }

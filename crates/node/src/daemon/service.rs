@@ -163,7 +163,7 @@ impl Service {
         while self.roster.has_waiting() {
             self.admit();
         }
-        self.cycle().await;
+        self.cycle();
         notify(Word::Ready);
         eprintln!("drainprof: watching");
         loop {
@@ -176,7 +176,7 @@ impl Service {
                     }
                 }
                 _ = scan.tick() => self.scan(),
-                _ = cycle.tick() => self.cycle().await,
+                _ = cycle.tick() => self.cycle(),
                 Some(asked) = requests.recv() => self.answer(asked),
                 Some(ended) = self.windows.next_ended(), if self.windows.is_busy() => {
                     self.window_ended(ended);
@@ -198,7 +198,7 @@ impl Service {
                 _ = interrupt.recv() => break,
             }
             if std::mem::take(&mut self.hurry) {
-                self.cycle().await;
+                self.cycle();
             }
         }
         notify(Word::Stopping);
@@ -211,7 +211,7 @@ impl Service {
         self.windows.stop_all();
         self.stopping = true;
         self.roster.release_all("the daemon stops");
-        self.cycle().await;
+        self.cycle();
         let limit = tokio::time::Instant::now() + STOPPING;
         while let Ok(Some(ended)) = tokio::time::timeout_at(limit, self.windows.next_ended()).await
         {
@@ -253,12 +253,12 @@ impl Service {
     }
 
     /// One cycle: changes levels, reads counters and memory, evaluates rules and publishes the state.
-    async fn cycle(&mut self) {
+    fn cycle(&mut self) {
         let seconds = self.began.elapsed().as_secs_f64();
         let works = !self.kill.is_on() && !self.stopping;
         let level = works.then_some(self.config.daemon.level);
         let turns = self.roster.begin_turns(&self.config.governor, level, seconds);
-        self.roster.settle().await;
+        self.roster.settle();
         let seconds = self.began.elapsed().as_secs_f64();
         let pressure = self.roster.read_memory(seconds);
         self.counters.begin(unix_ms(), self.roster.processes());

@@ -181,7 +181,7 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
     };
     let gone = report.targets.iter().all(|target| target.ended.is_some());
     let outcome = match code {
-        OVER_COST => Outcome::TooDear,
+        OVER_COST => Outcome::OverCost,
         _ if gone => Outcome::TargetEnded,
         _ if stopped => Outcome::Interrupted,
         _ => Outcome::Finished,
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(of(5, false, &saved(false)), Outcome::Finished);
         assert_eq!(of(0, true, &saved(false)), Outcome::Interrupted);
         assert_eq!(of(0, false, &saved(true)), Outcome::TargetEnded);
-        assert_eq!(of(6, false, &saved(false)), Outcome::TooDear);
+        assert_eq!(of(6, false, &saved(false)), Outcome::OverCost);
         assert_eq!(of(0, false, b"{"), Outcome::Failed);
         assert_eq!(of(4, false, &saved(false)), Outcome::Failed);
     }

@@ -156,7 +156,7 @@ impl Windows {
                 tracing::warn!(pid, id, "a diagnostic window failed: {}", ended.failure);
                 record.why = format!("{} ({})", record.why, ended.failure);
             }
-            Outcome::TooDear => tracing::warn!(
+            Outcome::OverCost => tracing::warn!(
                 pid,
                 id,
                 "a diagnostic window ended early: its probes cost more than window.cost, {}",

@@ -100,7 +100,7 @@ impl Governor {
     }
 
     /// Looks once, and says what to change. A reading that is not finite, or not later than the last one, is passed over.
-    pub fn look(&mut self, config: &Config, reading: &Reading<'_>) -> Option<Step> {
+    pub fn decide(&mut self, config: &Config, reading: &Reading<'_>) -> Option<Step> {
         let (at, level) = (reading.at, reading.level);
         let ratio = if level.is_some() { reading.cost_ratio } else { 0.0 };
         let sane = at.is_finite() && ratio.is_finite() && ratio >= 0.0;

@@ -42,7 +42,7 @@ impl Simulation {
                 hits_per_second: cost_ratio * 1e6,
                 cost_ratio,
             };
-            if let Some(step) = governor.look(config, &reading) {
+            if let Some(step) = governor.decide(config, &reading) {
                 assert_eq!(step.from, level);
                 assert_ne!(step.to, level);
                 level = step.to;
@@ -212,7 +212,7 @@ fn step_not_done() {
             hits_per_second: 1e6,
             cost_ratio: 0.5,
         };
-        if let Some(step) = governor.look(&config, &reading) {
+        if let Some(step) = governor.decide(&config, &reading) {
             assert_eq!(step.to, None);
             assert!(step.why.contains("in 10 min 00 s"), "{}", step.why);
             asked += 1;
@@ -236,7 +236,7 @@ fn permits() {
             hits_per_second: 1000.0,
             cost_ratio: if level == Some(Level::Stacks) { 0.2 } else { 0.0 },
         };
-        if let Some(step) = governor.look(&config, &reading) {
+        if let Some(step) = governor.decide(&config, &reading) {
             level = step.to;
             let refused = governor.permit(&config, reading.at, Level::Stacks).unwrap_err();
             assert!(refused.contains("budget of 1% of one CPU"), "{refused}");
@@ -310,7 +310,7 @@ proptest! {
         let level = |index: usize| Level::ALL.get(index).copied();
         for (at, hits_per_second, cost_ratio, now, wanted) in readings {
             let reading = Reading { at, level: level(now), wanted: level(wanted), possible: &Level::ALL[..2], hits_per_second, cost_ratio };
-            if let Some(step) = governor.look(&config, &reading) {
+            if let Some(step) = governor.decide(&config, &reading) {
                 prop_assert!(step.to != reading.level && step.to != Some(Level::Stacks));
             }
             prop_assert!(governor.balance_seconds().is_finite());

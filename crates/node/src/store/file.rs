@@ -50,7 +50,7 @@ pub(super) enum Found {
 }
 
 /// Looks at the header of the file, and refuses what drainprof has not written.
-pub(super) fn look(path: &Path) -> Result<Found, StoreError> {
+pub(super) fn inspect(path: &Path) -> Result<Found, StoreError> {
     let foreign = |found: &str| StoreError::Foreign { path: shown(path), found: found.to_owned() };
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => return Err(foreign("it is no regular file")),

@@ -40,7 +40,7 @@ pub struct History {
 impl History {
     /// Opens a history for reading. Nothing is changed by that, whoever asks.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        match file::look(path)? {
+        match file::inspect(path)? {
             Found::History => {}
             Found::Nothing => return Err(StoreError::None { path: shown(path) }),
             Found::Damaged => return Err(damaged(path, "its header cannot be read")),

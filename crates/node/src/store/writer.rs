@@ -85,9 +85,9 @@ impl Writer {
         options.check()?;
         let path = &options.path;
         // What is no history is told as that, and gets no lock beside it.
-        file::look(path)?;
+        file::inspect(path)?;
         let lock = file::lock(path)?;
-        let connection = match file::look(path)? {
+        let connection = match file::inspect(path)? {
             Found::Nothing => fresh(options)?,
             Found::Damaged => renewed(options, "its header cannot be read")?,
             Found::History => match connect(options) {

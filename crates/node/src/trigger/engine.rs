@@ -2,7 +2,7 @@
 
 use super::{
     Config, RULES, Rule, Signals,
-    rule::{Look, Watch},
+    rule::{Condition, Watch},
 };
 use crate::{Alert, AlertState};
 
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// Looks once. The configuration may be another one than last time.
-    pub fn look(&mut self, config: &Config, signals: &Signals) {
+    pub fn check(&mut self, config: &Config, signals: &Signals) {
         let at = signals.at;
         if !at.is_finite() || self.last.is_some_and(|last| at <= last) {
             return;
@@ -110,7 +110,7 @@ impl Engine {
                 continue;
             }
             watching.window = settings.window();
-            let look = watching.watch.look(config, signals);
+            let look = watching.watch.check(config, signals);
             if gap && watching.now.state == State::Pending {
                 watching.turn(State::Inactive, at, String::new());
             }
@@ -189,21 +189,21 @@ impl Watching {
         self.now.message = message;
     }
 
-    fn step(&mut self, look: Look, at: f64, hold: f64) {
-        if look != Look::Unknown {
+    fn step(&mut self, look: Condition, at: f64, hold: f64) {
+        if look != Condition::Unknown {
             self.seen = at;
         }
         match (self.now.state, look) {
-            (State::Firing, Look::Unknown) if at - self.seen < BLIND => {}
-            (State::Firing, Look::Beyond(message) | Look::Between(message)) => {
+            (State::Firing, Condition::Unknown) if at - self.seen < BLIND => {}
+            (State::Firing, Condition::Beyond(message) | Condition::Between(message)) => {
                 self.turn(State::Firing, at, message);
             }
-            (State::Pending, Look::Beyond(message)) => {
+            (State::Pending, Condition::Beyond(message)) => {
                 let state =
                     if at - self.now.since >= hold { State::Firing } else { State::Pending };
                 self.turn(state, at, message);
             }
-            (State::Inactive, Look::Beyond(message)) => {
+            (State::Inactive, Condition::Beyond(message)) => {
                 let state = if hold > 0.0 { State::Pending } else { State::Firing };
                 self.turn(state, at, message);
             }

@@ -32,12 +32,12 @@ pub(super) trait Settings {
 /// A rule that watches one process.
 pub(super) trait Watch: std::fmt::Debug + Send {
     /// Looks once.
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look;
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition;
 }
 
 /// What a rule sees.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Look {
+pub(super) enum Condition {
     /// Nothing that could be judged.
     Unknown,
     /// All is well, or is well again.
@@ -48,7 +48,7 @@ pub(super) enum Look {
     Beyond(String),
 }
 
-impl Look {
+impl Condition {
     const fn rank(&self) -> u8 {
         match self {
             Self::Unknown => 0,

@@ -41,7 +41,7 @@ impl Closing {
     }
 
     /// What is known after `closes` more, which are drainable with the chance `dsr`.
-    pub(super) fn look(&mut self, at: f64, closes: u32, dsr: f64) -> Signals {
+    pub(super) fn check(&mut self, at: f64, closes: u32, dsr: f64) -> Signals {
         let drainable = self.noise.binomial(closes, dsr);
         self.total.drainable += drainable;
         self.total.pinned += u64::from(closes) - drainable;
@@ -90,9 +90,9 @@ impl Run {
         self.engine.states().find(|state| state.rule == self.rule).unwrap().message.clone()
     }
 
-    pub(super) fn look(&mut self, signals: &Signals) {
+    pub(super) fn check(&mut self, signals: &Signals) {
         let before = self.state();
-        self.engine.look(&self.config, signals);
+        self.engine.check(&self.config, signals);
         match (before, self.state()) {
             (State::Firing, State::Firing) => {}
             (_, State::Firing) => self.fired.push(signals.at),
@@ -105,7 +105,7 @@ impl Run {
     pub(super) fn over(&mut self, [from, to]: [f64; 2], mut signals: impl FnMut(f64) -> Signals) {
         let mut at = from;
         while at < to {
-            self.look(&signals(at));
+            self.check(&signals(at));
             at += TICK;
         }
     }

@@ -1,4 +1,4 @@
-//! What probes, scrapers and people ask for: metrics, health, status.
+//! Metrics, health and status.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -35,16 +35,10 @@ async fn metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
     let flavour = negotiate(&accept.join(","));
     // Not while the lock is held.
     let families = hub.metrics().families().to_vec();
-    match render(&families, flavour) {
-        Ok(text) => ([(header::CONTENT_TYPE, flavour.media_type())], text).into_response(),
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the metrics: {error}\n"))
-                .into_response()
-        }
-    }
+    ([(header::CONTENT_TYPE, flavour.media_type())], render(&families, flavour)).into_response()
 }
 
-/// Whether the daemon's loop still turns.
+/// Whether the daemon's loop works.
 async fn health(State(hub): State<Arc<Hub>>) -> Response {
     match hub.stuck() {
         None => "ok\n".into_response(),
@@ -56,12 +50,12 @@ async fn health(State(hub): State<Arc<Hub>>) -> Response {
     }
 }
 
-/// Whether it has looked at all processes once.
+/// Whether all processes were checked once.
 async fn ready(State(hub): State<Arc<Hub>>) -> Response {
     if hub.state().ready {
         "ready\n".into_response()
     } else {
-        let text = "the daemon has not yet looked at all processes\n";
+        let text = "the daemon has not yet checked all processes\n";
         (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
     }
 }

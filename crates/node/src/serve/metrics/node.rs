@@ -133,7 +133,7 @@ impl Metrics {
         let all = [
             Outcome::Finished,
             Outcome::TargetEnded,
-            Outcome::TooDear,
+            Outcome::OverCost,
             Outcome::Interrupted,
             Outcome::Failed,
         ];
@@ -188,7 +188,7 @@ const fn outcome(outcome: Outcome) -> &'static str {
         Outcome::Running => "running",
         Outcome::Finished => "finished",
         Outcome::TargetEnded => "target_ended",
-        Outcome::TooDear => "too_dear",
+        Outcome::OverCost => "too_dear",
         Outcome::Interrupted => "interrupted",
         Outcome::Failed => "failed",
     }

@@ -95,27 +95,27 @@ metrics! {
     CLOSED = "granule_closes", None, Counter, CLOSES,
         "Closes of granules by outcome: drainable (no object was live), pinned, unknown. The DSR is drainable / (drainable + pinned).";
     OBJECTS_ALLOCATED = "objects_allocated", None, Counter, ALLOCATOR,
-        "Objects allocated, as far as they were looked at (levels objects and stacks).";
+        "Objects allocated (levels objects and stacks).";
     OBJECTS_FREED = "objects_freed", None, Counter, ALLOCATOR,
-        "Objects freed, as far as they were looked at (levels objects and stacks).";
+        "Objects freed (levels objects and stacks).";
     OPEN = "granules_open", None, Gauge, ALLOCATOR,
         "Granules open now, in processes that run.";
     RETAINED_GRANULES = "retained_granules", None, Gauge, ALLOCATOR,
-        "Granules that are closed, pinned and not yet drained; absent where the level does not tell.";
+        "Granules that are closed, pinned and not yet drained; absent where the level does not measure them.";
     RETAINED_BYTES = "retained", Some("bytes"), Gauge, ALLOCATOR,
-        "Bytes of these granules; absent also where the profile knows none.";
+        "Bytes of these granules; absent also where the profile does not know them.";
     PIN_DELAY = "pin_delay", Some("seconds"), Histogram, ALLOCATOR,
-        "From a pinned close to its late drain, as far as objects were looked at (levels objects and stacks); absent until there was one.";
+        "From a pinned close to its late drain (levels objects and stacks); absent until there was one.";
     PROCESSES = "processes", None, Gauge, ALLOCATOR,
         "Processes that run now and have this allocator.";
     HITS = "probe_hits", None, Counter, ALLOCATOR,
         "Hits of probes.";
     COST = "probe_cost", Some("seconds"), Counter, ALLOCATOR,
-        "CPU time of the processes that the probes took: hits times the price of a hit.";
+        "CPU time that the probes cost the processes: hits times the cost of a hit.";
     OVERHEAD = "overhead", Some("ratio"), Gauge, WHERE,
-        "The probes' cost now as a share of one CPU, of the process that pays most.";
+        "The current cost of the probes as a share of one CPU, in the process with the highest cost.";
     LEVEL = "governor_level", None, Gauge, WHERE,
-        "How deep the least observed process is looked at: 0 no probe, 1 boundary, 2 objects, 3 stacks.";
+        "The lowest level among the processes: 0 no probe, 1 boundary, 2 objects, 3 stacks.";
     RESIDENT = "process_resident", Some("bytes"), Gauge, WHERE,
         "Resident memory of the processes, added up: shared pages count in each.";
     ANONYMOUS = "process_anonymous", Some("bytes"), Gauge, WHERE,
@@ -127,11 +127,11 @@ metrics! {
     FAULTS_SEEN = "process_page_faults", None, Counter, FAULTS,
         "Page faults of the processes since each is watched: minor (without I/O) and major.";
     TO_LIMIT = "cgroup_limit_reached", Some("seconds"), Gauge, WHERE,
-        "Time until a control group is full at the growth of now: the shortest. Absent without growth or limit.";
+        "Shortest time until a control group is full at the current growth. Absent without growth or limit.";
     ALERTS = "alerts", None, Gauge, &["rule", "state"],
         "Processes for which a rule is about to fire (pending) or has fired (firing).";
     WINDOWS = "windows", None, Counter, &["outcome"],
-        "Diagnostic windows that have ended since the daemon runs, by outcome.";
+        "Diagnostic windows that have ended since the daemon started, by outcome.";
     WINDOWS_RUNNING = "windows_running", None, Gauge, &[],
         "Diagnostic windows that run.";
     PRESSURE = "memory_pressure", Some("ratio"), Gauge, &["scope", "over"],
@@ -139,21 +139,21 @@ metrics! {
     PRESSURE_WAITED = "memory_pressure_waited", Some("seconds"), Counter, &["scope"],
         "Time since boot in which some or all (full) tasks of the machine waited for memory.";
     LOST = "events_lost", None, Counter, &["stage"],
-        "What was lost, by name; docs/losses.md says what each means. Above 0, counts may be incomplete.";
+        "Losses by name; docs/losses.md explains each. Above 0, counts may be incomplete.";
     COMPLETE = "complete", None, Gauge, &[],
         "1 if nothing that the counts need was lost, else 0.";
     TARGETS = "targets", None, Gauge, &["level"],
-        "Processes watched, by how deep they are looked at (none: no probe).";
+        "Watched processes by level (none: no probe).";
     READY = "ready", None, Gauge, &[],
-        "1 once the daemon has looked at all processes, else 0.";
+        "1 once the daemon has checked all processes, else 0.";
     KILLED = "killed", None, Gauge, &[],
         "1 while the kill switch is on, else 0.";
     DEGRADED = "degraded", None, Gauge, &[],
-        "How many things the daemon cannot do now although it was told to; /status says which and why.";
+        "How many configured things do not work now; /status lists them.";
     UPTIME = "uptime", Some("seconds"), Gauge, &[],
         "How long the daemon has run.";
     STATE_TIME = "state_timestamp", Some("seconds"), Gauge, &[],
-        "When the state that is shown was made, since 1970.";
+        "When the shown state was made, since 1970.";
     SELF_CPU = "self_cpu", Some("seconds"), Counter, &[],
         "User and system time of drainprof itself.";
     SELF_RESIDENT = "self_resident", Some("bytes"), Gauge, &[],

@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Bytes, Config, Rule, Share, Signals, Time,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -35,14 +35,14 @@ settings! {
 struct Anon;
 
 impl Watch for Anon {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.anon_high;
-        let Some(memory) = signals.memory else { return Look::Unknown };
+        let Some(memory) = signals.memory else { return Condition::Unknown };
         if memory.rss_bytes < config.min_rss.0.max(1) {
-            return Look::Clear;
+            return Condition::Clear;
         }
         let share = memory.anon_bytes as f64 / memory.rss_bytes as f64;
-        Look::above(share, config.above.0, config.back.0, || {
+        Condition::above(share, config.above.0, config.back.0, || {
             format!(
                 "{} of {} resident memory is anonymous, {}; the threshold is {}",
                 units::bytes(memory.anon_bytes),

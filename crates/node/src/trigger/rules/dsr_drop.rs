@@ -10,7 +10,7 @@ use super::{PerProfile, dsr_low::window};
 use crate::trigger::{
     Config, Rule, Share, Signals, Time,
     course::{Course, Usual},
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
     signals::Closes,
 };
 
@@ -78,7 +78,7 @@ struct Known {
 }
 
 impl Watch for Drop {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.dsr_drop;
         let looks = self.profiles.each(&signals.profiles, |known, profile| {
             let total = profile.closes.filter(|total| total.decided() > 0);
@@ -87,23 +87,25 @@ impl Watch for Drop {
             }
             let recent = window(&mut known.course, signals.at, profile.closes, config.over);
             let look = recent
-                .map_or(Look::Unknown, |recent| known.judge(config, &profile.profile, recent));
+                .map_or(Condition::Unknown, |recent| known.judge(config, &profile.profile, recent));
             known.freeze(config, &look, signals.at);
             if let Some(total) = total {
                 known.learn(config, signals.at, total);
             }
             look
         });
-        Look::worst(looks)
+        Condition::worst(looks)
     }
 }
 
 impl Known {
-    fn judge(&self, config: &DsrDrop, profile: &str, recent: Closes) -> Look {
-        let (Some(dsr), decided) = (recent.dsr(), recent.decided()) else { return Look::Unknown };
+    fn judge(&self, config: &DsrDrop, profile: &str, recent: Closes) -> Condition {
+        let (Some(dsr), decided) = (recent.dsr(), recent.decided()) else {
+            return Condition::Unknown;
+        };
         let learned = self.chunks >= CHUNKS && self.usual.seconds >= config.warm_up.as_seconds();
         if !learned || decided < config.min_closes {
-            return Look::Unknown;
+            return Condition::Unknown;
         }
         // Even a process without one pinned close may have one next.
         let seen = self.closes * self.chunks.min(config.baseline / config.over);
@@ -124,21 +126,21 @@ impl Known {
             )
         };
         if fall > config.drop.0 && sigmas > config.sigmas {
-            Look::Beyond(message())
+            Condition::Beyond(message())
         } else if fall > config.back.0 {
-            Look::Between(message())
+            Condition::Between(message())
         } else {
-            Look::Clear
+            Condition::Clear
         }
     }
 
     /// Notes since when it is fallen; what has lasted becomes what is usual.
-    fn freeze(&mut self, config: &DsrDrop, look: &Look, at: f64) {
+    fn freeze(&mut self, config: &DsrDrop, look: &Condition, at: f64) {
         match look {
-            Look::Unknown => {}
-            Look::Clear => self.fallen = None,
-            Look::Between(_) if self.fallen.is_none() => {}
-            Look::Between(_) | Look::Beyond(_) => {
+            Condition::Unknown => {}
+            Condition::Clear => self.fallen = None,
+            Condition::Between(_) if self.fallen.is_none() => {}
+            Condition::Between(_) | Condition::Beyond(_) => {
                 let since = *self.fallen.get_or_insert(at);
                 if at - since >= config.adopt.as_seconds() {
                     *self = Self { course: std::mem::take(&mut self.course), ..Self::default() };

@@ -6,7 +6,7 @@ use super::PerProfile;
 use crate::trigger::{
     Config, Rule, Share, Signals, Time,
     course::Course,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
     signals::Closes,
 };
 
@@ -47,17 +47,17 @@ struct Low {
 }
 
 impl Watch for Low {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.dsr_low;
         let looks = self.profiles.each(&signals.profiles, |course, profile| {
             let Some(closes) = window(course, signals.at, profile.closes, config.over) else {
-                return Look::Unknown;
+                return Condition::Unknown;
             };
             let (Some(dsr), decided) = (closes.dsr(), closes.decided()) else {
-                return Look::Unknown;
+                return Condition::Unknown;
             };
             if decided < config.min_closes {
-                return Look::Unknown;
+                return Condition::Unknown;
             }
             let message = || {
                 format!(
@@ -71,14 +71,14 @@ impl Watch for Low {
                 )
             };
             if upper_bound(dsr, decided) < config.below.0 {
-                Look::Beyond(message())
+                Condition::Beyond(message())
             } else if dsr < config.back.0 {
-                Look::Between(message())
+                Condition::Between(message())
             } else {
-                Look::Clear
+                Condition::Clear
             }
         });
-        Look::worst(looks)
+        Condition::worst(looks)
     }
 }
 

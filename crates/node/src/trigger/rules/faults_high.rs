@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Config, Rule, Signals, Time,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
     signals::finite,
 };
 
@@ -34,10 +34,10 @@ settings! {
 struct Faults;
 
 impl Watch for Faults {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.faults_high;
-        let Some(faults) = finite(signals.faults_per_second) else { return Look::Unknown };
-        Look::above(faults, config.above, config.back, || {
+        let Some(faults) = finite(signals.faults_per_second) else { return Condition::Unknown };
+        Condition::above(faults, config.above, config.back, || {
             format!(
                 "{} page faults; the threshold is {}",
                 units::rate(faults),

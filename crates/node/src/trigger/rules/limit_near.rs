@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Config, Rule, Signals, Time,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
     signals::finite,
 };
 
@@ -33,19 +33,19 @@ settings! {
 struct Near;
 
 impl Watch for Near {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.limit_near;
         let memory = signals.memory;
         let seconds = match (signals.seconds_to_limit, memory) {
-            (Some(seconds), _) if seconds.is_nan() || seconds < 0.0 => return Look::Unknown,
+            (Some(seconds), _) if seconds.is_nan() || seconds < 0.0 => return Condition::Unknown,
             // Infinite is an answer: never.
             (Some(seconds), _) => seconds,
             // With memory known, no time to the limit says that there is no limit, or no growth.
-            (None, Some(_)) => return Look::Clear,
-            (None, None) => return Look::Unknown,
+            (None, Some(_)) => return Condition::Clear,
+            (None, None) => return Condition::Unknown,
         };
         if seconds > config.back.as_seconds() {
-            return Look::Clear;
+            return Condition::Clear;
         }
         let used =
             memory.and_then(|memory| Some((memory.cgroup_bytes?, memory.cgroup_limit_bytes?)));
@@ -60,9 +60,9 @@ impl Watch for Near {
             units::duration(seconds)
         );
         if seconds < config.within.as_seconds() {
-            Look::Beyond(message)
+            Condition::Beyond(message)
         } else {
-            Look::Between(message)
+            Condition::Between(message)
         }
     }
 }

@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Config, Rule, Share, Signals, Time,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
     signals::finite,
 };
 
@@ -34,11 +34,11 @@ settings! {
 struct High;
 
 impl Watch for High {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.pressure_high;
-        let Some(pressure) = signals.pressure else { return Look::Unknown };
-        let Some(share) = finite(Some(pressure.some.avg10)) else { return Look::Unknown };
-        Look::above(share, config.above.0, config.back.0, || {
+        let Some(pressure) = signals.pressure else { return Condition::Unknown };
+        let Some(share) = finite(Some(pressure.some.avg10)) else { return Condition::Unknown };
+        Condition::above(share, config.above.0, config.back.0, || {
             format!(
                 "tasks of this machine waited for memory {} of the last 10 seconds, {} of the last minute; \
                  the threshold is {}",

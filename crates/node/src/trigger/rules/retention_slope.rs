@@ -4,7 +4,7 @@ use drainprof_report::units;
 
 use crate::trigger::{
     Bytes, Config, Rule, Signals, Time,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
     signals::MAX_PROFILES,
 };
 
@@ -32,17 +32,17 @@ settings! {
 struct Slope;
 
 impl Watch for Slope {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.retention_slope;
         let profiles = signals.profiles.iter().take(MAX_PROFILES);
-        Look::worst(profiles.map(|profile| {
-            let Some(slope) = profile.retention_slope else { return Look::Unknown };
+        Condition::worst(profiles.map(|profile| {
+            let Some(slope) = profile.retention_slope else { return Condition::Unknown };
             let [low, high] = slope.interval;
             let all = [slope.bytes_per_second, low, high];
             if !all.iter().all(|number| number.is_finite()) || low > high {
-                return Look::Unknown;
+                return Condition::Unknown;
             }
-            Look::above(low, config.above.0 as f64, config.back.0 as f64, || {
+            Condition::above(low, config.above.0 as f64, config.back.0 as f64, || {
                 let now = profile.retained_bytes.map_or_else(String::new, |retained| {
                     format!("; {} are retained now", units::bytes(retained))
                 });

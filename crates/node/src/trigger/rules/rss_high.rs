@@ -8,7 +8,7 @@ use drainprof_report::units;
 use crate::trigger::{
     Bytes, Config, Rule, Share, Signals, Time,
     course::Usual,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -59,22 +59,22 @@ struct Above {
 }
 
 impl Watch for Above {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.rss_high;
-        let Some(memory) = signals.memory else { return Look::Unknown };
+        let Some(memory) = signals.memory else { return Condition::Unknown };
         let rss = memory.rss_bytes as f64;
         let seconds = self.last.map_or(0.0, |last| (signals.at - last).clamp(0.0, GAP));
         self.last = Some(signals.at);
         let look = self.judge(config, rss);
         match look {
-            Look::Beyond(_) => {
+            Condition::Beyond(_) => {
                 let since = *self.high.get_or_insert(signals.at);
                 if signals.at - since >= config.adopt.as_seconds() {
                     *self = Self { last: self.last, ..Self::default() };
                 }
             }
-            Look::Between(_) => {}
-            Look::Clear | Look::Unknown => self.high = None,
+            Condition::Between(_) => {}
+            Condition::Clear | Condition::Unknown => self.high = None,
         }
         if self.high.is_none() && seconds > 0.0 {
             self.usual.learn(rss, seconds, config.baseline.as_seconds());
@@ -84,15 +84,15 @@ impl Watch for Above {
 }
 
 impl Above {
-    fn judge(&self, config: &RssHigh, rss: f64) -> Look {
+    fn judge(&self, config: &RssHigh, rss: f64) -> Condition {
         if self.usual.seconds < config.warm_up.as_seconds() {
-            return Look::Unknown;
+            return Condition::Unknown;
         }
         let (mean, deviation) = (self.usual.mean, self.usual.variance.sqrt());
         let least = (mean * config.min_share.0).max(config.min_bytes.0 as f64);
         let above = (config.sigmas * deviation).max(least);
         let back = (config.back_sigmas * deviation).max(least / 2.0).min(above);
-        Look::above(rss - mean, above, back, || {
+        Condition::above(rss - mean, above, back, || {
             format!(
                 "resident memory is {}, usual are {} ± {}: {} more; more than {} more is high",
                 whole(rss),

@@ -10,7 +10,7 @@ use super::PerProfile;
 use crate::trigger::{
     Config, Objects, Rule, Share, Signals, Time,
     course::Course,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -51,23 +51,23 @@ struct Unmatched {
 }
 
 impl Watch for Unmatched {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.unmatched_frees;
         let over = config.over.as_seconds();
         let looks = self.profiles.each(&signals.profiles, |course, profile| {
             let Some(now) = profile.objects else {
                 course.clear();
-                return Look::Unknown;
+                return Condition::Unknown;
             };
             if course.last().is_some_and(|last| between(last, now).is_none()) {
                 course.clear();
             }
             course.push(signals.at, now, over);
-            let Some([first, half, last]) = course.halves(over) else { return Look::Unknown };
+            let Some([first, half, last]) = course.halves(over) else { return Condition::Unknown };
             let parts = (between(first, last), between(first, half), between(half, last));
-            let (Some(all), Some(early), Some(late)) = parts else { return Look::Unknown };
+            let (Some(all), Some(early), Some(late)) = parts else { return Condition::Unknown };
             if all.unmatched_frees < config.min_frees || all.frees == 0 {
-                return Look::Clear;
+                return Condition::Clear;
             }
             let in_half = IN_EACH_HALF * all.unmatched_frees as f64;
             let sick = |part: Objects| {
@@ -76,10 +76,10 @@ impl Watch for Unmatched {
                         >= IN_EACH_HALF * part.unmatched_frees as f64
             };
             if !sick(early) || !sick(late) {
-                return Look::Clear;
+                return Condition::Clear;
             }
             let share = all.unmatched_frees as f64 / all.frees as f64;
-            Look::above(share, config.above.0, config.back.0, || {
+            Condition::above(share, config.above.0, config.back.0, || {
                 format!(
                     "{}: {} of {} frees in the last {} ({}) are of objects whose allocation was not seen, \
                      while {} allocations were: the profile misses some",
@@ -92,7 +92,7 @@ impl Watch for Unmatched {
                 )
             })
         });
-        Look::worst(looks)
+        Condition::worst(looks)
     }
 }
 

@@ -5,7 +5,7 @@ use drainprof_report::units;
 use crate::trigger::{
     Bytes, Config, Rule, Signals, Time,
     course::Course,
-    rule::{Look, Watch, settings},
+    rule::{Condition, Watch, settings},
 };
 
 pub(super) const RULE: Rule = Rule {
@@ -45,25 +45,25 @@ struct Growth {
 }
 
 impl Watch for Growth {
-    fn look(&mut self, config: &Config, signals: &Signals) -> Look {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.vsz_growth;
         let Some(memory) = signals.memory else {
             self.course.clear();
-            return Look::Unknown;
+            return Condition::Unknown;
         };
         let over = config.over.as_seconds();
         self.course.push(signals.at, [memory.vsz_bytes, memory.rss_bytes], over);
-        let Some([first, half, last]) = self.course.halves(over) else { return Look::Unknown };
+        let Some([first, half, last]) = self.course.halves(over) else { return Condition::Unknown };
         let grown = |from: u64, to: u64| to as f64 - from as f64;
         let vsz = grown(first[0], last[0]);
         let rss = grown(first[1], last[1]);
         let in_each = grown(first[0], half[0]).min(grown(half[0], last[0]));
         if vsz < config.min_bytes.0 as f64 || in_each < IN_EACH_HALF * vsz {
-            return Look::Clear;
+            return Condition::Clear;
         }
         // Where resident memory shrinks or stays, any growth is beyond every ratio.
         let ratio = vsz / rss.max(1.0);
-        Look::above(ratio, config.ratio, config.back, || {
+        Condition::above(ratio, config.ratio, config.back, || {
             format!(
                 "address space grew by {} in {}, to {}; resident memory changed by {} in that time",
                 signed(vsz),

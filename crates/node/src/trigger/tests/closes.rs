@@ -36,7 +36,7 @@ fn low_fires() {
 fn low_ends() {
     let mut run = Run::new("dsr_low");
     let mut closing = Closing::new(1);
-    run.over([0.0, HOUR], |at| closing.look(at, 100, if at < 1800.0 { 0.5 } else { 1.0 }));
+    run.over([0.0, HOUR], |at| closing.check(at, 100, if at < 1800.0 { 0.5 } else { 1.0 }));
     assert_eq!((run.fired.len(), run.ended.len()), (1, 1));
     assert!((1800.0..2110.0).contains(&run.ended[0]), "{:?}", run.ended);
 }
@@ -49,7 +49,7 @@ fn low_has_hysteresis() {
     assert_eq!(run.fired.len(), 0);
     let mut run = Run::new("dsr_low");
     let mut closing = Closing::new(2);
-    run.over([0.0, 2.0 * HOUR], |at| closing.look(at, 1000, if at < 900.0 { 0.7 } else { 0.83 }));
+    run.over([0.0, 2.0 * HOUR], |at| closing.check(at, 1000, if at < 900.0 { 0.7 } else { 0.83 }));
     assert_eq!((run.fired.len(), run.ended.len()), (1, 0));
 }
 
@@ -59,7 +59,7 @@ fn low_is_not_fooled_by_noise() {
     for (seed, closes) in [(1, 1), (2, 2), (3, 10), (4, 40)] {
         let mut run = Run::new("dsr_low");
         let mut closing = Closing::new(seed);
-        run.over([0.0, 24.0 * HOUR], |at| closing.look(at, closes, 0.84));
+        run.over([0.0, 24.0 * HOUR], |at| closing.check(at, closes, 0.84));
         assert_eq!(run.fired, [0.0; 0], "{closes} per look");
     }
     let mut run = Run::new("dsr_low");
@@ -113,7 +113,7 @@ fn drop_fires_and_ends() {
     let mut run = Run::new("dsr_drop");
     let mut closing = Closing::new(3);
     run.over([0.0, 3.0 * HOUR], |at| {
-        closing.look(at, 40, if (HOUR..2.0 * HOUR).contains(&at) { 0.92 } else { 0.98 })
+        closing.check(at, 40, if (HOUR..2.0 * HOUR).contains(&at) { 0.92 } else { 0.98 })
     });
     assert_eq!((run.fired.len(), run.ended.len()), (1, 1));
     assert!((HOUR..HOUR + 240.0).contains(&run.fired[0]), "{:?}", run.fired);
@@ -145,7 +145,7 @@ fn steady_is_no_drop() {
     {
         let mut run = Run::new("dsr_drop");
         let mut closing = Closing::new(seed);
-        run.over([0.0, 24.0 * HOUR], |at| closing.look(at, closes, dsr));
+        run.over([0.0, 24.0 * HOUR], |at| closing.check(at, closes, dsr));
         assert_eq!(run.fired, [0.0; 0], "{closes} per look at {dsr}");
     }
 }
@@ -156,7 +156,7 @@ fn small_drop_is_none() {
     let mut run = Run::new("dsr_drop");
     let mut closing = Closing::new(6);
     run.over([0.0, 6.0 * HOUR], |at| {
-        closing.look(at, 1000, if at < 3.0 * HOUR { 0.98 } else { 0.96 })
+        closing.check(at, 1000, if at < 3.0 * HOUR { 0.98 } else { 0.96 })
     });
     assert_eq!(run.fired, [0.0; 0]);
 }
@@ -168,7 +168,7 @@ fn swings_are_usual() {
     let mut closing = Closing::new(7);
     run.over([0.0, 24.0 * HOUR], |at| {
         let swing = if at % 1200.0 < 600.0 { 0.05 } else { -0.05 };
-        closing.look(at, 100, 0.9 + swing)
+        closing.check(at, 100, 0.9 + swing)
     });
     assert_eq!(run.fired, [0.0; 0]);
 }
@@ -179,7 +179,7 @@ fn rise_is_no_drop() {
     let mut run = Run::new("dsr_drop");
     let mut closing = Closing::new(8);
     run.over([0.0, 4.0 * HOUR], |at| {
-        closing.look(at, 100, if at < 2.0 * HOUR { 0.8 } else { 0.99 })
+        closing.check(at, 100, if at < 2.0 * HOUR { 0.8 } else { 0.99 })
     });
     assert_eq!(run.fired, [0.0; 0]);
 }
@@ -195,7 +195,7 @@ fn lasting_drop_is_adopted() {
             at if at < 9.0 * HOUR => 0.90,
             _ => 0.80,
         };
-        closing.look(at, 100, dsr)
+        closing.check(at, 100, dsr)
     });
     assert_eq!((run.fired.len(), run.ended.len()), (2, 1), "{:?} {:?}", run.fired, run.ended);
     assert!((7.0 * HOUR..7.3 * HOUR).contains(&run.ended[0]), "{:?}", run.ended);
@@ -209,7 +209,7 @@ fn interruptions_are_no_drop() {
     let mut closing = Closing::new(10);
     for part in 0..6 {
         let from = f64::from(part) * 2.0 * HOUR;
-        run.over([from, from + HOUR], |at| closing.look(at, 50, 0.95));
+        run.over([from, from + HOUR], |at| closing.check(at, 50, 0.95));
         match part % 3 {
             0 => run
                 .over([from + HOUR, from + 1.5 * HOUR], |at| Signals { at, ..Signals::default() }),
@@ -225,7 +225,7 @@ fn interruptions_are_no_drop() {
 fn drop_needs_a_baseline() {
     let mut run = Run::new("dsr_drop");
     let mut closing = Closing::new(12);
-    run.over([0.0, 14.0 * 60.0], |at| closing.look(at, 100, if at < 420.0 { 0.99 } else { 0.5 }));
+    run.over([0.0, 14.0 * 60.0], |at| closing.check(at, 100, if at < 420.0 { 0.99 } else { 0.5 }));
     assert_eq!(run.fired, [0.0; 0]);
 }
 

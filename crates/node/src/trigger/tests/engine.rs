@@ -28,12 +28,12 @@ fn windowed(hold: u64) -> Config {
 fn for_is_all_along() {
     let mut run = Run::new("faults_high");
     run.over([0.0, 55.0], |at| faulting(at, 2000.0));
-    run.look(&faulting(55.0, 900.0));
+    run.check(&faulting(55.0, 900.0));
     run.over([60.0, 115.0], |at| faulting(at, 2000.0));
-    run.look(&Signals { at: 115.0, ..Signals::default() });
+    run.check(&Signals { at: 115.0, ..Signals::default() });
     run.over([120.0, 180.0], |at| faulting(at, 2000.0));
     assert_eq!((run.state(), run.fired.len()), (State::Pending, 0));
-    run.look(&faulting(180.0, 2000.0));
+    run.check(&faulting(180.0, 2000.0));
     assert_eq!(run.fired, [180.0]);
 }
 
@@ -41,12 +41,12 @@ fn for_is_all_along() {
 #[test]
 fn gap_while_pending() {
     let mut run = Run::new("faults_high");
-    run.look(&faulting(0.0, 2000.0));
-    run.look(&faulting(1000.0, 2000.0));
+    run.check(&faulting(0.0, 2000.0));
+    run.check(&faulting(1000.0, 2000.0));
     assert_eq!(run.state(), State::Pending);
-    run.look(&faulting(1059.0, 2000.0));
+    run.check(&faulting(1059.0, 2000.0));
     assert_eq!(run.state(), State::Pending);
-    run.look(&faulting(1060.0, 2000.0));
+    run.check(&faulting(1060.0, 2000.0));
     assert_eq!(run.state(), State::Firing);
 }
 
@@ -66,16 +66,16 @@ fn blind_while_firing() {
 #[test]
 fn strange_times() {
     let mut run = Run::with("faults_high", windowed(0));
-    run.look(&faulting(f64::NAN, 2000.0));
-    run.look(&faulting(f64::INFINITY, 2000.0));
+    run.check(&faulting(f64::NAN, 2000.0));
+    run.check(&faulting(f64::INFINITY, 2000.0));
     assert_eq!(run.state(), State::Inactive);
-    run.look(&faulting(100.0, 2000.0));
+    run.check(&faulting(100.0, 2000.0));
     assert_eq!(run.state(), State::Firing);
     for at in [100.0, 99.0, f64::NEG_INFINITY] {
-        run.look(&faulting(at, 0.0));
+        run.check(&faulting(at, 0.0));
         assert_eq!(run.state(), State::Firing);
     }
-    run.look(&faulting(100.1, 0.0));
+    run.check(&faulting(100.1, 0.0));
     assert_eq!(run.state(), State::Inactive);
 }
 
@@ -84,11 +84,11 @@ fn strange_times() {
 fn strange_numbers() {
     let mut run = Run::with("faults_high", windowed(0));
     for (second, value) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().enumerate() {
-        run.look(&faulting(second as f64, value));
+        run.check(&faulting(second as f64, value));
         assert_eq!(run.state(), State::Inactive, "{value}");
     }
-    run.look(&faulting(10.0, 2000.0));
-    run.look(&faulting(11.0, f64::NAN));
+    run.check(&faulting(10.0, 2000.0));
+    run.check(&faulting(11.0, f64::NAN));
     assert_eq!(run.state(), State::Firing);
 }
 
@@ -97,27 +97,27 @@ fn strange_numbers() {
 fn wants() {
     let mut run = Run::with("faults_high", windowed(0));
     assert_eq!(run.engine.wants(&run.config), None);
-    run.look(&faulting(0.0, 2000.0));
+    run.check(&faulting(0.0, 2000.0));
     let want = run.engine.wants(&run.config).unwrap();
     assert_eq!(
         (want.rule, want.why.as_str()),
         ("faults_high", "2000/s page faults; the threshold is 1000/s")
     );
     // Not served, it goes on wanting.
-    run.look(&faulting(10.0, 2000.0));
+    run.check(&faulting(10.0, 2000.0));
     assert!(run.engine.wants(&run.config).is_some());
     run.engine.served();
     assert_eq!(run.engine.wants(&run.config), None);
-    run.look(&faulting(20.0, 0.0));
-    run.look(&faulting(30.0, 2000.0));
+    run.check(&faulting(20.0, 0.0));
+    run.check(&faulting(30.0, 2000.0));
     assert!(run.engine.wants(&run.config).is_some());
     run.engine.served();
     run.over([35.0, 30.0 + 6.0 * 3600.0], |at| faulting(at, 2000.0));
     assert_eq!(run.engine.wants(&run.config), None);
-    run.look(&faulting(30.0 + 6.0 * 3600.0, 2000.0));
+    run.check(&faulting(30.0 + 6.0 * 3600.0, 2000.0));
     assert!(run.engine.wants(&run.config).is_some());
     run.config.faults_high.window = false;
-    run.look(&faulting(30.0 + 6.0 * 3601.0, 2000.0));
+    run.check(&faulting(30.0 + 6.0 * 3601.0, 2000.0));
     assert_eq!(run.engine.wants(&run.config), None);
 }
 
@@ -125,16 +125,16 @@ fn wants() {
 #[test]
 fn memory_is_told() {
     let mut run = Run::with("faults_high", windowed(10));
-    run.look(&faulting(0.0, 2000.0));
+    run.check(&faulting(0.0, 2000.0));
     assert!(!run.engine.memory_fires(), "it is pending");
-    run.look(&faulting(10.0, 2000.0));
+    run.check(&faulting(10.0, 2000.0));
     assert!(run.engine.memory_fires());
-    run.look(&faulting(20.0, 0.0));
+    run.check(&faulting(20.0, 0.0));
     assert!(!run.engine.memory_fires());
 
     let mut run = Run::new("dsr_low");
     let mut closing = Closing::new(1);
-    run.over([0.0, 600.0], |at| closing.look(at, 100, 0.2));
+    run.over([0.0, 600.0], |at| closing.check(at, 100, 0.2));
     assert_eq!(run.state(), State::Firing);
     assert!(!run.engine.memory_fires(), "drainability is not memory");
 }
@@ -143,10 +143,10 @@ fn memory_is_told() {
 #[test]
 fn alerts() {
     let mut run = Run::new("faults_high");
-    run.look(&faulting(10.0, 0.0));
+    run.check(&faulting(10.0, 0.0));
     assert!(run.engine.alerts(1_000_000).is_empty());
-    run.look(&faulting(15.0, 2000.0));
-    run.look(&faulting(20.0, 2000.0));
+    run.check(&faulting(15.0, 2000.0));
+    run.check(&faulting(20.0, 2000.0));
     let alerts = run.engine.alerts(1_000_000);
     assert_eq!(alerts.len(), 1);
     assert_eq!((alerts[0].state, alerts[0].since_unix_ms), (AlertState::Pending, 995_000));
@@ -308,7 +308,7 @@ proptest! {
         for mut signals in looks {
             now += signals.at;
             signals.at = now;
-            engine.look(&config, &signals);
+            engine.check(&config, &signals);
             for state in engine.states() {
                 prop_assert_eq!(state.message.is_empty(), state.state == State::Inactive, "{:?}", state);
             }

@@ -131,7 +131,7 @@ fn faults() {
     run.over([200.0, 400.0], |at| faulting(at, 950.0));
     assert_eq!(run.state(), State::Firing);
     assert_eq!(run.message(), "950/s page faults; the threshold is 1000/s");
-    run.look(&faulting(400.0, 400.0));
+    run.check(&faulting(400.0, 400.0));
     assert_eq!(run.ended, [400.0]);
 
     let mut run = Run::new("faults_high");
@@ -159,7 +159,7 @@ fn pressure() {
     );
     run.over([100.0, 200.0], |at| pressed(at, 0.06));
     assert_eq!(run.state(), State::Firing);
-    run.look(&pressed(200.0, 0.04));
+    run.check(&pressed(200.0, 0.04));
     assert_eq!(run.state(), State::Inactive);
 
     let mut run = Run::new("pressure_high");
@@ -182,7 +182,7 @@ fn anon() {
     assert_eq!(run.fired, [300.0]);
     run.over([400.0, 500.0], |at| anonymous(at, 1000, 780));
     assert_eq!(run.state(), State::Firing);
-    run.look(&anonymous(500.0, 1000, 750));
+    run.check(&anonymous(500.0, 1000, 750));
     assert_eq!(run.state(), State::Inactive);
 
     let mut run = Run::new("anon_high");
@@ -221,7 +221,7 @@ fn limit() {
     );
     run.over([400.0, 500.0], |at| limited(at, Some(8.0 * HOUR)));
     assert_eq!(run.state(), State::Firing);
-    run.look(&limited(500.0, None));
+    run.check(&limited(500.0, None));
     assert_eq!(run.state(), State::Inactive);
 
     let mut run = Run::new("limit_near");

@@ -100,7 +100,7 @@ fn growth() {
     );
     run.over([400.0, 500.0], |at| sloping(at, 12_000.0, [10_000.0, 14_000.0]));
     assert_eq!(run.state(), State::Firing);
-    run.look(&sloping(500.0, 12_000.0, [8000.0, 16_000.0]));
+    run.check(&sloping(500.0, 12_000.0, [8000.0, 16_000.0]));
     assert_eq!(run.state(), State::Inactive);
 }
 
