@@ -8,8 +8,6 @@ use drainprof_report::{Allocator, Cost, Finding, SelfUse, Tool};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Depth;
-
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.node/1";
 
@@ -20,7 +18,7 @@ pub struct NodeState {
     #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
     /// The program that wrote it.
-    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/tool"))]
+    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/Tool"))]
     pub tool: Tool,
     /// When, in milliseconds since 1970.
     pub unix_ms: u64,
@@ -40,7 +38,7 @@ pub struct NodeState {
     pub losses: BTreeMap<String, u64>,
     /// What the daemon itself uses.
     #[serde(rename = "self")]
-    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/self"))]
+    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/SelfUse"))]
     pub self_use: SelfUse,
     /// Pressure on the machine's memory; null where the kernel does not report it.
     pub pressure: Option<Pressure>,
@@ -102,7 +100,6 @@ pub struct NodeTarget {
     /// Where it belongs.
     pub labels: Labels,
     /// How deep it is traced now; null: no probe is in it.
-    #[schemars(with = "Option<Depth>")]
     pub level: Option<Level>,
     /// Why at that level, in one sentence.
     pub reason: String,
@@ -117,13 +114,13 @@ pub struct NodeTarget {
     /// Page faults per second between the last two readings; null before.
     pub faults_per_second: Option<f64>,
     /// What its probes cost it since they are in place.
-    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/cost"))]
+    #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/Cost"))]
     pub cost: Cost,
     /// Its allocators since they are observed, as a report has them.
-    #[schemars(with = "Vec<serde_json::Value>", extend("items" = { "$ref": "report.schema.json#/$defs/allocator" }))]
+    #[schemars(with = "Vec<serde_json::Value>", extend("items" = { "$ref": "report.schema.json#/$defs/Allocator" }))]
     pub allocators: Vec<Allocator>,
     /// What the user should know of it.
-    #[schemars(with = "Vec<serde_json::Value>", extend("items" = { "$ref": "report.schema.json#/$defs/finding" }))]
+    #[schemars(with = "Vec<serde_json::Value>", extend("items" = { "$ref": "report.schema.json#/$defs/Finding" }))]
     pub findings: Vec<Finding>,
     /// Rules that are about to fire, or have.
     pub alerts: Vec<Alert>,

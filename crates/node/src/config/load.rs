@@ -22,7 +22,7 @@ use super::{
     error::{ConfigError, ConfigErrors, Fault, Place},
     files::{files_in, text_of},
     model::Config,
-    schema::Node,
+    schema::{Node, join},
 };
 
 /// The main file.
@@ -263,10 +263,6 @@ impl Merge {
         let Self { origins, files, notes, .. } = self;
         Ok(Loaded { config, origins, files, notes })
     }
-}
-
-fn join(section: &str, key: &str) -> String {
-    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
 fn named(key: &str, mut fault: Fault) -> Fault {

@@ -18,7 +18,6 @@ pub use difference::Change;
 pub use error::{ConfigError, ConfigErrors, Place};
 pub use files::{MAX_FILE_BYTES, MAX_FILES};
 pub use load::{DIRECTORY, FILE, Loaded, Origin, Sources, load, parse};
-pub(crate) use model::Depth;
 pub use model::{
     Address, Attach, Config, Daemon, Label, Listen, Maps, Metrics, Otlp, Select, Store, Window,
 };

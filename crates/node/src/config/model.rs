@@ -56,7 +56,6 @@ pub struct Daemon {
     pub discover_interval: Time,
     /// How deep the daemon traces a process while nothing is wrong with it. A profile without a live count measures
     /// nothing at `boundary`; its processes then get no probes.
-    #[schemars(with = "Depth")]
     pub level: Level,
     /// What carries the probes. `process`: only the watched processes. `file`: the files that they map. Then new
     /// processes are traced from their first instruction on, but every process that maps the file pays for its hits.
@@ -64,7 +63,7 @@ pub struct Daemon {
     pub attach: Attach,
     /// The kill switch: while this file exists, the daemon attaches nothing.
     #[serde(deserialize_with = "absolute")]
-    #[schemars(extend("format" = "path"))]
+    #[schemars(with = "String", extend("format" = "path"))]
     pub kill_file: PathBuf,
     /// Names of the profiles to use. Empty: all but those that are used on request only.
     #[schemars(length(max = 256))]
@@ -156,7 +155,6 @@ pub struct Window {
     #[schemars(extend("x-range" = ["1s", "1d"]))]
     pub longest: Time,
     /// How deep a window traces.
-    #[schemars(with = "Depth")]
     pub level: Level,
     /// Which windows also trace page faults, heap and mappings, and name the call stacks through which memory grows.
     /// `memory`: those that open while a rule about memory fires; `always`; `never`. A request for a window can override
@@ -202,7 +200,7 @@ pub struct Listen {
     pub address: Address,
     /// The socket for the command line and `drainprof top`.
     #[serde(deserialize_with = "absolute")]
-    #[schemars(extend("format" = "path"))]
+    #[schemars(with = "String", extend("format" = "path"))]
     pub control: PathBuf,
     /// The group whose members may use that socket. Not set: root only.
     #[schemars(example = "\"drainprof\"")]
@@ -228,7 +226,7 @@ pub struct Store {
     pub enabled: bool,
     /// Its file.
     #[serde(deserialize_with = "absolute")]
-    #[schemars(extend("format" = "path", "x-restart" = true))]
+    #[schemars(with = "String", extend("format" = "path", "x-restart" = true))]
     pub path: PathBuf,
     /// How far it goes back.
     #[schemars(extend("x-range" = ["1h", "3660d"]))]
@@ -287,16 +285,6 @@ impl Default for Otlp {
     fn default() -> Self {
         Self { endpoint: None, interval: Time::minutes(1) }
     }
-}
-
-/// The schema of [`Level`].
-#[derive(JsonSchema)]
-#[schemars(rename = "Level", rename_all = "snake_case")]
-#[allow(dead_code, reason = "a schema only")]
-pub(crate) enum Depth {
-    Boundary,
-    Objects,
-    Stacks,
 }
 
 /// Where to listen.
@@ -379,7 +367,11 @@ fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Er
 /// An absolute path.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("format" = "path"))]
-struct AbsolutePath(#[serde(deserialize_with = "absolute")] PathBuf);
+struct AbsolutePath(
+    #[serde(deserialize_with = "absolute")]
+    #[schemars(with = "String")]
+    PathBuf,
+);
 
 fn all_absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     let paths = Vec::<AbsolutePath>::deserialize(deserializer)?;

@@ -135,24 +135,39 @@ impl Node {
         Ok(())
     }
 
-    /// Every section and key with its full name, a section before its keys.
+    /// Every section and key with its full name, a section before its keys, in the order of the structs.
     pub(super) fn all() -> Vec<(String, Self)> {
-        fn collect(node: Node, path: &str, all: &mut Vec<(String, Node)>) {
-            // In a file, a key that follows a section below would belong to that.
-            for sections in [false, true] {
-                let children = node.names().filter_map(|name| Some((name, node.child(name)?)));
-                for (name, child) in children.filter(|(_, child)| child.is_section() == sections) {
-                    let dot = if path.is_empty() { "" } else { "." };
-                    let path = format!("{path}{dot}{name}");
-                    all.push((path.clone(), child));
-                    collect(child, &path, all);
-                }
+        fn collect(node: Node, path: &str, written: &str, all: &mut Vec<(String, Node)>) {
+            let start = written.find(&format!("[{path}]\n")).unwrap_or(0);
+            // In a file, a key that follows a section below would belong to that. A schema sorts its keys by name.
+            let place = |name: &str, child: Node| {
+                let (dot, key) = (join(path, name), format!("\n{name} = "));
+                let at = if child.is_section() {
+                    written.find(&format!("[{dot}")).unwrap_or(usize::MAX)
+                } else {
+                    written[start..].find(&key).unwrap_or(usize::MAX)
+                };
+                (child.is_section(), at)
+            };
+            let children = node.names().filter_map(|name| Some((name, node.child(name)?)));
+            let mut children: Vec<_> = children.collect();
+            children.sort_by_key(|(name, child)| place(name, *child));
+            for (name, child) in children {
+                let path = join(path, name);
+                all.push((path.clone(), child));
+                collect(child, &path, written, all);
             }
         }
+        let written = toml::to_string(&Config::default()).unwrap_or_default();
         let mut all = Vec::new();
-        collect(Self::root(), "", &mut all);
+        collect(Self::root(), "", &written, &mut all);
         all
     }
+}
+
+/// The full name of a key or section in a section; the root has no name.
+pub(super) fn join(section: &str, name: &str) -> String {
+    if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
 }
 
 /// The names of the values of an enumeration.
