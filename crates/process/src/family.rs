@@ -29,6 +29,7 @@ impl Kinship {
 
     /// Child and parent in pairs, for tests.
     #[cfg(any(test, feature = "testing"))]
+    #[must_use]
     pub fn of(pairs: &[(u32, u32)]) -> Self {
         Self { parents: pairs.iter().copied().collect() }
     }

@@ -41,4 +41,11 @@ pub use usdt::UsdtNote;
 pub use vdso::image as vdso_image;
 
 #[cfg(any(test, feature = "testing"))]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "helpers of tests panic where a test fails"
+)]
 pub mod testing;

@@ -54,6 +54,7 @@ impl Pattern {
 }
 
 /// The name as people write it: demangled, or as it is.
+#[must_use]
 pub fn readable(mangled: &str) -> String {
     let short = mangled.len() <= MAX_MANGLED;
     short.then(|| forms(mangled).into_iter().next()).flatten().unwrap_or_else(|| mangled.to_owned())

@@ -92,6 +92,7 @@ impl Elf {
     }
 
     /// Where `size` bytes of code at `vaddr` go; nowhere, if they cannot be read.
+    #[must_use]
     pub fn targets(&self, vaddr: u64, size: usize) -> Targets {
         let mut targets = Targets::default();
         let Ok(code) = self.code(vaddr, size) else { return targets };

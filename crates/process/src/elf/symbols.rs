@@ -123,7 +123,7 @@ impl SymbolTable {
 
     /// The symbols whose names start with `prefix`.
     pub(crate) fn starting_with(&self, prefix: &str) -> impl Iterator<Item = Symbol<'_>> + use<'_> {
-        self.range(prefix.as_bytes(), |name, prefix| name.starts_with(prefix))
+        self.range(prefix.as_bytes(), <[u8]>::starts_with)
     }
 
     /// The symbols from the first whose name is not below `name`, as long as `matches` says so.

@@ -73,23 +73,17 @@ impl Elf {
             if !reader.has(b".debug_info") {
                 return Ok(None);
             }
-            let shared = match reader.alternative_link() {
-                None => None,
-                Some((name, id)) => match debug::find_alternative(&self.search, path, &name, &id) {
-                    Some(path) => Some(with_file(
-                        &path,
-                        &printable(path.as_os_str().as_encoded_bytes()),
-                        load_sections,
-                    )?),
-                    None => {
-                        let name = printable(&name);
-                        *reason = format!(
-                            "{from} refers to the shared debug file {name}, which is missing"
-                        );
-                        return Ok(None);
-                    }
-                },
-            };
+            let mut shared = None;
+            if let Some((name, id)) = reader.alternative_link() {
+                let Some(path) = debug::find_alternative(&self.search, path, &name, &id) else {
+                    let name = printable(&name);
+                    *reason =
+                        format!("{from} refers to the shared debug file {name}, which is missing");
+                    return Ok(None);
+                };
+                let shown = printable(path.as_os_str().as_encoded_bytes());
+                shared = Some(with_file(&path, &shown, load_sections)?);
+            }
             Ok(Some(Types { from: from.clone(), sections: load_sections(reader)?, shared }))
         })
     }

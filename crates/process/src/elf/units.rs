@@ -87,8 +87,8 @@ pub(super) fn walk(dwarf: &Dwarf<'_>, search: &mut impl Search) -> Result<(), Tr
     dwarf.sup().map_or(Ok(()), |shared| walk_file(shared, &mut budget, search))
 }
 
-fn walk_file<'a, S: Search>(
-    dwarf: &Dwarf<'a>,
+fn walk_file<S: Search>(
+    dwarf: &Dwarf<'_>,
     budget: &mut Budget,
     search: &mut S,
 ) -> Result<(), Trouble> {

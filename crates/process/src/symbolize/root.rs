@@ -39,6 +39,7 @@ impl Root {
     }
 
     /// A path to it that is good for as long as `self`.
+    #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         self.0.as_ref().map(|root| PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())))
     }
@@ -67,6 +68,7 @@ pub fn open(object: &MappedObject, root: &Root) -> io::Result<File> {
 }
 
 /// The name of the object's file, safe to show.
+#[must_use]
 pub fn module(object: &MappedObject) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     let name = object.path.file_name().unwrap_or(object.path.as_os_str());
@@ -74,6 +76,7 @@ pub fn module(object: &MappedObject) -> String {
 }
 
 /// The address of byte `offset` of the file in the object's own address space, as far as the mappings alone tell it.
+#[must_use]
 pub fn module_offset(object: &MappedObject, offset: u64) -> Option<u64> {
     let mapping = object.mappings.iter().find(|mapping| {
         mapping.executable

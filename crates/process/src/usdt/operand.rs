@@ -63,6 +63,7 @@ pub fn arguments(text: &str) -> Vec<Result<Argument, String>> {
 }
 
 /// The arguments as they are worded: splits at blanks, but for those within parentheses.
+#[must_use]
 pub fn words(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut start, mut depth) = (0, 0_usize);
