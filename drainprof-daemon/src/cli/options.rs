@@ -167,7 +167,7 @@ pub(super) fn plain(
 pub(super) fn observation(args: &ObserveArgs) -> Result<Options> {
     if args.duty.is_some() && args.follow_forks {
         return Err(usage(
-            "--duty cannot follow forks: it misses children born between two cycles",
+            "--duty cannot follow forks: children born between two cycles would be missed",
         ));
     }
     if args.duty.is_some() && args.growth {
