@@ -188,6 +188,9 @@ fn privileged(root: &Path, tests: &Tests, args: &Args, chosen: &Choice) -> Resul
     let mut tally = Tally::default();
     // Alone first: what is measured once and remembered is then measured on a quiet machine.
     for (binaries, lanes) in [(alone, 1), (shared, lanes)] {
+        if binaries.is_empty() {
+            continue;
+        }
         work::step(format!(
             "test: {} privileged test binaries, {lanes} at once{why}",
             binaries.len()
