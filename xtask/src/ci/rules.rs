@@ -14,6 +14,9 @@ const LINES: usize = 400;
 /// … and must not be longer than this.
 const LINES_AT_MOST: usize = 700;
 
+/// No line of Markdown has more characters.
+const WIDTH: usize = 120;
+
 /// Checks every rule, and names every breach.
 pub(super) fn check(root: &Path) -> Result<()> {
     let mut breaches = Vec::new();
@@ -32,6 +35,16 @@ pub(super) fn check(root: &Path) -> Result<()> {
             }
         }
     }
+    for path in work::files(root, "md")? {
+        let text = read(&path)?;
+        let long: Vec<usize> = long_lines(&text).collect();
+        if let Some(first) = long.first() {
+            let name = path.strip_prefix(root).unwrap_or(&path).display();
+            let many = long.len();
+            breaches
+                .push(format!("{name}:{first}: {many} lines have more than {WIDTH} characters"));
+        }
+    }
     for package in artifacts::metadata(root)?.workspace_packages() {
         let path = package.manifest_path.as_std_path();
         if !inherits_lints(&read(path)?)? {
@@ -48,6 +61,12 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
+/// The numbers of lines that are too long, from 1.
+fn long_lines(text: &str) -> impl Iterator<Item = usize> {
+    let long = text.lines().enumerate().filter(|(_, line)| line.chars().count() > WIDTH);
+    long.map(|(index, _)| index + 1)
+}
+
 /// Whether a manifest takes the workspace's lint table.
 fn inherits_lints(manifest: &str) -> Result<bool> {
     let manifest: toml::Table = manifest.parse().context("parse a manifest")?;
@@ -57,7 +76,14 @@ fn inherits_lints(manifest: &str) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::inherits_lints;
+    use super::{inherits_lints, long_lines};
+
+    /// Characters are counted, not bytes.
+    #[test]
+    fn finds_long_lines() {
+        let text = format!("short\n{}\n{}\n", "é".repeat(120), "a".repeat(121));
+        assert_eq!(long_lines(&text).collect::<Vec<_>>(), [3]);
+    }
 
     /// Only an inherited table counts.
     #[test]
