@@ -1,6 +1,6 @@
 //! An observation that costs its processes more than its budget.
 
-use drainprof_report::facts::Snapshot;
+use drainprof_report::facts::{ProbeFacts, Snapshot};
 
 /// So many intervals in a row must be over the budget: one burst is no reason to give up.
 const IN_A_ROW: u32 = 3;
@@ -23,7 +23,7 @@ impl Budget {
     /// Adds an interval. If enough of them were over the budget: what this one cost, as a share of one CPU.
     pub(super) fn spent_of(&mut self, now: &Snapshot) -> Option<f64> {
         let probes = now.targets.iter().flat_map(|target| &target.probes);
-        self.spent(now.window.as_secs_f64(), probes.map(|probe| probe.cost_seconds()).sum())
+        self.spent(now.window.as_secs_f64(), probes.map(ProbeFacts::cost_seconds).sum())
     }
 
     fn spent(&mut self, seconds: f64, cost: f64) -> Option<f64> {

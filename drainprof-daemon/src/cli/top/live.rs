@@ -9,7 +9,7 @@ use std::{
 
 use drainprof_node::{Answer, NodeState, Outcome, Refusal, Request, WindowRecord};
 use drainprof_observe::{
-    Observation, ObserveError,
+    Observation,
     observation::{Options, Step},
 };
 use drainprof_probe::bpf::Sizes;
@@ -36,7 +36,7 @@ const LISTED: usize = 100;
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// Puts the probes in place.
-fn start(options: Options, pids: &[u32]) -> Result<Observation, ObserveError> {
+fn start(options: Options, pids: &[u32]) -> anyhow::Result<Observation> {
     let mut observation = Observation::new(options)?;
     for pid in pids {
         observation.add(*pid, false)?;
@@ -94,7 +94,7 @@ impl Live {
         pids: &[u32],
         period: Duration,
         length: Duration,
-    ) -> Result<Self, ObserveError> {
+    ) -> anyhow::Result<Self> {
         let mut pids = pids.to_vec();
         pids.sort_unstable();
         pids.dedup();
@@ -167,7 +167,7 @@ impl Live {
             message: format!("no window on process {pid}: {error:#}"),
         };
         let process = Process::open(pid).map_err(|error| failed(&error.into()))?;
-        let observation = start(options, &[pid]).map_err(|error| failed(&error.into()))?;
+        let observation = start(options, &[pid]).map_err(|error| failed(&error))?;
         self.last += 1;
         let record = WindowRecord {
             id: self.last,
