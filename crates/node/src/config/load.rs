@@ -223,14 +223,13 @@ impl Merge {
             return self.fail(place, "there is no `=`".to_owned(), Some(hint));
         };
         let (full, text) = (full.trim(), text.trim());
-        let set = match Node::find(full).filter(|node| !node.is_section()) {
-            Some(node) => self.text(full, node, text, Origin::CommandLine),
-            None => {
-                let (section, key) = full.rsplit_once('.').unwrap_or(("", full));
-                let section = Some(section).filter(|section| Node::find(section).is_some());
-                let (section, key) = section.map_or(("", full), |section| (section, key));
-                Err(unknown(0..0, section, key))
-            }
+        let set = if let Some(node) = Node::find(full).filter(|node| !node.is_section()) {
+            self.text(full, node, text, Origin::CommandLine)
+        } else {
+            let split = full.rsplit_once('.');
+            let known = split.filter(|(section, _)| Node::find(section).is_some());
+            let (section, key) = known.unwrap_or(("", full));
+            Err(unknown(0..0, section, key))
         };
         if let Err(fault) = set {
             self.fail(place, fault.message, fault.hint);
@@ -273,7 +272,7 @@ fn named(key: &str, mut fault: Fault) -> Fault {
 /// A name that is no section, or no key of its section, and what may have been meant.
 fn unknown(at: Range<usize>, section: &str, name: &str) -> Fault {
     let shown = printable(name);
-    let names: Vec<_> = Node::find(section).map_or_else(Node::root, |node| node).names().collect();
+    let names: Vec<_> = Node::find(section).unwrap_or_else(Node::root).names().collect();
     let all = Node::all();
     let elsewhere = all.iter().find_map(|(full, node)| {
         let (section, key) = full.rsplit_once('.')?;

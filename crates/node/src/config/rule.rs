@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::select::Facts;
 
+/// Selects the text that a line of a rule matches.
+type Text = for<'a> fn(&Facts<'a>) -> Option<&'a str>;
+
 /// Patterns in one line of a rule.
 const MAX_PATTERNS: usize = 64;
 /// Bytes of a pattern.
@@ -78,7 +81,7 @@ impl Rule {
     }
 
     /// The patterns of each line, and what selects the text that they match.
-    fn patterns(&self) -> [(&Option<Patterns>, for<'a> fn(&Facts<'a>) -> Option<&'a str>); 7] {
+    fn patterns(&self) -> [(&Option<Patterns>, Text); 7] {
         let Lines { exe, comm, cgroup, container, unit, pod, namespace, .. } = &self.0;
         [
             (exe, |facts| Some(facts.exe)),

@@ -81,7 +81,7 @@ impl Roster {
         session: SessionConfig,
         library: Library,
         options: ObserverOptions,
-    ) -> Result<Self, ObserveError> {
+    ) -> Result<Self, Box<ObserveError>> {
         let mut pool = Pool::new(session, library, options);
         pool.prepare(config.daemon.level)?;
         Ok(Self {
@@ -398,7 +398,10 @@ impl Roster {
         let unix_ms = unix_ms();
         for (pid, (level, reason)) in turns {
             // Before the old target is forgotten: probes stay where the level is the same.
-            let added = level.map_or(Ok(()), |level| self.pool.add(pid, level));
+            let added = match level {
+                Some(level) => self.pool.add(pid, level),
+                None => Ok(()),
+            };
             let Some(tracked) = self.tracked.get_mut(&pid) else { continue };
             match added {
                 Ok(()) => {

@@ -109,8 +109,8 @@ impl Service {
         let Setup { config, session, library, mut options, kernel, .. } = setup;
         options.follow = config.daemon.attach == Attach::File;
         options.profiles.clone_from(&config.daemon.profiles);
-        let roster = Roster::new(&config, session, library, options)
-            .map_err(|error| ServiceError::Observe(Box::new(error)))?;
+        let roster =
+            Roster::new(&config, session, library, options).map_err(ServiceError::Observe)?;
         let mut next_window = 1;
         let mut history = None;
         if let Some(mut writer) = setup.history {

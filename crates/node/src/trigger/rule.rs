@@ -127,7 +127,9 @@ macro_rules! settings {
             }
             fn problem(&self) -> Option<String> {
                 let (low, high) = (stringify!($low), stringify!($high));
-                (!(self.$low <= self.$high)).then(|| {
+                // Not a number is in no order.
+                let is_ordered = self.$low <= self.$high;
+                (!is_ordered).then(|| {
                     format!("`{low}` is {}; it must not be more than `{high}`, {}", self.$low, self.$high)
                 })
             }
