@@ -415,8 +415,8 @@ mod tests {
     }
 
     /// A reading of memory with so many minor faults.
-    fn faults(minor_faults: u64) -> Option<MemoryReading> {
-        Some(MemoryReading { minor_faults, ..MemoryReading::default() })
+    fn faults(minor_faults: u64) -> MemoryReading {
+        MemoryReading { minor_faults, ..MemoryReading::default() }
     }
 
     fn counters(limit: usize) -> Counters {
@@ -480,8 +480,8 @@ mod tests {
         for round in 1..=ROUNDS {
             let pod = labels(&format!("pod{round}"));
             let processes = [
-                ((1, 1), &daemon, faults(u64::from(round) * 10)),
-                ((round + 1, 1), &pod, faults(3)),
+                ((1, 1), &daemon, Some(faults(u64::from(round) * 10))),
+                ((round + 1, 1), &pod, Some(faults(3))),
             ];
             sums.begin(u64::from(round), processes.into_iter());
             let both = [((1, 0), &daemon, seen), ((1, round), &pod, seen)];
