@@ -36,12 +36,11 @@ fn pages() -> Vec<(PathBuf, String)> {
 fn cli_markdown() -> String {
     let mut page = String::from(
         "# The command line\n\n\
-         <!-- Generated from the help texts. To renew it: \
+         <!-- Generated from the help texts. To renew it:\n\
          UPDATE_DOCS=1 cargo test -p drainprof-daemon --lib cli::docs -->\n\n\
-         An option on the command line wins over its environment variable, and that over the default. \
-         What `drainprof` finds out goes to stdout, what it has to say meanwhile to stderr. \
-         `NO_COLOR` turns colours off; without a terminal there are none. \
-         The exit codes have a [page of their own](exit-codes.md).\n",
+         The command line wins over environment variables, and these win over defaults. Data goes to stdout,\n\
+         messages to stderr. `NO_COLOR` turns colours off; they need a terminal.\n\
+         [Exit codes](exit-codes.md) have a page.\n",
     );
     let mut command = Cli::command().term_width(100).mut_subcommands(plain);
     command.build();

@@ -61,9 +61,13 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
-/// The numbers of lines that are too long, from 1.
+/// The numbers of lines that are too long, from 1. Blocks of code hold what programs print, as they print it.
 fn long_lines(text: &str) -> impl Iterator<Item = usize> {
-    let long = text.lines().enumerate().filter(|(_, line)| line.chars().count() > WIDTH);
+    let mut is_code = false;
+    let long = text.lines().enumerate().filter(move |(_, line)| {
+        is_code ^= line.trim_start().starts_with("```");
+        !is_code && line.chars().count() > WIDTH
+    });
     long.map(|(index, _)| index + 1)
 }
 
@@ -78,11 +82,13 @@ fn inherits_lints(manifest: &str) -> Result<bool> {
 mod tests {
     use super::{inherits_lints, long_lines};
 
-    /// Characters are counted, not bytes.
+    /// Characters are counted, not bytes; blocks of code may be wider.
     #[test]
     fn finds_long_lines() {
         let text = format!("short\n{}\n{}\n", "é".repeat(120), "a".repeat(121));
         assert_eq!(long_lines(&text).collect::<Vec<_>>(), [3]);
+        let code = format!("```text\n{0}\n```\n{0}\n", "a".repeat(121));
+        assert_eq!(long_lines(&code).collect::<Vec<_>>(), [4]);
     }
 
     /// Only an inherited table counts.

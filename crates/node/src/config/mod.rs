@@ -21,6 +21,8 @@ pub use load::{DIRECTORY, FILE, Loaded, Origin, Sources, load, parse};
 pub use model::{
     Address, Attach, Config, Daemon, Label, Listen, Maps, Metrics, Otlp, Select, Store, Window,
 };
+#[cfg(test)]
+pub(crate) use page::item;
 pub use page::{default_file, reference, show};
 pub use rule::{Action, Rule};
 pub use schema::Applies;

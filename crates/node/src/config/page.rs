@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use textwrap::{Options, WordSplitter::NoHyphenation, fill};
+
 use super::{
     difference::find,
     load::{Loaded, Origin},
@@ -49,16 +51,8 @@ pub fn default_file() -> String {
 
 /// Appends a text as comment lines.
 fn comment(page: &mut String, text: &str) {
-    let mut line = String::from("#");
-    for word in text.split_whitespace() {
-        if line.chars().count() + 1 + word.chars().count() > WIDTH && line != "#" {
-            let _ = writeln!(page, "{line}");
-            line = String::from("#");
-        }
-        line.push(' ');
-        line.push_str(word);
-    }
-    let _ = writeln!(page, "{line}");
+    let options = Options::new(WIDTH).initial_indent("# ").subsequent_indent("# ");
+    let _ = writeln!(page, "{}", fill(text, options.word_splitter(NoHyphenation)));
 }
 
 /// The values in force, as a file with the same meaning; a comment names the source of each that is set.
@@ -97,9 +91,9 @@ const INTRODUCTION: &str = r#"# Configuration
 <!-- Generated from the structs in crates/node/src/config/model.rs. To renew it:
 UPDATE_DOCS=1 cargo test -p drainprof-node --lib config::tests::page_is_fresh -->
 
-The [daemon](daemon.md) reads `/etc/drainprof/drainprof.toml`, then the files in `/etc/drainprof/conf.d/` whose names end in
-`.toml`, in the order of their names. None of them has to exist. Later files win key by key; a list replaces a list.
-`--config FILE` reads this one file instead.
+The [daemon](daemon.md) reads `/etc/drainprof/drainprof.toml`, then the files in `/etc/drainprof/conf.d/` whose names
+end in `.toml`, in the order of their names. None of them has to exist. Later files win key by key; a list replaces a
+list. `--config FILE` reads this one file instead.
 
 ```sh
 drainprof config default        # the default file, with the meaning of every key
@@ -108,13 +102,14 @@ drainprof config show           # the values in force, and the source of each
 drainprof config show --set store.max_age=7d
 ```
 
-The command line (`--set section.key=value`) wins over the environment, the environment over files, and files over defaults.
-The environment variable of a key is `DRAINPROF_` with section and key: `DRAINPROF_STORE_MAX_AGE=7d`. On the command line and in
-the environment, commas separate the entries of a list. Keys of nested sections such as `[triggers.dsr_low]` have no variables.
+The command line (`--set section.key=value`) wins over the environment, the environment over files, and files over
+defaults. The environment variable of a key is `DRAINPROF_` with section and key: `DRAINPROF_STORE_MAX_AGE=7d`. On the
+command line and in the environment, commas separate the entries of a list. Keys of nested sections such as
+`[triggers.dsr_low]` have no variables.
 
-Times, sizes, shares and addresses are strings: `"500ms"`, `"1h 30m"`, `"30d"`; `"64KiB"`, `"256MiB"`; `"20%"`. Unknown keys and
-values out of range are refused; all errors show at once. A reload (SIGHUP) of a configuration with errors leaves the old one in
-force. The last column tells whether a reload applies a changed key, or only a restart does.
+Times, sizes, shares and addresses are strings: `"500ms"`, `"1h 30m"`, `"30d"`; `"64KiB"`, `"256MiB"`; `"20%"`.
+Unknown keys and values out of range are refused; all errors show at once. A reload (SIGHUP) of a configuration with
+errors leaves the old one in force. A key that only a restart applies says so.
 
 ## Keys
 
@@ -130,35 +125,34 @@ pub fn reference() -> String {
         if node.is_section() {
             let level = "#".repeat(3 + path.matches('.').count());
             let _ = write!(page, "\n{level} `[{path}]`\n\n{}\n\n", node.about());
-            let has_keys = |name| node.child(name).is_some_and(|child| !child.is_section());
-            if node.names().any(has_keys) {
-                page.push_str(
-                    "| key | default | takes | meaning | changed by |\n|---|---|---|---|---|\n",
-                );
-            }
             continue;
         }
         let default = find(&values, &path);
         let default = default.map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
         let limit = node.limit().map(|limit| format!("; {limit}")).unwrap_or_default();
         let example = node.example().map(|text| format!(" Example: `{text}`.")).unwrap_or_default();
-        let applies = match node.applies() {
-            Applies::AtOnce => "reload",
-            Applies::Restart => "restart",
+        let restart = match node.applies() {
+            Applies::AtOnce => "",
+            Applies::Restart => " A change needs a restart.",
         };
-        let _ = writeln!(
-            page,
-            "| `{name}` | {} | {} | {} | {applies} |",
-            cell(&default),
-            cell(&format!("{}{limit}", node.expected())),
-            cell(&format!("{}{example}", node.about())),
-        );
+        let expected = node.expected();
+        let expected = expected.strip_prefix(TIME).map_or(expected.as_str(), |_| "a time");
+        let text =
+            format!("`{name}` = {default} ({expected}{limit}): {}{example}{restart}", node.about());
+        page.push_str(&item(&text));
     }
     page.truncate(page.trim_end().len());
     page.push('\n');
     page
 }
 
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
+/// How the schema describes a time; the introduction says it once for all keys.
+const TIME: &str = "a time with its unit";
+/// Width of pages, one character for the line's end.
+const PAGE_WIDTH: usize = 119;
+
+/// An item of a Markdown list.
+pub(crate) fn item(text: &str) -> String {
+    let options = Options::new(PAGE_WIDTH).initial_indent("- ").subsequent_indent("  ");
+    fill(text, options.break_words(false).word_splitter(NoHyphenation)) + "\n"
 }

@@ -4,11 +4,11 @@
 //! bit `complete`. It counts nothing itself and prints nothing. Callers: `report` (findings and
 //! `complete`), `export` (the text forms), `cli` and `doctor`.
 
+#[cfg(test)]
 mod docs;
 
 use std::collections::BTreeMap;
 
-pub use docs::losses_markdown;
 use drainprof_common::loss::{LOSSES, LossCounts, Severity};
 
 /// What was lost, and whether the result is complete all the same.

@@ -1,8 +1,7 @@
 //! The page of metrics, from their table.
 
-use std::fmt::Write as _;
-
 use super::{ALLOCATOR, METRICS, WHERE};
+use crate::config::item;
 
 /// The text of `docs/metrics.md`.
 pub(super) fn page() -> String {
@@ -19,14 +18,10 @@ pub(super) fn page() -> String {
         } else {
             of.labels.join(", ")
         };
-        let _ = writeln!(
-            page,
-            "| `{}` | {} | {} | {labels} | {} |",
-            of.sample(),
-            of.kind.name(),
-            of.unit.unwrap_or(""),
-            of.help
-        );
+        let unit = of.unit.map(|unit| format!(", {unit}")).unwrap_or_default();
+        let labels = if labels.is_empty() { String::new() } else { format!("; by {labels}") };
+        let kind = of.kind.name();
+        page.push_str(&item(&format!("`{}` ({kind}{unit}{labels}): {}", of.sample(), of.help)));
     }
     page
 }
@@ -57,6 +52,4 @@ collector (OTLP over HTTP), under the same names without `_total` and `_info`; a
   these processes, the number of that `window`, and the closes that it pinned there. The call stack is in the window's
   report ([api.md](api.md)) under that `id`.
 
-| name | type | unit | labels | meaning |
-|---|---|---|---|---|
 ";
