@@ -47,6 +47,9 @@ pub(crate) struct Args {
 
 const SECONDS: u64 = 1200;
 
+/// So many of the slowest tests are listed.
+const SLOWEST: usize = 20;
+
 impl Args {
     /// All kernels and all tests, as a run of all tests wants them.
     pub(crate) fn of_tests(verbose: bool) -> Self {
@@ -62,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         eprintln!("xtask vm: {error:#}");
         Tally::failure(format!("kernel matrix: {error}"))
     });
-    Ok(test::conclude(&tally, 0))
+    Ok(test::conclude(&tally, SLOWEST))
 }
 
 /// Boots each kernel of the matrix with what is built.
