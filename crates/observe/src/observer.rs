@@ -60,7 +60,7 @@ pub enum ObserveError {
         profile: String,
         /// Why.
         #[source]
-        source: PlanError,
+        source: Box<PlanError>,
     },
     /// The profile cannot look at the level that was asked for.
     #[error(

@@ -86,7 +86,7 @@ pub(super) fn plans(
                 return Err(ObserveError::Plan {
                     pid: process.pid,
                     profile: profile.name.clone(),
-                    source,
+                    source: Box::new(source),
                 });
             }
         }

@@ -114,14 +114,14 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
     Some(match error {
         ObserveError::Target(error) => target_code(error),
         ObserveError::Bpf(error) => return bpf_code(error),
-        ObserveError::Level { .. }
-        | ObserveError::Census { .. }
-        | ObserveError::Plan { source: PlanError::Sampled { .. }, .. } => code::USAGE,
-        ObserveError::Plan { source: PlanError::Compile { .. }, .. } => code::CONFIG,
+        ObserveError::Level { .. } | ObserveError::Census { .. } => code::USAGE,
+        ObserveError::Plan { source, .. } => match **source {
+            PlanError::Sampled { .. } => code::USAGE,
+            PlanError::Compile { .. } => code::CONFIG,
+            _ => code::NO_TARGET,
+        },
         ObserveError::Wait(_) | ObserveError::Symbols(_) => return None,
-        ObserveError::NoMatch { .. }
-        | ObserveError::UnknownProfile { .. }
-        | ObserveError::Plan { .. } => code::NO_TARGET,
+        ObserveError::NoMatch { .. } | ObserveError::UnknownProfile { .. } => code::NO_TARGET,
     })
 }
 

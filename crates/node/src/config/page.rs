@@ -124,7 +124,8 @@ pub fn reference() -> String {
         let name = path.rsplit('.').next().unwrap_or(&path);
         if node.is_section() {
             let level = "#".repeat(3 + path.matches('.').count());
-            let _ = write!(page, "\n{level} `[{path}]`\n\n{}\n\n", node.about());
+            let about = fill(&node.about(), Options::new(PAGE_WIDTH).word_splitter(NoHyphenation));
+            let _ = write!(page, "\n{level} `[{path}]`\n\n{about}\n\n");
             continue;
         }
         let default = find(&values, &path);

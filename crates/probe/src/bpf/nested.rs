@@ -14,7 +14,7 @@ use std::{
 };
 
 use drainprof_common::{
-    granule::{ParentWord, SlotNumber},
+    granule::{IndexWord, ParentWord, SlotNumber},
     hist::{Hist, Of},
     maps::{MAX_NESTING, Slot, cursor},
     state::{CLOSED, DETACHED, Flags, MIGRATED, RETIRING, STRAGGLER, State},
@@ -75,7 +75,7 @@ impl Granules {
             } else if !seen.is_used() || seen.is_closed() {
                 continue;
             }
-            wanted.extend(self.parent_at(index).get().map(|parent| parent.slot()));
+            wanted.extend(self.parent_at(index).get().map(IndexWord::slot));
         }
         let now = now_ns();
         for (index, seen) in left {
