@@ -284,7 +284,7 @@ fn what_turns_bad_is_not_taken() -> Result<()> {
         fs::write(&path, format!("{good}\nnonsense = [\n"))?;
         daemon.process().signal(Signal::SIGHUP)?;
         daemon.until("it says that it keeps the old one", |state| {
-            degraded(state, "the configuration in force is kept")
+            degraded(state, "the old configuration stays in force")
         })?;
         counts_all_the_same(&daemon)?;
         fs::write(&path, good)?;

@@ -390,7 +390,7 @@ fn reload() -> Result<()> {
     let text = fs::read_to_string(&file)?;
     fs::write(&file, format!("{text}\nselect.rulez = []\n"))?;
     daemon.process().signal(Signal::SIGHUP)?;
-    let said = daemon.process().expect_err_containing("the configuration in force is kept")?;
+    let said = daemon.process().expect_err_containing("the old configuration stays in force")?;
     assert!(said.contains("rulez"), "{said}");
     daemon.attached(&[pid])?;
     let without = own_programs("{ action = \"exclude\", exe = \"*/routing\" }, ");
