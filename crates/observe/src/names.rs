@@ -44,7 +44,7 @@ const MAX_TROUBLES: usize = 16;
 pub struct SymbolOptions {
     /// More directories laid out like `/usr/lib/debug`.
     pub debug_dirs: Vec<PathBuf>,
-    /// The program that becomes the symbol helper when it is started with [`super::COMMAND`].
+    /// The program that becomes the symbol helper when it is started with [`drainprof_process::symbolize::COMMAND`].
     pub program: PathBuf,
 }
 

@@ -1,7 +1,7 @@
 //! What widths mean: from a report to stacks with one number each.
 //!
 //! Called by `folded` and `flamegraph`. All widths of one picture are of one quantity. Where it is not known
-//! of an allocator, the allocator is left out and [`Stacks::left_out`] says so: a width that is a guess would
+//! of an allocator, the allocator is left out and `Stacks::left_out` says so: a width that is a guess would
 //! not be seen as one.
 
 use std::collections::{BTreeMap, BTreeSet};

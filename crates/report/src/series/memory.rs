@@ -66,7 +66,7 @@ pub(crate) struct Values {
     pub(crate) anon: Vec<At>,
 }
 
-/// Readings of one process: the first and the newest as they were, and at most [`MOST`] points, however many
+/// Readings of one process: the first and the newest as they were, and at most `MOST` points, however many
 /// readings are added. At most 14 KiB.
 #[derive(Clone, Debug)]
 pub struct MemorySeries {
