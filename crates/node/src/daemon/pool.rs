@@ -69,7 +69,7 @@ impl Pool {
     }
 
     /// Loads a kernel side for a level where there is none with room. Returns its number.
-    pub(super) fn prepare(&mut self, level: Level) -> Result<u64, Box<ObserveError>> {
+    pub(super) fn prepare(&mut self, level: Level) -> Result<u64, ObserveError> {
         let has_room = |kernel: &&Kernel| {
             kernel.level == level && !kernel.stale && kernel.observer.wear() < WORN
         };
@@ -109,7 +109,7 @@ impl Pool {
     }
 
     /// Has a process observed: its probes are in place and count when this returns.
-    pub(super) fn add(&mut self, pid: u32, level: Level) -> Result<(), Box<ObserveError>> {
+    pub(super) fn add(&mut self, pid: u32, level: Level) -> Result<(), ObserveError> {
         let mut id = self.prepare(level)?;
         if self.leaving.contains(&(id, pid)) {
             if let Some(kernel) = self.kernels.iter_mut().find(|kernel| kernel.id == id) {
@@ -118,20 +118,16 @@ impl Pool {
             id = self.prepare(level)?;
         }
         match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
-            Some(kernel) => kernel.observer.add(pid, false).map_err(Box::new),
+            Some(kernel) => kernel.observer.add(pid, false),
             None => Ok(()),
         }
     }
 
     /// Whether a profile matches a process and offers a level; attaches nothing.
-    pub(super) fn matches(
-        &mut self,
-        process: &Process,
-        level: Level,
-    ) -> Result<(), Box<ObserveError>> {
+    pub(super) fn matches(&mut self, process: &Process, level: Level) -> Result<(), ObserveError> {
         let id = self.prepare(level)?;
         match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
-            Some(kernel) => kernel.observer.plan(process).map(|_| ()).map_err(Box::new),
+            Some(kernel) => kernel.observer.plan(process).map(|_| ()),
             None => Ok(()),
         }
     }

@@ -211,7 +211,7 @@ impl Roster {
         let unix_ms = unix_ms();
         if killed {
             if matches!(
-                self.pool.matches(&process, level).map_err(|error| *error),
+                self.pool.matches(&process, level),
                 Ok(()) | Err(ObserveError::Level { .. })
             ) {
                 let reason = "the kill switch is on".to_owned();
@@ -220,7 +220,7 @@ impl Roster {
             return;
         }
         let mut tracked = Tracked::new(process, labels, String::new(), unix_ms);
-        match self.pool.add(pid, level).map_err(|error| *error) {
+        match self.pool.add(pid, level) {
             Ok(()) => tracked.turn(Some(level), "as configured".to_owned(), unix_ms),
             Err(ObserveError::NoMatch { .. }) => {
                 if self.unmatched.len() >= UNMATCHED {
