@@ -91,9 +91,8 @@ const INTRODUCTION: &str = r#"# Configuration
 <!-- Generated from the structs in crates/node/src/config/model.rs. To renew it:
 UPDATE_DOCS=1 cargo test -p drainprof-node --lib config::tests::page_is_fresh -->
 
-The [daemon](daemon.md) reads `/etc/drainprof/drainprof.toml`, then the files in `/etc/drainprof/conf.d/` whose names
-end in `.toml`, in the order of their names. None of them has to exist. Later files win key by key; a list replaces a
-list. `--config FILE` reads this one file instead.
+The [daemon](daemon.md) reads `/etc/drainprof/drainprof.toml`, then `/etc/drainprof/conf.d/*.toml` in the order of
+their names, if they exist. Later files win key by key; a list replaces a list. `--config FILE` reads only that file.
 
 ```sh
 drainprof config default        # the default file, with the meaning of every key
@@ -104,15 +103,15 @@ drainprof config show --set store.max_age=7d
 
 The command line (`--set section.key=value`) wins over the environment, the environment over files, and files over
 defaults. The environment variable of a key is `DRAINPROF_` with section and key: `DRAINPROF_STORE_MAX_AGE=7d`. On the
-command line and in the environment, commas separate the entries of a list. Keys of nested sections such as
-`[triggers.dsr_low]` have no variables.
+command line and in the environment, commas separate the entries of a list.
 
 Times, sizes, shares and addresses are strings: `"500ms"`, `"1h 30m"`, `"30d"`; `"64KiB"`, `"256MiB"`; `"20%"`.
-Unknown keys and values out of range are refused; all errors show at once. A reload (SIGHUP) of a configuration with
-errors leaves the old one in force. A key that only a restart applies says so.
+Unknown keys and values out of range are refused; all errors show at once. A reload (SIGHUP) with errors leaves the old
+configuration in force. A key marked *restart* changes only then.
+
+[triggers.md](triggers.md#the-rules) has the keys of the sections `[triggers.…]`, which have no variables.
 
 ## Keys
-
 "#;
 
 /// The reference page.
@@ -121,11 +120,14 @@ pub fn reference() -> String {
     let values = Config::default().table();
     let mut page = String::from(INTRODUCTION);
     for (path, node) in Node::all() {
+        // Rules have a page of their own.
+        if path.matches('.').count() + usize::from(node.is_section()) > 1 {
+            continue;
+        }
         let name = path.rsplit('.').next().unwrap_or(&path);
         if node.is_section() {
-            let level = "#".repeat(3 + path.matches('.').count());
             let about = fill(&node.about(), Options::new(PAGE_WIDTH).word_splitter(NoHyphenation));
-            let _ = write!(page, "\n{level} `[{path}]`\n\n{about}\n\n");
+            let _ = write!(page, "\n### `[{path}]`\n\n{about}\n\n");
             continue;
         }
         let default = find(&values, &path);
@@ -134,10 +136,12 @@ pub fn reference() -> String {
         let example = node.example().map(|text| format!(" Example: `{text}`.")).unwrap_or_default();
         let restart = match node.applies() {
             Applies::AtOnce => "",
-            Applies::Restart => " A change needs a restart.",
+            Applies::Restart => " *Restart.*",
         };
+        // The introduction shows once how times, sizes and shares are written.
         let expected = node.expected();
-        let expected = expected.strip_prefix(TIME).map_or(expected.as_str(), |_| "a time");
+        let expected = expected.split_once(": ").map_or(expected.as_str(), |(kind, _)| kind);
+        let expected = expected.strip_suffix(" with its unit").unwrap_or(expected);
         let text =
             format!("`{name}` = {default} ({expected}{limit}): {}{example}{restart}", node.about());
         page.push_str(&item(&text));
@@ -147,8 +151,6 @@ pub fn reference() -> String {
     page
 }
 
-/// How the schema describes a time; the introduction says it once for all keys.
-const TIME: &str = "a time with its unit";
 /// Width of pages, one character for the line's end.
 const PAGE_WIDTH: usize = 119;
 
