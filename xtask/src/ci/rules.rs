@@ -17,6 +17,9 @@ const LINES_AT_MOST: usize = 700;
 /// No line of Markdown has more characters.
 const WIDTH: usize = 120;
 
+/// The page whose tests must exist.
+const COMPARED: &str = "docs/compared.md";
+
 /// Checks every rule, and names every breach.
 pub(super) fn check(root: &Path) -> Result<()> {
     let mut breaches = Vec::new();
@@ -45,6 +48,14 @@ pub(super) fn check(root: &Path) -> Result<()> {
                 .push(format!("{name}:{first}: {many} lines have more than {WIDTH} characters"));
         }
     }
+    let page = read(&root.join(COMPARED))?;
+    for (file, test) in named_tests(&page) {
+        let path =
+            if file.contains('/') { file.to_owned() } else { format!("tests/tests/{file}.rs") };
+        if !has_test(&read(&root.join(&path))?, test) {
+            breaches.push(format!("{COMPARED} names the test {test}, which {path} does not have"));
+        }
+    }
     for package in artifacts::metadata(root)?.workspace_packages() {
         let path = package.manifest_path.as_std_path();
         if !inherits_lints(&read(path)?)? {
@@ -71,6 +82,19 @@ fn long_lines(text: &str) -> impl Iterator<Item = usize> {
     long.map(|(index, _)| index + 1)
 }
 
+/// The tests that a page names: `file::test`.
+fn named_tests(page: &str) -> impl Iterator<Item = (&str, &str)> {
+    page.split('`').skip(1).step_by(2).filter_map(|name| name.rsplit_once("::"))
+}
+
+/// Whether a source has a test of this name, as a function or as a row of a macro.
+fn has_test(source: &str, test: &str) -> bool {
+    source.lines().map(str::trim_start).any(|line| {
+        let rest = line.strip_prefix("fn ").unwrap_or(line).strip_prefix(test);
+        rest.is_some_and(|rest| rest.starts_with(['(', ':', ' ']))
+    })
+}
+
 /// Whether a manifest takes the workspace's lint table.
 fn inherits_lints(manifest: &str) -> Result<bool> {
     let manifest: toml::Table = manifest.parse().context("parse a manifest")?;
@@ -80,7 +104,7 @@ fn inherits_lints(manifest: &str) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{inherits_lints, long_lines};
+    use super::{has_test, inherits_lints, long_lines, named_tests};
 
     /// Characters are counted, not bytes; blocks of code may be wider.
     #[test]
@@ -89,6 +113,17 @@ mod tests {
         assert_eq!(long_lines(&text).collect::<Vec<_>>(), [3]);
         let code = format!("```text\n{0}\n```\n{0}\n", "a".repeat(121));
         assert_eq!(long_lines(&code).collect::<Vec<_>>(), [4]);
+    }
+
+    /// Pages name tests of `tests/tests` and unit tests; macros have one per row.
+    #[test]
+    fn finds_named_tests() {
+        let page = "`sweep::half`, `a/b.rs::c`, `cargo xtask vm`";
+        assert!(named_tests(page).eq([("sweep", "half"), ("a/b.rs", "c")]));
+        for source in ["fn half() {", "    half \"p=1\";", "half: \"psweep\""] {
+            assert!(has_test(source, "half"), "{source}");
+        }
+        assert!(!has_test("fn halves() {\n// half", "half"));
     }
 
     /// Only an inherited table counts.
