@@ -10,6 +10,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use super::{GroupPressure, pressure};
+
 /// Version 1 has no word for "no limit", only a number near `i64::MAX` rounded to pages.
 const UNLIMITED: u64 = 1 << 62;
 /// Groups on the way up that are looked at. Hierarchies are a few levels deep.
@@ -19,8 +21,8 @@ const MAX_LINES: usize = 65_536;
 /// A number and a newline.
 const MAX_NUMBER: u64 = 64;
 
-/// The memory of a group, bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The memory of a group, bytes, and the pressure on it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Group {
     /// What it uses: the nearest group on the way up that counts.
     pub(super) used: Option<u64>,
@@ -28,6 +30,8 @@ pub(super) struct Group {
     pub(super) limit: Option<u64>,
     /// What is left until the first of these limits is reached.
     pub(super) room: Option<u64>,
+    /// Pressure on the group itself. Only version 2 has it, whichever version has the memory controller.
+    pub(super) pressure: Option<GroupPressure>,
 }
 
 /// One hierarchy that is mounted.
@@ -94,6 +98,12 @@ impl Mounts {
         }
         Some((v2?, true))
     }
+
+    /// The process's group of version 2, and its directory.
+    fn unified<'a>(&self, groups: &'a str) -> Option<(&'a str, Place)> {
+        let group = groups.lines().take(MAX_LINES).find_map(|line| line.strip_prefix("0::"))?;
+        Some((group, self.v2.as_ref()?.place(group)?))
+    }
 }
 
 /// A group below its mount.
@@ -122,11 +132,15 @@ impl Groups {
     /// The figures of the group that `/proc/PID/cgroup` names; read once until [`Groups::forget`].
     pub(super) fn look(&mut self, mounts: &Mounts, groups: &str) -> Group {
         if let Some(known) = self.0.get(groups) {
-            return *known;
+            return known.clone();
         }
-        let group =
+        let mut group =
             mounts.directory(groups).map(|(place, v2)| read(&place, v2)).unwrap_or_default();
-        self.0.insert(groups.to_owned(), group);
+        group.pressure = mounts.unified(groups).and_then(|(name, place)| {
+            let pressure = pressure::of_group(&place.mount.join(&place.inside))?;
+            Some(GroupPressure { group: name.into(), pressure })
+        });
+        self.0.insert(groups.to_owned(), group.clone());
         group
     }
 
@@ -219,7 +233,8 @@ mod tests {
         write(root.path(), &at("a/memory.limit_in_bytes"), "5000\n");
         write(root.path(), "sys/fs/cgroup/unified/a/b/memory.current", "77\n");
         let groups = "4:memory:/a/b\n1:cpu:/x\n0::/a/b\n";
-        let group = Group { used: Some(1000), limit: Some(5000), room: Some(1000) };
+        let group =
+            Group { used: Some(1000), limit: Some(5000), room: Some(1000), ..Group::default() };
         assert_eq!(look(root.path(), BOTH, groups), group);
         let none = Group { used: Some(77), ..Group::default() };
         assert_eq!(look(root.path(), BOTH, "1:cpu:/x\n0::/a/b\n"), none);
@@ -236,14 +251,35 @@ mod tests {
         write(root.path(), &at("a/b/memory.max"), "1000\n");
         write(root.path(), &at("a/memory.current"), "1950\n");
         write(root.path(), &at("a/memory.max"), "2000\n");
-        let group = Group { used: Some(100), limit: Some(1000), room: Some(50) };
+        let group =
+            Group { used: Some(100), limit: Some(1000), room: Some(50), ..Group::default() };
         assert_eq!(look(root.path(), V2, "0::/a/b/c\n"), group);
         write(root.path(), &at("a/b/memory.max"), "max\n");
-        let group = Group { used: Some(100), limit: Some(2000), room: Some(50) };
+        let group =
+            Group { used: Some(100), limit: Some(2000), room: Some(50), ..Group::default() };
         assert_eq!(look(root.path(), V2, "0::/a/b/c\n"), group);
         write(root.path(), &at("a/memory.current"), "2100\n");
         assert_eq!(look(root.path(), V2, "0::/a/b/c\n").room, Some(0), "above its limit");
         assert_eq!(look(root.path(), V2, "0::/\n"), Group::default());
+    }
+
+    /// Pressure is that of the process's own group of version 2, also where version 1 has the memory controller.
+    #[test]
+    fn pressure_of_the_own_group() {
+        let root = tempfile::tempdir().unwrap();
+        let text = "some avg10=25.00 avg60=1.00 avg300=0.00 total=7\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        write(root.path(), "sys/fs/cgroup/unified/a/memory.pressure", text);
+        write(root.path(), "sys/fs/cgroup/unified/a/b/cgroup.procs", "");
+        let share = |groups: &str| {
+            let found = look(root.path(), BOTH, groups).pressure;
+            found.map(|found| (found.group.to_string(), found.pressure.some.avg10))
+        };
+        assert_eq!(share("4:memory:/x\n0::/a\n"), Some(("/a".to_owned(), 0.25)));
+        assert_eq!(share("0::/a\n"), Some(("/a".to_owned(), 0.25)));
+        for none in ["0::/a/b\n", "4:memory:/a\n", "0::/../a\n"] {
+            assert_eq!(share(none), None, "{none}");
+        }
     }
 
     /// A mount of a part of the hierarchy shows that part only, and a group of another namespace is nowhere.

@@ -9,5 +9,5 @@ mod touched;
 
 pub use pressure::PressureError;
 pub use read::{MemoryReader, next_look, pressure, read};
-pub use reading::{MemoryReading, Pressure, Waiting};
+pub use reading::{GroupPressure, MemoryReading, MemoryShares, Pressure, Waiting};
 pub use touched::{GranuleRange, GranuleState, Touched, TouchedKey, TouchedMemory, join};

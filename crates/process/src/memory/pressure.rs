@@ -1,4 +1,4 @@
-//! Pressure on the machine's memory: `/proc/pressure/memory` (PSI).
+//! Pressure on memory (PSI): of the machine in `/proc/pressure/memory`, of a control group in its `memory.pressure`.
 //!
 //! Kernels without PSI, and kernels that have it switched off, say so: that is an answer.
 
@@ -34,9 +34,18 @@ pub enum PressureError {
     },
 }
 
-/// Reads the pressure under this `proc`; `None` where the kernel has no PSI, or has it switched off.
+/// Reads the machine's pressure under this `proc`; `None` where the kernel has no PSI, or has it switched off.
 pub(super) fn read(proc: &Path) -> Result<Option<Pressure>, PressureError> {
-    let path = proc.join("pressure/memory");
+    of_file(proc.join("pressure/memory"))
+}
+
+/// Reads the pressure on the control group with this directory; `None` as in [`read`].
+pub(super) fn of_group(directory: &Path) -> Option<Pressure> {
+    // A group that is gone has no pressure, and its processes leave with it.
+    of_file(directory.join("memory.pressure")).ok().flatten()
+}
+
+fn of_file(path: PathBuf) -> Result<Option<Pressure>, PressureError> {
     let mut text = String::new();
     let read = File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
     match read {

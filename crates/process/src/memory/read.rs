@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    MemoryReading, Pressure, PressureError,
+    GroupPressure, MemoryReading, MemoryShares, Pressure, PressureError,
     cgroup::{Groups, Mounts},
     parse, pressure as psi,
 };
@@ -65,33 +65,47 @@ impl MemoryReader {
     ///
     /// A number can belong to another process by now: who keeps readings of one process compares its start time.
     pub fn read(&mut self, pid: u32, with_pss: bool) -> Option<MemoryReading> {
+        self.read_with_pressure(pid, with_pss).map(|(reading, _)| reading)
+    }
+
+    /// The same, with the pressure on the process's own control group; `None` where the kernel does not tell it.
+    pub fn read_with_pressure(
+        &mut self,
+        pid: u32,
+        with_pss: bool,
+    ) -> Option<(MemoryReading, Option<GroupPressure>)> {
         let directory = self.proc.join(pid.to_string());
         let status = parse::status(self.text(&directory.join("status"))?)?;
         let [minor_faults, major_faults] = parse::faults(self.text(&directory.join("stat"))?)?;
-        let shares = if with_pss {
-            self.text(&directory.join("smaps_rollup")).and_then(parse::rollup)
-        } else {
-            None
-        };
+        let shares = if with_pss { self.shares(pid) } else { None };
         let Self { mounts, groups, buffer, .. } = self;
         let group = text(&directory.join("cgroup"), buffer)
             .map(|text| groups.look(mounts, text))
             .unwrap_or_default();
-        Some(MemoryReading {
+        let reading = MemoryReading {
             rss_bytes: status.rss,
             anon_bytes: status.anon,
             file_bytes: status.file,
             shmem_bytes: status.shmem,
             swap_bytes: status.swap,
             vsz_bytes: status.vsz,
-            pss_bytes: shares.map(|[pss, _]| pss),
-            uss_bytes: shares.map(|[_, uss]| uss),
+            pss_bytes: shares.map(|shares| shares.pss_bytes),
+            uss_bytes: shares.map(|shares| shares.uss_bytes),
             minor_faults,
             major_faults,
             cgroup_bytes: group.used,
             cgroup_limit_bytes: group.limit,
             cgroup_room_bytes: group.room,
-        })
+        };
+        Some((reading, group.pressure))
+    }
+
+    /// A process's part of memory that it shares, and what is its alone: the kernel walks all of its page tables for that.
+    /// `None` where they cannot be read.
+    pub fn shares(&mut self, pid: u32) -> Option<MemoryShares> {
+        let path = self.proc.join(pid.to_string()).join("smaps_rollup");
+        let [pss_bytes, uss_bytes] = self.text(&path).and_then(parse::rollup)?;
+        Some(MemoryShares { pss_bytes, uss_bytes })
     }
 
     /// Pressure on the machine's memory; `None` where the kernel has no PSI, or has it switched off.
@@ -149,6 +163,9 @@ mod tests {
     const STATUS: &str = "Name:\tsvc\nVmSize:\t 80 kB\nVmRSS:\t 40 kB\nRssAnon:\t 10 kB\nRssFile:\t 30 kB\nRssShmem:\t 0 kB\nVmSwap:\t 8 kB\n";
     const STAT: &str = "42 (svc) S 1 42 42 0 -1 4194560 777 8 5 2 10 3 0 0";
 
+    const PRESSURE: &str = "some avg10=50.00 avg60=0.00 avg300=0.00 total=1\n\
+        full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+
     fn fixture() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let files = [
@@ -162,6 +179,7 @@ mod tests {
             ),
             ("cg/svc/memory.current", "1000\n"),
             ("cg/svc/memory.max", "3000\n"),
+            ("cg/svc/memory.pressure", PRESSURE),
         ];
         for (file, text) in files {
             let path = root.path().join(file);
@@ -173,6 +191,7 @@ mod tests {
 
     /// All files of a process come together in one reading.
     #[test]
+    #[allow(clippy::float_cmp, reason = "a half is exact")]
     fn one_reading() {
         let root = fixture();
         let mut reader = MemoryReader::at(root.path());
@@ -196,6 +215,8 @@ mod tests {
             MemoryReading { pss_bytes: Some(20 << 10), uss_bytes: Some(10 << 10), ..expected };
         assert_eq!(reader.read(42, true), Some(with));
         assert_eq!(reader.pressure().unwrap(), None);
+        let (_, pressure) = reader.read_with_pressure(42, false).unwrap();
+        assert_eq!(pressure.unwrap().pressure.some.avg10, 0.5);
         fs::write(root.path().join("cg/svc/memory.current"), "2000\n").unwrap();
         assert_eq!(reader.read(42, false), Some(expected), "the same look");
         reader.begin();

@@ -1,5 +1,7 @@
 //! What the kernel says of a process's memory, and of the machine's: readings, not judgements.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -35,13 +37,31 @@ pub struct MemoryReading {
     pub cgroup_room_bytes: Option<u64>,
 }
 
-/// `/proc/pressure/memory`: shares of time, from 0 to 1, in which tasks waited for memory.
+/// What `smaps_rollup` tells of a process. Bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryShares {
+    /// Resident memory, what is shared divided by those that share it (PSS).
+    pub pss_bytes: u64,
+    /// Resident memory that is this process's alone (USS).
+    pub uss_bytes: u64,
+}
+
+/// `/proc/pressure/memory`, or `memory.pressure` of a control group: shares of time, from 0 to 1, in which tasks waited for memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pressure {
     /// At least one task waited.
     pub some: Waiting,
     /// All tasks waited.
     pub full: Waiting,
+}
+
+/// The pressure on one control group's memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupPressure {
+    /// Its path.
+    pub group: Arc<str>,
+    /// How much its tasks wait.
+    pub pressure: Pressure,
 }
 
 /// The share of time over three windows, and the sum.
