@@ -133,6 +133,12 @@ impl Changes {
         (mean, (std::f64::consts::FRAC_2_PI * (angle + sine * series)).clamp(0.0, 1.0))
     }
 
+    /// The mean change of the last quarter.
+    pub(crate) fn newest(self) -> f64 {
+        let newest = &self.0[self.0.len() - self.0.len() / 4..];
+        newest.iter().sum::<f64>() / newest.len() as f64
+    }
+
     /// The mean change in the earlier and in the later half.
     pub(crate) fn halves(self) -> [f64; 2] {
         let (early, late) = self.0.split_at(self.0.len() / 2);
@@ -223,6 +229,7 @@ mod tests {
             let changes = Changes::of(&points).unwrap();
             prop_assert!(near(line(&points).unwrap().slope));
             prop_assert!(changes.interval().into_iter().chain(changes.halves()).all(near));
+            prop_assert!(near(changes.newest()));
         }
 
         /// Whatever the values, an interval is one and R² is a share.

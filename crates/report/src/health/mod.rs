@@ -33,6 +33,15 @@ pub struct Line {
     pub remedy: &'static str,
 }
 
+impl Line {
+    /// Name, count, meaning and remedy in one sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let Self { name, count, meaning, remedy, .. } = self;
+        format!("{name} {count}: {} ({remedy})", meaning.trim_end_matches('.'))
+    }
+}
+
 impl Health {
     /// From the counters themselves.
     #[must_use]

@@ -24,10 +24,11 @@ pub const MIN_CONFIDENCE: f64 = 0.99;
 const STEADY: f64 = 0.5;
 
 /// What the time series looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryVerdict {
     /// Too short, too few readings, or a gap in them.
+    #[default]
     TooLittle,
     /// It grows, and goes on growing.
     Growing,
@@ -40,7 +41,7 @@ pub enum MemoryVerdict {
 }
 
 /// The trend of a process's memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryTrend {
     /// The time that it was taken from.
     pub seconds: f64,
@@ -56,6 +57,9 @@ pub struct MemoryTrend {
     pub floor_slope_bytes_per_second: f64,
     /// Its 95 % confidence interval.
     pub floor_slope_interval: [f64; 2],
+    /// Growth in the last quarter of the time, bytes per second, of what shows growth more surely: of all values, or of
+    /// the floor. A start that has ended no longer grows, whatever the slope over all of the time.
+    pub newest_slope_bytes_per_second: f64,
     /// Growth of anonymous memory per second, bytes, swapped-out memory included.
     pub anon_slope_bytes_per_second: f64,
     /// Its 95 % confidence interval.
@@ -100,6 +104,12 @@ impl View {
 }
 
 impl MemoryTrend {
+    /// Growth per second that is sure: the lower end of an interval that shows it, of all values or of the floor.
+    #[must_use]
+    pub fn sure_slope(&self) -> f64 {
+        self.slope_interval[0].max(self.floor_slope_interval[0])
+    }
+
     /// The trend of a series; `None` where there is too little of it to say anything.
     #[must_use]
     pub fn of(series: &MemorySeries) -> Option<Self> {
@@ -116,7 +126,11 @@ impl MemoryTrend {
         let floor = View::of(Changes::of_floor(floor)?);
         let verdict = judge([whole, floor].map(|view| view.judge(seconds)));
         // Where the ups and downs hide it, the line through all values is not what grows.
-        let slope = if whole.confidence >= MIN_CONFIDENCE { line.slope } else { floor.mean };
+        let (slope, surer) = if whole.confidence >= MIN_CONFIDENCE {
+            (line.slope, whole)
+        } else {
+            (floor.mean, floor)
+        };
         let seconds_to_limit = room
             .filter(|_| verdict == MemoryVerdict::Growing && slope > 0.0)
             .map(|room| room as f64 / slope);
@@ -127,6 +141,7 @@ impl MemoryTrend {
             r_squared: line.r_squared,
             floor_slope_bytes_per_second: floor.mean,
             floor_slope_interval: floor.changes.wide_interval(),
+            newest_slope_bytes_per_second: surer.changes.newest(),
             anon_slope_bytes_per_second: anon_slope,
             anon_slope_interval: around(anon_slope, Changes::of(anon)?.wide_interval()),
             verdict,

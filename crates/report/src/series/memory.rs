@@ -74,6 +74,8 @@ pub struct MemorySeries {
     newest: Option<(f64, MemoryReading)>,
     points: Thinned<Readings>,
     readings: u64,
+    /// How far back points go, seconds; `None`: to the first reading.
+    over: Option<f64>,
 }
 
 impl Default for MemorySeries {
@@ -86,7 +88,20 @@ impl MemorySeries {
     /// A series from the first reading on. When it is full, its points become coarser.
     #[must_use]
     pub const fn new() -> Self {
-        Self { first: None, newest: None, points: Thinned::new(MOST, 0), readings: 0 }
+        Self { first: None, newest: None, points: Thinned::new(MOST, 0), readings: 0, over: None }
+    }
+
+    /// A series that forgets what is older than `over` seconds: for a process that is watched for months, growth is
+    /// that of the last minutes.
+    #[must_use]
+    pub fn recent(over: f64) -> Self {
+        Self { over: Some(over), ..Self::new() }
+    }
+
+    /// How far back a series goes that forgets.
+    #[must_use]
+    pub const fn reach(&self) -> Option<f64> {
+        self.over
     }
 
     /// Adds a reading; `seconds` is on any clock that only goes forward. One that is not newer than the last, and times
@@ -99,6 +114,9 @@ impl MemorySeries {
         self.first.get_or_insert((seconds, *reading));
         self.newest = Some((seconds, *reading));
         self.points.add(Readings::of(seconds, reading));
+        if let Some(over) = self.over {
+            self.points.forget_before(nanoseconds(seconds - over));
+        }
     }
 
     /// The first reading, however long ago, and its time.
@@ -170,6 +188,29 @@ mod tests {
         assert_eq!(sums, (100_000.0, 100_000.0 * (99_999.0 / 2.0 + 10.0)));
         assert_eq!((series.first().unwrap().1, series.readings()), (reading(10), 100_000));
         assert_eq!(series.newest().unwrap().1, reading(100_009));
+    }
+
+    /// A series that forgets is of the last minutes alone and bounded, and does not become coarser for ever: a leak that
+    /// begins after days is seen as soon as one that begins at once.
+    #[test]
+    fn forgets() {
+        const OVER: f64 = 1_800.0;
+        let mut series = MemorySeries::recent(OVER);
+        for second in 0..200_000u32 {
+            let leaked = u64::from(second.saturating_sub(198_200)) * 1_000;
+            series.add(f64::from(second), &reading((1 << 30) + leaked));
+            assert!(series.points.points().len() <= MOST, "{}", series.points.points().len());
+        }
+        assert!(series.points.points().len() >= MOST / 3, "{}", series.points.points().len());
+        let Values { rss, .. } = series.values();
+        let (first, last) = (rss[0].0, rss.last().unwrap().0);
+        assert!((OVER - 40.0..=OVER).contains(&(last - first)), "{}", last - first);
+        let slope = MemoryTrend::of(&series).unwrap().slope_bytes_per_second;
+        assert!((slope - 1_000.0).abs() < 1.0, "{slope}");
+        assert_eq!((series.reach(), series.readings()), (Some(OVER), 200_000));
+        // After a gap, what is left is of now.
+        series.add(1e6, &reading(7));
+        assert_eq!(series.values().rss, [(0.0, 7.0)]);
     }
 
     /// Times that go back, repeat or are no numbers are left out, so that no slope is infinite.

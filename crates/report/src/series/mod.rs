@@ -37,6 +37,12 @@ impl<P: Point> Thinned<P> {
         &self.points
     }
 
+    /// Forgets the points before a time.
+    pub(crate) fn forget_before(&mut self, ns: u64) {
+        let old = self.points.partition_point(|point| point.at_ns() < ns);
+        self.points.drain(..old);
+    }
+
     /// The newest point that is kept.
     pub(crate) fn last_mut(&mut self) -> Option<&mut P> {
         self.points.last_mut()
