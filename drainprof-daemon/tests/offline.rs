@@ -222,6 +222,16 @@ fn flame_graph_of_a_comparison() {
     assert!(err.contains("nothing to draw"), "{err}");
 }
 
+/// Widths that the report does not have, beside others, are refused with those that it has.
+#[test]
+fn widths_that_are_not_there() {
+    for format in ["folded", "flamegraph"] {
+        let (out, err) = expect(2, &["report", "before.json", "-o", format, "--weight", "faults"]);
+        assert!(err.contains("it has granules, bytes, retained") && out.is_empty(), "{err}");
+        expect(0, &["report", "before.json", "-o", format, "--weight", "bytes"]);
+    }
+}
+
 /// A reader that goes away is no failure.
 #[test]
 fn a_closed_pipe() {

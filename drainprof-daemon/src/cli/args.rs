@@ -8,7 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use drainprof_report::{export::FORMATS, facts::Duty};
 
 pub(super) use self::values::{
-    LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names, ratio, share,
+    LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names, ratio, require_weight,
+    share,
 };
 use self::values::{duty, sample};
 use super::{

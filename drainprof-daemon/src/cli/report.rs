@@ -7,7 +7,7 @@ use clap::Args;
 use drainprof_report::{self as report, Verdict, export, export::FORMATS};
 
 use super::{
-    args::{WeightArg, format_names, ratio},
+    args::{WeightArg, format_names, ratio, require_weight},
     exit::{Failure, code},
     filter::{FilterArgs, ROWS},
     history::{self, StoreArgs},
@@ -72,6 +72,9 @@ pub(super) fn main(args: &ReportArgs) -> Result<u8> {
         Some(id) => vec![history::window(&args.store, id)?],
         None => saved::read(&args.files)?,
     };
+    for (_, report) in &reports {
+        require_weight(format, args.weight, report)?;
+    }
     let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
     output.weigh(args.weight.into());
     let style = output.style();

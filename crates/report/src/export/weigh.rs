@@ -27,6 +27,23 @@ pub enum PinWeight {
     Mappings,
 }
 
+impl PinWeight {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Granules, Self::Bytes, Self::Retained, Self::Faults, Self::Heap, Self::Mappings];
+
+    /// Whether a report can be drawn so, as far as was recorded; the picture may have no width all the same.
+    #[must_use]
+    pub fn is_in(self, report: &Report) -> bool {
+        if Quantity::of_growth(self).is_some() {
+            return report.targets.iter().any(|target| target.growth.is_some());
+        }
+        let known: Vec<Part<'_>> = parts(report).collect();
+        let quantity = quantity(&known, self);
+        known.iter().any(|part| is_of(part, quantity) && quantity.is_known(part.sites))
+    }
+}
+
 /// The one quantity of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quantity {
@@ -150,10 +167,10 @@ pub(super) fn weigh(report: &Report, weight: PinWeight) -> Stacks {
     let known: Vec<Part<'_>> = parts(report).collect();
     let quantity = quantity(&known, weight);
     let mut left_out = Vec::new();
-    let fits = |part: &&Part<'_>| (part.allocator.kind == Kind::Drain) == quantity.is_of_pins();
-    let drawn = known.iter().filter(fits).filter(|part| quantity.is_known(part.sites));
+    let matches = |part: &&Part<'_>| is_of(part, quantity);
+    let drawn = known.iter().filter(matches).filter(|part| quantity.is_known(part.sites));
     let drawn: Vec<&Part<'_>> = drawn.collect();
-    let others = known.iter().filter(|part| !fits(part)).count();
+    let others = known.iter().filter(|part| !matches(part)).count();
     if others > 0 {
         left_out.push(format!(
             "{others} allocators of kinds without pins are left out: what they hold is another quantity"
@@ -251,6 +268,11 @@ fn parts(report: &Report) -> impl Iterator<Item = Part<'_>> {
     })
 }
 
+/// Whether the quantity is one of the allocator's kind.
+fn is_of(part: &Part<'_>, quantity: Quantity) -> bool {
+    (part.allocator.kind == Kind::Drain) == quantity.is_of_pins()
+}
+
 /// Pins are told where any can be; else what is held; else what was allocated.
 fn quantity(parts: &[Part<'_>], weight: PinWeight) -> Quantity {
     if parts.is_empty() || parts.iter().any(|part| part.allocator.kind == Kind::Drain) {
@@ -339,6 +361,22 @@ mod tests {
             stacks.left_out,
             ["1 allocators are left out: their profile knows no bytes of pins"]
         );
+    }
+
+    /// A report knows what it can be drawn by.
+    #[test]
+    fn weights_of_reports() {
+        let of = |snapshot: &crate::facts::Snapshot| -> Vec<PinWeight> {
+            let report = report(snapshot);
+            PinWeight::ALL.into_iter().filter(|weight| weight.is_in(&report)).collect()
+        };
+        let (pins, growth) = PinWeight::ALL.split_at(3);
+        assert_eq!(of(&samples::stacks_snapshot()), pins);
+        let mut grown = samples::growth_snapshot();
+        grown.targets[0].allocators.clear();
+        assert_eq!(of(&grown), growth);
+        assert_eq!(of(&samples::drain_snapshot()), []);
+        assert_eq!(of(&samples::holders_snapshot()), pins, "what is held, whichever is named");
     }
 
     /// Several processes and profiles are told apart by frames at the root; one is not.

@@ -6,10 +6,13 @@ use clap::ValueEnum;
 use drainprof_probe::plan::Sites;
 use drainprof_profile::Level;
 use drainprof_report::{
-    export::{FORMATS, PinWeight},
+    Report,
+    export::{FORMATS, Format, PinWeight},
     facts::Duty,
     values::{Share, Time},
 };
+
+use crate::cli::exit::{Failure, code};
 
 /// Formats of commands that write a table of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,6 +66,35 @@ impl WeightArg {
     pub(in crate::cli) const fn is_of_growth(self) -> bool {
         matches!(self, Self::Faults | Self::Heap | Self::Mappings)
     }
+}
+
+/// Formats whose widths mean a weight.
+const WITH_WIDTHS: [&str; 2] = ["folded", "flamegraph"];
+
+/// Refuses widths that a report does not have, where it has others: they would be none.
+pub(in crate::cli) fn require_weight(
+    format: &Format,
+    weight: WeightArg,
+    report: &Report,
+) -> Result<(), Failure> {
+    if !WITH_WIDTHS.contains(&format.name) || PinWeight::from(weight).is_in(report) {
+        return Ok(());
+    }
+    let name = |weight: &WeightArg| {
+        weight.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    };
+    let all = WeightArg::value_variants().iter();
+    let known: Vec<String> =
+        all.filter(|weight| PinWeight::from(**weight).is_in(report)).map(name).collect();
+    if known.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "the report has nothing of --weight {}; it has {}",
+        name(&weight),
+        known.join(", ")
+    );
+    Err(Failure::new(code::USAGE, text))
 }
 
 impl From<WeightArg> for PinWeight {
