@@ -22,8 +22,10 @@ fn closed(state: &Value) -> u64 {
     counts.iter().map(|count| sum(state, "test-arena", count)).sum()
 }
 
+/// Processes with probes.
 fn watched(state: &Value) -> usize {
-    state["targets"].as_array().map_or(0, Vec::len)
+    let matched = |target: &&Value| target["matched"] == true;
+    state["targets"].as_array().map_or(0, |all| all.iter().filter(matched).count())
 }
 
 /// Whether the state says, in one of its sentences, that something cannot be done.

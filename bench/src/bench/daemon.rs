@@ -24,7 +24,7 @@ pub(super) const BENCHMARK: Known = Known {
     title: "The daemon while nothing happens",
     about: "200 waiting processes: 20 attached (`tests/profiles/arena.toml`, `boundary`), 180 without a matching \
             profile. `drainprof daemon` at its defaults (inspection every 10 s, discovery every 2 s, history, web \
-            service) attaches only to these. CPU time of all its threads; memory includes mapped kernel maps.",
+            service) attaches only to these, and reads the memory of all. CPU time of all its threads; memory includes mapped kernel maps.",
     run,
 };
 
@@ -42,8 +42,15 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let daemon = Daemon::start_in(directory)?;
     let pids: Vec<u32> = attached.iter().map(Worker::pid).collect();
     daemon.attached(&pids)?;
-    let watched = daemon.state()?["targets"].as_array().map_or(0, Vec::len);
-    ensure!(watched == ATTACHED, "{watched} processes are watched, not {ATTACHED}");
+    let state = daemon.state()?;
+    let watched = |matched: bool| {
+        let all = state["targets"].as_array().into_iter().flatten();
+        all.filter(|target| target["matched"] == matched).count()
+    };
+    let (probed, others_watched) = (watched(true), watched(false));
+    ensure!(probed == ATTACHED, "{probed} processes have probes, not {ATTACHED}");
+    let expected = PROCESSES - ATTACHED;
+    ensure!(others_watched == expected, "{others_watched} others are watched, not {expected}");
     let length = Duration::from_secs(seconds);
     thread::sleep(length.min(SETTLING));
     let (mut cpu, mut resident) = (Vec::new(), Vec::new());

@@ -7,6 +7,7 @@ pub mod govern;
 pub mod history;
 mod labels;
 mod lock;
+mod memory;
 mod request;
 pub mod serve;
 mod state;
@@ -14,8 +15,9 @@ pub mod store;
 pub mod trigger;
 
 pub use labels::MAX_LABEL_CHARS;
+pub use memory::MemoryWatch;
 pub use request::{Answer, Asked, Refusal, Request};
 pub use state::{
     Alert, AlertState, Counts, LabelSet, Labels, NodeState, NodeTarget, Outcome, PinDelays, SCHEMA,
-    WindowRecord, WorstSite,
+    Shares, WindowRecord, WorstSite,
 };

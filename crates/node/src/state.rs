@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use drainprof_process::memory::{MemoryReading, Pressure};
+use drainprof_process::memory::{MemoryReading, MemoryShares, Pressure};
 use drainprof_profile::Level;
 use drainprof_report::{Allocator, Cost, Finding, SelfUse, Tool};
 use schemars::JsonSchema;
@@ -34,6 +34,9 @@ pub struct NodeState {
     pub degraded: Vec<String>,
     /// False if something that the counts need was lost.
     pub complete: bool,
+    /// Why it is not complete, a sentence each; empty if it is.
+    #[serde(default)]
+    pub incomplete: Vec<String>,
     /// All loss counters by name, the zeros included.
     pub losses: BTreeMap<String, u64>,
     /// What the daemon itself uses.
@@ -42,7 +45,8 @@ pub struct NodeState {
     pub self_use: SelfUse,
     /// Pressure on the machine's memory; null where the kernel does not report it.
     pub pressure: Option<Pressure>,
-    /// The processes that a profile matches and the configuration selects, attached or not, in order of their pids.
+    /// The processes that the configuration selects, in order of their pids: those that a profile matches, attached or
+    /// not, and all others, whose memory alone is watched.
     pub targets: Vec<NodeTarget>,
     /// The label sets that are counted apart, and the one for all others, whose `exe` is `other`.
     #[serde(default)]
@@ -99,6 +103,9 @@ pub struct NodeTarget {
     pub exe: String,
     /// Where it belongs.
     pub labels: Labels,
+    /// Whether a profile matches it. Without one, or beyond `select.max_targets`, its memory alone is watched.
+    #[serde(default = "yes")]
+    pub matched: bool,
     /// How deep it is traced now; null: no probe is in it.
     pub level: Option<Level>,
     /// Why at that level, in one sentence.
@@ -109,10 +116,22 @@ pub struct NodeTarget {
     pub memory: Option<MemoryReading>,
     /// Growth of its resident memory per second over the last minutes; null where too little was seen.
     pub rss_slope_bytes_per_second: Option<f64>,
+    /// Its 95 % confidence interval; null with it.
+    #[serde(default)]
+    pub rss_slope_interval: Option<[f64; 2]>,
+    /// The share of the variance of resident memory that the slope explains; null also where nothing varies.
+    #[serde(default)]
+    pub rss_r_squared: Option<f64>,
     /// When its control group will be full at that growth, seconds from now; null without a limit or growth.
     pub seconds_to_limit: Option<f64>,
     /// Page faults per second between the last two readings; null before.
     pub faults_per_second: Option<f64>,
+    /// What of its memory it shares, as of its turn; null before, and where that cannot be read.
+    #[serde(default)]
+    pub shares: Option<Shares>,
+    /// Pressure on its control group's memory; null where the kernel does not report it.
+    #[serde(default)]
+    pub cgroup_pressure: Option<Pressure>,
     /// What its probes cost it since they are in place.
     #[schemars(with = "serde_json::Value", extend("$ref" = "report.schema.json#/$defs/Cost"))]
     pub cost: Cost,
@@ -124,6 +143,20 @@ pub struct NodeTarget {
     pub findings: Vec<Finding>,
     /// Rules that are about to fire, or have.
     pub alerts: Vec<Alert>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// What `smaps_rollup` tells of a process. It is expensive to read, so processes have their turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Shares {
+    /// When it was read, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// The shares.
+    #[serde(flatten)]
+    pub memory: MemoryShares,
 }
 
 /// The state of a rule that concerns a process.

@@ -78,6 +78,7 @@ pub(super) fn target(pid: u32, comm: &str, allocators: Vec<Allocator>) -> NodeTa
         comm: comm.to_owned(),
         exe: format!("/usr/bin/{comm}"),
         labels: Labels { exe: comm.to_owned(), ..Labels::default() },
+        matched: true,
         level: allocators.iter().map(|allocator| allocator.level).max(),
         reason: "the default".to_owned(),
         since_unix_ms: BEGAN,
@@ -89,8 +90,12 @@ pub(super) fn target(pid: u32, comm: &str, allocators: Vec<Allocator>) -> NodeTa
             ..MemoryReading::default()
         }),
         rss_slope_bytes_per_second: None,
+        rss_slope_interval: None,
+        rss_r_squared: None,
         seconds_to_limit: None,
         faults_per_second: Some(12.0),
+        shares: None,
+        cgroup_pressure: None,
         cost: Cost { hits: 20_000, cpu_seconds: 0.02, cpu_ratio: Some(0.002), measured: true },
         allocators,
         findings: Vec::new(),
@@ -139,6 +144,7 @@ pub(crate) fn state() -> NodeState {
         killed: false,
         degraded: Vec::new(),
         complete: true,
+        incomplete: Vec::new(),
         losses: BTreeMap::new(),
         self_use: SelfUse {
             cpu_seconds: 1.0,

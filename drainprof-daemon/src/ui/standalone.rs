@@ -1,19 +1,14 @@
 //! States without a daemon: from the reports of an observer of our own.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use drainprof_node::{Labels, NodeState, NodeTarget, SCHEMA, WindowRecord};
+use drainprof_node::{Labels, MemoryWatch, NodeState, NodeTarget, SCHEMA, WindowRecord};
 use drainprof_process::memory::{MemoryReading, Pressure};
 use drainprof_profile::Level;
-use drainprof_report::{Report, Target};
-
-/// How far back growth is looked for, seconds.
-const COURSE: f64 = 300.0;
-/// Too little to speak of growth: a shorter time than this, seconds, or fewer readings.
-const SHORTEST: f64 = 10.0;
-const FEWEST: usize = 5;
-/// Most readings that are kept of a process.
-const READINGS: usize = 1_500;
+use drainprof_report::{
+    Report, Target,
+    health::{Health, Line},
+};
 
 /// What is known beside the report.
 #[derive(Clone, Debug, Default)]
@@ -28,69 +23,25 @@ pub struct Beside {
     pub windows: Vec<WindowRecord>,
 }
 
-/// A process's memory at some time: seconds of the observation, resident bytes, page faults since it began.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Reading {
-    seconds: f64,
-    rss: u64,
-    faults: u64,
-}
-
 /// What earlier readings say of growth.
 #[derive(Clone, Debug, Default)]
-pub struct Courses {
-    readings: BTreeMap<(u32, u64), VecDeque<Reading>>,
-}
+pub struct Courses(BTreeMap<(u32, u64), MemoryWatch>);
 
 impl Courses {
     /// Takes the readings of this moment; what has no reading any more is forgotten.
     pub fn take(&mut self, report: &Report, memory: &BTreeMap<u32, MemoryReading>) {
-        let mut kept = std::mem::take(&mut self.readings);
+        let mut kept = std::mem::take(&mut self.0);
         for target in &report.targets {
             let Some(now) = memory.get(&target.pid) else { continue };
             let key = (target.pid, target.start_time);
             let mut course = kept.remove(&key).unwrap_or_default();
-            let seconds = report.window.seconds;
-            let faults = now.minor_faults.saturating_add(now.major_faults);
-            course.push_back(Reading { seconds, rss: now.rss_bytes, faults });
-            while course.len() > READINGS
-                || course.front().is_some_and(|first| seconds - first.seconds > COURSE)
-            {
-                course.pop_front();
-            }
-            self.readings.insert(key, course);
+            course.add(report.window.seconds, Some(*now));
+            self.0.insert(key, course);
         }
     }
 
-    fn of(&self, target: &Target) -> Option<&VecDeque<Reading>> {
-        self.readings.get(&(target.pid, target.start_time))
-    }
-
-    /// The slope of the line of least squares through the resident bytes.
-    fn slope(&self, target: &Target) -> Option<f64> {
-        let course = self.of(target)?;
-        let length = course.back()?.seconds - course.front()?.seconds;
-        if course.len() < FEWEST || length < SHORTEST {
-            return None;
-        }
-        let count = course.len() as f64;
-        let time = course.iter().map(|reading| reading.seconds).sum::<f64>() / count;
-        let bytes = course.iter().map(|reading| reading.rss as f64).sum::<f64>() / count;
-        let (mut above, mut below) = (0.0, 0.0);
-        for reading in course {
-            let past = reading.seconds - time;
-            above += past * (reading.rss as f64 - bytes);
-            below += past * past;
-        }
-        (below > 0.0).then(|| above / below)
-    }
-
-    fn faults(&self, target: &Target) -> Option<f64> {
-        let course = self.of(target)?;
-        let mut latest = course.iter().rev();
-        let (now, before) = (latest.next()?, latest.next()?);
-        let seconds = now.seconds - before.seconds;
-        (seconds > 0.0).then(|| now.faults.saturating_sub(before.faults) as f64 / seconds)
+    fn of(&self, target: &Target) -> Option<&MemoryWatch> {
+        self.0.get(&(target.pid, target.start_time))
     }
 }
 
@@ -110,6 +61,7 @@ pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeStat
         killed: false,
         degraded: Vec::new(),
         complete: report.complete,
+        incomplete: Health::from_names(&report.losses).incomplete().map(Line::sentence).collect(),
         // What a sample cannot know is not zero, and left out.
         losses: report
             .losses
@@ -128,11 +80,8 @@ pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeStat
 fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeTarget {
     let ended = target.ended.is_some();
     let memory = beside.memory.get(&target.pid).copied().filter(|_| !ended);
-    let slope = memory.and_then(|_| courses.slope(target));
-    let to_limit = memory.and_then(|memory| {
-        let room = memory.cgroup_limit_bytes?.checked_sub(memory.cgroup_bytes?)?;
-        slope.filter(|slope| *slope > 0.0).map(|slope| room as f64 / slope)
-    });
+    let course = courses.of(target).filter(|_| memory.is_some());
+    let trend = course.and_then(MemoryWatch::trend);
     let level = target.allocators.iter().map(|allocator| allocator.level).max();
     let level = level.or_else(|| placed(target));
     #[allow(clippy::cast_sign_loss, reason = "a length of time; the cast saturates")]
@@ -146,6 +95,7 @@ fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeT
             exe: target.exe.rsplit('/').next().unwrap_or_default().to_owned(),
             ..Labels::default()
         },
+        matched: true,
         level: level.filter(|_| !ended),
         reason: match (ended, level) {
             (true, _) => "it has ended; its counts stay".to_owned(),
@@ -157,9 +107,13 @@ fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeT
         },
         since_unix_ms: since,
         memory,
-        rss_slope_bytes_per_second: slope,
-        seconds_to_limit: to_limit,
-        faults_per_second: memory.and_then(|_| courses.faults(target)),
+        rss_slope_bytes_per_second: trend.map(|trend| trend.slope_bytes_per_second),
+        rss_slope_interval: trend.map(|trend| trend.slope_interval),
+        rss_r_squared: trend.and_then(|trend| trend.r_squared),
+        seconds_to_limit: trend.and_then(|trend| trend.seconds_to_limit),
+        faults_per_second: course.and_then(MemoryWatch::faults_per_second),
+        shares: None,
+        cgroup_pressure: None,
         cost: target.cost,
         allocators: target.allocators.clone(),
         findings: target.findings.clone(),
@@ -199,9 +153,8 @@ mod tests {
     }
 
     fn reading(rss_bytes: u64, minor_faults: u64) -> BTreeMap<u32, MemoryReading> {
-        let cgroup = (Some(1_000), Some(21_000));
-        let (cgroup_bytes, cgroup_limit_bytes) = cgroup;
-        let more = MemoryReading { cgroup_bytes, cgroup_limit_bytes, ..MemoryReading::default() };
+        let more =
+            MemoryReading { cgroup_room_bytes: Some(20_000_000), ..MemoryReading::default() };
         BTreeMap::from([(7, MemoryReading { rss_bytes, minor_faults, ..more })])
     }
 
@@ -210,21 +163,21 @@ mod tests {
     fn growth_of_memory() {
         let mut courses = Courses::default();
         let mut shown = Vec::new();
-        for second in 0..20_u32 {
+        for second in 0..40_u32 {
             let report = after(f64::from(second));
-            let memory = reading(50_000 + 100 * u64::from(second), 30 * u64::from(second));
+            let memory = reading(50_000 + 100_000 * u64::from(second), 30 * u64::from(second));
             courses.take(&report, &memory);
             let beside = Beside { memory, ..Beside::default() };
             shown.push(state_of(&report, &courses, &beside).targets.remove(0));
         }
         assert_eq!(shown[9].rss_slope_bytes_per_second, None);
-        let slope = shown[19].rss_slope_bytes_per_second.unwrap();
-        assert!((slope - 100.0).abs() < 1e-6, "{slope}");
-        let limit = shown[19].seconds_to_limit.unwrap();
+        let slope = shown[39].rss_slope_bytes_per_second.unwrap();
+        assert!((slope - 100_000.0).abs() < 1e-6, "{slope}");
+        let limit = shown[39].seconds_to_limit.unwrap();
         assert!((limit - 200.0).abs() < 1e-6, "{limit}");
         assert_eq!((shown[0].faults_per_second, shown[1].faults_per_second), (None, Some(30.0)));
-        courses.take(&after(20.0), &BTreeMap::new());
-        assert!(courses.readings.is_empty());
+        courses.take(&after(40.0), &BTreeMap::new());
+        assert!(courses.0.is_empty());
     }
 
     /// A process that has ended keeps its counts and has no level and no memory; what a sample cannot know is not 0.

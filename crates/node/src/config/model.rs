@@ -23,7 +23,7 @@ use crate::{govern, trigger};
 pub struct Config {
     /// How the daemon works.
     pub daemon: Daemon,
-    /// Selects the processes to watch, among those that a profile matches.
+    /// Selects the processes to watch: the memory of each, and granules where a profile matches.
     pub select: Select,
     /// Sizes of the kernel's maps. Without a value, a size follows from the memory of the machine. What finds no room
     /// counts as lost.
@@ -61,6 +61,10 @@ pub struct Daemon {
     /// processes are traced from their first instruction on, but every process that maps the file pays for its hits.
     #[schemars(extend("x-restart" = true))]
     pub attach: Attach,
+    /// CPU time for reading PSS and USS (`smaps_rollup`), one process after the other, as a share of one CPU. `0%`:
+    /// never.
+    #[schemars(extend("x-range" = ["0%", "10%"]))]
+    pub pss_budget: Share,
     /// The kill switch: while this file exists, the daemon attaches nothing.
     #[serde(deserialize_with = "absolute")]
     #[schemars(with = "String", extend("format" = "path"))]
@@ -81,6 +85,7 @@ impl Default for Daemon {
             discover_interval: Time::seconds(2),
             level: Level::Boundary,
             attach: Attach::Process,
+            pss_budget: Share(0.0002),
             kill_file: PathBuf::from("/run/drainprof/kill"),
             profiles: Vec::new(),
             profile_directories: ["/usr/share/drainprof/profiles", "/etc/drainprof/profiles"]
@@ -102,14 +107,19 @@ pub struct Select {
         example = r#"[{ action = "exclude", unit = "backup*.service" }, { action = "include", exe = ["nginx", "/opt/*/svc"] }]"#
     )]
     pub rules: Vec<Rule>,
-    /// The largest number of watched processes; further ones wait until others end.
+    /// The largest number of processes with probes; of further ones the memory alone is watched.
     #[schemars(extend("x-range" = [1, 10_000]))]
     pub max_targets: u32,
+    /// Whether processes that no profile matches are watched too: their memory, page faults and pressure.
+    pub unmatched: bool,
+    /// The largest number of watched processes; further ones are left out.
+    #[schemars(extend("x-range" = [1, 100_000]))]
+    pub max_processes: u32,
 }
 
 impl Default for Select {
     fn default() -> Self {
-        Self { rules: Vec::new(), max_targets: 200 }
+        Self { rules: Vec::new(), max_targets: 200, unmatched: true, max_processes: 2_000 }
     }
 }
 

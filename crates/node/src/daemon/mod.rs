@@ -1,7 +1,7 @@
 //! The node daemon: finds processes, observes them cheaply, and traces deeper when it matters.
 //!
 //! Each part owns its state; they talk by values. `roster` has the processes: `arrivals` finds them, `pool` has the kernel
-//! sides that observe them, `tracked` is one of them. `counters` adds up what all have counted, by label set. `windows` has
+//! sides that observe them, `memory` reads theirs, `tracked` is one of them. `counters` adds up what all have counted, by label set. `windows` has
 //! the diagnostic windows; `window` is one of them, a process of its own. `history` writes on a thread of its own. `kill`
 //! is the kill switch. `view` is what one cycle reads. `service` is the loop that wires them, which `tick` wakes; its
 //! `requests` answers those who ask.
@@ -10,6 +10,7 @@ mod arrivals;
 mod counters;
 mod history;
 mod kill;
+mod memory;
 mod pool;
 mod roster;
 mod service;

@@ -11,7 +11,7 @@ use drainprof_observe::{Ending, ObserveError, ObserverOptions, settle};
 use drainprof_probe::bpf::SessionConfig;
 use drainprof_process::{
     Process,
-    memory::{MemoryReader, MemoryReading, Pressure},
+    memory::{MemoryReading, Pressure},
     printable,
 };
 use drainprof_profile::{self as profile, Level, Library};
@@ -23,6 +23,7 @@ use drainprof_report::{
 use super::{
     arrivals::{Arrivals, Change},
     counters::ProcessId,
+    memory::Memory,
     pool::Pool,
     tracked::Tracked,
     unix_ms,
@@ -45,6 +46,22 @@ const UNMATCHED: usize = 4_096;
 /// The level of a process from now on, and why.
 pub(super) type Turn = (Option<Level>, String);
 
+/// What was found of a process.
+enum Found {
+    /// A profile matches, and its probes are in place.
+    Attached(Level),
+    /// A profile matches, and no probe is placed: why.
+    Without(String),
+    /// The probes cannot be placed.
+    Failed(ObserveError),
+    /// As many processes have probes as may: no profile was tried.
+    Beyond,
+    /// No profile matches.
+    Unmatched,
+    /// It has ended.
+    Ended,
+}
+
 /// What a window needs to know of its process.
 pub(super) struct Subject {
     pub(super) pid: u32,
@@ -53,6 +70,8 @@ pub(super) struct Subject {
     pub(super) labels: Labels,
     /// Whether a rule about memory fires.
     pub(super) memory_fires: bool,
+    /// Whether a profile matches it.
+    pub(super) matched: bool,
 }
 
 /// The processes.
@@ -69,7 +88,7 @@ pub(super) struct Roster {
     left: BTreeMap<u32, Labels>,
     /// Processes to attach again at the next cycle: they have mapped more.
     again: Vec<u32>,
-    reader: MemoryReader,
+    memory: Memory,
     /// Warnings that the log has already.
     warned: BTreeSet<&'static str>,
 }
@@ -93,7 +112,7 @@ impl Roster {
             tracked: BTreeMap::new(),
             left: BTreeMap::new(),
             again: Vec::new(),
-            reader: MemoryReader::new(),
+            memory: Memory::new(),
             warned: BTreeSet::new(),
         })
     }
@@ -152,6 +171,7 @@ impl Roster {
         let known = self.tracked.get(&pid).map(|known| {
             (known.process.start_time == process.start_time, known.process.exe == process.exe)
         });
+        let mut earlier = None;
         match known {
             // The same program with more mapped; or the kernel side has followed its exec.
             Some((true, same)) => {
@@ -167,13 +187,14 @@ impl Roster {
                     self.again.push(pid);
                     return;
                 }
-                self.tracked.remove(&pid);
+                earlier = self.tracked.remove(&pid).filter(|_| same);
             }
             Some((false, _)) => self.gone(pid),
             None => {}
         }
         // Most processes of a machine are of a few kinds: each kind is matched once.
-        if made_of != 0 && self.unmatched.contains(&made_of) {
+        let is_unmatched = made_of != 0 && self.unmatched.contains(&made_of);
+        if is_unmatched && !config.select.unmatched {
             return;
         }
         let labels = labels_of(&process);
@@ -187,70 +208,95 @@ impl Roster {
             return;
         }
         let watched = self.tracked.len();
-        if watched >= config.select.max_targets as usize {
-            self.warn_once("max_targets", || {
+        if watched >= config.select.max_processes as usize {
+            self.warn_once("max_processes", || {
                 format!(
-                    "{watched} processes are watched, the limit of select.max_targets; process {pid} and others are not"
+                    "{watched} processes are watched, the limit of select.max_processes; process {pid} and others are not"
                 )
             });
             return;
         }
-        self.attach(config.daemon.level, killed, process, labels, made_of);
+        let tracked = Tracked::new(process, labels, String::new(), unix_ms()).after(earlier);
+        let found = if is_unmatched { Found::Unmatched } else { self.find(config, killed, pid) };
+        self.watch(config, tracked, found, made_of);
     }
 
-    /// Watches a process, if a profile matches it.
-    fn attach(
-        &mut self,
-        level: Level,
-        killed: bool,
-        process: Process,
-        labels: Labels,
-        made_of: u64,
-    ) {
-        let pid = process.pid;
-        let unix_ms = unix_ms();
-        if killed {
-            if matches!(
-                self.pool.matches(&process, level),
-                Ok(()) | Err(ObserveError::Level { .. })
-            ) {
-                let reason = "the kill switch is on".to_owned();
-                self.tracked.insert(pid, Tracked::new(process, labels, reason, unix_ms));
-            }
-            return;
+    /// Looks for profiles that match a process, and attaches their probes.
+    fn find(&mut self, config: &Config, killed: bool, pid: u32) -> Found {
+        let level = config.daemon.level;
+        let with_probes = self.tracked.values().filter(|one| one.matched).count();
+        if with_probes >= config.select.max_targets as usize {
+            self.warn_once("max_targets", || {
+                format!(
+                    "{with_probes} processes have probes, the limit of select.max_targets; process {pid} and others \
+                     get none"
+                )
+            });
+            return Found::Beyond;
         }
-        let mut tracked = Tracked::new(process, labels, String::new(), unix_ms);
-        match self.pool.add(pid, level) {
-            Ok(()) => tracked.turn(Some(level), "as configured".to_owned(), unix_ms),
-            Err(ObserveError::NoMatch { .. }) => {
+        let found = if killed {
+            Process::open(pid)
+                .map_err(ObserveError::from)
+                .and_then(|process| self.pool.matches(&process, level))
+        } else {
+            self.pool.add(pid, level)
+        };
+        match found {
+            Ok(()) | Err(ObserveError::Level { .. }) if killed => {
+                Found::Without("the kill switch is on".to_owned())
+            }
+            Ok(()) => Found::Attached(level),
+            Err(ObserveError::NoMatch { .. }) => Found::Unmatched,
+            // It ended meanwhile.
+            Err(ObserveError::Target(error)) => {
+                tracing::debug!(pid, %error, "not watched");
+                Found::Ended
+            }
+            Err(ObserveError::Level { profile, offers, .. }) => Found::Without(format!(
+                "profile {profile} does not offer level {}, only {}: probes come in a window",
+                level.name(),
+                offers.join(", ")
+            )),
+            Err(error) => Found::Failed(error),
+        }
+    }
+
+    /// Watches a process from now on: its granules where a profile matches, its memory in any case.
+    fn watch(&mut self, config: &Config, mut tracked: Tracked, found: Found, made_of: u64) {
+        let unix_ms = unix_ms();
+        let pid = tracked.process.pid;
+        match found {
+            Found::Attached(level) => {
+                tracked.turn(Some(level), "as configured".to_owned(), unix_ms);
+            }
+            Found::Without(reason) => tracked.turn(None, reason, unix_ms),
+            Found::Failed(error) => tracked.fail(&error, unix_ms),
+            Found::Beyond => {
+                tracked.matched = false;
+                let reason = "no profile was tried: select.max_targets is reached".to_owned();
+                tracked.turn(None, reason, unix_ms);
+            }
+            Found::Unmatched => {
                 if self.unmatched.len() >= UNMATCHED {
                     self.unmatched.clear();
                 }
                 self.unmatched.insert(made_of);
-                return;
+                tracked.matched = false;
+                tracked.turn(None, "no profile matches: its memory is watched".to_owned(), unix_ms);
             }
-            // It ended meanwhile.
-            Err(ObserveError::Target(error)) => {
-                tracing::debug!(pid, %error, "not watched");
-                return;
-            }
-            Err(ObserveError::Level { profile, offers, .. }) => tracked.turn(
-                None,
-                format!(
-                    "profile {profile} does not offer level {}, only {}: probes come in a window",
-                    level.name(),
-                    offers.join(", ")
-                ),
-                unix_ms,
-            ),
-            Err(error) => tracked.fail(&error, unix_ms),
+            Found::Ended => return,
         }
-        tracing::info!(
-            pid,
-            comm = tracked.process.comm,
-            level = tracked.level.map_or("none", Level::name),
-            "watched"
-        );
+        if !tracked.matched && !config.select.unmatched {
+            return;
+        }
+        if tracked.matched {
+            tracing::info!(
+                pid,
+                comm = tracked.process.comm,
+                level = tracked.level.map_or("none", Level::name),
+                "watched"
+            );
+        }
         self.tracked.insert(pid, tracked);
     }
 
@@ -359,13 +405,8 @@ impl Roster {
     }
 
     /// Reads the memory of all watched processes, and the pressure on the machine's.
-    pub(super) fn read_memory(&mut self, seconds: f64) -> Option<Pressure> {
-        self.reader.begin();
-        for tracked in self.tracked.values_mut() {
-            let reading = self.reader.read(tracked.process.pid, false);
-            tracked.remember(seconds, reading);
-        }
-        self.reader.pressure().unwrap_or_else(|error| {
+    pub(super) fn read_memory(&mut self, config: &Config, seconds: f64) -> Option<Pressure> {
+        self.memory.read(config, &mut self.tracked, seconds).unwrap_or_else(|error| {
             self.warn_once("pressure", || format!("memory pressure is unknown: {error}"));
             None
         })
@@ -422,13 +463,7 @@ impl Roster {
     }
 
     /// Evaluates the rules of every process.
-    pub(super) fn evaluate(
-        &mut self,
-        triggers: &trigger::Config,
-        seconds: f64,
-        view: &View,
-        pressure: Option<Pressure>,
-    ) {
+    pub(super) fn evaluate(&mut self, triggers: &trigger::Config, seconds: f64, view: &View) {
         let unix_ms = unix_ms();
         let seen: BTreeMap<u32, _> = view.running().map(|(_, seen)| (seen.1.pid, seen)).collect();
         for (pid, tracked) in &mut self.tracked {
@@ -437,16 +472,39 @@ impl Roster {
                 tracked.spend(seconds, &target.cost);
                 tracked.possible = possible(facts);
             }
-            let signals = tracked.signals(seconds, seen, pressure);
+            let signals = tracked.signals(seconds, seen);
             tracked.engine.check(triggers, &signals);
             tracked.alerts = tracked.engine.alerts(unix_ms);
         }
     }
 
-    /// The windows that rules request.
+    /// The windows that rules request. Of the processes of a control group that one cause makes fire, the one that grows
+    /// most requests for all.
     pub(super) fn wanted_windows(&self, triggers: &trigger::Config) -> Vec<(u32, Want)> {
-        let want = |(pid, tracked): (&u32, &Tracked)| Some((*pid, tracked.engine.wants(triggers)?));
-        self.tracked.iter().filter_map(want).collect()
+        let mut wanted = Vec::new();
+        let mut shared: BTreeMap<(&str, Option<&str>), (u32, &Tracked, Want)> = BTreeMap::new();
+        for (pid, tracked) in &self.tracked {
+            let Some(want) = tracked.engine.wants(triggers) else { continue };
+            if !want.shared {
+                wanted.push((*pid, want));
+                continue;
+            }
+            let of = (want.rule, tracked.group());
+            let less = |(_, other, _): &(u32, &Tracked, Want)| {
+                let ((slope, bytes), (most, held)) = (tracked.blame(), other.blame());
+                slope.total_cmp(&most).then(bytes.cmp(&held)).is_le()
+            };
+            if !shared.get(&of).is_some_and(less) {
+                shared.insert(of, (*pid, tracked, want));
+            }
+        }
+        wanted.extend(shared.into_values().map(|(pid, _, want)| (pid, want)));
+        wanted
+    }
+
+    /// Whether a rule still requests a window on a process: another window may have served it.
+    pub(super) fn wants_window(&self, triggers: &trigger::Config, pid: u32) -> bool {
+        self.tracked.get(&pid).is_some_and(|tracked| tracked.engine.wants(triggers).is_some())
     }
 
     /// What a window needs to know of a process; `None`: it is not watched.
@@ -457,13 +515,20 @@ impl Roster {
             exe: printable(tracked.process.exe.as_os_str().as_encoded_bytes()),
             labels: tracked.labels.clone(),
             memory_fires: tracked.engine.memory_fires(),
+            matched: tracked.matched,
         })
     }
 
-    /// A window has opened on a process: its rules have what they requested.
+    /// A window has opened on a process: its rules have what they requested, and so have those of its control group that
+    /// the same cause makes fire.
     pub(super) fn served(&mut self, pid: u32) {
-        if let Some(tracked) = self.tracked.get_mut(&pid) {
-            tracked.engine.served();
+        let Some(tracked) = self.tracked.get_mut(&pid) else { return };
+        tracked.engine.served();
+        let (rules, group) = (tracked.engine.shared_firing(), tracked.group().map(str::to_owned));
+        for rule in rules {
+            for other in self.tracked.values_mut().filter(|one| one.group() == group.as_deref()) {
+                other.engine.served_for(rule);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 mod requests;
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -12,7 +13,10 @@ use drainprof_observe::{ObserveError, ObserverOptions, self_use};
 use drainprof_probe::bpf::SessionConfig;
 use drainprof_process::memory::Pressure;
 use drainprof_profile::Library;
-use drainprof_report::{SelfUse, Tool, health::Health};
+use drainprof_report::{
+    SelfUse, Tool,
+    health::{Health, Line},
+};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
@@ -260,14 +264,14 @@ impl Service {
         let turns = self.roster.begin_turns(&self.config.governor, level, seconds);
         self.roster.settle();
         let seconds = self.began.elapsed().as_secs_f64();
-        let pressure = self.roster.read_memory(seconds);
+        let pressure = self.roster.read_memory(&self.config, seconds);
         self.counters.begin(unix_ms(), self.roster.processes());
         let view = View::of(self.roster.snapshots(), &self.kernel);
         let counted = self.counters.count_ended(&view, |target| self.roster.labels(target));
         self.roster.finish_turns(turns);
         let gone = self.roster.forget(|kernel, target| counted.contains(&(kernel, target)));
         self.counters.kernels_gone(&gone);
-        self.roster.evaluate(&self.config.triggers, seconds, &view, pressure);
+        self.roster.evaluate(&self.config.triggers, seconds, &view);
         if !self.stopping {
             self.open_windows();
         }
@@ -282,7 +286,7 @@ impl Service {
         let counts =
             self.counters.counts(now.iter().map(|(id, labels, seen)| (*id, labels, *seen)));
         let losses = self.counters.losses();
-        let listed = losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
+        let incomplete = incomplete(&losses);
         let uptime_seconds = self.began.elapsed().as_secs_f64();
         let map_bytes = view.reports().map(|(_, report)| report.self_use.map_bytes).sum();
         let mut self_use = own_use(map_bytes);
@@ -293,7 +297,8 @@ impl Service {
             ready: self.ready,
             killed: self.kill.is_on(),
             degraded: self.degraded(),
-            complete: Health::from_names(&listed).complete(),
+            complete: incomplete.is_empty(),
+            incomplete,
             losses,
             self_use,
             pressure,
@@ -336,6 +341,7 @@ fn empty_state() -> NodeState {
         killed: false,
         degraded: Vec::new(),
         complete: true,
+        incomplete: Vec::new(),
         losses: super::counters::no_losses(),
         self_use: own_use(0),
         pressure: None,
@@ -344,6 +350,12 @@ fn empty_state() -> NodeState {
         counts: Vec::new(),
         windows: Vec::new(),
     }
+}
+
+/// Why the counts are not complete.
+fn incomplete(losses: &BTreeMap<String, u64>) -> Vec<String> {
+    let listed = losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
+    Health::from_names(&listed).incomplete().map(Line::sentence).collect()
 }
 
 /// What this process uses, and has used.

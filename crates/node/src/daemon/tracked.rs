@@ -3,18 +3,15 @@
 use drainprof_observe::ObserveError;
 use drainprof_process::{
     Process,
-    memory::{MemoryReading, Pressure},
+    memory::{GroupPressure, MemoryReading},
     printable,
 };
 use drainprof_profile::{Kind, Level};
-use drainprof_report::{
-    Allocator, Cost, Finding, Target, Weight, facts::TargetFacts, memory::MemoryTrend,
-    series::MemorySeries,
-};
+use drainprof_report::{Allocator, Cost, Finding, Target, Weight, facts::TargetFacts};
 
 use super::counters::ProcessId;
 use crate::{
-    Alert, Labels, NodeTarget,
+    Alert, Labels, MemoryWatch, NodeTarget, Shares,
     govern::Governor,
     trigger::{Closes, Engine, Objects, ProfileSignals, Signals, Slope},
 };
@@ -26,6 +23,8 @@ pub(super) struct Tracked {
     pub(super) process: Process,
     /// Where it belongs.
     pub(super) labels: Labels,
+    /// Whether a profile matches it; else its memory alone is watched.
+    pub(super) matched: bool,
     /// How deep it is looked at; `None`: no probe is in it.
     pub(super) level: Option<Level>,
     /// Why at that level, in one sentence.
@@ -42,12 +41,11 @@ pub(super) struct Tracked {
     pub(super) governor: Governor,
     /// What its rules have to say, as of the last look.
     pub(super) alerts: Vec<Alert>,
-    /// The course of its memory.
-    course: MemorySeries,
-    memory: Option<MemoryReading>,
-    faults_per_second: Option<f64>,
-    /// Seconds, faults: the reading before.
-    faults_before: Option<(f64, u64)>,
+    /// Its memory.
+    memory: MemoryWatch,
+    shares: Option<Shares>,
+    /// Pressure on its control group.
+    pressure: Option<GroupPressure>,
     /// Seconds, hits and CPU seconds of the probes: the reading before.
     spent_before: Option<(f64, u64, f64)>,
     spent: Option<Spent>,
@@ -69,6 +67,7 @@ impl Tracked {
         Self {
             process,
             labels,
+            matched: true,
             level: None,
             reason,
             since_unix_ms: unix_ms,
@@ -77,12 +76,22 @@ impl Tracked {
             possible: Vec::new(),
             governor: Governor::default(),
             alerts: Vec::new(),
-            course: MemorySeries::default(),
-            memory: None,
-            faults_per_second: None,
-            faults_before: None,
+            memory: MemoryWatch::default(),
+            shares: None,
+            pressure: None,
             spent_before: None,
             spent: None,
+        }
+    }
+
+    /// Keeps what was known of the memory of the same program in the same process.
+    #[must_use]
+    pub(super) fn after(self, earlier: Option<Self>) -> Self {
+        match earlier.filter(|earlier| earlier.process.exe == self.process.exe) {
+            Some(Self { engine, alerts, memory, shares, pressure, .. }) => {
+                Self { engine, alerts, memory, shares, pressure, ..self }
+            }
+            None => self,
         }
     }
 
@@ -111,22 +120,49 @@ impl Tracked {
         self.turn(None, "its probes could not be attached".to_owned(), unix_ms);
     }
 
-    /// Takes notice of its memory; `seconds` is a time since any fixed moment.
-    pub(super) fn remember(&mut self, seconds: f64, reading: Option<MemoryReading>) {
-        self.memory = reading;
-        let Some(reading) = reading else { return };
-        self.course.add(seconds, &reading);
-        let faults = reading.minor_faults.saturating_add(reading.major_faults);
-        self.faults_per_second = self.faults_before.and_then(|(before, known)| {
-            let passed = seconds - before;
-            (passed > 0.0 && faults >= known).then(|| (faults - known) as f64 / passed)
-        });
-        self.faults_before = Some((seconds, faults));
+    /// Takes notice of its memory and of the pressure on its control group; `seconds` is a time since any fixed moment.
+    /// Growth is that of the last `over` seconds.
+    pub(super) fn remember(
+        &mut self,
+        seconds: f64,
+        over: f64,
+        read: Option<(MemoryReading, Option<GroupPressure>)>,
+    ) {
+        if self.memory.reach().total_cmp(&over).is_ne() {
+            self.memory = MemoryWatch::over(over);
+        }
+        let (reading, pressure) = read.unzip();
+        self.memory.add(seconds, reading);
+        self.pressure = pressure.flatten();
+    }
+
+    /// Whether its memory could be read last time.
+    #[must_use]
+    pub(super) const fn has_memory(&self) -> bool {
+        self.memory.now().is_some()
+    }
+
+    /// Takes notice of what of its memory it shares.
+    pub(super) fn share(&mut self, shares: Shares) {
+        self.shares = Some(shares);
+    }
+
+    /// Its control group, as far as pressure is known of it.
+    #[must_use]
+    pub(super) fn group(&self) -> Option<&str> {
+        self.pressure.as_ref().map(|pressure| &*pressure.group)
+    }
+
+    /// By how much it is to blame for a shortage: how fast it grows, then how much it holds.
+    #[must_use]
+    pub(super) fn blame(&self) -> (f64, u64) {
+        let sure = self.memory.trend().map_or(0.0, |trend| trend.sure_slope().max(0.0));
+        (sure, self.memory.now().map_or(0, |memory| memory.rss_bytes))
     }
 
     /// What the counters need to know of it.
     pub(super) const fn counted(&self) -> (ProcessId, &Labels, Option<MemoryReading>) {
-        ((self.process.pid, self.process.start_time), &self.labels, self.memory)
+        ((self.process.pid, self.process.start_time), &self.labels, self.memory.now())
     }
 
     /// Takes notice of what its probes have taken so far.
@@ -150,28 +186,21 @@ impl Tracked {
 
     /// What the rules look at.
     #[must_use]
-    pub(super) fn signals(
-        &self,
-        at: f64,
-        seen: Option<(&TargetFacts, &Target)>,
-        pressure: Option<Pressure>,
-    ) -> Signals {
-        let trend = MemoryTrend::of(&self.course);
+    pub(super) fn signals(&self, at: f64, seen: Option<(&TargetFacts, &Target)>) -> Signals {
         Signals {
             at,
             profiles: seen.map(|(facts, target)| profiles(facts, target)).unwrap_or_default(),
-            memory: self.memory,
-            faults_per_second: self.faults_per_second,
-            rss_slope_bytes_per_second: trend.as_ref().map(|trend| trend.slope_bytes_per_second),
-            seconds_to_limit: trend.as_ref().and_then(|trend| trend.seconds_to_limit),
-            pressure,
+            memory: self.memory.now(),
+            faults_per_second: self.memory.faults_per_second(),
+            trend: self.memory.trend().cloned(),
+            pressure: self.pressure.as_ref().map(|group| group.pressure),
         }
     }
 
     /// What is shown of it.
     #[must_use]
     pub(super) fn state(&self, target: Option<&Target>) -> NodeTarget {
-        let trend = MemoryTrend::of(&self.course);
+        let trend = self.memory.trend();
         let mut findings = target.map(|target| target.findings.clone()).unwrap_or_default();
         findings.extend(self.trouble.clone());
         let no_cost = Cost { hits: 0, cpu_seconds: 0.0, cpu_ratio: None, measured: false };
@@ -186,13 +215,18 @@ impl Tracked {
             comm: printable(&self.process.comm),
             exe: printable(self.process.exe.as_os_str().as_encoded_bytes()),
             labels: self.labels.clone(),
+            matched: self.matched,
             level: self.level,
             reason: self.reason.clone(),
             since_unix_ms: self.since_unix_ms,
-            memory: self.memory,
-            rss_slope_bytes_per_second: trend.as_ref().map(|trend| trend.slope_bytes_per_second),
-            seconds_to_limit: trend.as_ref().and_then(|trend| trend.seconds_to_limit),
-            faults_per_second: self.faults_per_second,
+            memory: self.memory.now(),
+            rss_slope_bytes_per_second: trend.map(|trend| trend.slope_bytes_per_second),
+            rss_slope_interval: trend.map(|trend| trend.slope_interval),
+            rss_r_squared: trend.and_then(|trend| trend.r_squared),
+            seconds_to_limit: trend.and_then(|trend| trend.seconds_to_limit),
+            faults_per_second: self.memory.faults_per_second(),
+            shares: self.shares,
+            cgroup_pressure: self.pressure.as_ref().map(|group| group.pressure),
             cost,
             allocators: target.map(|target| target.allocators.clone()).unwrap_or_default(),
             findings,

@@ -88,8 +88,10 @@ impl Windows {
         order: Order,
     ) -> Result<WindowRecord, Refusal> {
         let growth = match (&self.growth, order.growth) {
+            // Without a profile there is nothing else to see.
+            (Ok(()), _) if !subject.matched => true,
             (Ok(()), asked) => config.window.growth.watches(asked, subject.memory_fires),
-            (Err(why), Some(true)) => {
+            (Err(why), asked) if asked == Some(true) || !subject.matched => {
                 let message = format!("this kernel cannot trace growth: {why}");
                 return Err(Refusal::Failed { message });
             }

@@ -121,7 +121,12 @@ impl Moment {
             full_avg10: state.pressure.map(|pressure| pressure.full.avg10),
             self_cpu_seconds: state.self_use.cpu_seconds,
             self_rss_bytes: state.self_use.rss_bytes,
-            processes: state.targets.iter().map(ProcessMoment::of).collect(),
+            processes: state
+                .targets
+                .iter()
+                .filter(|one| is_kept(one))
+                .map(ProcessMoment::of)
+                .collect(),
         }
     }
 
@@ -177,6 +182,12 @@ impl Moment {
         let text = cut(text, SENTENCE);
         Event { unix_ms: self.unix_ms, pid, kind: kind.to_owned(), text }
     }
+}
+
+/// A process of which the memory alone is watched is kept while a rule concerns it: all of them, all of the time, would
+/// leave no room for the others.
+fn is_kept(target: &NodeTarget) -> bool {
+    target.matched || !target.alerts.is_empty()
 }
 
 impl ProcessMoment {

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AnonHigh, DsrDrop, DsrLow, FaultsHigh, LimitNear, PressureHigh, RULES, RetentionSlope, RssHigh,
-    Rule, Time, UnmatchedFrees, VszGrowth,
+    AnonFaults, AnonHigh, DsrDrop, DsrLow, FaultsHigh, LimitNear, PressureHigh, RULES,
+    RetentionSlope, RssHigh, RssSlope, Rule, Time, UnmatchedFrees, VszGrowth,
 };
 
 /// What all rules look for, and how long they wait. The defaults are documented in `docs/triggers.md`.
@@ -21,17 +21,21 @@ pub struct Config {
     pub dsr_drop: DsrDrop,
     /// Retained memory grows steadily.
     pub retention_slope: RetentionSlope,
+    /// Resident memory grows steadily.
+    pub rss_slope: RssSlope,
     /// Resident memory rises above its own baseline.
     pub rss_high: RssHigh,
     /// Address space grows faster than resident memory.
     pub vsz_growth: VszGrowth,
     /// Anonymous memory fills the control group.
     pub anon_high: AnonHigh,
+    /// Page faults bring anonymous memory that stays.
+    pub anon_faults: AnonFaults,
     /// Page faults are frequent.
     pub faults_high: FaultsHigh,
     /// The control group reaches its memory limit within hours.
     pub limit_near: LimitNear,
-    /// Tasks wait for memory.
+    /// Tasks of the control group wait for memory.
     pub pressure_high: PressureHigh,
     /// Frees have no matching allocation.
     pub unmatched_frees: UnmatchedFrees,
@@ -44,9 +48,11 @@ impl Default for Config {
             dsr_low: DsrLow::default(),
             dsr_drop: DsrDrop::default(),
             retention_slope: RetentionSlope::default(),
+            rss_slope: RssSlope::default(),
             rss_high: RssHigh::default(),
             vsz_growth: VszGrowth::default(),
             anon_high: AnonHigh::default(),
+            anon_faults: AnonFaults::default(),
             faults_high: FaultsHigh::default(),
             limit_near: LimitNear::default(),
             pressure_high: PressureHigh::default(),

@@ -36,6 +36,8 @@ pub struct RuleState {
 pub struct Want {
     /// The rule's name.
     pub rule: &'static str,
+    /// Whether it fires in all processes of a control group at once, and one window serves them all.
+    pub shared: bool,
     /// Why, in one sentence.
     pub why: String,
 }
@@ -135,7 +137,8 @@ impl Engine {
                 && watching.served.is_none_or(due)
         };
         let watching = self.watches.iter().find(due)?;
-        Some(Want { rule: watching.rule.name, why: watching.now.message.clone() })
+        let Rule { name, shared, .. } = *watching.rule;
+        Some(Want { rule: name, shared, why: watching.now.message.clone() })
     }
 
     /// Whether a rule that is about memory fires: a window that opens now serves it, too.
@@ -144,10 +147,26 @@ impl Engine {
         self.watches.iter().any(|one| one.rule.memory && one.now.state == State::Firing)
     }
 
+    /// The rules that fire, and do so in all processes of a control group at once.
+    #[must_use]
+    pub fn shared_firing(&self) -> Vec<&'static str> {
+        let fires = |one: &&Watching| one.rule.shared && one.now.state == State::Firing;
+        self.watches.iter().filter(fires).map(|one| one.rule.name).collect()
+    }
+
     /// A window was opened: it serves every rule that fires now.
     pub fn served(&mut self) {
+        self.serve(|_| true);
+    }
+
+    /// A window was opened on another process of the control group: it serves this rule here, too.
+    pub fn served_for(&mut self, rule: &str) {
+        self.serve(|one| one.name == rule);
+    }
+
+    fn serve(&mut self, which: impl Fn(&Rule) -> bool) {
         for watching in &mut self.watches {
-            if watching.now.state == State::Firing {
+            if watching.now.state == State::Firing && which(watching.rule) {
                 watching.served = self.last;
             }
         }

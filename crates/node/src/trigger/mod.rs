@@ -24,8 +24,8 @@ pub use drainprof_report::values::{Bytes, Share, Time};
 pub use engine::{Engine, RuleState, State, Want};
 pub use rule::Rule;
 pub use rules::{
-    AnonHigh, DsrDrop, DsrLow, FaultsHigh, LimitNear, PressureHigh, RULES, RetentionSlope, RssHigh,
-    UnmatchedFrees, VszGrowth,
+    AnonFaults, AnonHigh, DsrDrop, DsrLow, FaultsHigh, LimitNear, PressureHigh, RULES,
+    RetentionSlope, RssHigh, RssSlope, UnmatchedFrees, VszGrowth,
 };
 pub use signals::{Closes, Objects, ProfileSignals, Signals, Slope};
 pub use window::{By, Grant, Refused, WindowGrowth, Windows};

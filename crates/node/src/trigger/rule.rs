@@ -13,6 +13,8 @@ pub struct Rule {
     pub advice: &'static str,
     /// Whether it is about memory, so that a window has to show where memory grows.
     pub memory: bool,
+    /// Whether one cause makes it fire in all processes of a control group: then one window is enough for them.
+    pub shared: bool,
     pub(super) settings: fn(&Config) -> &dyn Settings,
     pub(super) start: fn() -> Box<dyn Watch>,
 }

@@ -1,6 +1,7 @@
 //! What the rules look at.
 
 use drainprof_process::memory::{MemoryReading, Pressure};
+use drainprof_report::memory::MemoryTrend;
 
 /// What is known of one process at one moment. Whatever is not known is `None`; a number that is not finite counts as not known.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,11 +14,9 @@ pub struct Signals {
     pub memory: Option<MemoryReading>,
     /// Page faults per second since the last look.
     pub faults_per_second: Option<f64>,
-    /// Growth of resident memory over the last minutes, bytes per second.
-    pub rss_slope_bytes_per_second: Option<f64>,
-    /// When its control group is full at that growth, seconds from now.
-    pub seconds_to_limit: Option<f64>,
-    /// Pressure on the machine's memory.
+    /// How its resident memory grows, over the last minutes.
+    pub trend: Option<MemoryTrend>,
+    /// Pressure on the memory of its control group.
     pub pressure: Option<Pressure>,
 }
 

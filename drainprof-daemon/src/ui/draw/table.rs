@@ -93,7 +93,7 @@ pub(super) fn draw(app: &App, frame: &mut Frame<'_>, area: Rect) {
     if rows.is_empty() {
         let text = match (&app.state, app.filter.is_empty()) {
             (None, _) => "",
-            (Some(_), true) => "no process is watched: none runs that a profile fits",
+            (Some(_), true) => "no process is watched: the configuration selects none",
             (Some(_), false) => "no row has this text: Esc shows all",
         };
         frame.render_widget(Paragraph::new(text), area);

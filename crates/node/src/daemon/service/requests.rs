@@ -132,6 +132,9 @@ impl Service {
             return;
         }
         for (pid, want) in self.roster.wanted_windows(&self.config.triggers) {
+            if !self.roster.wants_window(&self.config.triggers, pid) {
+                continue;
+            }
             let (by, asked_by) = (By::Rule, want.rule);
             let order = Order { by, asked_by, why: want.why, seconds: None, growth: None };
             if let Err(refusal) = self.diagnose(pid, order) {
@@ -245,7 +248,7 @@ fn done(message: &str) -> Answer {
 fn not_watched(pid: u32) -> Refusal {
     Refusal::NotFound {
         message: format!(
-            "process {pid} is not watched: it has ended, no profile matches it, or the configuration excludes it"
+            "process {pid} is not watched: it has ended, or the configuration excludes it"
         ),
     }
 }

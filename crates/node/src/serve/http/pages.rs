@@ -9,8 +9,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use drainprof_common::loss::Severity;
 use drainprof_profile::Level;
-use drainprof_report::export::shown;
+use drainprof_report::{export::shown, health::Health};
 
 use super::super::{
     hub::Hub,
@@ -64,6 +65,29 @@ async fn status(State(hub): State<Arc<Hub>>) -> String {
     in_words(&hub.state())
 }
 
+/// Whether the counts are complete, why not, and what was noticed that they do not depend on.
+fn losses(state: &NodeState, text: &mut String) {
+    if state.complete {
+        text.push_str("complete  yes\n");
+    }
+    for why in &state.incomplete {
+        let _ = writeln!(text, "complete  no: {}", shown(why, CHARS));
+    }
+    if !state.complete && state.incomplete.is_empty() {
+        text.push_str("complete  no\n");
+    }
+    let listed = state.losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
+    let noticed: Vec<String> = Health::from_names(&listed)
+        .lines
+        .into_iter()
+        .filter(|line| line.severity == Severity::Notice)
+        .map(|line| format!("{} {}", line.name, line.count))
+        .collect();
+    if !noticed.is_empty() {
+        let _ = writeln!(text, "noticed   {} (counts are exact all the same)", noticed.join(", "));
+    }
+}
+
 /// The state in a few lines.
 #[must_use]
 pub fn in_words(state: &NodeState) -> String {
@@ -79,13 +103,13 @@ pub fn in_words(state: &NodeState) -> String {
     for degraded in &state.degraded {
         let _ = writeln!(text, "degraded  {}", shown(degraded, CHARS));
     }
-    let lost: u64 = state.losses.values().fold(0, |sum, lost| sum.saturating_add(*lost));
-    let _ = writeln!(text, "complete  {} (lost: {lost})", yes(state.complete));
+    losses(state, &mut text);
+    let unmatched = state.targets.iter().filter(|target| !target.matched).count();
     let _ = writeln!(
         text,
-        "targets   {} (no probe {}, boundary {}, objects {}, stacks {})",
+        "targets   {} (memory only {unmatched}, no probe {}, boundary {}, objects {}, stacks {})",
         state.targets.len(),
-        count(None),
+        count(None) - unmatched,
         count(Some(Level::Boundary)),
         count(Some(Level::Objects)),
         count(Some(Level::Stacks))

@@ -18,6 +18,17 @@ struct Sums {
     level: Option<u64>,
     to_limit: Option<f64>,
     memory: bool,
+    growth: Option<f64>,
+    /// PSS and USS; `None` if a process has had no turn.
+    shares: Option<[u64; 2]>,
+    /// Some and all tasks.
+    pressure: Option<[f64; 2]>,
+    processes: u64,
+}
+
+/// The larger one of what is known.
+fn most(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).reduce(f64::max)
 }
 
 impl Sums {
@@ -29,8 +40,25 @@ impl Sums {
             self.space = self.space.saturating_add(memory.vsz_bytes);
             self.swap = self.swap.saturating_add(memory.swap_bytes);
         }
-        if let Some(ratio) = target.cost.cpu_ratio {
-            self.overhead = Some(self.overhead.map_or(ratio, |most| most.max(ratio)));
+        let own = target.shares.map(|shares| [shares.memory.pss_bytes, shares.memory.uss_bytes]);
+        self.shares = match (self.processes, self.shares, own) {
+            (0, _, own) => own,
+            (_, Some(sum), Some(own)) => Some([0, 1].map(|at| sum[at].saturating_add(own[at]))),
+            _ => None,
+        };
+        self.processes += 1;
+        self.growth = most(self.growth, target.rss_slope_bytes_per_second);
+        if let Some(pressure) = target.cgroup_pressure {
+            let [some, full] = self.pressure.unwrap_or_default();
+            self.pressure = Some([some.max(pressure.some.avg10), full.max(pressure.full.avg10)]);
+        }
+        self.overhead = most(self.overhead, target.cost.cpu_ratio);
+        if let Some(seconds) = target.seconds_to_limit {
+            self.to_limit = Some(self.to_limit.map_or(seconds, |least| least.min(seconds)));
+        }
+        // What has no profile has no level.
+        if !target.matched {
+            return;
         }
         let level = match target.level {
             None => 0,
@@ -39,9 +67,6 @@ impl Sums {
             Some(Level::Stacks) => 3,
         };
         self.level = Some(self.level.map_or(level, |least| least.min(level)));
-        if let Some(seconds) = target.seconds_to_limit {
-            self.to_limit = Some(self.to_limit.map_or(seconds, |least| least.min(seconds)));
-        }
     }
 }
 
@@ -49,9 +74,10 @@ impl Metrics {
     pub(super) fn processes(&self, state: &NodeState, families: &mut Families) {
         let mut rows: BTreeMap<Labels, Sums> = BTreeMap::new();
         let mut others = BTreeSet::new();
+        let sets: BTreeSet<&Labels> = state.label_sets.iter().map(|set| &set.labels).collect();
         for target in &state.targets {
             let mut labels = target.labels.only(&self.labels);
-            if !state.label_sets.iter().any(|set| set.labels == labels) {
+            if !sets.contains(&labels) {
                 others.insert(std::mem::replace(&mut labels, other()));
             }
             rows.entry(labels).or_default().add(target);
@@ -75,6 +101,22 @@ impl Metrics {
                 families.count(&table::VIRTUAL, labels.clone(), sums.space);
                 families.count(&table::SWAP, labels.clone(), sums.swap);
             }
+            if let Some([pss, uss]) = sums.shares {
+                families.count(&table::PROPORTIONAL, labels.clone(), pss);
+                families.count(&table::UNIQUE, labels.clone(), uss);
+            }
+            if let Some(growth) = sums.growth {
+                families.measure(&table::GROWTH, labels.clone(), growth);
+            }
+            for (scope, at) in [("some", 0), ("full", 1)] {
+                if let Some(shares) = sums.pressure {
+                    families.measure(
+                        &table::GROUP_PRESSURE,
+                        with(&labels, "scope", scope),
+                        shares[at],
+                    );
+                }
+            }
             if let Some(ratio) = sums.overhead {
                 families.measure(&table::OVERHEAD, labels.clone(), ratio);
             }
@@ -97,10 +139,13 @@ impl Metrics {
         }
         let levels = [None, Some(Level::Boundary), Some(Level::Objects), Some(Level::Stacks)];
         for level in levels {
-            let count = state.targets.iter().filter(|target| target.level == level).count();
+            let at = |target: &&NodeTarget| target.matched && target.level == level;
+            let count = state.targets.iter().filter(at).count();
             let name = level.map_or("none", Level::name);
             families.count(&table::TARGETS, vec![("level", name.to_owned())], count as u64);
         }
+        let unmatched = state.targets.iter().filter(|target| !target.matched).count();
+        families.count(&table::TARGETS, vec![("level", "memory".to_owned())], unmatched as u64);
         families.count(&table::COMPLETE, Vec::new(), state.complete.into());
         families.count(&table::READY, Vec::new(), state.ready.into());
         families.count(&table::KILLED, Vec::new(), state.killed.into());

@@ -74,6 +74,9 @@ const CLOSES: &[&str] =
 /// Those of [`WHERE`], and the kind of page fault.
 const FAULTS: &[&str] = &["exe", "cgroup", "container", "unit", "pod", "namespace", "type"];
 
+/// Those of [`WHERE`], and whether some or all tasks waited.
+const SCOPES: &[&str] = &["exe", "cgroup", "container", "unit", "pod", "namespace", "scope"];
+
 macro_rules! metrics {
     ($($name:ident = $stem:literal, $unit:expr, $kind:ident, $labels:expr, $help:literal;)*) => {
         $(
@@ -124,6 +127,14 @@ metrics! {
         "Address space of the processes, added up.";
     SWAP = "process_swap", Some("bytes"), Gauge, WHERE,
         "Swapped-out anonymous memory of the processes, added up.";
+    PROPORTIONAL = "process_proportional", Some("bytes"), Gauge, WHERE,
+        "Resident memory of the processes, shared pages divided by their users (PSS), added up. Read in turns, minutes apart; absent until all of them had one.";
+    UNIQUE = "process_unique", Some("bytes"), Gauge, WHERE,
+        "Resident memory that is each process's alone (USS), added up; read and absent like PSS.";
+    GROWTH = "process_growth", Some("bytes_per_second"), Gauge, WHERE,
+        "Growth of resident memory over the last half hour, of the process that grows fastest. Absent until enough was seen.";
+    GROUP_PRESSURE = "cgroup_memory_pressure", Some("ratio"), Gauge, SCOPES,
+        "Share of the last 10 seconds in which some or all (full) tasks of the control group waited for memory; of the worst group.";
     FAULTS_SEEN = "process_page_faults", None, Counter, FAULTS,
         "Page faults of the processes since each is watched: minor (without I/O) and major.";
     TO_LIMIT = "cgroup_limit_reached", Some("seconds"), Gauge, WHERE,
@@ -139,11 +150,11 @@ metrics! {
     PRESSURE_WAITED = "memory_pressure_waited", Some("seconds"), Counter, &["scope"],
         "Time since boot in which some or all (full) tasks of the machine waited for memory.";
     LOST = "events_lost", None, Counter, &["stage"],
-        "Losses by name; docs/losses.md explains each. Above 0, counts may be incomplete.";
+        "Losses by name; docs/losses.md explains each, and which of them make counts incomplete.";
     COMPLETE = "complete", None, Gauge, &[],
         "1 if nothing that the counts need was lost, else 0.";
     TARGETS = "targets", None, Gauge, &["level"],
-        "Watched processes by level (none: no probe).";
+        "Watched processes by level (none: no probe; memory: only that is watched).";
     READY = "ready", None, Gauge, &[],
         "1 once the daemon has checked all processes, else 0.";
     KILLED = "killed", None, Gauge, &[],

@@ -296,7 +296,7 @@ fn table_is_documented() {
     assert_eq!(names.len(), METRICS.len());
     for of in METRICS {
         assert!(!of.stem.ends_with("_total") && !of.stem.ends_with("_info"), "{}", of.stem);
-        assert!(matches!(of.unit, None | Some("bytes" | "seconds" | "ratio")));
+        assert!(matches!(of.unit, None | Some("bytes" | "bytes_per_second" | "seconds" | "ratio")));
         assert!(of.kind != Type::Info || of.unit.is_none());
         assert!(!of.help.contains(['\n', '\\', '|']) && of.help.ends_with('.'), "{}", of.help);
     }

@@ -9,12 +9,20 @@ async fn pages_tell_the_state() {
     assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
     assert_eq!(get(running.http, "/readyz").await.status, 200);
     let status = get(running.http, "/status").await;
-    assert!(status.body.contains("targets   1 (no probe 0, boundary 1,"), "{status:?}");
+    let targets = "targets   1 (memory only 0, no probe 0, boundary 1,";
+    assert!(status.body.contains(targets), "{status:?}");
+    assert!(status.body.contains("complete  no: ring_full 7: Events were lost"), "{status:?}");
     assert!(status.body.contains("4242 (svc): dsr_low: the DSR is 0.75"), "{status:?}");
     let mut unready = state();
     unready.ready = false;
+    (unready.complete, unready.incomplete) = (true, Vec::new());
+    unready.losses = [("unmatched_frees".to_owned(), 2_687), ("ring_full".to_owned(), 0)].into();
     running.state.send(unready.into()).unwrap();
     assert_eq!(get(running.http, "/readyz").await.status, 503);
+    let status = get(running.http, "/status").await.body;
+    assert!(!status.contains("lost"), "a notice is no loss: {status}");
+    let words = "complete  yes\nnoticed   unmatched_frees 2687 (counts are exact all the same)\n";
+    assert!(status.contains(words), "{status}");
     running.stop().await;
 }
 

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use drainprof_process::memory::{MemoryReading, Pressure, Waiting};
+use drainprof_process::memory::{MemoryReading, MemoryShares, Pressure, Waiting};
 use drainprof_profile::Level;
 use drainprof_report::{Options as ReportOptions, Report, samples};
 use serde_json::Value;
@@ -25,7 +25,7 @@ use tokio::{
 use super::{Limits, Options, OtlpOptions, Server};
 use crate::{
     Alert, AlertState, Answer, Asked, Counts, LabelSet, Labels, NodeState, NodeTarget, Outcome,
-    PinDelays, Refusal, Request, SCHEMA, WindowRecord, WorstSite, daemon::other,
+    PinDelays, Refusal, Request, SCHEMA, Shares, WindowRecord, WorstSite, daemon::other,
 };
 
 pub(super) fn report() -> Report {
@@ -54,6 +54,16 @@ pub(super) fn window(id: u64, outcome: Outcome) -> WindowRecord {
         outcome,
         has_report: outcome == Outcome::Finished,
     }
+}
+
+const SHARES: Shares = Shares {
+    unix_ms: 1_700_000_050_000,
+    memory: MemoryShares { pss_bytes: 9 << 20, uss_bytes: 7 << 20 },
+};
+
+fn pressure(avg10: f64) -> Pressure {
+    let some = Waiting { avg10, avg60: 0.25, avg300: 0.5, total_seconds: 12.5 };
+    Pressure { some, full: Waiting::default() }
 }
 
 /// Three delays: of less than a microsecond, of a few milliseconds, and of more than two hours.
@@ -110,18 +120,17 @@ pub(super) fn state() -> NodeState {
         killed: false,
         degraded: Vec::new(),
         complete: false,
+        incomplete: vec!["ring_full 7: Events were lost (raise --ring-bytes)".to_owned()],
         losses: [("ring_full".to_owned(), 7), ("granule_map_full".to_owned(), 0)].into(),
         self_use: report.self_use,
-        pressure: Some(Pressure {
-            some: Waiting { avg10: 0.125, avg60: 0.25, avg300: 0.5, total_seconds: 12.5 },
-            full: Waiting::default(),
-        }),
+        pressure: Some(pressure(0.125)),
         targets: vec![NodeTarget {
             pid: 4242,
             start_time: 99,
             comm: "svc".to_owned(),
             exe: "/usr/bin/svc".to_owned(),
             labels: labels(),
+            matched: true,
             level: Some(Level::Boundary),
             reason: "the configured level".to_owned(),
             since_unix_ms: 1_700_000_000_000,
@@ -134,8 +143,12 @@ pub(super) fn state() -> NodeState {
                 ..MemoryReading::default()
             }),
             rss_slope_bytes_per_second: Some(12.5),
+            rss_slope_interval: Some([10.0, 15.0]),
+            rss_r_squared: Some(0.75),
             seconds_to_limit: None,
             faults_per_second: Some(3.0),
+            shares: Some(SHARES),
+            cgroup_pressure: Some(pressure(0.25)),
             cost: target.cost,
             allocators: target.allocators.clone(),
             findings: target.findings.clone(),

@@ -12,6 +12,7 @@ pub(super) const RULE: Rule = Rule {
     what: "anonymous memory is most of what is resident: the kernel cannot drop it under pressure",
     advice: "normal for a cache or a database; together with `rss_high` or `retention_slope`, the heap is where to look",
     memory: true,
+    shared: false,
     settings: |config| &config.anon_high,
     start: || Box::new(Anon),
 };

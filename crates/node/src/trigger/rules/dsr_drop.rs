@@ -19,6 +19,7 @@ pub(super) const RULE: Rule = Rule {
     what: "the DSR of the last minutes has fallen against this process's own baseline",
     advice: "ask what changed at that time (a release, a kind of request); the window's report names the call paths that pin now",
     memory: false,
+    shared: false,
     settings: |config| &config.dsr_drop,
     start: || Box::new(Drop::default()),
 };

@@ -15,6 +15,7 @@ pub(super) const RULE: Rule = Rule {
     what: "the DSR of the last minutes is below a threshold, and chance does not explain it",
     advice: "open the window's report: its sites name the call paths that allocate long-lived objects in short-lived granules",
     memory: false,
+    shared: false,
     settings: |config| &config.dsr_low,
     start: || Box::new(Low::default()),
 };

@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     what: "more than 1,000 page faults per second, sustained",
     advice: "memory is given back and taken again, or grows: the window's report shows which call paths fault",
     memory: true,
+    shared: false,
     settings: |config| &config.faults_high,
     start: || Box::new(Faults),
 };

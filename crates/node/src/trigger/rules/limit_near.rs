@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     what: "at the present growth the control group reaches its memory limit within hours",
     advice: "raise the limit or plan a restart before that time, and read the window's report for what grows",
     memory: true,
+    shared: false,
     settings: |config| &config.limit_near,
     start: || Box::new(Near),
 };
@@ -36,7 +37,8 @@ impl Watch for Near {
     fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
         let config = &config.limit_near;
         let memory = signals.memory;
-        let seconds = match (signals.seconds_to_limit, memory) {
+        let trend = signals.trend.as_ref();
+        let seconds = match (trend.and_then(|trend| trend.seconds_to_limit), memory) {
             (Some(seconds), _) if seconds.is_nan() || seconds < 0.0 => return Condition::Unknown,
             // Infinite is an answer: never.
             (Some(seconds), _) => seconds,
@@ -52,7 +54,8 @@ impl Watch for Near {
         let used = used.map_or_else(String::new, |(bytes, limit)| {
             format!(", {} of {} are used", units::bytes(bytes), units::bytes(limit))
         });
-        let slope = finite(signals.rss_slope_bytes_per_second).map_or_else(String::new, |slope| {
+        let slope = finite(trend.map(|trend| trend.slope_bytes_per_second));
+        let slope = slope.map_or_else(String::new, |slope| {
             format!(", resident memory grows by {}", units::byte_rate(slope))
         });
         let message = format!(

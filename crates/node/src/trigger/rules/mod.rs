@@ -1,5 +1,6 @@
 //! The rules. A new one is a file here, a row in [`RULES`], a field in `Config` and a section in `docs/triggers.md`.
 
+mod anon_faults;
 mod anon_high;
 mod dsr_drop;
 mod dsr_low;
@@ -8,13 +9,15 @@ mod limit_near;
 mod pressure_high;
 mod retention_slope;
 mod rss_high;
+mod rss_slope;
 mod unmatched_frees;
 mod vsz_growth;
 
 pub use self::{
-    anon_high::AnonHigh, dsr_drop::DsrDrop, dsr_low::DsrLow, faults_high::FaultsHigh,
-    limit_near::LimitNear, pressure_high::PressureHigh, retention_slope::RetentionSlope,
-    rss_high::RssHigh, unmatched_frees::UnmatchedFrees, vsz_growth::VszGrowth,
+    anon_faults::AnonFaults, anon_high::AnonHigh, dsr_drop::DsrDrop, dsr_low::DsrLow,
+    faults_high::FaultsHigh, limit_near::LimitNear, pressure_high::PressureHigh,
+    retention_slope::RetentionSlope, rss_high::RssHigh, rss_slope::RssSlope,
+    unmatched_frees::UnmatchedFrees, vsz_growth::VszGrowth,
 };
 use super::Rule;
 
@@ -23,9 +26,11 @@ pub const RULES: &[Rule] = &[
     dsr_low::RULE,
     dsr_drop::RULE,
     retention_slope::RULE,
+    rss_slope::RULE,
     rss_high::RULE,
     vsz_growth::RULE,
     anon_high::RULE,
+    anon_faults::RULE,
     faults_high::RULE,
     limit_near::RULE,
     pressure_high::RULE,

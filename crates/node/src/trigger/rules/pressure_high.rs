@@ -1,4 +1,4 @@
-//! `pressure_high`: tasks wait for memory. Of the machine, not of the process: it fires in all of them.
+//! `pressure_high`: tasks wait for memory. Of the control group, so it fires in the processes of the group that stalls.
 
 use drainprof_report::units;
 
@@ -10,9 +10,10 @@ use crate::trigger::{
 
 pub(super) const RULE: Rule = Rule {
     name: "pressure_high",
-    what: "tasks of this machine wait for memory more than a tenth of the time",
-    advice: "the machine is short of memory: find who grows (`rss_high`, `limit_near`) or who holds most",
+    what: "tasks of this control group wait for memory more than a tenth of the time",
+    advice: "the group is short of memory: raise its limit, or find who grows in it (`rss_slope`, `limit_near`) or holds most",
     memory: true,
+    shared: true,
     settings: |config| &config.pressure_high,
     start: || Box::new(High),
 };
@@ -20,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
 settings! {
     /// Settings of `pressure_high`.
     PressureHigh { window: false, hold: Time::minutes(1),
-        /// It holds above this share of time in which some task waited, over 10 seconds.
+        /// It holds above this share of time in which some task of the control group waited, over 10 seconds.
         #[schemars(extend("x-range" = ["0%", "100%"]))]
         above: Share = Share(0.10),
         /// It ends below this one.
@@ -40,7 +41,7 @@ impl Watch for High {
         let Some(share) = finite(Some(pressure.some.avg10)) else { return Condition::Unknown };
         Condition::above(share, config.above.0, config.back.0, || {
             format!(
-                "tasks of this machine waited for memory {} of the last 10 seconds, {} of the last minute; \
+                "tasks of this control group waited for memory {} of the last 10 seconds, {} of the last minute; \
                  the threshold is {}",
                 units::percent(share),
                 units::percent(pressure.some.avg60),

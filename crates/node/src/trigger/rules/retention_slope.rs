@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     what: "retained memory grows steadily: the lower end of the slope's interval is above a threshold",
     advice: "this is the structural leak itself: move the objects of the sites in the window's report to longer-lived granules",
     memory: true,
+    shared: false,
     settings: |config| &config.retention_slope,
     start: || Box::new(Slope),
 };

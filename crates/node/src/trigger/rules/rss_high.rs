@@ -16,6 +16,7 @@ pub(super) const RULE: Rule = Rule {
     what: "resident memory is above this process's own baseline by more than two standard deviations",
     advice: "compare retained bytes before and after: if they rose with it, granules hold the memory; else the window's report shows which call paths touched it",
     memory: true,
+    shared: false,
     settings: |config| &config.rss_high,
     start: || Box::new(Above::default()),
 };

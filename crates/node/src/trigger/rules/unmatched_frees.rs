@@ -18,6 +18,7 @@ pub(super) const RULE: Rule = Rule {
     what: "frees of objects whose allocation was not seen, and objects older than the attach do not explain them",
     advice: "the profile is sick: prove it on this process with `drainprof profile check`, its counts of objects are not to be trusted",
     memory: false,
+    shared: false,
     settings: |config| &config.unmatched_frees,
     start: || Box::new(Unmatched::default()),
 };

@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     what: "address space grows, over minutes, twice as fast as resident memory",
     advice: "mappings are made and not given back: the window's report shows which call paths made those that stay",
     memory: true,
+    shared: false,
     settings: |config| &config.vsz_growth,
     start: || Box::new(Growth::default()),
 };

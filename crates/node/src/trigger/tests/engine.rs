@@ -1,6 +1,7 @@
 //! States, times, wants, the configuration, and hostile input.
 
 use drainprof_process::memory::{MemoryReading, Pressure, Waiting};
+use drainprof_report::memory::{MemoryTrend, MemoryVerdict};
 use proptest::prelude::*;
 
 use crate::{
@@ -106,7 +107,9 @@ fn wants() {
     // Not served, it goes on wanting.
     run.check(&faulting(10.0, 2000.0));
     assert!(run.engine.wants(&run.config).is_some());
-    run.engine.served();
+    run.engine.served_for("pressure_high");
+    assert!(run.engine.wants(&run.config).is_some(), "another rule was served");
+    run.engine.served_for("faults_high");
     assert_eq!(run.engine.wants(&run.config), None);
     run.check(&faulting(20.0, 0.0));
     run.check(&faulting(30.0, 2000.0));
@@ -214,6 +217,9 @@ fn wrong_configurations() {
         ("[dsr_drop]\nsigmas = 0.0", "`dsr_drop.sigmas`"),
         ("[dsr_drop]\nadopt = '1s'", "`dsr_drop.adopt`"),
         ("[retention_slope]\nback = '1GiB'", "`retention_slope.back`"),
+        ("[rss_slope]\nback = '1GiB'", "`rss_slope.back`"),
+        ("[rss_slope]\nover = '30s'", "`rss_slope.over`"),
+        ("[anon_faults]\nabove = 0.1", "`anon_faults.back`"),
         ("[rss_high]\nmin_share = 2", "`rss_high.min_share`"),
         ("[vsz_growth]\nover = '1s'", "`vsz_growth.over`"),
         ("[anon_high]\nabove = '180%'", "`anon_high.above`"),
@@ -289,8 +295,15 @@ fn anything() -> impl Strategy<Value = Signals> {
             profiles,
             memory,
             faults_per_second: faults,
-            rss_slope_bytes_per_second: slope,
-            seconds_to_limit: limit,
+            trend: slope.map(|slope| MemoryTrend {
+                slope_bytes_per_second: slope,
+                slope_interval: [slope, slope],
+                anon_slope_bytes_per_second: slope,
+                newest_slope_bytes_per_second: slope,
+                verdict: MemoryVerdict::Growing,
+                seconds_to_limit: limit,
+                ..MemoryTrend::default()
+            }),
             pressure,
         })
 }

@@ -1,0 +1,76 @@
+//! `rss_slope`: resident memory grows, and goes on growing.
+//!
+//! The rate is the lower end of its confidence interval, so noise and saw-teeth do not count. A start that becomes
+//! slower, a step, and a cache that fills are `settling` in the trend, not `growing`; and what has not grown lately has
+//! ended. Growth of files that the kernel can drop, and of shared buffers that a process visits one by one, is no growth
+//! of its own: half of it must be anonymous.
+
+use drainprof_report::{memory::MemoryVerdict, units};
+
+use crate::trigger::{
+    Bytes, Config, Rule, Signals, Time,
+    rule::{Condition, Watch, settings},
+};
+
+pub(super) const RULE: Rule = Rule {
+    name: "rss_slope",
+    what: "resident memory grows steadily: the lower end of the slope's interval is above a threshold",
+    advice: "a leak, or a cache without a bound: the window's report shows which call stacks touch the new memory",
+    memory: true,
+    shared: false,
+    settings: |config| &config.rss_slope,
+    start: || Box::new(Slope),
+};
+
+settings! {
+    /// Settings of `rss_slope`.
+    RssSlope { window: true, hold: Time::minutes(5),
+        /// It holds if resident memory grows by more than this per second.
+        above: Bytes = Bytes(64 << 10),
+        /// It ends if it grows by less than this per second.
+        back: Bytes = Bytes(32 << 10),
+        /// How far back the slope reaches.
+        #[schemars(extend("x-range" = ["1m", "1d"]))]
+        over: Time = Time::minutes(30),
+    }
+    order: back <= above
+}
+
+/// The share of the growth that must be anonymous memory.
+const ANONYMOUS: f64 = 0.5;
+/// The share of the sure growth that there must be in the last quarter of the time.
+const LATELY: f64 = 0.5;
+
+#[derive(Debug)]
+struct Slope;
+
+impl Watch for Slope {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
+        let config = &config.rss_slope;
+        let Some(trend) = &signals.trend else { return Condition::Unknown };
+        let (slope, anon, sure) =
+            (trend.slope_bytes_per_second, trend.anon_slope_bytes_per_second, trend.sure_slope());
+        if ![slope, anon, sure].iter().all(|number| number.is_finite()) {
+            return Condition::Unknown;
+        }
+        let goes_on = trend.newest_slope_bytes_per_second >= LATELY * sure;
+        if trend.verdict != MemoryVerdict::Growing || anon < ANONYMOUS * slope || !goes_on {
+            return Condition::Clear;
+        }
+        Condition::above(sure, config.above.0 as f64, config.back.0 as f64, || {
+            let [low, high] = trend.slope_interval.map(units::byte_rate);
+            let fit = trend.r_squared.map_or_else(String::new, |fit| format!(", R² {fit:.3}"));
+            let now = signals.memory.map_or_else(String::new, |memory| {
+                format!("; {} are resident now", units::bytes(memory.rss_bytes))
+            });
+            format!(
+                "resident memory grows by {} (95 %: {low} to {high}{fit}) over {}, {} of that anonymous{now}; \
+                 the threshold is {}",
+                units::byte_rate(slope),
+                units::duration(trend.seconds),
+                units::byte_rate(anon),
+                units::byte_rate(config.above.0 as f64)
+            )
+        })
+    }
+}
