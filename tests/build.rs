@@ -31,8 +31,13 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("usdt_static", "usdt", &["-static"]),
     ("usdt_plain", "usdt", &["-DNO_SEMAPHORES"]),
     ("usdt_forms_fixed", "usdt_forms", &["-no-pie", "-fno-pic"]),
+    ("usdt_granules_fixed", "usdt_granules", &["-no-pie", "-fno-pic"]),
     ("usdt_heap_library", "usdt_heap", &["-DLIBRARY", "-shared", "-fPIC"]),
     ("usdt_heap_shared", "usdt_heap", &["-DSHARED"]),
+    // Without debug information: other documented builds of temporal-slab.
+    ("temporal_counters", "temporal", &["-DCLASS=0x1a8", "-g0"]),
+    ("temporal_labels", "temporal", &["-DCLASS=0x390", "-g0"]),
+    ("temporal_cached", "temporal", &["-DCACHED"]),
     ("pg15", "pg16", &["-DVERSION=15"]),
     ("pg17", "pg16", &["-DVERSION=17"]),
     ("pg16_checked", "pg16", &["-DCHECKED"]),
@@ -51,6 +56,7 @@ fn main() -> Result<()> {
     fs::create_dir_all(&profiles).context("cannot make the directory of the targets")?;
     println!("cargo:rerun-if-changed=targets");
     println!("cargo:rerun-if-changed=profiles");
+    println!("cargo:rerun-if-changed=../include");
     println!("cargo:rerun-if-env-changed=CC");
     println!("cargo:rustc-env=DRAINPROF_TARGETS_BUILT={}", out.display());
 
@@ -71,7 +77,7 @@ fn main() -> Result<()> {
     let stripped = out.join("psweep_stripped");
     run(Command::new("objcopy").arg("--strip-all").arg(&psweep).arg(&stripped))?;
     split_debug("psweep", &out)?;
-    for name in ["usdt", "usdt_forms"] {
+    for name in ["usdt", "usdt_forms", "usdt_granules"] {
         let stripped = out.join(format!("{name}_stripped"));
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
     }

@@ -5,7 +5,7 @@
 use bytemuck::{Pod, Zeroable};
 
 /// Instructions that one spec can hold, both phases together.
-pub const MAX_CODE: usize = 96;
+pub const MAX_CODE: usize = 120;
 /// Steps that one phase can take outside of lists: jumps go forward, so each instruction runs at most once.
 pub const MAX_STEPS: usize = MAX_CODE;
 /// Nodes that a walk over a list visits at most, unless its profile says otherwise.

@@ -2,7 +2,7 @@
 //!
 //! The step is the same as on the host; only a walk's own step jumps back, and counts down the nodes that
 //! are left to it, so every run ends. The verifier goes through every round of a loop with a known bound,
-//! and there can be 393,216 steps: so short loops in global functions call one another, and each is
+//! and there can be 491,520 steps: so short loops in global functions call one another, and each is
 //! verified once, round by round, with nothing known of what it calls. (`bpf_loop` would do as well, but
 //! came only with Linux 5.17.)
 //!

@@ -323,3 +323,26 @@ fn dry_run_lists_places() -> Result<()> {
     }
     Ok(())
 }
+
+/// The probes of drainprof's header need no profile of the program's own: exact at all levels, attached and from the
+/// start, in programs of all layouts. At level `boundary` the program's own counts are read; where it has none, there is
+/// no verdict, and the report says what to do.
+#[test]
+fn the_header_needs_no_profile() -> Result<()> {
+    if requires_root() {
+        let built_in = "drainprof-usdt";
+        for name in ["usdt_granules", "usdt_granules_fixed", "usdt_granules_stripped"] {
+            trace(name, &[], built_in, &OBJECTS)?.exact();
+        }
+        trace_from_start("usdt_granules", &[], built_in, &OBJECTS)?.exact();
+        trace("usdt_granules", &["boundary=1"], built_in, &["--level", "boundary"])?.exact();
+        let args = ["boundary=1", "count=0"];
+        let traced = trace("usdt_granules", &args, built_in, &["--level", "boundary"])?;
+        assert_eq!(traced.outcome.code, Some(5), "{}", traced.outcome.talk());
+        let allocator = &traced.outcome.report()["targets"][0]["allocators"][0];
+        let because = allocator["not_measurable"].as_str().context("a reason")?;
+        ensure!(because.ends_with("attach with --level objects"), "{because}");
+        assert_eq!(allocator["dsr"], Value::Null);
+    }
+    Ok(())
+}

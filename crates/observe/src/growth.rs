@@ -112,7 +112,11 @@ impl Observer {
                 // The end of the address space is no shrinking.
                 facts.outside = [0; member::COUNT];
             }
-            let ranges = ranges(target, drained.remove(&target.target).unwrap_or_default());
+            let drained = drained.remove(&target.target).unwrap_or_default();
+            let mapped = if target.ended.is_none() { mappings(target.pid) } else { None };
+            let (ranges, unplaced) =
+                ranges(target, drained, &|id| is_address(id, mapped.as_deref()));
+            facts.unplaced = unplaced;
             facts.touched = join(&touched.remove(&target.target).unwrap_or_default(), &ranges);
             let now = faults(target.pid).filter(|_| target.ended.is_none());
             facts.counted = now
@@ -164,21 +168,69 @@ fn add_cell(
     own.memory.add(&totals);
 }
 
-/// The granules of a target as ranges of addresses. An id that is no address meets no page.
-fn ranges(target: &TargetFacts, drained: Vec<GranuleRange>) -> Vec<GranuleRange> {
+/// The granules of a target as ranges of addresses, and how many there are whose memory is not known.
+fn ranges(
+    target: &TargetFacts,
+    drained: Vec<GranuleRange>,
+    is_address: &dyn Fn(u64) -> bool,
+) -> (Vec<GranuleRange>, BTreeMap<GranuleState, u64>) {
     let mut all = Vec::new();
-    for (allocator, facts) in target.allocators.iter().enumerate() {
-        all.extend(facts.granules.iter().map(|granule| GranuleRange {
-            start: granule.id,
-            bytes: granule.bytes,
-            state: if granule.closed { GranuleState::Pinned } else { GranuleState::Open },
+    let mut unplaced: BTreeMap<GranuleState, u64> = BTreeMap::new();
+    let granules = target.allocators.iter().enumerate().flat_map(|(allocator, facts)| {
+        let pages = facts.profile.granule_pages.as_ref().map_or(0, |pages| pages.bytes);
+        facts.granules.iter().map(move |granule| (allocator, pages, granule))
+    });
+    for (number, (allocator, page_bytes, granule)) in granules.enumerate() {
+        let state = if granule.closed { GranuleState::Pinned } else { GranuleState::Open };
+        let range = |start, bytes| GranuleRange {
+            granule: number as u64,
+            start,
+            bytes,
+            state,
             allocator,
             place: granule.place,
-        }));
+        };
+        match &granule.pages {
+            Some(pages) => all.extend(pages.iter().map(|page| range(*page, page_bytes))),
+            None if page_bytes == 0 && granule.bytes > 0 && is_address(granule.id) => {
+                all.push(range(granule.id, granule.bytes));
+            }
+            None => *unplaced.entry(state).or_default() += 1,
+        }
     }
     let taken: BTreeSet<u64> = all.iter().map(|range| range.start).collect();
-    all.extend(drained.into_iter().filter(|range| !taken.contains(&range.start)));
-    all
+    for range in drained {
+        // Its memory may have been given back: only what never is an address says something.
+        if range.start < LOWEST {
+            *unplaced.entry(GranuleState::Drained).or_default() += 1;
+        } else if !taken.contains(&range.start) {
+            all.push(range);
+        }
+    }
+    (all, unplaced)
+}
+
+/// No program has memory below: the kernel keeps it free (`vm.mmap_min_addr`).
+const LOWEST: u64 = 65_536;
+
+/// Whether an id can be the address of a granule. Of a process that has ended nobody knows what was mapped.
+fn is_address(id: u64, mapped: Option<&[(u64, u64)]>) -> bool {
+    id >= LOWEST
+        && mapped.is_none_or(|mapped| {
+            let next = mapped.partition_point(|(start, _)| *start <= id);
+            next.checked_sub(1).and_then(|at| mapped.get(at)).is_some_and(|(_, end)| id < *end)
+        })
+}
+
+/// The ranges that a process has mapped, in their order.
+fn mappings(pid: u32) -> Option<Vec<(u64, u64)>> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let line = |line: &[u8]| {
+        let range = std::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?;
+        let (start, end) = range.split_once('-')?;
+        Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    };
+    Some(maps.split(|byte| *byte == b'\n').filter_map(line).collect())
 }
 
 /// Sizes of a process's resident memory in bytes, by [`member`].
@@ -217,6 +269,23 @@ fn heap_end(pid: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is mapped is an address; small numbers never are, and others only where nobody knows better.
+    #[test]
+    fn addresses() {
+        let mapped = mappings(std::process::id()).unwrap();
+        let own = std::ptr::from_ref(&mapped) as u64;
+        assert!(is_address(own, Some(&mapped)));
+        for (id, alive, ended) in
+            [(15, false, false), (LOWEST + 1, false, true), (u64::MAX, false, true)]
+        {
+            assert_eq!(
+                (is_address(id, Some(&mapped)), is_address(id, None)),
+                (alive, ended),
+                "{id}"
+            );
+        }
+    }
 
     /// This very process can be read.
     #[test]

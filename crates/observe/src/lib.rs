@@ -13,6 +13,7 @@ mod lifecycle;
 pub mod names;
 pub mod observation;
 mod observer;
+mod pages;
 mod paths;
 mod pins;
 mod place;

@@ -1,5 +1,7 @@
 //! What the observer does when processes fork, exec and exit.
 
+use std::collections::BTreeMap;
+
 use drainprof_common::{
     event::{Event, EventKind},
     loss::Loss,
@@ -25,8 +27,11 @@ impl Observer {
 
     fn forked(&mut self, event: &Event) -> Ending {
         let parent = self.targets.iter().find(|target| target.target == event.target);
-        let (comm, exe, allocators) = parent
-            .map(|parent| (parent.comm.clone(), parent.exe.clone(), parent.allocators.clone()))
+        let (comm, exe, allocators, not_measurable) = parent
+            .map(|parent| {
+                let Target { comm, exe, allocators, not_measurable, .. } = parent;
+                (comm.clone(), exe.clone(), allocators.clone(), not_measurable.clone())
+            })
             .unwrap_or_default();
         let process = Process::open(event.tgid).ok();
         let gone = process.is_none();
@@ -34,12 +39,14 @@ impl Observer {
             comm: process.as_ref().map_or(comm, |process| process.comm.clone()),
             exe,
             allocators,
+            not_measurable,
             ..successor(event, process.as_ref(), Began::Forked(event.target))
         };
         if let Some(process) = process {
             // A child of vfork has an image of its own by now.
             if event.tid == 0 {
                 target.allocators.clear();
+                target.not_measurable.clear();
                 target.exe = printable(process.exe.as_os_str().as_encoded_bytes());
                 self.follow_image(&process, &mut target, false);
             }
@@ -104,6 +111,7 @@ impl Observer {
             }
         };
         target.findings.extend(findings);
+        target.not_measurable = super::place::not_measurable(&plans);
         if self.all_in_place(process, &plans) {
             self.meet_paths(target.target, process.pid);
             target.allocators = plans.iter().map(|plan| plan.allocator).collect();
@@ -148,6 +156,7 @@ fn successor(event: &Event, process: Option<&Process>, began: Began) -> Target {
         ended: process.is_none().then_some(Ended::Exit(None)),
         process: None,
         allocators: Vec::new(),
+        not_measurable: BTreeMap::new(),
         findings: Vec::new(),
     }
 }

@@ -133,6 +133,8 @@ pub(super) struct Target {
     pub(super) process: Option<Process>,
     /// Allocators whose probes are in place in it.
     pub(super) allocators: Vec<u32>,
+    /// Those of which nothing can be said, with the reasons; no probe is in place for them.
+    pub(super) not_measurable: BTreeMap<u32, String>,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -248,6 +250,7 @@ impl Observer {
             ended: None,
             process: Some(process),
             allocators,
+            not_measurable: super::place::not_measurable(&plans),
             findings,
         });
         Ok(())

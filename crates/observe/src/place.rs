@@ -1,6 +1,6 @@
 //! Planning and placing probes.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
 
 use drainprof_probe::plan::{
     self, AttachPlan, PlanError, PlannedProbe, Request, build, ifuncs, match_objects,
@@ -102,6 +102,12 @@ pub(super) fn plans(
         });
     }
     Ok((plans, findings))
+}
+
+/// The allocators of which nothing can be said, with the reasons.
+pub(super) fn not_measurable(plans: &[AttachPlan]) -> BTreeMap<u32, String> {
+    let because = |plan: &AttachPlan| Some((plan.allocator, plan.not_measurable.clone()?));
+    plans.iter().filter_map(because).collect()
 }
 
 /// The profiles that are asked for: those that are named, or all but those that wait to be.

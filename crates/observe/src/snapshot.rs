@@ -93,7 +93,11 @@ impl Observer {
             .targets
             .iter()
             .map(|target| {
-                self.target_facts(target, series.remove(&target.target).unwrap_or_default())
+                let mut own = series.remove(&target.target).unwrap_or_default();
+                if target.ended.is_none() {
+                    own.iter_mut().for_each(|facts| super::pages::find(facts, target.pid));
+                }
+                self.target_facts(target, own)
             })
             .collect();
         self.add_growth(&mut targets);
@@ -137,6 +141,7 @@ impl Observer {
                 live: slot.state.live(),
                 live_bytes: slot.live_bytes,
                 bytes: slot.bytes,
+                pages: None,
                 opened_ns: slot.opened_ns,
                 closed_ns: slot.closed_ns,
                 place: slot.place,
@@ -166,15 +171,24 @@ impl Observer {
         belongings
     }
 
-    fn allocator_facts(&self, record: &SeriesRecord, own: Belongings) -> Option<AllocatorFacts> {
+    fn allocator_facts(
+        &self,
+        record: &SeriesRecord,
+        mut own: Belongings,
+    ) -> Option<AllocatorFacts> {
         let SeriesRecord { state, totals, .. } = record;
         let allocator = self.allocators.get(state.key.allocator as usize)?;
         let destroyed = state.destroyed_ns != 0;
+        if destroyed {
+            own.sites.iter_mut().for_each(SiteFacts::end_with_instance);
+        }
         // What an instance retained went with it.
         let kept = |value: u64| if destroyed { 0 } else { value };
         Some(AllocatorFacts {
             profile: Arc::clone(&allocator.profile),
             level: allocator.level,
+            not_measurable: None,
+            pages_known: false,
             instance: state.key.instance,
             destroyed,
             totals: *totals,
@@ -208,6 +222,8 @@ impl Observer {
                 allocators.push(AllocatorFacts {
                     profile: Arc::clone(&allocator.profile),
                     level: allocator.level,
+                    not_measurable: target.not_measurable.get(number).cloned(),
+                    pages_known: false,
                     instance: 0,
                     destroyed: false,
                     totals: drainprof_common::maps::Totals::default(),

@@ -182,6 +182,7 @@ impl Observer {
                 ended: None,
                 process: None,
                 allocators: Vec::new(),
+                not_measurable: BTreeMap::new(),
                 findings: Vec::new(),
             });
             self.targets.len() - 1
@@ -191,8 +192,9 @@ impl Observer {
         target.comm.clone_from(&process.comm);
         target.process = Some(process);
         match placed {
-            Ok((allocators, findings)) => {
+            Ok((allocators, not_measurable, findings)) => {
                 target.allocators = allocators;
+                target.not_measurable = not_measurable;
                 for finding in findings {
                     if !target.findings.contains(&finding) {
                         target.findings.push(finding);
@@ -207,14 +209,14 @@ impl Observer {
         &mut self,
         process: &Process,
         number: u32,
-    ) -> Result<(Vec<u32>, Vec<Finding>), ObserveError> {
+    ) -> Result<(Vec<u32>, BTreeMap<u32, String>, Vec<Finding>), ObserveError> {
         let (plans, mut findings) = self.plan(process)?;
         let (allocators, unplanned) = self.place(process, &plans)?;
         findings.extend(unplanned);
         self.meet_paths(number, process.pid);
         self.session.arm(process.pid, number, Arming::default())?;
         self.window_ns.get_or_insert_with(snapshot::now_ns);
-        Ok((allocators, findings))
+        Ok((allocators, super::place::not_measurable(&plans), findings))
     }
 }
 

@@ -33,6 +33,40 @@ pub fn eval<M: Machine>(
     eval_at(expr, None, machine, resolver)
 }
 
+/// All values of an expression: a walk has those of each of its nodes, one after the other, instead of their sum.
+pub fn eval_all<M: Machine>(
+    expr: &Expr,
+    machine: &M,
+    resolver: &dyn Resolver,
+) -> Result<Vec<u64>, EvalError> {
+    let mut values = Vec::new();
+    collect(expr, None, machine, resolver, &mut values)?;
+    Ok(values)
+}
+
+fn collect<M: Machine>(
+    expr: &Expr,
+    it: Option<u64>,
+    machine: &M,
+    resolver: &dyn Resolver,
+    values: &mut Vec<u64>,
+) -> Result<(), EvalError> {
+    let value = |expr: &Expr, it| eval_at(expr, it, machine, resolver);
+    let Expr::Walk(walk) = expr else {
+        values.push(value(expr, it)?);
+        return Ok(());
+    };
+    let mut node = value(&walk.first, it)?;
+    let end = walk.end.as_ref().map_or(Ok(0), |end| value(end, it))?;
+    let mut left = walk.max;
+    while node != 0 && node != end {
+        left = left.checked_sub(1).ok_or(EvalError::Cut)?;
+        collect(&walk.each, Some(node), machine, resolver, values)?;
+        node = value(&walk.next, Some(node))?;
+    }
+    Ok(())
+}
+
 /// The value of an expression at a node of a list.
 fn eval_at<M: Machine>(
     expr: &Expr,

@@ -24,13 +24,13 @@ pub use compile::{
 };
 pub use drainprof_common::spec::{Kind, Role};
 pub use error::ProfileError;
-pub use eval::{EvalError, eval};
+pub use eval::{EvalError, eval, eval_all};
 pub use finding::Finding;
 pub use keys::Key;
 pub use library::{Library, LibraryError, built_in_text};
 pub use model::{
-    Address, BinaryOp, Expr, Level, MatchRule, Phase, Probe, Profile, ReadType, Source, Span,
-    UnaryOp, Version, Walk,
+    Address, BinaryOp, Expr, GranulePages, Level, MatchRule, NotMeasurable, Phase, Probe, Profile,
+    ReadType, Source, Span, UnaryOp, Version, Walk,
 };
 pub use parse::{MAX_MATCHES, MAX_NAME_BYTES, MAX_PROBES, MAX_PROFILE_BYTES, SCHEMA, parse};
 

@@ -23,6 +23,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("bind.toml", include_str!("../../../profiles/bind.toml")),
     ("cpython.toml", include_str!("../../../profiles/cpython.toml")),
     ("cxx-pmr.toml", include_str!("../../../profiles/cxx-pmr.toml")),
+    ("drainprof-usdt.toml", include_str!("../../../profiles/drainprof-usdt.toml")),
     ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
     ("glibc-heap.toml", include_str!("../../../profiles/glibc-heap.toml")),
     ("haproxy-pools.toml", include_str!("../../../profiles/haproxy-pools.toml")),

@@ -70,6 +70,8 @@ pub struct Profile {
     pub rule: MatchRule,
     /// Bytes per granule, where constant.
     pub granule_bytes: Option<u64>,
+    /// Where a granule's memory is, if its id is not its address.
+    pub granule_pages: Option<GranulePages>,
     /// Granules are neither opened nor closed by a call: each begins with the first object seen in it and ends
     /// with its last.
     pub implicit: bool,
@@ -79,10 +81,21 @@ pub struct Profile {
     pub nested: bool,
     /// Named guards: what distinguishes versions of the allocator.
     pub versions: Vec<Version>,
+    /// Builds of the allocator of which the probes cannot see enough.
+    pub not_measurable: Vec<NotMeasurable>,
     /// The probes, in the file's order.
     pub probes: Vec<Probe>,
     /// Where it came from.
     pub source: Source,
+}
+
+/// Where a granule's memory is: pieces of one size. User space reads it between hits.
+#[derive(Clone, Debug)]
+pub struct GranulePages {
+    /// The pieces' addresses: of each expression all values. `arg0` is the instance, `arg1` the granule's id.
+    pub at: Vec<Expr>,
+    /// Bytes of each piece.
+    pub bytes: u64,
 }
 
 /// Which ELF objects, mapped by a process, a profile is about: every line given must hold.
@@ -109,6 +122,15 @@ pub struct Version {
     pub no_symbols: Vec<Address>,
     /// The object's build id (lower-case hex) is one of these.
     pub build_id: Vec<String>,
+}
+
+/// Builds of the allocator of which the profile's probes cannot see enough, and why.
+#[derive(Clone, Debug)]
+pub struct NotMeasurable {
+    /// What holds of such a build.
+    pub guard: Version,
+    /// What the probes cannot see, for people.
+    pub because: String,
 }
 
 /// Where a probe goes.

@@ -18,8 +18,8 @@ use super::{
     error::{ProfileError, Text},
     expr,
     keys::Key,
-    model::{Address, Expr, MatchRule, Phase, Probe, Profile, Source, Span},
-    versions::{self, RawVersion},
+    model::{Address, Expr, GranulePages, MatchRule, Phase, Probe, Profile, Source, Span},
+    versions::{self, RawNotMeasurable, RawVersion},
 };
 
 /// Bytes that a profile's file can have.
@@ -50,6 +50,8 @@ struct RawProfile {
     granule: Option<RawGranule>,
     #[serde(default)]
     versions: BTreeMap<String, Spanned<RawVersion>>,
+    #[serde(default)]
+    not_measurable: BTreeMap<String, Spanned<RawNotMeasurable>>,
     #[serde(default, rename = "probe")]
     probes: Vec<Spanned<RawProbe>>,
 }
@@ -69,6 +71,8 @@ struct RawGranule {
     bytes: Option<Spanned<u64>>,
     implicit: Option<Spanned<bool>>,
     nested: Option<Spanned<bool>>,
+    pages: Option<Spanned<OneOrMany>>,
+    page_bytes: Option<Spanned<u64>>,
 }
 
 /// A probe's table as it is written; `check` looks at its places again.
@@ -200,10 +204,12 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
         summary: raw.summary,
         rule,
         granule_bytes,
+        granule_pages: raw.granule.as_ref().map_or(Ok(None), |raw| granule_pages(place, raw))?,
         implicit: implicit.is_some_and(|implicit| *implicit.get_ref()),
         on_request: raw.on_request,
         nested: nested.is_some(),
         versions: versions::parse(place, &raw.versions)?,
+        not_measurable: versions::not_measurable(place, raw.not_measurable)?,
         probes,
         source: source.clone(),
     };
@@ -213,6 +219,30 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
         check::nested_fits(place, &profile, nested.span().start)?;
     }
     Ok(profile)
+}
+
+/// `pages` and `page_bytes`, which need one another.
+fn granule_pages(place: Text<'_>, raw: &RawGranule) -> Result<Option<GranulePages>, ProfileError> {
+    match (&raw.pages, &raw.page_bytes) {
+        (None, None) => Ok(None),
+        (Some(pages), Some(bytes)) if *bytes.get_ref() > 0 => {
+            if let Some(constant) = &raw.bytes {
+                let error = place.fail(constant.span().start, "`bytes` beside `pages`");
+                return Err(error.with_hint("a granule of pages has as many bytes as they have"));
+            }
+            let read = |text: &str| expr::parse_pages(text).map_err(|error| error.message);
+            let at = line(place, Some(pages), read)?;
+            Ok(Some(GranulePages { at, bytes: *bytes.get_ref() }))
+        }
+        (Some(given), None) => {
+            let error = place.fail(given.span().start, "`pages` without `page_bytes`");
+            Err(error.with_hint("say how many bytes each page has"))
+        }
+        (_, Some(given)) => {
+            let error = place.fail(given.span().start, "`page_bytes` without pages");
+            Err(error.with_hint("give a positive number, beside `pages`"))
+        }
+    }
 }
 
 /// Looks at `schema` before anything else: another version's file has other keys, and the version is

@@ -1,7 +1,7 @@
 //! `[versions]`: named guards, by which one profile describes versions of an allocator that differ.
 //!
 //! A probe that names a guard (`version = "v16"`) goes only into objects in which every line of that guard holds; `plan`
-//! finds out where. Called by `parse`.
+//! finds out where. `[not_measurable]` guards whole builds in the same way. Called by `parse`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use super::{
     error::{ProfileError, Text},
-    model::{Profile, Version},
+    model::{NotMeasurable, Profile, Span, Version},
     parse::{MAX_MATCHES, MAX_NAME_BYTES, OneOrMany, RawProbe, build, line, symbol},
 };
 
@@ -23,27 +23,75 @@ pub(super) struct RawVersion {
     build_id: Option<Spanned<OneOrMany>>,
 }
 
+/// A guard of builds that cannot be measured, as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawNotMeasurable {
+    symbols: Option<Spanned<OneOrMany>>,
+    no_symbols: Option<Spanned<OneOrMany>>,
+    build_id: Option<Spanned<OneOrMany>>,
+    because: Spanned<String>,
+}
+
+/// Bytes that a reason can have.
+const MAX_REASON_BYTES: usize = 256;
+
 /// The guards, by name.
 pub(super) fn parse(
     place: Text<'_>,
     raw: &BTreeMap<String, Spanned<RawVersion>>,
 ) -> Result<Vec<Version>, ProfileError> {
-    let mut versions = Vec::new();
+    guards(place, raw.iter().map(|(name, raw)| (name, raw.span(), raw.get_ref())))
+}
+
+/// The builds that cannot be measured, with the reasons.
+pub(super) fn not_measurable(
+    place: Text<'_>,
+    raw: BTreeMap<String, Spanned<RawNotMeasurable>>,
+) -> Result<Vec<NotMeasurable>, ProfileError> {
+    let (mut lines, mut reasons) = (Vec::new(), Vec::new());
     for (name, raw) in raw {
-        let at = raw.span().start;
+        let span = raw.span();
+        let RawNotMeasurable { symbols, no_symbols, build_id, because } = raw.into_inner();
+        let text = because.get_ref();
+        if text.is_empty() || text.len() > MAX_REASON_BYTES || text.chars().any(char::is_control) {
+            let error = place.fail(because.span().start, "`because` is no sentence for a report");
+            return Err(error.with_hint(format!(
+                "say in one line of at most {MAX_REASON_BYTES} bytes what the probes cannot see"
+            )));
+        }
+        lines.push((name, span, RawVersion { symbols, no_symbols, build_id }));
+        reasons.push(because.into_inner());
+    }
+    let all = guards(place, lines.iter().map(|(name, span, raw)| (name, span.clone(), raw)))?;
+    Ok(all
+        .into_iter()
+        .zip(reasons)
+        .map(|(guard, because)| NotMeasurable { guard, because })
+        .collect())
+}
+
+/// Guards of either table.
+fn guards<'r>(
+    place: Text<'_>,
+    raw: impl Iterator<Item = (&'r String, Span, &'r RawVersion)>,
+) -> Result<Vec<Version>, ProfileError> {
+    let mut versions = Vec::new();
+    for (name, span, raw) in raw {
+        let at = span.start;
         if versions.len() == MAX_MATCHES {
-            return Err(place.fail(at, format!("more than {MAX_MATCHES} versions")));
+            return Err(place.fail(at, format!("more than {MAX_MATCHES} guards")));
         }
         let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let fits = (1..=MAX_NAME_BYTES).contains(&name.len())
             && name.bytes().all(|byte| is_word(byte) || byte == b'-' || byte == b'_');
         if !fits {
-            let error = place.fail(at, format!("`{name}` cannot be a version's name"));
+            let error = place.fail(at, format!("`{name}` cannot be a guard's name"));
             return Err(error.with_hint(format!(
                 "expected a-z, 0-9, `-` and `_`, at most {MAX_NAME_BYTES} bytes"
             )));
         }
-        let RawVersion { symbols, no_symbols, build_id } = raw.get_ref();
+        let RawVersion { symbols, no_symbols, build_id } = raw;
         let version = Version {
             name: name.clone(),
             symbols: line(place, symbols.as_ref(), symbol)?,
@@ -52,7 +100,7 @@ pub(super) fn parse(
         };
         let says = [version.symbols.len(), version.no_symbols.len(), version.build_id.len()];
         if says.iter().all(|lines| *lines == 0) {
-            let message = format!("the version `{name}` says nothing: it would hold everywhere");
+            let message = format!("the guard `{name}` says nothing: it would hold everywhere");
             let hint = "give at least one of `symbols`, `no_symbols`, `build_id`";
             return Err(place.fail(at, message).with_hint(hint));
         }

@@ -9,7 +9,7 @@ use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
     OpenGranule, Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread,
     Target, Tool, Weight, Window, census, dsr, finding, frame, growth, identity, lifetimes,
-    sampling, sites, trend,
+    measurable, sampling, sites, trend,
 };
 use crate::{
     facts::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
@@ -20,6 +20,7 @@ impl Report {
     /// The report on what was observed up to the snapshot.
     #[must_use]
     pub fn build(snapshot: &Snapshot, options: &Options) -> Self {
+        let snapshot = &*measurable::judge(snapshot);
         let window = snapshot.window.as_secs_f64();
         let mut report = Self {
             schema: SCHEMA.to_owned(),
@@ -41,8 +42,23 @@ impl Report {
                 .map(|facts| target(facts, snapshot, options))
                 .collect(),
         };
+        let measurable = report.not_measurable().next().is_none();
+        report.complete &= measurable;
         finding::add_all(&mut report, snapshot, options);
         report
+    }
+
+    /// The profiles of which nothing can be said, once for each process: process, profile, reason.
+    pub fn not_measurable(&self) -> impl Iterator<Item = (&Target, &str, &str)> {
+        self.targets.iter().flat_map(|target| {
+            let of = |allocator: &Allocator| allocator.not_measurable.is_some();
+            target.allocators.iter().enumerate().filter_map(move |(index, allocator)| {
+                let same = |other: &Allocator| of(other) && other.profile == allocator.profile;
+                let first = !target.allocators[..index].iter().any(same);
+                let because = allocator.not_measurable.as_deref().filter(|_| first)?;
+                Some((target, allocator.profile.as_str(), because))
+            })
+        })
     }
 }
 
@@ -86,7 +102,9 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         .iter()
         .map(|allocator_facts| {
             let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
-            trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
+            if allocator_facts.not_measurable.is_none() {
+                trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
+            }
             sites::add(&mut shown, allocator_facts, snapshot, ended, options.top);
             frame::add(&mut shown, &facts.frames);
             if snapshot.sample > 1 {
@@ -122,7 +140,13 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         }),
         rss_bytes: facts.rss_bytes,
         memory: facts.memory.as_ref().and_then(Memory::of),
-        findings: facts.findings.iter().map(told_at_attach).collect(),
+        findings: facts
+            .findings
+            .iter()
+            // Told as what it is for the report as a whole.
+            .filter(|finding| finding.code != "not_measurable")
+            .map(told_at_attach)
+            .collect(),
         cost: cost(&probes, snapshot),
         probes,
         modules: frame::modules(&allocators, growth.as_ref(), &facts.modules),
@@ -205,6 +229,7 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         instance: hex(facts.instance),
         destroyed: facts.destroyed,
         level: facts.level,
+        not_measurable: facts.not_measurable.clone(),
         granules: granules(facts),
         dsr: dsr(kind, totals.drainable, totals.pinned),
         dsr_interval: None,
@@ -216,7 +241,8 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         },
         retention: Retention {
             granules: known.objects.then_some(facts.retained_granules),
-            bytes: (known.objects && known.bytes).then_some(facts.retained_bytes),
+            bytes: (known.objects && (known.bytes || facts.pages_known))
+                .then_some(facts.retained_bytes),
             late_drained: known.objects.then_some(totals.late_drained),
             left_granules: known.objects.then_some(facts.left_retained),
             left_bytes: (known.objects && known.bytes).then_some(facts.left_retained_bytes),

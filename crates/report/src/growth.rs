@@ -112,14 +112,17 @@ pub struct Faults {
 pub struct TouchedReport {
     /// All of it.
     pub bytes: u64,
-    /// In granules that are open now.
-    pub open_bytes: u64,
-    /// In granules that are closed and pinned now.
-    pub pinned_bytes: u64,
-    /// In granules that are closed and empty, as far as they are remembered.
-    pub drained_bytes: u64,
-    /// In no granule that is known.
-    pub elsewhere_bytes: u64,
+    /// In granules that are open now; null where the memory of one of them is not known.
+    pub open_bytes: Option<u64>,
+    /// In granules that are closed and pinned now; null where the memory of one of them is not known.
+    pub pinned_bytes: Option<u64>,
+    /// In granules that are closed and empty, as far as they are remembered; null where their memory is not known.
+    pub drained_bytes: Option<u64>,
+    /// In no granule that is known; null where one of the others is.
+    pub elsewhere_bytes: Option<u64>,
+    /// Granules whose memory is not known: their ids are no addresses, or their bytes are not known.
+    #[serde(default)]
+    pub granules_unplaced: u64,
     /// By state and place of opening, those with most bytes first.
     pub places: Vec<TouchedPlace>,
 }
@@ -274,7 +277,8 @@ fn faults(facts: &GrowthFacts, by_paths: &ByKind) -> Faults {
 fn touched(target: &TargetFacts, facts: &GrowthFacts, top: usize) -> TouchedReport {
     let sum = |state: GranuleState| {
         let own = facts.touched.granules.iter().filter(|((_, known, _), _)| *known == state);
-        own.fold(0u64, |sum, (_, touched)| sum.saturating_add(touched.bytes))
+        let sum = own.fold(0u64, |sum, (_, touched)| sum.saturating_add(touched.bytes));
+        (!facts.unplaced.contains_key(&state)).then_some(sum)
     };
     let (open, pinned, drained) =
         (sum(GranuleState::Open), sum(GranuleState::Pinned), sum(GranuleState::Drained));
@@ -297,10 +301,10 @@ fn touched(target: &TargetFacts, facts: &GrowthFacts, top: usize) -> TouchedRepo
         open_bytes: open,
         pinned_bytes: pinned,
         drained_bytes: drained,
-        elsewhere_bytes: facts
-            .touched
-            .bytes
-            .saturating_sub(open.saturating_add(pinned).saturating_add(drained)),
+        elsewhere_bytes: [open, pinned, drained]
+            .into_iter()
+            .try_fold(facts.touched.bytes, |rest, own| Some(rest.saturating_sub(own?))),
+        granules_unplaced: facts.unplaced.values().sum(),
         places,
     }
 }

@@ -19,6 +19,7 @@ pub mod health;
 mod identity;
 mod invariants;
 mod lifetimes;
+mod measurable;
 pub mod memory;
 mod model;
 #[cfg(any(test, feature = "testing"))]

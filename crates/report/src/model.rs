@@ -26,7 +26,7 @@ pub struct Report {
     pub tool: Tool,
     /// Where it was measured.
     pub host: Host,
-    /// False if something that the counts need was lost.
+    /// False if something that the counts need was lost, or a profile is not measurable.
     pub complete: bool,
     /// All loss counters by name, the zeros included; null for what a sample cannot know.
     #[schemars(schema_with = "schema::losses")]
@@ -271,6 +271,9 @@ pub struct Allocator {
     pub destroyed: bool,
     /// How deep it was looked at.
     pub level: Level,
+    /// Why nothing can be said of its granules: no close has a verdict then. Null where something can.
+    #[serde(default)]
+    pub not_measurable: Option<String>,
     /// Counts of granules.
     pub granules: Granules,
     /// drainable / (drainable + pinned); null without a decided close, and for `bulk` and `slab`.

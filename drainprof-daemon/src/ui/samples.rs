@@ -23,6 +23,7 @@ pub(super) fn allocator(profile: &str) -> Allocator {
         instance: None,
         destroyed: false,
         level: Level::Boundary,
+        not_measurable: None,
         granules: Granules::default(),
         dsr: None,
         dsr_interval: None,

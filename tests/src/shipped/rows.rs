@@ -98,6 +98,14 @@ pub const ROWS: &[Row] = &[
         start: servers::haproxy,
     },
     Row {
+        profile: "drainprof-usdt",
+        needs: Needs::Nothing,
+        files: &["usdt_granules"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("usdt_granules", &[]),
+    },
+    Row {
         profile: "libdrainprof",
         needs: Needs::Nothing,
         files: &["granule_calls"],

@@ -315,6 +315,7 @@ impl Session {
         for slot in self.granules.drained().filter(|_| self.growth.is_on()) {
             if let Some(key) = self.series_key(slot.series) {
                 drained.entry(key.target).or_default().push(GranuleRange {
+                    granule: slot.id,
                     start: slot.id,
                     bytes: slot.bytes,
                     state: GranuleState::Drained,

@@ -29,6 +29,7 @@
 //! | `expensive_site` | probes for which there is no cheap instruction |
 //! | `ifunc` | which function an IFUNC stands for, or why that is not known |
 //! | `no_alternative` | of a group of probes (`one_of`), none can be placed in an object |
+//! | `not_measurable` | the profile knows that its probes cannot see enough of this build |
 //! | `not_a_function` | a symbol that cannot be probed |
 //! | `missing_symbol` | a probe's address is not in the object |
 //! | `wrapper` | of several symbols of a C++ constructor or destructor, one only calls another |
@@ -174,6 +175,9 @@ pub fn build(
     compile: &CompileFn<'_>,
 ) -> Result<AttachPlan, PlanError> {
     let mut builder = Builder::new(request);
+    if let Some(because) = objects.iter().find_map(|object| builder.not_measurable(object)) {
+        return Ok(builder.nothing_to_measure(because));
+    }
     let main = request.image.objects.iter().find(|object| object.is_main);
     for &object in objects {
         builder.describe_object(object);
@@ -388,8 +392,28 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The plan for a build of which the probes cannot see enough: none, and the reason.
+    fn nothing_to_measure(mut self, because: String) -> AttachPlan {
+        let name = &self.request.profile.name;
+        self.finding("not_measurable", format!("{name} is not measurable: {because}"));
+        AttachPlan { not_measurable: Some(because), ..self.planned() }
+    }
+
+    fn planned(self) -> AttachPlan {
+        AttachPlan {
+            profile: Arc::clone(self.request.profile),
+            level: self.request.level,
+            allocator: self.request.allocator,
+            costs: self.request.costs.clone(),
+            probes: self.planned.into_iter().map(|planned| planned.probe).collect(),
+            groups: self.groups,
+            not_measurable: None,
+            findings: self.findings,
+        }
+    }
+
     fn finish(mut self, wanted: &WantedFn<'_>) -> Result<AttachPlan, PlanError> {
-        let Request { profile, level, allocator, .. } = self.request;
+        let Request { profile, level, .. } = self.request;
         for role in NEEDED {
             let asked =
                 profile.probes.iter().any(|probe| probe.role == role && wanted(probe, level));
@@ -413,15 +437,7 @@ impl<'a> Builder<'a> {
         self.planned.sort_by_key(|planned| {
             ORDER.iter().position(|&role| role == planned.probe.role).unwrap_or(ORDER.len())
         });
-        Ok(AttachPlan {
-            profile: Arc::clone(profile),
-            level,
-            allocator,
-            costs: self.request.costs.clone(),
-            probes: self.planned.into_iter().map(|planned| planned.probe).collect(),
-            groups: self.groups,
-            findings: self.findings,
-        })
+        Ok(self.planned())
     }
 }
 

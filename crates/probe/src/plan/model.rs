@@ -29,6 +29,8 @@ pub struct AttachPlan {
     pub probes: Vec<PlannedProbe>,
     /// Of each group of probes that stand for one another (`one_of`), which one is placed in each object.
     pub groups: Vec<Group>,
+    /// Why the profile's granules cannot be measured in this process; no probe is placed then.
+    pub not_measurable: Option<String>,
     /// What the user should know about it: clones that cannot be probed, IFUNCs, costs.
     pub findings: Vec<Finding>,
 }

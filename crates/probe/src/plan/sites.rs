@@ -14,7 +14,10 @@ use drainprof_profile::{Phase, Role};
 use super::{
     Finding, PlannedProbe,
     cost::{Costs, InstructionKind},
-    site::{Choice, FarJumps, Function, MAX_FUNCTION, NEIGHBOUR, Needs, Place, Stop, choose},
+    site::{
+        self, Choice, FarJumps, Function, InstructionCost, MAX_FUNCTION, NEIGHBOUR, NOP5, Needs,
+        Place, Stop, choose,
+    },
 };
 
 /// Most bytes of code that are searched for jumps (the largest programs have 300 MB of it).
@@ -128,13 +131,21 @@ impl<'a> Placer<'a> {
         let mut findings = Vec::new();
         for ((inode, entry_offset, is_usdt), members) in functions {
             let asks: Vec<_> = members.iter().map(|&index| Ask::from(&*probes[index])).collect();
-            let choice = self.choose(inode, entry_offset, &asks);
+            let mut choice = self.choose(inode, entry_offset, &asks);
+            if is_usdt
+                && let Some(chooser) = self.choosers.get(&inode)
+                && let Some(beside) = chooser.nop5_beside(entry_offset, &choice, self.costs)
+            {
+                choice = beside;
+            }
             if choice.entered_again {
                 findings.extend(members.first().map(|&index| entered_again(probes[index])));
             }
             for index in members {
                 if is_usdt {
                     // Where its arguments are, its spec says already.
+                    let site = &mut probes[index].site;
+                    site.file_offset = site.entry_offset + u64::from(choice.offset);
                     probes[index].choice = choice.clone();
                 } else {
                     take(probes[index], &choice);
@@ -215,6 +226,35 @@ impl<'a> Chooser<'a> {
         let after = elf.code(end, NEIGHBOUR).unwrap_or_default();
         let function = Function { bytes: &bytes, address, before, after: &after, symbols: &inner };
         choose(function, needs, costs, &|first, last| self.far_jumps(first, last))
+    }
+
+    /// A USDT probe's nop of one byte may have one of five bytes behind it, for kernels on which that is cheaper. There
+    /// the kernel calls into the probe, which overwrites what lies below the stack pointer: compilers keep something
+    /// there only in functions that call no other.
+    fn nop5_beside(&self, offset: u64, choice: &Choice, costs: &Costs) -> Option<Choice> {
+        let nop = choice.here.as_ref().filter(|here| here.kind == InstructionKind::Nop)?;
+        let cost_ns = costs.entry(InstructionKind::Nop5);
+        let address = self.elf.code_at(offset).ok().filter(|_| cost_ns < nop.cost_ns)?;
+        let both = self.elf.code(address, 1 + NOP5.len()).ok()?;
+        if both.split_first() != Some((&0x90, &NOP5)) || !self.calls_others(address)? {
+            return None;
+        }
+        let here = InstructionCost {
+            instruction: "nop dword [rax+rax]".to_owned(),
+            kind: InstructionKind::Nop5,
+            cost_ns,
+        };
+        Some(Choice { offset: 1, here: Some(here), ..choice.clone() })
+    }
+
+    /// Whether the function around an address calls others; `None` where the function is not known.
+    fn calls_others(&self, address: u64) -> Option<bool> {
+        let symbols = self.symbols.get_or_init(|| self.elf.code_symbols());
+        let before = symbols.partition_point(|symbol| symbol.0 <= address);
+        let (start, size) = *symbols.get(before.checked_sub(1)?)?;
+        let size = usize::try_from(size).ok().filter(|size| *size <= MAX_FUNCTION)?;
+        let code = self.elf.code(start, size).ok().filter(|_| address - start < size as u64)?;
+        Some(site::calls(&code, start))
     }
 
     /// The size of the function at `address`, 0 where it is not known, and where else in it code begins.

@@ -27,10 +27,12 @@ pub(crate) fn profile(rule: MatchRule, probes: Vec<Probe>) -> Arc<Profile> {
         summary: String::new(),
         rule,
         granule_bytes: None,
+        granule_pages: None,
         implicit: false,
         on_request: false,
         nested: false,
         versions: Vec::new(),
+        not_measurable: Vec::new(),
         probes,
         source: Source::BuiltIn("pool.toml"),
     })

@@ -11,6 +11,14 @@ use super::{
 };
 
 impl Builder<'_> {
+    /// Why nothing can be said of the profile's granules in the object, if the profile knows that.
+    pub(super) fn not_measurable(&self, object: &LoadedObject) -> Option<String> {
+        let elf = object.elf.as_ref().ok()?;
+        let builds = &self.request.profile.not_measurable;
+        let found = builds.iter().find(|build| mismatch(&build.guard, elf).is_none())?;
+        Some(format!("{} (in {})", found.because, describe(object)))
+    }
+
     /// Whether `probe`, the profile's `table`-th, is for this version of the object; says so where it is not. Of two
     /// probes that several versions allow at one address the first is meant.
     pub(super) fn is_for(&mut self, object: &LoadedObject, table: usize, probe: &Probe) -> bool {

@@ -4,7 +4,7 @@
 //! in none. Whatever stood at an address when it was touched, what counts is who holds it back now: an address that is
 //! used again brings no new page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use drainprof_common::growth::{PAGE, REGION, REGION_WORDS, RegionPages};
 use schemars::JsonSchema;
@@ -24,9 +24,11 @@ pub enum GranuleState {
     Drained,
 }
 
-/// A granule that is a range of addresses.
+/// A granule that is a range of addresses, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GranuleRange {
+    /// Which granule: parts of one count as one.
+    pub granule: u64,
     /// Its first byte.
     pub start: u64,
     /// Its bytes.
@@ -74,6 +76,7 @@ pub fn join(regions: &BTreeMap<u64, RegionPages>, granules: &[GranuleRange]) -> 
     // Where ranges overlap (one granule inside another) a byte is the first one's only.
     granules.sort_by_key(|granule| (granule.start, granule.bytes));
     let mut from = 0;
+    let mut counted = BTreeSet::new();
     for granule in granules {
         let end = granule.start.saturating_add(granule.bytes);
         let bytes = touched_within(regions, granule.start.max(from), end);
@@ -82,7 +85,7 @@ pub fn join(regions: &BTreeMap<u64, RegionPages>, granules: &[GranuleRange]) -> 
             let key = (granule.allocator, granule.state, granule.place);
             let sum = touched.granules.entry(key).or_default();
             sum.bytes = sum.bytes.saturating_add(bytes);
-            sum.granules += 1;
+            sum.granules += u64::from(counted.insert((key, granule.granule)));
         }
     }
     touched
@@ -123,7 +126,7 @@ mod tests {
     }
 
     fn granule(start: u64, bytes: u64, state: GranuleState) -> GranuleRange {
-        GranuleRange { start, bytes, state, allocator: 0, place: 7 }
+        GranuleRange { granule: start, start, bytes, state, allocator: 0, place: 7 }
     }
 
     /// Each state has what was touched in its granules, and the rest is in none.
@@ -162,6 +165,20 @@ mod tests {
         assert_eq!(bytes(GranuleState::Pinned), 1280);
         assert_eq!(bytes(GranuleState::Open), 0, "inside another");
         assert_eq!(bytes(GranuleState::Drained), 100);
+    }
+
+    /// A granule of several pages is one granule.
+    #[test]
+    fn granules_of_pages() {
+        let base = 3 * REGION;
+        let touched = pages(&[base, base + 4 * PAGE]);
+        let part = |page| GranuleRange {
+            granule: 1,
+            ..granule(base + page * PAGE, PAGE, GranuleState::Pinned)
+        };
+        let joined = join(&touched, &[part(0), part(2), part(4)]);
+        let expected = Touched { bytes: 2 * PAGE, granules: 1 };
+        assert_eq!(joined.granules, BTreeMap::from([((0, GranuleState::Pinned, 7), expected)]));
     }
 
     /// Ids that are no addresses, and ranges without sense, meet no page.

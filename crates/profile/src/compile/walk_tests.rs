@@ -139,6 +139,8 @@ fn walks_are_operands() {
         ("walk(arg0, *(u64)(it), *(u64)(it + 8) > 4) == 2 && walk(0, it, 1) == 0", 1),
         ("walk(arg0, it + 64, popcount(*(u64)(it + 8)), end = arg0 + 3 * 64)", 1 + 2 + 2),
         ("walk(arg0, *(u64)(it), *(u64)(it + 8) != 5 || *(u64)(0))", 0),
+        // A walk of one node computes what is named twice only once.
+        ("walk(walk(arg0, 0, it), *(u64)(it), *(u64)(it + 8))", 15),
     ] {
         let memory = list(&[4, 5, 6], 0, 0);
         let ran = live_of(&close_spec(text), &memory);

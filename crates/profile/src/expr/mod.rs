@@ -38,6 +38,18 @@ pub fn parse(text: &str) -> Result<Expr, ExprError> {
     parser::parse(text)
 }
 
+/// Parses where the pages of a granule stand: `arg0` is the instance, `arg1` the granule's id.
+pub fn parse_pages(text: &str) -> Result<Expr, ExprError> {
+    let expr = parser::parse_pages(text)?;
+    if expr.names_hit() {
+        return Err(ExprError::new(
+            0,
+            "only `arg0` (the instance), `arg1` (the granule's id), reads and walks are known between hits",
+        ));
+    }
+    Ok(expr)
+}
+
 /// Parses a label, `str(address)`, to the expression of the address.
 pub fn parse_label(text: &str) -> Result<Expr, ExprError> {
     parser::parse_label(text)
@@ -87,6 +99,14 @@ impl Expr {
     pub fn names_unknowns(&self) -> bool {
         matches!(self, Self::Var(..) | Self::OffsetOf { .. })
             || self.children().any(Self::names_unknowns)
+    }
+
+    /// Whether it names what only a hit or a matched object has.
+    fn names_hit(&self) -> bool {
+        matches!(
+            self,
+            Self::Arg(2..) | Self::Ret | Self::Caller | Self::Var(..) | Self::OffsetOf { .. }
+        ) || self.children().any(Self::names_hit)
     }
 
     /// Maps every position that the expression carries.

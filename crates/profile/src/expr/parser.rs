@@ -22,6 +22,14 @@ pub(super) fn parse(text: &str) -> Result<Expr, ExprError> {
     Ok(expr)
 }
 
+/// An expression that user space computes: there a walk may stand inside another.
+pub(super) fn parse_pages(text: &str) -> Result<Expr, ExprError> {
+    let mut parser = Parser { walks_nest: true, ..Parser::new(text)? };
+    let expr = parser.expression(0)?;
+    parser.end()?;
+    Ok(expr)
+}
+
 pub(super) fn parse_label(text: &str) -> Result<Expr, ExprError> {
     let mut parser = Parser::new(text)?;
     let first = parser.take()?;
@@ -40,6 +48,7 @@ struct Parser<'a> {
     next: Option<Token<'a>>,
     depth: usize,
     scope: Scope,
+    walks_nest: bool,
 }
 
 /// What the expression that is being read is part of.
@@ -68,7 +77,8 @@ impl<'a> Parser<'a> {
                 ),
             ));
         }
-        Ok(Self { lexer: Lexer::new(text), next: None, depth: 0, scope: Scope::Hit })
+        let lexer = Lexer::new(text);
+        Ok(Self { lexer, next: None, depth: 0, scope: Scope::Hit, walks_nest: false })
     }
 
     fn peek(&mut self) -> Result<Token<'a>, ExprError> {
@@ -209,7 +219,7 @@ impl<'a> Parser<'a> {
     /// `walk(first, next, expr)`, after `walk`.
     fn walk(&mut self, token: &Token<'a>) -> Result<Expr, ExprError> {
         const FORM: &str = "a walk is written `walk(first, next, expr)`";
-        if self.scope != Scope::Hit {
+        if self.scope == Scope::Node && !self.walks_nest {
             return Err(ExprError::new(
                 token.start,
                 "a `walk(…)` cannot stand inside another; add them up side by side",
@@ -217,7 +227,9 @@ impl<'a> Parser<'a> {
         }
         self.sign("(", "`(` after `walk`")?;
         let comma = format!("an operator or `,`: {FORM}");
-        let first = self.within(Scope::List)?;
+        // What is computed before the first node may name the node of a walk outside.
+        let outside = if self.scope == Scope::Node { Scope::Node } else { Scope::List };
+        let first = self.within(outside)?;
         self.sign(",", &comma)?;
         let next = self.within(Scope::Node)?;
         self.sign(",", &comma)?;
@@ -239,7 +251,7 @@ impl<'a> Parser<'a> {
             match name.kind {
                 Kind::Name("end") if end.is_none() => {
                     self.sign("=", "`=` after `end`")?;
-                    end = Some(self.within(Scope::List)?);
+                    end = Some(self.within(outside)?);
                 }
                 Kind::Name("max") if max.is_none() => {
                     self.sign("=", "`=` after `max`")?;
@@ -254,9 +266,9 @@ impl<'a> Parser<'a> {
 
     /// An expression that is part of a walk.
     fn within(&mut self, scope: Scope) -> Result<Expr, ExprError> {
-        self.scope = scope;
+        let outside = std::mem::replace(&mut self.scope, scope);
         let expr = self.expression(0)?;
-        self.scope = Scope::Hit;
+        self.scope = outside;
         Ok(expr)
     }
 

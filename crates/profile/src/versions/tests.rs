@@ -63,9 +63,9 @@ fn bad_guards_are_refused() {
         (
             "no_symbols = \"pool_tag\"",
             "",
-            "p.toml:12:1: the version `old` says nothing: it would hold everywhere; give at least one",
+            "p.toml:12:1: the guard `old` says nothing: it would hold everywhere; give at least one",
         ),
-        ("[versions.old]", "[versions.Old]", "p.toml:12:1: `Old` cannot be a version's name"),
+        ("[versions.old]", "[versions.Old]", "p.toml:12:1: `Old` cannot be a guard's name"),
         ("[versions.old]", "[versions.older]", "p.toml:25:11: there is no version `old`; expected"),
         ("no_symbols", "none", "p.toml:13:1: unknown key `none`"),
         ("\"AB12\"", "\"xyz\"", "p.toml:10:12: expected a build id in hexadecimal"),
@@ -84,5 +84,31 @@ fn bad_guards_are_refused() {
     ] {
         let error = read(from, to).err().unwrap_or_else(|| "accepted".to_owned());
         assert!(error.starts_with(says), "{from} → {to}:\n  is     {error}\n  wanted {says}");
+    }
+}
+
+const TAIL: &str =
+    "\n[not_measurable.cached]\nsymbols = \"cache_get\"\nbecause = \"objects lie in caches\"\n";
+
+/// A build that cannot be measured has a guard and a reason; neither may be missing, and the reason is one line.
+#[test]
+fn builds_that_cannot_be_measured() {
+    let read = |tail: &str| parse(&(GOOD.to_owned() + tail), &Source::File("p.toml".into()));
+    let profile = read(TAIL).unwrap();
+    let [cached] = &profile.not_measurable[..] else { panic!("{:?}", profile.not_measurable) };
+    assert_eq!(cached.guard.symbols, [Address::Symbol("cache_get".to_owned())]);
+    assert_eq!(
+        (cached.guard.name.as_str(), cached.because.as_str()),
+        ("cached", "objects lie in caches")
+    );
+    for (from, to, says) in [
+        ("symbols = \"cache_get\"\n", "", "the guard `cached` says nothing"),
+        ("because = \"objects lie in caches\"\n", "", "missing key `because`"),
+        ("objects lie in caches", "", "`because` is no sentence for a report"),
+        ("objects lie", "objects\\nlie", "`because` is no sentence for a report"),
+        ("symbols", "version", "unknown key `version`"),
+    ] {
+        let error = read(&TAIL.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(error.contains(says), "{says}: {error}");
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use drainprof_common::growth::member;
 
-use super::{CallPath, MapTotals, TouchedMemory};
+use super::{CallPath, GranuleState, MapTotals, TouchedMemory};
 
 /// What one call path has done to memory by page faults and other accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub struct GrowthFacts {
     pub peak: [u64; member::COUNT],
     /// What was touched, and in which granules it lies.
     pub touched: TouchedMemory,
+    /// Granules whose memory is not known (their ids are no addresses, or their bytes are not known), by state.
+    pub unplaced: BTreeMap<GranuleState, u64>,
     /// Bytes unmapped of what was mapped while it was watched.
     pub unmapped: u64,
     /// Bytes unmapped of what was there before.

@@ -136,6 +136,14 @@ impl SiteFacts {
         self.oldest_close_ns = 0;
     }
 
+    /// The allocator instance was destroyed: what its granules retained and held went with it.
+    pub fn end_with_instance(&mut self) {
+        self.granules_retained = 0;
+        self.retained_bytes = 0;
+        self.granules_held = 0;
+        self.granules_held_alone = 0;
+    }
+
     /// Adds what was counted of the same site elsewhere: under another number, or in another window. Granules that
     /// both have counted count twice; two time series make none, so the other's is kept.
     pub fn join(&mut self, other: &Self) {

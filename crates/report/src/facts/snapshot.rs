@@ -141,6 +141,10 @@ pub struct AllocatorFacts {
     pub profile: Arc<Profile>,
     /// The level.
     pub level: Level,
+    /// Why nothing can be said of its granules; `None` where something can.
+    pub not_measurable: Option<String>,
+    /// Whether the bytes of all retained granules are those of their pages.
+    pub pages_known: bool,
     /// The instance; 0 where the profile names none.
     pub instance: u64,
     /// Whether the instance was destroyed.
@@ -181,6 +185,32 @@ pub struct AllocatorFacts {
     pub sites: Vec<SiteFacts>,
 }
 
+impl AllocatorFacts {
+    /// Takes back every verdict, and what follows from verdicts: nobody knows the outcome of a close.
+    pub fn undecide(&mut self, because: String) {
+        let totals = &mut self.totals;
+        totals.unknown = totals.unknown.saturating_add(totals.drainable + totals.pinned);
+        for count in [
+            &mut totals.drainable,
+            &mut totals.pinned,
+            &mut totals.pinned_objects,
+            &mut totals.pinned_bytes,
+            &mut totals.late_drained,
+            &mut self.retained_granules,
+            &mut self.retained_bytes,
+            &mut self.left_retained,
+            &mut self.left_retained_bytes,
+        ] {
+            *count = 0;
+        }
+        self.granules.retain(|granule| !granule.closed);
+        self.pin_delays = Hist::new();
+        self.over_time = HeldSeries::default();
+        self.sites.clear();
+        self.not_measurable = Some(because);
+    }
+}
+
 /// One granule that is open or retained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GranuleFacts {
@@ -198,6 +228,8 @@ pub struct GranuleFacts {
     pub live_bytes: u64,
     /// Bytes that it retains; 0 where unknown.
     pub bytes: u64,
+    /// The addresses of its pages, where the profile says how to find them and they could be read.
+    pub pages: Option<Vec<u64>>,
     /// When it was opened or last reset; 0 where that was not seen.
     pub opened_ns: u64,
     /// When it was closed; 0 while open.

@@ -177,6 +177,8 @@ fn same(one: &AllocatorFacts, other: &AllocatorFacts) -> bool {
 
 fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
     into.destroyed |= later.destroyed;
+    into.pages_known &= later.pages_known;
+    into.not_measurable = into.not_measurable.take().or(later.not_measurable);
     let sums: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut into.totals));
     let more: &[u64] = bytemuck::cast_slice(std::slice::from_ref(&later.totals));
     for (sum, more) in sums.iter_mut().zip(more) {

@@ -9,6 +9,7 @@ mod low_dsr;
 mod names_missing;
 mod never_fired;
 mod no_data;
+mod not_measurable;
 mod overdue;
 mod paths_cut;
 mod pinned;
@@ -33,6 +34,7 @@ pub struct Rule {
 /// The rules, in the order in which findings are told.
 pub const RULES: &[Rule] = &[
     lost::RULE,
+    not_measurable::RULE,
     never_fired::RULE,
     no_data::RULE,
     unmatched_frees_high::RULE,
@@ -86,16 +88,17 @@ struct Subject<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// All allocators of all targets.
+    /// All allocators of all targets of which something can be said.
     fn subjects(&self) -> impl Iterator<Item = Subject<'a>> {
         let pairs = self.snapshot.targets.iter().zip(&self.report.targets).enumerate();
-        pairs.flat_map(|(index, (target, shown))| {
+        let all = pairs.flat_map(|(index, (target, shown))| {
             target.allocators.iter().zip(&shown.allocators).map(move |(facts, shown)| Subject {
                 index,
                 facts,
                 shown,
             })
-        })
+        });
+        all.filter(|subject| subject.shown.not_measurable.is_none())
     }
 
     /// `count` per second of the observed time; `None` where the window is empty.

@@ -13,8 +13,8 @@ use crate::{
 
 pub(super) const RULE: Rule = Rule {
     code: "never_fired",
-    what: "a probe that was attached and had no hit, while others of its profile had or for longer \
-           than a few seconds",
+    what: "an open, close, alloc or free probe that was attached and had no hit, while others of its profile \
+           had or for longer than a few seconds",
     check,
 };
 
@@ -41,10 +41,32 @@ fn check(case: &Case<'_>) -> Vec<Found> {
     found
 }
 
+/// What the silence of a whole role means, and what to do. Silence of other roles means nothing: programs need not
+/// reset, move, name or tear down anything.
+const ADVICE: [(&str, &str); 4] = [
+    (
+        "open",
+        "granules count as opened before: none was opened in this time, or the open is inlined; name the slow path \
+         that it calls",
+    ),
+    ("close", "no granule ended in this time, or the close is inlined"),
+    (
+        "alloc",
+        "live counts are too low if it is inlined: name the slow path that it calls, or add #[inline(never)] or a USDT \
+         probe",
+    ),
+    (
+        "free",
+        "nothing was freed one by one, or the free is inlined, or the program frees through another function",
+    ),
+];
+
 fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Finding> {
     let all = || probes.iter().copied();
-    let silent: Vec<_> = probes.iter().filter(|probe| probe.is_silent(all())).collect();
-    let some_fired = silent.len() < probes.len();
+    let means = |probe: &ProbeFacts| ADVICE.iter().any(|(role, _)| *role == probe.role);
+    let silent: Vec<_> =
+        probes.iter().filter(|probe| means(probe) && probe.is_silent(all())).collect();
+    let some_fired = probes.iter().any(|probe| probe.fired());
     let long_enough = case.report.window.observed() >= case.options.never_fired_after.as_secs_f64();
     if silent.is_empty() || !(some_fired || long_enough) {
         return None;
@@ -52,13 +74,25 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
     // A program need not call every function of its allocator; but if no function of a whole role was
     // ever called, while granules come and go, then the counts are one-sided.
     let role_is_silent = |role: &str| {
-        matches!(role, "open" | "close" | "alloc" | "free")
+        silent.iter().any(|probe| probe.role == role)
             && !probes.iter().any(|probe| probe.role == role && probe.fired())
     };
-    let weight = if silent.iter().any(|probe| role_is_silent(probe.role)) {
-        Weight::Warning
-    } else {
-        Weight::Info
+    let advice: Vec<String> = ADVICE
+        .iter()
+        .filter(|(role, _)| some_fired && role_is_silent(role))
+        .map(|(role, advice)| format!("no {role} at all: {advice}"))
+        .collect();
+    let (weight, advice) = match (some_fired, advice.is_empty()) {
+        (true, true) => {
+            (Weight::Info, "other functions of the same roles were called instead".to_owned())
+        }
+        (true, false) => (Weight::Warning, advice.join(". ")),
+        (false, _) => (
+            Weight::Warning,
+            "none of the profile's functions was called: the program is idle, uses another copy of the allocator, \
+             or the functions are inlined"
+                .to_owned(),
+        ),
     };
     let mut names: Vec<_> = silent
         .iter()
@@ -71,9 +105,7 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
         names.push(format!("{} more", silent.len() - NAMED));
     }
     let message = format!(
-        "{} of {} probes attached, never fired in {}: {}; possible causes: not called; inlined; \
-         other binary; compiler clone. If it is always inlined, name the slow path that it calls, or add \
-         #[inline(never)] or a USDT probe",
+        "{} of {} probes attached, never fired in {}: {}; {advice}",
         silent.len(),
         probes.len(),
         units::duration(case.report.window.observed()),
@@ -102,6 +134,7 @@ mod tests {
         let found = told(&RULE, &snapshot);
         assert_eq!((found.len(), found[0].weight), (1, Weight::Warning));
         assert!(found[0].message.contains("1 of 4 probes attached, never fired"));
+        assert!(found[0].message.contains("no close at all: no granule ended in this time"));
         for probe in &mut snapshot.targets[0].probes {
             (probe.entries, probe.returns) = (0, 0);
         }
@@ -122,6 +155,19 @@ mod tests {
         assert!(told(&RULE, &snapshot).is_empty());
         snapshot.targets[0].probes.push(ProbeFacts { role: "free", ..place });
         assert_eq!(told(&RULE, &snapshot).len(), 1);
+    }
+
+    /// Programs need not name or tear down anything: that such a function was not called is no finding.
+    #[test]
+    fn silence_that_means_nothing() {
+        let mut snapshot = samples::drain_snapshot();
+        let open = snapshot.targets[0].probes[0].clone();
+        for role in ["init", "destroy", "label", "reset", "realloc", "move", "reparent", "migrate"]
+        {
+            let idle = ProbeFacts { role, entries: 0, returns: 0, ..open.clone() };
+            snapshot.targets[0].probes.push(idle);
+        }
+        assert!(told(&RULE, &snapshot).is_empty());
     }
 
     /// A second alloc function that is not called is only worth a note.

@@ -23,13 +23,16 @@ fn judge(subject: &Subject<'_>) -> Option<Found> {
         Some(bytes) => format!(" ({})", units::bytes(bytes)),
         None => String::new(),
     };
+    let retained = if subject.shown.destroyed {
+        "what they retained went with the allocator".to_owned()
+    } else {
+        format!("{} granules{held} are retained by it now", site.granules_retained)
+    };
     let mut message = format!(
-        "{share} of the pinned closes are pinned by {}: {} granules by {} objects, {} granules{held} \
-         are retained by it now",
+        "{share} of the pinned closes are pinned by {}: {} granules by {} objects, {retained}",
         path(site),
         site.granules_pinned,
-        site.objects,
-        site.granules_retained
+        site.objects
     );
     message += &lateness(subject, site);
     Some(subject.found(RULE.code, Weight::Warning, message))
@@ -142,6 +145,21 @@ mod tests {
         let message = told(&RULE, &snapshot)[0].message.clone();
         assert!(message.contains("pinned by libplugin.so+0x777: 50 granules"), "{message}");
         assert!(message.contains("; its pins were freed "), "{message}");
+    }
+
+    /// A destroyed allocator retains nothing, and neither do its sites.
+    #[test]
+    fn destroyed_retains_nothing() {
+        let mut snapshot = samples::stacks_snapshot();
+        let facts = &mut snapshot.targets[0].allocators[0];
+        facts.destroyed = true;
+        (facts.retained_granules, facts.retained_bytes) = (0, 0);
+        facts.sites.iter_mut().for_each(crate::facts::SiteFacts::end_with_instance);
+        let message = told(&RULE, &snapshot)[0].message.clone();
+        assert!(
+            message.contains("2000 objects, what they retained went with the allocator"),
+            "{message}"
+        );
     }
 
     /// Without pins, without paths, and at other levels there is nothing to say.

@@ -72,6 +72,9 @@ impl Check<'_> {
         let what = "granules retained by a site ≤ those that it pinned";
         let slack = self.slack.saturating_add(self.stragglers());
         self.at_most(slack, what, site.granules_retained, site.granules_pinned);
+        let what = "granules retained by a site ≤ retained granules";
+        let retained = self.allocator.retention.granules.unwrap_or(u64::MAX);
+        self.at_most(slack, what, site.granules_retained, retained);
     }
 
     fn share(&mut self, site: &Site, pinned: u64) {

@@ -38,6 +38,7 @@ pub(crate) fn granule(id: u64) -> GranuleFacts {
         live: 1,
         live_bytes: 256,
         bytes: 4096,
+        pages: None,
         opened_ns: NOW_NS - MS,
         closed_ns: 0,
         place: 0,
@@ -83,10 +84,12 @@ pub(super) fn profile(name: &str, kind: Kind) -> Profile {
         summary: String::new(),
         rule: MatchRule::default(),
         granule_bytes: Some(4096),
+        granule_pages: None,
         implicit: false,
         on_request: false,
         nested: false,
         versions: Vec::new(),
+        not_measurable: Vec::new(),
         probes: [Role::Open, Role::Close, Role::Alloc, Role::Free].map(probe).to_vec(),
         source: Source::File(PathBuf::from("test.toml")),
     }
@@ -115,6 +118,8 @@ pub(super) fn drain() -> AllocatorFacts {
     AllocatorFacts {
         profile: Arc::new(profile("epoch-demo", Kind::Drain)),
         level: Level::Objects,
+        not_measurable: None,
+        pages_known: false,
         instance: 0x7f00_0000_1000,
         destroyed: false,
         totals: Totals {

@@ -72,6 +72,7 @@ pub(crate) fn growth_snapshot() -> Snapshot {
                 ((usize::MAX, GranuleState::Drained, known), Touched { bytes: MIB, granules: 256 }),
             ]),
         },
+        unplaced: BTreeMap::new(),
         unmapped: 32 * MIB,
         unmapped_before: 4096,
         counted: Some((105_500, 2)),

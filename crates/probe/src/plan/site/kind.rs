@@ -15,7 +15,8 @@ const NOPS: [&[u8]; 5] = [
     &[0x0f, 0x1f, 0x40, 0x00],
     &[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
 ];
-const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+/// The one of five bytes that compilers and kernels mean by it.
+pub const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
 /// The kind of `instruction`, which was decoded from `bytes`.
 pub(super) fn of(instruction: &Instruction, bytes: &[u8]) -> InstructionKind {

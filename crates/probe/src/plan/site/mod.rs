@@ -14,9 +14,12 @@ mod jumps;
 mod kind;
 
 use flow::{Found, State};
-use iced_x86::{Decoder, DecoderOptions, FastFormatter, Instruction, InstructionInfoFactory};
+use iced_x86::{
+    Decoder, DecoderOptions, FastFormatter, FlowControl, Instruction, InstructionInfoFactory,
+};
 pub use jumps::{FarJumps, NEIGHBOUR};
 use jumps::{Inner, follower_jumps, neighbour_jumps};
+pub use kind::NOP5;
 
 use super::cost::{Costs, InstructionKind};
 
@@ -239,6 +242,14 @@ impl Choice {
             _ => mask,
         })
     }
+}
+
+/// Whether a function's code calls others.
+pub(super) fn calls(bytes: &[u8], address: u64) -> bool {
+    let decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+    decoder.into_iter().any(|instruction| {
+        matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+    })
 }
 
 /// Chooses the place of a probe at a function's entry.

@@ -208,10 +208,12 @@ fn profile_with(probe: Probe) -> Profile {
         summary: String::new(),
         rule: MatchRule::default(),
         granule_bytes: None,
+        granule_pages: None,
         implicit: false,
         on_request: false,
         nested: false,
         versions: Vec::new(),
+        not_measurable: Vec::new(),
         probes: vec![probe],
         source: Source::BuiltIn("t"),
     }
@@ -258,7 +260,7 @@ fn bounds_are_errors() {
     assert_eq!(spec.consts[..2], [3, 0], "one constant, twenty uses");
 
     let many_consts = sum(&mut (1..26).map(|n| format!("arg0 * {}", n + 100)));
-    let long = sum(&mut (0..60).map(|_| "arg0".to_owned()));
+    let long = sum(&mut (0..80).map(|_| "arg0".to_owned()));
     let nested = |depth| format!("{}arg0{}", "arg0 + (".repeat(depth), ")".repeat(depth));
     for (text, says) in [
         (many_consts, format!("more than {MAX_CONSTS} different constants")),

@@ -56,7 +56,10 @@ impl Page<'_> {
         if allocator.kind != Kind::Drain {
             return Ok(());
         }
-        let value = units::dsr(allocator.dsr);
+        let value = match allocator.not_measurable {
+            Some(_) => "not measurable".to_owned(),
+            None => units::dsr(allocator.dsr),
+        };
         let value = match allocator.dsr {
             Some(dsr) if dsr < 0.95 => self.style.paint(DOUBTFUL, &value),
             Some(_) => self.style.paint(GOOD, &value),

@@ -35,11 +35,19 @@ impl Page<'_> {
         self.wrapped("  ", &format!(
             "touched {}: in pinned granules {}, in open ones {}, in drained ones {}, elsewhere {}",
             units::bytes(touched.bytes),
-            units::bytes(touched.pinned_bytes),
-            units::bytes(touched.open_bytes),
-            units::bytes(touched.drained_bytes),
-            units::bytes(touched.elsewhere_bytes),
+            known(touched.pinned_bytes),
+            known(touched.open_bytes),
+            known(touched.drained_bytes),
+            known(touched.elsewhere_bytes),
         ))?;
+        if touched.granules_unplaced > 0 {
+            let text = format!(
+                "not measurable, because the memory of {} is not known: their ids are no addresses, or the \
+                 profile knows no bytes",
+                units::counted(touched.granules_unplaced, "granule", "granules")
+            );
+            self.wrapped("  ", &text)?;
+        }
         self.places(growth)?;
         let all = self.style.weight;
         if !matches!(all, PinWeight::Heap | PinWeight::Mappings) {
@@ -179,19 +187,22 @@ impl Page<'_> {
 /// The sentence that says where memory went.
 fn headline(growth: &MemoryGrowth) -> String {
     let touched = &growth.touched;
-    let mut text = format!(
-        "{} anonymous resident memory in this window; {} first touched in granules that are now pinned",
-        signed(growth.rss.change.anon_bytes),
-        units::bytes(touched.pinned_bytes)
-    );
+    let change = signed(growth.rss.change.anon_bytes);
+    let mut text = match touched.pinned_bytes {
+        Some(bytes) => format!(
+            "{change} anonymous resident memory in this window; {} first touched in granules that are now pinned",
+            units::bytes(bytes)
+        ),
+        None => format!(
+            "{change} anonymous resident memory in this window; how much of it in pinned granules is not measurable"
+        ),
+    };
     let pinned = touched.places.iter().find(|place| place.state == GranuleState::Pinned);
-    if let Some(place) = pinned
-        && touched.pinned_bytes > 0
-    {
+    if let (Some(place), Some(all @ 1..)) = (pinned, touched.pinned_bytes) {
         let at = &place.opened_at;
         let name =
             at.frame.function.as_deref().or(at.place.as_deref()).unwrap_or("an unknown place");
-        let share = place.bytes as f64 / touched.pinned_bytes as f64;
+        let share = place.bytes as f64 / all as f64;
         let _ = write!(
             text,
             "; {} of them opened at {}",
@@ -200,6 +211,11 @@ fn headline(growth: &MemoryGrowth) -> String {
         );
     }
     text
+}
+
+/// Bytes, if they are known.
+fn known(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "not measurable".to_owned(), units::bytes)
 }
 
 /// Functions of a path that fit a line, the innermost first.

@@ -78,6 +78,13 @@ impl Page<'_> {
     }
 
     fn head(&mut self, report: &Report) -> Result<(), Error> {
+        for (target, profile, because) in report.not_measurable() {
+            let comm = escape::shown(&target.comm, SYMBOL);
+            let profile = escape::shown(profile, SYMBOL);
+            let because = escape::shown(because, SENTENCE);
+            let text = format!("NOT MEASURABLE: {profile} in {comm}[{}]: {because}", target.pid);
+            self.wrapped("", &text)?;
+        }
         let kernel = match report.host.kernel.as_str() {
             "" => String::new(),
             kernel => format!(", Linux {}", escape::shown(kernel, SYMBOL)),
@@ -109,14 +116,16 @@ impl Page<'_> {
         if let Some(pressure) = &report.pressure {
             self.wrapped("", &memory::pressure(pressure))?;
         }
+        let health = Health::from_names(&report.losses);
         let verdict = if report.complete {
             self.style.paint(GOOD, "complete: nothing that the counts need was lost")
+        } else if health.complete() {
+            self.style.paint(BAD, "INCOMPLETE: a profile is not measurable")
         } else {
             self.style.paint(BAD, "INCOMPLETE: something that the counts need was lost")
         };
         self.line(&verdict)?;
         // Those that make it incomplete are told as findings, with their remedy.
-        let health = Health::from_names(&report.losses);
         for line in health.lines.iter().filter(|line| line.severity == Severity::Notice) {
             let name = escape::shown(&line.name, SYMBOL);
             self.wrapped("  ", &format!("{name} {}: {}", line.count, line.meaning))?;
