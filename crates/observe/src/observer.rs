@@ -118,6 +118,9 @@ pub(super) struct Allocator {
     pub(super) level: Level,
 }
 
+/// Why nothing can be said of allocators, by their numbers.
+pub(super) type Reasons = BTreeMap<u32, String>;
+
 /// One process incarnation.
 #[derive(Debug)]
 #[allow(clippy::struct_field_names, reason = "`target` is its index, as everywhere")]
@@ -134,7 +137,7 @@ pub(super) struct Target {
     /// Allocators whose probes are in place in it.
     pub(super) allocators: Vec<u32>,
     /// Those of which nothing can be said, with the reasons; no probe is in place for them.
-    pub(super) not_measurable: BTreeMap<u32, String>,
+    pub(super) not_measurable: Reasons,
     pub(super) findings: Vec<Finding>,
 }
 

@@ -1,6 +1,6 @@
 //! Planning and placing probes.
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
+use std::{num::NonZeroU32, sync::Arc};
 
 use drainprof_probe::plan::{
     self, AttachPlan, PlanError, PlannedProbe, Request, build, ifuncs, match_objects,
@@ -8,7 +8,7 @@ use drainprof_probe::plan::{
 use drainprof_process::{Image, Process, follow_ifuncs};
 use drainprof_profile::{self as profile, Finding, Level, Library, Profile};
 
-use super::observer::{Allocator, ObserveError, Observer, ObserverOptions};
+use super::observer::{Allocator, ObserveError, Observer, ObserverOptions, Reasons};
 
 /// A probe in place.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub(super) fn plans(
 }
 
 /// The allocators of which nothing can be said, with the reasons.
-pub(super) fn not_measurable(plans: &[AttachPlan]) -> BTreeMap<u32, String> {
+pub(super) fn not_measurable(plans: &[AttachPlan]) -> Reasons {
     let because = |plan: &AttachPlan| Some((plan.allocator, plan.not_measurable.clone()?));
     plans.iter().filter_map(because).collect()
 }

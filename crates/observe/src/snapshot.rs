@@ -95,7 +95,9 @@ impl Observer {
             .map(|target| {
                 let mut own = series.remove(&target.target).unwrap_or_default();
                 if target.ended.is_none() {
-                    own.iter_mut().for_each(|facts| super::pages::find(facts, target.pid));
+                    for facts in &mut own {
+                        super::pages::find(facts, target.pid);
+                    }
                 }
                 self.target_facts(target, own)
             })

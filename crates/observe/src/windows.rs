@@ -11,7 +11,7 @@ use drainprof_profile::{Finding, Library};
 use drainprof_report::facts::{Began, DutyFacts, Ended, Snapshot, Windows};
 
 use super::{
-    observer::{Allocator, ObserveError, Observer, ObserverOptions, Target},
+    observer::{Allocator, ObserveError, Observer, ObserverOptions, Reasons, Target},
     paths::Paths,
     snapshot,
 };
@@ -209,7 +209,7 @@ impl Observer {
         &mut self,
         process: &Process,
         number: u32,
-    ) -> Result<(Vec<u32>, BTreeMap<u32, String>, Vec<Finding>), ObserveError> {
+    ) -> Result<(Vec<u32>, Reasons, Vec<Finding>), ObserveError> {
         let (plans, mut findings) = self.plan(process)?;
         let (allocators, unplanned) = self.place(process, &plans)?;
         findings.extend(unplanned);
