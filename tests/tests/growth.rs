@@ -6,8 +6,14 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     environment::requires_root,
+    http,
+    node::resident,
     target::Target,
     tracer::{self, Outcome, Tracer},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use serde_json::Value;
 
@@ -230,6 +236,54 @@ fn without_a_profile() -> Result<()> {
             ensure!(text.contains(expected), "{format}: {text}\n{}", outcome.talk());
         }
     }
+    Ok(())
+}
+
+/// Without a process the whole machine is observed: one that starts meanwhile is found by its command, with its call
+/// stacks and all of its pages.
+#[test]
+fn the_whole_machine() -> Result<()> {
+    const GROWN: u64 = 24 << 20;
+    if !requires_root() {
+        return Ok(());
+    }
+    let mut command: Command = tracer::command()?;
+    command.args(["growth", "-o", "json", "--max-call-paths", "262144"]);
+    let mut tracer = Tracer::spawn(command)?;
+    tracer.attached()?;
+    let mut grower = Target::start("grow", &["mode=creep", "rate=20000"])?;
+    let pid = grower.pid();
+    let before = resident(pid)?;
+    grower.go()?;
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGUSR1)?;
+    http::until("it has grown", || Ok(resident(pid)? >= before + GROWN))?;
+    tracer.interrupt()?;
+    let outcome = tracer.finish()?;
+    let text = outcome.stdout.join("\n");
+    let report: Value = serde_json::from_str(&text)?;
+    ensure!(report["system"] == true && report["complete"] == true, "{}", report["losses"]);
+    let targets = report["targets"].as_array().context("targets")?;
+    let own = targets.iter().find(|one| one["pid"] == pid && one["ended"].is_null());
+    let growth = &own.context("the newcomer is in the report")?["growth"];
+    let pages = through(growth, "creep", "/faults")?;
+    ensure!(pages * PAGE >= GROWN.cast_signed(), "{pages} pages of {GROWN} bytes: {growth}");
+    let directory = tempfile::tempdir()?;
+    let saved = directory.path().join("growth.json");
+    std::fs::write(&saved, &text)?;
+    let shown = |more: &[&str]| -> Result<String> {
+        let mut command = tracer::command()?;
+        let output = command.arg("report").arg(&saved).args(more).output()?;
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let page = shown(&[])?;
+    ensure!(page.contains("the whole machine:") && page.contains("grow: slab_take"), "{page}");
+    let folded = shown(&["-o", "folded", "--weight", "faults"])?;
+    let line = folded.lines().find(|line| line.starts_with("grow;") && line.contains(";creep;"));
+    let bytes: u64 =
+        line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()).context("a line")?;
+    ensure!(bytes >= GROWN, "{folded}");
+    grower.go()?;
+    grower.finish()?;
     Ok(())
 }
 

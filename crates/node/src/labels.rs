@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use drainprof_process::printable;
+use drainprof_process::{container_id, printable};
 
 use super::Labels;
 use crate::config::Label;
@@ -162,18 +162,6 @@ fn is_unit(name: &str) -> bool {
     };
     let taken = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
     !stem.is_empty() && name.len() <= MAX_UNIT_BYTES && name.bytes().all(taken)
-}
-
-/// The container that a control group was made for: `docker-ID.scope`, `cri-containerd-ID.scope`,
-/// `crio-ID`, `libpod-payload-ID`, `…:cri-containerd:ID`, or the bare id. Ids are 64 hexadecimal digits.
-fn container_id(segment: &str) -> Option<&str> {
-    let name = segment.strip_suffix(".scope").unwrap_or(segment);
-    let at = name.rfind(['-', ':']).map_or(0, |at| at + 1);
-    let (runtime, id) = name.split_at_checked(at)?;
-    // conmon watches over a container from outside.
-    let fits = is_hex(id, 64) && !runtime.contains("conmon");
-    // A pod of podman's is a slice of containers, not one.
-    (fits && !runtime.ends_with("pod_")).then_some(id)
 }
 
 /// The uid of the Kubernetes pod that a control group was made for: `pod01234567-89ab-…`, or

@@ -40,6 +40,7 @@ impl Observer {
             exe,
             allocators,
             not_measurable,
+            container: self.container_of(event.tgid),
             ..successor(event, process.as_ref(), Began::Forked(event.target))
         };
         if let Some(process) = process {
@@ -68,6 +69,7 @@ impl Observer {
         }
         let process = Process::open(event.tgid).ok();
         let mut target = successor(event, process.as_ref(), Began::Exec(event.target));
+        target.container = self.container_of(event.tgid);
         let lost = event.tid != event.tgid && !self.options.follow;
         if lost {
             // The kernel binds a process's probes to its first thread, which is gone when another thread
@@ -96,7 +98,10 @@ impl Observer {
         let (plans, findings) = match planned {
             Ok(planned) => planned,
             // Its memory is told without any profile.
-            Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => return,
+            Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => {
+                self.meet_paths(target.target, process.pid);
+                return;
+            }
             Err(error) => {
                 let message = match error {
                     ObserveError::NoMatch { .. } => {
@@ -152,6 +157,7 @@ fn successor(event: &Event, process: Option<&Process>, began: Began) -> Target {
         exe: process.map_or_else(String::new, |process| {
             printable(process.exe.as_os_str().as_encoded_bytes())
         }),
+        container: None,
         began,
         ended: process.is_none().then_some(Ended::Exit(None)),
         process: None,

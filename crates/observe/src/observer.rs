@@ -130,6 +130,7 @@ pub(super) struct Target {
     pub(super) start_time: u64,
     pub(super) comm: String,
     pub(super) exe: String,
+    pub(super) container: Option<String>,
     pub(super) began: Began,
     pub(super) ended: Option<Ended>,
     /// `None` for a process that was gone before it could be looked at.
@@ -249,6 +250,7 @@ impl Observer {
             start_time: process.start_time,
             comm: process.comm.clone(),
             exe: drainprof_process::printable(process.exe.as_os_str().as_encoded_bytes()),
+            container: self.container_of(pid),
             began,
             ended: None,
             process: Some(process),
@@ -265,6 +267,10 @@ impl Observer {
         &mut self,
         process: &Process,
     ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
+        if super::place::wanted(&self.library, &self.options).next().is_none() {
+            let (pid, comm) = (process.pid, drainprof_process::printable(&process.comm));
+            return Err(ObserveError::NoMatch { pid, comm, profiles: Vec::new() });
+        }
         let options = ImageOptions { debug_dirs: self.options.debug_dirs.clone() };
         let image = Image::load(process, &options, &mut self.cache)?;
         let found = super::place::plans(
@@ -276,6 +282,11 @@ impl Observer {
             &mut self.allocators,
         )?;
         Ok(found)
+    }
+
+    /// The container of a process, where growth is told by it.
+    pub(super) fn container_of(&self, pid: u32) -> Option<String> {
+        self.growth.as_ref().and_then(|_| drainprof_process::container_of(pid))
     }
 
     /// How many probes are in place, as `--dry-run` lists them.

@@ -292,6 +292,7 @@ pub(super) fn target_facts(target: &Target) -> TargetFacts {
         start_time: target.start_time,
         comm: target.comm.clone(),
         exe: target.exe.clone(),
+        container: target.container.clone(),
         began: target.began,
         ended: target.ended,
         rss_bytes: match (&target.process, target.ended) {

@@ -178,6 +178,7 @@ impl Observer {
                 start_time: process.start_time,
                 comm: process.comm.clone(),
                 exe,
+                container: None,
                 began: Began::Exec(number),
                 ended: None,
                 process: None,

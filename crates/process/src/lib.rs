@@ -4,6 +4,7 @@
 //! Everything that it reads (names, paths, ELF bytes) comes from strangers: it is bounded, and shown only
 //! through [`printable()`].
 
+mod container;
 pub mod elf;
 mod error;
 mod family;
@@ -23,6 +24,7 @@ pub mod unwind;
 pub mod usdt;
 mod vdso;
 
+pub use container::{container_id, container_of};
 pub use elf::{
     CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
 };

@@ -36,6 +36,7 @@ impl Report {
             self_use: self_use(&snapshot.self_use, window),
             symbols: snapshot.symbols.as_ref().map(frame::symbols),
             findings: Vec::new(),
+            system: options.system,
             targets: snapshot
                 .targets
                 .iter()
@@ -124,6 +125,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         start_time: facts.start_time,
         comm: facts.comm.clone(),
         exe: facts.exe.clone(),
+        container: facts.container.clone(),
         began: match facts.began {
             facts::Began::Attached => Began::Attached,
             facts::Began::FromStart => Began::FromStart,

@@ -64,6 +64,8 @@ pub use verdict::{Verdict, verdict};
 pub struct Options {
     /// The kernel's release, for the report's `host`.
     pub kernel: String,
+    /// Whether all processes of the machine are observed.
+    pub system: bool,
     /// How many granules each list names at most.
     pub top: usize,
     /// Granules younger than this are not listed (they are counted all the same).
@@ -81,6 +83,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             kernel: String::new(),
+            system: false,
             top: 20,
             min_age: Duration::ZERO,
             min_bytes: 0,

@@ -43,8 +43,16 @@ pub struct Report {
     pub symbols: Option<Symbols>,
     /// Findings that concern the report as a whole.
     pub findings: Vec<Finding>,
+    /// Whether all processes of the machine were observed (`drainprof growth` without `-p`); left out where not.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub system: bool,
     /// The processes.
     pub targets: Vec<Target>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_not(yes: &bool) -> bool {
+    !*yes
 }
 
 /// The program that wrote the report.
@@ -191,6 +199,9 @@ pub struct Target {
     pub comm: String,
     /// Its executable, as it sees it.
     pub exe: String,
+    /// Its container's id; left out where it is in none, and where growth was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// How the observation began.
     pub began: Began,
     /// How it ended; null while it runs.

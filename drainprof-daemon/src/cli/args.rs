@@ -52,7 +52,9 @@ pub(super) enum Command {
     #[command(after_help = "Examples:
   drainprof growth -p 4242 -d 30s                       all views
   drainprof growth -p 4242 -d 30s --view allocations    outstanding calls of malloc, from 1 of 16 pages
-  drainprof growth -p 4242 -d 1m -o flamegraph -O faults.svg")]
+  drainprof growth -p 4242 -d 1m -o flamegraph -O faults.svg
+  drainprof growth -d 30s                               the whole machine, by command, container and stack",
+              mut_arg("pid", |pid| pid.required(false)))]
     Growth(GrowthArgs),
     /// Start a command and trace it from its first instruction.
     #[command(after_help = "Examples:
@@ -175,6 +177,9 @@ pub(super) struct ObserveArgs {
     /// Growth alone: no profile was asked for, so no probe is put in place.
     #[arg(skip)]
     pub(super) growth_alone: bool,
+    /// All processes of the machine, and those that they start.
+    #[arg(skip)]
+    pub(super) system: bool,
     /// Growth as sums of each process, without call paths.
     #[arg(skip)]
     pub(super) growth_sums: bool,

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
 use drainprof_observe::{ObserveError, observation::Excluded};
-use drainprof_process::{Process, family, printable};
+use drainprof_process::{Process, family, printable, processes};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
@@ -32,6 +32,9 @@ async fn attach(mut args: AttachArgs) -> Result<u8> {
     let mut driver = Driver::new(&args.observe)?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    if args.observe.system {
+        add_all(&mut driver)?;
+    }
     let mut pids = args.pid;
     pids.sort_unstable();
     pids.dedup();
@@ -72,6 +75,22 @@ async fn attach(mut args: AttachArgs) -> Result<u8> {
     let (verdict, leaving) = driver.finish()?;
     leaving.wait();
     Ok(if over_budget { super::code::GOVERNOR } else { verdict.exit_code() })
+}
+
+/// Adds all processes of the machine but this one; those that they start are followed.
+fn add_all(driver: &mut Driver) -> Result<()> {
+    let own = std::process::id();
+    for pid in processes().context("cannot list the processes")? {
+        // A parent that is observed already has brought its child.
+        if pid == own || driver.observation.counts(pid) {
+            continue;
+        }
+        match driver.observation.add(pid, false) {
+            Err(ObserveError::Target(error)) => tracing::debug!(pid, %error, "not observed"),
+            added => added?,
+        }
+    }
+    Ok(())
 }
 
 fn dry_run(args: &AttachArgs) -> Result<u8> {

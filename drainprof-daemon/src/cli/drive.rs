@@ -20,12 +20,16 @@ use drainprof_report::{
 
 use super::{
     args::ObserveArgs,
+    filter::ROWS,
     options,
     output::{Output, clock},
 };
 
 /// While targets run, so many events may happen between the first and the last counter that is read.
 pub(super) const SLACK: u64 = u64::MAX / 4;
+
+/// Processes that are listed one by one.
+const LISTED: usize = 20;
 
 /// Something that the caller must act on.
 pub(super) enum Happening {
@@ -89,7 +93,7 @@ impl Driver {
     /// Opens the output, then loads the kernel side.
     pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
         let format = options::format(args)?;
-        let mut output = Output::open(args.output.as_deref(), options::top(args))?;
+        let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
         output.weigh(args.weight.into());
         let filter = args.filter.live(options::top(args));
         Ok(Self {
@@ -198,6 +202,9 @@ impl Leaving {
 }
 
 fn list(pids: &[u32]) -> String {
+    if pids.len() > LISTED {
+        return format!("{} processes", pids.len());
+    }
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 

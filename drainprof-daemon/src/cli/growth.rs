@@ -3,7 +3,10 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use super::args::{AttachArgs, WeightArg};
+use super::{
+    args::{AttachArgs, WeightArg},
+    options::usage,
+};
 
 /// What `drainprof growth` takes.
 #[derive(Args, Debug)]
@@ -37,13 +40,35 @@ pub(super) enum View {
 
 /// Watches the growth of running processes.
 pub(super) fn main(mut args: GrowthArgs) -> Result<u8> {
+    if args.attach.pid.is_empty() {
+        require_growth_alone(&args)?;
+    }
     if args.view == View::Allocations {
         super::allocations::prepare(&mut args.attach)?;
     }
     super::attach::main(attach_args(args))
 }
 
+/// All processes of the machine are observed without probes: what needs them needs a process.
+fn require_growth_alone(args: &GrowthArgs) -> Result<()> {
+    let observe = &args.attach.observe;
+    let needs = [
+        (args.view == View::Allocations, "--view allocations"),
+        (!observe.profile.is_empty(), "--profile"),
+        (observe.level.is_some(), "--level"),
+        (args.attach.family, "--family"),
+        (observe.dry_run, "--dry-run"),
+        (observe.duty.is_some(), "--duty"),
+    ];
+    match needs.iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, option)) => Err(usage(format!("{option} needs a process: name it with -p"))),
+        None => Ok(()),
+    }
+}
+
 fn attach_args(GrowthArgs { view, no_stacks, mut attach }: GrowthArgs) -> AttachArgs {
+    attach.observe.system = attach.pid.is_empty();
+    attach.observe.follow_forks |= attach.observe.system;
     let observe = &mut attach.observe;
     // The view of a malloc is a census: beside it, growth is watched where it is asked for.
     observe.growth |= view != View::Allocations;
@@ -89,6 +114,30 @@ mod tests {
             let error = format(&[&["--no-stacks"], &refused[..]].concat()).unwrap_err();
             assert!(error.to_string().starts_with("--no-stacks"), "{error}");
         }
+    }
+
+    /// Without a process, all of them are observed, and what needs probes is refused.
+    #[test]
+    fn the_whole_machine() {
+        let parsed = |more: &[&str]| {
+            let words = ["drainprof", "growth"].iter().chain(more);
+            match Cli::try_parse_from(words).unwrap().command {
+                Command::Growth(args) => (require_growth_alone(&args), attach_args(args).observe),
+                _ => unreachable!(),
+            }
+        };
+        let (allowed, observe) = parsed(&["-d", "30s", "--view", "heap", "-o", "folded"]);
+        assert!(allowed.is_ok() && observe.system && observe.follow_forks && observe.growth_alone);
+        for refused in [
+            ["--view", "allocations"],
+            ["--profile", "nginx"],
+            ["--level", "objects"],
+            ["--duty", "1s/10s"],
+        ] {
+            let error = parsed(&refused).0.unwrap_err().to_string();
+            assert!(error.starts_with(refused[0]) && error.contains("-p"), "{error}");
+        }
+        assert!(Cli::try_parse_from(["drainprof", "attach", "-d", "30s"]).is_err());
     }
 
     /// A view is what the widths of a picture mean; without one, a picture is of page faults.

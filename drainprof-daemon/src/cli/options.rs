@@ -196,7 +196,8 @@ pub(super) fn observation(args: &ObserveArgs) -> Result<Options> {
             debug_dirs: args.debug_dir.clone(),
             ..SymbolOptions::default()
         }),
-        interval: Some(args.interval.max(SHORTEST_INTERVAL)),
+        // A line per process and second is no view of a machine.
+        interval: (!args.system).then(|| args.interval.max(SHORTEST_INTERVAL)),
         duration: args.duration,
         budget: args.budget,
         memory: args.growth,
@@ -296,13 +297,14 @@ fn level(args: &ObserveArgs) -> Option<Level> {
 /// How many granules and call paths are listed. A picture has room for more than a page.
 pub(super) fn top(args: &ObserveArgs) -> usize {
     let paths = export::format(&args.format).is_some_and(|format| format.paths);
-    args.filter.rows(if paths { 1_000 } else { ROWS })
+    args.filter.rows(if paths || args.system { 1_000 } else { ROWS })
 }
 
 /// How the report is to be built.
 pub(super) fn report(args: &ObserveArgs) -> report::Options {
     report::Options {
         kernel: kernel_release(),
+        system: args.system,
         top: top(args),
         min_age: args.filter.min_age(),
         min_bytes: args.filter.min_size(),

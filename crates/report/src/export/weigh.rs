@@ -224,11 +224,20 @@ fn grown(report: &Report, quantity: Quantity) -> Stacks {
         profiles: BTreeSet::new(),
         left_out: Vec::new(),
     };
-    let grown = || report.targets.iter().filter_map(|own| Some((own, own.growth.as_ref()?)));
+    // What has ended has given its memory back: it is no growth of the machine.
+    let is_of_now = |own: &&Target| !report.system || own.ended.is_none();
+    let grown = || {
+        let targets = report.targets.iter().filter(is_of_now);
+        targets.filter_map(|own| Some((own, own.growth.as_ref()?)))
+    };
     let many = grown().count() > 1;
     let (mut taken, mut unlisted) = (0u64, 0u64);
     for (target, growth) in grown() {
-        let process = format!("{} ({})", target.comm, target.pid);
+        let process = if report.system {
+            command(target)
+        } else {
+            format!("{} ({})", target.comm, target.pid)
+        };
         let root = Root { process: many.then_some(&process), profile: None };
         for path in &growth.paths {
             let value = quantity.added(path);
@@ -241,7 +250,9 @@ fn grown(report: &Report, quantity: Quantity) -> Stacks {
         }
         unlisted =
             unlisted.saturating_add(growth.paths_total.saturating_sub(growth.paths.len() as u64));
-        stacks.targets.push(process);
+        if !stacks.targets.contains(&process) {
+            stacks.targets.push(process);
+        }
     }
     if taken > 0 {
         stacks.left_out.push(format!("other paths have taken away {}", units::bytes(taken)));
@@ -251,6 +262,17 @@ fn grown(report: &Report, quantity: Quantity) -> Stacks {
     }
     stacks
 }
+
+/// What processes of a machine are told apart by: command and container.
+pub(super) fn command(target: &Target) -> String {
+    match &target.container {
+        Some(id) => format!("{} [{}]", target.comm, id.get(..CONTAINER).unwrap_or(id)),
+        None => target.comm.clone(),
+    }
+}
+
+/// Digits of a container's id, as its tools show it.
+const CONTAINER: usize = 12;
 
 /// An allocator with call paths.
 #[derive(Debug)]

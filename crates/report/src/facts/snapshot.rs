@@ -112,6 +112,8 @@ pub struct TargetFacts {
     pub comm: String,
     /// Its executable, as it sees it.
     pub exe: String,
+    /// Its container; `None` where it is in none, or nobody asked.
+    pub container: Option<String>,
     /// How the observation began.
     pub began: Began,
     /// How it ended, if it did.

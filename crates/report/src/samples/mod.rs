@@ -267,6 +267,7 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
             start_time: 123_456,
             comm: "svc".to_owned(),
             exe: "/usr/bin/svc".to_owned(),
+            container: None,
             began: Began::Attached,
             ended: None,
             rss_bytes: Some(48 << 20),

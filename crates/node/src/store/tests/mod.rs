@@ -108,6 +108,7 @@ fn report(padding: &str) -> Report {
         },
         symbols: None,
         findings: Vec::new(),
+        system: false,
         targets: Vec::new(),
     }
 }

@@ -219,7 +219,7 @@ fn known(bytes: Option<u64>) -> String {
 }
 
 /// Functions of a path that fit a line, the innermost first.
-fn innermost(path: &GrowthPath, width: usize) -> String {
+pub(super) fn innermost(path: &GrowthPath, width: usize) -> String {
     const FRAMES: usize = 4;
     let names: Vec<String> = path
         .frames
@@ -239,7 +239,7 @@ const fn whole(bytes: f64) -> u64 {
 }
 
 /// Bytes with their sign.
-fn signed(bytes: i64) -> String {
+pub(super) fn signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "−" } else { "+" };
     format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
 }

@@ -9,6 +9,7 @@ mod frame;
 mod growth;
 mod memory;
 mod site;
+mod system;
 
 use std::io;
 
@@ -27,6 +28,9 @@ impl Exporter for Text {
         let mut page = Page { style, out };
         page.head(report)?;
         page.findings(&report.findings)?;
+        if report.system {
+            return page.system(report);
+        }
         for target in &report.targets {
             page.target(report, target)?;
         }

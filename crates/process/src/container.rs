@@ -1,0 +1,59 @@
+//! The container of a process, by the names of its control groups.
+
+use std::{
+    fs::File,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+/// Bytes of `/proc/PID/cgroup` that are read. Lines beyond are not looked at.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// The container that a control group was made for: `docker-ID.scope`, `cri-containerd-ID.scope`,
+/// `crio-ID`, `libpod-payload-ID`, `…:cri-containerd:ID`, or the bare id. Ids are 64 hexadecimal digits.
+#[must_use]
+pub fn container_id(segment: &str) -> Option<&str> {
+    let name = segment.strip_suffix(".scope").unwrap_or(segment);
+    let at = name.rfind(['-', ':']).map_or(0, |at| at + 1);
+    let (runtime, id) = name.split_at_checked(at)?;
+    let is_id = id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    // conmon watches over a container from outside; a pod of podman's is a slice of containers, not one.
+    (is_id && !runtime.contains("conmon") && !runtime.ends_with("pod_")).then_some(id)
+}
+
+/// The innermost container of a process; `None` where it is in none, or cannot be read.
+#[must_use]
+pub fn container_of(pid: u32) -> Option<String> {
+    let path: PathBuf = Path::new("/proc").join(pid.to_string()).join("cgroup");
+    let mut text = Vec::new();
+    File::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut text).ok()?;
+    of_text(&String::from_utf8_lossy(&text)).map(str::to_owned)
+}
+
+/// The first hierarchy that knows one, and in it the innermost.
+fn of_text(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let path = line.splitn(3, ':').nth(2)?;
+        path.rsplit('/').find_map(container_id)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The innermost container of the first hierarchy that has any.
+    #[test]
+    fn containers() {
+        let (outer, inner) = ("a".repeat(64), "0123456789abcdef".repeat(4));
+        let text = format!(
+            "9:cpu:/x\n4:memory:/system.slice/docker-{outer}.scope/kubepods/crio-{inner}\n0::/\n"
+        );
+        assert_eq!(of_text(&text), Some(inner.as_str()));
+        for none in ["", "0::/", "0", "0::/a/b.service", "0::/libpod-conmon-x"] {
+            assert_eq!(of_text(none), None, "{none}");
+        }
+        assert_eq!(container_id(&format!("libpod-conmon-{inner}.scope")), None);
+        assert_eq!(container_of(u32::MAX), None);
+    }
+}
