@@ -107,6 +107,7 @@ fn not_measurable(traced: &Traced, because: &str) -> Result<()> {
     ensure!(reason.contains(because), "{reason}");
     assert_eq!(allocator["dsr"], Value::Null);
     assert_eq!(allocator["granules"]["pinned"], 0);
+    assert_eq!(allocator["retention"]["granules"], Value::Null);
     assert_eq!(allocator["granules"]["drainable"], 0);
     let findings = report["targets"][0]["findings"].as_array().context("a list of findings")?;
     let told = findings.iter().find(|finding| finding["code"] == "not_measurable");

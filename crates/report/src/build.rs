@@ -241,16 +241,7 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
             objects: totals.pinned_objects,
             bytes: known.bytes.then_some(totals.pinned_bytes),
         },
-        retention: Retention {
-            granules: known.objects.then_some(facts.retained_granules),
-            bytes: (known.objects && (known.bytes || facts.pages_known))
-                .then_some(facts.retained_bytes),
-            late_drained: known.objects.then_some(totals.late_drained),
-            left_granules: known.objects.then_some(facts.left_retained),
-            left_bytes: (known.objects && known.bytes).then_some(facts.left_retained_bytes),
-            pin_delay_seconds: spread(&facts.pin_delays),
-            ..Retention::default()
-        },
+        retention: retention(facts, known),
         lifetimes,
         open_granules: open_granules(facts, now_ns, known, options, &is_overdue),
         pinned_granules: pinned_granules(facts, now_ns, known, options),
@@ -258,6 +249,22 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         census: (kind == Kind::Slab && known.objects).then(|| census::census(facts, known)),
         sites: None,
         sites_total: None,
+    }
+}
+
+fn retention(facts: &AllocatorFacts, known: Known) -> Retention {
+    if !known.objects || facts.not_measurable.is_some() {
+        return Retention { pin_delay_seconds: spread(&facts.pin_delays), ..Retention::default() };
+    }
+    let bytes = |bytes: u64| (known.bytes || facts.pages_known).then_some(bytes);
+    Retention {
+        granules: Some(facts.retained_granules),
+        bytes: bytes(facts.retained_bytes),
+        late_drained: Some(facts.totals.late_drained),
+        left_granules: Some(facts.left_retained),
+        left_bytes: bytes(facts.left_retained_bytes),
+        pin_delay_seconds: spread(&facts.pin_delays),
+        ..Retention::default()
     }
 }
 

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use drainprof_common::maps::Totals;
 use drainprof_profile::{Key, Kind, Level, Role};
 
-use crate::facts::{AllocatorFacts, ProbeFacts, Snapshot, TargetFacts};
+use crate::facts::{AllocatorFacts, GranuleState, ProbeFacts, Snapshot, TargetFacts};
 
 /// Calls before a share of them says anything.
 const ENOUGH: u64 = 16;
@@ -26,7 +26,14 @@ pub(super) fn judge(snapshot: &Snapshot) -> Cow<'_, Snapshot> {
     for (index, target) in snapshot.targets.iter().enumerate() {
         for (number, allocator) in target.allocators.iter().enumerate() {
             if let Some(because) = reason(snapshot, target, allocator) {
-                judged.to_mut().targets[index].allocators[number].undecide(because);
+                let target = &mut judged.to_mut().targets[index];
+                target.allocators[number].undecide(because);
+                // Nor does anybody know which memory is in its granules.
+                if let Some(growth) = &mut target.growth {
+                    for state in [GranuleState::Open, GranuleState::Pinned, GranuleState::Drained] {
+                        growth.unplaced.entry(state).or_default();
+                    }
+                }
             }
         }
     }
@@ -236,6 +243,7 @@ mod tests {
             (None, 16, 0)
         );
         assert_eq!(allocator.retention.verdict, None);
+        assert_eq!(allocator.retention.granules, None);
         assert!(!report.complete);
         assert_eq!(verdict(&report, None), Verdict::Incomplete);
         let codes: Vec<_> =
@@ -266,6 +274,19 @@ mod tests {
             target.allocators[0].not_measurable = Some("objects lie in caches".to_owned());
         });
         assert_eq!(reason(&planned), Some("objects lie in caches"));
+    }
+
+    /// What was touched in its granules is not known either.
+    #[test]
+    fn memory_is_not_known() {
+        let mut snapshot = samples::growth_snapshot();
+        other_build(&mut snapshot.targets[0]);
+        let report = Report::build(&snapshot, &Options::default());
+        let touched = &report.targets[0].growth.as_ref().unwrap().touched;
+        assert_eq!(
+            (touched.open_bytes, touched.pinned_bytes, touched.elsewhere_bytes),
+            (None, None, None)
+        );
     }
 
     /// What only looks like it: few calls, closes repeated on purpose, granules from before the attach, opens of
