@@ -20,6 +20,8 @@ pub enum Of {
     Lifetime = 2,
     /// Nanoseconds from a pinned close to the free of a pin, per site (its number stands for the place).
     SiteDelay = 3,
+    /// Nanoseconds from an object's allocation to its free, per site, where frees are no late drains.
+    SiteLife = 4,
 }
 
 /// One histogram.

@@ -197,6 +197,8 @@ pub struct ObjectValue {
     pub series: u32,
     /// One more than the number of its site; 0: none.
     pub site: u32,
+    /// When it was allocated (`CLOCK_MONOTONIC` ns), by the first call of a chain of reallocs; 0 without a site.
+    pub born_ns: u64,
 }
 
 /// Objects that a bucket of `OBJECT_BUCKETS` holds.

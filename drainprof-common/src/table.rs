@@ -187,6 +187,7 @@ mod tests {
             size: use_of_it,
             series: id as u32,
             site: 0,
+            born_ns: !mixed,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{
     atomic, calls, config,
     global::global,
     granule::{self, Mode, SlotRef},
-    hit::Hit,
+    hit::{Hit, now},
     losses,
     objects::{self, Refused},
     series::{self, bump},
@@ -56,7 +56,7 @@ pub(crate) fn alloc(hit: &Hit) {
     if hit.has(flags::BY_OBJECT) {
         let key = key_in(hit, series, hit.value(value::OBJECT));
         if !counted_inside(hit, &key) {
-            insert(hit, series, &key, size);
+            insert(hit, series, &key, size, 0);
         }
     } else if hit.nested == 0 {
         // Without an id, an alloc that was counted inside this call is taken for the same one.
@@ -107,21 +107,23 @@ fn count_alloc(series: u32, size: u64) {
     }
 }
 
-/// Counts an object in its granule and enters it in the map.
+/// Counts an object in its granule and enters it in the map. `born_ns` is the beginning of its chain of reallocs; 0: now.
 #[inline(always)]
-pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64) {
+pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64, born_ns: u64) {
     let word = if granule::is_apart(hit) {
         IndexWord::UNFOLLOWED
     } else {
         let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
         word
     };
+    let site = count_for_site(hit, series, word, size);
     let object = ObjectValue {
         slot: word.slot(),
         generation: word.generation(),
         size,
         series,
-        site: count_for_site(hit, series, word, size),
+        site,
+        born_ns: if site != 0 && born_ns == 0 { now() } else { born_ns },
     };
     count_in_slot(object.slot, size);
     enter(key, &object, hit.mode());
@@ -334,6 +336,9 @@ fn commit_free(hit: &Hit, object: &ObjectValue) {
         count_free(object.series, object.size);
     } else if object_drop(object, hit.mode()) {
         bump!(object.series, freed);
+        if object.born_ns != 0 {
+            sites::site_object_freed(object.site, object.born_ns);
+        }
     } else {
         unmatched(hit);
     }

@@ -40,12 +40,14 @@ pub(crate) fn at_return(hit: &Hit, frame: *mut Frame) {
         Some(object) if !inside && stays(hit, series, &object, old == new) => {
             keep(hit, &new_key, &object, old == new);
         }
-        object => {
+        mut object => {
+            // What moves has not ended: its life goes on, and its birth stays.
+            let born_ns = object.as_mut().map_or(0, |object| core::mem::take(&mut object.born_ns));
             if old != 0 {
                 free_taken(hit, object);
             }
             if !inside && hit.has(flags::HAS_GRANULE) && !granule::misses(hit) {
-                insert(hit, series, &new_key, size);
+                insert(hit, series, &new_key, size, born_ns);
             }
         }
     }

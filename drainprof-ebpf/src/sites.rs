@@ -94,6 +94,8 @@ global! {
     pub(crate) fn site_pin_freed(
         pinned: PinnedBy, granule: IndexWord, closed_ns: u64, opened_ns: u64, bytes: u64
     ) -> () = pin_freed;
+    /// An object was freed that is no pin. `site` is one more than its number.
+    pub(crate) fn site_object_freed(site: u32, born_ns: u64) -> () = object_freed;
     /// Reports to user space that a pin was freed.
     fn site_pin_event(site: u32, series: u32, granule: IndexWord, closed_ns: u64, bytes: u64) -> () = send;
     /// [`is_first`] for a granule with pins of many sites.
@@ -204,6 +206,16 @@ fn pin_freed(pinned: PinnedBy, granule: IndexWord, closed_ns: u64, opened_ns: u6
             site_pin_event(site, (*counts).series, granule, closed_ns, bytes);
         }
     }
+}
+
+#[inline(always)]
+fn object_freed(site: u32, born_ns: u64) {
+    let site = site.wrapping_sub(1);
+    let Some(counts) = maps::SITES.get_ptr_mut(site) else { return };
+    // SAFETY: map memory.
+    let series = unsafe { (*counts).series };
+    let life = now().saturating_sub(born_ns);
+    histogram::add(series, hist::Of::SiteLife as u32, u64::from(site), life);
 }
 
 #[inline(always)]

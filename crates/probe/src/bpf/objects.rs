@@ -44,9 +44,9 @@ impl Objects {
         })
     }
 
-    /// Shows every object. While programs run, some that come or go meanwhile are missed.
-    pub(super) fn each(&self, mut show: impl FnMut(ObjectValue)) {
-        // Most words of buckets are not looked at: keys, empty entries.
+    /// Shows every object with its id. While programs run, some that come or go meanwhile are missed.
+    pub(super) fn each(&self, mut show: impl FnMut(u64, ObjectValue)) {
+        // Most words of buckets are not looked at: empty entries.
         for index in 0..self.buckets.len() {
             let tags: [u64; WAYS] = self.buckets.part(index, 0);
             for (way, seen) in tags.into_iter().enumerate() {
@@ -54,18 +54,17 @@ impl Objects {
                     continue;
                 }
                 let entry = (offset_of!(Bucket, entries) + way * size_of::<ObjectEntry>()) / 8;
-                let value = entry + offset_of!(ObjectEntry, value) / 8;
-                let object: ObjectValue = self.buckets.part(index, value);
+                let object: ObjectEntry = self.buckets.part(index, entry);
                 // Where the tag has changed the object went, and another may stand in its place.
                 let tag = self.buckets.word(index, way);
                 if tag.is_some_and(|tag| tag.load(Ordering::Acquire) == seen) {
-                    show(object);
+                    show(object.key.id, object.value);
                 }
             }
         }
         if self.cursors.level(cursor::OBJECTS) != 0 {
-            for (_, object) in self.map.iter().filter_map(Result::ok) {
-                show(object.0);
+            for (key, object) in self.map.iter().filter_map(Result::ok) {
+                show(key.0.id, object.0);
             }
         }
     }

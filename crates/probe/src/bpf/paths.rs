@@ -93,6 +93,8 @@ pub struct PathRecord {
 /// An object that is live, with its granule's slot.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveObject {
+    /// Its id as the target has it.
+    pub id: u64,
     /// The object.
     pub object: ObjectValue,
     /// Its granule, without the label; all zero where it has none that is followed.

@@ -149,7 +149,7 @@ impl Counters {
     pub(super) fn histograms(&self) -> impl Iterator<Item = (Of, u32, u64, Hist)> {
         (0..self.cursors.filled(cursor::HIST, self.histograms.len())).filter_map(|index| {
             let HistSlot { key, hist } = self.histograms.get(index);
-            let of = [Of::PinDelay, Of::Lifetime, Of::SiteDelay]
+            let of = [Of::PinDelay, Of::Lifetime, Of::SiteDelay, Of::SiteLife]
                 .into_iter()
                 .find(|of| *of as u32 == key.of)?;
             Some((of, key.series, key.place, hist))

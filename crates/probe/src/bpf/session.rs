@@ -329,9 +329,9 @@ impl Session {
 
     /// Shows every live object that has a site. While programs run, some that come or go meanwhile are missed.
     pub fn each_object(&self, mut show: impl FnMut(LiveObject)) {
-        self.objects.each(|object| {
+        self.objects.each(|id, object| {
             if object.site != 0 {
-                show(LiveObject { object, granule: self.granules.head(object.slot) });
+                show(LiveObject { id, object, granule: self.granules.head(object.slot) });
             }
         });
     }
