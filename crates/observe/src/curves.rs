@@ -9,10 +9,10 @@ use std::{
 };
 
 use drainprof_probe::bpf::SeriesRecord;
-use drainprof_profile::Kind;
+use drainprof_profile::{Kind, Level};
 use drainprof_report::{
     facts::GranuleFacts,
-    series::{FIRST_INTERVAL, HeldBytes, HeldPoint, HeldSeries, held_bytes},
+    series::{FIRST_INTERVAL, HeldBytes, HeldPoint, HeldSeries, LivePoint, LiveSeries, held_bytes},
 };
 
 use super::{
@@ -41,6 +41,10 @@ impl Observer {
             if !ended.contains(&record.state.key.target) {
                 let own = bytes.remove(&record.series).unwrap_or_default();
                 let point = self.point(record, own);
+                if let Some(point) = self.live_point(record, at_ns) {
+                    let curve = self.live_curves.entry(record.series).or_default();
+                    extend_live(curve, record, point);
+                }
                 let curve = self.curves.entry(record.series).or_default();
                 extend(curve, record, point, at_ns);
                 if record.state.destroyed_ns == 0 {
@@ -67,6 +71,34 @@ impl Observer {
             extend(&mut curve, record, self.point(record, own), at_ns);
         }
         curve
+    }
+
+    /// The same of what is live.
+    pub(super) fn live_curve(&self, record: &SeriesRecord) -> LiveSeries {
+        let mut curve = self.live_curves.get(&record.series).cloned().unwrap_or_default();
+        let has_ended = self.ended_targets().contains(&record.state.key.target);
+        let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
+        if let Some(point) = self.live_point(record, at_ns).filter(|_| !has_ended) {
+            extend_live(&mut curve, record, point);
+        }
+        curve
+    }
+
+    /// What is live of a series of kind `slab`; `None` for other kinds, where objects are not counted, and where only some
+    /// of the pages are looked at.
+    fn live_point(&self, record: &SeriesRecord, at_ns: u64) -> Option<LivePoint> {
+        let own = self.allocators.get(record.state.key.allocator as usize)?;
+        if own.profile.kind != Kind::Slab || own.level == Level::Boundary || self.config.sample > 1
+        {
+            return None;
+        }
+        let totals = &record.totals;
+        Some(LivePoint {
+            at_ns,
+            objects: totals.allocated.saturating_sub(totals.gone()),
+            bytes: totals.allocated_bytes.saturating_sub(totals.freed_bytes),
+            allocated: totals.allocated,
+        })
     }
 
     pub(super) fn ended_targets(&self) -> BTreeSet<u32> {
@@ -116,6 +148,17 @@ impl Observer {
             HeldBytes::Own => own,
         };
         HeldPoint { at_ns: 0, granules, bytes, appeared: record.totals.opened_before }
+    }
+}
+
+/// The same for what is live.
+fn extend_live(curve: &mut LiveSeries, record: &SeriesRecord, point: LivePoint) {
+    let state = &record.state;
+    if curve.is_empty() {
+        curve.add(LivePoint { at_ns: state.created_ns, ..LivePoint::default() });
+    }
+    if state.destroyed_ns == 0 {
+        curve.add(point);
     }
 }
 

@@ -11,7 +11,7 @@ use drainprof_process::{ElfCache, Image, ImageOptions, Process, ProcessError};
 use drainprof_profile::{Finding, Level, Library, Profile};
 use drainprof_report::{
     facts::{Began, Duty, Ended, Names, TargetFacts, Windows},
-    series::HeldSeries,
+    series::{HeldSeries, LiveSeries},
 };
 
 use super::{growth::Growth, paths::Paths, place::Placed};
@@ -175,6 +175,8 @@ pub struct Observer {
     pub(super) nested_due_ns: u64,
     /// What was held back over time, by series.
     pub(super) curves: BTreeMap<u32, HeldSeries>,
+    /// What was live over time, by series, of kind `slab`.
+    pub(super) live_curves: BTreeMap<u32, LiveSeries>,
     /// Call paths; `None` at other levels than `stacks`.
     pub(super) paths: Option<Paths>,
     /// Page faults and mappings; `None` where they are not wanted.
@@ -216,6 +218,7 @@ impl Observer {
             stopped_ns: None,
             nested_due_ns: 0,
             curves: BTreeMap::new(),
+            live_curves: BTreeMap::new(),
             paths: Paths::wanted(config, &options),
             growth: config.growth.map(|_| Growth::default()),
             options,

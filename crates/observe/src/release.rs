@@ -42,6 +42,7 @@ impl Observer {
         };
         self.series.retain(|series, _| is_known(*series));
         self.curves.retain(|series, _| is_known(*series));
+        self.live_curves.retain(|series, _| is_known(*series));
         (leftover, pids)
     }
 

@@ -9,14 +9,15 @@ use std::{
 use drainprof_common::{
     granule::{Generation, SlotNumber},
     hist::Hist,
-    maps::Slot,
+    maps::ObjectValue,
     paths::{Late, PinPair, SITE_THREADS, SiteSlot, late},
     state::{CLOSED, USED},
 };
+use drainprof_probe::bpf;
 use drainprof_profile::Kind;
 use drainprof_report::{
-    facts::{CallPath, Lateness, SiteFacts},
-    series::{FIRST_INTERVAL, HeldBytes, SiteNow, held_bytes},
+    facts::{CallPath, Lateness, LiveObject, SiteFacts, Survivors},
+    series::{FIRST_INTERVAL, HeldBytes, LivePoint, SiteNow, held_bytes},
 };
 
 use super::{
@@ -35,10 +36,15 @@ const LONGEST: Duration = Duration::from_secs(1);
 const WORTH_AN_END: Duration = Duration::from_secs(5);
 
 /// What is live of one site.
-#[derive(Default)]
 struct Live {
     objects: u64,
     bytes: u64,
+    /// The same of all pages, where they are sampled.
+    all_objects: u64,
+    all_bytes: u64,
+    survivors: Survivors,
+    /// Where the oldest are noted; nothing else of it is used.
+    noted: SiteFacts,
     pins: u64,
     pin_bytes: u64,
     /// Granules that the site holds back, by slot and generation: those with pins of it, or (other kinds than `drain`)
@@ -63,16 +69,31 @@ struct Granule {
 }
 
 impl Live {
-    fn add(
-        &mut self,
-        slot: SlotNumber,
-        generation: Generation,
-        size: u64,
-        granule: &Slot,
-        kind: Kind,
-    ) {
+    /// Nothing, of a time that begins and ends so.
+    fn over(begin_ns: u64, end_ns: u64) -> Self {
+        Self {
+            objects: 0,
+            bytes: 0,
+            all_objects: 0,
+            all_bytes: 0,
+            survivors: Survivors::between(begin_ns, end_ns),
+            noted: SiteFacts::default(),
+            pins: 0,
+            pin_bytes: 0,
+            granules: HashMap::new(),
+        }
+    }
+
+    /// Adds an object, which stands for `weight` of them.
+    fn add(&mut self, found: &bpf::LiveObject, weight: u64, kind: Kind) {
+        let bpf::LiveObject { id, object, granule } = found;
+        let ObjectValue { slot, generation, size, born_ns, .. } = *object;
         self.objects += 1;
         self.bytes += size;
+        self.all_objects += weight;
+        self.all_bytes = self.all_bytes.saturating_add(size.saturating_mul(weight));
+        self.survivors.add(born_ns, weight, size.saturating_mul(weight));
+        self.noted.note(LiveObject { born_ns, id: *id, bytes: size });
         let is_held = match kind {
             Kind::Drain => granule.state.has_pins(),
             Kind::Bulk | Kind::Slab => {
@@ -101,7 +122,7 @@ impl Live {
     }
 
     /// The same as a point of a course.
-    fn now(&self, last_ns: u64, bytes: HeldBytes) -> SiteNow {
+    fn now(&self, last_ns: u64, bytes: HeldBytes, kind: Option<Kind>) -> SiteNow {
         let granules = self.granules.len() as u64;
         let began = |held: &Granule| held.closed_ns.max(held.opened_ns);
         let own = self.granules.values().fold(0, |sum: u64, held| sum.saturating_add(held.bytes));
@@ -111,6 +132,16 @@ impl Live {
                 HeldBytes::Counter | HeldBytes::Own => own,
                 HeldBytes::Each(size) => size.saturating_mul(granules),
                 HeldBytes::Unknown => 0,
+            },
+            live: LivePoint {
+                objects: self.all_objects,
+                bytes: self.all_bytes,
+                ..LivePoint::default()
+            },
+            // Objects that are larger than a granule hold none.
+            weight: match kind {
+                Some(Kind::Slab) => self.all_bytes.max(self.all_objects),
+                _ => granules,
             },
             fresh: self.granules.values().filter(|held| began(held) > last_ns).count() as u64,
             ..SiteNow::default()
@@ -135,11 +166,17 @@ struct Site {
 }
 
 impl Observer {
-    /// The sites with what belongs to them; `delays` by site. This is a sweep, and a point of all courses.
-    pub(super) fn sites(&mut self, now_ns: u64, mut delays: BTreeMap<u32, Hist>) -> Sites {
+    /// The sites with what belongs to them; `delays` of their pins, and `lives` of other objects, by site. This is a
+    /// sweep, and a point of all courses.
+    pub(super) fn sites(
+        &mut self,
+        now_ns: u64,
+        mut delays: BTreeMap<u32, Hist>,
+        mut lives: BTreeMap<u32, Hist>,
+    ) -> Sites {
         let mut by_series = Sites::new();
         for site in self.sweep() {
-            let facts = self.settle(&site, now_ns, &mut delays);
+            let facts = self.settle(&site, now_ns, &mut delays, &mut lives);
             by_series.entry(site.key.0).or_default().push(facts);
         }
         by_series
@@ -174,7 +211,7 @@ impl Observer {
         }
         let began = own_cpu();
         let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
-        let (mut sites, index) = self.all_sites();
+        let (mut sites, index) = self.all_sites(at_ns);
         self.add_live(&index, &mut sites);
         let now = self.courses_now(&sites);
         if let Some(paths) = &mut self.paths {
@@ -188,8 +225,9 @@ impl Observer {
     }
 
     /// The sites without what is live of them, and where in the list each number stands.
-    fn all_sites(&self) -> (Vec<Site>, HashMap<u32, usize>) {
+    fn all_sites(&self, at_ns: u64) -> (Vec<Site>, HashMap<u32, usize>) {
         let Some(paths) = &self.paths else { return Default::default() };
+        let begin_ns = self.window_ns.unwrap_or(at_ns);
         let mut known: HashMap<u32, Arc<CallPath>> = HashMap::new();
         let mut places: BTreeMap<Key, usize> = BTreeMap::new();
         let (mut sites, mut index) = (Vec::new(), HashMap::new());
@@ -199,7 +237,8 @@ impl Observer {
             let key = (slot.series, Arc::clone(path), slot.place);
             let at = *places.entry(key.clone()).or_insert_with(|| {
                 let kind = self.allocator_of(slot.series).map(|own| own.profile.kind);
-                sites.push(Site { key, kind, slots: Vec::new(), live: Live::default() });
+                let live = Live::over(begin_ns, at_ns);
+                sites.push(Site { key, kind, slots: Vec::new(), live });
                 sites.len() - 1
             });
             sites[at].slots.push((number, slot));
@@ -225,6 +264,8 @@ impl Observer {
             // Who allocates in a granule that is open holds it, if only for a moment.
             let is_open = *kind != Some(Kind::Drain);
             let first_ns = slots.iter().map(|(_, slot)| slot.first_ns).min();
+            let mut live = live.now(last_ns, held_bytes(&own.profile), *kind);
+            live.live.allocated = slots.iter().map(|(_, slot)| slot.allocated).sum();
             now.push((
                 number,
                 SiteNow {
@@ -232,7 +273,7 @@ impl Observer {
                     first_ns: first_ns.unwrap_or_default(),
                     destroyed_ns: state.destroyed_ns,
                     ever: is_open || slots.iter().any(|(_, slot)| slot.granules > 0),
-                    ..live.now(last_ns, held_bytes(&own.profile))
+                    ..live
                 },
             ));
         }
@@ -241,6 +282,7 @@ impl Observer {
 
     /// Adds the objects that are live.
     fn add_live(&self, index: &HashMap<u32, usize>, sites: &mut [Site]) {
+        let one_in = u64::from(self.config.sample.max(1));
         self.session.each_object(|found| {
             let (object, granule) = (found.object, &found.granule);
             let at = index.get(&object.site.wrapping_sub(1));
@@ -252,7 +294,9 @@ impl Observer {
             if kind == Kind::Bulk && is_gone {
                 return;
             }
-            site.live.add(object.slot, object.generation, object.size, granule, kind);
+            // What is in no page is always in the sample; so is everything of other granules.
+            let weight = if kind == Kind::Slab && object.slot.is_some() { one_in } else { 1 };
+            site.live.add(&found, weight, kind);
         });
     }
 
@@ -266,11 +310,13 @@ impl Observer {
         Site { key: (series, path, place), kind, slots, live }: &Site,
         now_ns: u64,
         delays: &mut BTreeMap<u32, Hist>,
+        lives: &mut BTreeMap<u32, Hist>,
     ) -> SiteFacts {
         let series = *series;
         let mut facts = SiteFacts::new(Arc::clone(path), *place);
         for (number, slot) in slots {
             facts.join(&counted(slot, &delays.remove(number).unwrap_or_default()));
+            facts.lives.merge(&lives.remove(number).unwrap_or_default());
         }
         facts.granules_unsure = unsure(slots);
         let own = self.allocator_of(series);
@@ -278,6 +324,8 @@ impl Observer {
             own.is_some_and(|own| drainprof_profile::follows_objects(&own.profile, own.level));
         facts.live = has_ids.then_some(live.objects);
         facts.live_bytes = live.bytes;
+        facts.survivors = live.survivors.clone();
+        facts.oldest.clone_from(&live.noted.oldest);
         facts.pins += live.pins;
         facts.pin_bytes += live.pin_bytes;
         facts.pins_live = live.pins;
@@ -310,6 +358,8 @@ impl Observer {
         now_ns: u64,
         facts: &mut SiteFacts,
     ) {
+        let begin_ns = self.window_ns.unwrap_or(now_ns);
+        facts.retained_since = Survivors::between(begin_ns, now_ns);
         let ended = self.session.series_key(series).is_some_and(|key| {
             self.targets.iter().any(|known| known.target == key.target && known.ended.is_some())
         });
@@ -322,6 +372,7 @@ impl Observer {
                 facts.granules_pinned += 1;
             }
             facts.granules_retained += 1;
+            facts.retained_since.add(pinned.closed_ns, 1, pinned.bytes);
             facts.retained_bytes += pinned.bytes;
             if facts.oldest_close_ns == 0 || pinned.closed_ns < facts.oldest_close_ns {
                 facts.oldest_close_ns = pinned.closed_ns;

@@ -15,7 +15,7 @@ use drainprof_report::facts::{
     AllocatorFacts, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, SiteFacts, Snapshot,
     TargetFacts,
 };
-use drainprof_report::series::HeldSeries;
+use drainprof_report::series::{HeldSeries, LiveSeries};
 use nix::{
     sys::uio::{RemoteIoVec, process_vm_readv},
     time::{ClockId, clock_gettime},
@@ -154,7 +154,7 @@ impl Observer {
                 },
             });
         }
-        let mut site_delays = BTreeMap::new();
+        let (mut site_delays, mut site_lives) = (BTreeMap::new(), BTreeMap::new());
         for (of, series, place, hist) in self.session.read_histograms() {
             let own = belongings.entry(series).or_default();
             match of {
@@ -162,12 +162,15 @@ impl Observer {
                 Of::SiteDelay => {
                     site_delays.insert(place as u32, hist);
                 }
+                Of::SiteLife => {
+                    site_lives.insert(place as u32, hist);
+                }
                 Of::Lifetime => {
                     own.lifetimes.entry(place).or_default().merge(&hist);
                 }
             }
         }
-        for (series, sites) in self.sites(now_ns, site_delays) {
+        for (series, sites) in self.sites(now_ns, site_delays, site_lives) {
             belongings.entry(series).or_default().sites = sites;
         }
         belongings
@@ -208,6 +211,7 @@ impl Observer {
             pin_delays: own.pin_delays.unwrap_or_default(),
             lifetimes: own.lifetimes,
             over_time: self.curve(record, &own.granules),
+            live_over_time: self.live_curve(record),
             sites: own.sites,
             granules: if destroyed { Vec::new() } else { own.granules },
         })
@@ -244,6 +248,7 @@ impl Observer {
                     lifetimes: BTreeMap::new(),
                     granules: Vec::new(),
                     over_time: HeldSeries::default(),
+                    live_over_time: LiveSeries::default(),
                     sites: Vec::new(),
                 });
             }

@@ -83,6 +83,7 @@ impl Resting {
             stopped_ns: None,
             nested_due_ns: 0,
             curves: BTreeMap::new(),
+            live_curves: BTreeMap::new(),
             paths,
         };
         for index in 0..observer.targets.len() {

@@ -105,6 +105,8 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
             let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
             if allocator_facts.not_measurable.is_none() {
                 trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
+                let sizes = Known::of(allocator_facts).sizes;
+                shown.live_over_time = trend::of_live(allocator_facts, snapshot, ended, sizes);
             }
             sites::add(&mut shown, allocator_facts, snapshot, ended, options.top);
             frame::add(&mut shown, &facts.frames);
@@ -242,6 +244,7 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
             bytes: known.bytes.then_some(totals.pinned_bytes),
         },
         retention: retention(facts, known),
+        live_over_time: None,
         lifetimes,
         open_granules: open_granules(facts, now_ns, known, options, &is_overdue),
         pinned_granules: pinned_granules(facts, now_ns, known, options),
@@ -313,7 +316,9 @@ fn open_granules(
     is_overdue: &dyn Fn(&GranuleFacts) -> bool,
 ) -> Vec<OpenGranule> {
     // An open that was not seen (0) is older than every one that was.
-    oldest(facts, false, |granule| granule.opened_ns, now_ns, options)
+    // Of a page that was there before nothing is known, not even that anything old is in it.
+    let is_told = |granule: &&GranuleFacts| !(facts.profile.implicit && granule.opened_ns == 0);
+    oldest(facts, false, |granule| granule.opened_ns, now_ns, options, is_told)
         .map(|granule| OpenGranule {
             id: format!("{:#x}", granule.id),
             generation: granule.generation,
@@ -337,7 +342,7 @@ fn pinned_granules(
     known: Known,
     options: &Options,
 ) -> Vec<PinnedGranule> {
-    oldest(facts, true, |granule| granule.closed_ns, now_ns, options)
+    oldest(facts, true, |granule| granule.closed_ns, now_ns, options, |_| true)
         .map(|granule| PinnedGranule {
             id: format!("{:#x}", granule.id),
             generation: granule.generation,
@@ -360,8 +365,10 @@ fn oldest<'a>(
     since: fn(&GranuleFacts) -> u64,
     now_ns: u64,
     options: &Options,
+    is_told: impl Fn(&&GranuleFacts) -> bool,
 ) -> impl Iterator<Item = &'a GranuleFacts> {
     let granules = facts.granules.iter().filter(|granule| granule.closed == closed);
+    let granules = granules.filter(is_told);
     let mut granules: Vec<_> =
         granules.filter(|granule| listed(granule, since(granule), now_ns, options)).collect();
     granules.sort_by_key(|granule| (since(granule), granule.id, granule.generation));

@@ -51,12 +51,14 @@ pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use memory::Memory;
 pub use model::{
     Allocator, Began, Bucket, Cost, Duty, Ended, Estimates, Finding, Granules, Growth, Host,
-    Lifetimes, Objects, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe, Report, Retention,
-    SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window, dsr,
+    Lifetimes, LiveOverTime, Objects, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe,
+    Report, Retention, SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window, dsr,
 };
 pub use sampling::wilson;
 pub use schema::{diff_schema, report_schema};
-pub use site::{OpenedAt, PinClass, PinClasses, Site, SiteEstimates, SiteFrame};
+pub use site::{
+    Cohort, LiveAllocation, OpenedAt, PinClass, PinClasses, Site, SiteEstimates, SiteFrame,
+};
 pub use verdict::{Verdict, verdict};
 
 /// How a report is built.

@@ -301,6 +301,9 @@ pub struct Allocator {
     pub pins: Pins,
     /// What is retained now.
     pub retention: Retention,
+    /// Live objects over time, of kind `slab`; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_over_time: Option<LiveOverTime>,
     /// How long granules live.
     pub lifetimes: Lifetimes,
     /// The granules that have been open longest.
@@ -489,6 +492,28 @@ pub struct Retention {
     pub verdict_reason: Option<String>,
     /// Growth in a day at the present rate; null where none is foreseen, or bytes are not known.
     #[serde(default)]
+    pub forecast_bytes_per_day: Option<f64>,
+}
+
+/// Live objects over time, and what that looks like. Only of kind `slab` it is judged: elsewhere granules are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LiveOverTime {
+    /// Seconds on the scale of [`Window::seconds`], live objects, their bytes (null where the profile knows no sizes),
+    /// objects allocated so far. Of a sample of pages live objects and bytes are estimates for all.
+    pub series: Vec<(f64, u64, Option<u64>, u64)>,
+    /// Growth per second of what stays, objects; null where too little was observed.
+    pub objects_per_second: Option<f64>,
+    /// Its 95 % confidence interval.
+    pub objects_per_second_interval: Option<[f64; 2]>,
+    /// Growth per second, bytes; null also where sizes are not known.
+    pub bytes_per_second: Option<f64>,
+    /// The share of the variance that the slope explains.
+    pub r_squared: Option<f64>,
+    /// What it looks like; null where it is not known, or something was lost.
+    pub verdict: Option<Growth>,
+    /// Why, in a sentence with numbers.
+    pub verdict_reason: Option<String>,
+    /// Growth in a day at the present rate; null where none is foreseen, or bytes are not known.
     pub forecast_bytes_per_day: Option<f64>,
 }
 

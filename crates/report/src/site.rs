@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, Growth, PathEnd, Spread};
+use super::{Frame, Growth, LiveOverTime, PathEnd, Spread};
 
 /// One site: what one call path allocates in granules of one class, that is, opened at one place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,6 +63,18 @@ pub struct Site {
     /// What that says of all pages, where pages are sampled; absent elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated: Option<SiteEstimates>,
+    /// Its live objects over time; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_over_time: Option<LiveOverTime>,
+    /// What is live of it now, by the time of allocation; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub survivors: Vec<Cohort>,
+    /// How long its objects lived that were freed; absent where frees are late drains, or none was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life_seconds: Option<Spread>,
+    /// Some of its live objects, the oldest first; absent where none is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub oldest: Vec<LiveAllocation>,
     /// Its first allocation, on the scale of `window.seconds`.
     pub first_seen_seconds: f64,
     /// Its last allocation.
@@ -78,6 +90,31 @@ pub struct Site {
     pub path_end: PathEnd,
     /// The call path, the allocating function first.
     pub frames: Vec<SiteFrame>,
+}
+
+/// What is live of the objects that were allocated in one part of the time. Of a sample of pages an estimate for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Cohort {
+    /// Where the part begins, on the scale of `window.seconds`.
+    pub from_seconds: f64,
+    /// Where it ends.
+    pub to_seconds: f64,
+    /// Live objects.
+    pub objects: u64,
+    /// Their bytes; null where the profile knows no sizes.
+    pub bytes: Option<u64>,
+}
+
+/// One object that is live.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LiveAllocation {
+    /// Its id as the target has it.
+    #[schemars(regex(pattern = "^0x[0-9a-f]+$"))]
+    pub id: String,
+    /// Its size; null where the profile knows none.
+    pub bytes: Option<u64>,
+    /// When it was allocated, on the scale of `window.seconds`; a chain of reallocs begins with its first call.
+    pub allocated_seconds: f64,
 }
 
 /// Estimates of what is live of a site, from a sample of the pages. Objects larger than a page are all counted.

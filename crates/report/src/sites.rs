@@ -13,11 +13,12 @@ use drainprof_common::hist::Hist;
 use drainprof_profile::Level;
 
 use super::{
-    Allocator, Kind, OpenedAt, PinClass, PinClasses, Site, SiteEstimates, SiteFrame,
+    Allocator, Cohort, Kind, LiveAllocation, OpenedAt, PinClass, PinClasses, Site, SiteEstimates,
+    SiteFrame,
     build::{Known, hex, seconds, spread},
     sampling, trend,
 };
-use crate::facts::{AllocatorFacts, CallPath, SiteFacts, Snapshot};
+use crate::facts::{AllocatorFacts, CallPath, SiteFacts, Snapshot, Survivors};
 
 /// Names of threads that a site carries at most.
 const THREADS: usize = 8;
@@ -118,7 +119,7 @@ impl<'a> Joined<'a> {
     }
 
     fn told(&self, known: Known, snapshot: &Snapshot, ended: bool) -> Site {
-        let begin = snapshot.now_ns.saturating_sub(snapshot.window.as_nanos() as u64);
+        let begin = snapshot.begin_ns();
         let Some(&first) = self.parts.first() else { return Site::default() };
         let sizes = |bytes: u64| known.sizes.then_some(bytes);
         let (pinned, all) = (self.pinned(), self.allocator.totals.pinned);
@@ -135,11 +136,22 @@ impl<'a> Joined<'a> {
         };
         let mut delays = Hist::new();
         self.parts.iter().for_each(|part| delays.merge(&part.delays));
+        let mut lives = Hist::new();
+        self.parts.iter().for_each(|part| lives.merge(&part.lives));
         let since = |ns: u64| seconds(ns.saturating_sub(begin));
         let seen = self.parts.iter().map(|part| part.first_ns).filter(|&ns| ns != 0).min();
         let (threads, more_threads) = self.threads();
-        let (verdict, verdict_reason) = match self.parts[..] {
-            [only] => trend::of_site(only, self.allocator, snapshot, ended).unzip(),
+        let live_over_time = match self.parts[..] {
+            [only] => trend::live_of_site(only, self.allocator, snapshot, ended, known.sizes),
+            _ => None,
+        };
+        let (verdict, verdict_reason) = match (&self.parts[..], &live_over_time) {
+            // They share their granules, so that each is judged by what is its own.
+            _ if self.allocator.profile.kind == Kind::Slab => match &live_over_time {
+                Some(live) => (live.verdict, live.verdict_reason.clone()),
+                None => (None, None),
+            },
+            ([only], _) => trend::of_site(only, self.allocator, snapshot, ended).unzip(),
             // SiteSeriesSet of parts cannot be added up: they may have granules in common.
             _ => (None, None),
         };
@@ -167,6 +179,10 @@ impl<'a> Joined<'a> {
             granules_held: held(|part| part.granules_held),
             granules_held_alone: held(|part| part.granules_held_alone),
             estimated: self.estimated,
+            live_over_time,
+            survivors: self.survivors(begin, known),
+            life_seconds: (lives.count > 0).then(|| spread(&lives)),
+            oldest: self.oldest(begin, known),
             first_seen_seconds: since(seen.unwrap_or_default()),
             last_seen_seconds: since(self.parts.iter().map(|part| part.last_ns).max().unwrap_or(0)),
             threads,
@@ -180,6 +196,35 @@ impl<'a> Joined<'a> {
                 .map(|&address| SiteFrame { address: hex(address), ..SiteFrame::default() })
                 .collect(),
         }
+    }
+
+    /// What is live, by the time of allocation.
+    fn survivors(&self, begin: u64, known: Known) -> Vec<Cohort> {
+        let mut all = Survivors::default();
+        self.parts.iter().for_each(|part| all.join(&part.survivors));
+        let since = |ns: u64| seconds(ns.saturating_sub(begin));
+        all.bins()
+            .filter(|bin| bin.objects > 0)
+            .map(|bin| Cohort {
+                from_seconds: since(bin.at_ns),
+                to_seconds: since(bin.at_ns.saturating_add(all.bin_ns())),
+                objects: bin.objects,
+                bytes: known.sizes.then_some(bin.bytes),
+            })
+            .collect()
+    }
+
+    fn oldest(&self, begin: u64, known: Known) -> Vec<LiveAllocation> {
+        let mut all = SiteFacts::default();
+        self.parts.iter().flat_map(|part| &part.oldest).for_each(|object| all.note(*object));
+        all.oldest
+            .iter()
+            .map(|object| LiveAllocation {
+                id: format!("{:#x}", object.id),
+                bytes: known.sizes.then_some(object.bytes),
+                allocated_seconds: seconds(object.born_ns.saturating_sub(begin)),
+            })
+            .collect()
     }
 
     fn threads(&self) -> (Vec<String>, bool) {

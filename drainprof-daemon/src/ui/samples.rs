@@ -31,6 +31,7 @@ pub(super) fn allocator(profile: &str) -> Allocator {
         objects: None,
         pins: Pins::default(),
         retention: Retention::default(),
+        live_over_time: None,
         lifetimes: Lifetimes::default(),
         open_granules: Vec::new(),
         pinned_granules: Vec::new(),

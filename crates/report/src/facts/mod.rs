@@ -7,6 +7,7 @@ mod growth;
 mod mappings;
 mod sites;
 mod snapshot;
+mod survivors;
 mod windows;
 
 pub use drainprof_process::{
@@ -18,9 +19,10 @@ pub use flows::{Flow, Flows, History, Moment};
 pub use frame::{Frames, SymbolFacts};
 pub use growth::{FaultTotals, GrowthFacts, PathGrowth};
 pub use mappings::{MapTotals, MappingLedger};
-pub use sites::{CallPath, HeldSum, Lateness, SiteFacts};
+pub use sites::{CallPath, HeldSum, Lateness, LiveObject, SiteFacts};
 pub use snapshot::{
     AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
     TargetFacts,
 };
+pub use survivors::Survivors;
 pub use windows::Windows;

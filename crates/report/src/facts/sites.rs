@@ -5,6 +5,7 @@ use std::sync::Arc;
 use drainprof_common::hist::Hist;
 use drainprof_process::PathEnd;
 
+use super::Survivors;
 use crate::series::SiteSeries;
 
 /// A call path: return addresses, the allocating call's first, the outermost last.
@@ -107,10 +108,31 @@ pub struct SiteFacts {
     pub threads: Vec<String>,
     /// Whether there are more threads than [`SiteFacts::threads`] names.
     pub more_threads: bool,
+    /// Allocation → free of its objects that were freed, nanoseconds, where frees are no late drains.
+    pub lives: Hist,
+    /// Its live objects, by the time of their allocation; of a sample of pages an estimate for all.
+    pub survivors: Survivors,
+    /// The granules that it retains, by the time of their close; those of its live objects where they are none.
+    pub retained_since: Survivors,
+    /// Some of its live objects, the oldest first.
+    pub oldest: Vec<LiveObject>,
     /// What it holds back over time; `None` where that is not known. With a duty cycle, in the last window.
     pub over_time: Option<SiteSeries>,
 }
 
+/// One object that is live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LiveObject {
+    /// When it was allocated (`CLOCK_MONOTONIC` ns).
+    pub born_ns: u64,
+    /// Its id as the target has it.
+    pub id: u64,
+    /// Its size; 0 where that is not known.
+    pub bytes: u64,
+}
+
+/// Objects that a site names.
+const OLDEST: usize = 8;
 /// Names of threads that are kept per site.
 const THREADS: usize = 8;
 
@@ -119,6 +141,15 @@ impl SiteFacts {
     #[must_use]
     pub fn new(path: Arc<CallPath>, opened_at: u64) -> Self {
         Self { path, opened_at, ..Self::default() }
+    }
+
+    /// Keeps an object in mind, if it is one of the oldest.
+    pub fn note(&mut self, object: LiveObject) {
+        let at = self.oldest.partition_point(|known| *known < object);
+        if at < OLDEST {
+            self.oldest.insert(at, object);
+            self.oldest.truncate(OLDEST);
+        }
     }
 
     /// The window has ended: what is live is not followed further.
@@ -134,6 +165,9 @@ impl SiteFacts {
         self.held_objects = HeldSum::default();
         self.held_bytes = HeldSum::default();
         self.oldest_close_ns = 0;
+        self.survivors = Survivors::default();
+        self.retained_since = Survivors::default();
+        self.oldest.clear();
     }
 
     /// The allocator instance was destroyed: what its granules retained and held went with it.
@@ -169,6 +203,10 @@ impl SiteFacts {
         self.held_objects.join(other.held_objects);
         self.held_bytes.join(other.held_bytes);
         self.delays.merge(&other.delays);
+        self.lives.merge(&other.lives);
+        self.survivors.join(&other.survivors);
+        self.retained_since.join(&other.retained_since);
+        other.oldest.iter().for_each(|object| self.note(*object));
         self.lateness.near += other.lateness.near;
         self.lateness.moderate += other.lateness.moderate;
         self.lateness.fundamental += other.lateness.fundamental;

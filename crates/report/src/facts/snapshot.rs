@@ -7,7 +7,7 @@ use drainprof_process::memory::Pressure;
 use drainprof_profile::{Finding, Level, Profile};
 
 use super::{Frames, GrowthFacts, Module, Moment, SiteFacts, SymbolFacts};
-use crate::series::{HeldSeries, MemorySeries};
+use crate::series::{HeldSeries, LiveSeries, MemorySeries};
 
 /// Everything that is known at one moment. All counts are since the attach.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// When the first probe was in place (`CLOCK_MONOTONIC` ns).
+    #[must_use]
+    pub const fn begin_ns(&self) -> u64 {
+        self.now_ns.saturating_sub(self.window.as_nanos() as u64)
+    }
+
     /// For how long was observed: the window, or the windows of a duty cycle.
     #[must_use]
     pub fn observed(&self) -> Duration {
@@ -183,6 +189,8 @@ pub struct AllocatorFacts {
     pub granules: Vec<GranuleFacts>,
     /// What was held back over time; with a duty cycle, in the last window in which it was seen.
     pub over_time: HeldSeries,
+    /// What was live over time, of kind `slab`; empty for others, and for a sample of pages.
+    pub live_over_time: LiveSeries,
     /// Who allocates; empty at other levels than `stacks`.
     pub sites: Vec<SiteFacts>,
 }

@@ -205,6 +205,7 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
     // Two windows make no time series: between them nobody looked.
     if !later.over_time.is_empty() {
         into.over_time = later.over_time;
+        into.live_over_time = later.live_over_time;
     }
 }
 

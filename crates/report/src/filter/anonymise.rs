@@ -52,6 +52,7 @@ pub(super) struct Anonymiser {
     threads: Numbers,
     instances: Numbers,
     granules: Numbers,
+    objects: Numbers,
 }
 
 impl Anonymiser {
@@ -120,6 +121,7 @@ impl Anonymiser {
             granule.opened_by.iter_mut().for_each(|frame| self.frame(frame));
         }
         for site in allocator.sites.iter_mut().flatten() {
+            site.oldest.iter_mut().for_each(|object| self.objects.id(&mut object.id));
             site.id = None;
             site.threads.iter_mut().for_each(|thread| self.threads.name("thread", thread));
             site.opened_at.place = None;

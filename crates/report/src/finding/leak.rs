@@ -1,7 +1,10 @@
 //! `leak`: what is retained grows without an end in sight, and what that comes to in a day.
 
-use super::{Case, Found, Rule, Subject};
-use crate::{Growth, Kind, Weight};
+use super::{Case, Found, Rule, Subject, who_pins};
+use crate::{Growth, Kind, Site, Weight};
+
+/// Call paths that are named.
+const NAMED: usize = 3;
 
 pub(super) const RULE: Rule = Rule {
     code: "leak",
@@ -14,6 +17,41 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 }
 
 fn judge(subject: &Subject<'_>) -> Option<Found> {
+    of_live(subject).or_else(|| of_granules(subject))
+}
+
+/// What is live grows, of the whole allocator or of call paths: of kind `slab`. Pages follow from that.
+fn of_live(subject: &Subject<'_>) -> Option<Found> {
+    let is_growing =
+        |growth: Option<Growth>| matches!(growth, Some(Growth::LinearLeak | Growth::Mixed));
+    let whole = subject.shown.live_over_time.as_ref();
+    let whole = whole.filter(|live| is_growing(live.verdict));
+    let is_slab = subject.shown.kind == Kind::Slab;
+    let sites = subject.shown.sites.iter().flatten();
+    let mut sites: Vec<(&Site, f64)> = sites
+        .filter(|site| is_slab && is_growing(site.verdict))
+        .map(|site| {
+            let live = site.live_over_time.as_ref();
+            (site, live.and_then(|live| live.bytes_per_second).unwrap_or_default())
+        })
+        .collect();
+    sites.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let mut message = match (whole.and_then(|live| live.verdict_reason.as_ref()), &sites[..]) {
+        (Some(reason), _) => format!("live memory grows steadily: {reason}"),
+        (None, []) => return None,
+        (None, _) => "live memory of call stacks grows steadily".to_owned(),
+    };
+    for (site, _) in sites.iter().take(NAMED) {
+        let reason = site.verdict_reason.as_deref().unwrap_or_default();
+        message += &format!("; {} keeps: {reason}", who_pins::path(site));
+    }
+    if sites.len() > NAMED {
+        message += &format!("; and {} more call stacks", sites.len() - NAMED);
+    }
+    Some(subject.found(RULE.code, Weight::Warning, message))
+}
+
+fn of_granules(subject: &Subject<'_>) -> Option<Found> {
     let retention = &subject.shown.retention;
     let held = match subject.shown.kind {
         Kind::Drain => "retention grows",

@@ -59,7 +59,7 @@ fn lateness(subject: &Subject<'_>, site: &Site) -> String {
 }
 
 /// The allocating function and its caller, the caller first.
-fn path(site: &Site) -> String {
+pub(super) fn path(site: &Site) -> String {
     let mut names: Vec<String> = Vec::new();
     for frame in &site.frames {
         for inlined in frame.frame.inlined.iter().rev() {

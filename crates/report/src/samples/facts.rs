@@ -9,7 +9,7 @@ use drainprof_profile::{Address, Expr, Key, Kind, Level, MatchRule, Probe, Profi
 use super::{MS, NOW_NS};
 use crate::{
     facts::{AllocatorFacts, Frames, GranuleFacts, ProbeFacts},
-    series::{HeldPoint, HeldSeries},
+    series::{HeldPoint, HeldSeries, LiveSeries},
 };
 
 pub(super) fn probe(profile: &str, role: &'static str, at_return: bool) -> ProbeFacts {
@@ -150,6 +150,7 @@ pub(super) fn drain() -> AllocatorFacts {
         lifetimes: BTreeMap::from([(0x40_1234, hist(10_000, 16 * MS))]),
         granules: vec![retained(3, 1), retained(11, 0), retained(3, 0)],
         over_time: curve(|tick| 2_474 * tick / 200),
+        live_over_time: LiveSeries::default(),
         sites: Vec::new(),
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     facts::{AllocatorFacts, GranuleFacts},
-    series::HeldSeries,
+    series::{HeldSeries, LiveSeries},
 };
 
 /// One id of the naive ledger below.
@@ -39,6 +39,7 @@ pub(crate) fn history(kind: Kind, level: Level, steps: &[(u8, u64, u64)]) -> All
         lifetimes: BTreeMap::new(),
         granules: Vec::new(),
         over_time: HeldSeries::default(),
+        live_over_time: LiveSeries::default(),
         ..drain()
     };
     let mut cells = [Cell::default(); 8];

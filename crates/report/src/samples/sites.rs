@@ -12,7 +12,7 @@ use super::{
     snapshot,
 };
 use crate::{
-    facts::{CallPath, HeldSum, Lateness, SiteFacts, Snapshot},
+    facts::{CallPath, HeldSum, Lateness, SiteFacts, Snapshot, Survivors},
     series::SiteSeries,
 };
 
@@ -61,6 +61,10 @@ pub fn site(granules_pinned: u64) -> SiteFacts {
         last_ns: NOW_NS - 20 * MS,
         threads: vec!["worker-1".to_owned(), "worker-2".to_owned()],
         more_threads: false,
+        lives: Hist::new(),
+        survivors: Survivors::default(),
+        retained_since: Survivors::default(),
+        oldest: Vec::new(),
         over_time: None,
     }
 }
@@ -105,7 +109,7 @@ pub fn stacks_snapshot() -> Snapshot {
     let lateness = Lateness { fundamental: 1_800, undecided: 200, ..Lateness::default() };
     let course = |granules: fn(u64) -> u64| {
         let [came, went] = [0; 2];
-        Some(SiteSeries { held: curve(granules), came, went })
+        Some(SiteSeries { held: curve(granules), came, went, ..SiteSeries::default() })
     };
     let sessions = SiteFacts {
         path: path(&[at::SESSION]),

@@ -1,15 +1,8 @@
 //! What an allocator instance holds back, over time: R(t). The observer fills one per instance.
 
-use std::time::Duration;
-
 use drainprof_profile::{Key, Kind, Profile, Role};
 
-use super::{Point, Thinned};
-
-/// Points that are kept at most, the newest not counted.
-const MOST: usize = 512;
-/// The time between two kept points, as long as all fit. Each time that they do not, it doubles.
-pub const FIRST_INTERVAL: Duration = Duration::from_millis(50);
+use super::{Point, TimeSeries};
 
 /// What is held back at one moment: of kind `drain` the granules that are closed, pinned and not yet
 /// drained; of the other kinds those that are open, since what leaks there is never closed.
@@ -32,65 +25,8 @@ impl Point for HeldPoint {
     }
 }
 
-/// R(t) of one allocator instance. The first and the newest point are always there, times increase, and
-/// memory is bounded, however long it runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldSeries {
-    kept: Thinned<HeldPoint>,
-    newest: Option<HeldPoint>,
-}
-
-impl Default for HeldSeries {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl HeldSeries {
-    /// A series without points.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { kept: Thinned::new(MOST, FIRST_INTERVAL.as_nanos() as u64), newest: None }
-    }
-
-    /// Adds a point. One that is older than the newest is left out; one of the same time replaces it.
-    pub fn add(&mut self, point: HeldPoint) {
-        if self.newest.is_some_and(|newest| point.at_ns < newest.at_ns) {
-            return;
-        }
-        self.newest = Some(point);
-        match self.kept.last_mut() {
-            Some(last) if last.at_ns == point.at_ns => *last = point,
-            _ => self.kept.add(point),
-        }
-    }
-
-    /// All points, the oldest first.
-    pub fn points(&self) -> impl Iterator<Item = HeldPoint> + '_ {
-        let kept = self.kept.points();
-        let last = kept.last().map(|point| point.at_ns);
-        let newest = self.newest.filter(|newest| Some(newest.at_ns) != last);
-        kept.iter().copied().chain(newest)
-    }
-
-    /// Whether there is no point.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.newest.is_none()
-    }
-
-    /// The newest point.
-    #[must_use]
-    pub const fn newest(&self) -> Option<HeldPoint> {
-        self.newest
-    }
-
-    /// From when on a further point would be kept; 0 while there is none.
-    #[must_use]
-    pub fn due_ns(&self) -> u64 {
-        self.kept.due_ns()
-    }
-}
+/// R(t) of one allocator instance, or what a site holds of it.
+pub type HeldSeries = TimeSeries<HeldPoint>;
 
 /// Where the bytes of a curve's granules come from, or would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +60,7 @@ pub fn held_bytes(profile: &Profile) -> HeldBytes {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::MOST, *};
     use crate::samples;
 
     fn point(at_ns: u64) -> HeldPoint {

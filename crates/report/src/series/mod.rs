@@ -1,21 +1,90 @@
 //! Time series in bounded memory: containers only. `trend` and `memory` judge them.
 
 mod held;
+mod live;
 mod memory;
 mod sites;
 
-pub use held::{FIRST_INTERVAL, HeldBytes, HeldPoint, HeldSeries, held_bytes};
+use std::time::Duration;
+
+pub use held::{HeldBytes, HeldPoint, HeldSeries, held_bytes};
+pub use live::{LivePoint, LiveSeries};
 pub use memory::MemorySeries;
 pub(crate) use memory::Values;
 pub use sites::{SiteNow, SiteSeries, SiteSeriesSet};
 
+/// Points of a [`TimeSeries`] that are kept at most, the newest not counted.
+const MOST: usize = 512;
+/// The time between two kept points, as long as all fit. Each time that they do not, it doubles.
+pub const FIRST_INTERVAL: Duration = Duration::from_millis(50);
+
 /// One point of a series.
-pub(crate) trait Point {
+pub trait Point {
     /// Its time in nanoseconds, on any clock that only goes forward.
     fn at_ns(&self) -> u64;
 
     /// Takes in a later point that is too near to be kept.
     fn absorb(&mut self, _later: &Self) {}
+}
+
+/// A time series. The first and the newest point are always there, times increase, and
+/// memory is bounded, however long it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimeSeries<P> {
+    kept: Thinned<P>,
+    newest: Option<P>,
+}
+
+impl<P: Point + Copy> Default for TimeSeries<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Point + Copy> TimeSeries<P> {
+    /// A series without points.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { kept: Thinned::new(MOST, FIRST_INTERVAL.as_nanos() as u64), newest: None }
+    }
+
+    /// Adds a point. One that is older than the newest is left out; one of the same time replaces it.
+    pub fn add(&mut self, point: P) {
+        if self.newest.is_some_and(|newest| point.at_ns() < newest.at_ns()) {
+            return;
+        }
+        self.newest = Some(point);
+        match self.kept.last_mut() {
+            Some(last) if last.at_ns() == point.at_ns() => *last = point,
+            _ => self.kept.add(point),
+        }
+    }
+
+    /// All points, the oldest first.
+    pub fn points(&self) -> impl Iterator<Item = P> + '_ {
+        let kept = self.kept.points();
+        let last = kept.last().map(P::at_ns);
+        let newest = self.newest.filter(|newest| Some(newest.at_ns()) != last);
+        kept.iter().copied().chain(newest)
+    }
+
+    /// Whether there is no point.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.newest.is_none()
+    }
+
+    /// The newest point.
+    #[must_use]
+    pub const fn newest(&self) -> Option<P> {
+        self.newest
+    }
+
+    /// From when on a further point would be kept; 0 while there is none.
+    #[must_use]
+    pub fn due_ns(&self) -> u64 {
+        self.kept.due_ns()
+    }
 }
 
 /// Points at growing distances: when there are too many, each two become one.

@@ -4,9 +4,9 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use super::{HeldPoint, HeldSeries};
+use super::{HeldPoint, HeldSeries, LivePoint, LiveSeries};
 
-/// Sites whose series are kept: those that have held back most.
+/// Sites whose series are kept: those that have held most.
 const MOST: usize = 256;
 
 /// What a site holds back, over time.
@@ -15,6 +15,8 @@ pub struct SiteSeries {
     /// Granules held back: of kind `drain` those that are retained with at least one of its objects, of the others
     /// those that are open with at least one.
     pub held: HeldSeries,
+    /// Its objects that are live.
+    pub live: LiveSeries,
     /// Granules that were seen to come; those that went between two sweeps are not among them.
     pub came: u64,
     /// Those of them that were seen to be gone.
@@ -36,6 +38,10 @@ pub struct SiteNow {
     pub bytes: u64,
     /// Those of them that can be held back only since this time, given the time of the last sweep.
     pub fresh: u64,
+    /// Its objects that are live; the time is not used.
+    pub live: LivePoint,
+    /// How much it holds, in a unit that all sites of its series share: who holds most keeps its time series.
+    pub weight: u64,
     /// Whether it has held back anything so far, seen by a sweep or not.
     pub ever: bool,
 }
@@ -44,7 +50,7 @@ pub struct SiteNow {
 struct Kept {
     own: SiteSeries,
     series: u32,
-    /// The most that was held back at a sweep.
+    /// The most that it held at a sweep.
     peak: u64,
 }
 
@@ -66,11 +72,11 @@ impl SiteSeriesSet {
         for (site, now) in sites {
             match self.kept.get_mut(&site) {
                 Some(kept) => kept.extend(at_ns, &now),
-                None if now.ever || now.granules > 0 => new.push((site, now)),
+                None if now.ever || now.weight > 0 => new.push((site, now)),
                 None => {}
             }
         }
-        new.sort_by_key(|(site, now)| (Reverse(now.granules), *site));
+        new.sort_by_key(|(site, now)| (Reverse(now.weight), *site));
         for (site, now) in new {
             if self.kept.len() >= MOST && !self.make_room(&now) {
                 break;
@@ -87,7 +93,7 @@ impl SiteSeriesSet {
         self.left_out = true;
         let least = self.kept.iter().min_by_key(|(_, kept)| kept.peak);
         match least.map(|(site, kept)| (*site, kept.peak)) {
-            Some((site, peak)) if now.granules > peak.saturating_mul(2) => {
+            Some((site, peak)) if now.weight > peak.saturating_mul(2) => {
                 self.kept.remove(&site);
                 true
             }
@@ -102,6 +108,10 @@ impl SiteSeriesSet {
         if now.first_ns != 0 && (!self.left_out || now.first_ns > last_ns) {
             let zero = |at_ns| HeldPoint { at_ns, ..HeldPoint::default() };
             past.held.add(zero(now.first_ns));
+            // What was live at earlier sweeps was not asked of a site that held back nothing.
+            if now.first_ns > last_ns {
+                past.live.add(LivePoint { at_ns: now.first_ns, ..LivePoint::default() });
+            }
             for sweep in self.sweeps.points().filter(|sweep| sweep.at_ns > now.first_ns) {
                 past.held.add(zero(sweep.at_ns));
             }
@@ -140,7 +150,7 @@ impl SiteSeriesSet {
 
 impl Kept {
     fn extend(&mut self, at_ns: u64, now: &SiteNow) {
-        let SiteSeries { held, came, went } = &mut self.own;
+        let SiteSeries { held, live, came, went } = &mut self.own;
         let newest = held.newest();
         let before = newest.map_or(0, |newest| newest.granules);
         let (at_ns, granules, bytes) = match now.destroyed_ns {
@@ -150,8 +160,13 @@ impl Kept {
         let new = now.fresh.min(granules).max(granules.saturating_sub(before));
         *came += new;
         *went += (before + new).saturating_sub(granules);
-        self.peak = self.peak.max(granules);
+        self.peak = self.peak.max(now.weight);
         held.add(HeldPoint { at_ns, granules, bytes, appeared: 0 });
+        let now = match now.destroyed_ns {
+            0 => now.live,
+            _ => LivePoint { allocated: now.live.allocated, ..LivePoint::default() },
+        };
+        live.add(LivePoint { at_ns, ..now });
     }
 }
 
@@ -162,7 +177,15 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn holds(granules: u64) -> SiteNow {
-        SiteNow { first_ns: MS, granules, bytes: 64 * granules, ever: true, ..SiteNow::default() }
+        SiteNow {
+            first_ns: MS,
+            granules,
+            bytes: 64 * granules,
+            live: LivePoint { objects: 3 * granules, ..LivePoint::default() },
+            weight: granules,
+            ever: true,
+            ..SiteNow::default()
+        }
     }
 
     fn values(series: &SiteSeriesSet, site: u32) -> Vec<(u64, u64)> {
@@ -181,6 +204,8 @@ mod tests {
         }
         series.add(400 * MS, [(1, holds(5)), (2, idle)]);
         assert_eq!(values(&series, 1), [(1, 0), (100, 0), (200, 0), (300, 0), (400, 5)]);
+        let live = series.of(1).unwrap().live.points();
+        assert_eq!(live.map(|at| (at.at_ns / MS, at.objects)).collect::<Vec<_>>(), [(400, 15)]);
         assert!(series.of(2).is_none());
         assert_eq!((series.last_ns(), series.due_ns()), (400 * MS, 450 * MS));
     }

@@ -85,7 +85,7 @@ static LIKE: LazyLock<AllocatorFacts> =
     LazyLock::new(|| samples::drain_snapshot().targets[0].allocators[0].clone());
 
 /// Begin of all runs, nanoseconds: far from 0, as clocks are.
-const BEGIN_NS: u64 = 5_000_000_000_000;
+pub(super) const BEGIN_NS: u64 = 5_000_000_000_000;
 /// Bytes of every granule.
 pub(super) const BYTES: u64 = 65_536;
 

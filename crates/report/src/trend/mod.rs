@@ -1,25 +1,30 @@
-//! What R(t) means: slope, forecast and verdict, of allocators and of sites.
+//! What time series mean: slope, forecast and verdict, of allocators and of sites.
 //!
-//! Facts come from `series::HeldSeries` and `series::SiteSeries`; here they are judged. The rules and their thresholds are explained
-//! in `docs/retention.md`. Called when a report is built.
+//! Facts come from `series`; here they are judged. Kinds `drain` and `bulk`, and the pages of kind `slab`, are judged by the
+//! granules that are held back. Sites of kind `slab` share their granules, so they are judged by their own live objects. The
+//! rules and their thresholds are explained in `docs/retention.md`. Called when a report is built.
 
+mod case;
 #[cfg(test)]
 mod generated_tests;
+mod judge;
+#[cfg(test)]
+mod live_tests;
 #[cfg(test)]
 mod site_tests;
 #[cfg(test)]
 mod tests;
 mod words;
 
-use drainprof_common::hist::{BUCKETS, Hist, lower_bound};
+use drainprof_common::hist::Hist;
 use drainprof_profile::Level;
 
-use super::{Growth, Kind, Retention, build::seconds};
+use super::{Growth, Kind, LiveOverTime, Retention, build::seconds};
 use crate::{
-    facts::{AllocatorFacts, SiteFacts, Snapshot},
+    facts::{AllocatorFacts, SiteFacts, Snapshot, Survivors},
     fit::{self, At, Changes, Line},
     health::Health,
-    series::{HeldBytes, HeldSeries, held_bytes},
+    series::{LiveSeries, Point, TimeSeries},
 };
 
 /// Seconds that must have been observed.
@@ -48,33 +53,44 @@ pub const SHUTDOWN: f64 = 0.02;
 pub const LEFT: f64 = 0.1;
 /// The part of a course that is cut off where pin delays say nothing of it, because its end made them.
 const BEGINNING: f64 = 0.25;
-/// Points of the curve that a report carries.
-const TOLD: usize = 64;
+/// A course that has not settled stands still if, for as long, it stays so near to its mean.
+pub const STILL: f64 = 0.125;
+/// What was freed at the end had been there for at least this part of the run.
+const LONG: f64 = 0.1;
+/// Points of a time series that a report carries.
+const POINTS: usize = 64;
 const DAY: f64 = 86_400.0;
 
-/// Whose granules are held back.
+/// Whose granules or objects are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Subject {
     kind: Kind,
     /// Those of one site; else of a whole allocator instance.
     site: bool,
+    /// Live objects; else granules.
+    objects: bool,
+    /// Of pages one of so many was looked at, and numbers over time are estimates; 1: all.
+    one_in: u32,
 }
 
 /// What is judged.
-struct Case<'a> {
+struct Case {
     subject: Subject,
-    curve: &'a HeldSeries,
-    /// Time since the first point, granules held back.
-    granules: Vec<At>,
+    /// When the time series begins (`CLOCK_MONOTONIC` ns): all times below are since then.
+    first_ns: u64,
+    /// How many were held back at which time.
+    held: Vec<At>,
     /// The same in bytes; empty where they are not known.
     bytes: Vec<At>,
-    /// Granules so far that were there before they appeared.
+    /// Granules so far that were there before they appeared; empty for objects.
     appeared: Vec<At>,
-    /// Granules that were held back at some time, and those of them that went.
+    /// Those that were held back at some time, and those of them that went.
     came: u64,
     went: u64,
-    /// How long those that went were held back, seconds; see [`settling`].
-    settling: f64,
+    /// For how long those that went were held back.
+    stays: Hist,
+    /// What is held back now, by the time at which it came; `None` where that is not known.
+    survivors: Option<Survivors>,
     /// Whether process or instance has ended.
     ended: bool,
     destroyed: bool,
@@ -113,8 +129,46 @@ pub(super) fn add(
         return;
     }
     let case = Case::of(facts, ended);
-    retention.series = Some(told(&case, snapshot));
+    let known = !case.bytes.is_empty();
+    let points = thinned(&facts.over_time, snapshot);
+    retention.series = Some(
+        points.map(|(at, point)| (at, point.granules, known.then_some(point.bytes))).collect(),
+    );
     case.tell(retention, snapshot);
+}
+
+/// What was live of an allocator over time; `None` where that is not known.
+pub(super) fn of_live(
+    facts: &AllocatorFacts,
+    snapshot: &Snapshot,
+    ended: bool,
+    sizes: bool,
+) -> Option<LiveOverTime> {
+    let series = &facts.live_over_time;
+    (!series.is_empty()).then(|| {
+        let mut known = live(series, snapshot, sizes);
+        Case::of_live(facts, ended, sizes).tell_live(&mut known, snapshot);
+        known
+    })
+}
+
+/// What was live of a site over time; judged only of kind `slab`, whose sites share their granules.
+pub(super) fn live_of_site(
+    site: &SiteFacts,
+    facts: &AllocatorFacts,
+    snapshot: &Snapshot,
+    ended: bool,
+    sizes: bool,
+) -> Option<LiveOverTime> {
+    let series = &site.over_time.as_ref()?.live;
+    site.live.filter(|_| !series.is_empty())?;
+    let mut known = live(series, snapshot, sizes);
+    if facts.profile.kind == Kind::Slab {
+        let one_in = snapshot.sample.max(1);
+        Case::live_of_site(site, series, facts, (ended, sizes, one_in))
+            .tell_live(&mut known, snapshot);
+    }
+    Some(known)
 }
 
 /// The verdict on what a site holds back, and why; `None` where its course is not known, or something was lost.
@@ -129,7 +183,7 @@ pub(super) fn of_site(
     scratch.verdict.zip(scratch.verdict_reason)
 }
 
-impl Case<'_> {
+impl Case {
     /// Adds what the course says, but for the course itself.
     fn tell(&self, retention: &mut Retention, snapshot: &Snapshot) {
         let complete = Health::from_counts(&snapshot.losses).complete();
@@ -165,240 +219,44 @@ impl Case<'_> {
         retention.verdict = Some(verdict);
         retention.verdict_reason = Some(words::join(details, reason));
     }
-}
 
-impl<'a> Case<'a> {
-    fn of(facts: &'a AllocatorFacts, ended: bool) -> Self {
-        let kind = facts.profile.kind;
-        let totals = &facts.totals;
-        let (came, went) = if kind == Kind::Drain {
-            (totals.pinned, totals.late_drained)
-        } else {
-            let elsewhere = totals.migrated + totals.ended_with_parent;
-            let went = totals.closed() + elsewhere + totals.reopened + facts.destroyed_open;
-            (totals.opened + totals.opened_before, went)
-        };
-        let stays: &mut dyn Iterator<Item = &Hist> = if kind == Kind::Drain {
-            &mut std::iter::once(&facts.pin_delays)
-        } else {
-            &mut facts.lifetimes.values()
-        };
-        let settling = settling(stays);
-        let curve = &facts.over_time;
-        Self {
-            came,
-            went,
-            settling,
-            ..Self::on(curve, Subject { kind, site: false }, facts, ended)
-        }
-    }
-
-    /// `None` where the site's course is not known.
-    fn of_site(site: &'a SiteFacts, facts: &'a AllocatorFacts, ended: bool) -> Option<Self> {
-        static NOTHING: HeldSeries = HeldSeries::new();
-        let kind = facts.profile.kind;
-        let own = site.over_time.as_ref();
-        // Objects without ids are seen to come, and nobody knows which of them go.
-        site.live?;
-        let (came, went) = if kind == Kind::Drain {
-            (site.granules_pinned, site.granules_pinned.saturating_sub(site.granules_retained))
-        } else {
-            own.map(|own| (own.came, own.went))?
-        };
-        // What never pinned anything needs no course to say so.
-        let curve = match own {
-            Some(own) => &own.held,
-            None if came == 0 => &NOTHING,
-            None => return None,
-        };
-        // Of other kinds it is not told when a site's last object leaves a granule: at the latest when that is closed.
-        let stays = match kind {
-            Kind::Drain => Some(&site.delays),
-            Kind::Bulk | Kind::Slab => facts.lifetimes.get(&site.opened_at),
-        };
-        let settling = settling(stays);
-        Some(Self {
-            came,
-            went,
-            settling,
-            ..Self::on(curve, Subject { kind, site: true }, facts, ended)
-        })
-    }
-
-    fn on(curve: &'a HeldSeries, subject: Subject, facts: &AllocatorFacts, ended: bool) -> Self {
-        let first = curve.points().next().map_or(0, |point| point.at_ns);
-        let points = || curve.points().map(|at| (seconds(at.at_ns - first), at));
-        let bytes_known = held_bytes(&facts.profile) != HeldBytes::Unknown;
-        Self {
-            subject,
-            curve,
-            granules: points().map(|(time, at)| (time, at.granules as f64)).collect(),
-            bytes: points()
-                .filter(|_| bytes_known)
-                .map(|(time, at)| (time, at.bytes as f64))
-                .collect(),
-            appeared: points().map(|(time, at)| (time, at.appeared as f64)).collect(),
-            came: 0,
-            went: 0,
-            settling: 0.0,
-            ended: ended || facts.destroyed,
-            destroyed: facts.destroyed,
-        }
-    }
-
-    fn length(&self) -> f64 {
-        self.granules.last().map_or(0.0, |last| last.0)
-    }
-
-    /// The verdict, why, and the course that it was taken from.
-    fn judge(&self) -> (Growth, String, Option<Fitted>) {
-        let held = self.granules.iter().any(|at| at.1 > 0.0);
-        if self.came == 0 && !held {
-            return (Growth::None, words::none(self.subject), None);
-        }
-        let early = |reason| (Growth::TooEarly, reason, None);
-        if self.length() < MIN_SECONDS {
-            return early(words::short(self.length()));
-        }
-        if self.granules.len() < MIN_POINTS {
-            return early(words::few_points(self.granules.len()));
-        }
-        if (self.came as f64) < MIN_GRANULES {
-            return early(words::few(self.subject, self.came));
-        }
-        if let Some(found) = self.freed_at_shutdown() {
-            return found;
-        }
-        let settling = self.settling;
-        if settling > self.length() * SETTLED {
-            return early(words::unsettled(self.subject, settling, self.length()));
-        }
-        let Some(fitted) = self.fitted(settling, &self.granules) else {
-            return early(words::gaps());
-        };
-        let reason = words::fitted(self.subject, &fitted, self.went);
-        let verdict = match fitted.shape {
-            Shape::Flat | Shape::Flattening => Growth::Bounded,
-            Shape::Unclear => Growth::TooEarly,
-            Shape::Growing if self.appearing(&fitted) => {
-                return (Growth::TooEarly, words::appearing(), Some(fitted));
-            }
-            Shape::Growing if self.went as f64 >= TURNOVER * self.came as f64 => Growth::Mixed,
-            Shape::Growing => Growth::LinearLeak,
-        };
-        (verdict, reason, Some(fitted))
-    }
-
-    /// Whether growth may be that of granules which were there before, but first appear when used.
-    fn appearing(&self, fitted: &Fitted) -> bool {
-        if self.subject.kind == Kind::Drain {
-            return false;
-        }
-        let tail = &self.appeared[self.appeared.partition_point(|at| at.0 < fitted.from)..];
-        let appeared = tail.last().map_or(0.0, |at| at.1) - tail.first().map_or(0.0, |at| at.1);
-        fitted.line.slope * fitted.length < 2.0 * appeared
-    }
-
-    /// The verdict where what was held back went with the end of the run.
-    fn freed_at_shutdown(&self) -> Option<(Growth, String, Option<Fitted>)> {
-        let length = self.length();
-        let until = |share: f64| {
-            let count = self.granules.partition_point(|at| at.0 <= length * (1.0 - share));
-            &self.granules[..count]
-        };
-        let body = until(SHUTDOWN);
-        let (held, left) = (body.last()?.1, self.granules.last()?.1);
-        let since_long = until(2.0 * SHUTDOWN).last()?.1 >= held / 2.0;
-        if !self.ended || held < MIN_GRANULES || left > held * LEFT || !since_long {
-            return None;
-        }
-        let went_before = self.went as f64 - (held - left);
-        let fitted = self.fitted(length * BEGINNING, body);
-        let freed = words::freed(self.subject, held, self.destroyed);
-        if went_before < TURNOVER * self.came as f64 {
-            return Some((Growth::FreedAtShutdown, freed, fitted));
-        }
-        let fitted = fitted?;
-        let verdict = match fitted.shape {
-            Shape::Growing => Growth::FreedAtShutdown,
-            Shape::Flat | Shape::Flattening => Growth::Bounded,
-            Shape::Unclear => Growth::TooEarly,
-        };
-        Some((verdict, freed, Some(fitted)))
-    }
-
-    /// The course from second `from` on; `None` where it has too few points.
-    fn fitted(&self, from: f64, points: &[At]) -> Option<Fitted> {
-        let tail = &points[points.partition_point(|at| at.0 < from)..];
-        let (line, changes) = (fit::line(tail)?, Changes::of(tail)?);
-        let (begin, end) = (tail.first()?.0, tail.last()?.0);
-        let bytes = self.bytes.get(points.len() - tail.len()..points.len()).unwrap_or_default();
-        let mut fitted = Fitted {
-            shape: Shape::Unclear,
-            from: begin,
-            length: end - begin,
-            line,
-            interval: changes.interval(),
-            bytes: fit::line(bytes).map(|line| line.slope),
-        };
-        fitted.shape = shape(&fitted, tail, changes);
-        Some(fitted)
+    /// The same of live objects.
+    fn tell_live(&self, live: &mut LiveOverTime, snapshot: &Snapshot) {
+        let mut scratch = Retention::default();
+        self.tell(&mut scratch, snapshot);
+        live.objects_per_second = scratch.slope_granules_per_second;
+        live.objects_per_second_interval = scratch.slope_interval;
+        live.bytes_per_second = scratch.slope_bytes_per_second;
+        live.r_squared = scratch.r_squared;
+        live.verdict = scratch.verdict;
+        live.verdict_reason = scratch.verdict_reason;
+        live.forecast_bytes_per_day = scratch.forecast_bytes_per_day;
     }
 }
 
-/// Grows beyond doubt and by an amount that matters; and then, whether it goes on growing.
-fn shape(fitted: &Fitted, tail: &[At], changes: Changes) -> Shape {
-    let level = fit::mean(tail).map_or(0.0, |mean| mean.1);
-    let growth = fitted.line.slope * fitted.length;
-    if fitted.interval[0] > 0.0 && growth >= MIN_GRANULES.max(MIN_GROWTH * level) {
-        let [early, late] = changes.halves();
-        return match late {
-            late if late >= STEADY * early => Shape::Growing,
-            late if late < FLATTENED * early => Shape::Flattening,
-            _ => Shape::Unclear,
-        };
-    }
-    let middle = fitted.from + fitted.length / 2.0;
-    let (early, late) = tail.split_at(tail.partition_point(|at| at.0 < middle));
-    let [early, late] =
-        [early, late].map(|half| half.iter().fold(0.0, |most: f64, at| most.max(at.1)));
-    if late <= (HEIGHT * early).max(early + MIN_GRANULES) { Shape::Flat } else { Shape::Unclear }
-}
-
-/// How long those that do not stay are held back, seconds: [`SETTLING`] of all granule-seconds are of
-/// granules that went sooner. Until then R(t) grows even if it is bounded, because nothing was held back
-/// in our sight when we began to look.
-fn settling<'a>(stays: impl IntoIterator<Item = &'a Hist>) -> f64 {
-    let mut all = Hist::new();
-    stays.into_iter().for_each(|hist| all.merge(hist));
-    let weight = |index: usize| {
-        let high = if index + 1 < BUCKETS { lower_bound(index + 1) } else { all.max };
-        let middle = lower_bound(index).midpoint(high.max(lower_bound(index))).min(all.max);
-        (seconds(middle), seconds(middle) * f64::from(all.buckets[index]))
+/// A time series of live objects, not judged.
+fn live(series: &LiveSeries, snapshot: &Snapshot, sizes: bool) -> LiveOverTime {
+    let point = |(at, point): (f64, crate::series::LivePoint)| {
+        (at, point.objects, sizes.then_some(point.bytes), point.allocated)
     };
-    let whole: f64 = (0..BUCKETS).map(|index| weight(index).1).sum();
-    let mut sum = 0.0;
-    for (time, share) in (0..BUCKETS).map(weight).filter(|&(_, share)| share > 0.0) {
-        sum += share;
-        if sum >= SETTLING * whole {
-            return time;
-        }
+    LiveOverTime {
+        series: thinned(series, snapshot).map(point).collect(),
+        ..LiveOverTime::default()
     }
-    0.0
 }
 
-/// The curve as a report carries it: times on the scale of `window.seconds`, thinned evenly, with the
+/// A time series as a report carries it: times on the scale of `window.seconds`, thinned evenly, with the
 /// first and the last point.
-fn told(case: &Case<'_>, snapshot: &Snapshot) -> Vec<(f64, u64, Option<u64>)> {
-    let begin = snapshot.now_ns.saturating_sub(snapshot.window.as_nanos() as u64);
-    let points: Vec<_> = case.curve.points().collect();
-    let step = points.len().div_ceil(TOLD).max(1);
+fn thinned<P: Point + Copy>(
+    series: &TimeSeries<P>,
+    snapshot: &Snapshot,
+) -> impl Iterator<Item = (f64, P)> + use<P> {
+    let begin = snapshot.begin_ns();
+    let points: Vec<P> = series.points().collect();
+    let step = points.len().div_ceil(POINTS).max(1);
     let last = points.len().saturating_sub(1);
-    let picked = points.iter().enumerate().filter(|&(at, _)| at % step == 0 || at == last);
+    let picked = points.into_iter().enumerate();
     picked
-        .map(|(_, point)| {
-            let bytes = (!case.bytes.is_empty()).then_some(point.bytes);
-            (seconds(point.at_ns.saturating_sub(begin)), point.granules, bytes)
-        })
-        .collect()
+        .filter(move |&(at, _)| at % step == 0 || at == last)
+        .map(move |(_, point)| (seconds(point.at_ns().saturating_sub(begin)), point))
 }

@@ -164,7 +164,7 @@ fn textbook_error_would_accuse() {
     for seed in 0..SEEDS {
         let facts = run(&[(40.0, Stay::About(4.0))]).facts(seed);
         let case = Case::of(&facts, false);
-        let tail = &case.granules[case.granules.partition_point(|at| at.0 < 20.0)..];
+        let tail = &case.held[case.held.partition_point(|at| at.0 < 20.0)..];
         let line = fit::line(tail).unwrap();
         let count = tail.len() as f64;
         // From R²: t² = R² (n − 2) / (1 − R²).
@@ -289,7 +289,7 @@ fn series_of_a_report() {
     let run = run(&[(15.0, Stay::ForEver)]);
     let known = run.judged(1);
     let series = known.series.unwrap();
-    assert!(series.len() <= TOLD + 1, "{}", series.len());
+    assert!(series.len() <= POINTS + 1, "{}", series.len());
     let last = series.last().unwrap();
     assert!(series[0].0.abs() < 1e-9 && (last.0 - 60.0).abs() < 1e-6, "{last:?}");
     assert_eq!((Some(last.1), last.2), (known.granules, known.bytes));

@@ -10,6 +10,7 @@ const DAY: f64 = 86_400.0;
 /// What is held back, in the plural.
 const fn held(of: Subject) -> &'static str {
     match of {
+        Subject { objects: true, .. } => "live objects",
         Subject { kind: Kind::Drain, .. } => "pinned granules",
         Subject { site: false, .. } => "open granules",
         Subject { site: true, .. } => "open granules with its objects",
@@ -19,6 +20,7 @@ const fn held(of: Subject) -> &'static str {
 /// What takes a granule out of the curve.
 const fn end(of: Subject) -> &'static str {
     match of {
+        Subject { objects: true, .. } => "was freed",
         Subject { site: true, .. } => "went",
         Subject { kind: Kind::Drain, .. } => "drained",
         Subject { .. } => "was closed",
@@ -66,6 +68,14 @@ pub(super) fn unsettled(of: Subject, settling: f64, length: f64) -> String {
     )
 }
 
+pub(super) fn ages_unknown() -> String {
+    "it grows, and objects come and go: level stacks shows how old the live ones are".to_owned()
+}
+
+pub(super) fn kept() -> String {
+    "growth came to an end, and hardly any was freed: kept for good, or leaked once".to_owned()
+}
+
 pub(super) fn freed(of: Subject, granules: f64, destroyed: bool) -> String {
     let whose = if destroyed { "instance" } else { "process" };
     format!("{granules:.0} {} went at the end of the {whose}", held(of))
@@ -97,6 +107,7 @@ pub(super) fn details(of: Subject, verdict: Growth, retention: &Retention) -> Op
         return None;
     }
     let what = match (of.kind, verdict) {
+        _ if of.objects => "objects/s that stay",
         (Kind::Drain, Growth::Mixed) => "pinned closes/s that do not drain",
         (Kind::Drain, _) => "pinned closes/s",
         (Kind::Bulk | Kind::Slab, _) if of.site => "granules/s that stay open with its objects",
@@ -104,6 +115,10 @@ pub(super) fn details(of: Subject, verdict: Growth, retention: &Retention) -> Op
     };
     let number = |rate: f64| units::rate(rate).trim_end_matches("/s").to_owned();
     let bytes = retention.slope_bytes_per_second.filter(|&bytes| bytes > 0.0);
+    if let Some(bytes) = bytes.filter(|_| of.one_in > 1) {
+        let day = units::byte_rate(bytes * DAY).replace("/s", "/day");
+        return Some(format!("about +{day}, estimated from 1 of {} pages", of.one_in));
+    }
     let when =
         if verdict == Growth::FreedAtShutdown { "until then" } else { "at the present rate" };
     let forecast = match bytes {

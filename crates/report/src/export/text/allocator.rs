@@ -193,11 +193,24 @@ impl Page<'_> {
 
     /// How what is held back changes over time.
     fn growth(&mut self, allocator: &Allocator) -> Result<(), Error> {
+        if let Some(live) = &allocator.live_over_time
+            && let (Some(verdict), Some(reason)) = (live.verdict, &live.verdict_reason)
+        {
+            let reason = escape::shown(reason, SENTENCE);
+            self.fact("growth", &format!("live memory: {}: {reason}", verdict.words()))?;
+        }
         let retention = &allocator.retention;
         let (Some(verdict), Some(reason)) = (retention.verdict, &retention.verdict_reason) else {
             return Ok(());
         };
-        let sampled = if allocator.sampling.is_some() { "of the sample, " } else { "" };
+        // Said once: call stacks have no granules of their own.
+        let shared = allocator.kind == Kind::Slab && allocator.sites.is_some();
+        let sampled = match (allocator.sampling.is_some(), shared) {
+            (true, true) => "of the sample's granules, shared by all call stacks: ",
+            (true, false) => "of the sample, ",
+            (false, true) => "granules, shared by all call stacks: ",
+            (false, false) => "",
+        };
         let reason = escape::shown(reason, SENTENCE);
         self.fact("growth", &format!("{sampled}{}: {reason}", verdict.words()))
     }
