@@ -63,6 +63,14 @@ pub const ROWS: &[Row] = &[
         start: || live::target("pmr", &["rounds=20"]),
     },
     Row {
+        profile: "drainprof-usdt",
+        needs: Needs::Nothing,
+        files: &["usdt_granules"],
+        absent: &[],
+        silent: &[],
+        start: || live::target("usdt_granules", &[]),
+    },
+    Row {
         profile: "epoch-demo",
         needs: Needs::Nothing,
         files: &["epoch_demo"],
@@ -96,14 +104,6 @@ pub const ROWS: &[Row] = &[
             Except { what: "open create_pool", why: "pools are made at the start" },
         ],
         start: servers::haproxy,
-    },
-    Row {
-        profile: "drainprof-usdt",
-        needs: Needs::Nothing,
-        files: &["usdt_granules"],
-        absent: &[],
-        silent: &[],
-        start: || live::target("usdt_granules", &[]),
     },
     Row {
         profile: "libdrainprof",
