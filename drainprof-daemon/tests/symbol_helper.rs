@@ -74,7 +74,7 @@ fn names_are_right() {
         let names = helper.ask(&file, None, &addresses(&path), LIMIT).unwrap();
         let entry = of(&names, "entry");
         assert_eq!(entry.len(), 3, "{names:?}");
-        assert_eq!(entry[0].offset, 0);
+        assert_eq!(entry[0].offset, Some(0));
         assert!(entry.iter().all(|name| matches!(name.line, Some(10..=12))), "{entry:?}");
         assert!(entry[0].file.as_ref().is_some_and(|file| file.ends_with("/sample.c")));
         let inlined: Vec<_> =

@@ -282,7 +282,7 @@ impl At {
 fn named(name: Name, at: At, frame: Frame) -> Frame {
     Frame {
         function: Some(name.function),
-        offset: Some(name.offset.saturating_add(at.before)),
+        offset: name.offset.map(|offset| offset.saturating_add(at.before)),
         file: name.file,
         line: name.line.map(u64::from),
         inlined: name

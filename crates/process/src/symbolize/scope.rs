@@ -93,7 +93,7 @@ mod tests {
     fn others_are_left_alone() {
         let name = |function: &str, file: Option<&str>| Name {
             function: function.to_owned(),
-            offset: 0,
+            offset: Some(0),
             file: file.map(str::to_owned),
             line: None,
             inlined: Vec::new(),

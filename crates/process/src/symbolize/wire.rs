@@ -54,8 +54,8 @@ pub(super) struct Answer {
 pub struct Name {
     /// The function, demangled.
     pub function: String,
-    /// Bytes from its first to the address.
-    pub offset: u64,
+    /// Bytes from its entry to the address; `None` in a part that the compiler moved away (`.cold`).
+    pub offset: Option<u64>,
     /// Source file.
     pub file: Option<String>,
     /// Line in it.

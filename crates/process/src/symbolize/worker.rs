@@ -26,6 +26,7 @@ use super::{
     scope,
     wire::{self, Answer, MAX_ADDRESSES, MAX_INLINED, Name, Request},
 };
+use crate::CloneKind;
 
 /// Memory of the helper beyond the files that it maps.
 const MAX_MEMORY: u64 = 2 << 30;
@@ -96,11 +97,25 @@ impl Object {
             }
         }
         match found {
-            Some(name) if scope::may_be_missing(&name) => Some(self.with_scope(name, address)),
-            Some(name) => Some(name),
+            Some(name) => {
+                let name = self.with_offset(name, address);
+                let scoped = scope::may_be_missing(&name);
+                Some(if scoped { self.with_scope(name, address) } else { name })
+            }
             // What has no DWARF, or damaged, may still have symbols.
             None => self.files.iter().find_map(|file| self.ask(file, false, address)),
         }
+    }
+
+    /// The name with the offset from the symbol table where DWARF gives none. A function with several ranges has no
+    /// one start there, and blazesym takes 0 for it.
+    fn with_offset(&self, name: Name, address: u64) -> Name {
+        if name.offset != Some(address) {
+            return name;
+        }
+        let symbol = self.files.iter().find_map(|file| self.ask(file, false, address));
+        let entered = symbol.filter(|symbol| !is_cold(&symbol.function));
+        Name { offset: entered.and_then(|symbol| symbol.offset), ..name }
     }
 
     /// The name with the scope that the symbol table knows: DWARF has no linkage name of C++ functions that other
@@ -152,6 +167,11 @@ pub(super) fn answer(
     addresses.map(|&address| object.name(address)).collect()
 }
 
+/// Whether a symbol, as blazesym demangles it, is a part that is jumped into and never called.
+fn is_cold(symbol: &str) -> bool {
+    symbol.contains("[clone .cold") || crate::Elf::clone_kind(symbol) == Some(CloneKind::Cold)
+}
+
 fn identity(file: &File) -> io::Result<(u64, u64, u64, i64)> {
     let metadata = file.metadata()?;
     Ok((metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime_nsec() ^ metadata.mtime()))
@@ -161,7 +181,7 @@ fn of(symbol: &Sym<'_>) -> Name {
     let (file, line) = location(symbol.code_info.as_deref());
     Name {
         function: wire::cut(&symbol.name),
-        offset: symbol.offset as u64,
+        offset: Some(symbol.offset as u64),
         file,
         line,
         inlined: symbol
@@ -179,4 +199,35 @@ fn of(symbol: &Sym<'_>) -> Name {
 fn location(info: Option<&CodeInfo<'_>>) -> (Option<String>, Option<u32>) {
     let Some(info) = info else { return (None, None) };
     (Some(wire::cut(&info.to_path().to_string_lossy())), info.line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DebugSearch, testing::cc};
+
+    /// A function whose cold part lies elsewhere has offsets from its entry, and none in the cold part.
+    #[test]
+    fn split_function() {
+        const SOURCE: &str = r#"
+            __attribute__((cold, noinline)) void fail(int x) { __asm__ volatile("" :: "r"(x)); }
+            __attribute__((noinline)) int leak(int x) {
+                if (x == 7) { fail(x); fail(x + 1); __builtin_trap(); }
+                __asm__ volatile("nop; nop; nop; nop" ::: "memory");
+                return x + 1;
+            }
+            void _start(void) { leak(1); }
+        "#;
+        let directory = tempfile::tempdir().unwrap();
+        let flags = ["-O2", "-g", "-freorder-blocks-and-partition", "-nostdlib"];
+        let path = cc(directory.path(), "split", SOURCE, &flags);
+        let elf = crate::Elf::open(&path, "split", DebugSearch::default()).unwrap();
+        let at = |name: &str| elf.resolve(name)[0].vaddr;
+        let (entry, cold) = (at("leak"), at("leak.cold"));
+        let object = Object::open(vec![File::open(&path).unwrap()], Vec::new());
+        let name = |address| object.name(address).map(|name| (name.function, name.offset));
+        assert_eq!(name(entry + 3), Some(("leak".to_owned(), Some(3))));
+        assert_eq!(name(cold + 2), Some(("leak".to_owned(), None)));
+        assert_eq!(name(at("fail")), Some(("fail".to_owned(), Some(0))));
+    }
 }
