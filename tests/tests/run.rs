@@ -103,8 +103,38 @@ fn nothing_to_probe() -> Result<()> {
     Ok(())
 }
 
+/// A wrapper that matches no profile is looked through, and its status is the command's.
+#[test]
+fn through_a_wrapper() -> Result<()> {
+    if requires_root() {
+        let profile = environment::profile("arena");
+        let program = environment::target("psweep")?.display().to_string();
+        let script = format!("{program} closes=10; exit 9");
+        let args = ["run", "--level", "objects", "--profile", &profile, "--", "sh", "-c", &script];
+        let outcome = drainprof_tests::tracer::run_to_end(&args)?;
+        assert_eq!(outcome.code, Some(9), "{}", outcome.talk());
+        assert!(outcome.stdout.concat().contains("10 closes"), "{}", outcome.talk());
+    }
+    Ok(())
+}
+
+/// What was asked for and cannot be done is refused before the command has run, so nothing runs unobserved.
+#[test]
+fn refused_level() -> Result<()> {
+    if requires_root() {
+        let profile = environment::profile("ifunc");
+        let program = environment::target("ifunc")?.display().to_string();
+        let args = ["run", "--level", "boundary", "--profile", &profile, "--", &program];
+        let outcome = drainprof_tests::tracer::run_to_end(&args)?;
+        assert_eq!(outcome.code, Some(2), "{}", outcome.talk());
+        assert!(outcome.talk().contains("cannot look at level boundary"), "{}", outcome.talk());
+        assert!(outcome.stdout.is_empty(), "it ran: {:?}", outcome.stdout);
+    }
+    Ok(())
+}
+
 /// The dynamic linker has followed a program's own IFUNCs by its entry point. A static program has not:
-/// without its alloc probe it is refused, with the reason, and runs on unobserved.
+/// without its alloc probe it is refused, with the reason, and not run.
 #[test]
 fn ifuncs_at_the_entry_point() -> Result<()> {
     if requires_root() {
@@ -115,6 +145,7 @@ fn ifuncs_at_the_entry_point() -> Result<()> {
         let outcome = drainprof_tests::tracer::run_to_end(&args)?;
         assert_eq!(outcome.code, Some(4), "{}", outcome.talk());
         assert!(outcome.talk().contains("an IFUNC whose"), "{}", outcome.talk());
+        assert!(outcome.stdout.is_empty(), "it ran: {:?}", outcome.stdout);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
 use anyhow::{Context as _, Result};
 use drainprof_observe::ObserveError;
-use drainprof_probe::launch::{Disposition, Handle, Launch, LaunchEvent, LaunchOptions};
+use drainprof_probe::launch::{Disposition, Handle, Launch, LaunchEvent, LaunchOptions, Origin};
 use drainprof_report::Verdict;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -44,6 +44,8 @@ struct Command {
     events: Receiver<LaunchEvent>,
     /// `Ok(code)` or `Err(signal)`.
     status: Option<Result<i32, i32>>,
+    /// Whether children are followed although an image was attached to.
+    follow_forks: bool,
     /// Whether any image was attached to.
     attached: bool,
     /// Why the last image that was looked at was not.
@@ -58,10 +60,18 @@ async fn run(args: RunArgs) -> Result<u8> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let mut options = LaunchOptions::new(args.command);
-    options.follow_forks = args.observe.follow_forks;
+    // A shell or another wrapper matches no profile: what it starts may.
+    options.follow_forks = true;
     let (handle, events) = Launch::spawn(options)?;
-    let mut command =
-        Command { handle, events, status: None, attached: false, refused: None, silent: false };
+    let mut command = Command {
+        handle,
+        events,
+        status: None,
+        follow_forks: args.observe.follow_forks,
+        attached: false,
+        refused: None,
+        silent: false,
+    };
 
     let mut over_budget = false;
     loop {
@@ -126,7 +136,7 @@ impl Command {
     /// Deals with what the tracer says.
     fn heard(&mut self, event: LaunchEvent, driver: &mut Driver) {
         match event {
-            LaunchEvent::AtEntry { pid, .. } => match driver.observation.add(pid, true) {
+            LaunchEvent::AtEntry { pid, origin } => match driver.observation.add(pid, true) {
                 Ok(()) => {
                     if !self.attached {
                         self.attached = true;
@@ -138,11 +148,15 @@ impl Command {
                     // What it executes next may match.
                     let disposition = if matches!(error, ObserveError::NoMatch { .. }) {
                         tracing::warn!(
-                            "no profile matches process {pid} so far; it runs on, and what it \
-                             executes next is looked at"
+                            "no profile matches process {pid} so far; drainprof checks what it \
+                             executes and starts next"
                         );
                         Disposition::KeepTracing
                     } else {
+                        if origin == Origin::Command {
+                            // Nothing of it has run. Nobody wants it unobserved.
+                            let _ = self.handle.forward_signal(nix::libc::SIGKILL);
+                        }
                         Disposition::Detach
                     };
                     self.refused = Some(error.into());
@@ -150,7 +164,10 @@ impl Command {
                 }
             },
             LaunchEvent::Forked { child, .. } => {
-                self.handle.resume(child, Disposition::KeepTracing);
+                let wanted = self.follow_forks || !self.attached;
+                let disposition =
+                    if wanted { Disposition::KeepTracing } else { Disposition::Detach };
+                self.handle.resume(child, disposition);
             }
             LaunchEvent::Exited { pid, status } => {
                 if pid == self.handle.pid() {
