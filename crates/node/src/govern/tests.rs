@@ -63,6 +63,14 @@ impl Course {
         times.iter().map(|at| within(*at)).max().unwrap_or(0)
     }
 
+    /// The most steps down within any hour.
+    fn falls_per_hour(&self) -> usize {
+        let falls = self.steps.iter().filter(|(_, step)| step.to < step.from);
+        let times: Vec<f64> = falls.map(|(at, _)| *at).collect();
+        let within = |at: f64| times.iter().filter(|then| (at..at + HOUR).contains(*then)).count();
+        times.iter().map(|at| within(*at)).max().unwrap_or(0)
+    }
+
     /// The highest mean cost over any hour.
     fn mean_per_hour(&self) -> f64 {
         let ticks = TICKS_PER_HOUR;
@@ -84,10 +92,11 @@ impl Course {
     }
 }
 
-/// In any hour: the budget, what was saved, what smoothing lets through, and one look's cost at each level before it was known.
+/// In any hour: the budget, what was saved, what smoothing lets through, and one cycle's cost for each step down: a load
+/// that rises within one cycle is only known after it, at each of the levels, and again when it returns after a rest.
 fn tolerated(config: &Config, course: &Course) -> f64 {
-    let slack =
-        config.budget.0 * (config.burst.as_seconds() + SMOOTH) + 3.0 * course.dearest_tick();
+    let slack = config.budget.0 * (config.burst.as_seconds() + SMOOTH)
+        + course.falls_per_hour().max(3) as f64 * course.dearest_tick();
     config.budget.0 + slack / HOUR
 }
 
@@ -282,6 +291,19 @@ fn configured() {
         assert!(problem.contains(&format!("governor.{key}: ")), "{text}: {problem}");
     }
     assert!(toml::from_str::<Config>("buget = '1%'").unwrap_err().to_string().contains("budget"));
+}
+
+/// Two bursts in one hour, with a rest in which every level is cheap: each burst costs one cycle at each level.
+#[test]
+fn bursts_with_a_rest() {
+    let loads = [(170.0, 80), (0.0, 532), (183.0, 108)];
+    let mut loads = loads.into_iter().flat_map(|(load, ticks)| std::iter::repeat_n(load, ticks));
+    let config = Config::default();
+    let costs = [0.009, 0.017, 0.017];
+    let course = Simulation::new(costs).run(&config, 1.0, |_| loads.next().unwrap_or(0.0));
+    assert_eq!(course.last_level(), None);
+    assert!((4..=6).contains(&course.falls_per_hour()), "{:?}", course.steps);
+    assert!(course.mean_per_hour() <= tolerated(&config, &course));
 }
 
 proptest! {
