@@ -148,6 +148,29 @@ pub const LOSS_COUNT: usize = LOSSES.len();
 /// All counters of one CPU, or their sum.
 pub type LossCounts = [u64; LOSS_COUNT];
 
+/// Bytes of each of [`PADDED_LOSS_NAMES`].
+pub const LOSS_NAME_BYTES: usize = 24;
+
+/// The names by number, padded with spaces: the kernel side logs text of a fixed length. Numbers beyond the list have
+/// no name.
+pub static PADDED_LOSS_NAMES: [[u8; LOSS_NAME_BYTES]; 32] = padded_names();
+
+const fn padded_names() -> [[u8; LOSS_NAME_BYTES]; 32] {
+    let mut names = [[b' '; LOSS_NAME_BYTES]; 32];
+    let mut loss = 0;
+    while loss < LOSS_COUNT {
+        let name = LOSSES[loss].name.as_bytes();
+        let mut at = 0;
+        while at < name.len() {
+            assert!(name[at].is_ascii());
+            names[loss][at] = name[at];
+            at += 1;
+        }
+        loss += 1;
+    }
+    names
+}
+
 impl Loss {
     /// The line of the list.
     #[must_use]

@@ -3,7 +3,7 @@
 use aya_ebpf::helpers::bpf_get_smp_processor_id;
 use drainprof_common::loss::{LOSS_COUNT, Loss};
 
-use crate::{atomic, global::global, maps};
+use crate::{atomic, diagnostics, global::global, maps};
 
 const _: () = assert!(LOSS_COUNT <= 32, "LossSlots holds 32");
 
@@ -26,6 +26,7 @@ global! {
 
 #[inline(always)]
 fn add(loss: u32, number: u64) {
+    diagnostics::note(loss);
     if let Some(slots) = maps::LOSSES.get_ptr_mut(cpu()) {
         // SAFETY: `slots` is map memory; the index is masked to its length.
         unsafe {
@@ -37,6 +38,7 @@ fn add(loss: u32, number: u64) {
 /// [`count_many`] without a call, where calls are nested so deep that the stack has no room for one more.
 #[inline(always)]
 pub(crate) fn count_here(loss: Loss, number: u64) {
+    diagnostics::note(loss as u32);
     if let Some(slots) = maps::LOSSES.get_ptr_mut(cpu()) {
         // SAFETY: `slots` is map memory; a loss's number is below its length.
         unsafe { atomic::add(slots.cast::<u64>().add(loss as usize), number) };

@@ -33,6 +33,7 @@
 mod atomic;
 mod calls;
 mod config;
+mod diagnostics;
 mod emit;
 mod global;
 mod granule;

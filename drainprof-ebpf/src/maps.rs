@@ -3,7 +3,7 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, HashMap, Queue, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
 };
 use drainprof_common::{
     granule::IndexWord,
@@ -20,6 +20,8 @@ use drainprof_common::{
     unwind::RuleBucket,
 };
 
+use crate::diagnostics::Noted;
+
 /// User space maps the array into its memory and reads it there.
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
@@ -34,6 +36,10 @@ pub(crate) static TARGETS: HashMap<u32, TargetValue> = HashMap::with_max_entries
 #[map]
 pub(crate) static TARGET_WORDS: Array<u64> =
     Array::with_max_entries(maps::TARGET_WORDS as u32, BPF_F_MMAPABLE);
+
+/// What the diagnostics of one CPU have noted.
+#[map]
+pub(crate) static NOTED: PerCpuArray<Noted> = PerCpuArray::with_max_entries(1, 0);
 
 /// What each probe means; the attach cookie holds the index.
 #[map]

@@ -29,8 +29,9 @@ const FREE_OF: [(&str, &[&str]); 1] =
     [("drainprof-report", &["aya", "axum", "clap", "rusqlite", "tokio"])];
 
 /// Packages that few crates depend on. The first of these crates has to exist for the rule to hold.
-const KEPT_TO: [(&str, &[&str]); 2] = [
+const KEPT_TO: [(&str, &[&str]); 3] = [
     ("aya", &["drainprof-probe"]),
+    ("aya-log", &["drainprof-probe"]),
     ("clap", &["drainprof-daemon", "drainprof-bench", "drainprof-tests", "xtask"]),
 ];
 

@@ -12,7 +12,7 @@ use aya_ebpf::{
 use drainprof_common::spec::flags;
 
 use super::{at_entry, at_return};
-use crate::{calls, hit, object, realloc};
+use crate::{calls, diagnostics, hit, object, realloc};
 
 #[uprobe]
 pub fn alloc_entry(ctx: ProbeContext) -> u32 {
@@ -75,9 +75,12 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
 #[inline(always)]
 fn try_call_entry(ctx: &ProbeContext) -> Option<()> {
     let mut hit = hit::begin(ctx, true)?;
-    let frame = calls::enter(ctx, &mut hit)?;
-    if hit.has(flags::TAKE_AT_ENTRY) && hit::evaluate(&hit, false) {
+    if let Some(frame) = calls::enter(ctx, &mut hit)
+        && hit.has(flags::TAKE_AT_ENTRY)
+        && hit::evaluate(&hit, false)
+    {
         object::take_at_entry(&hit, frame);
     }
+    diagnostics::report_hit(hit.index);
     Some(())
 }

@@ -14,7 +14,7 @@ use drainprof_common::{
     maps::TargetValue,
 };
 
-use crate::{config, growth, hit::current_target, maps, paths};
+use crate::{config, diagnostics, growth, hit::current_target, maps, paths};
 
 /// The first address that is none of a program's.
 const USER_END: u64 = 1 << 47;
@@ -22,12 +22,14 @@ const USER_END: u64 = 1 << 47;
 #[raw_tracepoint]
 pub fn fault_user(ctx: RawTracePointContext) -> u32 {
     try_fault(&ctx, Cause::Fault);
+    diagnostics::report_event();
     0
 }
 
 #[raw_tracepoint]
 pub fn fault_kernel(ctx: RawTracePointContext) -> u32 {
     try_fault(&ctx, Cause::KernelFault);
+    diagnostics::report_event();
     0
 }
 
@@ -45,6 +47,7 @@ fn try_fault(ctx: &RawTracePointContext, cause: Cause) -> Option<()> {
 #[tracepoint]
 pub fn rss_changed(ctx: TracePointContext) -> u32 {
     try_rss_changed(&ctx);
+    diagnostics::report_event();
     0
 }
 
@@ -88,6 +91,7 @@ mod call {
 #[tracepoint]
 pub fn mapping_begins(ctx: TracePointContext) -> u32 {
     try_begins(&ctx);
+    diagnostics::report_event();
     0
 }
 
@@ -115,6 +119,7 @@ fn try_begins(ctx: &TracePointContext) -> Option<()> {
 #[tracepoint]
 pub fn mapping_ends(ctx: TracePointContext) -> u32 {
     try_ends(&ctx);
+    diagnostics::report_event();
     0
 }
 

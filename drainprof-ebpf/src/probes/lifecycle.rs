@@ -14,7 +14,7 @@ use drainprof_common::{
 };
 
 use crate::{
-    atomic, calls, config, emit,
+    atomic, calls, config, diagnostics, emit,
     hit::{current_target, now},
     losses, maps, paths, series,
 };
@@ -26,6 +26,7 @@ const ANY: u64 = 0;
 #[tracepoint]
 pub fn newtask(ctx: TracePointContext) -> u32 {
     try_newtask(&ctx);
+    diagnostics::report_event();
     0
 }
 
@@ -115,6 +116,7 @@ fn announce(kind: EventKind, target: u32, target_b: u32, process: u32, thread: u
 #[tracepoint]
 pub fn exec(ctx: TracePointContext) -> u32 {
     try_exec(&ctx);
+    diagnostics::report_event();
     0
 }
 
@@ -151,6 +153,7 @@ fn try_exec(ctx: &TracePointContext) -> Option<()> {
 #[tracepoint]
 pub fn thread_exit(_ctx: TracePointContext) -> u32 {
     try_thread_exit();
+    diagnostics::report_event();
     0
 }
 
@@ -169,6 +172,7 @@ fn try_thread_exit() -> Option<()> {
 #[tracepoint]
 pub fn exit(_ctx: TracePointContext) -> u32 {
     try_exit();
+    diagnostics::report_event();
     0
 }
 

@@ -19,7 +19,7 @@ use core::mem::MaybeUninit;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use drainprof_common::maps::Frame;
 
-use crate::{calls, granule, hit, hit::Hit, paths};
+use crate::{calls, diagnostics, granule, hit, hit::Hit, paths};
 
 /// A probe that is judged at entry; `PATH`: the call path is wanted.
 #[inline(always)]
@@ -35,6 +35,7 @@ fn at_entry<const PATH: bool>(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
         }
         handle(&hit);
     }
+    diagnostics::report_hit(hit.index);
 }
 
 /// A probe that is judged at return, with the frame of its entry; `rejected` is called where the call
@@ -46,7 +47,10 @@ fn at_return<const PATH: bool>(
     rejected: impl FnOnce(&Hit, *mut Frame),
 ) {
     let Some(mut hit) = hit::begin_at_return(ctx) else { return };
-    let Some(frame) = calls::leave(ctx, &mut hit) else { return };
+    let Some(frame) = calls::leave(ctx, &mut hit) else {
+        diagnostics::report_hit(hit.index);
+        return;
+    };
     hit.asks_path = PATH;
     if hit::evaluate(&hit, true) {
         if PATH && !granule::misses(&hit) {
@@ -56,4 +60,5 @@ fn at_return<const PATH: bool>(
     } else {
         rejected(&hit, frame);
     }
+    diagnostics::report_hit(hit.index);
 }

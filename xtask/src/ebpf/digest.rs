@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::work;
 
 const CRATES: [&str; 2] = ["drainprof-common", "drainprof-ebpf"];
-const LOCKED: [&str; 2] = ["aya-ebpf", "bytemuck"];
+const LOCKED: [&str; 3] = ["aya-ebpf", "aya-log-ebpf", "bytemuck"];
 
 /// The digest of the sources as they are now, in hex.
 pub(super) fn of_sources(root: &Path) -> Result<String> {
@@ -72,6 +72,7 @@ mod tests {
     use std::path::Path;
 
     const LOCK: &str = "[[package]]\nname = \"aya-ebpf\"\nversion = \"0.2.1\"\n\
+                        [[package]]\nname = \"aya-log-ebpf\"\nversion = \"0.2.0\"\n\
                         [[package]]\nname = \"bytemuck\"\nversion = \"1.25.0\"\n";
 
     fn lay_out(root: &Path) {

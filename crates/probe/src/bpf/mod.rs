@@ -7,6 +7,7 @@
 mod attach;
 mod counted;
 mod detach;
+mod diagnostics;
 mod empty;
 mod error;
 mod features;

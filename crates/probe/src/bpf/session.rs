@@ -29,6 +29,7 @@ use super::{
     BpfError, Detaching, GranuleRecord, Growth, GrowthOffsets, Leftover, LiveObject, SeriesRecord,
     Sizes, Stacks,
     attach::Probes,
+    diagnostics::{self, Diagnostics},
     granules::Granules,
     memory::{Cursors, Mapped},
     names,
@@ -100,6 +101,7 @@ pub struct Session {
     granules: Granules,
     objects: Objects,
     events: RingBuf<MapData>,
+    diagnostics: Diagnostics,
     /// Call stacks.
     pub stacks: Stacks,
     /// Page faults and mappings.
@@ -133,6 +135,7 @@ impl Session {
             granules: Granules::take(&mut ebpf, &sizes, &cursors)?,
             objects: Objects::take(&mut ebpf, &sizes, &cursors)?,
             events: take(&mut ebpf, names::EVENTS)?,
+            diagnostics: Diagnostics::take(&mut ebpf)?,
             stacks: Stacks::take(&mut ebpf, &sizes, &cursors)?,
             growth: Growth::take(&mut ebpf, &sizes, config.growth.is_some())?,
             probes: Probes::take(ebpf, sizes.probes)?,
@@ -185,6 +188,7 @@ impl Session {
     /// The events that have come, at most some tens of thousands at once. Records that cannot be
     /// decoded are counted as lost.
     pub fn drain_events(&mut self) -> Vec<(EventKind, Event)> {
+        self.diagnostics.flush();
         let mut events = Vec::new();
         while events.len() < EVENTS_AT_ONCE {
             let Some(record) = self.events.next() else { break };
@@ -463,6 +467,9 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     for (name, value) in &globals {
         loader.override_global(name, value, true);
     }
+    let (log_level, log_bytes) = diagnostics::settings();
+    loader.override_global(diagnostics::LEVEL, &log_level, true);
+    loader.map_max_entries(diagnostics::RECORDS, log_bytes);
     for (name, value) in entries {
         loader.map_max_entries(name, value);
     }
