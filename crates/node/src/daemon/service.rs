@@ -14,7 +14,7 @@ use drainprof_probe::bpf::SessionConfig;
 use drainprof_process::memory::Pressure;
 use drainprof_profile::Library;
 use drainprof_report::{
-    SelfUse, Tool,
+    Report, SelfUse, Tool,
     health::{Health, Line},
 };
 use tokio::{
@@ -286,7 +286,8 @@ impl Service {
         let counts =
             self.counters.counts(now.iter().map(|(id, labels, seen)| (*id, labels, *seen)));
         let losses = self.counters.losses();
-        let incomplete = incomplete(&losses);
+        let mut incomplete = incomplete(&losses);
+        incomplete.extend(view.reports().flat_map(|(_, report)| not_measurable(report)));
         let uptime_seconds = self.began.elapsed().as_secs_f64();
         let map_bytes = view.reports().map(|(_, report)| report.self_use.map_bytes).sum();
         let mut self_use = own_use(map_bytes);
@@ -356,6 +357,19 @@ fn empty_state() -> NodeState {
 fn incomplete(losses: &BTreeMap<String, u64>) -> Vec<String> {
     let listed = losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect();
     Health::from_names(&listed).incomplete().map(Line::sentence).collect()
+}
+
+/// The profiles that say nothing of a process that runs, and why.
+fn not_measurable(report: &Report) -> Vec<String> {
+    let running = report.not_measurable().filter(|(target, ..)| target.ended.is_none());
+    running
+        .map(|(target, profile, why)| {
+            format!(
+                "process {} ({}): profile {profile}: not measurable: {why}",
+                target.pid, target.comm
+            )
+        })
+        .collect()
 }
 
 /// What this process uses, and has used.

@@ -257,7 +257,7 @@ fn profiles(facts: &TargetFacts, target: &Target) -> Vec<ProfileSignals> {
 }
 
 fn add(sum: &mut ProfileSignals, allocator: &Allocator) {
-    if allocator.kind == Kind::Drain {
+    if allocator.kind == Kind::Drain && allocator.not_measurable.is_none() {
         let closes = sum.closes.get_or_insert(Closes::default());
         closes.drainable += allocator.granules.drainable;
         closes.pinned += allocator.granules.pinned;

@@ -1,5 +1,7 @@
 //! From counters to what has changed in a time. Pure.
 
+use drainprof_profile::Kind;
+
 use super::ProfileCounts;
 
 /// What has been added to the counters of one profile in one process.
@@ -19,8 +21,7 @@ impl Sums {
     /// drainable / (drainable + pinned); `None` without a decided close.
     #[must_use]
     pub fn dsr(&self) -> Option<f64> {
-        let decided = self.drainable.saturating_add(self.pinned);
-        (decided > 0).then(|| self.drainable as f64 / decided as f64)
+        drainprof_report::dsr(Kind::Drain, self.drainable, self.pinned)
     }
 
     /// Both together.

@@ -1,6 +1,7 @@
 //! What the rules look at.
 
 use drainprof_process::memory::{MemoryReading, Pressure};
+use drainprof_profile::Kind;
 use drainprof_report::memory::MemoryTrend;
 
 /// What is known of one process at one moment. Whatever is not known is `None`; a number that is not finite counts as not known.
@@ -80,7 +81,6 @@ impl Closes {
 
     /// The rate; `None` with no decided close.
     pub(super) fn dsr(self) -> Option<f64> {
-        let decided = self.decided();
-        (decided > 0).then(|| self.drainable as f64 / decided as f64)
+        drainprof_report::dsr(Kind::Drain, self.drainable, self.pinned)
     }
 }
