@@ -1,5 +1,7 @@
 //! `leak`: what is retained grows without an end in sight, and what that comes to in a day.
 
+use std::fmt::Write as _;
+
 use super::{Case, Found, Rule, Subject, who_pins};
 use crate::{Growth, Kind, Site, Weight};
 
@@ -43,10 +45,10 @@ fn of_live(subject: &Subject<'_>) -> Option<Found> {
     };
     for (site, _) in sites.iter().take(NAMED) {
         let reason = site.verdict_reason.as_deref().unwrap_or_default();
-        message += &format!("; {} keeps: {reason}", who_pins::path(site));
+        let _ = write!(message, "; {} keeps: {reason}", who_pins::path(site));
     }
     if sites.len() > NAMED {
-        message += &format!("; and {} more call stacks", sites.len() - NAMED);
+        let _ = write!(message, "; and {} more call stacks", sites.len() - NAMED);
     }
     Some(subject.found(RULE.code, Weight::Warning, message))
 }

@@ -117,7 +117,9 @@ fn run(behaviour: Behaviour, seconds: f64, size: u64, random: &mut Random) -> Ve
     }
     if matches!(behaviour, Temporary | FreedAtTheEnd | TemporaryAndLeak) {
         // The program's end drops its lists.
-        list.iter().for_each(|&index| all[index].went = (seconds - 0.001).max(all[index].came));
+        for &index in &list {
+            all[index].went = (seconds - 0.001).max(all[index].came);
+        }
     }
     all
 }
@@ -253,7 +255,8 @@ fn bytehounds_simulation() {
                         counts[on][index] += 1;
                     }
                 }
-                table += &format!("{behaviour:?} {seconds} s {size} B: arena, malloc {counts:?}\n");
+                let row = format!("{behaviour:?} {seconds} s {size} B: arena, malloc {counts:?}\n");
+                table.push_str(&row);
                 let sure = matches!(behaviour, LinearLeak | FreedAtTheEnd | Bounded);
                 let right = counts.iter().all(|counts| counts[0] == 10);
                 assert!(!sure || right, "[right, too early, wrong]\n{table}{wrong:#?}");
