@@ -23,11 +23,11 @@ fn site<'a>(traced: &'a Traced, function: &str) -> Result<&'a Value> {
     sites.iter().find(is_it).with_context(|| format!("no site {function}"))
 }
 
-fn run(size: &str) -> Result<Traced> {
+fn run(block: &str) -> Result<Traced> {
     // Sweeping over the objects takes at most the hundredth part of the time: a small table is swept often.
     let options = ["--level", "stacks", "--max-objects", "16384", "--top", "50"];
-    let size = format!("size={size}");
-    let traced = trace_from_start("behaviours", &["seconds=12", &size], "malloc-glibc", &options)?;
+    let block = format!("size={block}");
+    let traced = trace_from_start("behaviours", &["seconds=12", &block], "malloc-glibc", &options)?;
     let outcome = &traced.outcome;
     assert_eq!(outcome.report()["complete"], true, "{}", outcome.report()["losses"]);
     let truth = traced.truths[0]["sites"].as_object().context("the target's truth")?;
