@@ -116,14 +116,14 @@ pub(crate) fn insert(hit: &Hit, series: u32, key: &ObjectKey, size: u64, born_ns
         let Some(word) = granule::hold(hit, series, hit.value(value::GRANULE)) else { return };
         word
     };
-    let site = count_for_site(hit, series, word, size);
+    let counted = count_for_site(hit, series, word, size);
     let object = ObjectValue {
         slot: word.slot(),
         generation: word.generation(),
         size,
         series,
-        site,
-        born_ns: if site != 0 && born_ns == 0 { now() } else { born_ns },
+        site: counted,
+        born_ns: if counted != 0 && born_ns == 0 { now() } else { born_ns },
     };
     count_in_slot(object.slot, size);
     enter(key, &object, hit.mode());

@@ -11,15 +11,13 @@ use super::BpfError;
 
 /// The global that holds the level below which the kernel side logs; 0: nothing.
 pub(super) const LEVEL: &str = aya_log::LEVEL;
-/// The map that log records come through.
-pub(super) const RECORDS: &str = "AYA_LOGS";
 
 /// Whether somebody reads these lines.
 fn is_wanted() -> bool {
     tracing::enabled!(target: "drainprof::kernel", tracing::Level::DEBUG)
 }
 
-/// The value of [`LEVEL`], and the bytes of [`RECORDS`].
+/// The value of [`LEVEL`], and the bytes of the map that records come through.
 pub(super) fn settings() -> (u8, u32) {
     if is_wanted() { (aya_log::Level::Debug as u8, 1 << 17) } else { (0, 1 << 12) }
 }

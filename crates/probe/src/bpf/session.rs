@@ -469,7 +469,7 @@ fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
     }
     let (log_level, log_bytes) = diagnostics::settings();
     loader.override_global(diagnostics::LEVEL, &log_level, true);
-    loader.map_max_entries(diagnostics::RECORDS, log_bytes);
+    loader.map_max_entries(names::AYA_LOGS, log_bytes);
     for (name, value) in entries {
         loader.map_max_entries(name, value);
     }
