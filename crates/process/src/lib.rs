@@ -27,6 +27,7 @@ mod vdso;
 pub use container::{container_id, container_of};
 pub use elf::{
     CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
+    compile_glob,
 };
 pub use error::ProcessError;
 pub use family::{Kinship, family, incarnations, processes};
@@ -36,7 +37,7 @@ pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject, describe};
 pub use mapped::{MappedObject, mapped_objects};
 pub use maps::{Mapping, executed_files};
-pub use printable::printable;
+pub use printable::{printable, printable_lines};
 pub use process::{Process, mapped_pages, started_at};
 pub use space::{Space, Spot};
 pub use usdt::UsdtNote;

@@ -36,6 +36,21 @@ pub fn printable(text: impl AsRef<[u8]>) -> String {
     out
 }
 
+/// `text` of several lines with everything escaped that has an effect on a terminal, newlines excepted. Backslashes
+/// stay: text that was made printable before does not change.
+#[must_use]
+pub fn printable_lines(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => out.push(c),
+            c if c.is_control() || is_invisible(c) => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// Characters that change how the rest of the line reads without being seen themselves.
 fn is_invisible(c: char) -> bool {
     matches!(
@@ -47,7 +62,7 @@ fn is_invisible(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::{printable, printable_lines};
 
     /// Nothing that moves the cursor, colours, reorders or hides text passes, and names stay apart.
     #[test]
@@ -57,6 +72,13 @@ mod tests {
         assert_eq!(printable(b"a\xffb\xc3"), "a\\xffb\\xc3");
         assert_eq!(printable("x\u{202e}y\u{9b}"), "x\\u{202e}y\\u{9b}");
         assert_ne!(printable("a\\n"), printable("a\n"));
+    }
+
+    /// Lines stay lines, what was escaped before stays as it is, and nothing acts on a terminal.
+    #[test]
+    fn several_lines() {
+        assert_eq!(printable_lines("a\x1b[2J\n  ^ b\\x1b\r"), "a\\u{1b}[2J\n  ^ b\\x1b\\r");
+        assert_eq!(printable_lines("é\u{202e}"), "é\\u{202e}");
     }
 
     /// However long the name, what is shown is bounded.

@@ -71,7 +71,22 @@ pub(super) fn check_glob(pattern: &str) -> Result<(), String> {
     if pattern.is_empty() {
         return Err("expected a pattern, found nothing".to_owned());
     }
+    // Compiled too: not every pattern that can be read can be used.
     globset::Glob::new(pattern)
+        .and_then(|glob| globset::GlobSet::builder().add(glob).build())
         .map(|_| ())
         .map_err(|error| format!("`{pattern}` is not a pattern: {}", error.kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_glob;
+
+    /// A pattern that can be read and cannot be compiled is refused where it is written.
+    #[test]
+    fn nested_too_deep() {
+        assert_eq!(check_glob("svc*"), Ok(()));
+        let glob = format!("{}a{}", "{".repeat(251), "}".repeat(251));
+        assert!(check_glob(&glob).unwrap_err().contains("is not a pattern"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{GlobBuilder, GlobSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -162,7 +162,7 @@ impl From<Patterns> for OneOrMore {
 #[derive(Clone, Debug)]
 struct Pattern {
     text: String,
-    matcher: GlobMatcher,
+    matcher: GlobSet,
 }
 
 impl PartialEq for Pattern {
@@ -179,7 +179,7 @@ impl Pattern {
         }
         // Labels hold backslashes (systemd escapes with them), so here they mean themselves.
         let glob = GlobBuilder::new(&text).literal_separator(false).backslash_escape(false).build();
-        let glob = glob.map_err(|error| {
+        let matcher = glob.and_then(drainprof_process::compile_glob).map_err(|error| {
             format!(
                 "`{}` is not a pattern ({}), expected `*` for anything, `?` for one character, `[a-z]` for one of \
                  these, `{{a,b}}` for either",
@@ -187,6 +187,6 @@ impl Pattern {
                 error.kind()
             )
         })?;
-        Ok(Self { matcher: glob.compile_matcher(), text })
+        Ok(Self { matcher, text })
     }
 }

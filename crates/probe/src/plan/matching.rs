@@ -281,11 +281,9 @@ pub(super) fn is_there(elf: &Elf, address: &Address) -> Result<bool, String> {
 
 fn any_glob<'t>(globs: &'t [String], text: impl Fn(&str) -> &'t str) -> Result<bool, String> {
     for glob in globs {
-        let matcher = globset::Glob::new(glob)
-            .map_err(|error| {
-                format!("the glob `{}` is malformed: {}", printable(glob), error.kind())
-            })?
-            .compile_matcher();
+        let matcher = globset::Glob::new(glob).and_then(drainprof_process::compile_glob).map_err(
+            |error| format!("the glob `{}` is malformed: {}", printable(glob), error.kind()),
+        )?;
         if matcher.is_match(text(glob)) {
             return Ok(true);
         }

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write as _};
 
-use globset::{Glob, GlobMatcher};
+use globset::{Glob, GlobSet};
 
 use super::{ElfError, plain::plain};
 
@@ -22,9 +22,15 @@ const ABBREVIATED: &str = "allocator anonymous basic_iostream basic_istream basi
     restrict shim short signed sizeof string thunk true typeinfo u128 unnamed unsafe unsigned \
     usize virtual void volatile vtable wchar_t";
 
+/// Compiles a pattern. `Glob::compile_matcher` panics where the regular expression of a valid pattern is nested too
+/// deep or too large; this is an error instead.
+pub fn compile_glob(glob: Glob) -> Result<GlobSet, globset::Error> {
+    GlobSet::builder().add(glob).build()
+}
+
 /// A glob over demangled names.
 pub(super) struct Pattern {
-    glob: GlobMatcher,
+    glob: GlobSet,
     /// A word that every match has in its mangled name too: it spares demangling all the others.
     word: Option<String>,
 }
@@ -32,11 +38,10 @@ pub(super) struct Pattern {
 impl Pattern {
     /// Compiles `glob`; `*` matches anything, `::` included.
     pub(super) fn new(glob: &str) -> Result<Self, ElfError> {
-        let compiled = Glob::new(glob).map_err(|error| ElfError::Pattern {
-            pattern: crate::printable(glob),
-            cause: error.kind().to_string(),
+        let compiled = Glob::new(glob).and_then(compile_glob).map_err(|error| {
+            ElfError::Pattern { pattern: crate::printable(glob), cause: error.kind().to_string() }
         })?;
-        Ok(Self { glob: compiled.compile_matcher(), word: rare_word(glob) })
+        Ok(Self { glob: compiled, word: rare_word(glob) })
     }
 
     /// Whether `mangled` demangles to a name that matches in one of its forms: as it is (C++ with parameters,
@@ -121,6 +126,14 @@ mod tests {
 
     fn matches(glob: &str, mangled: &str) -> bool {
         Pattern::new(glob).unwrap().matches(mangled.as_bytes())
+    }
+
+    /// A pattern whose regular expression cannot be compiled is an error, not a panic.
+    #[test]
+    fn nested_too_deep() {
+        let glob = format!("{}a{}", "{".repeat(251), "}".repeat(251));
+        assert!(matches!(Pattern::new(&glob), Err(ElfError::Pattern { .. })));
+        assert!(Pattern::new("{{{a,b}}}").unwrap().glob.is_match("b"));
     }
 
     /// Rust names of both manglings match without their hash, and only the right ones.

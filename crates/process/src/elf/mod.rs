@@ -27,6 +27,7 @@ use std::{
 
 use debug::DebugFile;
 pub use debug::DebugSearch;
+pub use demangle::compile_glob;
 pub use demangle::readable;
 pub use frames::{FrameSections, PlacedBytes};
 pub use functions::OwnCalls;

@@ -87,6 +87,9 @@ fn bad_rules() {
         "{a,".repeat(400)
     );
     assert!(read(&long).is_err());
+    let nested = format!("{}a{}", "{".repeat(251), "}".repeat(251));
+    let nested = format!("[select]\nrules = [{{ action = \"include\", exe = \"{nested}\" }}]\n");
+    assert!(errors(&nested)[0].contains("is not a pattern"), "{:?}", errors(&nested));
     let many = "{ action = \"include\", exe = \"x\" },".repeat(300);
     assert!(errors(&format!("[select]\nrules = [{many}]\n"))[0].contains("the limit is 256"));
 }

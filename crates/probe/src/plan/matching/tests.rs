@@ -65,6 +65,8 @@ fn by_names() {
     );
     assert!(reason(MatchRule { build_id: globs("00ff"), ..none() }).contains(&id));
     assert!(reason(MatchRule { soname: globs("a["), ..none() }).contains("`a[` is malformed"));
+    let nested = format!("{}a{}", "{".repeat(251), "}".repeat(251));
+    assert!(reason(MatchRule { soname: globs(&nested), ..none() }).contains("is malformed"));
     assert!(reason(none()).contains("names nothing"), "an empty rule does not match everything");
 }
 
