@@ -7,7 +7,7 @@ use drainprof_observe::ObserveError;
 use drainprof_probe::{
     bpf::BpfError, calibrate::CalibrateError, launch::LaunchError, plan::PlanError,
 };
-use drainprof_process::ProcessError;
+use drainprof_process::{ProcessError, printable_lines};
 use drainprof_profile::{LibraryError, ProfileError};
 
 /// The exit codes, as the documentation lists them.
@@ -62,7 +62,8 @@ pub(super) fn told(error: &anyhow::Error) -> ExitCode {
         }
         said.push_str(&cause);
     }
-    eprintln!("drainprof: {text}");
+    // It may quote a profile, a report or a name.
+    eprintln!("drainprof: {}", printable_lines(&text));
     ExitCode::from(exit_code(error))
 }
 
