@@ -187,6 +187,6 @@ impl Pattern {
                 error.kind()
             )
         })?;
-        Ok(Self { matcher, text })
+        Ok(Self { text, matcher })
     }
 }
