@@ -1,5 +1,7 @@
 //! `drainprof run`: probes in place before the first instruction, the child's status forwarded.
 
+use std::process::Command;
+
 use anyhow::Result;
 use drainprof_tests::{
     compare::Expect,
@@ -107,13 +109,12 @@ fn nothing_to_probe() -> Result<()> {
 #[test]
 fn through_a_wrapper() -> Result<()> {
     if requires_root() {
-        let profile = environment::profile("arena");
+        let mut command = Command::new("sh");
         let program = environment::target("psweep")?.display().to_string();
-        let script = format!("{program} closes=10; exit 9");
-        let args = ["run", "--level", "objects", "--profile", &profile, "--", "sh", "-c", &script];
-        let outcome = drainprof_tests::tracer::run_to_end(&args)?;
+        command.args(["-c", &format!("{program} closes=10; exit 9")]).env("DRAINPROF_GO", "1");
+        let outcome = Tracer::run_command(&command, "arena", &OBJECTS)?.finish()?;
         assert_eq!(outcome.code, Some(9), "{}", outcome.talk());
-        assert!(outcome.stdout.concat().contains("10 closes"), "{}", outcome.talk());
+        assert_eq!(outcome.report()["targets"][0]["allocators"][0]["granules"]["closed"], 10);
     }
     Ok(())
 }
