@@ -1,13 +1,8 @@
 //! The container of a process, by the names of its control groups.
 
-use std::{
-    fs::File,
-    io::Read as _,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
-/// Bytes of `/proc/PID/cgroup` that are read. Lines beyond are not looked at.
-const MAX_BYTES: u64 = 64 << 10;
+use crate::read_cgroups;
 
 /// The container that a control group was made for: `docker-ID.scope`, `cri-containerd-ID.scope`,
 /// `crio-ID`, `libpod-payload-ID`, `…:cri-containerd:ID`, or the bare id. Ids are 64 hexadecimal digits.
@@ -24,14 +19,12 @@ pub fn container_id(segment: &str) -> Option<&str> {
 /// The innermost container of a process; `None` where it is in none, or cannot be read.
 #[must_use]
 pub fn container_of(pid: u32) -> Option<String> {
-    let path: PathBuf = Path::new("/proc").join(pid.to_string()).join("cgroup");
-    let mut text = Vec::new();
-    File::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut text).ok()?;
+    let text = read_cgroups(Path::new("/proc"), pid).ok()?;
     of_text(&String::from_utf8_lossy(&text)).map(str::to_owned)
 }
 
 /// The first hierarchy that knows one, and in it the innermost.
-fn of_text(text: &str) -> Option<&str> {
+pub(crate) fn of_text(text: &str) -> Option<&str> {
     text.lines().find_map(|line| {
         let path = line.splitn(3, ':').nth(2)?;
         path.rsplit('/').find_map(container_id)

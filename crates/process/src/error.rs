@@ -119,7 +119,8 @@ impl ProcessError {
     }
 
     /// The error for a `/proc` file that could not be read: gone, not permitted, or else.
-    pub(crate) fn from_io(pid: u32, step: &'static str, path: PathBuf, source: io::Error) -> Self {
+    #[must_use]
+    pub fn from_io(pid: u32, step: &'static str, path: PathBuf, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(nix::libc::EPERM | nix::libc::EACCES) => Self::Permission { pid, step, source },
             Some(nix::libc::ENOENT | nix::libc::ESRCH) => Self::Ended { pid },

@@ -6,10 +6,11 @@
 use std::{
     collections::{BTreeMap, HashSet},
     fs,
-    os::unix::fs::{DirEntryExt as _, MetadataExt as _},
+    os::unix::fs::DirEntryExt as _,
+    path::Path,
 };
 
-use super::{Process, ProcessError, process::parent_of};
+use super::{Process, ProcessError, identity, process::parent_of};
 
 /// Most processes that are looked at: the largest `pid_max` that Linux knows.
 const MAX_PROCESSES: usize = 4 << 20;
@@ -82,7 +83,14 @@ pub fn processes() -> std::io::Result<impl Iterator<Item = u32>> {
 /// The same, each with the inode of its directory: as long as it stays, so does the process. Another one may be another
 /// process, or the same whose directory the kernel had forgotten.
 pub fn incarnations() -> std::io::Result<impl Iterator<Item = (u32, u64)>> {
-    let entries = fs::read_dir("/proc")?;
+    incarnations_in(Path::new("/proc"))
+}
+
+/// The same, where procfs is mounted at `proc`.
+pub(crate) fn incarnations_in(
+    proc: &Path,
+) -> std::io::Result<impl Iterator<Item = (u32, u64)> + use<>> {
+    let entries = fs::read_dir(proc)?;
     Ok(entries.take(MAX_PROCESSES).filter_map(|entry| {
         let entry = entry.ok()?;
         Some((entry.file_name().to_str()?.parse().ok()?, entry.ino()))
@@ -107,8 +115,7 @@ pub fn family(pid: u32) -> Result<Vec<u32>, ProcessError> {
 
 /// Device and inode of the file that a process executes.
 fn executable(pid: u32) -> Option<(u64, u64)> {
-    let metadata = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-    Some((metadata.dev(), metadata.ino()))
+    identity(Path::new(&format!("/proc/{pid}/exe"))).ok()
 }
 
 #[cfg(test)]

@@ -5,16 +5,21 @@
 
 use std::{
     collections::HashMap,
-    fs,
+    io,
     os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use super::{
-    DebugSearch, Elf, ElfError, MappedObject, Process, ProcessError, mapped_objects, printable,
+    DebugSearch, Elf, ElfError, MappedObject, Process, ProcessError,
+    elf::{Held, MAX_FILE},
+    file::{identity, open_regular},
+    guard, mapped_objects, printable,
 };
 
+/// Why an object is not read.
+const GIVEN_UP: &str = "its file system does not answer";
 /// Objects that an [`ElfCache`] keeps.
 const MAX_CACHED: usize = 512;
 
@@ -89,9 +94,7 @@ impl Image {
     ) -> Result<Self, ProcessError> {
         let mapped = mapped_objects(process.pid)?;
         // The identity is asked of the file itself: the path may name another one by now.
-        let main = fs::metadata(format!("/proc/{}/exe", process.pid))
-            .ok()
-            .map(|metadata| (metadata.dev(), metadata.ino()));
+        let main = identity(Path::new(&format!("/proc/{}/exe", process.pid))).ok();
         let root = process.root();
         let objects = mapped
             .into_iter()
@@ -122,9 +125,11 @@ impl Image {
 type Key = ((u64, u64), u64, (i64, i64), Option<(u64, u64)>);
 
 /// Objects that were read before: most processes of a machine share their libraries.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ElfCache {
     entries: HashMap<Key, Arc<Elf>>,
+    /// Bounds what all of them take.
+    held: Arc<Held>,
 }
 
 impl ElfCache {
@@ -143,22 +148,35 @@ impl ElfCache {
     fn get(&mut self, mapped: &MappedObject, search: DebugSearch) -> Result<Arc<Elf>, ElfError> {
         let path = &mapped.open_path;
         let shown = &mapped.shown_path;
-        let metadata = fs::metadata(path)
-            .map_err(|error| ElfError::Read { path: shown.clone(), cause: error.to_string() })?;
+        let unread =
+            |error: io::Error| ElfError::Read { path: shown.clone(), cause: error.to_string() };
+        let given_up = guard::is_given_up(mapped.inode.0).then_some(GIVEN_UP);
+        if let Some(why) = mapped.refused.or(given_up) {
+            return Err(ElfError::Read { path: shown.clone(), cause: why.to_owned() });
+        }
+        guard::reads(Some(mapped.inode.0), shown);
+        // What is read and remembered is what is open here, whatever is at the path by now.
+        let file = open_regular(path, MAX_FILE).map_err(unread)?;
+        let metadata = file.metadata().map_err(unread)?;
         if (metadata.dev(), metadata.ino()) != mapped.inode {
             return Err(ElfError::Changed { path: shown.clone() });
         }
         // Where debug files are looked for depends on the root: a container brings its own.
-        let root = search
-            .process_root
-            .as_deref()
-            .and_then(|root| fs::metadata(root).ok())
-            .map(|root| (root.dev(), root.ino()));
+        let root = search.process_root.as_deref().and_then(|root| identity(root).ok());
         let key = (mapped.inode, metadata.size(), (metadata.ctime(), metadata.ctime_nsec()), root);
         if let Some(found) = self.entries.get(&key) {
             return Ok(Arc::new(found.seen_as(path, shown, search)));
         }
-        let elf = Arc::new(Elf::open(path, shown, search)?);
+        let open = || {
+            let file = file.try_clone().map_err(unread)?;
+            Elf::read(&self.held, file, path, shown, search.clone())
+        };
+        let mut opened = open();
+        if opened.is_err() && self.held.is_tight() && !self.entries.is_empty() {
+            self.entries.clear();
+            opened = open();
+        }
+        let elf = Arc::new(opened?);
         if self.entries.len() >= MAX_CACHED {
             // Rare and cheap enough: what is still wanted is read again.
             self.entries.clear();

@@ -4,19 +4,23 @@
 //! Everything that it reads (names, paths, ELF bytes) comes from strangers: it is bounded, and shown only
 //! through [`printable()`].
 
+mod cgroup;
 mod container;
 pub mod elf;
 mod error;
 mod family;
 mod file;
 mod frame;
+mod guard;
 mod ifunc;
 mod image;
 mod mapped;
 mod maps;
 pub mod memory;
+mod mounts;
 mod printable;
 mod process;
+mod selector;
 mod signal_return;
 mod space;
 pub mod symbolize;
@@ -24,6 +28,7 @@ pub mod unwind;
 pub mod usdt;
 mod vdso;
 
+pub use cgroup::{Place, cgroup_paths, read_cgroups};
 pub use container::{container_id, container_of};
 pub use elf::{
     CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
@@ -31,14 +36,18 @@ pub use elf::{
 };
 pub use error::ProcessError;
 pub use family::{Kinship, family, incarnations, processes};
-pub use file::{open_regular, open_same, read_proc, through_root};
+pub use file::{
+    identity, open_directory, open_regular, open_same, read_memory, read_proc, through_root,
+};
 pub use frame::{Frame, Inlined, Module, PathEnd};
+pub use guard::{Stuck, given_up, guarded};
 pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject, describe};
 pub use mapped::{MappedObject, mapped_objects};
-pub use maps::{Mapping, executed_files};
+pub use maps::{MappedMemory, Mapping, executed_files, mapped_memory, mapped_ranges};
 pub use printable::{printable, printable_lines};
 pub use process::{Process, mapped_pages, started_at};
+pub use selector::{MIN_CONTAINER_DIGITS, SelectError, Selected, Selector};
 pub use space::{Space, Spot};
 pub use usdt::UsdtNote;
 pub use vdso::image as vdso_image;

@@ -8,15 +8,17 @@
 
 use std::{
     ffi::OsStr,
-    fs,
-    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    fs::File,
+    io,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
 
 use super::{
     Mapping, ProcessError,
-    file::through_root,
+    file::{identity, known_identity, open_same, through_root},
     maps::{MappedFile, read_maps},
+    mounts::Mounts,
     printable,
 };
 
@@ -35,23 +37,43 @@ pub struct MappedObject {
     pub open_path: PathBuf,
     /// Device and inode, as `stat` gives them for `open_path` (as `/proc/PID/maps` does where it cannot be opened).
     pub inode: (u64, u64),
+    /// Why it must not be touched, if it must not.
+    pub refused: Option<&'static str>,
     /// Its mappings, by address.
     pub mappings: Vec<Mapping>,
 }
 
 /// The files that process `pid` has mapped executable, in address order.
 pub fn mapped_objects(pid: u32) -> Result<Vec<MappedObject>, ProcessError> {
-    Ok(read_maps(pid)?.files.into_iter().map(|file| MappedObject::locate(pid, file)).collect())
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let metadata = fs::metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
+    Ok(MappedObject::locate_all(pid, read_maps(pid)?.files).collect())
 }
 
 impl MappedObject {
-    /// Finds a way to `file`, which process `pid` has mapped.
-    pub(crate) fn locate(pid: u32, file: MappedFile) -> Self {
+    /// Opens this very file, of at most `max_bytes`, at the first of `paths` where it is.
+    pub(crate) fn open<'a>(
+        &self,
+        paths: impl IntoIterator<Item = &'a Path>,
+        max_bytes: u64,
+    ) -> io::Result<File> {
+        match self.refused {
+            Some(why) => Err(io::Error::other(why)),
+            None => open_same(self.inode, paths, max_bytes),
+        }
+    }
+
+    /// Finds the ways to `files`, which process `pid` has mapped. No server of a file system is asked for anything.
+    pub(crate) fn locate_all(
+        pid: u32,
+        files: Vec<MappedFile>,
+    ) -> impl Iterator<Item = MappedObject> {
+        let mut mounts = Mounts::of(pid);
+        files.into_iter().map(move |file| {
+            let refused = mounts.refusal(file.device);
+            Self::locate(pid, file, refused)
+        })
+    }
+
+    fn locate(pid: u32, file: MappedFile, refused: Option<&'static str>) -> Self {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         // A file may really be called "x (deleted)": the suffix is believed only if no such file is there.
         let stripped = file.name.as_bytes().strip_suffix(b" (deleted)").map(OsStr::from_bytes);
@@ -61,12 +83,17 @@ impl MappedObject {
         let map_file = file.mappings.first().map_or_else(PathBuf::new, |mapping| {
             PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end))
         });
-        let mapped = identity(&map_file);
+        let mapped = identity(&map_file).ok();
+        // Where the mapped file cannot be asked, its path is the only way, however long.
+        let known = |path: &Path| match mapped {
+            None if refused.is_none() => identity(path).ok(),
+            _ => known_identity(path).ok(),
+        };
         let found = std::iter::once(&full).chain(&stripped).find_map(|path| {
             let open_path = through_root(&root, path);
             // Devices in /proc/PID/maps are not those of `stat` on btrfs and (before 6.x) overlayfs, so they
             // are compared only where the mapped file itself can be asked.
-            let found = identity(&open_path)?;
+            let found = known(&open_path)?;
             let same = mapped.map_or(found.1 == file.inode, |mapped| mapped == found);
             same.then(|| (path.clone(), open_path, found))
         });
@@ -77,11 +104,12 @@ impl MappedObject {
         } else {
             deleted = stripped.is_some();
             let path = stripped.unwrap_or(full);
-            replaced = identity(&through_root(&root, &path)).is_some();
+            replaced = known(&through_root(&root, &path)).is_some();
             (path, map_file, mapped.unwrap_or((file.device, file.inode)))
         };
         let shown_path = printable(path.as_os_str().as_bytes());
-        Self { path, shown_path, deleted, replaced, open_path, inode, mappings: file.mappings }
+        let mappings = file.mappings;
+        Self { path, shown_path, deleted, replaced, open_path, inode, refused, mappings }
     }
 
     /// Whether it holds code that a JIT compiler shares with itself through a file without a name.

@@ -17,6 +17,8 @@ use super::ProcessError;
 
 /// Most mappings that are read of one process.
 const MAX_LINES: usize = 1_000_000;
+/// Lines of `smaps` for one mapping, at most.
+const LINES_PER_MAPPING: usize = 40;
 /// Longest line: a path of `PATH_MAX` with every character escaped, and the numbers before it.
 const MAX_LINE_BYTES: u64 = 32 * 1024;
 /// Bytes that are read at once, at most: the kernel gives a page at a time.
@@ -53,6 +55,8 @@ struct Line<'a> {
     /// Device as the kernel's `st_dev` encodes it.
     device: u64,
     inode: u64,
+    /// Whether writes are shared with others.
+    shared: bool,
     /// The name, escaped, with ` (deleted)` still at its end; empty for anonymous memory.
     name: &'a [u8],
 }
@@ -119,6 +123,76 @@ pub fn executed_files(pid: u32) -> Result<u64, ProcessError> {
     with_maps(pid, executed)
 }
 
+/// The ranges of addresses that process `pid` has mapped (first address, first address after it), in ascending order.
+///
+/// # Errors
+/// The mappings of the process cannot be read.
+pub fn mapped_ranges(pid: u32) -> Result<Vec<(u64, u64)>, ProcessError> {
+    with_maps(pid, |reader| {
+        let mut ranges = Vec::new();
+        each_line(reader, |line| ranges.push((line.mapping.start, line.mapping.end)))?;
+        Ok(ranges)
+    })
+}
+
+/// A mapping with its memory, from `/proc/PID/smaps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedMemory {
+    /// Where it is, and what may be done there.
+    pub mapping: Mapping,
+    /// Its file's inode; 0: none.
+    pub inode: u64,
+    /// Whether writes are shared with other processes.
+    pub shared: bool,
+    /// The kernel's name for it, escaped: a path, `[heap]`, `[stack]`; empty for anonymous memory.
+    pub name: String,
+    /// Resident bytes.
+    pub rss_bytes: u64,
+    /// Swapped bytes.
+    pub swap_bytes: u64,
+}
+
+/// The mappings of process `pid` with their memory, in ascending order. The kernel walks its page tables for it.
+///
+/// # Errors
+/// The mappings cannot be read.
+pub fn mapped_memory(pid: u32) -> Result<Vec<MappedMemory>, ProcessError> {
+    let path = format!("/proc/{pid}/smaps");
+    File::open(&path)
+        .and_then(|file| memory_of(BufReader::new(file)))
+        .map_err(|error| ProcessError::from_io(pid, "read the mappings", path.into(), error))
+}
+
+pub(crate) fn memory_of(reader: impl BufRead) -> io::Result<Vec<MappedMemory>> {
+    let mut all: Vec<MappedMemory> = Vec::new();
+    each_raw_line(reader, MAX_LINES * LINES_PER_MAPPING, |raw| {
+        if let Some(line) = parse_line(raw) {
+            all.push(MappedMemory {
+                mapping: line.mapping,
+                inode: line.inode,
+                shared: line.shared,
+                name: String::from_utf8_lossy(line.name).into_owned(),
+                rss_bytes: 0,
+                swap_bytes: 0,
+            });
+        } else if let (Some(last), Some((name, bytes))) = (all.last_mut(), memory_field(raw)) {
+            match name {
+                "Rss" => last.rss_bytes = bytes,
+                "Swap" => last.swap_bytes = bytes,
+                _ => {}
+            }
+        }
+    })?;
+    Ok(all)
+}
+
+/// `Rss:  12 kB`.
+fn memory_field(line: &[u8]) -> Option<(&str, u64)> {
+    let (name, value) = std::str::from_utf8(line).ok()?.split_once(':')?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    Some((name, kib.saturating_mul(1024)))
+}
+
 fn with_maps<T>(
     pid: u32,
     read: impl FnOnce(BufReader<File>) -> io::Result<T>,
@@ -129,7 +203,7 @@ fn with_maps<T>(
         .map_err(|error| ProcessError::from_io(pid, "read the mappings", path.into(), error))
 }
 
-fn executed(reader: impl BufRead) -> io::Result<u64> {
+pub(crate) fn executed(reader: impl BufRead) -> io::Result<u64> {
     let mut files = Vec::new();
     each_line(reader, |line| {
         if line.mapping.executable && line.is_file() {
@@ -143,7 +217,7 @@ fn executed(reader: impl BufRead) -> io::Result<u64> {
     Ok(hasher.finish())
 }
 
-fn group(reader: impl BufRead) -> io::Result<Maps> {
+pub(crate) fn group(reader: impl BufRead) -> io::Result<Maps> {
     let mut maps = Maps::default();
     let mut index: HashMap<(u64, u64), usize> = HashMap::new();
     each_line(reader, |line| {
@@ -169,16 +243,26 @@ fn group(reader: impl BufRead) -> io::Result<Maps> {
 }
 
 /// Reads all lines. One that cannot be understood is left out; the others still count.
-fn each_line(mut reader: impl BufRead, mut take: impl FnMut(Line<'_>)) -> io::Result<()> {
+fn each_line(reader: impl BufRead, mut take: impl FnMut(Line<'_>)) -> io::Result<()> {
+    each_raw_line(reader, MAX_LINES, |line| {
+        if let Some(parsed) = parse_line(line) {
+            take(parsed);
+        }
+    })
+}
+
+fn each_raw_line(
+    mut reader: impl BufRead,
+    most: usize,
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
     let mut line = Vec::new();
-    for _ in 0..MAX_LINES {
+    for _ in 0..most {
         line.clear();
         if reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        if let Some(parsed) = parse_line(line.strip_suffix(b"\n").unwrap_or(&line)) {
-            take(parsed);
-        }
+        take(line.strip_suffix(b"\n").unwrap_or(&line));
     }
     Err(io::Error::other(format!("it has more than {MAX_LINES} mappings")))
 }
@@ -186,7 +270,7 @@ fn each_line(mut reader: impl BufRead, mut take: impl FnMut(Line<'_>)) -> io::Re
 fn parse_line(line: &[u8]) -> Option<Line<'_>> {
     let mut words = line.splitn(6, |&byte| byte == b' ');
     let (start, end) = hex_pair(words.next()?, b'-')?;
-    let &[_, write, execute, _, ..] = words.next()? else { return None };
+    let &[_, write, execute, share, ..] = words.next()? else { return None };
     let file_offset = hex(words.next()?)?;
     let (major, minor) = hex_pair(words.next()?, b':')?;
     let inode = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
@@ -196,6 +280,7 @@ fn parse_line(line: &[u8]) -> Option<Line<'_>> {
         mapping: Mapping { start, end, file_offset, writable, executable },
         device: nix::sys::stat::makedev(major, minor),
         inode,
+        shared: share == b's',
         name,
     })
 }

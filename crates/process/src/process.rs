@@ -3,21 +3,23 @@
 //! Says what a process *is*; what it has mapped is `maps` and `image`. Called by `cli`, `watch` and the tests.
 
 use std::{
-    fs,
-    io::{self, Read as _},
-    os::{
-        fd::OwnedFd,
-        unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
-    },
+    fs, io,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::{Path, PathBuf},
 };
 
-use super::{ProcessError, file::read_proc, printable};
+use super::{
+    ProcessError,
+    file::{is_unlinked, read_proc},
+    printable,
+};
 
 /// Longest `/proc` file with facts about one process.
 const MAX_STATUS: u64 = 1 << 20;
 /// `PF_KTHREAD` of the kernel's `flags` in `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
+/// The entry of the auxiliary vector with the size of a program header.
+const AT_PHENT: u64 = 4;
 
 /// What can be traced by this build.
 #[cfg(target_arch = "x86_64")]
@@ -44,12 +46,24 @@ pub struct Process {
 }
 
 /// What `/proc/PID/stat` says.
-struct Stat {
-    comm: String,
+pub(crate) struct Stat {
+    pub(crate) comm: String,
     state: u8,
     parent: u32,
     flags: u64,
-    start_time: u64,
+    pub(crate) start_time: u64,
+}
+
+impl Stat {
+    /// That of a process; `proc` is where procfs is mounted. `None` where it is gone or hidden.
+    pub(crate) fn read(proc: &Path, pid: u32) -> Option<Self> {
+        stat_at(pid, &proc.join(pid.to_string()).join("stat")).ok()
+    }
+
+    /// Whether it is a program that runs: neither the kernel's own thread nor one that has ended.
+    pub(crate) const fn is_running_program(&self) -> bool {
+        self.flags & PF_KTHREAD == 0 && !is_dead(self.state)
+    }
 }
 
 impl Process {
@@ -168,7 +182,7 @@ impl Process {
     }
 }
 
-fn is_dead(state: u8) -> bool {
+const fn is_dead(state: u8) -> bool {
     matches!(state, b'Z' | b'X' | b'x')
 }
 
@@ -239,7 +253,7 @@ fn stat_at(pid: u32, path: &Path) -> Result<Stat, ProcessError> {
 
 /// Parses `/proc/PID/stat`. The name is chosen by the process and may hold spaces, parentheses, line
 /// breaks and half a UTF-8 character, so it ends at the *last* parenthesis.
-fn parse_stat(text: &[u8]) -> Option<Stat> {
+pub(crate) fn parse_stat(text: &[u8]) -> Option<Stat> {
     let open = text.iter().position(|&byte| byte == b'(')?;
     let close = text.iter().rposition(|&byte| byte == b')').filter(|&close| close > open)?;
     let comm = String::from_utf8_lossy(&text[open + 1..close]).into_owned();
@@ -271,7 +285,7 @@ fn status_words<'a>(status: &'a str, key: &str) -> Option<std::str::SplitAsciiWh
         .map(str::split_ascii_whitespace)
 }
 
-fn status_word(status: &str, key: &str, index: usize) -> Option<u32> {
+pub(crate) fn status_word(status: &str, key: &str, index: usize) -> Option<u32> {
     status_words(status, key)?.nth(index)?.parse().ok()
 }
 
@@ -279,7 +293,7 @@ fn status_number(status: &str, key: &str) -> Option<u32> {
     status_word(status, key, 0)
 }
 
-fn status_last(status: &str, key: &str) -> Option<u32> {
+pub(crate) fn status_last(status: &str, key: &str) -> Option<u32> {
     status_words(status, key)?.next_back()?.parse().ok()
 }
 
@@ -290,35 +304,47 @@ fn read_exe(pid: u32) -> Result<PathBuf, ProcessError> {
         ProcessError::from_io(pid, "read the executable's path", link.clone(), error)
     })?;
     match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
-        Some(path) if fs::metadata(&link).is_ok_and(|metadata| metadata.nlink() == 0) => {
+        Some(path) if is_unlinked(&link).unwrap_or_default() => {
             Ok(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
         }
         _ => Ok(path),
     }
 }
 
-/// Refuses executables of another word size or architecture, whose registers and calls the probes
-/// would misread.
+/// Refuses processes of another word size, whose registers and calls the probes would misread. The kernel's own word
+/// is taken: the executable may lie where nobody answers.
 fn check_executable(pid: u32, exe: &Path) -> Result<(), ProcessError> {
-    let link = PathBuf::from(format!("/proc/{pid}/exe"));
-    let mut head = [0_u8; 20];
-    let read = fs::File::open(&link).and_then(|mut file| file.read_exact(&mut head));
-    match read {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-        Err(source) => {
-            return Err(ProcessError::from_io(pid, "open the executable", link, source));
-        }
-    }
-    match super::elf::foreign(&head) {
-        None => Ok(()),
-        Some(what) => Err(ProcessError::ForeignExecutable {
+    let path = PathBuf::from(format!("/proc/{pid}/auxv"));
+    let auxv = read_proc(&path, MAX_STATUS).map_err(|source| {
+        ProcessError::from_io(pid, "read what the kernel has told it", path, source)
+    })?;
+    if is_narrow(&auxv) {
+        return Err(ProcessError::ForeignExecutable {
             pid,
             exe: printable(exe.as_os_str().as_bytes()),
-            what,
+            what: "a 32-bit program".to_owned(),
             wanted: NATIVE,
-        }),
+        });
     }
+    Ok(())
+}
+
+/// Whether an auxiliary vector is that of a 32-bit process: its words are half as long, and so are the entries of its
+/// program headers.
+pub(crate) fn is_narrow(auxv: &[u8]) -> bool {
+    let wide = auxv.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let narrow = auxv.as_chunks::<4>().0.iter().map(|word| u64::from(u32::from_le_bytes(*word)));
+    let size_of_header = |words: &mut dyn Iterator<Item = u64>| {
+        while let (Some(kind), Some(value)) = (words.next(), words.next()) {
+            match kind {
+                0 => return None,
+                AT_PHENT => return Some(value),
+                _ => {}
+            }
+        }
+        None
+    };
+    size_of_header(&mut { wide }) != Some(56) && size_of_header(&mut { narrow }) == Some(32)
 }
 
 #[cfg(test)]

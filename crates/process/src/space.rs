@@ -55,8 +55,7 @@ impl Space {
         let pid = process.pid;
         let maps = read_maps(pid)?;
         let mut space = Self::default();
-        for (number, file) in maps.files.into_iter().enumerate() {
-            let object = MappedObject::locate(pid, file);
+        for (number, object) in MappedObject::locate_all(pid, maps.files).enumerate() {
             space.ranges.extend(object.mappings.iter().filter(|mapping| mapping.executable).map(
                 |mapping| Range {
                     start: mapping.start,

@@ -1,5 +1,7 @@
 //! ELF files made by the C compiler, for tests of this crate and of those above it.
 
+pub mod parsers;
+
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},

@@ -5,8 +5,7 @@
 
 use std::{fs::File, os::unix::fs::FileExt as _};
 
-use super::{Elf, ElfError, SymbolKind, read::MAX_FILE, symbols::SymbolTable};
-use crate::file::open_regular;
+use super::{Elf, ElfError, SymbolKind, contents::PIECE, symbols::SymbolTable, unread};
 
 impl Elf {
     /// Where code begins by the symbol tables, with its size (0 where they do not say), by address; of
@@ -31,9 +30,12 @@ impl Elf {
             return Ok(Vec::new());
         };
         let size = usize::try_from(left).map_or(size, |left| left.min(size));
-        let file = self.open_again()?;
+        let file = self.open_code()?;
         let mut bytes = vec![0; size];
-        file.read_exact_at(&mut bytes, at).map_err(|error| self.unread(&error))?;
+        for (piece, at) in bytes.chunks_mut(PIECE).zip((at..).step_by(PIECE)) {
+            crate::guard::ask(|| file.read_exact_at(piece, at))
+                .map_err(|error| unread(&self.shown_path, &error))?;
+        }
         Ok(bytes)
     }
 
@@ -57,9 +59,9 @@ impl Elf {
     }
 
     /// The file, if it is as long as its segments say: what is allocated for them was in the file then.
-    fn open_again(&self) -> Result<File, ElfError> {
-        let file = open_regular(&self.open_path, MAX_FILE).map_err(|error| self.unread(&error))?;
-        let length = file.metadata().map_err(|error| self.unread(&error))?.len();
+    fn open_code(&self) -> Result<File, ElfError> {
+        let file = self.open_again()?;
+        let length = file.metadata().map_err(|error| unread(&self.shown_path, &error))?.len();
         let fits = self
             .parts
             .segments
@@ -74,9 +76,5 @@ impl Elf {
                 what: "its code reaches beyond the end of the file".into(),
             })
         }
-    }
-
-    fn unread(&self, error: &std::io::Error) -> ElfError {
-        ElfError::Read { path: self.shown_path.clone(), cause: error.to_string() }
     }
 }

@@ -6,15 +6,20 @@
 //! when the object's own tables have no answer, and by `types`.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _},
     os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
-use super::{read::with_file, symbols::SymbolTable};
+use super::{
+    held::Held,
+    read::{Reader, with_file},
+    symbols::SymbolTable,
+};
 use crate::{
-    file::{open_regular, through_root},
+    file::{identity, open_regular, through_root},
     printable,
 };
 
@@ -63,8 +68,12 @@ impl DebugSearch {
             return Vec::new();
         };
         let mut all = Vec::new();
-        let roots = self.process_root.iter().map(PathBuf::as_path).chain([Path::new("/")]);
-        for root in roots {
+        // In our own root only where it is the process's: what lies beside the object is the process's to name.
+        let root = self.process_root.as_deref().unwrap_or(Path::new("/"));
+        // Of a process that has changed its root, we see paths with that root in front.
+        let seen = fs::read_link(root).ok().filter(|seen| seen != Path::new("/"));
+        let changed = seen.and_then(|seen| dir.strip_prefix(seen).ok());
+        for dir in std::iter::once(dir).chain(changed) {
             let beside = through_root(root, dir);
             all.push(beside.join(name));
             all.push(beside.join(".debug").join(name));
@@ -100,6 +109,7 @@ pub(super) fn find(
     search: &DebugSearch,
     build_id: Option<&str>,
     link: Option<&(Vec<u8>, u32)>,
+    held: &Arc<Held>,
 ) -> Lookup {
     let mut tried = Vec::new();
     let by_id = build_id.map(|id| search.by_build_id(id)).unwrap_or_default();
@@ -110,7 +120,8 @@ pub(super) fn find(
         .chain(by_link.into_iter().map(|path| (path, link.map(|(_, crc)| *crc))));
     for (path, crc) in candidates {
         let shown = printable(path.as_os_str().as_bytes());
-        match take(&path, build_id, crc) {
+        crate::guard::reads(None, &shown);
+        match take(&path, build_id, crc, held) {
             Ok(symbols) => {
                 return Lookup { file: Some(DebugFile { path, symbols }), tried: Vec::new() };
             }
@@ -127,6 +138,7 @@ fn take(
     path: &Path,
     build_id: Option<&str>,
     crc: Option<u32>,
+    held: &Arc<Held>,
 ) -> Result<Option<SymbolTable>, Option<String>> {
     if let Some(expected) = crc {
         match checksum(path) {
@@ -135,12 +147,12 @@ fn take(
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(None),
             Err(error) => return Err(Some(error.to_string())),
         }
-    } else if !path.exists() {
+    } else if identity(path).is_err() {
         return Err(None);
     }
     let shown = printable(path.as_os_str().as_bytes());
     let read = with_file(path, &shown, |reader| {
-        Ok((reader.build_id(), reader.symbols(object::elf::SHT_SYMTAB)?))
+        Ok((reader.build_id()?, reader.symbols(object::elf::SHT_SYMTAB, held)?))
     });
     let (found, symbols) = read.map_err(|error| Some(error.to_string()))?;
     match (build_id, found) {
@@ -156,7 +168,7 @@ fn checksum(path: &Path) -> io::Result<u32> {
     let mut crc = flate2::Crc::new();
     let mut buffer = vec![0_u8; 1 << 16];
     loop {
-        let read = file.read(&mut buffer)?;
+        let read = crate::guard::ask(|| file.read(&mut buffer))?;
         if read == 0 {
             return Ok(crc.sum());
         }
@@ -175,13 +187,18 @@ pub(super) fn find_alternative(
     let mut candidates = search.by_build_id(build_id);
     if name.is_absolute() {
         candidates.extend(search.process_root.as_deref().map(|root| through_root(root, name)));
-        candidates.push(name.to_owned());
+        // The name comes out of the process's file: in our own root it leads to debug files only.
+        let is_plain = !name.components().any(|part| part == Component::ParentDir);
+        let is_ours = search.directories().iter().any(|directory| name.starts_with(directory));
+        if search.process_root.is_none() || (is_plain && is_ours) {
+            candidates.push(name.to_owned());
+        }
     } else {
         candidates.extend(from.parent().map(|dir| dir.join(name)));
     }
     candidates.into_iter().find(|path| {
         let shown = printable(path.as_os_str().as_bytes());
-        with_file(path, &shown, |reader| Ok(reader.build_id()))
-            .is_ok_and(|found| found.as_deref() == Some(build_id))
+        let is_it = |reader: &Reader<'_>| Ok(reader.build_id()?.as_deref() == Some(build_id));
+        with_file(path, &shown, is_it).unwrap_or_default()
     })
 }

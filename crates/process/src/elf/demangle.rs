@@ -3,7 +3,10 @@
 //! Used by `Elf::resolve_demangled`. Names are hostile: the demanglers' output is cut, since a few
 //! bytes of mangled name can unfold to gigabytes.
 
-use std::fmt::{self, Write as _};
+use std::{
+    cell::Cell,
+    fmt::{self, Write as _},
+};
 
 use globset::{Glob, GlobSet};
 
@@ -13,6 +16,16 @@ use super::{ElfError, plain::plain};
 const MAX_MANGLED: usize = 8 * 1024;
 /// Longest demangled name; matching is done on what fits.
 const MAX_DEMANGLED: usize = 16 * 1024;
+/// More template arguments than names with a conversion operator have.
+const MANY_LISTS: usize = 8;
+/// How deep the parser goes into such a name, where the usual depth takes hours.
+const SHALLOW: u32 = 40;
+/// Template arguments, one in the other, that fit in this depth.
+const SHALLOW_LISTS: usize = 7;
+/// Most bytes that the parser reads of one name, again and again where it is ambiguous.
+const MAX_WORK: u64 = 2 << 20;
+/// Most bytes that are read and written for all names of a file that a pattern is compared with.
+const MAX_TOTAL: u64 = 256 << 20;
 /// Shortest word of a pattern that is worth looking for in mangled names.
 const MIN_WORD: usize = 4;
 /// Words that mangling abbreviates, so that they are not found in mangled names.
@@ -33,6 +46,9 @@ pub(super) struct Pattern {
     glob: GlobSet,
     /// A word that every match has in its mangled name too: it spares demangling all the others.
     word: Option<String>,
+    text: String,
+    /// What remains of [`MAX_TOTAL`].
+    left: Cell<u64>,
 }
 
 impl Pattern {
@@ -41,20 +57,33 @@ impl Pattern {
         let compiled = Glob::new(glob).and_then(compile_glob).map_err(|error| {
             ElfError::Pattern { pattern: crate::printable(glob), cause: error.kind().to_string() }
         })?;
-        Ok(Self { glob: compiled, word: rare_word(glob) })
+        let left = Cell::new(MAX_TOTAL);
+        Ok(Self { glob: compiled, word: rare_word(glob), text: crate::printable(glob), left })
+    }
+
+    /// Fails where not all names could be compared.
+    pub(super) fn check(&self) -> Result<(), ElfError> {
+        if self.left.get() > 0 {
+            return Ok(());
+        }
+        let cause = "too many or too complex names have to be demangled for it; a longer word in it spares the others";
+        Err(ElfError::Pattern { pattern: self.text.clone(), cause: cause.to_owned() })
     }
 
     /// Whether `mangled` demangles to a name that matches in one of its forms: as it is (C++ with parameters,
     /// legacy Rust with its hash), without these, or without generic arguments too.
     pub(super) fn matches(&self, mangled: &[u8]) -> bool {
-        if mangled.len() > MAX_MANGLED {
+        if mangled.len() > MAX_MANGLED || self.left.get() == 0 {
             return false;
         }
         let Ok(mangled) = std::str::from_utf8(mangled) else { return false };
         if self.word.as_deref().is_some_and(|word| !mangled.contains(word)) {
             return false;
         }
-        forms(mangled).iter().any(|name| self.glob.is_match(name))
+        let forms = forms(mangled);
+        let written: usize = forms.iter().map(String::len).sum();
+        self.left.set(self.left.get().saturating_sub(work(mangled) + written as u64));
+        forms.iter().any(|name| self.glob.is_match(name))
     }
 }
 
@@ -79,10 +108,12 @@ fn forms(mangled: &str) -> Vec<String> {
         let plain = plain(&short);
         return vec![short, hashed.0, plain];
     }
-    if !mangled.starts_with("_Z") {
+    if !mangled.starts_with("_Z") || work(mangled) > MAX_WORK {
         return Vec::new();
     }
-    let Ok(symbol) = cpp_demangle::Symbol::new(mangled.as_bytes()) else { return Vec::new() };
+    let options = parse_options(mangled);
+    let symbol = cpp_demangle::Symbol::new_with_options(mangled.as_bytes(), &options);
+    let Ok(symbol) = symbol else { return Vec::new() };
     let full = cpp_demangle::DemangleOptions::new();
     let [full, short] = [full, full.no_params().no_return_type()].map(|options| {
         let mut text = Bounded::default();
@@ -91,6 +122,27 @@ fn forms(mangled: &str) -> Vec<String> {
     });
     let plain = plain(&short);
     vec![full, short, plain]
+}
+
+/// Within a conversion operator (`cv`), what follows a type can be its template arguments (`I`) or the operator's: the
+/// parser tries both, at each level again. So such names may not nest deep.
+fn parse_options(mangled: &str) -> cpp_demangle::ParseOptions {
+    let options = cpp_demangle::ParseOptions::default();
+    let is_ambiguous = lists(mangled) > MANY_LISTS && mangled.contains("cv");
+    if is_ambiguous { options.recursion_limit(SHALLOW) } else { options }
+}
+
+/// Lists of template arguments in a name, at most.
+fn lists(mangled: &str) -> usize {
+    mangled.bytes().filter(|byte| *byte == b'I').count()
+}
+
+/// Bytes of a name that the parser reads, at most: behind a conversion operator, twice as many for each list in a list.
+fn work(mangled: &str) -> u64 {
+    let (length, lists) = (mangled.len() as u64, lists(mangled));
+    let operators = mangled.matches("cv").count() as u64;
+    let nested = if lists > MANY_LISTS { SHALLOW_LISTS } else { lists };
+    length * (1 + (operators << nested))
 }
 
 /// Text that refuses to grow beyond its bound, which stops the demangler.
@@ -217,6 +269,31 @@ mod tests {
         assert!(error.contains("`a[`"), "{error}");
     }
 
+    /// Names nested as deep as their length allows end, in a quarter of a thread's stack.
+    #[test]
+    fn deep_names_end() {
+        let deep = |before: &str, part: &str, behind: &str| {
+            let room = MAX_MANGLED - before.len() - behind.len();
+            format!("{before}{}{behind}", part.repeat(room / part.len()))
+        };
+        for name in [
+            deep("_Z1f", "P", "i"),
+            deep("_Z1f", "1aI", ""),
+            deep("_ZN", "1aI", ""),
+            deep("_Z1fIX", "ad", ""),
+            deep("_Z1fIXcv", "F", ""),
+            deep("_Z", "Z1fvE", "1f"),
+            deep("_RC", "R", "u"),
+            deep("_RI", "NtC1a1b", ""),
+            deep("_RMC1a", "T", "E"),
+            deep("_RMC1a", "A", "j0_"),
+        ] {
+            let small = std::thread::Builder::new().stack_size(512 << 10);
+            let forms = small.spawn(move || forms(&name)).unwrap().join().unwrap();
+            assert!(forms.iter().all(|form| form.len() <= MAX_DEMANGLED));
+        }
+    }
+
     /// A name that unfolds exponentially is cut, quickly.
     #[test]
     fn bombs_are_cut() {
@@ -229,5 +306,35 @@ mod tests {
         assert!(unfolded.iter().any(|form| form.len() > MAX_DEMANGLED / 2), "it does unfold");
         assert!(unfolded.iter().all(|form| form.len() <= MAX_DEMANGLED));
         assert!(!matches("never", &"_Z".repeat(1 << 20)));
+        // Each level doubled the time.
+        for levels in 1..40 {
+            let name = format!("_ZNK1AcvT_{}i{}Ev", "IT_".repeat(levels), "E".repeat(levels));
+            assert!(forms(&name).len() == 3 || levels > 4, "{name}");
+        }
+        // Each operator reads the rest again.
+        let operators = |count| format!("_Z1f{}", "N1AcvT_IT_IT_IT_IT_IT_iEEEEEE".repeat(count));
+        assert_eq!(forms(&operators(6)).len(), 3);
+        assert_eq!(forms(&operators(200)).len(), 0);
+    }
+
+    /// For all names of a file there is so much work and no more, the same each time; that some are left out is an error.
+    #[test]
+    fn work_is_bounded() {
+        let name = format!("_Z1f{}", "N1AcvT_IT_IT_IT_IT_IT_iEEEEEE".repeat(6));
+        let count = |most: u64, name: &str| {
+            let pattern = Pattern::new("f*").unwrap();
+            pattern.left.set(most);
+            let matched = (0..2000).filter(|_| pattern.matches(name.as_bytes())).count();
+            (matched, pattern.check().err().map(|error| error.to_string()))
+        };
+        assert_eq!(count(u64::MAX, &name), (2000, None));
+        let written: usize = forms(&name).iter().map(String::len).sum();
+        let each = work(&name) + written as u64;
+        let (matched, error) = count(10 * each, &name);
+        assert_eq!(matched, 10);
+        let error = error.unwrap();
+        assert!(error.starts_with("the pattern `f*` cannot be used: too many"), "{error}");
+        // Ordinary names take no more than they and their forms are long.
+        assert_eq!(count(2000 * 50, "_ZN1f3NewEm").0, 2000);
     }
 }

@@ -4,18 +4,17 @@
 //! `PT_GNU_EH_FRAME`; `.debug_frame` of the object, or of its debug file. What the bytes mean is the business
 //! of `unwind`, which calls this.
 
-use std::fs::File;
+use std::{fs::File, sync::Arc};
 
 use object::{
     elf,
-    read::{
-        ReadCache, ReadRef as _,
-        elf::{ProgramHeader as _, SectionHeader as _},
-    },
+    read::elf::{ProgramHeader as _, SectionHeader as _},
 };
 
 use super::{
-    DebugSearch, ElfError, Segment, debug,
+    DebugSearch, ElfError, Segment,
+    contents::Contents,
+    debug,
     read::{ENDIAN, Reader, with_file},
 };
 use crate::printable;
@@ -46,20 +45,24 @@ pub struct FrameSections {
 }
 
 impl FrameSections {
-    /// Reads the tables of the object in `file`, at most `max` bytes of each; `shown` is what messages call
-    /// it.
+    /// Reads the tables of the object in `file`, at most `max` bytes of all; `shown` is what messages call it.
     pub fn read(file: File, shown: &str, max: u64) -> Result<Self, ElfError> {
-        let contents = ReadCache::new(file);
+        let contents = Contents::new(file);
         let reader = Reader::new(&contents, shown)?;
         let mut found = Self { segments: reader.segments()?, ..Self::default() };
         if reader.has(b".eh_frame") {
-            found.eh_frame = placed(&reader, ".eh_frame", max)?;
-            found.eh_frame_hdr = placed(&reader, ".eh_frame_hdr", max)?;
+            found.eh_frame = placed(&reader, ".eh_frame", 0, max)?;
+            found.eh_frame_hdr = placed(&reader, ".eh_frame_hdr", found.size(), max)?;
         } else {
             found.find_by_segment(&reader, max)?;
         }
-        found.debug_frame = reader.contents_of(".debug_frame", max)?;
+        found.debug_frame = reader.contents_of(".debug_frame", found.size(), max)?;
         Ok(found)
+    }
+
+    fn size(&self) -> u64 {
+        let tables = self.eh_frame.iter().chain(&self.eh_frame_hdr);
+        tables.map(|table| table.bytes.len() as u64).sum()
     }
 
     /// The tables in the debug file of the object in `file`; none where there is no such file.
@@ -69,15 +72,16 @@ impl FrameSections {
         search: &DebugSearch,
         max: u64,
     ) -> Result<Self, ElfError> {
-        let contents = ReadCache::new(file);
+        let contents = Contents::new(file);
         let object = Reader::new(&contents, shown)?;
-        let (id, link) = (object.build_id(), object.debug_link());
-        let Some(found) = debug::find(search, id.as_deref(), link.as_ref()).file else {
+        let (id, link) = (object.build_id()?, object.debug_link());
+        let held = Arc::default();
+        let Some(found) = debug::find(search, id.as_deref(), link.as_ref(), &held).file else {
             return Ok(Self::default());
         };
         let shown = printable(found.path.as_os_str().as_encoded_bytes());
         let debug_frame =
-            with_file(&found.path, &shown, |reader| reader.contents_of(".debug_frame", max))?;
+            with_file(&found.path, &shown, |reader| reader.contents_of(".debug_frame", 0, max))?;
         Ok(Self { debug_frame, ..Self::default() })
     }
 
@@ -99,7 +103,7 @@ impl FrameSections {
         let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
         let vaddr = hdr.vaddr.wrapping_add(4).wrapping_add_signed(distance);
         if let Some((at, size)) = self.segments.iter().find_map(|segment| segment.in_file(vaddr)) {
-            let bytes = piece(reader, at, size.min(max))?;
+            let bytes = piece(reader, at, size.min(max - hdr.bytes.len() as u64))?;
             self.eh_frame = Some(PlacedBytes { vaddr, bytes });
             self.eh_frame_hdr = Some(hdr);
         }
@@ -107,16 +111,20 @@ impl FrameSections {
     }
 }
 
-fn placed(reader: &Reader<'_>, name: &str, max: u64) -> Result<Option<PlacedBytes>, ElfError> {
+fn placed(
+    reader: &Reader<'_>,
+    name: &str,
+    taken: u64,
+    max: u64,
+) -> Result<Option<PlacedBytes>, ElfError> {
     let Some(section) = reader.section(name.as_bytes()) else { return Ok(None) };
-    let bytes = reader.contents_of(name, max)?;
+    let bytes = reader.contents_of(name, taken, max)?;
     Ok((!bytes.is_empty()).then(|| PlacedBytes { vaddr: section.sh_addr(ENDIAN), bytes }))
 }
 
 fn piece(reader: &Reader<'_>, at: u64, size: u64) -> Result<Vec<u8>, ElfError> {
     reader
         .contents
-        .read_bytes_at(at, size)
-        .map(<[u8]>::to_vec)
-        .map_err(|()| reader.malformed("its unwind tables reach beyond the end of the file"))
+        .bytes(at, size)
+        .map_err(|error| reader.malformed(format_args!("its unwind tables: {error}")))
 }

@@ -6,44 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::*;
-use crate::testing::{library, open};
-
-/// Asks everything that can be asked; the answers do not matter.
-fn exercise(path: &Path) {
-    let _ = FrameSections::read(fs::File::open(path).unwrap(), "damaged", 1 << 20);
-    let search = DebugSearch {
-        process_root: None,
-        object_path: Some(path.to_owned()),
-        debug_dirs: Vec::new(),
-    };
-    let Ok(elf) = Elf::open(path, "damaged", search) else { return };
-    for name in ["pool_open", "helper", "the_pool", "nothing"] {
-        for hit in elf.resolve(name) {
-            let _ = elf.symbol_at(hit.vaddr);
-            let _ = hit.file_offset.map(|offset| elf.code_at(offset));
-        }
-        let _ = elf.clones(name);
-    }
-    let _ = elf.resolve_demangled("*pool*");
-    for (vaddr, size) in elf.code_symbols() {
-        let _ = elf.code(vaddr, usize::try_from(size).unwrap_or(usize::MAX));
-    }
-    let _ = elf.all_code(1 << 20);
-    let hits = elf.functions(|_| true);
-    for hit in hits.iter().take(20) {
-        let _ = elf.calls(hit, &mut OwnCalls::default());
-    }
-    let _ = elf.slots(&[b"the_pool".to_vec(), b"in_bss".to_vec()], Some(0));
-    if let Ok(types) = elf.types() {
-        let addresses = hits.iter().map(|hit| hit.vaddr).collect();
-        let _ = types.prototypes(&addresses, Some(&|_| true));
-        for field in ["live", "d.nested.high", "next", "gone"] {
-            let _ = types.offset_of("pool_t", field);
-        }
-        let _ = types.offset_of("ns::x", "y");
-    }
-}
+use super::{
+    contents::{Contents, MAX_NAME, Names, Strings},
+    *,
+};
+use crate::testing::{library, open, parsers};
 
 /// A cheap generator of numbers, the same in every run, so that a failure can be repeated.
 struct Numbers(u64);
@@ -94,7 +61,7 @@ fn truncated_and_flipped() {
             }
             fs::write(&path, &bytes).unwrap();
             let start = Instant::now();
-            exercise(&path);
+            parsers::elf(&path);
             slowest = slowest.max(start.elapsed());
         }
     }
@@ -132,7 +99,7 @@ fn decompression_bomb() {
         bytes[size_at..size_at + 8].copy_from_slice(&claimed.to_le_bytes());
         fs::write(&path, &bytes).unwrap();
         let error = open(&path, &[]).offset_of("pool_t", "live").unwrap_err();
-        assert!(error.contains("more than is read"), "{error}");
+        assert!(error.contains("section .debug_info of") && error.contains("128 MiB"), "{error}");
     }
     // One that is larger than it says is cut, not followed.
     bytes[size_at..size_at + 8].copy_from_slice(&16_u64.to_le_bytes());
@@ -162,30 +129,81 @@ fn huge_counts() {
     assert!(error.contains("symbol table"), "{error}");
 }
 
-/// A million symbols that share one long name are found or refused quickly, and are not copied.
+/// Names in memory.
+struct Bytes(Vec<u8>);
+
+impl Names for Bytes {
+    fn at(&mut self, at: u32) -> Result<Option<&[u8]>, String> {
+        let rest = self.0.get(at as usize..).unwrap_or_default();
+        let end = rest.iter().take(MAX_NAME).position(|&byte| byte == 0);
+        Ok(end.map(|end| &rest[..end]))
+    }
+}
+
+/// A million symbols that share one long name are found or refused quickly, and it is not copied.
 #[test]
 fn shared_long_names() {
-    use symbols::{Entry, SymbolTable};
-    let mut strings = vec![b'a'; symbols::MAX_NAME - 1];
-    strings.push(0);
-    let raw = |count: u64| {
-        (0..count).map(|index| Entry {
-            name_at: 0,
-            name_length: 0,
-            vaddr: index,
-            size: 1,
-            kind: SymbolKind::Func,
-            global: true,
-        })
+    use symbols::{Entry, Unnamed};
+    let held = Arc::<Held>::default();
+    let table = |strings: Vec<u8>, places: &mut dyn Iterator<Item = u32>| {
+        let mut symbols = Unnamed::new(&held);
+        for (index, name_at) in places.enumerate() {
+            symbols.push(Entry {
+                name_at,
+                name_length: 0,
+                vaddr: index as u64,
+                size: 1,
+                kind: SymbolKind::Func,
+                global: true,
+            })?;
+        }
+        symbols.name(&mut Bytes(strings), &held)
     };
+    let mut strings = vec![b'a'; MAX_NAME - 1];
+    strings.push(0);
     let started = Instant::now();
-    assert!(SymbolTable::new(strings.clone(), raw(4_000_000)).is_err());
-    assert!(SymbolTable::new(strings, raw(1000)).is_ok());
+    let error = table(strings.clone(), &mut std::iter::repeat_n(0, 4_000_000)).unwrap_err();
+    assert!(error.contains("512 MiB"), "{error}");
+    let error = table(strings.clone(), &mut std::iter::repeat_n(0, 5_000_000)).unwrap_err();
+    assert!(error.contains("128 MiB"), "{error}");
+    // The ends of one name are names.
+    let found = table(strings, &mut (0..1000)).unwrap();
+    assert_eq!(found.all().map(|symbol| symbol.name.len()).max(), Some(MAX_NAME - 1));
+    assert_eq!(found.starting_with(&"a".repeat(MAX_NAME - 10)).count(), 10);
+    drop(found);
     // Without an end, a name is passed over.
     let endless = vec![b'a'; 1 << 20];
-    let table = SymbolTable::new(endless, raw(10)).unwrap();
-    assert_eq!(table.all().count(), 0);
+    assert_eq!(table(endless, &mut (0..10)).unwrap().all().count(), 0);
+    assert!(!held.is_tight(), "all is given back");
     assert!(started.elapsed() < Duration::from_secs(60));
+}
+
+/// Where a string table is far larger than its window, names are found wherever they are, and each is read once.
+#[test]
+fn names_in_a_window() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("strings");
+    let mut bytes = vec![b'x'; 1 << 20];
+    for at in (99..bytes.len()).step_by(100) {
+        bytes[at] = 0;
+    }
+    fs::write(&path, &bytes).unwrap();
+    let contents = Contents::new(File::open(&path).unwrap());
+    let mut strings = Strings::new(&contents, 100, (1 << 20) - 100);
+    for at in [0_u32, 98, 99, 65_400, 65_535, 65_536, 1_000_000, 5, 1_048_300] {
+        let length = 99 - (at as usize % 100);
+        assert_eq!(strings.at(at).unwrap().map(<[u8]>::len), Some(length), "{at}");
+    }
+    // The last one has no end, and nothing is behind it.
+    for at in [1_048_470_u32, (1 << 20) - 100, u32::MAX] {
+        assert_eq!(strings.at(at).unwrap(), None, "{at}");
+    }
+    // A gibibyte of holes is not walked for ever.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(2 << 30).unwrap();
+    let mut strings = Strings::new(&contents, 1 << 20, 1 << 30);
+    let error = (0..).step_by(1 << 16).find_map(|at| strings.at(at).err()).unwrap();
+    assert!(error.contains("512 MiB"), "{error}");
 }
 
 /// A debug link that tries to lead elsewhere is not followed.
@@ -197,10 +215,11 @@ fn debug_links_are_plain_names() {
         debug_dirs: vec![PathBuf::from("/extra")],
     };
     for name in ["../../etc/shadow", "/etc/shadow", "..", ""] {
-        let found = debug::find(&search, None, Some(&(name.as_bytes().to_vec(), 0)));
+        let found =
+            debug::find(&search, None, Some(&(name.as_bytes().to_vec(), 0)), &Arc::default());
         assert!(found.file.is_none() && found.tried.is_empty(), "{name}");
     }
-    let found = debug::find(&search, None, Some(&(b"x.debug".to_vec(), 0)));
+    let found = debug::find(&search, None, Some(&(b"x.debug".to_vec(), 0)), &Arc::default());
     for wanted in [
         "/usr/lib/x.debug",
         "/usr/lib/.debug/x.debug",
@@ -210,5 +229,5 @@ fn debug_links_are_plain_names() {
         assert!(found.tried.iter().any(|tried| tried == wanted), "{wanted}: {:?}", found.tried);
     }
     // A build id too short to have a directory.
-    assert!(debug::find(&search, Some("a"), None).file.is_none());
+    assert!(debug::find(&search, Some("a"), None, &Arc::default()).file.is_none());
 }

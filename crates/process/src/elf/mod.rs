@@ -7,10 +7,12 @@
 //! [`printable`](super::printable()).
 
 mod code;
+mod contents;
 mod debug;
 mod demangle;
 mod frames;
 mod functions;
+mod held;
 mod plain;
 mod prototypes;
 mod read;
@@ -21,9 +23,13 @@ mod types;
 mod units;
 
 use std::{
+    fs::File,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
+
+use crate::file::{open_regular, through_root};
 
 use debug::DebugFile;
 pub use debug::DebugSearch;
@@ -31,9 +37,10 @@ pub use demangle::compile_glob;
 pub use demangle::readable;
 pub use frames::{FrameSections, PlacedBytes};
 pub use functions::OwnCalls;
+pub(crate) use held::Held;
 pub use prototypes::{Parameter, Prototype, Prototypes, TypeName, WantedFn};
+pub(crate) use read::MAX_FILE;
 use read::Parts;
-pub(crate) use read::foreign;
 pub(crate) use relocations::Slot;
 use symbols::SymbolTable;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind};
@@ -72,6 +79,16 @@ pub enum ElfError {
         /// What is wrong.
         what: String,
     },
+    /// A part of it is larger than what is read.
+    #[error("{path} is not read: {what}, more than the limit of {}", limit_text(*.limit))]
+    TooLarge {
+        /// The file, escaped.
+        path: String,
+        /// The part, with its size.
+        what: String,
+        /// Most bytes of it.
+        limit: u64,
+    },
     /// The file behind the path is no longer the one that was read before.
     #[error("{path} was replaced while it was being read; try again")]
     Changed {
@@ -88,8 +105,8 @@ pub enum ElfError {
         /// The executable ranges of the file.
         segments: String,
     },
-    /// A pattern for demangled names is malformed.
-    #[error("the pattern `{pattern}` is malformed: {cause}")]
+    /// A pattern for demangled names cannot be used: it is malformed, or takes too much work.
+    #[error("the pattern `{pattern}` cannot be used: {cause}")]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -97,6 +114,17 @@ pub enum ElfError {
         cause: String,
     },
 }
+
+fn unread(path: &str, error: &std::io::Error) -> ElfError {
+    ElfError::Read { path: path.to_owned(), cause: error.to_string() }
+}
+
+fn limit_text(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{bytes} bytes") }
+}
+
+/// Most symbols that answer one question, and most bytes of their names.
+const MAX_HITS: (usize, usize) = (200_000, 32 << 20);
 
 /// A loadable segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +161,10 @@ pub struct Elf {
     open_path: PathBuf,
     shown_path: String,
     search: DebugSearch,
+    /// Device and inode of what was read.
+    inode: (u64, u64),
     parts: Arc<Parts>,
+    held: Arc<Held>,
     /// Looked for when the object itself has no answer: most never need it.
     debug: Arc<OnceLock<debug::Lookup>>,
 }
@@ -141,8 +172,23 @@ pub struct Elf {
 impl Elf {
     /// Reads the object at `open_path`; `shown_path` (escaped already) is what messages call it.
     pub fn open(open_path: &Path, shown_path: &str, search: DebugSearch) -> Result<Self, ElfError> {
+        let file = open_regular(open_path, MAX_FILE).map_err(|error| unread(shown_path, &error))?;
+        Self::read(&Arc::default(), file, open_path, shown_path, search)
+    }
+
+    /// Reads the object in `file`, which was opened at `open_path`. What is kept takes a share of `held`.
+    pub(crate) fn read(
+        held: &Arc<Held>,
+        file: File,
+        open_path: &Path,
+        shown_path: &str,
+        search: DebugSearch,
+    ) -> Result<Self, ElfError> {
+        let metadata = file.metadata().map_err(|error| unread(shown_path, &error))?;
         Ok(Self {
-            parts: Arc::new(read::read_object(open_path, shown_path)?),
+            inode: (metadata.dev(), metadata.ino()),
+            parts: Arc::new(read::read_object(file, shown_path, held)?),
+            held: Arc::clone(held),
             open_path: open_path.to_owned(),
             shown_path: shown_path.to_owned(),
             search,
@@ -157,6 +203,18 @@ impl Elf {
             shown_path: shown_path.to_owned(),
             search,
             ..self.clone()
+        }
+    }
+
+    /// Opens the file again, if it is still the one that was read.
+    fn open_again(&self) -> Result<File, ElfError> {
+        let file = open_regular(&self.open_path, MAX_FILE);
+        let file = file.map_err(|error| unread(&self.shown_path, &error))?;
+        let metadata = file.metadata().map_err(|error| unread(&self.shown_path, &error))?;
+        if (metadata.dev(), metadata.ino()) == self.inode {
+            Ok(file)
+        } else {
+            Err(ElfError::Changed { path: self.shown_path.clone() })
         }
     }
 
@@ -202,6 +260,18 @@ impl Elf {
         self.debug().map(|debug| debug.path.as_path())
     }
 
+    /// The file that the one at `path`, this object or its debug file, shares with others (`dwz`).
+    #[must_use]
+    pub(crate) fn shared_with(&self, path: &Path) -> Option<PathBuf> {
+        let link = read::with_file(path, &self.shown_path, |reader| Ok(reader.alternative_link()));
+        let (name, id) = link.ok().flatten()?;
+        // The object's own path may be a descriptor's: the link is relative to where the process has it.
+        let inside = self.search.object_path.as_deref().filter(|_| path == self.open_path);
+        let root = self.search.process_root.as_deref().unwrap_or(Path::new("/"));
+        let from = inside.map_or_else(|| path.to_owned(), |inside| through_root(root, inside));
+        debug::find_alternative(&self.search, &from, &name, &id)
+    }
+
     /// Where a debug file was looked for in vain, for messages; empty if one was found.
     #[must_use]
     pub fn debug_tried(&self) -> &[String] {
@@ -213,7 +283,8 @@ impl Elf {
     }
 
     fn find_debug(&self) -> debug::Lookup {
-        debug::find(&self.search, self.parts.build_id.as_deref(), self.parts.debug_link.as_ref())
+        let (id, link) = (self.parts.build_id.as_deref(), self.parts.debug_link.as_ref());
+        debug::find(&self.search, id, link, &self.held)
     }
 
     fn debug(&self) -> Option<&DebugFile> {
@@ -246,7 +317,7 @@ impl Elf {
     }
 
     /// The function symbols whose demangled name matches `glob`, in address order; without the parts and
-    /// copies that the compiler made of them ([`Elf::clones`] has these).
+    /// copies that the compiler made of them ([`Elf::clones`] has these). Fails where their names take too much work.
     pub fn resolve_demangled(&self, glob: &str) -> Result<Vec<SymbolHit>, ElfError> {
         let pattern = demangle::Pattern::new(glob)?;
         let function = |symbol: &symbols::Symbol<'_>| {
@@ -256,6 +327,7 @@ impl Elf {
         let hits = self.collect(self.tables().flat_map(|table| {
             table.all().filter(|symbol| function(symbol) && pattern.matches(symbol.name))
         }));
+        pattern.check()?;
         Ok(hits)
     }
 
@@ -349,18 +421,26 @@ impl Elf {
         }
     }
 
+    /// The hits for `symbols`, each once, by address; at most some 200,000.
     fn collect<'a>(&self, symbols: impl Iterator<Item = symbols::Symbol<'a>>) -> Vec<SymbolHit> {
         let mut hits: Vec<SymbolHit> = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let mut bytes = 0;
         for symbol in symbols {
-            if seen.insert((symbol.vaddr, symbol.name)) {
-                hits.push(self.hit(&symbol));
+            bytes += symbol.name.len();
+            if hits.len() >= MAX_HITS.0 || bytes > MAX_HITS.1 {
+                let (most, path) = (MAX_HITS.0, &self.shown_path);
+                tracing::warn!(
+                    "{path} has more than {most} symbols that match; the first are taken"
+                );
+                break;
             }
+            hits.push(self.hit(&symbol));
         }
+        hits.sort_by(|a, b| (a.vaddr, &a.name).cmp(&(b.vaddr, &b.name)));
+        hits.dedup_by(|a, b| (a.vaddr, &a.name) == (b.vaddr, &b.name));
         let globals: std::collections::HashSet<String> =
             hits.iter().filter(|hit| hit.global).map(|hit| hit.name.clone()).collect();
         hits.retain(|hit| hit.global || !globals.contains(&hit.name));
-        hits.sort_by(|a, b| (a.vaddr, &a.name).cmp(&(b.vaddr, &b.name)));
         hits
     }
 }

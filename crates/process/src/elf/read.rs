@@ -3,45 +3,56 @@
 //! Only the parts that are asked for are read, each checked against a bound first. The `object` crate
 //! decodes; which sizes are believed is decided here. Called by `Elf`, `debug` and `types`.
 
-use std::{fs::File, path::Path};
+use std::{fs::File, io::Read as _, path::Path, sync::Arc};
 
 use object::{
-    CompressedFileRange, CompressionFormat, LittleEndian as Little, Pod,
+    CompressedData, CompressionFormat, LittleEndian as Little, Pod,
     elf::{self, FileHeader64},
     read::{
-        ReadCache, ReadRef,
+        ReadRef,
         elf::{Dyn as _, FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _},
     },
 };
 
 use super::{
     ElfError, Segment, SymbolKind,
-    symbols::{Entry, MAX_SYMBOLS, SymbolTable},
+    contents::{Contents, MAX_KEPT, Strings},
+    held::{Held, Share},
+    symbols::{Entry, MAX_SYMBOLS, SymbolTable, Unnamed},
+    unread,
 };
 use crate::{UsdtNote, file::open_regular};
 
 /// Largest file that is opened: debug files of browsers have several GiB, of which little is read.
-pub(super) const MAX_FILE: u64 = 16 << 30;
+pub(crate) const MAX_FILE: u64 = 16 << 30;
 /// Most section headers (`-ffunction-sections` leaves many in object files, few in programs).
 const MAX_SECTIONS: usize = 100_000;
 /// Most program headers.
 const MAX_SEGMENTS: usize = 10_000;
-/// Largest string table.
-pub(super) const MAX_STRINGS: u64 = 1 << 30;
+/// Most bytes of section names.
+const MAX_SECTION_NAMES: u64 = 4 << 20;
 /// Largest note section, dynamic section and debug link.
 const MAX_SMALL: u64 = 1 << 20;
+/// Most note sections and segments that are searched for a build id, and most bytes of them: programs have some five,
+/// of some hundred bytes each, and one of USDT probes.
+const MAX_NOTES: (usize, u64) = (1000, 8 << 20);
+/// Longest name of a debug file.
+const MAX_LINK: usize = 4096;
+/// Memory that decompression may take beyond its result.
+const SPARE: u64 = 64 << 20;
 /// Longest build id: they have 8 to 32 bytes.
 const MAX_BUILD_ID: usize = 64;
 /// Longest soname.
 const MAX_SONAME: usize = 4096;
 
-/// The file's contents, read in pieces on demand.
-pub(super) type Contents = ReadCache<File>;
 type Header = FileHeader64<Little>;
-type Sym = elf::Sym64<Little>;
+pub(super) type Sym = elf::Sym64<Little>;
 pub(super) type SectionHeader = elf::SectionHeader64<Little>;
 
 pub(super) const ENDIAN: Little = Little;
+
+/// Why a file is not kept.
+const NO_ROOM: &str = "it takes more memory than the files of one process may";
 
 /// The machine whose programs this build traces.
 #[cfg(target_arch = "aarch64")]
@@ -61,10 +72,12 @@ pub(super) struct Parts {
     pub(super) debug_link: Option<(Vec<u8>, u32)>,
     /// USDT probes; the error says what is wrong with the first note that is not believed.
     pub(super) usdt: Result<Vec<UsdtNote>, String>,
+    /// What segments and USDT probes take; symbol tables have shares of their own.
+    _share: Share,
 }
 
 /// What is wrong with a file whose first bytes are `head`, if it cannot be traced; `None` if it can.
-pub(crate) fn foreign(head: &[u8; 20]) -> Option<String> {
+pub(super) fn foreign(head: &[u8; 20]) -> Option<String> {
     if head[..4] != elf::ELFMAG {
         return Some("no ELF file".into());
     }
@@ -84,6 +97,8 @@ pub(super) struct Reader<'a> {
     pub(super) contents: &'a Contents,
     header: &'a Header,
     pub(super) sections: &'a [SectionHeader],
+    /// The names of the sections; empty where there are none.
+    names: &'a [u8],
     shown: &'a str,
 }
 
@@ -93,9 +108,17 @@ pub(super) fn with_file<T>(
     shown: &str,
     ask: impl FnOnce(&Reader<'_>) -> Result<T, ElfError>,
 ) -> Result<T, ElfError> {
-    let file = open_regular(path, MAX_FILE)
-        .map_err(|error| ElfError::Read { path: shown.into(), cause: error.to_string() })?;
-    let contents = ReadCache::new(file);
+    let file = open_regular(path, MAX_FILE).map_err(|error| unread(shown, &error))?;
+    with_open(file, shown, ask)
+}
+
+/// Asks a file that is open something.
+pub(super) fn with_open<T>(
+    file: File,
+    shown: &str,
+    ask: impl FnOnce(&Reader<'_>) -> Result<T, ElfError>,
+) -> Result<T, ElfError> {
+    let contents = Contents::new(file);
     ask(&Reader::new(&contents, shown)?)
 }
 
@@ -119,21 +142,36 @@ impl<'a> Reader<'a> {
         let header = Header::parse(contents).map_err(explain)?;
         let count = header.shnum(ENDIAN, contents).map_err(explain)?;
         if count as usize > MAX_SECTIONS {
-            return Err(malformed(format!("{count} sections")));
+            return Err(malformed(format!("{count} sections, more than {MAX_SECTIONS}")));
         }
         let sections = header.section_headers(ENDIAN, contents).map_err(explain)?;
-        Ok(Self { contents, header, sections, shown })
+        let mut reader = Self { contents, header, sections, names: &[], shown };
+        let index = header.shstrndx(ENDIAN, contents).ok();
+        if let Some(names) = index.and_then(|index| sections.get(index as usize)) {
+            reader.names = match reader.bytes(names, MAX_SECTION_NAMES, "section names") {
+                Err(error @ ElfError::TooLarge { .. }) => return Err(error),
+                names => names.unwrap_or_default(),
+            };
+        }
+        Ok(reader)
     }
 
     pub(super) fn malformed(&self, what: impl std::fmt::Display) -> ElfError {
+        if self.contents.is_exhausted() {
+            return self.too_large("headers and notes", MAX_KEPT);
+        }
         ElfError::Malformed { path: self.shown.into(), what: what.to_string() }
+    }
+
+    fn too_large(&self, what: impl std::fmt::Display, limit: u64) -> ElfError {
+        ElfError::TooLarge { path: self.shown.into(), what: what.to_string(), limit }
     }
 
     pub(super) fn segment_headers(&self) -> Result<&'a [elf::ProgramHeader64<Little>], ElfError> {
         let count =
             self.header.phnum(ENDIAN, self.contents).map_err(|error| self.malformed(error))?;
         if count as usize > MAX_SEGMENTS {
-            return Err(self.malformed(format!("{count} segments")));
+            return Err(self.malformed(format!("{count} segments, more than {MAX_SEGMENTS}")));
         }
         self.header.program_headers(ENDIAN, self.contents).map_err(|error| self.malformed(error))
     }
@@ -147,7 +185,7 @@ impl<'a> Reader<'a> {
     ) -> Result<&'a [u8], ElfError> {
         let size = section.sh_size(ENDIAN);
         if size > max {
-            return Err(self.malformed(format!("its {what} has {size} bytes")));
+            return Err(self.too_large(format_args!("{what} of {size} bytes"), max));
         }
         section
             .data(ENDIAN, self.contents)
@@ -156,10 +194,8 @@ impl<'a> Reader<'a> {
 
     /// The section called `name`.
     pub(super) fn section(&self, name: &[u8]) -> Option<&'a SectionHeader> {
-        let index = self.header.shstrndx(ENDIAN, self.contents).ok()? as usize;
-        let strings = self.bytes(self.sections.get(index)?, MAX_STRINGS, "section names").ok()?;
         self.sections.iter().find(|section| {
-            strings
+            self.names
                 .get(section.sh_name(ENDIAN) as usize..)
                 .and_then(|rest| rest.strip_prefix(name))
                 .is_some_and(|rest| rest.first() == Some(&0))
@@ -173,33 +209,60 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A section's contents, decompressed, if they have no more than `max` bytes; empty where there is none.
-    pub(super) fn contents_of(&self, name: &str, max: u64) -> Result<Vec<u8>, ElfError> {
+    /// A section's contents, decompressed; empty where there is none. `taken` bytes of `limit` are others' already: what
+    /// is too large is refused before memory is taken for it.
+    pub(super) fn contents_of(
+        &self,
+        name: &str,
+        taken: u64,
+        limit: u64,
+    ) -> Result<Vec<u8>, ElfError> {
         let Some(section) = self.section(name.as_bytes()) else { return Ok(Vec::new()) };
-        let explain = |error| self.malformed(format_args!("section {name}: {error}"));
-        let range = match section.compression(ENDIAN, self.contents).map_err(explain)? {
-            None => CompressedFileRange::none(section.file_range(ENDIAN)),
-            Some((header, offset, compressed_size)) => CompressedFileRange {
-                format: match header.ch_type.get(ENDIAN) {
-                    elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
-                    elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
-                    _ => CompressionFormat::Unknown,
-                },
-                offset,
-                compressed_size,
-                uncompressed_size: header.ch_size.get(ENDIAN),
+        let explain =
+            |error: &dyn std::fmt::Display| self.malformed(format_args!("section {name}: {error}"));
+        let compression = section.compression(ENDIAN, self.contents);
+        let (header, offset, stored) = match compression.map_err(|error| explain(&error))? {
+            Some((header, offset, stored)) => (Some(header), offset, stored),
+            None => match section.file_range(ENDIAN) {
+                Some((offset, stored)) => (None, offset, stored),
+                None => return Ok(Vec::new()),
             },
         };
-        // The file claims this size. The decompressor fills exactly as much memory, so the bound holds.
-        let size = range.uncompressed_size.max(range.compressed_size);
-        if size > max {
-            return Err(self.malformed(format_args!(
-                "section {name} has {} MiB, more than is read",
-                size >> 20
-            )));
+        // The file claims this size; no more is decompressed.
+        let size = header.map_or(stored, |header| header.ch_size.get(ENDIAN));
+        let most = limit.saturating_sub(taken);
+        if size.max(stored) > most {
+            let what = format_args!("section {name} of {} MiB", size.max(stored) >> 20);
+            return Err(self.too_large(what, limit));
         }
-        let data = range.data(self.contents).map_err(explain)?;
-        data.decompress().map(std::borrow::Cow::into_owned).map_err(explain)
+        let Some(header) = header else {
+            return self.contents.bytes(offset, stored).map_err(|error| explain(&error));
+        };
+        match header.ch_type.get(ENDIAN) {
+            elf::ELFCOMPRESS_ZLIB => {
+                let stream = self.contents.stream(offset, stored);
+                let mut bytes = Vec::with_capacity(size as usize);
+                let mut decoder = flate2::read::ZlibDecoder::new(stream).take(size);
+                decoder.read_to_end(&mut bytes).map_err(|error| explain(&error))?;
+                if bytes.len() as u64 == size {
+                    return Ok(bytes);
+                }
+                Err(explain(&"it has fewer bytes than it says"))
+            }
+            elf::ELFCOMPRESS_ZSTD => {
+                // What is stored is read as a whole, and the decoder has a window of up to the result's size.
+                if stored.saturating_add(size) > most.saturating_sub(size).saturating_add(SPARE) {
+                    let what = format_args!("section {name} of {} MiB with its window", size >> 20);
+                    return Err(self.too_large(what, limit));
+                }
+                let data = self.contents.bytes(offset, stored).map_err(|error| explain(&error))?;
+                let format = CompressionFormat::Zstandard;
+                let data = CompressedData { format, data: &data, uncompressed_size: size };
+                let bytes = data.decompress().map_err(|error| explain(&error))?;
+                Ok(bytes.into_owned())
+            }
+            _ => Err(explain(&"an unknown compression")),
+        }
     }
 
     pub(super) fn segments(&self) -> Result<Vec<Segment>, ElfError> {
@@ -219,17 +282,44 @@ impl<'a> Reader<'a> {
     }
 
     /// The build id: from sections, or from segments where there are none.
-    pub(super) fn build_id(&self) -> Option<String> {
-        let sections = self.sections.iter().filter(|section| section.sh_size(ENDIAN) <= MAX_SMALL);
-        let mut sections =
-            sections.filter_map(|section| section.notes(ENDIAN, self.contents).ok()?);
-        sections.find_map(find_build_id).or_else(|| {
-            let segments = self.segment_headers().ok()?.iter();
-            let segments = segments.filter(|segment| segment.p_filesz(ENDIAN) <= MAX_SMALL);
-            let mut segments =
-                segments.filter_map(|segment| segment.notes(ENDIAN, self.contents).ok()?);
-            segments.find_map(find_build_id)
-        })
+    pub(super) fn build_id(&self) -> Result<Option<String>, ElfError> {
+        let (mut count, mut bytes) = (0, 0_u64);
+        let mut search = |size: u64| {
+            count += 1;
+            bytes += size;
+            if count > MAX_NOTES.0 {
+                return Err(
+                    self.malformed(format_args!("more than {} sections of notes", MAX_NOTES.0))
+                );
+            }
+            if bytes > MAX_NOTES.1 {
+                return Err(self.too_large(format_args!("notes of {bytes} bytes"), MAX_NOTES.1));
+            }
+            Ok(())
+        };
+        for section in self.sections {
+            let size = section.sh_size(ENDIAN);
+            if section.sh_type(ENDIAN) != elf::SHT_NOTE || size > MAX_SMALL {
+                continue;
+            }
+            search(size)?;
+            let notes = section.notes(ENDIAN, self.contents).ok().flatten();
+            if let Some(id) = notes.and_then(find_build_id) {
+                return Ok(Some(id));
+            }
+        }
+        for segment in self.segment_headers().unwrap_or_default() {
+            let size = segment.p_filesz(ENDIAN);
+            if segment.p_type(ENDIAN) != elf::PT_NOTE || size > MAX_SMALL {
+                continue;
+            }
+            search(size)?;
+            let notes = segment.notes(ENDIAN, self.contents).ok().flatten();
+            if let Some(id) = notes.and_then(find_build_id) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
     }
 
     fn soname(&self) -> Option<String> {
@@ -241,55 +331,64 @@ impl<'a> Reader<'a> {
             .iter()
             .take_while(|entry| entry.d_tag(ENDIAN) != elf::DT_NULL)
             .find(|entry| entry.d_tag(ENDIAN) == elf::DT_SONAME)?;
-        let strings = self.bytes(self.sections.get(link.0)?, MAX_STRINGS, "string table").ok()?;
-        let rest = strings.get(usize::try_from(entry.d_val(ENDIAN)).ok()?..)?;
-        let window = &rest[..rest.len().min(MAX_SONAME)];
-        let end = window.iter().position(|&byte| byte == 0)?;
+        let (offset, size) = self.sections.get(link.0)?.file_range(ENDIAN)?;
+        let at = entry.d_val(ENDIAN);
+        let most = size.checked_sub(at)?.min(MAX_SONAME as u64);
+        let mut window = vec![0; most as usize];
+        let read = self.contents.read_at(offset.checked_add(at)?, &mut window).ok()?;
+        let end = window[..read].iter().position(|&byte| byte == 0)?;
         Some(String::from_utf8_lossy(&window[..end]).into_owned()).filter(|name| !name.is_empty())
     }
 
-    /// The entries of a section, if there are no more than `max`.
-    pub(super) fn array<T: Pod>(
+    /// Visits the entries of a section in their order, with their numbers, if there are no more than `max`.
+    pub(super) fn entries<T: Pod>(
         &self,
         section: &SectionHeader,
         max: usize,
         what: &str,
-    ) -> Result<&'a [T], ElfError> {
-        self.bytes(section, (max * size_of::<T>()) as u64, what)?;
-        section
-            .data_as_array(ENDIAN, self.contents)
+        visit: impl FnMut(usize, &T) -> Result<(), String>,
+    ) -> Result<(), ElfError> {
+        let Some((offset, size)) = section.file_range(ENDIAN) else { return Ok(()) };
+        let most = (max * size_of::<T>()) as u64;
+        if size > most {
+            return Err(self.too_large(format_args!("{what} of {size} bytes"), most));
+        }
+        self.contents
+            .entries(offset, size, visit)
             .map_err(|error| self.malformed(format_args!("{what}: {error}")))
     }
 
-    /// The symbols in a section, and their names.
-    pub(super) fn symbols_in(
-        &self,
-        section: &SectionHeader,
-    ) -> Result<(&'a [Sym], &'a [u8]), ElfError> {
-        let symbols = self.array(section, MAX_SYMBOLS, "symbol table")?;
-        let strings = self
-            .sections
-            .get(section.sh_link(ENDIAN) as usize)
-            .ok_or_else(|| self.malformed("symbol table without names"))?;
-        Ok((symbols, self.bytes(strings, MAX_STRINGS, "string table")?))
+    /// The names of the symbols in a section.
+    pub(super) fn names_of(&self, symbols: &SectionHeader) -> Result<Strings<'a>, ElfError> {
+        let strings = self.sections.get(symbols.sh_link(ENDIAN) as usize);
+        let range = strings.and_then(|strings| strings.file_range(ENDIAN));
+        let (offset, size) = range.ok_or_else(|| self.malformed("symbol table without names"))?;
+        Ok(Strings::new(self.contents, offset, size))
     }
 
-    /// The symbol table of type `kind`.
-    pub(super) fn symbols(&self, kind: elf::SectionType) -> Result<Option<SymbolTable>, ElfError> {
+    /// The symbol table of type `kind`, kept in a share of `held`.
+    pub(super) fn symbols(
+        &self,
+        kind: elf::SectionType,
+        held: &Arc<Held>,
+    ) -> Result<Option<SymbolTable>, ElfError> {
         // `objcopy --only-keep-debug` leaves the header of `.dynsym` without its contents.
         let Some(section) = self.sections.iter().find(|section| section.sh_type(ENDIAN) == kind)
         else {
             return Ok(None);
         };
-        let (symbols, strings) = self.symbols_in(section)?;
-        SymbolTable::new(strings.to_vec(), symbols.iter().filter_map(symbol))
-            .map(Some)
-            .map_err(|what| self.malformed(what))
+        let mut strings = self.names_of(section)?;
+        let mut found = Unnamed::new(held);
+        self.entries(section, MAX_SYMBOLS, "symbol table", |_, raw| match symbol(raw) {
+            Some(entry) => found.push(entry),
+            None => Ok(()),
+        })?;
+        found.name(&mut strings, held).map(Some).map_err(|what| self.malformed(what))
     }
 
     pub(super) fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
         let data = self.bytes(self.section(b".gnu_debuglink")?, MAX_SMALL, "debug link").ok()?;
-        let end = data.iter().position(|&byte| byte == 0)?;
+        let end = data.iter().take(MAX_LINK).position(|&byte| byte == 0)?;
         let at = (end + 1).next_multiple_of(4);
         let crc: [u8; 4] = data.get(at..at + 4)?.try_into().ok()?;
         Some((data[..end].to_vec(), u32::from_le_bytes(crc)))
@@ -298,7 +397,7 @@ impl<'a> Reader<'a> {
     /// The file that holds what several debug files share (`dwz`): its name and build id.
     pub(super) fn alternative_link(&self) -> Option<(Vec<u8>, String)> {
         let data = self.bytes(self.section(b".gnu_debugaltlink")?, MAX_SMALL, "debug link").ok()?;
-        let end = data.iter().position(|&byte| byte == 0)?;
+        let end = data.iter().take(MAX_LINK).position(|&byte| byte == 0)?;
         let id = data.get(end + 1..).filter(|id| !id.is_empty() && id.len() <= MAX_BUILD_ID)?;
         Some((data[..end].to_vec(), hex(id)))
     }
@@ -350,17 +449,24 @@ fn symbol(symbol: &Sym) -> Option<Entry> {
     })
 }
 
-/// Reads an object.
-pub(super) fn read_object(path: &Path, shown: &str) -> Result<Parts, ElfError> {
-    with_file(path, shown, |reader| {
+/// Reads an object; what is kept of it takes a share of `held`.
+pub(super) fn read_object(file: File, shown: &str, held: &Arc<Held>) -> Result<Parts, ElfError> {
+    with_open(file, shown, |reader| {
+        let (segments, usdt) = (reader.segments()?, reader.usdt());
+        let texts = |note: &UsdtNote| note.provider.len() + note.name.len() + note.arguments.len();
+        let notes = usdt.as_deref().unwrap_or_default();
+        let size =
+            size_of_val(&*segments) + size_of_val(notes) + notes.iter().map(texts).sum::<usize>();
+        let share = held.take(size as u64);
         Ok(Parts {
-            build_id: reader.build_id(),
+            build_id: reader.build_id()?,
             soname: reader.soname(),
-            segments: reader.segments()?,
-            symtab: reader.symbols(elf::SHT_SYMTAB)?,
-            dynsym: reader.symbols(elf::SHT_DYNSYM)?,
+            symtab: reader.symbols(elf::SHT_SYMTAB, held)?,
+            dynsym: reader.symbols(elf::SHT_DYNSYM, held)?,
             debug_link: reader.debug_link(),
-            usdt: reader.usdt(),
+            segments,
+            usdt,
+            _share: share.ok_or_else(|| reader.malformed(NO_ROOM))?,
         })
     })
 }

@@ -1,7 +1,9 @@
 //! The slots of an object that the dynamic linker fills with the addresses of functions.
 //!
 //! Finds the relocations that name a function, or the resolver of an IFUNC; what stands in the slots of a
-//! process is for [`crate::ifunc`] to read. Read anew for each question, since few profiles ask.
+//! process is for [`crate::ifunc`] to read. Read again for each question, since few profiles ask.
+
+use std::collections::HashMap;
 
 use object::{
     LittleEndian as Little, elf,
@@ -13,8 +15,9 @@ use object::{
 
 use super::{
     Elf, ElfError, SymbolKind,
-    read::{ENDIAN, Reader, with_file},
-    symbols::SymbolTable,
+    contents::Names as _,
+    read::{ENDIAN, Reader, Sym, with_open},
+    symbols::{MAX_SYMBOLS, SymbolTable},
 };
 
 /// Most relocation sections of one object: linkers make one or two.
@@ -67,7 +70,7 @@ impl Elf {
 
     /// The slots for the functions called one of `names`, and for what the `resolver` of this object returns.
     pub fn slots(&self, names: &[Vec<u8>], resolver: Option<u64>) -> Result<Vec<Slot>, ElfError> {
-        with_file(&self.open_path, &self.shown_path, |reader| {
+        with_open(self.open_again()?, &self.shown_path, |reader| {
             let mut slots = reader.slots(names, resolver)?;
             for slot in &mut slots {
                 let at = self.file_offset(slot.vaddr);
@@ -84,33 +87,25 @@ impl Reader<'_> {
     fn slots(&self, names: &[Vec<u8>], resolver: Option<u64>) -> Result<Vec<Slot>, ElfError> {
         let (by_name, relative) = KINDS;
         let mut slots = Vec::new();
-        let mut seen = 0;
+        let mut left = MAX_RELOCATIONS;
+        let mut known = HashMap::new();
         let sections = self.sections.iter().filter(|section| {
             section.sh_type(ENDIAN) == elf::SHT_RELA
                 && section.sh_flags(ENDIAN).contains(elf::SHF_ALLOC)
         });
         for section in sections.take(MAX_SECTIONS) {
-            let relocations: &[elf::Rela64<Little>] =
-                self.array(section, MAX_RELOCATIONS, "relocations")?;
-            seen += relocations.len();
-            if seen > MAX_RELOCATIONS {
-                return Err(self.malformed(format!("{seen} relocations")));
+            let link = section.sh_link(ENDIAN);
+            if !known.contains_key(&link) {
+                let read: usize = known.values().map(Vec::len).sum();
+                known.insert(link, self.symbols_called(link, names, MAX_SYMBOLS - read)?);
             }
-            // Static programs have relocations without symbols.
-            let (symbols, strings) = match self.sections.get(section.sh_link(ENDIAN) as usize) {
-                Some(table) if table.sh_type(ENDIAN) == elf::SHT_DYNSYM => {
-                    self.symbols_in(table)?
-                }
-                _ => Default::default(),
-            };
+            let symbols: &[(u32, u32)] = &known[&link];
             let which = |symbol: u32| {
-                let symbol = symbols.get(symbol as usize)?;
-                let rest = strings.get(symbol.st_name(ENDIAN) as usize..)?;
-                names.iter().position(|name| {
-                    rest.strip_prefix(name.as_slice()).is_some_and(|rest| rest.first() == Some(&0))
-                })
+                let at = symbols.binary_search_by_key(&symbol, |(index, _)| *index).ok()?;
+                Some(symbols[at].1 as usize)
             };
-            for relocation in relocations {
+            let visit = |_, relocation: &elf::Rela64<Little>| {
+                left = left.checked_sub(1).ok_or("too many of them")?;
                 let kind = relocation.r_type(ENDIAN, false);
                 let by_resolver = kind == relative;
                 let is_named = by_name.contains(&kind);
@@ -125,8 +120,53 @@ impl Reader<'_> {
                         name,
                     });
                 }
-            }
+                Ok(())
+            };
+            self.entries(section, MAX_RELOCATIONS, "relocations", visit)?;
         }
         Ok(slots)
+    }
+
+    /// The symbols in the section with the number `link` that are called one of `names`: number, place of the name.
+    fn symbols_called(
+        &self,
+        link: u32,
+        names: &[Vec<u8>],
+        max: usize,
+    ) -> Result<Vec<(u32, u32)>, ElfError> {
+        // Static programs have relocations without symbols.
+        let Some(table) = self
+            .sections
+            .get(link as usize)
+            .filter(|table| table.sh_type(ENDIAN) == elf::SHT_DYNSYM)
+        else {
+            return Ok(Vec::new());
+        };
+        let mut places: HashMap<&[u8], u32> = HashMap::new();
+        for (place, name) in names.iter().enumerate() {
+            places.entry(name).or_insert(place as u32);
+        }
+        let mut strings = self.names_of(table)?;
+        let mut symbols = Vec::new();
+        self.entries(table, max, "symbol table", |index, symbol: &Sym| {
+            symbols.push((symbol.st_name(ENDIAN), index as u32));
+            Ok(())
+        })?;
+        // By rising offsets, as they are read.
+        symbols.sort_unstable();
+        let mut trouble = None;
+        symbols.retain_mut(|symbol| match strings.at(symbol.0) {
+            Ok(name) => {
+                let place = name.and_then(|name| places.get(name));
+                *symbol = (symbol.1, place.copied().unwrap_or_default());
+                place.is_some()
+            }
+            Err(what) => {
+                trouble.get_or_insert(what);
+                false
+            }
+        });
+        symbols.sort_unstable();
+        trouble.map_or(Ok(symbols), |what| Err(self.malformed(what)))
     }
 }

@@ -1,14 +1,17 @@
 //! A symbol table, searchable by name.
 //!
-//! Keeps names as ranges of the string table, so that a hostile table whose symbols all share one long
-//! name costs no more memory than the file. Built by `read`, asked by `Elf`.
+//! Keeps only the names that symbols have, each byte once, so that a hostile table whose symbols all share one long
+//! name, or whose names are far apart, costs no more memory than its symbols. Built by `read`, asked by `Elf`.
 
-use std::ops::Deref;
+use std::{ops::Deref, sync::Arc};
+
+use super::{
+    contents::{MAX_NAME, Names},
+    held::{Held, Share},
+};
 
 /// Most symbols that are read of one table (the largest browsers have two million).
 pub(crate) const MAX_SYMBOLS: usize = 4_000_000;
-/// Longest name that is looked at; longer ones are not found.
-pub(crate) const MAX_NAME: usize = 32 * 1024;
 /// Most bytes of names of one table, added up: bounds the work where names overlap.
 pub(crate) const MAX_NAME_BYTES: u64 = 512 << 20;
 
@@ -60,9 +63,9 @@ impl Deref for Symbol<'_> {
 /// What a table says of one symbol.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Where in the string table its name begins.
+    /// Where its name begins: in the string table, until [`Unnamed::name`] has found it.
     pub(crate) name_at: u32,
-    /// Bytes of its plain name; [`SymbolTable::new`] finds out.
+    /// Bytes of its plain name; [`Unnamed::name`] finds out.
     pub(crate) name_length: u32,
     pub(crate) vaddr: u64,
     pub(crate) size: u64,
@@ -73,47 +76,101 @@ pub(crate) struct Entry {
 /// A symbol table.
 #[derive(Debug)]
 pub(crate) struct SymbolTable {
-    strings: Vec<u8>,
-    /// By name.
+    /// The bytes of all names.
+    names: Vec<u8>,
+    /// By name; places of names are those in `names`.
     entries: Vec<Entry>,
+    _share: Share,
+}
+
+/// Symbols of a table whose names are not known yet.
+pub(crate) struct Unnamed {
+    entries: Vec<Entry>,
+    room: u64,
+}
+
+/// Why a table is not kept.
+fn too_large(room: u64) -> String {
+    format!("its symbols take more than {} MiB", room >> 20)
+}
+
+impl Unnamed {
+    /// None yet, in as much memory as there is in `held`.
+    pub(crate) fn new(held: &Held) -> Self {
+        Self { entries: Vec::new(), room: held.room() }
+    }
+
+    /// Takes one more.
+    pub(crate) fn push(&mut self, entry: Entry) -> Result<(), String> {
+        if ((self.entries.len() + 1) * size_of::<Entry>()) as u64 > self.room {
+            return Err(too_large(self.room));
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Finds their names; symbols without one are left out. Fails where the names add up to more than is believed.
+    pub(crate) fn name(
+        mut self,
+        strings: &mut impl Names,
+        held: &Arc<Held>,
+    ) -> Result<SymbolTable, String> {
+        // By rising offsets, as they are read.
+        self.entries.sort_unstable_by_key(|entry| entry.name_at);
+        let (mut names, mut kept) = (Vec::new(), 0);
+        // A name in the file, and where it is in `names`.
+        let mut last: Option<(std::ops::RangeInclusive<u32>, u32)> = None;
+        let mut work = 0_u64;
+        for index in 0..self.entries.len() {
+            let at = self.entries[index].name_at;
+            if !last.as_ref().is_some_and(|(range, _)| range.contains(&at)) {
+                last = None;
+                match strings.at(at)? {
+                    Some(name) => {
+                        let end = at.saturating_add(name.len() as u32);
+                        last = Some((at..=end, names.len() as u32));
+                        names.extend_from_slice(name);
+                    }
+                    None => work += MAX_NAME as u64,
+                }
+            }
+            // The end of another name is a name, too.
+            let (place, length) = last
+                .as_ref()
+                .map_or((0, 0), |(range, place)| (place + (at - range.start()), range.end() - at));
+            work += u64::from(length);
+            if work > MAX_NAME_BYTES {
+                return Err(format!("symbol names of more than {} MiB", MAX_NAME_BYTES >> 20));
+            }
+            if (names.len() + self.entries.len() * size_of::<Entry>()) as u64 > self.room {
+                return Err(too_large(self.room));
+            }
+            // `.symtab` has versions in its names: `memcpy@@GLIBC_2.14`.
+            let name = &names[place as usize..][..length as usize];
+            let plain = name.iter().position(|&byte| byte == b'@').unwrap_or(name.len());
+            if plain > 0 {
+                self.entries.swap(kept, index);
+                let entry = &mut self.entries[kept];
+                (entry.name_at, entry.name_length) = (place, plain as u32);
+                kept += 1;
+            }
+        }
+        self.entries.truncate(kept);
+        self.entries.shrink_to_fit();
+        names.shrink_to_fit();
+        let size = names.capacity() + self.entries.capacity() * size_of::<Entry>();
+        let share = held.take(size as u64).ok_or_else(|| too_large(self.room))?;
+        let mut entries = self.entries;
+        entries.sort_unstable_by(|a, b| {
+            bytes_of(&names, a).cmp(bytes_of(&names, b)).then(a.vaddr.cmp(&b.vaddr))
+        });
+        Ok(SymbolTable { names, entries, _share: share })
+    }
 }
 
 impl SymbolTable {
-    /// Keeps `symbols`, whose names are offsets into `strings`; those without a name are left out.
-    ///
-    /// Fails where the names add up to more than is believed.
-    pub(crate) fn new(
-        strings: Vec<u8>,
-        symbols: impl Iterator<Item = Entry>,
-    ) -> Result<Self, String> {
-        let mut entries = Vec::new();
-        let mut name_bytes = 0_u64;
-        for symbol in symbols {
-            let Some(rest) = strings.get(symbol.name_at as usize..) else { continue };
-            let window = &rest[..rest.len().min(MAX_NAME)];
-            let Some(end) = window.iter().position(|&byte| byte == 0) else {
-                name_bytes += window.len() as u64;
-                continue;
-            };
-            name_bytes += end as u64;
-            if name_bytes > MAX_NAME_BYTES {
-                return Err(format!("symbol names of more than {} MiB", MAX_NAME_BYTES >> 20));
-            }
-            // `.symtab` has versions in its names: `memcpy@@GLIBC_2.14`.
-            let plain = window[..end].iter().position(|&byte| byte == b'@').unwrap_or(end);
-            match u32::try_from(plain) {
-                Ok(name_length) if plain > 0 => entries.push(Entry { name_length, ..symbol }),
-                _ => {}
-            }
-        }
-        entries.sort_unstable_by(|a, b| {
-            bytes_of(&strings, a).cmp(bytes_of(&strings, b)).then(a.vaddr.cmp(&b.vaddr))
-        });
-        Ok(Self { strings, entries })
-    }
-
     fn symbol<'a>(&'a self, entry: &'a Entry) -> Symbol<'a> {
-        Symbol { name: bytes_of(&self.strings, entry), entry }
+        Symbol { name: bytes_of(&self.names, entry), entry }
     }
 
     /// The symbols called `name`.
@@ -132,7 +189,7 @@ impl SymbolTable {
         name: &[u8],
         matches: fn(&[u8], &[u8]) -> bool,
     ) -> impl Iterator<Item = Symbol<'_>> + use<'_> {
-        let name_of = |entry: &Entry| bytes_of(&self.strings, entry);
+        let name_of = |entry: &Entry| bytes_of(&self.names, entry);
         let first = self.entries.partition_point(|entry| name_of(entry) < name);
         let behind = &self.entries[first..];
         let count = behind.partition_point(|entry| matches(name_of(entry), name));
@@ -145,8 +202,8 @@ impl SymbolTable {
     }
 }
 
-fn bytes_of<'a>(strings: &'a [u8], entry: &Entry) -> &'a [u8] {
-    let name = strings.get(entry.name_at as usize..).unwrap_or_default();
+fn bytes_of<'a>(names: &'a [u8], entry: &Entry) -> &'a [u8] {
+    let name = names.get(entry.name_at as usize..).unwrap_or_default();
     name.get(..entry.name_length as usize).unwrap_or_default()
 }
 

@@ -289,8 +289,10 @@ fn ambiguous_types() {
 fn cpp_types() {
     let dir = tempfile::tempdir().unwrap();
     let source = "namespace ns { struct Base { long b; }; class Derived : public Base { public: int own; \
-                  struct Inner { char c; short s; } in; }; struct Virt : virtual Base { int v; }; }\n\
-                  ns::Derived d; ns::Virt v;\n";
+                  struct Inner { char c; short s; } in; }; struct Virt : virtual Base { int v; };\n\
+                  template <class T, unsigned long N> struct Arena { T head; struct Slot { int a, b; } slots[N]; \
+                  long refs; }; }\n\
+                  ns::Derived d; ns::Virt v; ns::Arena<ns::Base, 16> a; ns::Arena<ns::Arena<ns::Base, 2>, 1> n;\n";
     let args = ["-x", "c++", "-shared", "-fPIC", "-nostdlib", "-g"];
     let input = dir.path().join("in.cpp");
     fs::write(&input, source).unwrap();
@@ -313,6 +315,14 @@ fn cpp_types() {
     assert_eq!(types.offset_of("ns::Derived::Inner", "s"), Ok(2));
     assert!(types.offset_of("Derived", "own").is_err(), "without its namespace it is another name");
     assert!(types.offset_of("ns::Virt", "b").unwrap_err().contains("virtual base"));
+    // Template arguments have namespaces, commas and spaces of their own.
+    for name in ["ns::Arena<ns::Base, 16>", "struct ns::Arena< ns::Base,16 >"] {
+        assert_eq!(types.offset_of(name, "refs"), Ok(8 + 16 * 8), "{name}");
+    }
+    assert_eq!(types.offset_of("ns::Arena<ns::Base, 16>::Slot", "b"), Ok(4));
+    let nested = "ns::Arena<ns::Arena<ns::Base, 2>, 1>";
+    assert_eq!(types.offset_of(nested, "refs"), Ok(8 + 2 * 8 + 8 + 8));
+    assert!(types.offset_of("ns::Arena<ns::Base, 1 6>", "refs").is_err(), "another argument");
 }
 
 /// What is no ELF file, no regular file, or not there is told apart.
@@ -329,7 +339,7 @@ fn unreadable_files() {
     assert!(try_open(&PathBuf::from("/dev/zero")).to_string().contains("regular"));
     assert!(matches!(try_open(&dir.path().join("gone")), ElfError::Read { .. }));
     let sparse = dir.path().join("sparse");
-    fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
+    File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
     assert!(try_open(&sparse).to_string().contains("larger"));
 }
 
@@ -359,4 +369,21 @@ fn code() {
     assert!(elf.all_code(8).unwrap_err().to_string().contains("more than is searched"));
     fs::write(&path, &file[..at]).unwrap();
     assert!(elf.code(hit.vaddr, 8).unwrap_err().to_string().contains("beyond the end"));
+}
+
+/// Executables of other machines are recognised by their first bytes.
+#[test]
+fn foreign_executables() {
+    let mut head = [0_u8; 20];
+    head.copy_from_slice(&fs::read("/proc/self/exe").unwrap()[..20]);
+    assert_eq!(read::foreign(&head), None);
+    let with = |at: usize, value: u8| {
+        let mut changed = head;
+        changed[at] = value;
+        read::foreign(&changed).unwrap()
+    };
+    assert!(with(0, b'#').contains("no ELF"));
+    assert!(with(4, 1).contains("32-bit"));
+    assert!(with(5, 2).contains("big-endian"));
+    assert!(with(18, 0xf3).contains("243"), "RISC-V");
 }

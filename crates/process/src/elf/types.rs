@@ -9,17 +9,16 @@ use gimli::{DwTag, DwarfSections, EndianSlice, LittleEndian};
 
 use super::{
     Elf, ElfError, debug,
-    read::{Reader, with_file},
+    read::{MAX_FILE, Reader, with_file, with_open},
     units::{
         At, Dwarf, Entry, Search, Trouble, Unit, Units, is_qualifier, is_record, text_of, walk,
     },
+    unread,
 };
-use crate::printable;
+use crate::{open_regular, printable};
 
-/// Most bytes of debug sections of one file, in total.
-const MAX_SECTION_BYTES: u64 = 1 << 30;
-/// Most bytes of `.debug_abbrev`, which grows about thirty-fold when it is decoded.
-const MAX_ABBREVIATIONS: u64 = 32 << 20;
+/// Most bytes of debug sections of an object, in total, with those of the file that it shares with others.
+const MAX_SECTION_BYTES: u64 = 128 << 20;
 /// Deepest nesting of types behind a member: typedefs of typedefs, anonymous structs, base classes.
 const MAX_DEPTH: u32 = 32;
 
@@ -41,7 +40,9 @@ impl Elf {
         let own = self.open_path().to_owned();
         // The debug file may have been found through another process that has ended since.
         let debug = match self.debug_file() {
-            Some(path) if !path.exists() => self.find_debug().file.map(|file| file.path),
+            Some(path) if crate::identity(path).is_err() => {
+                self.find_debug().file.map(|file| file.path)
+            }
             found => found.map(Path::to_owned),
         };
         let mut reason = format!("{} has no debug information", self.shown_path());
@@ -63,10 +64,16 @@ impl Elf {
     /// The types in the file at `path`; `None` where it has none, or where a part is missing: then `reason` says so.
     fn types_in(&self, path: &Path, reason: &mut String) -> Result<Option<Types>, ElfError> {
         let from = printable(path.as_os_str().as_encoded_bytes());
-        with_file(path, &from, |reader| {
-            // The path is opened a second time: the file may have been replaced since its symbols were read.
+        let taken = Cell::new(0);
+        let file = if path == self.open_path {
+            self.open_again()?
+        } else {
+            open_regular(path, MAX_FILE).map_err(|error| unread(&from, &error))?
+        };
+        with_open(file, &from, |reader| {
+            // A debug file is opened a second time: it may have been replaced since its symbols were read.
             if self.build_id().is_some()
-                && reader.build_id().is_some_and(|id| Some(&*id) != self.build_id())
+                && reader.build_id()?.is_some_and(|id| Some(&*id) != self.build_id())
             {
                 return Err(ElfError::Changed { path: from.clone() });
             }
@@ -82,9 +89,9 @@ impl Elf {
                     return Ok(None);
                 };
                 let shown = printable(path.as_os_str().as_encoded_bytes());
-                shared = Some(with_file(&path, &shown, load_sections)?);
+                shared = Some(with_file(&path, &shown, |reader| load_sections(reader, &taken))?);
             }
-            Ok(Some(Types { from: from.clone(), sections: load_sections(reader)?, shared }))
+            Ok(Some(Types { from: from.clone(), sections: load_sections(reader, &taken)?, shared }))
         })
     }
 
@@ -95,25 +102,25 @@ impl Elf {
     }
 }
 
-fn load_sections(reader: &Reader<'_>) -> Result<Sections, ElfError> {
+fn load_sections(reader: &Reader<'_>, taken: &Cell<u64>) -> Result<Sections, ElfError> {
     use gimli::SectionId as Id;
-    let left = Cell::new(MAX_SECTION_BYTES);
     DwarfSections::load(|id| {
-        let most = match id {
-            Id::DebugAbbrev => MAX_ABBREVIATIONS.min(left.get()),
-            // `gimli` reads lines and addresses when it opens a unit.
-            Id::DebugInfo
-            | Id::DebugTypes
-            | Id::DebugStr
-            | Id::DebugLineStr
-            | Id::DebugStrOffsets
-            | Id::DebugLine
-            | Id::DebugAddr => left.get(),
-            // Locations and ranges are half of the file, and nothing here needs them.
-            _ => return Ok(Vec::new()),
-        };
-        let bytes = reader.contents_of(id.name(), most)?;
-        left.set(left.get() - bytes.len() as u64);
+        let is_needed = matches!(
+            id,
+            Id::DebugAbbrev
+                | Id::DebugInfo
+                | Id::DebugTypes
+                | Id::DebugStr
+                | Id::DebugLineStr
+                | Id::DebugStrOffsets
+                | Id::DebugAddr
+        );
+        // Lines, locations and ranges are half of the file, and nothing here needs them.
+        if !is_needed {
+            return Ok(Vec::new());
+        }
+        let bytes = reader.contents_of(id.name(), taken.get(), MAX_SECTION_BYTES)?;
+        taken.set(taken.get() + bytes.len() as u64);
         Ok(bytes)
     })
 }
@@ -175,7 +182,7 @@ impl<'q> Wanted<'q> {
             Some(("class", name)) => (Some(gimli::DW_TAG_class_type), name),
             _ => (None, text),
         };
-        Self { tag, path: name.trim().split("::").collect() }
+        Self { tag, path: segments(name.trim()) }
     }
 
     fn takes(&self, tag: DwTag) -> bool {
@@ -188,6 +195,43 @@ impl<'q> Wanted<'q> {
             None => is_record(tag) || tag == gimli::DW_TAG_typedef,
         }
     }
+}
+
+/// The parts of a name between `::`; those inside of template arguments belong to the argument.
+fn segments(name: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for (at, letter) in name.char_indices() {
+        match letter {
+            '<' | '(' | '[' => depth += 1,
+            '>' | ')' | ']' => depth = depth.saturating_sub(1),
+            ':' if depth == 0 && at >= start && name[at..].starts_with("::") => {
+                parts.push(name[start..at].trim());
+                start = at + 2;
+            }
+            _ => {}
+        }
+    }
+    parts.push(name[start..].trim());
+    parts
+}
+
+/// Whether two names differ in spaces at most that stand beside a sign: compilers write `Map<int,char *>` in many ways.
+fn is_same_name(one: &[u8], other: &[u8]) -> bool {
+    one == other
+        || (one.contains(&b'<') && other.contains(&b'<') && significant(one).eq(significant(other)))
+}
+
+/// The bytes of a name without the spaces that separate no words.
+fn significant(name: &[u8]) -> impl Iterator<Item = u8> {
+    let is_word = |byte: Option<&u8>| {
+        byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_' || !byte.is_ascii())
+    };
+    name.iter().enumerate().filter_map(move |(at, &byte)| {
+        let separates = || is_word(name[..at].last()) && is_word(name.get(at + 1));
+        (byte != b' ' || separates()).then_some(byte)
+    })
 }
 
 /// Looks for all types of the wanted name; all that define it must agree.
@@ -226,7 +270,7 @@ impl Search for MemberSearch<'_> {
             tag == gimli::DW_TAG_namespace || is_record(tag)
         };
         let name = || text_of(dwarf, unit, entry, gimli::DW_AT_name);
-        if !matches || name().as_deref() != Some(part.as_bytes()) {
+        if !matches || !name().is_some_and(|name| is_same_name(&name, part.as_bytes())) {
             return Ok((false, None));
         }
         if !last {

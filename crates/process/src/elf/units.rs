@@ -5,11 +5,13 @@
 
 use std::{
     collections::HashMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use gimli::{
-    AttributeValue, DebuggingInformationEntry, DwAt, EndianSlice, LittleEndian, SectionId,
+    AttributeValue, DebugAddrBase, DebugLocListsBase, DebugRngListsBase, DebugStrOffsetsBase,
+    DebuggingInformationEntry, DwAt, EndianSlice, LittleEndian, Section as _, SectionId,
     UnitHeader, UnitOffset,
 };
 
@@ -22,6 +24,19 @@ pub(super) type Entry<'a> = DebuggingInformationEntry<Reader<'a>>;
 const MAX_ENTRIES: u64 = 64 << 20;
 /// Longest that one search may take, however the bytes are arranged.
 const MAX_TIME: Duration = Duration::from_secs(20);
+/// Most bytes of the abbreviations of one unit, which grow about thirty-fold when they are decoded; compilers write
+/// some thousand.
+const MAX_ABBREVIATIONS: usize = 256 << 10;
+/// Most bytes of abbreviations of units that are kept during a search.
+const MAX_KEPT: usize = 3 << 20;
+/// Most units of one file that references lead through.
+const MAX_UNITS: usize = 100_000;
+/// Most entries that are noted of one unit, and most children of one entry.
+const MAX_NOTED: usize = 1 << 20;
+/// Longest name that is looked at.
+const MAX_TEXT: usize = 16 << 10;
+/// Most bytes of names that one search notes.
+const MAX_TEXTS: usize = 64 << 20;
 
 /// Why a search ends without an answer: damaged data, or more than is believed.
 #[derive(Debug)]
@@ -41,11 +56,37 @@ fn damaged(what: impl std::fmt::Display) -> Trouble {
 struct Budget {
     entries: u64,
     deadline: Instant,
+    /// Bytes of abbreviations of units that are kept.
+    kept: usize,
+    /// Bytes of names that are noted.
+    texts: usize,
 }
 
 impl Budget {
     fn new() -> Self {
-        Self { entries: MAX_ENTRIES, deadline: Instant::now() + MAX_TIME }
+        Self {
+            entries: MAX_ENTRIES,
+            deadline: Instant::now() + MAX_TIME,
+            kept: MAX_KEPT,
+            texts: MAX_TEXTS,
+        }
+    }
+
+    /// Pays for a unit that is kept.
+    fn keep(&mut self, abbreviations: usize) -> Result<(), Trouble> {
+        self.kept = self.kept.checked_sub(abbreviations).ok_or_else(|| {
+            Trouble(format!("units with more than {} MiB of abbreviations", MAX_KEPT >> 20))
+        })?;
+        Ok(())
+    }
+
+    /// Pays for a name.
+    fn note(&mut self, text: &[u8]) -> Result<(), Trouble> {
+        self.texts = self
+            .texts
+            .checked_sub(text.len())
+            .ok_or_else(|| Trouble(format!("names of more than {} MiB", MAX_TEXTS >> 20)))?;
+        Ok(())
     }
 
     /// Pays for one entry.
@@ -99,7 +140,7 @@ fn walk_file<S: Search>(
     while let Some(header) = info.next()?.map_or_else(|| types.next(), |header| Ok(Some(header)))? {
         // A unit costs more than an entry.
         units.budget.check()?;
-        let unit = dwarf.unit(header)?;
+        let (unit, size) = open_unit(dwarf, header)?;
         let mut seen = Vec::new();
         let mut cursor = unit.entries();
         let mut descend = true;
@@ -116,12 +157,17 @@ fn walk_file<S: Search>(
             };
             let (inside, found) = search.visit(dwarf, &unit, entry)?;
             seen.extend(found.map(|found| (entry.offset(), found)));
+            if seen.len() > MAX_NOTED {
+                return Err(Trouble(format!(
+                    "more than {MAX_NOTED} entries of one unit that match"
+                )));
+            }
             descend = inside;
         }
         if seen.is_empty() {
             continue;
         }
-        let unit = units.keep(Of::Searched, unit);
+        let unit = units.keep(Of::Searched, unit, size)?;
         for (offset, found) in seen {
             search.note(&mut units, At { unit, offset }, found)?;
         }
@@ -160,19 +206,23 @@ impl<'a> Index<'a> {
         let mut units = dwarf.units();
         while let Some(header) = units.next()? {
             index.headers.push(header);
-            index.add_type(header);
+            index.add_type(header)?;
         }
         let mut units = dwarf.type_units();
         while let Some(header) = units.next()? {
-            index.add_type(header);
+            index.add_type(header)?;
         }
         Ok(index)
     }
 
-    fn add_type(&mut self, header: UnitHeader<Reader<'a>>) {
+    fn add_type(&mut self, header: UnitHeader<Reader<'a>>) -> Result<(), Trouble> {
+        if self.headers.len() + self.signatures.len() >= MAX_UNITS {
+            return Err(Trouble(format!("more than {MAX_UNITS} units")));
+        }
         if let gimli::UnitType::Type { type_signature, type_offset } = header.type_() {
             self.signatures.insert(type_signature.0, (header, type_offset));
         }
+        Ok(())
     }
 }
 
@@ -198,20 +248,24 @@ impl<'d, 'a> Units<'d, 'a> {
         }
     }
 
-    fn keep(&mut self, of: Of, unit: Unit<'a>) -> usize {
+    /// Keeps a unit with `size` bytes of abbreviations.
+    fn keep(&mut self, of: Of, unit: Unit<'a>, size: usize) -> Result<usize, Trouble> {
         let key = (of, unit.header.section(), unit.header.offset().0);
-        *self.known.entry(key).or_insert_with(|| {
-            self.kept.push((of, unit));
-            self.kept.len() - 1
-        })
+        if let Some(&known) = self.known.get(&key) {
+            return Ok(known);
+        }
+        self.budget.keep(size)?;
+        self.kept.push((of, unit));
+        self.known.insert(key, self.kept.len() - 1);
+        Ok(self.kept.len() - 1)
     }
 
     fn open(&mut self, of: Of, header: UnitHeader<Reader<'a>>) -> Result<usize, Trouble> {
         if let Some(&found) = self.known.get(&(of, header.section(), header.offset().0)) {
             return Ok(found);
         }
-        let unit = self.dwarf_of(of)?.unit(header)?;
-        Ok(self.keep(of, unit))
+        let (unit, size) = open_unit(self.dwarf_of(of)?, header)?;
+        self.keep(of, unit, size)
     }
 
     /// The entry at a place.
@@ -224,7 +278,9 @@ impl<'d, 'a> Units<'d, 'a> {
     pub(super) fn text(&mut self, at: At, attribute: DwAt) -> Result<Option<Vec<u8>>, Trouble> {
         let entry = self.entry(at)?;
         let (of, unit) = &self.kept[at.unit];
-        Ok(text_of(self.dwarf_of(*of)?, unit, &entry, attribute))
+        let text = text_of(self.dwarf_of(*of)?, unit, &entry, attribute);
+        self.budget.note(text.as_deref().unwrap_or_default())?;
+        Ok(text)
     }
 
     /// The place to which an attribute of the entry at a place refers.
@@ -274,6 +330,9 @@ impl<'d, 'a> Units<'d, 'a> {
         while let Some(entry) = cursor.current() {
             self.budget.spend()?;
             children.push(At { unit: at.unit, offset: entry.offset() });
+            if children.len() > MAX_NOTED {
+                return Err(Trouble(format!("more than {MAX_NOTED} members of one type")));
+            }
             cursor.next_sibling()?;
         }
         Ok(children)
@@ -313,7 +372,75 @@ pub(super) fn text_of<'a>(
     attribute: DwAt,
 ) -> Option<Vec<u8>> {
     let value = entry.attr_value(attribute)?;
-    Some(dwarf.attr_string(unit, value).ok()?.slice().to_vec())
+    let text = dwarf.attr_string(unit, value).ok()?.slice();
+    (text.len() <= MAX_TEXT).then(|| text.to_vec())
+}
+
+/// Opens a unit; also says how many bytes of abbreviations it has. `gimli` would decode its lines, too, in memory
+/// without limit.
+fn open_unit<'a>(
+    dwarf: &Dwarf<'a>,
+    header: UnitHeader<Reader<'a>>,
+) -> Result<(Unit<'a>, usize), Trouble> {
+    let table = dwarf.debug_abbrev.reader().slice();
+    let table = table.get(header.debug_abbrev_offset().0..).unwrap_or_default();
+    let size = abbreviations(&table[..table.len().min(MAX_ABBREVIATIONS)]).ok_or_else(|| {
+        Trouble(format!("a unit with more than {} KiB of abbreviations", MAX_ABBREVIATIONS >> 10))
+    })?;
+    let file_type = dwarf.file_type;
+    let encoding = header.encoding();
+    let mut unit = Unit {
+        abbreviations: Arc::new(header.abbreviations(&dwarf.debug_abbrev)?),
+        name: None,
+        comp_dir: None,
+        low_pc: 0,
+        str_offsets_base: DebugStrOffsetsBase::default_for_encoding_and_file(encoding, file_type),
+        addr_base: DebugAddrBase(0),
+        loclists_base: DebugLocListsBase::default_for_encoding_and_file(encoding, file_type),
+        rnglists_base: DebugRngListsBase::default_for_encoding_and_file(encoding, file_type),
+        line_program: None,
+        dwo_id: None,
+        header,
+    };
+    let (mut strings, mut addresses) = (unit.str_offsets_base, unit.addr_base);
+    let mut cursor = unit.entries();
+    if let Some(root) = cursor.next_dfs()? {
+        for attribute in root.attrs() {
+            match attribute.value() {
+                AttributeValue::DebugStrOffsetsBase(base) => strings = base,
+                AttributeValue::DebugAddrBase(base) => addresses = base,
+                _ => {}
+            }
+        }
+    }
+    (unit.str_offsets_base, unit.addr_base) = (strings, addresses);
+    Ok((unit, size))
+}
+
+/// How many bytes the abbreviations of a unit take, from the beginning of `bytes` on; `None`: they do not end there.
+fn abbreviations(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    let number = |rest: &mut &[u8]| {
+        let length = rest.iter().position(|byte| byte & 0x80 == 0)? + 1;
+        let (number, after) = rest.split_at(length);
+        *rest = after;
+        Some(number.iter().rev().fold(0_u64, |value, byte| value << 7 | u64::from(byte & 0x7f)))
+    };
+    while number(&mut rest)? != 0 {
+        // Its tag, and whether it has children.
+        number(&mut rest)?;
+        rest = rest.get(1..)?;
+        loop {
+            let (name, form) = (number(&mut rest)?, number(&mut rest)?);
+            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+                number(&mut rest)?;
+            }
+            if (name, form) == (0, 0) {
+                break;
+            }
+        }
+    }
+    Some(bytes.len() - rest.len())
 }
 
 /// Whether a type is a record: it has members.

@@ -216,3 +216,29 @@ fn memory_without_a_file() {
         [(0x7000, Generated), (0x9000, Vdso), (0xa000, Generated), (0xb000, Uprobes)]
     );
 }
+
+/// Mappings with their memory; a name cannot pass for a line of figures, nor figures without a mapping for anything.
+#[test]
+fn memory_of_mappings() {
+    let text = "Rss: 7 kB\n\
+        1000-3000 rw-p 00000000 00:00 0                          [heap]\nSize: 8 kB\nRss:                   8 kB\nSwap:  4 kB\n\
+        5000-6000 r--s 00000000 08:01 12    /tmp/Rss: 5 kB\nRss: 4 kB\nRss: lots\n";
+    let all = memory_of(text.as_bytes()).unwrap();
+    let figures: Vec<_> = all
+        .iter()
+        .map(|one| {
+            (
+                one.mapping.start,
+                one.name.as_str(),
+                one.shared,
+                one.inode,
+                one.rss_bytes,
+                one.swap_bytes,
+            )
+        })
+        .collect();
+    assert_eq!(
+        figures,
+        [(0x1000, "[heap]", false, 0, 8192, 4096), (0x5000, "/tmp/Rss: 5 kB", true, 12, 4096, 0)]
+    );
+}

@@ -64,7 +64,7 @@ fn is_off(error: &io::Error) -> bool {
 }
 
 /// The two lines; further ones are passed over.
-fn parse(text: &str) -> Option<Pressure> {
+pub(super) fn parse(text: &str) -> Option<Pressure> {
     let line = |name: &str| {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).and_then(waiting)
     };

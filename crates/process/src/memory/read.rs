@@ -54,7 +54,7 @@ impl MemoryReader {
         Self { proc, mounts, groups: Groups::default(), buffer: Vec::new() }
     }
 
-    /// Begins another look: figures of control groups are read anew.
+    /// Begins another look: figures of control groups are read again.
     pub fn begin(&mut self) {
         self.groups.forget();
     }

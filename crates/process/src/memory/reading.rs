@@ -37,7 +37,7 @@ pub struct MemoryReading {
     pub cgroup_room_bytes: Option<u64>,
 }
 
-/// What `smaps_rollup` tells of a process. Bytes.
+/// What `smaps_rollup` gives of a process. Bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryShares {
     /// Resident memory, what is shared divided by those that share it (PSS).

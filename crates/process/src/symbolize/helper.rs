@@ -1,23 +1,35 @@
 //! drainprof's side of the symbol helper: starts it, asks it, and ends it where it does not answer.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     os::{
         fd::{AsFd as _, OwnedFd},
-        unix::{net::UnixStream, process::CommandExt as _},
+        unix::{net::UnixStream, process::CommandExt as _, process::ExitStatusExt as _},
     },
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
-use super::wire::{self, Answer, MAX_ADDRESSES, MAX_ANSWER, Name, Request};
+use nix::libc;
+
+use super::wire::{self, Answer, Hello, MAX_ADDRESSES, MAX_ANSWER, Part, Request};
 
 /// The hidden command that makes drainprof a symbol helper.
 pub const COMMAND: &str = "symbol-helper";
 /// Helpers that may die before no more are started.
 const MAX_DEATHS: u32 = 8;
+/// How long a helper may take to start and confine itself.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// Longest first message of a helper.
+const MAX_HELLO: usize = 16 << 10;
+/// A helper that has answered for so long is replaced, before its limit of processor time ends it.
+const MAX_BUSY: Duration = Duration::from_secs(30);
+/// How long the end of a helper is waited for.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +42,12 @@ pub enum HelperError {
         /// The cause.
         source: io::Error,
     },
+    /// It cannot be confined, so it reads nothing.
+    #[error("the symbol helper reads no files, because {why}; see `drainprof doctor`")]
+    Refused {
+        /// Which step failed.
+        why: String,
+    },
     /// It died, or took too long and was ended.
     #[error("the symbol helper {what}")]
     Died {
@@ -41,25 +59,57 @@ pub enum HelperError {
     GivenUp,
 }
 
+/// How far a helper is confined: what the kernel says, and what the helper could not take away from itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    /// Its user.
+    pub user: u32,
+    /// Its permitted capabilities, as bits.
+    pub capabilities: u64,
+    /// Whether it can never gain privileges.
+    pub no_new_privileges: bool,
+    /// Whether its system calls are filtered.
+    pub filtered: bool,
+    /// What it could not take away, and why.
+    pub missing: Vec<String>,
+}
+
 /// A symbol helper that is started when it is needed.
 #[derive(Debug)]
 pub struct Helper {
     program: PathBuf,
     running: Option<Running>,
     deaths: u32,
+    /// Why none can be confined here.
+    refused: Option<String>,
 }
 
 #[derive(Debug)]
 struct Running {
-    child: Child,
+    /// `None` once it has been ended.
+    child: Option<Child>,
     stream: UnixStream,
+    missing: Vec<String>,
+    /// How long it has been asked.
+    busy: Duration,
+}
+
+impl Running {
+    /// Ends it. Says how it ended, unless that takes too long: it may wait for a file system that hangs.
+    fn end(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
+        // It may have ended already, and that is what is reported then.
+        let _ = child.kill();
+        let (sender, ended) = mpsc::channel();
+        let wait = move || sender.send(child.wait());
+        thread::Builder::new().name("helper's end".to_owned()).spawn(wait).ok()?;
+        ended.recv_timeout(END_LIMIT).ok()?.ok()
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already; either way it is waited for, so that none is left behind.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
     }
 }
 
@@ -67,57 +117,84 @@ impl Helper {
     /// A helper that `program` becomes with [`COMMAND`]. Nothing is started yet.
     #[must_use]
     pub const fn new(program: PathBuf) -> Self {
-        Self { program, running: None, deaths: 0 }
+        Self { program, running: None, deaths: 0, refused: None }
     }
 
-    /// The names of addresses (of more than 256, those of the first) in `object`'s own address space, within
-    /// `limit`. What has no name is `None`. An error costs the helper; the next question starts another.
+    /// The names of addresses (of more than 256, those of the first) in an object's own address space, within
+    /// `limit`. `files` are the object and those that belong to it. What has no name is `None`. An error costs the
+    /// helper; the next question starts another.
     pub fn ask(
         &mut self,
-        object: &File,
-        debug: Option<&File>,
+        files: &[(Part, &File)],
         addresses: &[u64],
         limit: Duration,
-    ) -> Result<Vec<Option<Name>>, HelperError> {
-        if self.deaths >= MAX_DEATHS {
-            return Err(HelperError::GivenUp);
-        }
-        let mut running = match self.running.take() {
-            Some(running) => running,
-            None => self.start()?,
-        };
+    ) -> Result<Answer, HelperError> {
+        let mut running = self.take()?;
         let addresses: Vec<u64> = addresses.iter().copied().take(MAX_ADDRESSES).collect();
         let wanted = addresses.len();
-        // The helper's own clock is the second net.
-        let seconds = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX - 2).saturating_add(2);
-        let until = Instant::now() + limit;
-        let mut descriptors = vec![object.as_fd()];
-        descriptors.extend(debug.map(File::as_fd));
+        let began = Instant::now();
+        let until = began + limit;
+        let descriptors: Vec<_> = files.iter().map(|(_, file)| file.as_fd()).collect();
         let sent = running.stream.set_write_timeout(Some(limit)).and_then(|()| {
-            let request = Request { addresses, seconds };
-            wire::send(&mut running.stream, &request, &descriptors)
+            let parts = files.iter().map(|(part, _)| *part).collect();
+            wire::send(&mut running.stream, &Request { addresses, parts }, &descriptors)
         });
         let answer = sent
             .and_then(|()| wire::receive::<Answer>(&mut running.stream, MAX_ANSWER, Some(until)));
         let what = match answer {
-            Ok(Some((Answer { names }, _))) if names.len() == wanted => {
-                self.running = Some(running);
-                return Ok(names);
+            Ok(Some((answer, _))) if answer.names.len() == wanted => {
+                running.busy += began.elapsed();
+                self.running = Some(running).filter(|running| running.busy < MAX_BUSY);
+                return Ok(answer);
             }
             Ok(Some(_)) => "gave an answer that does not fit the question".to_owned(),
-            Ok(None) => "died over it".to_owned(),
-            Err(error) => match error.kind() {
-                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                    format!("took longer than {limit:?} and was ended")
-                }
-                io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::BrokenPipe => "died over it".to_owned(),
-                _ => format!("failed: {error}"),
-            },
+            Ok(None) => died(&mut running),
+            Err(error) => why(&error, &mut running, limit),
         };
         self.deaths += 1;
         Err(HelperError::Died { what })
+    }
+
+    /// How far the helper is confined; starts it where none runs.
+    pub fn confinement(&mut self) -> Result<Confinement, HelperError> {
+        let running = self.take()?;
+        let failed = |source| HelperError::Start { program: COMMAND.to_owned(), source };
+        let pid = running.child.as_ref().map(Child::id).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(failed)?;
+        let word = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            line.and_then(|line| line.split_whitespace().next()).unwrap_or_default()
+        };
+        let confinement = Confinement {
+            user: word("Uid:").parse().unwrap_or_default(),
+            capabilities: u64::from_str_radix(word("CapPrm:"), 16).unwrap_or(u64::MAX),
+            no_new_privileges: word("NoNewPrivs:") == "1",
+            filtered: word("Seccomp:") == "2",
+            missing: running.missing.clone(),
+        };
+        self.running = Some(running);
+        Ok(confinement)
+    }
+
+    /// The running helper, or a new one.
+    fn take(&mut self) -> Result<Running, HelperError> {
+        if self.deaths >= MAX_DEATHS {
+            return Err(HelperError::GivenUp);
+        }
+        if let Some(why) = &self.refused {
+            return Err(HelperError::Refused { why: why.clone() });
+        }
+        if let Some(running) = self.running.take() {
+            return Ok(running);
+        }
+        let started = self.start();
+        match &started {
+            Err(HelperError::Refused { why }) => self.refused = Some(why.clone()),
+            // That is no fault of the object which is asked about.
+            Err(_) => self.deaths += 1,
+            Ok(_) => {}
+        }
+        started
     }
 
     fn start(&self) -> Result<Running, HelperError> {
@@ -126,6 +203,7 @@ impl Helper {
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let child = Command::new(&self.program)
             .arg(COMMAND)
+            .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -133,58 +211,50 @@ impl Helper {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        Ok(Running { child, stream: ours })
+        let mut running =
+            Running { child: Some(child), stream: ours, missing: Vec::new(), busy: Duration::ZERO };
+        let until = Some(Instant::now() + START_LIMIT);
+        let what = match wire::receive::<Hello>(&mut running.stream, MAX_HELLO, until) {
+            Ok(Some((Hello { refused: Some(why), .. }, _))) => {
+                return Err(HelperError::Refused { why });
+            }
+            Ok(Some((hello, _))) => {
+                if hello.keeps_root {
+                    tracing::warn!("the symbol helper: {}", hello.missing.join("; "));
+                } else if !hello.missing.is_empty() {
+                    tracing::debug!("the symbol helper: {}", hello.missing.join("; "));
+                }
+                running.missing = hello.missing;
+                return Ok(running);
+            }
+            Ok(None) => died(&mut running),
+            Err(error) => why(&error, &mut running, START_LIMIT),
+        };
+        Err(failed(io::Error::other(format!("it {what}"))))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
-
-    use super::*;
-
-    fn script(directory: &Path, text: &str) -> PathBuf {
-        let path = directory.join("helper");
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-
-    /// A helper that hangs is ended in time, one that dies or talks nonsense is no answer, and after a number
-    /// of deaths no other is started.
-    #[test]
-    fn bad_helpers() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = tempfile::tempfile().unwrap();
-        let cases = [
-            ("exec sleep 1000", "took longer"),
-            ("exit 3", "died"),
-            ("printf '\\377\\377\\377\\377' >&0; exec sleep 1000", "not believed"),
-            ("printf '\\014\\000\\000\\000{\"names\":[]}' >&0; exec sleep 1000", "does not fit"),
-        ];
-        for (text, told) in cases {
-            let mut helper = Helper::new(script(directory.path(), text));
-            let began = Instant::now();
-            let error = helper.ask(&file, None, &[1], Duration::from_millis(500)).unwrap_err();
-            assert!(error.to_string().contains(told), "{text}: {error}");
-            assert!(began.elapsed() < Duration::from_secs(20), "{text}");
-            assert!(helper.running.is_none());
+/// What an error on the way says of the helper.
+fn why(error: &io::Error, running: &mut Running, limit: Duration) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            format!("took longer than {limit:?} and was ended")
         }
-        let mut helper = Helper::new(script(directory.path(), "exit 0"));
-        for _ in 0..MAX_DEATHS {
-            let error = helper.ask(&file, None, &[1], Duration::from_secs(20)).unwrap_err();
-            assert!(matches!(error, HelperError::Died { .. }), "{error}");
-        }
-        let error = helper.ask(&file, None, &[1], Duration::from_secs(20)).unwrap_err();
-        assert!(matches!(error, HelperError::GivenUp), "{error}");
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => died(running),
+        _ => format!("failed: {error}"),
     }
+}
 
-    /// A program that is not there is told with its name.
-    #[test]
-    fn no_program() {
-        let file = tempfile::tempfile().unwrap();
-        let mut helper = Helper::new(PathBuf::from("/nowhere/drainprof"));
-        let error = helper.ask(&file, None, &[1], Duration::from_secs(1)).unwrap_err();
-        assert!(error.to_string().contains("/nowhere/drainprof"), "{error}");
+/// How a helper ended that was not told to.
+fn died(running: &mut Running) -> String {
+    let signal = running.end().map(|status| status.signal());
+    match signal.flatten() {
+        Some(libc::SIGSYS) => "died: it made a system call that it may not make".to_owned(),
+        Some(libc::SIGXCPU) => "died: its processor time was used up".to_owned(),
+        Some(libc::SIGABRT) => "died: it was out of memory, or gave up".to_owned(),
+        Some(signal) => format!("died of signal {signal}"),
+        None => "died".to_owned(),
     }
 }

@@ -6,11 +6,13 @@
 use std::{
     fs::File,
     io::{self, BufRead as _, BufReader, Read as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
+    rc::Rc,
 };
 
 use super::{root::Root, wire};
+use crate::file::open_unlinked;
 
 /// Most of a map that is read.
 const MAX_BYTES: u64 = 64 << 20;
@@ -23,12 +25,8 @@ pub fn open(root: &Root, pid_inside: u32, uid: u32) -> io::Result<File> {
 }
 
 fn open_at(path: &Path, uid: u32) -> io::Result<File> {
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let file = open_unlinked(path, u64::MAX)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
     if metadata.uid() != uid && metadata.uid() != 0 {
         return Err(io::Error::other("it belongs to another user than the process"));
     }
@@ -37,8 +35,9 @@ fn open_at(path: &Path, uid: u32) -> io::Result<File> {
 
 /// The names of `addresses`, with the bytes from the function's first; `None` where the map has none. Code
 /// that was made later in the place of other code wins.
-pub(super) fn names(map: impl io::Read, addresses: &[u64]) -> Vec<Option<(String, u64)>> {
-    let mut found = vec![None; addresses.len()];
+pub(crate) fn names(map: impl io::Read, addresses: &[u64]) -> Vec<Option<(String, u64)>> {
+    // Of many addresses, a line may cover all: they share its name.
+    let mut found: Vec<Option<(Rc<str>, u64)>> = vec![None; addresses.len()];
     let mut sorted: Vec<(u64, usize)> =
         addresses.iter().enumerate().map(|(index, &address)| (address, index)).collect();
     sorted.sort_unstable();
@@ -47,7 +46,7 @@ pub(super) fn names(map: impl io::Read, addresses: &[u64]) -> Vec<Option<(String
     loop {
         line.clear();
         match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return found,
+            Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
         // The last line may be half written.
@@ -56,13 +55,17 @@ pub(super) fn names(map: impl io::Read, addresses: &[u64]) -> Vec<Option<(String
         }
         let Some((start, size, name)) = parse(&line) else { continue };
         let first = sorted.partition_point(|&(address, _)| address < start);
-        for &(address, index) in &sorted[first..] {
-            if address - start >= size {
-                break;
-            }
-            found[index] = Some((wire::cut(&String::from_utf8_lossy(name)), address - start));
+        let after = first + sorted[first..].partition_point(|&(address, _)| address - start < size);
+        if first == after {
+            continue;
+        }
+        let name: Rc<str> = wire::cut(&String::from_utf8_lossy(name)).into();
+        for &(address, index) in &sorted[first..after] {
+            found[index] = Some((Rc::clone(&name), address - start));
         }
     }
+    let owned = |(name, offset): (Rc<str>, u64)| (name.to_string(), offset);
+    found.into_iter().map(|one| one.map(owned)).collect()
 }
 
 fn parse(line: &[u8]) -> Option<(u64, u64, &[u8])> {

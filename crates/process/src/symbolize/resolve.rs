@@ -12,7 +12,7 @@ use std::{
         fd::AsRawFd as _,
         unix::fs::{FileExt as _, MetadataExt as _},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{Receiver, Sender},
@@ -24,12 +24,12 @@ use super::{
     helper::{Helper, HelperError},
     perf_map,
     root::{self, Root},
-    wire::{self, Name},
+    wire::{self, Name, Part},
 };
 use crate::{
     DebugSearch, Elf, Frame, Inlined, MappedObject, Module, SymbolKind,
     elf::readable,
-    open_regular,
+    open_regular, printable,
     signal_return::{LONGEST_RETURN, returns_from_signal},
     vdso,
 };
@@ -93,7 +93,8 @@ type Key = (u64, u64, u64, i64);
 /// What is kept of an object from job to job.
 struct Known {
     elf: Elf,
-    debug: Option<File>,
+    /// Its debug file, and what that or the object itself shares with others.
+    more: Vec<(Part, File)>,
 }
 
 struct Resolver {
@@ -168,7 +169,7 @@ impl Resolver {
         if let Err(trouble) = self.know(key, file, object, root) {
             return (places.iter().map(bare).collect(), Some(trouble));
         }
-        let Some(Known { elf, debug }) = self.known.get(&key) else {
+        let Some(Known { elf, more }) = self.known.get(&key) else {
             return (places.iter().map(bare).collect(), None);
         };
         // Where the file says otherwise than its mappings, nothing is named.
@@ -179,10 +180,15 @@ impl Resolver {
         let mut names = if self.bad.contains(&key) {
             Vec::new()
         } else {
-            match self.helper.ask(file, debug.as_ref(), &asked, JOB_LIMIT) {
-                Ok(names) => names,
+            let more = more.iter().map(|(part, file)| (*part, file));
+            let files: Vec<_> = std::iter::once((Part::Object, file)).chain(more).collect();
+            match self.helper.ask(&files, &asked, JOB_LIMIT) {
+                Ok(answer) => {
+                    trouble = answer.trouble.map(|why| explain(&module, &wire::cut(&why)));
+                    answer.names
+                }
                 Err(error) => {
-                    trouble = Some(explain(&module, &error));
+                    trouble = Some(explain(&module, &error_text(&error)));
                     if matches!(error, HelperError::Died { .. }) {
                         self.bad.insert(key);
                     }
@@ -217,11 +223,20 @@ impl Resolver {
         let search = root.search(object, &self.debug_dirs);
         let elf =
             Elf::open(&path, &object.shown_path, search).map_err(|error| error.to_string())?;
-        let debug = elf.debug_file().and_then(|path| open_regular(path, MAX_DEBUG_FILE).ok());
+        let mut more = Vec::new();
+        let mut add = |part, path: Option<&Path>| {
+            let file = path.and_then(|path| open_regular(path, MAX_DEBUG_FILE).ok());
+            more.extend(file.map(|file| (part, file)));
+        };
+        add(Part::Shared, elf.shared_with(&path).as_deref());
+        if let Some(debug) = elf.debug_file() {
+            add(Part::Debug, Some(debug));
+            add(Part::Shared, elf.shared_with(debug).as_deref());
+        }
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
-        self.known.insert(key, Known { elf, debug });
+        self.known.insert(key, Known { elf, more });
         Ok(())
     }
 
@@ -245,10 +260,13 @@ impl Resolver {
     }
 }
 
-fn explain(module: &str, error: &HelperError) -> String {
+fn explain(module: &str, why: &str) -> String {
+    format!("the functions of {module} have no file and line: {}", printable(why))
+}
+
+fn error_text(error: &HelperError) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(" ({cause})"));
-    let cause = cause.unwrap_or_default();
-    format!("the functions of {module} have no file and line: {error}{cause}")
+    format!("{error}{}", cause.unwrap_or_default())
 }
 
 fn identity(file: &File) -> io::Result<Key> {

@@ -3,14 +3,11 @@
 use std::{
     fs::{self, File},
     io,
-    os::{
-        fd::AsRawFd as _,
-        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
-    },
+    os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
-use crate::{DebugSearch, MappedObject, open_same, printable, through_root};
+use crate::{DebugSearch, MappedObject, identity, printable, through_root};
 
 /// Largest file whose symbols are read.
 const MAX_FILE: u64 = 16 << 30;
@@ -26,8 +23,7 @@ impl Root {
     pub fn of(pid: u32) -> Self {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let namespace = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
-        let identity =
-            |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        let identity = |path: &Path| identity(path).ok();
         let shared = namespace("self") == namespace(&pid.to_string())
             && identity(&root) == identity(Path::new("/"));
         if shared {
@@ -64,7 +60,7 @@ impl Root {
 pub fn open(object: &MappedObject, root: &Root) -> io::Result<File> {
     // A root in the mounts that we see ourselves is part of the path that the kernel shows.
     let inside = root.join(&object.path);
-    open_same(object.inode, [&*object.open_path, &*inside, &*object.path], MAX_FILE)
+    object.open([&*object.open_path, &*inside, &*object.path], MAX_FILE)
 }
 
 /// The name of the object's file, safe to show.
@@ -91,6 +87,8 @@ pub fn module_offset(object: &MappedObject, offset: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
     use crate::{Process, Space, Spot, space::Place};
 

@@ -33,20 +33,49 @@ pub(super) const MAX_TEXT: usize = 4096;
 /// Most inlined functions at one address.
 pub(super) const MAX_INLINED: usize = 64;
 
-/// Asks for the names of addresses in one object. Its file comes with it as a descriptor, and, as a second
-/// one, its debug file.
+/// Most files of one request.
+const MAX_FILES: usize = 4;
+
+/// What the helper says first: how far it is confined.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Hello {
+    /// Why it reads nothing.
+    pub(super) refused: Option<String>,
+    /// What could not be taken away from it, and why.
+    pub(super) missing: Vec<String>,
+    /// Whether it still is root, though without capabilities.
+    pub(super) keeps_root: bool,
+}
+
+/// What a file is to the object that is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// The object itself.
+    Object,
+    /// Its debug file.
+    Debug,
+    /// What the file before it shares with others (`dwz`).
+    Shared,
+}
+
+/// Asks for the names of addresses in one object. Its files come with it as descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
     /// Addresses in the object's own address space.
     pub(super) addresses: Vec<u64>,
-    /// Seconds after which the helper ends itself.
-    pub(super) seconds: u32,
+    /// What the descriptors are, in their order.
+    pub(super) parts: Vec<Part>,
 }
 
-/// The names, in the order of the addresses; `None` where there is none.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Answer {
-    pub(super) names: Vec<Option<Name>>,
+/// The names of addresses in one object.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// In the order of the addresses; `None` where there is none.
+    pub names: Vec<Option<Name>>,
+    /// Why some of the object's debug information is not read; the helper's words.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }
 
 /// The name of one address. Hostile text, but bounded.
@@ -64,7 +93,7 @@ pub struct Name {
     pub inlined: Vec<(String, Option<String>, Option<u32>)>,
 }
 
-/// Sends a message with at most two descriptors.
+/// Sends a message with at most [`MAX_FILES`] descriptors.
 pub(super) fn send(
     stream: &mut UnixStream,
     message: &impl Serialize,
@@ -72,7 +101,7 @@ pub(super) fn send(
 ) -> io::Result<()> {
     let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?.to_le_bytes();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors in one message"));
@@ -92,7 +121,7 @@ pub(super) fn receive<T: DeserializeOwned>(
     until: Option<Instant>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut length = [0_u8; 4];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
         // A call with a time limit is not restarted by the kernel after a signal.
@@ -169,10 +198,12 @@ mod tests {
     fn there_and_back() {
         let (mut one, mut other) = UnixStream::pair().unwrap();
         let file = tempfile::tempfile().unwrap();
-        let request = Request { addresses: vec![1, u64::MAX], seconds: 3 };
+        let request =
+            Request { addresses: vec![1, u64::MAX], parts: vec![Part::Object, Part::Debug] };
         send(&mut one, &request, &[file.as_fd(), file.as_fd()]).unwrap();
         let (got, files) = receive::<Request>(&mut other, MAX_REQUEST, None).unwrap().unwrap();
-        assert_eq!((got.addresses, got.seconds, files.len()), (request.addresses, 3, 2));
+        assert_eq!((got.addresses, got.parts), (request.addresses, request.parts));
+        assert_eq!(files.len(), 2);
         drop(one);
         assert!(receive::<Request>(&mut other, MAX_REQUEST, None).unwrap().is_none());
     }

@@ -120,7 +120,7 @@ impl Tables {
     }
 
     /// Where functions begin that have an entry.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn functions(&self) -> Vec<u64> {
         let eh = self.eh.iter().flat_map(|eh| index(&eh_section(&eh.frames), &eh.bases()).0);
         let debug = self.debug.iter().flat_map(|(_, functions)| functions.0.iter().copied());

@@ -17,5 +17,15 @@ mod walk;
 
 pub use walk::{Snapshot, Unwinder, UnwinderOptions, Walk};
 
+/// Reads unwind tables and asks for the rules in their functions; how many there are. For fuzzing.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn count_rules(sections: crate::FrameSections) -> usize {
+    let tables = cfi::Tables::new(sections);
+    let mut context = Box::<cfi::Context>::default();
+    let places = |start: u64| [0, 1, 4, 100].map(|into| start.saturating_add(into));
+    let addresses = tables.functions().into_iter().take(64).flat_map(places);
+    addresses.filter(|at| tables.rule(&mut context, *at, *at).is_some()).count()
+}
+
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::cfi::Tables;
-use crate::{DebugSearch, FrameSections, MappedObject, open_same, vdso};
+use crate::{DebugSearch, FrameSections, MappedObject, vdso};
 
 /// Largest file whose tables are read; its tables are bounded by the memory that all may take.
 const MAX_FILE: u64 = 16 << 30;
@@ -196,5 +196,5 @@ impl Objects {
 
 /// Opens the very file that is mapped: through the process, or, if that has ended, at its path.
 fn open(object: &MappedObject) -> io::Result<File> {
-    open_same(object.inode, [&*object.open_path, &*object.path], MAX_FILE)
+    object.open([&*object.open_path, &*object.path], MAX_FILE)
 }

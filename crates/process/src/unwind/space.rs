@@ -1,6 +1,6 @@
 //! What the unwinder knows of one address space: its executable memory, and how far its tables are known.
 //!
-//! Made anew when an address is met that lies nowhere, because libraries are loaded and code is generated
+//! Made again when an address is met that lies nowhere, because libraries are loaded and code is generated
 //! while a process runs.
 
 use std::{collections::HashMap, time::Instant};

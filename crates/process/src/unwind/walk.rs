@@ -258,7 +258,7 @@ impl Unwinder {
         real.or_else(|| lies.is_none().then_some(pc))
     }
 
-    /// What lies at an address; the mappings are read anew if that is not known.
+    /// What lies at an address; the mappings are read again if that is not known.
     fn find(&mut self, number: u32, address: u64) -> Result<Place, Known> {
         let Some(space) = self.spaces.get(&number) else { return Err(Known::NoCode) };
         if let Some(place) = space.memory.place(address) {

@@ -267,7 +267,7 @@ fn deep_stacks() {
 }
 
 /// Addresses in no memory, spaces that are not known, processes that have ended: no rule and no panic. Mappings
-/// are read anew once an address is not found.
+/// are read again once an address is not found.
 #[test]
 fn unknown_places() {
     let (_dir, stopped) = plain_chain();
