@@ -12,9 +12,11 @@ pub enum EventKind {
     LateDrain = 2,
     /// A traced process made a child process that is followed.
     Fork = 3,
-    /// A traced process called exec: the old image is gone, `target_b` is the new one.
+    /// A traced process called exec: the old image is gone, `target_b` is the new one. With target 0: a process that was
+    /// not traced has executed a program that is watched; `granule` and `live` hold its name.
     Exec = 4,
-    /// A thread group's last thread (or, before Linux 6.16, its leader) ended.
+    /// A thread group's last thread (or, before Linux 6.16, its leader) ended. With target 0: it was not traced, and its
+    /// name is that of a program that is watched.
     Exit = 5,
     /// An object was freed after the pinned close of its granule; sent when events were asked for, at level `stacks`.
     PinFreed = 6,

@@ -95,6 +95,9 @@ losses! {
     AttachedLate, "attached_late", Incomplete,
         "Processes that were found (after fork or exec) only after they had begun to run.",
         "start them under drainprof run, or attach to their parent with --follow-forks";
+    ProcessMissed, "processes_missed", Incomplete,
+        "Processes of a program that the daemon watches that ended before their probes were in place; nothing of them is counted.",
+        "set daemon.attach = \"file\", or a shorter daemon.discover_interval";
     SiteTableFull, "site_table_full", Incomplete,
         "Allocations of call paths beyond the number that can be distinguished; no site counts them.",
         "raise --max-call-paths";
@@ -119,6 +122,9 @@ losses! {
     PinsWhileLearning, "pins_while_learning", Notice,
         "Granules that may count more than once for a call path: their pins were freed within the milliseconds in which it was being learnt.",
         "nothing: it can only be in the first moments of a path; objects and bytes are exact all the same";
+    RecordDropped, "records_dropped", Notice,
+        "Records of the output (intervals, events) that its reader was too slow for; the last record is there.",
+        "read faster, or ask for fewer: a longer --interval, no --events";
     UnmatchedFree, "unmatched_frees", Notice,
         "Frees of objects whose allocation was not seen: allocated before the attach, freed twice, or allocated by a function that the profile does not name.",
         "attach earlier (drainprof run); if it keeps growing, the profile misses an alloc function";

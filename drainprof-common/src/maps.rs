@@ -20,6 +20,19 @@ pub const MAX_NESTING: usize = 64;
 /// How deep calls into probed functions can be nested in one thread.
 pub const MAX_FRAMES: usize = 8;
 
+/// Entries of `PROGRAM_NAMES`.
+pub const PROGRAM_NAMES: u32 = 1_024;
+/// Name of a program as the kernel has it: cut, and filled with zeros.
+pub type ProgramName = [u8; 16];
+
+/// What is done with processes of a name that are no targets: values of `PROGRAM_NAMES`.
+pub mod program_flags {
+    /// They become targets when they execute their program.
+    pub const ENTER: u32 = 1;
+    /// Their end is reported.
+    pub const REPORT: u32 = 2;
+}
+
 /// Value of `TARGETS`, keyed by thread-group id (`u32`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -457,6 +470,8 @@ pub mod cursor {
     pub const PATH_WORD: u32 = 7;
     /// Entries in `PIN_PAIRS`.
     pub const PIN_PAIRS: u32 = 8;
+    /// When a call was last lost (`CLOCK_MONOTONIC` ns): what was open then may have lost an object.
+    pub const LOST_CALL: u32 = 9;
     /// How many cursors there are.
-    pub const COUNT: u32 = 9;
+    pub const COUNT: u32 = 10;
 }

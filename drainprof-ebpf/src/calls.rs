@@ -77,7 +77,7 @@ fn make_thread(pid_tgid: u64) -> Option<*mut ThreadState> {
 #[inline(always)]
 pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame> {
     let Some(state) = thread_or_make(hit.pid_tgid) else {
-        losses::count(Loss::ThreadMapFull);
+        losses::count_call(Loss::ThreadMapFull);
         return None;
     };
     let caller = hit.enter(ctx);
@@ -95,7 +95,7 @@ pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
         call_push(state, whose, hit.rsp, caller, rip)
     };
     let Some(index) = index else {
-        losses::count(Loss::NestingTooDeep);
+        losses::count_call(Loss::NestingTooDeep);
         return None;
     };
     let new = frame(state, index);
@@ -138,7 +138,7 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
         }
     };
     let Some(index) = index else {
-        losses::count(Loss::ReturnUnmatched);
+        losses::count_return(Loss::ReturnUnmatched);
         return None;
     };
     let own = frame(state, index);

@@ -1,9 +1,12 @@
 //! Counting what was lost.
 
 use aya_ebpf::helpers::bpf_get_smp_processor_id;
-use drainprof_common::loss::{LOSS_COUNT, Loss};
+use drainprof_common::{
+    loss::{LOSS_COUNT, Loss},
+    maps::cursor,
+};
 
-use crate::{atomic, diagnostics, global::global, maps};
+use crate::{atomic, diagnostics, global::global, hit::now, maps};
 
 const _: () = assert!(LOSS_COUNT <= 32, "LossSlots holds 32");
 
@@ -31,6 +34,55 @@ fn add(loss: u32, number: u64) {
         // SAFETY: `slots` is map memory; the index is masked to its length.
         unsafe {
             atomic::add(slots.cast::<u64>().add(core::hint::black_box(loss) as usize & 31), number);
+        }
+    }
+}
+
+/// How often the time of a lost call is noted against other CPUs'.
+const TRIES: usize = 4;
+
+/// Counts a call whose entry is not followed. It may be about any object, so that the close of every granule that is
+/// open now is unknown.
+#[inline(always)]
+pub(crate) fn count_call(loss: Loss) {
+    count(loss);
+    loss_call();
+}
+
+/// The return of a call whose entry was not followed: so it is for granules that were opened meanwhile.
+#[inline(always)]
+pub(crate) fn count_return(loss: Loss) {
+    count(loss);
+    // Before the first loss, it was entered before the attach.
+    if last_call() != 0 {
+        loss_call();
+    }
+}
+
+/// When a call was last lost; 0: never.
+#[inline(always)]
+pub(crate) fn last_call() -> u64 {
+    // SAFETY: map memory, one word.
+    maps::CURSORS.get_ptr(cursor::LOST_CALL).map_or(0, |at| unsafe { atomic::load(at) })
+}
+
+global! {
+    /// Notes the time of a lost call.
+    fn loss_call() -> () = note_call;
+}
+
+#[inline(always)]
+fn note_call() {
+    let Some(at) = maps::CURSORS.get_ptr_mut(cursor::LOST_CALL) else { return };
+    let time = now();
+    for _ in 0..TRIES {
+        // SAFETY: map memory, one word.
+        let done = unsafe {
+            let seen = atomic::load(at);
+            seen >= time || atomic::compare_swap(at, seen, time) == seen
+        };
+        if done {
+            break;
         }
     }
 }

@@ -37,6 +37,11 @@ pub(crate) static TARGETS: HashMap<u32, TargetValue> = HashMap::with_max_entries
 pub(crate) static TARGET_WORDS: Array<u64> =
     Array::with_max_entries(maps::TARGET_WORDS as u32, BPF_F_MMAPABLE);
 
+/// Programs whose processes are noticed although they are no targets; by name.
+#[map]
+pub(crate) static PROGRAM_NAMES: HashMap<maps::ProgramName, u32> =
+    HashMap::with_max_entries(maps::PROGRAM_NAMES, 0);
+
 /// What the diagnostics of one CPU have noted.
 #[map]
 pub(crate) static NOTED: PerCpuArray<Noted> = PerCpuArray::with_max_entries(1, 0);

@@ -240,6 +240,11 @@ fn close_slot(
     if migrates {
         flags = flags | STRAGGLER | MIGRATED;
     }
+    let doubtful = mode.is_judged() && slot.opened_ns() < losses::last_call();
+    if doubtful {
+        // An object of it may have been lost.
+        slot.mark(generation, TAINTED)?;
+    }
     let before = if mode.is_bulk() && !migrates {
         // Its members go in the same instant: a new generation may begin right after.
         if !slot.swap_state(seen, seen.emptied().without(MIGRATED).with(flags)) {
@@ -253,7 +258,7 @@ fn close_slot(
         known.live = before.live();
         known.verdict = verdict;
         slot.set_pinned_objects(known.live);
-        if is_shared(mode, before) && known.live > inherited {
+        if !doubtful && is_shared(mode, before) && known.live > inherited {
             // More than what it took over from its last generation: at least one is its own.
             known.verdict = Verdict::Pinned;
         }

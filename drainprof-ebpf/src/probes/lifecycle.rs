@@ -5,12 +5,14 @@
 //! fields' offsets differ between kernels; user space reads them from tracefs and sets them at load.
 
 use aya_ebpf::{
-    helpers::bpf_get_current_pid_tgid, macros::tracepoint, programs::TracePointContext,
+    helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid},
+    macros::tracepoint,
+    programs::TracePointContext,
 };
 use drainprof_common::{
     event::EventKind,
     loss::Loss,
-    maps::{TargetValue, cursor, target_flags, target_word},
+    maps::{ProgramName, TargetValue, cursor, program_flags, target_flags, target_word},
 };
 
 use crate::{
@@ -122,7 +124,7 @@ pub fn exec(ctx: TracePointContext) -> u32 {
 
 #[inline(always)]
 fn try_exec(ctx: &TracePointContext) -> Option<()> {
-    let old = current_target()?;
+    let Some(old) = current_target() else { return newcomer() };
     let pid_tgid = bpf_get_current_pid_tgid();
     let tgid = (pid_tgid >> 32) as u32;
     // The thread that called exec has the leader's id by now; its calls were filed under its own.
@@ -147,6 +149,37 @@ fn try_exec(ctx: &TracePointContext) -> Option<()> {
     } else {
         announce(EventKind::Exec, old.target, target, tgid, old_tid);
     }
+    Some(())
+}
+
+/// The name of the program that runs now, if it is one that is watched and `flag` is wanted of its processes.
+#[inline(always)]
+fn watched_name(flag: u32) -> Option<ProgramName> {
+    let name = bpf_get_current_comm().ok()?;
+    // SAFETY: copied out at once.
+    let wanted = unsafe { maps::PROGRAM_NAMES.get(&name).copied() }?;
+    (wanted & flag != 0).then_some(name)
+}
+
+/// Another process executes a program whose probes are in place already: it is a target from its first instruction on.
+#[inline(always)]
+fn newcomer() -> Option<()> {
+    let name = watched_name(program_flags::ENTER)?;
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let target = next_target()?;
+    paths::own_space(target);
+    let flags = target_flags::FOLLOW | target_flags::FROM_START;
+    enter_target(tgid, TargetValue { target, flags });
+    let (first, last) = name.split_at(8);
+    emit::send(EventKind::Exec, 0, now(), |event| {
+        // SAFETY: the record that `send` has reserved.
+        unsafe {
+            (*event).tid = tgid;
+            (*event).target_b = target;
+            (*event).granule = u64::from_ne_bytes(first.try_into().unwrap_or_default());
+            (*event).live = u64::from_ne_bytes(last.try_into().unwrap_or_default());
+        }
+    });
     Some(())
 }
 
@@ -177,11 +210,16 @@ pub fn exit(_ctx: TracePointContext) -> u32 {
 }
 
 #[inline(always)]
-fn try_exit() -> Option<()> {
-    let target = current_target()?;
+fn try_exit() {
     let pid_tgid = bpf_get_current_pid_tgid();
     let tgid = (pid_tgid >> 32) as u32;
     let is_leader = tgid == pid_tgid as u32;
+    let Some(target) = current_target() else {
+        if is_leader && watched_name(program_flags::REPORT).is_some() {
+            emit::send(EventKind::Exit, 0, now(), |_| {});
+        }
+        return;
+    };
     let cut = calls::forget(pid_tgid);
     if target.flags & target_flags::BORROWED != 0 && is_leader {
         remove_target(tgid);
@@ -192,5 +230,4 @@ fn try_exit() -> Option<()> {
     if is_leader {
         emit::send(EventKind::Exit, target.target, now(), |_| {});
     }
-    Some(())
 }

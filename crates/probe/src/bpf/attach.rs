@@ -2,12 +2,8 @@
 
 use std::{
     fs::File,
-    io,
     num::NonZeroU32,
-    os::{
-        fd::{AsFd as _, AsRawFd as _, OwnedFd},
-        unix::fs::MetadataExt as _,
-    },
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::Path,
 };
 
@@ -20,6 +16,7 @@ use aya::{
     },
 };
 use drainprof_common::spec::{Cookie, ProbeSpec, flags};
+use drainprof_process::{guarded, open_same};
 use drainprof_profile::Phase;
 
 use super::{
@@ -30,6 +27,9 @@ use crate::{
     kernel::ProgramStatistics,
     plan::{PlannedProbe, Site},
 };
+
+/// Largest file that probes are put into.
+const MAX_FILE: u64 = 16 << 30;
 
 /// A probe in place; it goes when this is dropped.
 pub(super) struct Link {
@@ -47,18 +47,12 @@ enum Hold {
 }
 
 /// Opens the object once, and makes sure that it is the one that was planned for: the path goes through
-/// the process's own root, where it could have been replaced since.
+/// the process's own root, where it could have been replaced since. Probes are put into what is open here.
 fn open(site: &Site) -> Result<File, BpfError> {
-    let file = File::open(&site.open_path).map_err(|source| failed(site, source))?;
-    let found = file.metadata().map_err(|source| failed(site, source))?;
-    if found.is_file() && found.ino() == site.inode.1 {
-        Ok(file)
-    } else {
-        Err(failed(
-            site,
-            io::Error::other("the file was replaced while it was looked at; try again"),
-        ))
-    }
+    let (inode, path) = (site.inode, site.open_path.clone());
+    guarded(move || open_same(inode, [&*path], MAX_FILE))
+        .map_err(|source| failed(site, source))?
+        .map_err(|source| failed(site, source))
 }
 
 fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -> BpfError {
@@ -171,9 +165,9 @@ impl Probes {
         Leftover(self.links.extract_if(.., is_its).collect())
     }
 
-    /// All probes.
+    /// All probes, the last ones first: profiles name objects' probes after granules', and those are hit most often.
     pub(super) fn take_all(&mut self) -> Leftover {
-        Leftover(std::mem::take(&mut self.links))
+        Leftover(std::mem::take(&mut self.links).into_iter().rev().collect())
     }
 
     /// Loads every program that is not loaded yet.

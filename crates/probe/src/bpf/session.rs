@@ -20,7 +20,7 @@ use drainprof_common::{
     growth::MapRecord,
     hist::{Hist, Of},
     loss::{Loss, LossCounts},
-    maps::{ObjectValue, ProbeCounts, SeriesKey, SeriesState, cursor},
+    maps::{ObjectValue, ProbeCounts, ProgramName, SeriesKey, SeriesState, cursor},
     spec::Kind,
 };
 use drainprof_process::memory::{GranuleRange, GranuleState};
@@ -45,7 +45,7 @@ pub(super) static OBJECT: &[u8] =
 
 /// Records taken from the ring in one go, so that a flood of them cannot keep the reader from its other
 /// duties.
-const EVENTS_AT_ONCE: usize = 65_536;
+const EVENTS_AT_ONCE: usize = 4_096;
 
 /// What a session needs to know before it is loaded.
 #[derive(Clone, Debug)]
@@ -162,6 +162,17 @@ impl Session {
         self.targets.arm(tgid, target, arming)
     }
 
+    /// Notices processes of a program that are no targets: an `Exit` with target 0 tells their ends; with `enter`, those that
+    /// execute it become targets, which an `Exec` with target 0 tells.
+    pub fn watch_program(&mut self, name: ProgramName, enter: bool) -> Result<(), BpfError> {
+        self.targets.watch_program(name, enter)
+    }
+
+    /// Notices them no more.
+    pub fn forget_program(&mut self, name: ProgramName) {
+        self.targets.forget_program(name);
+    }
+
     /// Takes a process out: its probes do nothing any more.
     pub fn disarm(&mut self, tgid: u32) {
         self.targets.disarm(tgid);
@@ -254,8 +265,9 @@ impl Session {
     }
 
     /// Ends the session in the background: its probes, then its maps and all that was counted.
-    pub fn end(self) -> Detaching {
-        Detaching::begin(self)
+    pub fn end(mut self) -> Detaching {
+        let probes = self.probes.take_all();
+        Detaching::begin((probes, self))
     }
 
     /// Loads every program that is not loaded yet; what the kernel says about each, by name.

@@ -6,7 +6,9 @@ use aya::{
     Ebpf,
     maps::{HashMap, MapData},
 };
-use drainprof_common::maps::{TARGET_WORDS, TargetValue, target_flags, target_word};
+use drainprof_common::maps::{
+    ProgramName, TARGET_WORDS, TargetValue, program_flags, target_flags, target_word,
+};
 
 use super::{
     Arming, BpfError,
@@ -19,6 +21,8 @@ use super::{
 pub(super) struct Targets {
     map: HashMap<MapData, u32, Plain<TargetValue>>,
     words: Mapped<u64>,
+    /// Programs whose processes are noticed although they are no targets.
+    programs: HashMap<MapData, ProgramName, u32>,
 }
 
 impl Targets {
@@ -26,6 +30,7 @@ impl Targets {
         Ok(Self {
             words: mapped(ebpf, names::TARGET_WORDS, TARGET_WORDS)?,
             map: take(ebpf, names::TARGETS)?,
+            programs: take(ebpf, names::PROGRAM_NAMES)?,
         })
     }
 
@@ -47,9 +52,23 @@ impl Targets {
 
     pub(super) fn disarm(&mut self, tgid: u32) {
         // It may have been taken out by the kernel side already. First here, then the word: a process that
-        // executes another program in this instant is entered anew in both, and looks here last.
+        // executes another program in this instant is entered again in both, and looks here last.
         let _ = self.map.remove(&tgid);
         self.set_word(tgid, 0);
+    }
+
+    /// Notices the processes of a program: their ends, and with `enter` their beginnings, which makes them targets.
+    pub(super) fn watch_program(&mut self, name: ProgramName, enter: bool) -> Result<(), BpfError> {
+        let flags = program_flags::REPORT | if enter { program_flags::ENTER } else { 0 };
+        self.programs
+            .insert(name, flags, 0)
+            .map_err(|source| BpfError::map("entering a program in", names::PROGRAM_NAMES, source))
+    }
+
+    /// Notices them no more.
+    pub(super) fn forget_program(&mut self, name: ProgramName) {
+        // It may not be there.
+        let _ = self.programs.remove(&name);
     }
 
     pub(super) fn of(&self, tgid: u32) -> Option<u32> {

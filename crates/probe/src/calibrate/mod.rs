@@ -178,7 +178,7 @@ mod tests {
         assert!(matches!(try_hard(own), Err(CalibrateError::Own { .. })));
     }
 
-    /// What was measured once is not measured again, unless it is asked for; then it is remembered anew.
+    /// What was measured once is not measured again, unless it is asked for; then it is remembered again.
     #[test]
     fn measured_once() {
         let directory = TempDir::new().unwrap();

@@ -12,6 +12,10 @@ const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 pub enum Capability {
     /// Reads files regardless of their permissions.
     DacReadSearch,
+    /// Takes the helper that reads symbols out of our group.
+    SetGid,
+    /// Makes the helper that reads symbols another user.
+    SetUid,
     /// Looks into processes of other users.
     SysPtrace,
     /// Places uprobes, whatever the kernel; replaces several of the others.
@@ -28,13 +32,15 @@ pub enum Capability {
 
 impl Capability {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Bpf,
         Self::Perfmon,
         Self::SysPtrace,
         Self::CheckpointRestore,
         Self::DacReadSearch,
         Self::SysAdmin,
+        Self::SetUid,
+        Self::SetGid,
         Self::SysResource,
     ];
 
@@ -43,6 +49,8 @@ impl Capability {
     pub fn number(self) -> u32 {
         match self {
             Self::DacReadSearch => 2,
+            Self::SetGid => 6,
+            Self::SetUid => 7,
             Self::SysPtrace => 19,
             Self::SysAdmin => 21,
             Self::SysResource => 24,
@@ -57,6 +65,8 @@ impl Capability {
     pub fn name(self) -> &'static str {
         match self {
             Self::DacReadSearch => "cap_dac_read_search",
+            Self::SetGid => "cap_setgid",
+            Self::SetUid => "cap_setuid",
             Self::SysPtrace => "cap_sys_ptrace",
             Self::SysAdmin => "cap_sys_admin",
             Self::SysResource => "cap_sys_resource",
@@ -98,8 +108,9 @@ pub(super) fn in_initial_user_namespace(host: &dyn HostView) -> Option<bool> {
 }
 
 /// The capabilities for a binary that runs without root: those that `tests/tests/capabilities.rs` finds to be enough,
-/// each of which it finds to be needed.
-pub(super) const SETCAP: &str = "cap_sys_admin,cap_sys_ptrace,cap_dac_read_search=ep";
+/// each of which it finds to be needed, the last two for the symbol helper.
+pub(super) const SETCAP: &str =
+    "cap_sys_admin,cap_sys_ptrace,cap_dac_read_search,cap_setuid,cap_setgid=ep";
 
 /// How to get the capabilities.
 pub(super) fn how_to_get(host: &dyn HostView) -> String {

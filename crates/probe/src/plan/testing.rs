@@ -70,6 +70,7 @@ pub(crate) fn loaded(path: &Path, is_main: bool) -> LoadedObject {
             replaced: false,
             open_path: path.to_owned(),
             inode: (metadata.dev(), metadata.ino()),
+            refused: None,
             mappings: mappings.collect(),
         },
         elf,

@@ -14,7 +14,7 @@ pub use system::cpus_online;
 use super::{Check, Class, HostView, caps::Effective};
 
 /// The names of all checks that [`run`] returns, in its order.
-pub const CHECK_NAMES: [&str; 26] = [
+pub const CHECK_NAMES: [&str; 28] = [
     "kernel",
     "architecture",
     "cpus",
@@ -26,6 +26,8 @@ pub const CHECK_NAMES: [&str; 26] = [
     "cap_checkpoint_restore",
     "cap_dac_read_search",
     "cap_sys_admin",
+    "cap_setuid",
+    "cap_setgid",
     "cap_sys_resource",
     "lockdown",
     "perf_event_paranoid",
@@ -43,8 +45,10 @@ pub const CHECK_NAMES: [&str; 26] = [
     "memlock",
 ];
 
-/// The name of the check that `doctor` adds to these: it needs the loader, which stands to our right.
+/// The name of a check that `doctor` adds to these: it needs the loader, which stands to our right.
 pub const SELF_TEST: &str = "self-test";
+/// Another one: it starts a process.
+pub const SYMBOL_HELPER: &str = "symbol-helper";
 
 /// Looks at everything, and changes nothing: whoever may mount tracefs does so before, through
 /// [`ensure_mounted`](crate::kernel::ensure_mounted), or it is reported as missing.

@@ -100,6 +100,11 @@ fn one(host: &dyn HostView, effective: Option<Effective>, capability: Capability
              these every attach is refused (exit code 77)",
             how_to_get(host),
         ),
+        Capability::SetUid | Capability::SetGid => check.warn(
+            missing,
+            "the helper that reads symbols keeps our user and group, without capabilities",
+            how_to_get(host),
+        ),
         Capability::SysResource => check.off(missing, "not needed"),
     }
 }

@@ -4,8 +4,8 @@ use nix::libc;
 
 use super::{ALL_CAPABILITIES, FakeHost, event_path};
 use crate::kernel::{
-    CHECK_NAMES, Capability, Check, Class, LiveHost, MemoryLimit, SELF_TEST, Status, Verdict,
-    memory_limit, missing_privileges, run, verdict,
+    CHECK_NAMES, Capability, Check, Class, LiveHost, MemoryLimit, SELF_TEST, SYMBOL_HELPER, Status,
+    Verdict, memory_limit, missing_privileges, run, verdict,
 };
 
 fn check(host: &FakeHost, name: &str) -> Check {
@@ -108,7 +108,8 @@ fn namespaces() {
 #[test]
 fn capabilities() {
     use Capability::{
-        Bpf, CheckpointRestore, DacReadSearch, Perfmon, SysAdmin, SysPtrace, SysResource,
+        Bpf, CheckpointRestore, DacReadSearch, Perfmon, SetGid, SetUid, SysAdmin, SysPtrace,
+        SysResource,
     };
     for (missing, expected) in [
         (Bpf, Status::Fail),
@@ -117,6 +118,8 @@ fn capabilities() {
         (CheckpointRestore, Status::Off),
         (DacReadSearch, Status::Warn),
         (SysAdmin, Status::Warn),
+        (SetUid, Status::Warn),
+        (SetGid, Status::Warn),
         (SysResource, Status::Off),
     ] {
         let host = without(&[missing, SysAdmin]);
@@ -141,7 +144,7 @@ fn missing_privileges_are_named() {
     assert_eq!(missing_privileges(&without(&[SysAdmin, SysPtrace])), None);
     let one = missing_privileges(&without(&[SysAdmin, Perfmon])).unwrap();
     assert!(one.starts_with("missing CAP_SYS_ADMIN: run it with sudo"), "{one}");
-    let setcap = "cap_sys_admin,cap_sys_ptrace,cap_dac_read_search=ep";
+    let setcap = "cap_sys_admin,cap_sys_ptrace,cap_dac_read_search,cap_setuid,cap_setgid=ep";
     assert!(one.ends_with(&format!("sudo setcap {setcap} /usr/bin/drainprof")), "{one}");
     let user = missing_privileges(&FakeHost::healthy().capabilities(0)).unwrap();
     assert!(user.starts_with("missing CAP_SYS_ADMIN: "), "{user}");
@@ -361,13 +364,13 @@ fn real_machine_answers() {
 #[test]
 fn every_check_is_documented() {
     let page = include_str!("../../../../../docs/doctor.md");
-    for name in CHECK_NAMES.into_iter().chain([SELF_TEST]) {
+    for name in CHECK_NAMES.into_iter().chain([SYMBOL_HELPER, SELF_TEST]) {
         assert!(page.contains(&format!("\n### `{name}`\n")), "docs/doctor.md lacks {name}");
     }
     let sections = page.lines().filter(|line| line.starts_with("### `")).count();
     assert_eq!(
         sections,
-        CHECK_NAMES.len() + 1,
+        CHECK_NAMES.len() + 2,
         "docs/doctor.md has sections on checks that are none"
     );
 }
