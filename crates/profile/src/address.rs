@@ -66,10 +66,17 @@ pub(super) fn parse(text: &str) -> Result<Address, String> {
     Ok(Address::Symbol(text.to_owned()))
 }
 
+/// Longest pattern that is taken, bytes: matching takes the product of its length and a name's.
+const MAX_PATTERN_BYTES: usize = 1024;
+
 /// Checks a pattern; the error is the message, without a place.
 pub(super) fn check_glob(pattern: &str) -> Result<(), String> {
     if pattern.is_empty() {
         return Err("expected a pattern, found nothing".to_owned());
+    }
+    if pattern.len() > MAX_PATTERN_BYTES {
+        let bytes = pattern.len();
+        return Err(format!("a pattern of {bytes} bytes; at most {MAX_PATTERN_BYTES} are taken"));
     }
     // Compiled too: not every pattern that can be read can be used.
     globset::Glob::new(pattern)
@@ -88,5 +95,6 @@ mod tests {
         assert_eq!(check_glob("svc*"), Ok(()));
         let glob = format!("{}a{}", "{".repeat(251), "}".repeat(251));
         assert!(check_glob(&glob).unwrap_err().contains("is not a pattern"));
+        assert!(check_glob(&"*:".repeat(513)).unwrap_err().contains("1026 bytes"));
     }
 }

@@ -16,6 +16,7 @@ mod finding;
 mod keys;
 mod library;
 mod model;
+mod nesting;
 mod parse;
 mod versions;
 
@@ -32,6 +33,7 @@ pub use model::{
     Address, BinaryOp, Expr, GranulePages, Level, MatchRule, NotMeasurable, Phase, Probe, Profile,
     ReadType, Source, Span, UnaryOp, Version, Walk,
 };
+pub use nesting::too_deep;
 pub use parse::{MAX_MATCHES, MAX_NAME_BYTES, MAX_PROBES, MAX_PROFILE_BYTES, SCHEMA, parse};
 
 #[cfg(test)]

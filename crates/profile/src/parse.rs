@@ -179,6 +179,9 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
             .fail(0, message)
             .with_hint(format!("at most {MAX_PROFILE_BYTES} are taken")));
     }
+    if let Some(at) = super::nesting::too_deep(text) {
+        return Err(place.fail(at, "brackets nest too deep"));
+    }
     check_schema(place)?;
     let raw: RawProfile = toml::from_str(text).map_err(|error| shape_error(place, &error))?;
     if let Some(extra) = raw.probes.get(MAX_PROBES) {

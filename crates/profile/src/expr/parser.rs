@@ -315,7 +315,7 @@ impl<'a> Parser<'a> {
         let type_name = type_name.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
         let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         if type_name.is_empty()
-            || !type_name.bytes().all(|byte| is_word(byte) || b" :<>,*".contains(&byte))
+            || !type_name.bytes().all(|byte| is_word(byte) || b" :<>,*&()[]-".contains(&byte))
         {
             return fail(start, "expected a type's name, such as `struct pool` or `ns::Pool`");
         }

@@ -103,7 +103,10 @@ fn names_of_the_binary() {
             span: 0..33,
         })
     );
-    assert_eq!(shown("offsetof(ns::Map<int, char*>, root)"), "offsetof(ns::Map<int, char*>, root)");
+    for name in ["ns::Map<int, char*>", "a::B<(a::Kind)1, -2, const c&, int [4]>::D"] {
+        let text = format!("offsetof({name}, root)");
+        assert_eq!(shown(&text), text);
+    }
 }
 
 /// Every refusal stands at the byte that is wrong and says what would be right.

@@ -323,6 +323,8 @@ fn hostile_files_are_bounded() {
         let deep = format!("x = {}1{}", open.repeat(20_000), close.repeat(20_000));
         assert!(refusal(&deep).starts_with("p.toml:1:"), "{open}");
     }
+    let torn = "rules = [{ acbc\"]\n[select]\n".repeat(5000);
+    assert!(refusal(&torn).contains("brackets nest too deep"));
     let deep = format!("{}x = 1", "a.".repeat(20_000));
     assert!(refusal(&deep).starts_with("p.toml:1:"));
     let long = small("bulk", &probe("close", &"s".repeat(5000), "granule = \"arg0\""));
