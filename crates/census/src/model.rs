@@ -1,0 +1,215 @@
+//! What a census says: `drainprof.census/1`.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The schema that [`Census`] follows.
+pub const SCHEMA: &str = "drainprof.census/1";
+
+/// A census of one process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct Census {
+    /// `drainprof.census/1`.
+    pub schema: String,
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Seconds that the reading took.
+    pub seconds: f64,
+    /// Seconds for which the process was stopped for it; null where it ran on.
+    pub frozen_seconds: Option<f64>,
+    /// Bytes that were read of its memory.
+    pub read_bytes: u64,
+    /// Resident bytes: the sum over its mappings.
+    pub rss_bytes: u64,
+    /// Bytes that are swapped out. They are not read.
+    pub swap_bytes: u64,
+    /// Bytes of its page tables, which RSS does not contain.
+    pub page_table_bytes: u64,
+    /// Resident memory by what it is used for. The bytes add up to `rss_bytes`.
+    pub parts: Vec<Part>,
+    /// The heaps that were found.
+    pub heaps: Vec<Heap>,
+    /// The memory contexts of a PostgreSQL backend, each after its parent. They lie in the heap of glibc.
+    pub contexts: Vec<Context>,
+    /// What was not found or not read, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// Resident memory of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Part {
+    /// What it is.
+    pub kind: PartKind,
+    /// The allocator, of heaps; else null.
+    pub allocator: Option<String>,
+    /// Resident bytes.
+    pub bytes: u64,
+}
+
+/// What resident memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PartKind {
+    /// Granules of a heap that hold a live object, whole.
+    HeapHeld,
+    /// Granules of a heap without a live object.
+    HeapFree,
+    /// Memory of a heap that could not be read, or made no sense.
+    HeapUnknown,
+    /// Anonymous memory of no known heap.
+    Anonymous,
+    /// Stacks of threads, as far as they are known as such.
+    Stack,
+    /// Mapped files, private copies of their pages included.
+    File,
+    /// Shared memory.
+    Shared,
+}
+
+/// A heap: all arenas of one allocator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct Heap {
+    /// `glibc`, `cpython`, `ruby`, `jemalloc`, `mimalloc`.
+    pub allocator: String,
+    /// Bytes that the allocator has from the system.
+    pub mapped_bytes: u64,
+    /// Of these, resident.
+    pub resident_bytes: u64,
+    /// Live objects.
+    pub live_objects: u64,
+    /// Bytes of live objects, with what the allocator adds to each.
+    pub live_bytes: u64,
+    /// Of these, bytes of objects with a mapping of their own; of glibc only.
+    pub mapped_alone_bytes: u64,
+    /// Bytes of objects that the program has freed and the cache of a thread, or a list for it, keeps.
+    pub cached_bytes: u64,
+    /// Bytes that are free, whether resident or not.
+    pub free_bytes: u64,
+    /// Bytes that could not be read, or made no sense.
+    pub unknown_bytes: u64,
+    /// Resident bytes that `malloc_trim(0)` would give back now; null where the allocator has nothing like it.
+    pub trimmable_bytes: Option<u64>,
+    /// Pages, pools or slabs, by how many live objects hold them.
+    pub granules: Granules,
+    /// Arenas: glibc's and jemalloc's by number, `CPython`'s 256 KiB or 1 MiB each.
+    pub arenas: Vec<Arena>,
+    /// Live objects by size, by bytes in granules that they alone hold.
+    pub classes: Vec<Class>,
+    /// Live objects by type where it is known, the most bytes first.
+    pub types: Vec<Type>,
+}
+
+/// A memory context of PostgreSQL, with the numbers of `pg_backend_memory_contexts`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct Context {
+    /// Its name; of a hash table, its own.
+    pub name: String,
+    /// Its ident, at most 64 characters; null if it has none or idents were not asked for. It can be SQL text.
+    pub ident: Option<String>,
+    /// Its level: 0 is `TopMemoryContext`.
+    pub level: u64,
+    /// The index of its parent in this list; null at level 0.
+    pub parent: Option<u64>,
+    /// What it is made of.
+    pub kind: ContextKind,
+    /// Bytes that it has from `malloc`.
+    pub total_bytes: u64,
+    /// Bytes of these that are free; null where its blocks are not known.
+    pub free_bytes: Option<u64>,
+    /// Its blocks; null where they are not known.
+    pub blocks: Option<u64>,
+}
+
+/// What a memory context is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextKind {
+    /// Blocks with chunks of any size, and lists of free ones.
+    AllocSet,
+    /// Blocks that are freed when all of their chunks are.
+    Generation,
+    /// Blocks of chunks of one size.
+    Slab,
+    /// Blocks whose chunks are not freed one by one.
+    Bump,
+    /// No known layout.
+    #[default]
+    Unknown,
+}
+
+/// What is given back as a whole, or not at all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct Granules {
+    /// `page`, `pool`, `slab`, `heap page` (Ruby), `mimalloc page`.
+    pub unit: String,
+    /// Granules without a live object that are resident in part.
+    pub empty: u64,
+    /// Bytes of these.
+    pub empty_bytes: u64,
+    /// Granules that one object fills: they are no loss.
+    pub full: u64,
+    /// Bytes of these.
+    pub full_bytes: u64,
+    /// All others that are held, by the number of live objects in them.
+    pub held: Vec<HeldBy>,
+}
+
+/// Granules that so many objects hold.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct HeldBy {
+    /// At least so many objects.
+    pub objects_min: u64,
+    /// At most so many; null: any number.
+    pub objects_max: Option<u64>,
+    /// Granules.
+    pub granules: u64,
+    /// Bytes of these granules.
+    pub bytes: u64,
+}
+
+/// An arena.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct Arena {
+    /// Its number. The first of glibc's is the main heap.
+    pub number: u64,
+    /// Bytes that it has from the system.
+    pub mapped_bytes: u64,
+    /// Live objects.
+    pub live_objects: u64,
+    /// Bytes of live objects.
+    pub live_bytes: u64,
+}
+
+/// Objects of one size class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct Class {
+    /// The largest object of the class, bytes.
+    pub size: u64,
+    /// Live objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Granules that only objects of this class hold: they would be free if these were gone.
+    pub alone: u64,
+    /// Bytes of these granules.
+    pub alone_bytes: u64,
+    /// Granules of the class, where a granule has one class (pools, slabs); else null.
+    pub granules: Option<u64>,
+}
+
+/// Objects of one type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct Type {
+    /// Its name.
+    pub name: String,
+    /// Live objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Arenas (of Ruby: heap pages) with at least one of them.
+    pub arenas: u64,
+    /// Arenas in which no object is of another type.
+    pub arenas_alone: u64,
+}

@@ -1,0 +1,325 @@
+//! The address space of a process as walkers see it.
+
+use std::cell::Cell;
+
+use crate::present::{Numbered, Present};
+
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
+/// Bytes of a mapping that is looked at, at most: reservations, shadow memory and the like are larger.
+const MOST_MAPPED: u64 = 256 << 30;
+/// Bytes of all of them.
+const MOST_IN_ALL: u64 = 1 << 40;
+/// Where it costs time to find that pages are not present, mapped bytes for each one of a mapping that is resident, …
+const SPARSENESS: u64 = 8;
+/// … and bytes of all mappings that are larger.
+const MOST_SPARSE: u64 = 4 << 30;
+/// Bytes that a [`Region`] reads at once.
+const WINDOW: u64 = 256 << 10;
+
+/// Memory of a process, or of a test.
+pub(crate) trait Memory {
+    /// Fills `bytes` from `address` on; whether all of them could be read.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> bool;
+
+    /// The pages from `start` to `end` that are present. Others are not to be read.
+    fn present(&self, start: u64, end: u64) -> Present;
+
+    /// Whether [`Memory::present`] costs nothing where nothing is present.
+    fn skips_holes(&self) -> bool {
+        true
+    }
+
+    /// Fills `bytes` with what the mapped file has there; whether it could be read. The process takes no part.
+    fn read_file(&self, _address: u64, _bytes: &mut [u8]) -> bool {
+        false
+    }
+}
+
+/// What a range is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RangeKind {
+    /// `[heap]`: what `brk` moves.
+    Heap,
+    /// Anonymous memory.
+    Anonymous,
+    /// `[stack]`, or the stack of a thread.
+    Stack,
+    /// A mapped file.
+    File,
+    /// Shared memory without a file on disk.
+    Shared,
+}
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) kind: RangeKind,
+    pub(crate) writable: bool,
+    /// Resident bytes.
+    pub(crate) rss: u64,
+    /// Swapped bytes.
+    pub(crate) swap: u64,
+}
+
+/// Mappings in ascending order, and the memory.
+pub(crate) struct Space<'a> {
+    pub(crate) ranges: Vec<Range>,
+    memory: &'a dyn Memory,
+    read_bytes: Cell<u64>,
+    /// Bytes of mappings that are not looked at, though something is in them.
+    too_large: u64,
+}
+
+impl<'a> Space<'a> {
+    pub(crate) fn new(mut ranges: Vec<Range>, memory: &'a dyn Memory) -> Self {
+        ranges.retain(|range| range.start < range.end);
+        ranges.sort_unstable_by_key(|range| range.start);
+        let (mut left, mut too_large) = (MOST_IN_ALL, 0u64);
+        let mut sparse = if memory.skips_holes() { u64::MAX } else { MOST_SPARSE };
+        for range in &mut ranges {
+            let is_heap = matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous);
+            let bytes = range.end - range.start;
+            if !is_heap {
+                continue;
+            }
+            let cost = if bytes > range.rss.saturating_mul(SPARSENESS) { bytes } else { 0 };
+            if range.rss > 0 && bytes <= MOST_MAPPED.min(left) && cost <= sparse {
+                (left, sparse) = (left - bytes, sparse - cost);
+                continue;
+            }
+            if range.rss > 0 && range.writable {
+                too_large = too_large.saturating_add(bytes);
+            }
+            (range.kind, range.writable) = (RangeKind::Anonymous, false);
+        }
+        Self { ranges, memory, read_bytes: Cell::new(0), too_large }
+    }
+
+    /// What is not looked at, in a sentence.
+    pub(crate) fn note(&self) -> Option<String> {
+        (self.too_large > 0).then(|| {
+            format!("{} GiB of mappings were not looked at: too large", self.too_large >> 30)
+        })
+    }
+
+    /// Bytes that were read so far.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes.get()
+    }
+
+    /// The mapping that an address lies in.
+    pub(crate) fn range_at(&self, address: u64) -> Option<&Range> {
+        let next = self.ranges.partition_point(|range| range.start <= address);
+        let range = self.ranges.get(next.checked_sub(1)?)?;
+        (address < range.end).then_some(range)
+    }
+
+    /// Writable anonymous memory: heaps lie there. Without what is empty, or too large to be looked at.
+    pub(crate) fn anonymous(&self) -> impl Iterator<Item = &Range> {
+        let wanted = |range: &&Range| range.writable && range.kind == RangeKind::Anonymous;
+        self.ranges.iter().filter(wanted)
+    }
+
+    /// Reads without a check of what is present: for single structures that are in use.
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let Some(end) = address.checked_add(bytes.len() as u64) else { return false };
+        if self.range_at(address).is_none_or(|range| end > range.end) {
+            return false;
+        }
+        self.read_bytes.set(self.read_bytes.get() + bytes.len() as u64);
+        self.memory.read(address, bytes)
+    }
+
+    /// Reads from the file that is mapped there: for constants whose page need not be present.
+    pub(crate) fn read_file(&self, address: u64, bytes: &mut [u8]) -> bool {
+        self.memory.read_file(address, bytes)
+    }
+
+    /// The word of a structure at an offset. Addresses of structures come from the process and may be anything.
+    pub(crate) fn field(&self, structure: u64, offset: u64) -> Option<u64> {
+        self.word(structure.checked_add(offset)?)
+    }
+
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
+        self.words(address).map(|[word]| word)
+    }
+
+    /// Several words in a row.
+    pub(crate) fn words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+        words_by(|bytes| self.read(address, bytes))
+    }
+
+    /// A part of the address space to read through, with the pages that are present now.
+    pub(crate) fn region(&self, start: u64, end: u64) -> Region<'_> {
+        let first = start / PAGE * PAGE;
+        let present = self.memory.present(first, end.next_multiple_of(PAGE));
+        Region {
+            space: self,
+            first,
+            end,
+            present,
+            window: Vec::new(),
+            window_at: 0,
+            filled: 0,
+            most: WINDOW,
+        }
+    }
+}
+
+/// Several little-endian words in a row, of bytes that `read` fills; `None` where it cannot.
+pub(crate) fn words_by<const N: usize>(read: impl FnOnce(&mut [u8]) -> bool) -> Option<[u64; N]> {
+    let mut bytes = [[0; 8]; N];
+    read(bytes.as_flattened_mut()).then(|| bytes.map(u64::from_le_bytes))
+}
+
+/// The little-endian word at an offset.
+pub(crate) fn word_of(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// A part of an address space that is read from its begin to its end. Pages that are not present are not read.
+pub(crate) struct Region<'a> {
+    space: &'a Space<'a>,
+    first: u64,
+    end: u64,
+    present: Present,
+    window: Vec<u8>,
+    window_at: u64,
+    /// Bytes of the window that were read.
+    filled: usize,
+    /// Bytes of the next window, at most: few behind a page that cannot be read.
+    most: u64,
+}
+
+impl Region<'_> {
+    /// Whether the page of an address is present.
+    pub(crate) fn is_present(&self, address: u64) -> bool {
+        self.present.contains(address)
+    }
+
+    /// The first address from this one on whose page is present; the end of the region where there is none.
+    pub(crate) fn next_present(&self, address: u64) -> u64 {
+        self.present.next(address).map_or(self.end, |page| page.max(address))
+    }
+
+    /// Bytes of the pages that are present between two page boundaries.
+    pub(crate) fn present_bytes(&self, start: u64, end: u64) -> u64 {
+        self.present.bytes(start, end)
+    }
+
+    /// The pages that are present, with numbers.
+    pub(crate) fn pages(&self) -> Numbered {
+        Numbered::new(self.present.clone())
+    }
+
+    /// The word at an address that is a multiple of eight; `None` where its page is not present, or cannot be read.
+    pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
+        let in_window =
+            |at: u64, len: usize| address.checked_sub(at).filter(|offset| offset + 8 <= len as u64);
+        if in_window(self.window_at, self.filled).is_none() {
+            self.load(address)?;
+        }
+        let offset = in_window(self.window_at, self.filled)?;
+        word_of(&self.window, usize::try_from(offset).ok()?)
+    }
+
+    /// Forgets what was read, so that it is read again.
+    pub(crate) fn refresh(&mut self) {
+        self.filled = 0;
+    }
+
+    fn load(&mut self, address: u64) -> Option<()> {
+        if address < self.first || address.checked_add(8)? > self.end {
+            return None;
+        }
+        let start = address / PAGE * PAGE;
+        let mapped = self.space.range_at(start)?.end;
+        let most = self.end.min(mapped).min(start + self.most);
+        let mut end = start;
+        while end < most && self.is_present(end) {
+            end += PAGE;
+        }
+        let end = end.min(self.end);
+        let bytes = usize::try_from(end - start).ok()?;
+        if self.window.len() < bytes {
+            self.window.resize(bytes, 0);
+        }
+        (self.window_at, self.filled) = (start, 0);
+        if bytes == 0 {
+            return None;
+        }
+        if self.space.read(start, &mut self.window[..bytes]) {
+            self.filled = bytes;
+            self.most = WINDOW.min(self.most * 2);
+            return Some(());
+        }
+        if self.most > PAGE {
+            self.most = PAGE;
+            return self.load(address);
+        }
+        // What cannot be read is as good as absent, and is not tried again.
+        self.present.remove(start);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Pieces, anonymous};
+
+    /// A region that mappings share is read in all of them; a page that cannot be read costs no more than two pages.
+    #[test]
+    fn unreadable_pages() {
+        let (at, pages) = (0x7f00_0000_0000, 256);
+        let mut memory = Pieces::default();
+        for page in (0..pages).filter(|page| page % 2 == 0) {
+            memory.pieces.push((at + page * PAGE, vec![1; PAGE as usize]));
+        }
+        let ranges = (0..4).map(|part| anonymous(at + part * 64 * PAGE, 64 * PAGE));
+        let space = Space::new(ranges.collect(), &memory);
+        let mut region = space.region(at, at + pages * PAGE);
+        let words = (at..at + pages * PAGE).step_by(16).filter_map(|at| region.word(at)).count();
+        assert_eq!(words as u64, pages / 2 * PAGE / 16);
+        assert!(space.read_bytes() <= 4 * pages * PAGE + 4 * WINDOW, "{}", space.read_bytes());
+    }
+
+    /// What is larger than any heap, or empty, is not looked at.
+    #[test]
+    fn reservations() {
+        let memory = Pieces::default();
+        let empty = Range { rss: 0, ..anonymous(1 << 20, PAGE) };
+        let heap = Range { kind: RangeKind::Heap, ..anonymous(1 << 40, MOST_MAPPED + PAGE) };
+        let many = (1..8).map(|at| anonymous(at << 42, MOST_MAPPED));
+        let ranges = [empty, heap, anonymous(2 << 20, PAGE)].into_iter().chain(many);
+        let space = Space::new(ranges.collect(), &memory);
+        assert_eq!(space.anonymous().count(), 1 + 3);
+        assert!(space.ranges.iter().all(|range| range.kind == RangeKind::Anonymous));
+        assert!(
+            space.note().is_some_and(|note| note.starts_with("1280 GiB")),
+            "{:?}",
+            space.note()
+        );
+    }
+
+    /// Where holes cost time, what is mapped is looked at as far as it is resident, and a little more.
+    #[test]
+    fn slow_holes() {
+        let memory = Pieces { slow: true, ..Pieces::default() };
+        let sparse = |at: u64, bytes, rss| Range { rss, ..anonymous(at << 40, bytes) };
+        let ranges = vec![
+            sparse(1, 160 << 30, 20 << 30),
+            sparse(2, 160 << 30, 19 << 30),
+            sparse(3, 3 << 30, PAGE),
+            sparse(4, 3 << 30, PAGE),
+            sparse(5, 1 << 30, PAGE),
+        ];
+        let space = Space::new(ranges, &memory);
+        let starts: Vec<u64> = space.anonymous().map(|range| range.start >> 40).collect();
+        assert_eq!(starts, [1, 3, 5]);
+        assert!(space.note().is_some_and(|note| note.starts_with("163 GiB")), "{:?}", space.note());
+    }
+}

@@ -1,0 +1,148 @@
+//! Memory that no process has, for tests of the walkers and for fuzzing.
+
+use std::cell::Cell;
+
+use crate::{
+    model::Heap,
+    parts::parts,
+    present::Present,
+    space::{Memory, PAGE, Range, RangeKind, Space},
+    target::heaps,
+};
+
+/// Bytes of memory that a text can describe; what is mapped beyond is not present.
+const MOST_BYTES: u64 = 512 << 10;
+/// Kinds of mappings by their names.
+const KINDS: [(&str, RangeKind); 5] = [
+    ("heap", RangeKind::Heap),
+    ("anonymous", RangeKind::Anonymous),
+    ("stack", RangeKind::Stack),
+    ("file", RangeKind::File),
+    ("shared", RangeKind::Shared),
+];
+
+/// Pieces of bytes at addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    /// Address and bytes.
+    pub(crate) pieces: Vec<(u64, Vec<u8>)>,
+    /// Pages that are not present.
+    pub(crate) absent: Vec<u64>,
+    /// Stretches that are mapped, and of which nothing is present: first address, first address after.
+    pub(crate) untouched: Vec<(u64, u64)>,
+    /// Words that every other read finds in place of those in the pieces.
+    pub(crate) torn: Vec<(u64, u64)>,
+    pub(crate) reads: Cell<u64>,
+    /// Whether pages that are not present cost time.
+    pub(crate) slow: bool,
+}
+
+impl Pieces {
+    /// Writes words in a row, which lie in a piece.
+    pub(crate) fn put(&mut self, address: u64, words: &[u64]) {
+        assert!(self.try_put(address, words), "the addresses are in a piece");
+    }
+
+    /// The same; false where they do not.
+    fn try_put(&mut self, address: u64, words: &[u64]) -> bool {
+        words.iter().zip(0..).all(|(word, index)| {
+            let Some(at) = address.checked_add(index * 8) else { return false };
+            let place = self.pieces.iter_mut().find_map(|(start, piece)| {
+                let offset = usize::try_from(at.checked_sub(*start)?).ok()?;
+                piece.get_mut(offset..offset.checked_add(8)?)
+            });
+            place.map(|place| place.copy_from_slice(&word.to_le_bytes())).is_some()
+        })
+    }
+}
+
+impl Memory for Pieces {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let found = self.pieces.iter().find_map(|(start, piece)| {
+            let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
+            piece.get(offset..offset.checked_add(bytes.len())?)
+        });
+        let Some(found) = found else { return false };
+        bytes.copy_from_slice(found);
+        self.reads.set(self.reads.get() + 1);
+        for (at, word) in self.torn.iter().filter(|_| self.reads.get().is_multiple_of(2)) {
+            let offset = at.checked_sub(address).and_then(|offset| usize::try_from(offset).ok());
+            let place = offset.and_then(|offset| bytes.get_mut(offset..offset.checked_add(8)?));
+            if let Some(place) = place {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        true
+    }
+
+    fn present(&self, start: u64, end: u64) -> Present {
+        let absent = self.absent.iter().map(|page| (*page, page.saturating_add(PAGE)));
+        let mut holes: Vec<(u64, u64)> = self.untouched.iter().copied().chain(absent).collect();
+        holes.sort_unstable();
+        let (mut present, mut at) = (Present::default(), start);
+        for (first, after) in holes {
+            present.push(at, first.min(end));
+            at = at.max(after);
+        }
+        present.push(at, end);
+        present
+    }
+
+    fn skips_holes(&self) -> bool {
+        !self.slow
+    }
+}
+
+/// Writable anonymous memory that is resident.
+pub(crate) fn anonymous(start: u64, bytes: u64) -> Range {
+    range(start, bytes, RangeKind::Anonymous)
+}
+
+fn range(start: u64, bytes: u64, kind: RangeKind) -> Range {
+    Range { start, end: start.saturating_add(bytes), kind, writable: true, rss: bytes, swap: 0 }
+}
+
+/// Walks the memory that a text describes, a line at a time, in hexadecimal: `map ADDRESS BYTES KIND`,
+/// `put ADDRESS WORD…`, `absent ADDRESS`, `torn ADDRESS WORD`. Lines that are none of these are passed over.
+pub fn walk(text: &str) -> Vec<Heap> {
+    let (mut memory, mut ranges) = (Pieces::default(), Vec::new());
+    let mut left = MOST_BYTES;
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [what, rest @ ..] = words.as_slice() else { continue };
+        let numbers: Vec<u64> =
+            rest.iter().map_while(|word| u64::from_str_radix(word, 16).ok()).collect();
+        let kind = KINDS.iter().find(|(name, _)| rest.last() == Some(name));
+        match (*what, numbers.as_slice(), kind) {
+            ("map", &[start, bytes], Some((_, kind))) => {
+                // The kernel maps whole pages, below the addresses of its own.
+                let (start, bytes) = (start % (1 << 47) / PAGE * PAGE, bytes % (1 << 47));
+                let bytes = bytes.next_multiple_of(PAGE);
+                let one = range(start, bytes, *kind);
+                // Of mappings that overlap, the kernel knows the later one only.
+                ranges.retain(|other: &Range| one.end <= other.start || other.end <= one.start);
+                ranges.push(one);
+                let held = bytes.min(left);
+                left -= held;
+                memory.pieces.push((start, vec![0; held as usize]));
+                memory.untouched.push((start + held, start + bytes));
+            }
+            ("put", [at, words @ ..], None) => drop(memory.try_put(*at, words)),
+            ("absent", &[at], None) => memory.absent.push(at / PAGE * PAGE),
+            ("torn", &[at, word], None) => memory.torn.push((at, word)),
+            _ => {}
+        }
+    }
+    let space = Space::new(ranges, &memory);
+    let heaps = heaps(&space, &mut Vec::new());
+    let resident = space.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.rss));
+    let all: u64 = parts(&space, &heaps).iter().map(|part| part.bytes).sum();
+    assert_eq!(all, resident, "parts add up to what is resident");
+    heaps.into_iter().map(|(heap, _)| heap).collect()
+}
+
+/// Time of a processor that this thread has taken.
+#[cfg(test)]
+pub(crate) fn processor_time() -> std::time::Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
+}
