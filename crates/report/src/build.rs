@@ -97,7 +97,7 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<String, Option<u64>> {
 fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target {
     let probes: Vec<Probe> = facts.probes.iter().map(probe).collect();
     let ended = facts.ended.is_some();
-    let growth = growth::of(facts, options.top);
+    let growth = growth::of(facts, snapshot, options.top);
     let mut allocators: Vec<Allocator> = facts
         .allocators
         .iter()
@@ -156,6 +156,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         modules: frame::modules(&allocators, growth.as_ref(), &facts.modules),
         allocators,
         growth,
+        census: None,
     }
 }
 

@@ -9,7 +9,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Frame, OpenedAt, PathEnd, SiteFrame, build::hex};
-use crate::facts::{CallPath, Frames, GrowthFacts, MapTotals, PathGrowth, TargetFacts};
+use crate::{
+    facts::{CallPath, Frames, GrowthFacts, MapTotals, PathGrowth, Snapshot, TargetFacts},
+    trend,
+};
 
 /// How a process's memory has grown since the attach. Bytes, unless a field says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -187,14 +190,32 @@ pub struct GrowthPath {
     pub outstanding: u64,
     /// What it has given back by `madvise`, counted by address range.
     pub given_back_bytes: u64,
+    /// What it had added to resident memory by then, on balance: seconds on the scale of `window.seconds`, bytes. Absent
+    /// where that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub over_time: Vec<(f64, i64)>,
+    /// What it has added in the time that a filter asks for (`--grown-between`); absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selected: Option<SelectedGrowth>,
     /// Why the path ends where it does: `start` means that it is whole.
     pub path_end: PathEnd,
     /// The call path, the innermost function first.
     pub frames: Vec<SiteFrame>,
 }
 
+/// What a call path has added between two readings, the nearest that enclose the time asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SelectedGrowth {
+    /// Bytes of resident memory, on balance.
+    pub bytes: i64,
+    /// The first reading, on the scale of `window.seconds`.
+    pub from_seconds: f64,
+    /// The last one.
+    pub to_seconds: f64,
+}
+
 /// The growth of a target's memory; `None` where that was not looked at.
-pub(super) fn of(target: &TargetFacts, top: usize) -> Option<MemoryGrowth> {
+pub(super) fn of(target: &TargetFacts, snapshot: &Snapshot, top: usize) -> Option<MemoryGrowth> {
     let facts = target.growth.as_ref()?;
     let by_paths = facts
         .paths
@@ -237,7 +258,10 @@ pub(super) fn of(target: &TargetFacts, top: usize) -> Option<MemoryGrowth> {
             unmapped_before_bytes: facts.unmapped_before,
             given_back_bytes: sum(|path| path.maps.given_back),
         },
-        paths: ranked.into_iter().map(|(path, own)| told(path, own, &target.frames)).collect(),
+        paths: ranked
+            .into_iter()
+            .map(|(path, own)| told(path, own, snapshot, &target.frames))
+            .collect(),
         paths_total: total,
     })
 }
@@ -313,7 +337,8 @@ fn name(address: u64, frames: &Frames) -> Frame {
     frames.get(&address).cloned().unwrap_or_default()
 }
 
-fn told(path: &CallPath, own: &PathGrowth, frames: &Frames) -> GrowthPath {
+fn told(path: &CallPath, own: &PathGrowth, snapshot: &Snapshot, frames: &Frames) -> GrowthPath {
+    let readings = own.over_time.iter().flat_map(|series| trend::thinned(series, snapshot));
     GrowthPath {
         faults: own.memory.faults + own.memory.kernel_faults,
         writes: own.memory.writes,
@@ -323,6 +348,8 @@ fn told(path: &CallPath, own: &PathGrowth, frames: &Frames) -> GrowthPath {
         outstanding_bytes: own.maps.outstanding,
         outstanding: own.maps.regions,
         given_back_bytes: own.maps.given_back,
+        over_time: readings.map(|(at, point)| (at, point.bytes)).collect(),
+        selected: None,
         path_end: path.end,
         frames: path
             .addresses

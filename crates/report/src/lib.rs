@@ -35,6 +35,7 @@ pub mod trend;
 pub mod units;
 pub mod values;
 mod verdict;
+pub mod why;
 
 use std::time::Duration;
 
@@ -43,8 +44,8 @@ pub use drainprof_common::spec::Kind;
 pub use drainprof_process::{Frame, Inlined, Module, PathEnd};
 pub use frame::Symbols;
 pub use growth::{
-    ByKind, Faults, GrowthPath, Heap, Mappings, MemoryGrowth, RssChange, TouchedPlace,
-    TouchedReport,
+    ByKind, Faults, GrowthPath, Heap, Mappings, MemoryGrowth, RssChange, SelectedGrowth,
+    TouchedPlace, TouchedReport,
 };
 pub use invariants::{invariants, invariants_within};
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
@@ -55,9 +56,10 @@ pub use model::{
     Report, Retention, SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window, dsr,
 };
 pub use sampling::wilson;
-pub use schema::{diff_schema, report_schema};
+pub use schema::{census_schema, diff_schema, report_schema, why_schema};
 pub use site::{
-    Cohort, LiveAllocation, OpenedAt, PinClass, PinClasses, Site, SiteEstimates, SiteFrame,
+    Cohort, LiveAllocation, OpenedAt, PinClass, PinClasses, Selected, Site, SiteEstimates,
+    SiteFrame,
 };
 pub use verdict::{Verdict, verdict};
 

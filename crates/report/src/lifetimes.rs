@@ -86,7 +86,8 @@ fn lifetimes(facts: &AllocatorFacts, open: &BTreeMap<u64, (u64, u64)>) -> Lifeti
     }
 }
 
-fn buckets(hist: &Hist) -> Vec<Bucket> {
+/// The buckets with values, each by its upper edge.
+pub(super) fn buckets(hist: &Hist) -> Vec<Bucket> {
     let filled = hist.buckets.iter().enumerate().filter(|&(_, &count)| count > 0);
     filled
         .map(|(index, &count)| {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use drainprof_census::Comparison;
 use drainprof_process::memory::Pressure;
 use drainprof_profile::Level;
 use schemars::JsonSchema;
@@ -225,6 +226,9 @@ pub struct Target {
     /// How its memory has grown; left out where that was not looked at (`--growth`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<MemoryGrowth>,
+    /// Its heaps as read from outside; left out where that was not asked for (`--census`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub census: Option<Comparison>,
 }
 
 /// What a process's probes cost it: hits times the price of a hit at each probe's place.

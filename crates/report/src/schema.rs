@@ -10,7 +10,7 @@ use schemars::{
 };
 use serde_json::{Value, json};
 
-use super::{Report, SCHEMA, diff};
+use super::{Report, SCHEMA, diff, why};
 
 /// Shares: numbers from 0 to 1.
 const SHARES: [&str; 7] = ["dsr", "share", "r_squared", "confidence", "avg10", "avg60", "avg300"];
@@ -27,6 +27,18 @@ pub fn report_schema() -> Value {
 #[must_use]
 pub fn diff_schema() -> Value {
     schema::<diff::Diff>(diff::DIFF_SCHEMA, "diff.schema.json")
+}
+
+/// The schema of a census of heaps.
+#[must_use]
+pub fn census_schema() -> Value {
+    schema::<drainprof_census::Census>(drainprof_census::SCHEMA, "census.schema.json")
+}
+
+/// The schema of an answer of `drainprof why`.
+#[must_use]
+pub fn why_schema() -> Value {
+    schema::<why::Why>(why::SCHEMA, "why.schema.json")
 }
 
 fn schema<T: JsonSchema>(title: &str, file: &str) -> Value {

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, Growth, LiveOverTime, PathEnd, Spread};
+use super::{Bucket, Frame, Growth, LiveOverTime, PathEnd, Spread};
 
 /// One site: what one call path allocates in granules of one class, that is, opened at one place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -72,9 +72,15 @@ pub struct Site {
     /// How long its objects lived that were freed; absent where frees are late drains, or none was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub life_seconds: Option<Spread>,
+    /// Their distribution, empty buckets left out; counts are per bucket. Absent where `life_seconds` is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub life_histogram: Vec<Bucket>,
     /// Some of its live objects, the oldest first; absent where none is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub oldest: Vec<LiveAllocation>,
+    /// Its objects that a filter by time asks for; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selected: Option<Selected>,
     /// Its first allocation, on the scale of `window.seconds`.
     pub first_seen_seconds: f64,
     /// Its last allocation.
@@ -103,6 +109,20 @@ pub struct Cohort {
     pub objects: u64,
     /// Their bytes; null where the profile knows no sizes.
     pub bytes: Option<u64>,
+}
+
+/// Objects of a site that a filter by time asks for. The borders are those at which the report could be read: readings
+/// over time, parts of the time, or (of filters by how long objects lived) buckets of a histogram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Selected {
+    /// How many.
+    pub objects: u64,
+    /// Their bytes; null where they are not known.
+    pub bytes: Option<u64>,
+    /// Where what was read begins: a time on the scale of `window.seconds`, or a length of life.
+    pub from_seconds: f64,
+    /// Where it ends; null where it has no end.
+    pub to_seconds: Option<f64>,
 }
 
 /// One object that is live.

@@ -16,7 +16,7 @@ use super::{
     Allocator, Cohort, Kind, LiveAllocation, OpenedAt, PinClass, PinClasses, Site, SiteEstimates,
     SiteFrame,
     build::{Known, hex, seconds, spread},
-    sampling, trend,
+    lifetimes, sampling, trend,
 };
 use crate::facts::{AllocatorFacts, CallPath, SiteFacts, Snapshot, Survivors};
 
@@ -182,7 +182,9 @@ impl<'a> Joined<'a> {
             live_over_time,
             survivors: self.survivors(begin, known),
             life_seconds: (lives.count > 0).then(|| spread(&lives)),
+            life_histogram: lifetimes::buckets(&lives),
             oldest: self.oldest(begin, known),
+            selected: None,
             first_seen_seconds: since(seen.unwrap_or_default()),
             last_seen_seconds: since(self.parts.iter().map(|part| part.last_ns).max().unwrap_or(0)),
             threads,

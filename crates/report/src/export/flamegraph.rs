@@ -42,7 +42,7 @@ fn draw(report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
         .collect();
     let mut options = Options::default();
     options.title = title(stacks);
-    options.subtitle = Some(subtitle(report, stacks));
+    options.subtitle = Some(subtitle(report, &stacks.left_out));
     stacks.quantity.words().clone_into(&mut options.count_name);
     // The same report is the same picture: a colour follows from the function's name.
     options.deterministic = true;
@@ -57,6 +57,8 @@ fn draw(report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
 fn title(stacks: &Stacks) -> String {
     let who = if stacks.quantity.is_of_growth() {
         "What grew"
+    } else if stacks.quantity.is_of_times() {
+        "Chosen by time"
     } else if stacks.quantity.is_of_pins() {
         "Who pins"
     } else {
@@ -76,7 +78,7 @@ fn title(stacks: &Stacks) -> String {
 }
 
 /// What the reader must know of the numbers, worst first.
-fn subtitle(report: &Report, stacks: &Stacks) -> String {
+pub(super) fn subtitle(report: &Report, left_out: &[String]) -> String {
     let mut parts = Vec::new();
     if !report.complete {
         parts.push("INCOMPLETE: something that the counts need was lost".to_owned());
@@ -89,7 +91,7 @@ fn subtitle(report: &Report, stacks: &Stacks) -> String {
             None => format!("estimated from a sample of 1 of {} pages", sampling.one_in),
         });
     }
-    parts.extend(stacks.left_out.iter().cloned());
+    parts.extend(left_out.iter().cloned());
     escape::shown(&parts.join("; "), BELOW)
 }
 
@@ -114,7 +116,11 @@ fn empty(report: &Report, stacks: &Stacks) -> Vec<u8> {
     } else {
         "No call path is shown".to_owned()
     };
-    let lines = [title(stacks), why, subtitle(report, stacks)];
+    nothing(&[title(stacks), why, subtitle(report, &stacks.left_out)])
+}
+
+/// A picture of a few lines of text.
+pub(super) fn nothing(lines: &[String; 3]) -> Vec<u8> {
     let mut svg = Vec::new();
     let _ = write!(
         svg,
@@ -136,7 +142,7 @@ fn empty(report: &Report, stacks: &Stacks) -> Vec<u8> {
 }
 
 /// Text between tags.
-fn xml(text: &str) -> String {
+pub(super) fn xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

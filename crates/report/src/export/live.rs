@@ -95,10 +95,8 @@ pub fn screen(
     if let Some(sampling) = sampling.find_map(|allocator| allocator.sampling) {
         writeln!(out, "counted in 1 of {} granules", sampling.one_in)?;
     }
-    for (target, profile, because) in report.not_measurable() {
-        let (comm, pid) = (name(&target.comm), target.pid);
-        let line = format!("NOT MEASURABLE: {profile} in {comm}[{pid}]: {because}");
-        writeln!(out, "{}", cut(&escape::shown(&line, 400), usize::from(style.width)))?;
+    for line in super::not_measurable(report) {
+        writeln!(out, "{}", cut(&line, usize::from(style.width)))?;
     }
     for line in Health::from_names(&report.losses).incomplete() {
         writeln!(out, "INCOMPLETE: {} {}", escape::shown(&line.name, 60), line.count)?;

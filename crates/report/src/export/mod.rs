@@ -3,10 +3,13 @@
 //! An exporter cannot tell where its report came from, looks nothing up, and reads no clock: times of
 //! day and names arrive as text. `cli` picks a format by name; help and documentation read the table.
 
+mod chart;
+mod contexts;
 pub mod diff;
 pub mod escape;
 mod flamegraph;
 mod folded;
+mod heaps;
 mod json;
 pub mod live;
 mod ndjson;
@@ -16,17 +19,23 @@ pub mod stack;
 pub mod table;
 mod text;
 pub mod weigh;
+mod why;
 
 use std::{fmt, io};
 
 pub use escape::shown;
+pub use heaps::write_heaps;
 pub use weigh::PinWeight;
 use weigh::weigh;
+pub use why::write_why;
 
 use crate::{
     Report,
     facts::{CallPath, EventFacts, Names},
 };
+
+/// Most characters that are shown of a sentence.
+const SENTENCE: usize = 1_000;
 
 /// Why nothing, or only a part, was written.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +150,8 @@ pub struct Format {
     pub what: &'static str,
     /// Whether it has records for single events (`--events`).
     pub events: bool,
+    /// Whether it grows while an observation runs; the other ones come whole at the end.
+    pub grows: bool,
     /// Whether it shows call paths and nothing else, so that it needs the level `stacks`.
     pub paths: bool,
     /// Whether it is no text: not for a terminal.
@@ -157,6 +168,7 @@ pub const FORMATS: &[Format] = &[
         media_type: "text/plain; charset=utf-8",
         what: "tables for people; one line per allocator and interval, then the report",
         events: false,
+        grows: true,
         paths: false,
         binary: false,
         exporter: &text::Text,
@@ -167,6 +179,7 @@ pub const FORMATS: &[Format] = &[
         media_type: "application/json",
         what: "one drainprof.report/1 document at the end",
         events: false,
+        grows: false,
         paths: false,
         binary: false,
         exporter: &json::Json,
@@ -177,6 +190,7 @@ pub const FORMATS: &[Format] = &[
         media_type: "application/x-ndjson",
         what: "one JSON record per line: intervals, events if asked for, then the report",
         events: true,
+        grows: true,
         paths: false,
         binary: false,
         exporter: &ndjson::Ndjson,
@@ -187,6 +201,7 @@ pub const FORMATS: &[Format] = &[
         media_type: "text/plain; charset=utf-8",
         what: "call paths as folded stacks, one per line, weighed by --weight",
         events: false,
+        grows: false,
         paths: true,
         binary: false,
         exporter: &folded::Folded,
@@ -197,9 +212,21 @@ pub const FORMATS: &[Format] = &[
         media_type: "image/svg+xml",
         what: "call paths as a flame graph (SVG), as wide as --weight says",
         events: false,
+        grows: false,
         paths: true,
         binary: false,
         exporter: &flamegraph::Flamegraph,
+    },
+    Format {
+        name: "chart",
+        extension: "chart.svg",
+        media_type: "image/svg+xml",
+        what: "what the call paths with most live bytes hold over time (SVG)",
+        events: false,
+        grows: false,
+        paths: true,
+        binary: false,
+        exporter: &chart::Chart,
     },
     Format {
         name: "pprof",
@@ -207,6 +234,7 @@ pub const FORMATS: &[Format] = &[
         media_type: "application/gzip",
         what: "call paths for `go tool pprof` and other viewers of profiles (compressed protobuf)",
         events: false,
+        grows: false,
         paths: true,
         binary: true,
         exporter: &pprof::Pprof,
@@ -217,6 +245,15 @@ pub const FORMATS: &[Format] = &[
 #[must_use]
 pub fn format(name: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.name == name)
+}
+
+/// One line for each profile of which nothing can be said: process and reason, fit for a terminal.
+fn not_measurable(report: &Report) -> impl Iterator<Item = String> + '_ {
+    report.not_measurable().map(|(target, profile, because)| {
+        let cut = |text| shown(text, SENTENCE);
+        let (profile, comm, because) = (cut(profile), cut(&target.comm), cut(because));
+        format!("NOT MEASURABLE: {profile} in {comm}[{}]: {because}", target.pid)
+    })
 }
 
 #[cfg(test)]
@@ -245,6 +282,7 @@ mod tests {
                 let mut out = Vec::new();
                 let interval = Interval { before: None, now: &report, clock: "12:00:05" };
                 format.exporter.interval(&interval, &Style::default(), &mut out).unwrap();
+                assert!(format.grows || out.is_empty(), "{name} as {}", format.name);
                 format.exporter.report(&report, &Style::default(), &mut out).unwrap();
                 if format.binary {
                     continue;
@@ -276,6 +314,7 @@ mod tests {
                         "class",
                         "path_end",
                         "state",
+                        "over_time",
                     ];
                     // Changes have a sign, and another most.
                     let signed = [

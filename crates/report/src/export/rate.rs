@@ -135,7 +135,7 @@ mod tests {
 
     /// The same pid after an exec is another process, with counters of its own.
     #[test]
-    fn exec_starts_anew() {
+    fn exec_starts_again() {
         let mut snapshot = samples::drain_snapshot();
         let before = Report::build(&snapshot, &Options::default());
         snapshot.targets[0].target = 1;

@@ -53,6 +53,8 @@ pub(super) enum Quantity {
     LiveBytes,
     AllocatedBytes,
     AllocatedObjects,
+    SelectedBytes,
+    SelectedObjects,
     RssBytes,
     HeapBytes,
     MappedBytes,
@@ -68,6 +70,8 @@ impl Quantity {
             Self::LiveBytes => "live bytes",
             Self::AllocatedBytes => "allocated bytes",
             Self::AllocatedObjects => "allocated objects",
+            Self::SelectedBytes => "bytes of the objects asked for",
+            Self::SelectedObjects => "objects asked for",
             Self::RssBytes => "bytes of resident memory added",
             Self::HeapBytes => "bytes of heap added",
             Self::MappedBytes => "bytes mapped and not unmapped",
@@ -78,7 +82,7 @@ impl Quantity {
     pub(super) const fn unit(self) -> &'static str {
         match self {
             Self::PinnedGranules => "granules",
-            Self::AllocatedObjects => "objects",
+            Self::AllocatedObjects | Self::SelectedObjects => "objects",
             _ => "bytes",
         }
     }
@@ -88,14 +92,21 @@ impl Quantity {
         matches!(self, Self::RssBytes | Self::HeapBytes | Self::MappedBytes)
     }
 
+    /// Whether it is of objects that a filter by time asked for, of any kind of allocator.
+    pub(super) const fn is_of_times(self) -> bool {
+        matches!(self, Self::SelectedBytes | Self::SelectedObjects)
+    }
+
     /// Whether it says who pins; else it says who holds or allocates.
     pub(super) const fn is_of_pins(self) -> bool {
         matches!(self, Self::PinnedGranules | Self::PinBytes | Self::RetainedBytes)
     }
 
     /// `None`: not known.
-    const fn of(self, site: &Site) -> Option<u64> {
+    fn of(self, site: &Site) -> Option<u64> {
         match self {
+            Self::SelectedBytes => site.selected?.bytes,
+            Self::SelectedObjects => Some(site.selected?.objects),
             Self::PinnedGranules => Some(site.granules_pinned),
             Self::PinBytes => site.bytes,
             Self::RetainedBytes => site.retained_bytes,
@@ -131,7 +142,10 @@ impl Quantity {
     /// What a call path has added; what it has taken is no width.
     fn added(self, path: &GrowthPath) -> u64 {
         match self {
-            Self::RssBytes => path.rss.resident().max(0).unsigned_abs(),
+            Self::RssBytes => {
+                let all = path.rss.resident();
+                path.selected.map_or(all, |selected| selected.bytes).max(0).unsigned_abs()
+            }
             Self::HeapBytes => path.heap_bytes.max(0).unsigned_abs(),
             Self::MappedBytes => path.outstanding_bytes,
             _ => 0,
@@ -254,6 +268,16 @@ fn grown(report: &Report, quantity: Quantity) -> Stacks {
             stacks.targets.push(process);
         }
     }
+    let selected = || {
+        let paths = grown().flat_map(|(_, growth)| &growth.paths);
+        paths.filter_map(|path| path.selected).filter(|_| quantity == Quantity::RssBytes)
+    };
+    if selected().next().is_some() {
+        let from = selected().map(|own| own.from_seconds).fold(f64::INFINITY, f64::min);
+        let to = selected().map(|own| own.to_seconds).fold(0.0, f64::max);
+        let (from, to) = (units::duration(from), units::duration(to));
+        stacks.left_out.push(format!("only what was added from {from} to {to}"));
+    }
     if taken > 0 {
         stacks.left_out.push(format!("other paths have taken away {}", units::bytes(taken)));
     }
@@ -292,11 +316,17 @@ fn parts(report: &Report) -> impl Iterator<Item = Part<'_>> {
 
 /// Whether the quantity is one of the allocator's kind.
 fn is_of(part: &Part<'_>, quantity: Quantity) -> bool {
-    (part.allocator.kind == Kind::Drain) == quantity.is_of_pins()
+    quantity.is_of_times() || (part.allocator.kind == Kind::Drain) == quantity.is_of_pins()
 }
 
-/// Pins are told where any can be; else what is held; else what was allocated.
+/// What a filter by time asked for; else pins where any can be; else what is held; else what was allocated.
 fn quantity(parts: &[Part<'_>], weight: PinWeight) -> Quantity {
+    let selected = || parts.iter().flat_map(|part| part.sites).filter_map(|site| site.selected);
+    match (selected().next(), selected().all(|selected| selected.bytes.is_some())) {
+        (Some(_), true) => return Quantity::SelectedBytes,
+        (Some(_), false) => return Quantity::SelectedObjects,
+        (None, _) => {}
+    }
     if parts.is_empty() || parts.iter().any(|part| part.allocator.kind == Kind::Drain) {
         return match weight {
             PinWeight::Granules | PinWeight::Faults | PinWeight::Heap | PinWeight::Mappings => {

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use drainprof_common::growth::member;
 
 use super::{CallPath, GranuleState, MapTotals, TouchedMemory};
+use crate::series::AddedSeries;
 
 /// What one call path has done to memory by page faults and other accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,12 +36,14 @@ impl FaultTotals {
 }
 
 /// Everything that one call path has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathGrowth {
     /// Page faults, and what was added or taken by system calls.
     pub memory: FaultTotals,
     /// The heap and mappings.
     pub maps: MapTotals,
+    /// What it had added to resident memory over time; `None` where that is not known.
+    pub over_time: Option<AddedSeries>,
 }
 
 /// The growth of one target.

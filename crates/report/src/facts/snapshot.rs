@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use drainprof_common::{hist::Hist, loss::LossCounts, maps::Totals};
+use drainprof_common::{
+    hist::Hist,
+    loss::{Loss, LossCounts},
+    maps::Totals,
+};
 use drainprof_process::memory::Pressure;
 use drainprof_profile::{Finding, Level, Profile};
 
@@ -47,6 +51,11 @@ impl Snapshot {
     #[must_use]
     pub fn observed(&self) -> Duration {
         self.duty.map_or(self.window, |duty| duty.observed)
+    }
+
+    /// Records of the output were dropped, because its reader was too slow.
+    pub const fn records_dropped(&mut self, records: u64) {
+        self.losses[Loss::RecordDropped as usize] += records;
     }
 }
 

@@ -88,6 +88,10 @@ impl Anonymiser {
             module.build_id = None;
         }
         target.allocators.iter_mut().for_each(|allocator| self.allocator(allocator));
+        for heap in target.census.iter_mut().flat_map(|census| &mut census.growth) {
+            // Names of types are names of the program.
+            heap.types.clear();
+        }
         if let Some(growth) = &mut target.growth {
             for place in &mut growth.touched.places {
                 place.opened_at.place = None;

@@ -5,16 +5,19 @@
 //! options and applies them before a report is exported.
 
 mod anonymise;
+mod grown;
 mod pattern;
 #[cfg(test)]
 mod tests;
+mod times;
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 pub use pattern::{Pattern, PatternError};
+pub use times::{Range, Times, Untold};
 
-use self::anonymise::Anonymiser;
-use super::{Finding, Frame, Kind, Options, Report, Site, Weight};
+use self::{anonymise::Anonymiser, times::Question};
+use super::{Finding, Frame, Kind, Options, Report, Site, Weight, units};
 
 /// The code of the finding that says what a filter has left.
 pub const FILTERED: &str = "filtered";
@@ -49,6 +52,10 @@ pub struct Wanted {
     pub exclude: Vec<Pattern>,
     /// Only sites of this sort.
     pub which: Which,
+    /// Only sites with objects that lived then.
+    pub times: Times,
+    /// Of growth, only call stacks that have added memory in this time.
+    pub grown_between: Option<Range>,
     /// Take out what tells where and on what it was measured.
     pub no_paths: bool,
 }
@@ -62,6 +69,8 @@ impl Default for Wanted {
             include: Vec::new(),
             exclude: Vec::new(),
             which: Which::All,
+            times: Times::default(),
+            grown_between: None,
             no_paths: false,
         }
     }
@@ -74,6 +83,8 @@ impl Wanted {
         !self.include.is_empty()
             || !self.exclude.is_empty()
             || self.which != Which::All
+            || self.times.is_any()
+            || self.grown_between.is_some()
             || !self.min_age.is_zero()
             || self.min_bytes > 0
     }
@@ -134,11 +145,21 @@ impl Filter {
     pub fn apply(&mut self, report: &mut Report) {
         let (mut sites, mut granules) = (Left::default(), Left::default());
         let window = report.window.seconds;
+        let asked = self.wanted.times.of(report);
+        let question = asked.as_ref().ok().copied().flatten();
+        let mut by_time = ByTime::default();
         for allocator in report.targets.iter_mut().flat_map(|target| &mut target.allocators) {
             let (wanted, kind) = (&self.wanted, allocator.kind);
             if let Some(rows) = &mut allocator.sites {
                 let listed = rows.len() as u64;
-                sites.retain(rows, wanted.top, |site| wanted.site(site, kind, window));
+                if let Some(question) = question {
+                    by_time.select(rows, question, kind);
+                }
+                sites.retain(rows, wanted.top, |site| {
+                    let is_asked_for = question.is_none()
+                        || site.selected.is_some_and(|selected| selected.objects > 0);
+                    is_asked_for && wanted.site(site, kind, window)
+                });
                 // What was not listed before counts as not shown.
                 let all = allocator.sites_total.unwrap_or(listed).max(listed);
                 sites.before = sites.before.saturating_add(all - listed);
@@ -153,26 +174,91 @@ impl Filter {
                     && wanted.granule(granule.closed_for_seconds, held, granule.opened_by.as_ref())
             });
         }
+        let grown = self.wanted.grown_between.map(|range| {
+            let checked = grown::check(range, report);
+            checked.map(|()| grown::apply(range, report, self.wanted.top))
+        });
+        let (grown, refused) = match grown {
+            Some(Ok(left)) => (left, None),
+            Some(Err(untold)) => (Left::default(), Some(untold)),
+            None => (Left::default(), None),
+        };
         // Before the note is added, which tells no pattern then: another filter's may hold names.
         self.anonymise(report);
         // Lists that were only cut at their ends say so themselves.
         if self.wanted.chooses() {
-            let words = [sites.words("sites"), granules.words("listed granules")];
+            let words = [
+                sites.words("sites"),
+                granules.words("listed granules"),
+                grown.words("growing call stacks"),
+            ];
             let left = words.into_iter().flatten().collect::<Vec<_>>().join(" and ");
             if !left.is_empty() {
                 let message = format!(
-                    "{left} are shown ({}); counts, rates and verdicts are of all",
-                    self.wanted.words()
+                    "{left} are shown ({}); counts, rates and verdicts are of all{}",
+                    self.wanted.words(),
+                    by_time.words()
                 );
                 report.findings.push(note(message));
             }
+            for untold in asked.err().into_iter().chain(refused) {
+                report.findings.push(note(format!("not filtered by time, because {untold}")));
+            }
         }
+    }
+
+    /// Whether a saved report has what filters by time ask for.
+    ///
+    /// # Errors
+    /// If it does not, with the reason.
+    pub fn check(&self, report: &Report) -> Result<(), Untold> {
+        self.wanted.times.check_report(report)?;
+        self.wanted.grown_between.map_or(Ok(()), |range| grown::check(range, report))
     }
 
     /// Only takes out, where that is wanted, what tells where and on what the report was measured.
     pub fn anonymise(&mut self, report: &mut Report) {
         if self.wanted.no_paths {
             self.anonymiser.apply(report);
+        }
+    }
+}
+
+/// What filters by time have found.
+#[derive(Clone, Copy, Debug, Default)]
+struct ByTime {
+    unknown: u64,
+    /// The widest range that was read; without an upper end, infinity.
+    range: Option<[f64; 2]>,
+}
+
+impl ByTime {
+    /// Answers the question for each site; those with most objects come first.
+    fn select(&mut self, sites: &mut [Site], question: Question, kind: Kind) {
+        for site in sites.iter_mut() {
+            site.selected = question.of(site, kind);
+            let Some(selected) = site.selected else {
+                self.unknown = self.unknown.saturating_add(1);
+                continue;
+            };
+            let read = [selected.from_seconds, selected.to_seconds.unwrap_or(f64::INFINITY)];
+            let range = self.range.get_or_insert(read);
+            *range = [range[0].min(read[0]), range[1].max(read[1])];
+        }
+        sites.sort_by_key(|site| {
+            Reverse(site.selected.map(|selected| (selected.bytes, selected.objects)))
+        });
+    }
+
+    fn words(self) -> String {
+        let range = self.range.map(|[from, to]| match to {
+            to if to.is_infinite() => format!("from {}", units::duration(from.max(0.0))),
+            to => format!("from {} to {}", units::duration(from.max(0.0)), units::duration(to)),
+        });
+        let range = range.map_or_else(String::new, |range| format!("; read {range}"));
+        match self.unknown {
+            0 => range,
+            count => format!("{range}; {count} sites are left out: their times are not known"),
         }
     }
 }
@@ -250,6 +336,8 @@ impl Wanted {
             Which::Live => words.push("--live-only".to_owned()),
             Which::Drained => words.push("--drained".to_owned()),
         }
+        words.extend(self.times.words());
+        words.extend(self.grown_between.map(grown::words));
         words.join(" ")
     }
 }

@@ -10,13 +10,14 @@ mod names_missing;
 mod never_fired;
 mod no_data;
 mod not_measurable;
+mod opened_before;
 mod overdue;
 mod paths_cut;
 mod pinned;
 mod pins_unnamed;
 mod sparse_granules;
 mod unmatched_frees_high;
-mod who_pins;
+pub(crate) mod who_pins;
 
 use super::{Allocator, Finding, Options, Report, Weight, invariants_within};
 use crate::facts::{AllocatorFacts, Snapshot};
@@ -37,6 +38,7 @@ pub const RULES: &[Rule] = &[
     not_measurable::RULE,
     never_fired::RULE,
     no_data::RULE,
+    opened_before::RULE,
     unmatched_frees_high::RULE,
     allocs_without_frees::RULE,
     low_dsr::RULE,

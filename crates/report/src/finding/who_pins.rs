@@ -59,9 +59,14 @@ fn lateness(subject: &Subject<'_>, site: &Site) -> String {
 }
 
 /// The allocating function and its caller, the caller first.
-pub(super) fn path(site: &Site) -> String {
+pub(crate) fn path(site: &Site) -> String {
+    frames(&site.frames)
+}
+
+/// The same of any frames, the innermost first.
+pub(crate) fn frames(frames: &[SiteFrame]) -> String {
     let mut names: Vec<String> = Vec::new();
-    for frame in &site.frames {
+    for frame in frames {
         for inlined in frame.frame.inlined.iter().rev() {
             let (file, first) = (inlined.file.as_deref(), names.is_empty());
             names.push(name(&inlined.function, file, inlined.line, first));

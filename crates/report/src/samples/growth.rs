@@ -5,12 +5,23 @@ use std::{collections::BTreeMap, sync::Arc};
 use drainprof_common::growth::member;
 use drainprof_process::{PathEnd, memory::GranuleState};
 
-use super::{drain_snapshot, facts::frames};
+use super::{MS, NOW_NS, drain_snapshot, facts::frames};
 use crate::facts::{
     CallPath, FaultTotals, GrowthFacts, MapTotals, PathGrowth, Snapshot, Touched, TouchedMemory,
 };
+use crate::series::{AddedPoint, AddedSeries};
 
 const MIB: u64 = 1 << 20;
+
+/// A series of twenty points, the last half a second ago.
+fn added(bytes: fn(u64) -> i64) -> AddedSeries {
+    let mut series = AddedSeries::new();
+    for tick in 1..=20 {
+        let at_ns = NOW_NS - (21 - tick) * 500 * MS;
+        series.add(AddedPoint { at_ns, bytes: bytes(tick) });
+    }
+    series
+}
 
 /// 412 MiB more, 371 of them in granules that are pinned.
 pub(crate) fn growth_snapshot() -> Snapshot {
@@ -30,6 +41,7 @@ pub(crate) fn growth_snapshot() -> Snapshot {
             PathGrowth {
                 memory: memory(105_472, 412 * MIB.cast_signed(), 0),
                 maps: MapTotals::default(),
+                over_time: Some(added(|tick| 1 << tick.min(20))),
             },
         ),
         (
@@ -45,6 +57,7 @@ pub(crate) fn growth_snapshot() -> Snapshot {
                     given_back: 4096,
                     ..MapTotals::default()
                 },
+                over_time: Some(added(|_| 3 * 65_536)),
             },
         ),
         (
@@ -52,6 +65,7 @@ pub(crate) fn growth_snapshot() -> Snapshot {
             PathGrowth {
                 memory: memory(0, -(8 * MIB.cast_signed()), 0),
                 maps: MapTotals { calls: 21, heap: 21 * MIB.cast_signed(), ..MapTotals::default() },
+                over_time: None,
             },
         ),
     ]);

@@ -37,7 +37,8 @@ pub(crate) const NOW_NS: u64 = 100_000_000_000;
 const MS: u64 = 1_000_000;
 
 /// All samples, by name.
-pub(crate) fn all() -> Vec<(&'static str, Snapshot)> {
+#[must_use]
+pub fn all() -> Vec<(&'static str, Snapshot)> {
     vec![
         ("drain", drain_snapshot()),
         ("boundary", boundary_snapshot()),

@@ -17,9 +17,13 @@ fn schema() -> Value {
 /// The schemas of the documentation are those of the types; `UPDATE_DOCS=1` renews them.
 #[test]
 fn schemas_are_those_of_the_types() {
-    for (name, schema) in
-        [("report.schema.json", report_schema()), ("diff.schema.json", diff_schema())]
-    {
+    let schemas = [
+        ("report.schema.json", report_schema()),
+        ("diff.schema.json", diff_schema()),
+        ("census.schema.json", census_schema()),
+        ("why.schema.json", why_schema()),
+    ];
+    for (name, schema) in schemas {
         let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
         if std::env::var_os("UPDATE_DOCS").is_some() {

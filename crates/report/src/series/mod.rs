@@ -1,5 +1,6 @@
 //! Time series in bounded memory: containers only. `trend` and `memory` judge them.
 
+mod added;
 mod held;
 mod live;
 mod memory;
@@ -7,6 +8,7 @@ mod sites;
 
 use std::time::Duration;
 
+pub use added::{AddedPoint, AddedSeries, AddedSet};
 pub use held::{HeldBytes, HeldPoint, HeldSeries, held_bytes};
 pub use live::{LivePoint, LiveSeries};
 pub use memory::MemorySeries;

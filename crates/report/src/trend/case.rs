@@ -117,17 +117,11 @@ impl Case {
     ) -> Self {
         let bytes_known = held_bytes(&facts.profile) != HeldBytes::Unknown;
         Self {
-            subject,
             first_ns: first_ns(curve),
             held: values(curve, true, |at| at.granules),
             bytes: values(curve, bytes_known, |at| at.bytes),
             appeared: values(curve, true, |at| at.appeared),
-            came: 0,
-            went: 0,
-            stays: Hist::new(),
-            survivors: None,
-            ended: ended || facts.destroyed,
-            destroyed: facts.destroyed,
+            ..Self::empty(subject, facts, ended)
         }
     }
 
@@ -137,11 +131,22 @@ impl Case {
         (ended, sizes, one_in): (bool, bool, u32),
     ) -> Self {
         let kind = facts.profile.kind;
+        let subject = Subject { kind, objects: true, one_in, ..Subject::GRANULES };
         Self {
-            subject: Subject { kind, objects: true, one_in, ..Subject::GRANULES },
             first_ns: first_ns(series),
             held: values(series, true, |at| at.objects),
             bytes: values(series, sizes, |at| at.bytes),
+            ..Self::empty(subject, facts, ended)
+        }
+    }
+
+    /// A case of which nothing is known but what it is about, and whether it is over.
+    fn empty(subject: Subject, facts: &AllocatorFacts, ended: bool) -> Self {
+        Self {
+            subject,
+            first_ns: 0,
+            held: Vec::new(),
+            bytes: Vec::new(),
             appeared: Vec::new(),
             came: 0,
             went: 0,

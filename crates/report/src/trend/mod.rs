@@ -247,7 +247,7 @@ fn live(series: &LiveSeries, snapshot: &Snapshot, sizes: bool) -> LiveOverTime {
 
 /// A time series as a report carries it: times on the scale of `window.seconds`, thinned evenly, with the
 /// first and the last point.
-fn thinned<P: Point + Copy>(
+pub(crate) fn thinned<P: Point + Copy>(
     series: &TimeSeries<P>,
     snapshot: &Snapshot,
 ) -> impl Iterator<Item = (f64, P)> + use<P> {

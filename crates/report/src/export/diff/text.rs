@@ -8,17 +8,16 @@ use super::{Error, Style, escape};
 use crate::{
     Growth, Kind, PinClass,
     diff::{AllocatorDiff, Change, Diff, DiffFrame, Presence, Side, SiteDiff, Status},
-    export::{table::Rows, text::Page},
+    export::{SENTENCE, table::Rows, text::Page},
     units,
 };
 
 const WORSE: Paint = AnsiColor::Red.on_default();
 const BETTER: Paint = AnsiColor::Green.on_default();
 
-/// Characters of a name, of a path, and of a sentence.
+/// Characters of a name, and of a path.
 const NAME: usize = 60;
 const PATH: usize = 80;
-const SENTENCE: usize = 1_000;
 /// Functions of a call path that are shown.
 const FRAMES: usize = 8;
 

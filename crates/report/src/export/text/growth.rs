@@ -49,6 +49,10 @@ impl Page<'_> {
             self.wrapped("  ", &text)?;
         }
         self.places(growth)?;
+        if is_steady(growth) {
+            self.line("")?;
+            return self.line("  no growth in this window");
+        }
         let all = self.style.weight;
         if !matches!(all, PinWeight::Heap | PinWeight::Mappings) {
             self.faults(growth)?;
@@ -104,10 +108,28 @@ impl Page<'_> {
                 )),
             ),
         )?;
+        if growth.paths.iter().any(|path| path.selected.is_some()) {
+            return self.view(
+                growth,
+                &["added", "from", "to", "call path"],
+                |path| path.selected.map(|selected| selected.bytes),
+                |path| {
+                    let selected = path.selected.as_ref();
+                    let time =
+                        |seconds: Option<f64>| seconds.map_or_else(String::new, units::duration);
+                    vec![
+                        selected.map_or_else(String::new, |selected| signed(selected.bytes)),
+                        time(selected.map(|selected| selected.from_seconds)),
+                        time(selected.map(|selected| selected.to_seconds)),
+                    ]
+                },
+            );
+        }
         self.view(
             growth,
             &["faults", "anonymous", "files", "call path"],
-            |path| (path.faults > 0).then(|| path.rss.resident()),
+            // Faults at pages that were there add nothing.
+            |path| (path.faults > 0 && has_added(path)).then(|| path.rss.resident()),
             |path| {
                 vec![
                     path.faults.to_string(),
@@ -184,6 +206,25 @@ impl Page<'_> {
     }
 }
 
+/// Whether page faults of a path have changed what is resident.
+fn has_added(path: &GrowthPath) -> bool {
+    (path.rss.anon_bytes, path.rss.file_bytes, path.rss.shmem_bytes) != (0, 0, 0)
+}
+
+/// Whether no view has anything to show.
+fn is_steady(growth: &MemoryGrowth) -> bool {
+    let is_idle = |path: &GrowthPath| {
+        !has_added(path)
+            && path.heap_bytes == 0
+            && path.mapped_bytes == 0
+            && path.selected.is_none()
+    };
+    growth.rss.change.resident() == 0
+        && growth.heap.change_bytes == 0
+        && growth.mappings.mapped_bytes == 0
+        && growth.paths.iter().all(is_idle)
+}
+
 /// The sentence that says where memory went.
 fn headline(growth: &MemoryGrowth) -> String {
     let touched = &growth.touched;
@@ -242,4 +283,46 @@ const fn whole(bytes: f64) -> u64 {
 pub(super) fn signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "−" } else { "+" };
     format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        Options, Report,
+        export::{Exporter as _, Style, text::Text},
+        facts::{FaultTotals, MapTotals, Snapshot},
+        samples,
+    };
+
+    fn page(snapshot: &Snapshot) -> String {
+        let mut out = Vec::new();
+        let report = Report::build(snapshot, &Options::default());
+        Text.report(&report, &Style::default(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Call paths whose page faults have added nothing have no row; where there is nothing to show at all, that is said
+    /// once.
+    #[test]
+    fn steady() {
+        let mut snapshot = samples::growth_snapshot();
+        let grown = page(&snapshot);
+        assert!(grown.contains("106526") && !grown.contains("no growth in this window"), "{grown}");
+        let growth = snapshot.targets[0].growth.as_mut().unwrap();
+        let first = growth.paths.values_mut().max_by_key(|path| path.memory.faults).unwrap();
+        first.memory.rss = [0; 4];
+        let text = page(&snapshot);
+        assert!(text.contains("page faults:") && !text.contains("106526"), "{text}");
+
+        let growth = snapshot.targets[0].growth.as_mut().unwrap();
+        for path in growth.paths.values_mut() {
+            path.memory = FaultTotals { rss: [0; 4], ..path.memory };
+            path.maps = MapTotals::default();
+        }
+        (growth.other, growth.outside, growth.unmapped) = ([0; 4], [0; 4], 0);
+        growth.last = [None; 4];
+        let text = page(&snapshot);
+        assert_eq!(text.matches("no growth in this window").count(), 1, "{text}");
+        assert!(!text.contains("page faults:") && !text.contains("heap:"), "{text}");
+    }
 }

@@ -5,8 +5,10 @@
 
 mod allocator;
 mod census;
+mod family;
 mod frame;
 mod growth;
+mod heaps;
 mod memory;
 mod site;
 mod system;
@@ -17,7 +19,8 @@ use anstyle::{AnsiColor, Style as Paint};
 use drainprof_common::loss::Severity;
 use drainprof_process::elf::readable;
 
-use super::{Error, Exporter, Interval, Style, escape, live, table::Rows};
+use self::family::{Part, parts};
+use super::{Error, Exporter, Interval, SENTENCE, Style, escape, live, table::Rows};
 use crate::{Began, Cost, Ended, Finding, Report, Target, Weight, health::Health, units};
 
 #[derive(Debug)]
@@ -31,8 +34,11 @@ impl Exporter for Text {
         if report.system {
             return page.system(report);
         }
-        for target in &report.targets {
-            page.target(report, target)?;
+        for part in parts(&report.targets) {
+            match part {
+                Part::One(target) => page.target(report, target)?,
+                Part::Family(members) => page.family(report, &members)?,
+            }
         }
         if report.targets.is_empty() {
             page.line("\nno process was observed")?;
@@ -55,10 +61,9 @@ const GOOD: Paint = AnsiColor::Green.on_default();
 const BAD: Paint = AnsiColor::Red.on_default().bold();
 const DOUBTFUL: Paint = AnsiColor::Yellow.on_default();
 
-/// Characters shown of a path, of a symbol, and of a whole sentence.
+/// Characters shown of a path, and of a symbol.
 const PATH: usize = 80;
 const SYMBOL: usize = 60;
-const SENTENCE: usize = 1_000;
 
 /// What is being written.
 pub(super) struct Page<'a> {
@@ -82,12 +87,8 @@ impl Page<'_> {
     }
 
     fn head(&mut self, report: &Report) -> Result<(), Error> {
-        for (target, profile, because) in report.not_measurable() {
-            let comm = escape::shown(&target.comm, SYMBOL);
-            let profile = escape::shown(profile, SYMBOL);
-            let because = escape::shown(because, SENTENCE);
-            let text = format!("NOT MEASURABLE: {profile} in {comm}[{}]: {because}", target.pid);
-            self.wrapped("", &text)?;
+        for line in super::not_measurable(report) {
+            self.wrapped("", &line)?;
         }
         let kernel = match report.host.kernel.as_str() {
             "" => String::new(),
@@ -150,6 +151,9 @@ impl Page<'_> {
         }
         if let Some(told) = &target.memory {
             memory::lines(told).iter().try_for_each(|line| self.wrapped("  ", line))?;
+        }
+        if let Some(census) = &target.census {
+            heaps::lines(census).iter().try_for_each(|line| self.wrapped("  ", line))?;
         }
         self.findings(&target.findings)?;
         self.memory_growth(target)?;
@@ -322,6 +326,30 @@ mod tests {
         let page = text("undecided", &Style::default());
         assert!(page.contains("no data"), "{page}");
         assert!(!page.contains("NaN") && !page.contains("DSR 0"), "{page}");
+    }
+
+    /// How each process began and ended is said, as far as it is known.
+    #[test]
+    fn beginnings_and_ends() {
+        let report = Report::build(&samples::lifecycle_snapshot(), &Options::default());
+        let page = |targets: &[Target]| {
+            let mut out = Vec::new();
+            let part = Report { targets: targets.to_vec(), ..report.clone() };
+            Text.report(&part, &Style::default(), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        for (page, sentences) in [
+            (
+                page(&report.targets[..3]),
+                ["forked by 4242, exited with 3", "forked by 4242, killed by signal 9"],
+            ),
+            (
+                page(&report.targets[3..]),
+                ["forked by another process, ended by exec", "made by exec in 4245, exited"],
+            ),
+        ] {
+            assert!(sentences.iter().all(|sentence| page.contains(sentence)), "{page}");
+        }
     }
 
     /// Probes on files are listed once, and the others of a family say where.

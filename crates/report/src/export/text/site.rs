@@ -19,7 +19,10 @@ impl Page<'_> {
         let total = allocator.sites_total.unwrap_or_default();
         let mut silent = "";
         let mut shown: Vec<&Site> = sites.iter().collect();
-        if allocator.kind == Kind::Drain {
+        if shown.first().is_some_and(|site| site.selected.is_some()) {
+            let header = ["asked for", "objects", "bytes", "from", "to", "live now"];
+            self.ranked(&header, &shown, selected)?;
+        } else if allocator.kind == Kind::Drain {
             // The others come after them, so those that are not listed have none either.
             shown.retain(|site| site.objects > 0);
             if shown.is_empty() {
@@ -147,6 +150,18 @@ fn estimated(site: &Site) -> Vec<String> {
         estimated.live.to_string(),
         count(site.live),
         bytes(site.live_bytes),
+    ]
+}
+
+/// What a filter by time asks for.
+fn selected(site: &Site) -> Vec<String> {
+    let selected = site.selected.unwrap_or_default();
+    vec![
+        selected.objects.to_string(),
+        selected.bytes.map_or_else(|| "-".to_owned(), units::bytes),
+        units::duration(selected.from_seconds.max(0.0)),
+        selected.to_seconds.map_or_else(|| "-".to_owned(), units::duration),
+        count(site.live),
     ]
 }
 

@@ -43,6 +43,11 @@ impl Sums {
         self.heap = self.heap.saturating_add(growth.heap.change_bytes);
         self.mapped = self.mapped.saturating_add(growth.mappings.outstanding_bytes);
     }
+
+    const fn is_zero(&self) -> bool {
+        let Self { processes: _, resident, anonymous, faults, heap, mapped } = *self;
+        resident == 0 && anonymous == 0 && faults == 0 && heap == 0 && mapped == 0
+    }
 }
 
 impl Page<'_> {
@@ -96,7 +101,10 @@ impl Page<'_> {
     fn commands(&mut self, commands: BTreeMap<String, Sums>) -> Result<(), Error> {
         let header = ["command", "processes", "resident", "anonymous", "faults", "heap", "mapped"];
         let mut rows = Rows::new(&header, 1, self.style.width);
-        let mut commands: Vec<_> = commands.into_iter().collect();
+        let mut commands: Vec<_> = commands.into_iter().filter(|(_, own)| !own.is_zero()).collect();
+        if commands.is_empty() {
+            return self.line("no growth in this window");
+        }
         commands.sort_by_key(|(_, own)| Reverse((own.resident, own.faults)));
         for (name, own) in commands.into_iter().take(self.style.top) {
             rows.push(vec![

@@ -1,0 +1,151 @@
+//! The census of a process's heaps, for people: what resident memory is, what would go back, and what holds the rest.
+
+use std::io::{self, Write};
+
+use drainprof_census::{Census, Granules, Heap, Part, PartKind};
+
+use super::{Style, contexts::write_contexts, escape::shown, table::Rows};
+use crate::units;
+
+/// Characters of a name.
+const NAME: usize = 60;
+
+/// Writes the page. Sizes, counts and names of types: no contents.
+///
+/// # Errors
+/// `out` cannot be written.
+pub fn write_heaps(census: &Census, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{}[{}]: resident {}, swapped {}, page tables {}",
+        shown(&census.comm, NAME),
+        census.pid,
+        units::bytes(census.rss_bytes),
+        units::bytes(census.swap_bytes),
+        units::bytes(census.page_table_bytes)
+    )?;
+    writeln!(
+        out,
+        "read {} in {}; {}",
+        units::bytes(census.read_bytes),
+        units::duration(census.seconds),
+        census.frozen_seconds.map_or_else(
+            || "the process was not stopped".to_owned(),
+            |seconds| format!("the process stood still for {:.1} ms", seconds * 1e3)
+        )
+    )?;
+    let mut rows = Rows::new(&["resident memory", "bytes", "share"], 1, style.width);
+    for part in &census.parts {
+        let share = part.bytes as f64 / census.rss_bytes.max(1) as f64;
+        rows.push(vec![part_name(part), units::bytes(part.bytes), units::percent(share)]);
+    }
+    lines(rows, out)?;
+    for heap in &census.heaps {
+        write_heap(heap, style, out)?;
+    }
+    if !census.contexts.is_empty() {
+        write_contexts(&census.contexts, style, out)?;
+    }
+    for note in &census.notes {
+        writeln!(out, "note: {}", shown(note, 400))?;
+    }
+    Ok(())
+}
+
+fn part_name(part: &Part) -> String {
+    let allocator = part.allocator.as_deref().unwrap_or_default();
+    match part.kind {
+        PartKind::HeapHeld => format!("{allocator}: held by live objects"),
+        PartKind::HeapFree => format!("{allocator}: free"),
+        PartKind::HeapUnknown => format!("{allocator}: unknown"),
+        PartKind::Anonymous => "other anonymous memory".to_owned(),
+        PartKind::Stack => "stacks".to_owned(),
+        PartKind::File => "files".to_owned(),
+        PartKind::Shared => "shared memory".to_owned(),
+    }
+}
+
+fn write_heap(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "\n{}: {} live in {}, {} free, {} in caches, {}",
+        heap.allocator,
+        units::bytes(heap.live_bytes),
+        units::counted(heap.live_objects, "object", "objects"),
+        units::bytes(heap.free_bytes),
+        units::bytes(heap.cached_bytes),
+        units::counted(heap.arenas.len() as u64, "arena", "arenas"),
+    )?;
+    if heap.unknown_bytes > 0 {
+        writeln!(
+            out,
+            "  unknown: {} could not be read or made no sense",
+            units::bytes(heap.unknown_bytes)
+        )?;
+    }
+    if let Some(bytes) = heap.trimmable_bytes {
+        writeln!(out, "  malloc_trim(0) would give back {} now", units::bytes(bytes))?;
+    }
+    write_granules(&heap.granules, style, out)?;
+    write_classes(heap, style, out)?;
+    write_types(heap, style, out)
+}
+
+fn write_granules(granules: &Granules, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let unit = &granules.unit;
+    let mut rows = Rows::new(&["live objects", &format!("{unit}s"), "bytes"], 1, style.width);
+    rows.push(vec![
+        "none".to_owned(),
+        granules.empty.to_string(),
+        units::bytes(granules.empty_bytes),
+    ]);
+    for held in &granules.held {
+        let range = match held.objects_max {
+            Some(most) if most == held.objects_min => most.to_string(),
+            Some(most) => format!("{} to {most}", held.objects_min),
+            None => format!("{} and more", held.objects_min),
+        };
+        rows.push(vec![range, held.granules.to_string(), units::bytes(held.bytes)]);
+    }
+    rows.push(vec![
+        format!("full {unit}s"),
+        granules.full.to_string(),
+        units::bytes(granules.full_bytes),
+    ]);
+    lines(rows, out)
+}
+
+fn write_classes(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let header = ["objects up to", "objects", "live", "they alone hold"];
+    let mut rows = Rows::new(&header, 1, style.width);
+    for class in heap.classes.iter().take(style.top) {
+        rows.push(vec![
+            units::bytes(class.size),
+            class.objects.to_string(),
+            units::bytes(class.bytes),
+            units::bytes(class.alone_bytes),
+        ]);
+    }
+    lines(rows, out)
+}
+
+fn write_types(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    if heap.types.is_empty() {
+        return Ok(());
+    }
+    let mut rows = Rows::new(&["type", "objects", "live", "arenas", "alone"], 1, style.width);
+    for one in heap.types.iter().take(style.top) {
+        rows.push(vec![
+            shown(&one.name, NAME),
+            one.objects.to_string(),
+            units::bytes(one.bytes),
+            one.arenas.to_string(),
+            one.arenas_alone.to_string(),
+        ]);
+    }
+    lines(rows, out)
+}
+
+fn lines(rows: Rows, out: &mut dyn Write) -> io::Result<()> {
+    rows.lines("  ").iter().try_for_each(|line| writeln!(out, "{line}"))
+}

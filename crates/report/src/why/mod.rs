@@ -1,0 +1,172 @@
+//! Why the memory of processes is as large as it is: `drainprof.why/1`, in a few sentences.
+//!
+//! Made of what was measured without much cost: censuses from outside, a report of growth, and a report of probes. Each
+//! sentence says what is known; what is not known is a sentence too. [`Answer::Healthy`] is said only where nearly all of
+//! the memory is accounted for.
+
+mod holders;
+mod memory;
+mod next;
+
+use drainprof_census::Census;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    holders::{Holder, HolderKind},
+    memory::{Growing, Part},
+    next::Next,
+};
+use crate::{Report, memory::MemoryVerdict};
+
+/// The schema's name and version.
+pub const SCHEMA: &str = "drainprof.why/1";
+
+/// Anonymous memory of no known heap, as a share of resident memory: above, nobody can say what holds it.
+const UNEXPLAINED: f64 = 0.25;
+/// What lies idle below this is not worth a change.
+const IDLE_BYTES: u64 = 16 << 20;
+/// The same as a share of resident memory.
+const IDLE_SHARE: f64 = 0.2;
+
+/// Seconds for which what is pinned at closes is taken to stay.
+const PINNED: f64 = 2.0;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured<'a> {
+    /// Growth of memory, by call stack; with the memory of each process over time.
+    pub growth: &'a Report,
+    /// What probes counted, at one level after the other; empty where no profile matches.
+    pub probes: &'a [Report],
+    /// The heaps at the end, of the processes that could be read.
+    pub censuses: &'a [Census],
+    /// What could not be measured, in sentences.
+    pub unseen: &'a [String],
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Memory grows, and goes on growing.
+    Growing,
+    /// Few live objects hold much memory, or closed granules stay.
+    Pinned,
+    /// Much of the memory is free, and could be given back.
+    Idle,
+    /// Memory does not grow, and what it is used for is known.
+    Healthy,
+    /// Too little is known; `unseen` says why.
+    Unknown,
+}
+
+/// Why memory is as large as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Why {
+    /// The name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: String,
+    /// The processes that were observed.
+    pub pids: Vec<u32>,
+    /// The name of the first.
+    pub comm: String,
+    /// How long they were observed.
+    pub seconds: f64,
+    /// What it comes to.
+    pub answer: Answer,
+    /// Whether memory grows.
+    pub growing: Growing,
+    /// Resident memory of all processes by what it is used for, most first; memory that processes share counts in each.
+    pub parts: Vec<Part>,
+    /// What holds it, most bytes first.
+    pub holders: Vec<Holder>,
+    /// Who made what grows or holds most: call stacks, types, size classes, contexts. Sentences.
+    pub who: Vec<String>,
+    /// What was not seen, and so limits the answer. Sentences.
+    pub unseen: Vec<String>,
+    /// What the probes took of one CPU.
+    pub cost_ratio: f64,
+    /// What to do.
+    pub next: Vec<Next>,
+}
+
+impl Why {
+    /// Answers from what was measured. Nothing here depends on a clock or on the machine.
+    #[must_use]
+    pub fn of(measured: &Measured<'_>) -> Self {
+        let targets = &measured.growth.targets;
+        let growing = Growing::of(targets);
+        let parts = memory::parts(measured.censuses);
+        let holders = holders::of(measured);
+        let mut unseen = measured.unseen.to_vec();
+        unseen.extend(holders::unseen(measured));
+        let unexplained = memory::unexplained(&parts);
+        if unexplained > UNEXPLAINED {
+            let share = crate::units::percent(unexplained);
+            unseen.push(format!("{share} of resident memory is anonymous memory of no known heap"));
+        }
+        let who = holders::who(measured, growing.verdict);
+        let answer = answer(&growing, &holders, unexplained, measured);
+        let mut pids: Vec<u32> = targets.iter().map(|target| target.pid).collect();
+        pids.dedup();
+        let mut why = Self {
+            schema: SCHEMA.to_owned(),
+            comm: targets.first().map(|target| target.comm.clone()).unwrap_or_default(),
+            pids,
+            seconds: measured.growth.window.seconds,
+            answer,
+            growing,
+            parts,
+            holders,
+            who,
+            unseen,
+            cost_ratio: cost_ratio(measured),
+            next: Vec::new(),
+        };
+        why.next = next::of(&why);
+        why
+    }
+}
+
+fn cost_ratio(measured: &Measured<'_>) -> f64 {
+    let targets = measured.probes.iter().flat_map(|report| &report.targets);
+    let cost: f64 = targets.map(|target| target.cost.cpu_seconds).sum();
+    let seconds = measured.growth.window.seconds;
+    if seconds > 0.0 { cost / seconds } else { 0.0 }
+}
+
+fn answer(growing: &Growing, holders: &[Holder], unexplained: f64, of: &Measured<'_>) -> Answer {
+    let matters =
+        |bytes: u64| bytes >= IDLE_BYTES && bytes as f64 >= IDLE_SHARE * growing.rss_bytes as f64;
+    let most = |kind: HolderKind| {
+        let of_kind = holders.iter().filter(|holder| holder.kind == kind);
+        of_kind.map(|holder| holder.excess_bytes).max().unwrap_or_default()
+    };
+    // Of what is pinned and drains soon after, each second's counts again.
+    let pins = |holder: &Holder| {
+        holder.pinned_bytes_per_second.is_some_and(|rate| matters((rate * PINNED) as u64))
+    };
+    if growing.verdict == MemoryVerdict::Growing {
+        Answer::Growing
+    } else if holders.iter().any(|holder| holder.grows || pins(holder))
+        || matters(most(HolderKind::Granules))
+    {
+        Answer::Pinned
+    } else if matters(most(HolderKind::Free)) {
+        Answer::Idle
+    } else if matters(most(HolderKind::Sparse)) {
+        Answer::Pinned
+    } else if growing.verdict == MemoryVerdict::TooLittle
+        || of.censuses.is_empty()
+        || unexplained > UNEXPLAINED
+        || growing.rss_bytes == 0
+    {
+        Answer::Unknown
+    } else {
+        Answer::Healthy
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! What to do, by what was found.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Holder, HolderKind, Why};
+
+/// Heaps of language runtimes.
+const RUNTIMES: [&str; 2] = ["cpython", "ruby"];
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Next {
+    /// What to do, in a sentence.
+    pub text: String,
+    /// The command that tells more; null where there is none. It keeps within drainprof's default budget.
+    pub command: Option<String>,
+}
+
+pub(super) fn of(why: &Why) -> Vec<Next> {
+    let pid = why.pids.first().copied().unwrap_or_default();
+    let step = |text: &str, command: String| Next {
+        text: text.to_owned(),
+        command: (!command.is_empty()).then_some(command),
+    };
+    let first = why.holders.first();
+    let mut steps = Vec::new();
+    match why.answer {
+        Answer::Growing => {
+            steps.push(step(
+                "See which call stacks grow, and whether the growth ends: a start or a cache that fills looks the \
+                 same at first.",
+                format!("drainprof growth -p {pid} -d 5m"),
+            ));
+            if let Some(limit) = why.growing.seconds_to_limit {
+                let left = crate::units::duration(limit);
+                steps.push(step(
+                    &format!("The control group's limit is reached in {left} at this rate: raise it, or restart in time."),
+                    String::new(),
+                ));
+            }
+        }
+        Answer::Idle => steps.push(step(
+            "Free memory stays with the allocator. Call malloc_trim(0) after a peak, or lower M_TRIM_THRESHOLD or \
+             MALLOC_ARENA_MAX.",
+            format!("drainprof census -p {pid}"),
+        )),
+        Answer::Pinned => steps.push(pinned(first, pid)),
+        Answer::Healthy => {}
+        Answer::Unknown if why.parts.is_empty() => steps.push(step(
+            "No heap could be read: check privileges, and which allocators are known.",
+            "drainprof doctor".to_owned(),
+        )),
+        Answer::Unknown => steps.push(step(
+            "Most of the memory is of no known allocator. A profile describes one: draft it from the program's symbols.",
+            format!("drainprof profile new --from-symbols /proc/{pid}/exe -O own.toml"),
+        )),
+    }
+    steps
+}
+
+/// Few objects hold much.
+fn pinned(first: Option<&Holder>, pid: u32) -> Next {
+    match first {
+        Some(Holder { kind: HolderKind::Granules, allocator, .. }) => Next {
+            text: "Find which objects pin: route them to a longer-lived allocator, copy them out, or close earlier."
+                .to_owned(),
+            command: Some(format!(
+                "drainprof attach -p {pid} --profile {allocator} --level stacks -d 1m"
+            )),
+        },
+        // Their runtimes give memory back by arenas and heap pages; no probe says who holds one.
+        Some(Holder { allocator, .. }) if RUNTIMES.contains(&allocator.as_str()) => Next {
+            text: "Few objects keep arenas. See their types; make what lives long before what lives short, or restart \
+                   workers after a peak."
+                .to_owned(),
+            command: Some(format!("drainprof census -p {pid}")),
+        },
+        _ => Next {
+            text: "Few objects hold many pages. Find who makes them: allocate them apart, or before the others."
+                .to_owned(),
+            command: Some(format!(
+                "drainprof growth -p {pid} --view allocations --sample 1/64 -d 1m"
+            )),
+        },
+    }
+}
