@@ -57,6 +57,7 @@ impl Observer {
             .max(own_cpu().saturating_sub(began) * SHARE);
         // Sites take a share of their own.
         self.sample_sites();
+        self.sample_growth();
         wait
     }
 
@@ -64,7 +65,7 @@ impl Observer {
     pub(super) fn curve(&self, record: &SeriesRecord, granules: &[GranuleFacts]) -> HeldSeries {
         let mut curve = self.curves.get(&record.series).cloned().unwrap_or_default();
         let target = record.state.key.target;
-        if !self.targets.iter().any(|known| known.target == target && known.ended.is_some()) {
+        if !self.target_has_ended(target) {
             let open = granules.iter().filter(|granule| !granule.closed);
             let own = open.fold(0, |sum: u64, granule| sum.saturating_add(granule.bytes));
             let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
@@ -76,7 +77,7 @@ impl Observer {
     /// The same of what is live.
     pub(super) fn live_curve(&self, record: &SeriesRecord) -> LiveSeries {
         let mut curve = self.live_curves.get(&record.series).cloned().unwrap_or_default();
-        let has_ended = self.ended_targets().contains(&record.state.key.target);
+        let has_ended = self.target_has_ended(record.state.key.target);
         let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
         if let Some(point) = self.live_point(record, at_ns).filter(|_| !has_ended) {
             extend_live(&mut curve, record, point);
@@ -99,6 +100,10 @@ impl Observer {
             bytes: totals.allocated_bytes.saturating_sub(totals.freed_bytes),
             allocated: totals.allocated,
         })
+    }
+
+    fn target_has_ended(&self, target: u32) -> bool {
+        self.targets.iter().any(|known| known.target == target && known.ended.is_some())
     }
 
     pub(super) fn ended_targets(&self) -> BTreeSet<u32> {

@@ -1,6 +1,7 @@
 //! Growth: from the kernel side's cells, pages and records to facts.
 
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet},
     fs,
     sync::Arc,
@@ -10,12 +11,22 @@ use drainprof_common::{
     growth::{Cause, GrowthCell, GrowthTarget, member},
     loss::Loss,
 };
-use drainprof_process::memory::{GranuleRange, GranuleState};
-use drainprof_report::facts::{
-    Began, CallPath, FaultTotals, GrowthFacts, MappingLedger, PathGrowth, TargetFacts, join,
+use drainprof_process::{
+    mapped_ranges,
+    memory::{GranuleRange, GranuleState},
+};
+use drainprof_report::{
+    facts::{
+        Began, CallPath, FaultTotals, GrowthFacts, MappingLedger, PathGrowth, TargetFacts, join,
+    },
+    series::AddedSet,
 };
 
-use super::observer::Observer;
+use super::{
+    curves::SHARE,
+    observer::Observer,
+    snapshot::{now_ns, own_cpu},
+};
 
 /// What user space itself keeps of growth.
 #[derive(Default)]
@@ -23,12 +34,17 @@ pub(super) struct Growth {
     ledgers: BTreeMap<u32, MappingLedger>,
     /// Minor and major faults when a target was armed.
     counted: BTreeMap<u32, (u64, u64)>,
+    /// What call stacks have added over time.
+    added: AddedSet,
+    /// When the cells are read again for it.
+    read_due_ns: u64,
 }
 
 impl Observer {
     /// A process is about to be armed: what its memory is now is where its growth begins.
     pub(super) fn begin_growth(&mut self, target: u32, pid: u32) {
         let Some(growth) = &mut self.growth else { return };
+        growth.added.begin(now_ns());
         growth.ledgers.insert(target, MappingLedger::new(heap_end(pid)));
         if let Some(counted) = faults(pid) {
             growth.counted.insert(target, counted);
@@ -40,6 +56,20 @@ impl Observer {
                 tracing::debug!(pid, %error, "where its memory begins is not known");
             }
         }
+    }
+
+    /// Reads what call stacks have added, if it is time to: it takes at most the hundredth part of a CPU.
+    pub(super) fn sample_growth(&mut self) {
+        let Some(growth) = &mut self.growth else { return };
+        let at_ns = now_ns();
+        if self.stopped_ns.is_some() || growth.read_due_ns > at_ns {
+            return;
+        }
+        let began = own_cpu();
+        growth.added.add(at_ns, &added(&self.session.growth.cells()));
+        let spent = own_cpu().saturating_sub(began) * SHARE;
+        let after = at_ns.saturating_add(spent.as_nanos() as u64);
+        growth.read_due_ns = growth.added.due_ns().max(after);
     }
 
     /// Takes the records of system calls that have come.
@@ -73,6 +103,12 @@ impl Observer {
     /// Adds the growth of each target.
     pub(super) fn add_growth(&mut self, targets: &mut [TargetFacts]) {
         self.take_mappings();
+        let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
+        let all = self.session.growth.cells();
+        let sums = added(&all);
+        if let Some(growth) = &mut self.growth {
+            growth.added.add(at_ns, &sums);
+        }
         let (Some(growth), Some(paths)) = (&self.growth, &self.paths) else { return };
         let mut known: BTreeMap<u32, Arc<CallPath>> = BTreeMap::new();
         let mut path = |number: u32| {
@@ -83,15 +119,29 @@ impl Observer {
             Arc::clone(known.entry(number).or_insert_with(read))
         };
         let mut cells: BTreeMap<u32, Vec<(Cause, GrowthCell)>> = BTreeMap::new();
-        for (cause, cell) in self.session.growth.cells() {
+        for (cause, cell) in all {
             cells.entry(cell.target).or_default().push((cause, cell));
         }
         let mut touched = self.session.growth.touched();
         let mut drained = self.session.read_drained();
         for target in targets {
             let mut facts = GrowthFacts::default();
-            for (cause, cell) in cells.remove(&target.target).unwrap_or_default() {
-                add_cell(&mut facts, cause, &cell, &mut path);
+            let cells = cells.remove(&target.target).unwrap_or_default();
+            for (cause, cell) in &cells {
+                add_cell(&mut facts, *cause, cell, &mut path);
+            }
+            let mut numbers: BTreeMap<Arc<CallPath>, Vec<(u32, u32)>> = BTreeMap::new();
+            for (&(own, number), &bytes) in
+                sums.range((target.target, 0)..=(target.target, u32::MAX))
+            {
+                if bytes != 0 || growth.added.of((own, number)).is_some() {
+                    numbers.entry(path(number)).or_default().push((own, number));
+                }
+            }
+            for (path, numbers) in numbers {
+                if let Some(own) = facts.paths.get_mut(&path) {
+                    own.over_time = growth.added.sum(&numbers);
+                }
             }
             if let Some(ledger) = growth.ledgers.get(&target.target) {
                 for (number, totals) in ledger.paths() {
@@ -113,9 +163,11 @@ impl Observer {
                 facts.outside = [0; member::COUNT];
             }
             let drained = drained.remove(&target.target).unwrap_or_default();
-            let mapped = if target.ended.is_none() { mappings(target.pid) } else { None };
+            // Read only for a target with an id that may be no address.
+            let (pid, alive) = (target.pid, target.ended.is_none());
+            let mapped = LazyCell::new(|| mapped_ranges(pid).ok().filter(|_| alive));
             let (ranges, unplaced) =
-                ranges(target, drained, &|id| is_address(id, mapped.as_deref()));
+                ranges(target, drained, &|id| id >= LOWEST && is_mapped(id, mapped.as_deref()));
             facts.unplaced = unplaced;
             facts.touched = join(&touched.remove(&target.target).unwrap_or_default(), &ranges);
             let now = faults(target.pid).filter(|_| target.ended.is_none());
@@ -133,6 +185,20 @@ impl Observer {
                 growth.ledgers.values().map(MappingLedger::lost).sum::<u64>();
         }
     }
+}
+
+/// What each call stack of each target has added to resident memory.
+fn added(cells: &[(Cause, GrowthCell)]) -> BTreeMap<(u32, u32), i64> {
+    let mut sums: BTreeMap<(u32, u32), i64> = BTreeMap::new();
+    for (cause, cell) in cells {
+        if matches!(cause, Cause::Other | Cause::Outside) {
+            continue;
+        }
+        let resident = [member::ANON, member::FILE, member::SHMEM];
+        let sum = sums.entry((cell.target, cell.path)).or_default();
+        *sum = resident.iter().fold(*sum, |sum, kind| sum.saturating_add(cell.rss[*kind]));
+    }
+    sums
 }
 
 fn add_cell(
@@ -213,24 +279,12 @@ fn ranges(
 /// No program has memory below: the kernel keeps it free (`vm.mmap_min_addr`).
 const LOWEST: u64 = 65_536;
 
-/// Whether an id can be the address of a granule. Of a process that has ended nobody knows what was mapped.
-fn is_address(id: u64, mapped: Option<&[(u64, u64)]>) -> bool {
-    id >= LOWEST
-        && mapped.is_none_or(|mapped| {
-            let next = mapped.partition_point(|(start, _)| *start <= id);
-            next.checked_sub(1).and_then(|at| mapped.get(at)).is_some_and(|(_, end)| id < *end)
-        })
-}
-
-/// The ranges that a process has mapped, in their order.
-fn mappings(pid: u32) -> Option<Vec<(u64, u64)>> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let line = |line: &[u8]| {
-        let range = std::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?;
-        let (start, end) = range.split_once('-')?;
-        Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
-    };
-    Some(maps.split(|byte| *byte == b'\n').filter_map(line).collect())
+/// Whether an address is mapped. Of a process that has ended nobody knows, so it may have been.
+fn is_mapped(address: u64, mapped: Option<&[(u64, u64)]>) -> bool {
+    mapped.is_none_or(|mapped| {
+        let next = mapped.partition_point(|(start, _)| *start <= address);
+        next.checked_sub(1).and_then(|at| mapped.get(at)).is_some_and(|(_, end)| address < *end)
+    })
 }
 
 /// Sizes of a process's resident memory in bytes, by [`member`].
@@ -270,20 +324,15 @@ fn heap_end(pid: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What is mapped is an address; small numbers never are, and others only where nobody knows better.
+    /// What is mapped is an address; others may be one only where nobody knows what was mapped.
     #[test]
     fn addresses() {
-        let mapped = mappings(std::process::id()).unwrap();
+        let mapped = mapped_ranges(std::process::id()).unwrap();
         let own = std::ptr::from_ref(&mapped) as u64;
-        assert!(is_address(own, Some(&mapped)));
-        for (id, alive, ended) in
-            [(15, false, false), (LOWEST + 1, false, true), (u64::MAX, false, true)]
-        {
-            assert_eq!(
-                (is_address(id, Some(&mapped)), is_address(id, None)),
-                (alive, ended),
-                "{id}"
-            );
+        assert!(is_mapped(own, Some(&mapped)));
+        for address in [15, LOWEST + 1, u64::MAX] {
+            assert!(!is_mapped(address, Some(&mapped)), "{address}");
+            assert!(is_mapped(address, None), "{address}");
         }
     }
 

@@ -18,12 +18,14 @@ mod paths;
 mod pins;
 mod place;
 mod price;
+mod programs;
 mod release;
 mod relieve;
 mod retreat;
 mod settle;
 mod sites;
 mod snapshot;
+pub mod why;
 mod windows;
 
 pub use observation::Observation;

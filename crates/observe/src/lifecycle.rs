@@ -68,7 +68,17 @@ impl Observer {
             old.ended.get_or_insert(Ended::Exec);
         }
         let process = Process::open(event.tgid).ok();
-        let mut target = successor(event, process.as_ref(), Began::Exec(event.target));
+        // Of a process that was no target before: nothing was missed of it.
+        let is_newcomer = event.target == 0;
+        let began = if is_newcomer { Began::FromStart } else { Began::Exec(event.target) };
+        let mut target = successor(event, process.as_ref(), began);
+        if let Some(program) = self.program_of(event).filter(|_| is_newcomer) {
+            target.allocators = program.allocators;
+            target.not_measurable = program.not_measurable;
+            if process.is_none() {
+                (target.comm, target.exe) = (program.comm, program.exe);
+            }
+        }
         target.container = self.container_of(event.tgid);
         let lost = event.tid != event.tgid && !self.options.follow;
         if lost {
@@ -99,6 +109,11 @@ impl Observer {
             Ok(planned) => planned,
             // Its memory is told without any profile.
             Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => {
+                self.meet_paths(target.target, process.pid);
+                return;
+            }
+            // It may not have mapped everything yet, and is what its name says.
+            Err(ObserveError::NoMatch { .. }) if !target.allocators.is_empty() => {
                 self.meet_paths(target.target, process.pid);
                 return;
             }

@@ -7,6 +7,7 @@
 mod budget;
 mod cycle;
 mod family;
+mod governor;
 mod memory;
 mod naming;
 mod poller;
@@ -27,7 +28,6 @@ use drainprof_process::Process;
 use drainprof_profile::{Finding, Library};
 use drainprof_report::facts::{CallPath, EventFacts, History, Names, Snapshot};
 
-pub use self::family::Excluded;
 use self::{
     budget::Budget,
     cycle::{Cycle, Stage},
@@ -35,10 +35,13 @@ use self::{
     naming::Naming,
     poller::Poller,
 };
+pub use self::{family::Excluded, governor::Saving};
 use crate::{
     Ending, ObserveError, Observer, ObserverOptions, PathNumbers, names::SymbolOptions, settle,
 };
 
+/// How long one turn takes events: a program may make them faster than they are taken.
+const EVENTS: Duration = Duration::from_millis(100);
 /// How often the maps are checked for room, however rarely anything is shown.
 const RECLAIM: Duration = Duration::from_millis(200);
 /// Batches of stacks that one turn unwinds at most.
@@ -59,7 +62,7 @@ pub struct Options {
     pub interval: Option<Duration>,
     /// Time from [`Observation::start`] to [`Step::TimeUp`].
     pub duration: Option<Duration>,
-    /// The share of one CPU above which [`Step::OverBudget`] comes.
+    /// The share of one CPU that the probes may cost, on average; above it [`Step::OverBudget`] comes.
     pub budget: Option<f64>,
     /// Whether the memory of the targets is read as a time series.
     pub memory: bool,
@@ -105,8 +108,12 @@ pub enum Step {
     Ended(u32),
     /// An interval is over: what is known now, with the names that are known now.
     Interval(Box<Snapshot>),
-    /// The probes take this share of one CPU, more than the budget, for some intervals in a row.
+    /// The probes take this share of one CPU since they were placed, and the budget is spent. Comes again until the caller
+    /// ends the observation, or calls [`Observation::spend_less`].
     OverBudget(f64),
+    /// The probes of a lower level are in place, and what was measured before is dropped. Children that were born
+    /// meanwhile are not followed: the caller adds them.
+    BeganAgain,
     /// A duty cycle begins.
     CycleBegan {
         /// Its number, from 1 on.
@@ -140,6 +147,8 @@ pub struct Observation {
     steps: VecDeque<Step>,
     /// Whether stacks wait in the ring, as far as is known.
     more_stacks: bool,
+    /// Whether events wait in the ring, as far as is known.
+    more_events: bool,
     interval: Option<Duration>,
     tick: Option<Instant>,
     reclaim: Instant,
@@ -148,6 +157,8 @@ pub struct Observation {
     duration: Option<Duration>,
     deadline: Option<Instant>,
     budget: Option<Budget>,
+    /// When what the probes cost is checked.
+    account: Instant,
     naming: Naming,
     /// What was allocated and freed earlier.
     history: History,
@@ -173,6 +184,7 @@ impl Observation {
             poller,
             steps: VecDeque::new(),
             more_stacks: false,
+            more_events: false,
             interval,
             tick: None,
             reclaim: now,
@@ -180,6 +192,7 @@ impl Observation {
             duration,
             deadline: None,
             budget: budget.map(Budget::new),
+            account: now,
             naming,
             history: History::default(),
             paths: PathNumbers::default(),
@@ -257,11 +270,12 @@ impl Observation {
     /// When [`Observation::turn`] has something to do, whether or not anything happens before.
     #[must_use]
     pub fn due(&self) -> Instant {
-        if self.more_stacks || !self.steps.is_empty() {
+        if self.more_stacks || self.more_events || !self.steps.is_empty() {
             return Instant::now();
         }
         let observing = self.stage.observing().is_some();
-        let timers = [Some(self.reclaim), Some(self.sample), self.tick];
+        let account = self.budget.map(|_| self.account);
+        let timers = [Some(self.reclaim), Some(self.sample), self.tick, account];
         let timers = timers.into_iter().filter(|_| observing);
         let others = [
             self.memories.as_ref().map(Memories::due),
@@ -293,7 +307,8 @@ impl Observation {
     pub fn turn(&mut self, sink: &mut impl Sink) -> io::Result<()> {
         let ended = self.poller.ended()?;
         // What a process did last is in the ring already when its end is known.
-        self.take_events(sink)?;
+        let until = ended.is_empty().then(|| Instant::now() + EVENTS);
+        self.take_events(sink, until)?;
         self.steps.extend(ended.into_iter().map(Step::Ended));
         let now = Instant::now();
         if let Some(observer) = self.stage.observer() {
@@ -307,6 +322,10 @@ impl Observation {
                 if self.history.due(observer.observed()) {
                     self.history.add(observer.moment());
                 }
+            }
+            if let Some(budget) = self.budget.as_mut().filter(|_| self.account <= now) {
+                self.account = now + budget::CHECK;
+                self.steps.extend(budget.check(now, observer.cost_seconds()).map(Step::OverBudget));
             }
             if self.sample <= now {
                 self.sample = Instant::now() + observer.sample();
@@ -334,9 +353,7 @@ impl Observation {
         self.learn_paths();
         self.report_pins(sink)?;
         let snapshot = self.snapshot();
-        let spent = self.budget.as_mut().and_then(|budget| budget.spent_of(&snapshot));
         self.steps.push_back(Step::Interval(Box::new(snapshot)));
-        self.steps.extend(spent.map(Step::OverBudget));
         Ok(())
     }
 
@@ -348,16 +365,20 @@ impl Observation {
         }
     }
 
-    /// Reads the ring until it is empty.
-    fn take_events(&mut self, sink: &mut impl Sink) -> io::Result<()> {
-        while self.take_many(sink)? {
+    /// Reads the ring until it is empty, or the time is up: programs may fill it faster than it is read.
+    fn take_events(&mut self, sink: &mut impl Sink, until: Option<Instant>) -> io::Result<()> {
+        self.more_events = false;
+        while self.take_many(sink, until)? {
             self.report_pins(sink)?;
+            if self.more_events {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// Reads the ring until it is empty, or until so many events are held back that they should be reported: `true`.
-    fn take_many(&mut self, sink: &mut impl Sink) -> io::Result<bool> {
+    /// The same; or until so many events are held back that they should be reported: `true`.
+    fn take_many(&mut self, sink: &mut impl Sink, until: Option<Instant>) -> io::Result<bool> {
         let Some(observer) = self.stage.observer() else { return Ok(false) };
         let (mut new, mut failure) = (Vec::new(), None);
         while !observer.holds_many_back()
@@ -366,7 +387,12 @@ impl Observation {
                     failure = failure.take().or(sink.event(facts, observer).err());
                 }
             })
-        {}
+        {
+            if until.is_some_and(|until| until <= Instant::now()) {
+                self.more_events = true;
+                break;
+            }
+        }
         let many = observer.holds_many_back();
         self.follow(new);
         failure.map_or(Ok(many), Err)
@@ -431,7 +457,7 @@ impl Observation {
             settle(|| observer.totals());
         }
         self.learn_paths();
-        self.take_events(sink)?;
+        self.take_events(sink, None)?;
         self.report_pins(sink)
     }
 

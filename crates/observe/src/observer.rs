@@ -2,19 +2,22 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use drainprof_common::event::{Event, EventKind};
+use drainprof_common::{
+    event::{EVENT_BYTES, Event, EventKind},
+    maps::ProgramName,
+};
 use drainprof_probe::{
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
     plan::{AttachPlan, NoMatch, PlanError, Sites, cost::Costs},
 };
-use drainprof_process::{ElfCache, Image, ImageOptions, Process, ProcessError};
+use drainprof_process::{ElfCache, Image, ImageOptions, Process, ProcessError, Stuck, guarded};
 use drainprof_profile::{Finding, Level, Library, Profile};
 use drainprof_report::{
     facts::{Began, Duty, Ended, Names, TargetFacts, Windows},
     series::{HeldSeries, LiveSeries},
 };
 
-use super::{growth::Growth, paths::Paths, place::Placed};
+use super::{growth::Growth, paths::Paths, place::Placed, programs::Program};
 
 /// What is to be observed, and how.
 #[derive(Clone, Debug)]
@@ -88,6 +91,9 @@ pub enum ObserveError {
         /// The profile.
         profile: String,
     },
+    /// Its files cannot be read now.
+    #[error(transparent)]
+    Files(#[from] Stuck),
     /// The kernel side.
     #[error(transparent)]
     Bpf(#[from] BpfError),
@@ -181,6 +187,8 @@ pub struct Observer {
     pub(super) paths: Option<Paths>,
     /// Page faults and mappings; `None` where they are not wanted.
     pub(super) growth: Option<Growth>,
+    /// Programs whose further processes are noticed.
+    pub(super) programs: BTreeMap<ProgramName, Program>,
 }
 
 impl Observer {
@@ -221,6 +229,7 @@ impl Observer {
             live_curves: BTreeMap::new(),
             paths: Paths::wanted(config, &options),
             growth: config.growth.map(|_| Growth::default()),
+            programs: BTreeMap::new(),
             options,
         })
     }
@@ -228,12 +237,20 @@ impl Observer {
     /// Places the probes of all matching profiles in a process and arms it, all at once.
     pub fn add(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
         let process = Process::open(pid)?;
-        let (plans, mut findings) = match self.plan(&process) {
+        // Whatever fails in a process that ends meanwhile fails because of that.
+        self.add_open(&process, from_start).map_err(|error| {
+            if process.is_alive() { error } else { ProcessError::Ended { pid }.into() }
+        })
+    }
+
+    fn add_open(&mut self, process: &Process, from_start: bool) -> Result<(), ObserveError> {
+        let pid = process.pid;
+        let (plans, mut findings) = match self.plan(process) {
             // What its memory does can be told without any profile.
             Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => Default::default(),
             planned => planned?,
         };
-        let (allocators, unplanned) = self.place(&process, &plans)?;
+        let (allocators, unplanned) = self.place(process, &plans)?;
         findings.extend(unplanned);
         let target = self.session.next_target();
         let began = if from_start { Began::FromStart } else { Began::Attached };
@@ -256,7 +273,7 @@ impl Observer {
             container: self.container_of(pid),
             began,
             ended: None,
-            process: Some(process),
+            process: Some(process.clone()),
             allocators,
             not_measurable: super::place::not_measurable(&plans),
             findings,
@@ -274,20 +291,35 @@ impl Observer {
             let (pid, comm) = (process.pid, drainprof_process::printable(&process.comm));
             return Err(ObserveError::NoMatch { pid, comm, profiles: Vec::new() });
         }
-        let options = ImageOptions { debug_dirs: self.options.debug_dirs.clone() };
-        let image = Image::load(process, &options, &mut self.cache)?;
-        let found = super::place::plans(
-            process,
-            &image,
-            &self.library,
-            &self.options,
-            self.config.sample,
-            &mut self.allocators,
-        )?;
-        Ok(found)
+        // The file system of a file that hangs is given up; then the others can be read.
+        self.plan_guarded(process).or_else(|error| match error {
+            ObserveError::Files(Stuck::Hangs { .. }) => self.plan_guarded(process),
+            error => Err(error),
+        })
     }
 
-    /// The container of a process, where growth is told by it.
+    /// Reads the process's files and plans, on a thread that is not waited for where a file system does not answer.
+    fn plan_guarded(
+        &mut self,
+        process: &Process,
+    ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
+        let (process, library) = (process.clone(), self.library.clone());
+        let (options, sample) = (self.options.clone(), self.config.sample);
+        let (mut cache, mut allocators) = (self.cache.clone(), self.allocators.clone());
+        let (found, cache, allocators) = guarded(move || {
+            let image_options = ImageOptions { debug_dirs: options.debug_dirs.clone() };
+            let image = Image::load(&process, &image_options, &mut cache);
+            let found = image.map_err(ObserveError::from).and_then(|image| {
+                let (library, options) = (&library, &options);
+                super::place::plans(&process, &image, library, options, sample, &mut allocators)
+            });
+            (found, cache, allocators)
+        })?;
+        (self.cache, self.allocators) = (cache, allocators);
+        found
+    }
+
+    /// The container of a process, where growth is grouped by it.
     pub(super) fn container_of(&self, pid: u32) -> Option<String> {
         self.growth.as_ref().and_then(|_| drainprof_process::container_of(pid))
     }
@@ -302,6 +334,13 @@ impl Observer {
     #[must_use]
     pub const fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// Events that can wait to be taken, at most.
+    #[must_use]
+    pub fn most_events(&self) -> usize {
+        // A record of the ring has a header of eight bytes.
+        self.config.sizes.ring() as usize / (EVENT_BYTES + 8)
     }
 
     /// Takes the events that have come; each is passed on after the observer has taken notice of it. Where events are

@@ -2,15 +2,12 @@
 //! profile says (`pages`). Between hits, so what the program changes meanwhile may be missed; what cannot be read
 //! is not known. Called by `snapshot`.
 
-use std::{cell::Cell, collections::BTreeMap, io::IoSliceMut};
+use std::{cell::Cell, collections::BTreeMap};
 
 use drainprof_common::interp::Machine;
+use drainprof_process::read_memory;
 use drainprof_profile::{GranulePages, Resolver, eval_all};
 use drainprof_report::facts::{AllocatorFacts, GranuleFacts};
-use nix::{
-    sys::uio::{RemoteIoVec, process_vm_readv},
-    unistd::Pid,
-};
 
 /// Reads of one allocator's memory per snapshot: a fraction of a second.
 const MAX_READS: u32 = 200_000;
@@ -19,13 +16,9 @@ const MAX_READS: u32 = 200_000;
 pub(super) fn find(facts: &mut AllocatorFacts, pid: u32) {
     let profile = facts.profile.clone();
     let Some(pages) = &profile.granule_pages else { return };
-    let memory = Memory {
-        pid: Pid::from_raw(pid.cast_signed()),
-        left: Cell::new(MAX_READS),
-        instance: facts.instance,
-        granule: Cell::new(0),
-    };
-    // Pages are an id's: of its generations the newest is told to have them.
+    let memory =
+        Memory { pid, left: Cell::new(MAX_READS), instance: facts.instance, granule: Cell::new(0) };
+    // Pages belong to an id: of its generations, the newest has them.
     let mut newest: BTreeMap<u64, usize> = BTreeMap::new();
     let since = |granule: &GranuleFacts| (!granule.closed, granule.closed_ns, granule.opened_ns);
     for (index, granule) in facts.granules.iter().enumerate() {
@@ -51,7 +44,7 @@ pub(super) fn find(facts: &mut AllocatorFacts, pid: u32) {
 
 /// The target's memory, with an instance and a granule as arguments.
 struct Memory {
-    pid: Pid,
+    pid: u32,
     left: Cell<u32>,
     instance: u64,
     granule: Cell<u64>,
@@ -87,8 +80,7 @@ impl Machine for Memory {
     fn read(&self, address: u64, size: u8) -> Option<u64> {
         self.left.set(self.left.get().checked_sub(1)?);
         let (mut bytes, len) = ([0; 8], usize::from(size).min(8));
-        let remote = [RemoteIoVec { base: usize::try_from(address).ok()?, len }];
-        let read = process_vm_readv(self.pid, &mut [IoSliceMut::new(&mut bytes[..len])], &remote);
+        let read = read_memory(self.pid, address, &mut bytes[..len]);
         (read == Ok(len)).then(|| u64::from_le_bytes(bytes))
     }
 }
@@ -119,7 +111,7 @@ mod tests {
         let node = |index: usize| std::ptr::from_ref(&inner[index]) as u64;
         let heads = [node(0), 0, node(2)];
         let memory = Memory {
-            pid: Pid::this(),
+            pid: std::process::id(),
             left: Cell::new(100),
             instance: heads.as_ptr() as u64,
             granule: Cell::new(0),

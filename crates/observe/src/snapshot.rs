@@ -1,6 +1,6 @@
 //! From what the kernel side has counted to facts.
 
-use std::{collections::BTreeMap, io::IoSliceMut, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drainprof_common::{
     hist::{Hist, Of},
@@ -9,18 +9,14 @@ use drainprof_common::{
     state::BEFORE,
 };
 use drainprof_probe::bpf::{GranuleRecord, SeriesRecord};
-use drainprof_process::PathEnd;
+use drainprof_process::{PathEnd, read_memory};
 use drainprof_profile::Phase;
 use drainprof_report::facts::{
     AllocatorFacts, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, SiteFacts, Snapshot,
     TargetFacts,
 };
 use drainprof_report::series::{HeldSeries, LiveSeries};
-use nix::{
-    sys::uio::{RemoteIoVec, process_vm_readv},
-    time::{ClockId, clock_gettime},
-    unistd::Pid,
-};
+use nix::time::{ClockId, clock_gettime};
 
 use super::observer::{Observer, Target};
 
@@ -338,12 +334,9 @@ fn own_memory() -> (u64, u64) {
 /// A label from the target's memory; empty where it cannot be read.
 fn read_label(pid: u32, address: u64) -> String {
     let mut bytes = [0; LABEL_BYTES];
-    let Ok(base) = usize::try_from(address) else { return String::new() };
     // A label may stand at the end of its page: then only what is before the end can be read.
-    let length = LABEL_BYTES.min(4096 - base % 4096);
-    let remote = [RemoteIoVec { base, len: length }];
-    let pid = Pid::from_raw(pid.cast_signed());
-    match process_vm_readv(pid, &mut [IoSliceMut::new(&mut bytes[..length])], &remote) {
+    let length = LABEL_BYTES.min(4096 - (address % 4096) as usize);
+    match read_memory(pid, address, &mut bytes[..length]) {
         Ok(_) => label(&bytes[..LABEL_BYTES - 1]),
         Err(_) => String::new(),
     }

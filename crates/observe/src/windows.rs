@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use drainprof_probe::bpf::{Arming, Detaching, Session, SessionConfig};
 use drainprof_process::{ElfCache, Process, printable};
-use drainprof_profile::{Finding, Library};
-use drainprof_report::facts::{Began, DutyFacts, Ended, Snapshot, Windows};
+use drainprof_profile::{self as profile, Finding, Level, Library};
+use drainprof_report::facts::{Began, Duty, DutyFacts, Ended, Snapshot, Windows};
 
 use super::{
     observer::{Allocator, ObserveError, Observer, ObserverOptions, Reasons, Target},
@@ -85,13 +85,15 @@ impl Resting {
             curves: BTreeMap::new(),
             live_curves: BTreeMap::new(),
             paths,
+            programs: BTreeMap::new(),
         };
         for index in 0..observer.targets.len() {
             if observer.targets[index].ended.is_none() {
                 observer.look_again(index);
             }
         }
-        observer.window_ns.get_or_insert_with(snapshot::now_ns);
+        let now_ns = *observer.window_ns.get_or_insert_with(snapshot::now_ns);
+        observer.began_ns.get_or_insert(now_ns);
         observer
     }
 
@@ -117,6 +119,15 @@ impl Resting {
             symbols: None,
         };
         self.windows.join(now)
+    }
+
+    /// What the windows have told is dropped: the next is the first, at another level.
+    pub(super) fn begin_again_at(&mut self, level: Level) {
+        self.options.level = Some(level);
+        self.windows = Windows::new(self.config.sizes.instances as usize);
+        self.began_ns = None;
+        self.targets.retain(|target| target.ended.is_none());
+        self.targets.iter_mut().for_each(|target| target.began = Began::Attached);
     }
 
     /// A process has ended.
@@ -153,6 +164,36 @@ impl Observer {
     #[must_use]
     pub const fn windows(&self) -> u64 {
         self.windows.count() + 1
+    }
+
+    /// The next level below, where the level is a profile's default and the profile offers one that costs less.
+    pub(super) fn cheaper_level(&self) -> Option<Level> {
+        let is_free = |allocator: &&Allocator| {
+            self.options.level.is_none() && allocator.level > Level::Boundary
+        };
+        let below = |allocator: &Allocator| {
+            let offers = profile::levels(&allocator.profile).into_iter();
+            offers.filter(|level| *level < allocator.level).max()
+        };
+        self.allocators.iter().filter(is_free).filter_map(below).max()
+    }
+
+    /// Whether parts of the time can be left out. A census has to see all of it, and so have children that are followed.
+    pub(super) fn can_pause(&self) -> bool {
+        let is_census = |allocator: &Allocator| allocator.profile.implicit;
+        !self.options.follow && !self.allocators.iter().any(is_census)
+    }
+
+    /// This window is the first of a duty cycle. Growth has to see all of the time, and ends here.
+    pub(super) fn pause_as(&mut self, duty: Duty) {
+        self.options.duty = Some(duty);
+        if self.config.growth.take().is_some() {
+            let message =
+                "growth is not reported: the probes are in place for parts of the time only";
+            let finding =
+                Finding { code: "growth_dropped".to_owned(), message: message.to_owned() };
+            self.targets.iter_mut().for_each(|target| target.findings.push(finding.clone()));
+        }
     }
 
     /// Looks at a process again at the begin of a window.
@@ -216,7 +257,8 @@ impl Observer {
         let (allocators, unplanned) = self.place(process, &plans)?;
         findings.extend(unplanned);
         self.meet_paths(number, process.pid);
-        self.session.arm(process.pid, number, Arming::default())?;
+        let follow = self.options.follow;
+        self.session.arm(process.pid, number, Arming { follow, ..Arming::default() })?;
         self.window_ns.get_or_insert_with(snapshot::now_ns);
         Ok((allocators, super::place::not_measurable(&plans), findings))
     }

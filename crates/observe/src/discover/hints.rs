@@ -160,6 +160,7 @@ mod tests {
                 replaced: false,
                 open_path: PathBuf::from(path),
                 inode: (1, 1),
+                refused: None,
                 mappings: Vec::new(),
             },
             elf: Err(ElfError::NotElf { path: path.to_owned() }),

@@ -7,11 +7,11 @@ use std::{
     collections::HashMap,
     fs,
     io::{BufRead as _, BufReader},
-    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    os::{fd::AsRawFd as _, unix::ffi::OsStrExt as _},
     path::{Path, PathBuf},
 };
 
-use drainprof_process::{open_regular, through_root};
+use drainprof_process::{identity, open_directory, open_regular, through_root};
 
 /// Where dpkg keeps its lists.
 const LISTS: &str = "/var/lib/dpkg/info";
@@ -30,7 +30,7 @@ pub(super) struct Packages {
 impl Packages {
     /// The package that `path` is from, as the process with the root `root` sees it.
     pub(super) fn owner(&mut self, root: &Path, path: &Path) -> Option<String> {
-        let identity = fs::metadata(root).ok().map(|found| (found.dev(), found.ino()))?;
+        let identity = identity(root).ok()?;
         self.known
             .entry((identity, path.to_owned()))
             .or_insert_with(|| owner(&through_root(root, Path::new(LISTS)), path))
@@ -51,7 +51,8 @@ fn owner(lists: &Path, path: &Path) -> Option<String> {
     // Before the /usr merge, packages said /lib for what the process sees under /usr/lib.
     let wanted = path.as_os_str().as_bytes();
     let unmerged = wanted.strip_prefix(b"/usr").unwrap_or(wanted);
-    let entries = fs::read_dir(lists).ok()?;
+    let lists = open_directory(lists).ok()?;
+    let entries = fs::read_dir(format!("/proc/self/fd/{}", lists.as_raw_fd())).ok()?;
     for entry in entries.take(MAX_LISTS).flatten() {
         let list = entry.path();
         if list.extension().is_none_or(|ending| ending != "list") {

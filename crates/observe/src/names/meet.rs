@@ -4,12 +4,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    os::unix::fs::MetadataExt as _,
+    path::Path,
     sync::Arc,
 };
 
-use drainprof_process::{Process, Space, symbolize::Root};
+use drainprof_process::{Process, Space, identity, symbolize::Root};
 use drainprof_report::facts::{Began, TargetFacts};
 
 use super::{MAX_EARLIER, MAX_ROOTS, MAX_TARGETS, Symbols, Target};
@@ -69,8 +68,8 @@ impl Target {
         (self.uid, self.pid_inside) = (process.uid, process.pid_inside);
         let Ok(space) = Space::of(&process) else { return };
         // After the mappings: an exec in between then shows.
-        let exe = fs::metadata(format!("/proc/{}/exe", self.pid)).ok();
-        let Some(exe) = exe.map(|exe| (exe.dev(), exe.ino())) else { return };
+        let exe = identity(Path::new(&format!("/proc/{}/exe", self.pid)));
+        let Ok(exe) = exe else { return };
         if *self.exe.get_or_insert(exe) != exe {
             return;
         }

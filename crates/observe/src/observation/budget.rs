@@ -1,40 +1,66 @@
-//! An observation that costs its processes more than its budget.
+//! What the probes may cost, as an account: the budget comes in, the cost goes out.
 
-use drainprof_report::facts::{ProbeFacts, Snapshot};
+use std::time::{Duration, Instant};
 
-/// So many intervals in a row must be over the budget: one burst is no reason to give up.
-const IN_A_ROW: u32 = 3;
+/// The budget of so much time may be spent at once: what the probes cost is only known once they are in place.
+const BURST: Duration = Duration::from_secs(10);
+/// How often the account is checked.
+pub(super) const CHECK: Duration = Duration::from_millis(100);
 
 /// What the probes may cost, and what they have cost so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// A share of one CPU.
-    limit: f64,
-    /// Time and CPU time at the last interval, seconds.
-    before: (f64, f64),
-    over: u32,
+    share: f64,
+    /// Seconds of CPU time that are left.
+    balance: f64,
+    /// When it was checked last.
+    checked: Option<Instant>,
+    /// What the probes had cost by then; `None` while none is in place.
+    cost: Option<f64>,
+    /// Time with probes and their cost, seconds, since they were placed.
+    spent: (f64, f64),
 }
 
 impl Budget {
-    pub(super) const fn new(limit: f64) -> Self {
-        Self { limit, before: (0.0, 0.0), over: 0 }
-    }
-
-    /// Adds an interval. If enough of them were over the budget: what this one cost, as a share of one CPU.
-    pub(super) fn spent_of(&mut self, now: &Snapshot) -> Option<f64> {
-        let probes = now.targets.iter().flat_map(|target| &target.probes);
-        self.spent(now.window.as_secs_f64(), probes.map(ProbeFacts::cost_seconds).sum())
-    }
-
-    fn spent(&mut self, seconds: f64, cost: f64) -> Option<f64> {
-        let before = std::mem::replace(&mut self.before, (seconds, cost));
-        let passed = seconds - before.0;
-        if passed <= 0.0 {
-            return None;
+    pub(super) fn new(share: f64) -> Self {
+        Self {
+            share,
+            balance: share * BURST.as_secs_f64(),
+            checked: None,
+            cost: None,
+            spent: (0.0, 0.0),
         }
-        let share = (cost - before.1) / passed;
-        self.over = if share > self.limit { self.over + 1 } else { 0 };
-        (self.over >= IN_A_ROW).then_some(share)
+    }
+
+    pub(super) const fn share(self) -> f64 {
+        self.share
+    }
+
+    /// Checks the account at a moment at which the probes in place have cost `cost` seconds. If it is overdrawn: what
+    /// they cost since they were placed, as a share of one CPU.
+    pub(super) fn check(&mut self, now: Instant, cost: f64) -> Option<f64> {
+        let checked = self.checked.replace(now);
+        let seconds = checked.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
+        let most = self.share * BURST.as_secs_f64();
+        self.balance = self.share.mul_add(seconds, self.balance).min(most);
+        let before = self.cost.replace(cost);
+        let more = (cost - before.unwrap_or_default()).max(0.0);
+        self.balance -= more;
+        let since = if before.is_some() { self.spent } else { (-seconds, 0.0) };
+        self.spent = (since.0 + seconds, since.1 + more);
+        (self.balance < 0.0 && self.spent.0 > 0.0).then(|| self.spent.1 / self.spent.0)
+    }
+
+    /// The probes are gone: time passes without a cost.
+    pub(super) const fn rest(&mut self) {
+        self.cost = None;
+    }
+
+    /// Less is observed from now on: what was spent too much is not held against that.
+    pub(super) const fn forgive(&mut self) {
+        self.rest();
+        self.balance = self.balance.max(0.0);
     }
 }
 
@@ -42,18 +68,50 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Three intervals in a row must be over it, by what each has cost itself.
+    fn after(start: Instant, seconds: f64) -> Instant {
+        start + Duration::from_secs_f64(seconds)
+    }
+
+    /// What costs too much is found as soon as ten seconds' budget is spent; what costs less never is.
     #[test]
-    fn three_in_a_row() {
+    fn an_account() {
+        let start = Instant::now();
+        let first_over = |share: f64| {
+            let mut budget = Budget::new(0.05);
+            (0..3_000)
+                .map(|tick| f64::from(tick) / 10.0)
+                .find_map(|at| budget.check(after(start, at), share * at).map(|cost| (at, cost)))
+        };
+        let (at, cost) = first_over(0.6).unwrap();
+        assert!((0.9..=1.1).contains(&at) && (cost - 0.6).abs() < 1e-6, "{at} {cost}");
+        let (at, _) = first_over(0.06).unwrap();
+        assert!((49.0..=51.0).contains(&at), "a cent too much is found too: {at}");
+        assert_eq!(first_over(0.05), None);
+    }
+
+    /// A burst after hours of rest is not paid by these hours: only ten seconds are saved.
+    #[test]
+    fn little_is_saved() {
+        let start = Instant::now();
         let mut budget = Budget::new(0.1);
-        let costs = [0.2, 0.4, 0.41, 0.6, 0.8, 1.0];
-        let spent: Vec<_> = costs
-            .iter()
-            .zip(1..)
-            .map(|(cost, second)| budget.spent(f64::from(second), *cost))
-            .collect();
-        assert_eq!(&spent[..5], [None; 5], "the third was cheap");
-        assert!((spent[5].unwrap() - 0.2).abs() < 1e-9);
-        assert_eq!(budget.spent(6.0, 1.0), None, "no time has passed");
+        assert_eq!(budget.check(start, 0.0), None);
+        assert_eq!(budget.check(after(start, 3600.0), 0.0), None);
+        assert_eq!(budget.check(after(start, 3601.0), 0.9), None);
+        assert!(budget.check(after(start, 3602.0), 1.9).is_some());
+    }
+
+    /// New probes begin at cost zero; a debt stays unless it is forgiven.
+    #[test]
+    fn other_probes() {
+        let start = Instant::now();
+        let mut budget = Budget::new(0.1);
+        budget.check(start, 0.0);
+        assert!(budget.check(after(start, 1.0), 3.0).is_some());
+        budget.rest();
+        assert_eq!(budget.check(after(start, 2.0), 0.0), None, "nothing is known of them yet");
+        assert!(budget.check(after(start, 3.0), 0.05).is_some(), "still in debt");
+        budget.forgive();
+        assert_eq!(budget.check(after(start, 4.0), 0.0), None);
+        assert_eq!(budget.check(after(start, 5.0), 0.05), None);
     }
 }

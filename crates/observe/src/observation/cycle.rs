@@ -8,11 +8,13 @@ use std::{
 use drainprof_probe::bpf::Detaching;
 use drainprof_report::facts::Duty;
 
-use super::{Observation, Sink, Step};
+use super::{Observation, Sink, Step, budget::Budget};
 use crate::{Observer, Resting};
 
 /// How often it is checked whether the probes are gone.
 const CHECK: Duration = Duration::from_millis(20);
+/// When the kernel side is loaded again, where that failed.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Whether the targets are observed now.
 pub(super) enum Stage {
@@ -42,7 +44,8 @@ impl Stage {
 
 /// Where a duty cycle is.
 pub(super) struct Cycle {
-    duty: Duty,
+    /// `None`: there is one change only, to other probes as soon as the last are gone.
+    duty: Option<Duty>,
     /// When the last one began.
     began: Instant,
     /// When the next change is due; `None` before the first begins.
@@ -53,6 +56,11 @@ pub(super) struct Cycle {
 
 impl Cycle {
     pub(super) fn new(duty: Duty) -> Self {
+        Self { duty: Some(duty), began: Instant::now(), change: None, detaching: None }
+    }
+
+    /// The first window has just ended.
+    pub(super) fn resting(duty: Option<Duty>) -> Self {
         Self { duty, began: Instant::now(), change: None, detaching: None }
     }
 
@@ -62,7 +70,7 @@ impl Cycle {
 
     fn begin(&mut self) {
         self.began = Instant::now();
-        self.change = Some(self.began + self.duty.on);
+        self.change = self.duty.map(|duty| self.began + duty.on);
     }
 
     /// The next cycle does not begin before all probes of the last are gone.
@@ -84,10 +92,11 @@ impl Observation {
     }
 
     fn say_began(&mut self) {
-        let (Some(observer), Some(cycle)) = (self.stage.observing(), &self.cycle) else { return };
+        let duty = self.cycle.as_ref().and_then(|cycle| cycle.duty);
+        let (Some(observer), Some(duty)) = (self.stage.observing(), duty) else { return };
         self.steps.push_back(Step::CycleBegan {
             number: observer.windows(),
-            length: cycle.duty.on,
+            length: duty.on,
             probes: observer.attached(),
             pids: observer.running(),
         });
@@ -98,7 +107,7 @@ impl Observation {
         let Some(cycle) = &mut self.cycle else { return Ok(()) };
         if let Some(detaching) = cycle.detaching.take_if(|detaching| detaching.is_over()) {
             detaching.wait();
-            if let Stage::Resting(resting) = &self.stage {
+            if let (Stage::Resting(resting), Some(_)) = (&self.stage, cycle.duty) {
                 let left = cycle.change.map(|at| at.saturating_duration_since(Instant::now()));
                 self.steps.push_back(Step::CycleEnded {
                     number: resting.windows(),
@@ -114,14 +123,10 @@ impl Observation {
             self.stop(sink)?;
             self.end_interval(sink)?;
         }
-        let Some(cycle) = &mut self.cycle else { return Ok(()) };
         match std::mem::replace(&mut self.stage, Stage::Changing) {
             Stage::Observing(observer) => {
                 self.poller.forget_rings();
-                let (resting, detaching) = observer.rest();
-                cycle.detaching = Some(detaching);
-                cycle.change = Some(cycle.began + cycle.duty.period);
-                self.stage = Stage::Resting(Box::new(resting));
+                self.rest(observer);
             }
             Stage::Resting(resting) => {
                 let loaded = resting.load().and_then(|session| {
@@ -131,15 +136,21 @@ impl Observation {
                 match loaded {
                     Ok(session) => {
                         self.stage = Stage::Observing(Box::new(resting.wake(session)));
-                        cycle.begin();
+                        self.cycle.iter_mut().for_each(Cycle::begin);
                         let now = Instant::now();
                         self.tick = self.interval.map(|interval| now + interval);
                         self.say_began();
+                        if self.cycle.take_if(|cycle| cycle.duty.is_none()).is_some() {
+                            self.steps.push_back(Step::BeganAgain);
+                        }
                     }
                     // It may be possible later: what was measured so far is not given up for it.
                     Err(error) => {
                         self.stage = Stage::Resting(resting);
-                        cycle.change = Some(Instant::now() + cycle.duty.period);
+                        if let Some(cycle) = &mut self.cycle {
+                            let period = cycle.duty.map_or(RETRY, |duty| duty.period);
+                            cycle.change = Some(Instant::now() + period);
+                        }
                         self.steps.push_back(Step::CycleSkipped(error));
                     }
                 }
@@ -147,5 +158,17 @@ impl Observation {
             Stage::Changing => {}
         }
         Ok(())
+    }
+
+    /// Leaves no probe until the next window.
+    pub(super) fn rest(&mut self, observer: Box<Observer>) {
+        let (resting, detaching) = observer.rest();
+        self.budget.iter_mut().for_each(Budget::rest);
+        self.stage = Stage::Resting(Box::new(resting));
+        if let Some(cycle) = &mut self.cycle {
+            cycle.detaching = Some(detaching);
+            let period = cycle.duty.map_or(Duration::ZERO, |duty| duty.period);
+            cycle.change = Some(cycle.began + period);
+        }
     }
 }

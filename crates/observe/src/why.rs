@@ -1,0 +1,233 @@
+//! What `drainprof why` measures: growth all of the time, and probes as deep as the budget allows.
+//!
+//! Probes are placed at level `boundary` first. If they find something to explain, level `stacks` follows for the rest
+//! of the time, in windows where it costs too much.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use drainprof_probe::bpf::Detaching;
+use drainprof_profile::{Kind, Level};
+use drainprof_report::{self as report, Report};
+
+use crate::{
+    Observation, ObserveError,
+    observation::{Options, Saving, Step},
+};
+
+/// The part of the time for level `boundary`, if another follows.
+const SHALLOW: f64 = 1.0 / 3.0;
+
+/// The measurement.
+pub struct Inquiry {
+    growth: Observation,
+    probes: Option<Observation>,
+    /// How to go deeper; `None` once that was done or is not wanted.
+    deeper: Option<Options>,
+    pids: Vec<u32>,
+    began: Instant,
+    duration: Duration,
+    reports: Vec<Report>,
+    /// Probes on their way out.
+    detaching: Vec<Detaching>,
+    unseen: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Inquired {
+    /// Growth and memory of all processes.
+    pub growth: Report,
+    /// What the probes counted, at one level after the other.
+    pub probes: Vec<Report>,
+    /// What could not be measured, in sentences.
+    pub unseen: Vec<String>,
+}
+
+impl Inquiry {
+    /// Begins: all processes are observed when this returns. `growth` places no probes, `probes` has the budget.
+    ///
+    /// # Errors
+    /// If the kernel side cannot be loaded, or none of the processes is there.
+    pub fn begin(
+        pids: &[u32],
+        duration: Duration,
+        growth: Options,
+        probes: &Options,
+    ) -> Result<Self, ObserveError> {
+        let mut growth = Observation::new(growth)?;
+        let mut gone = None;
+        for &pid in pids {
+            match growth.add(pid, false) {
+                Err(ObserveError::Target(error)) => gone = Some(error),
+                added => added?,
+            }
+        }
+        if let Some(error) = gone.filter(|_| growth.running().is_empty()) {
+            return Err(error.into());
+        }
+        let mut unseen = Vec::new();
+        // Whoever waits for names reads no memory meanwhile.
+        let shallow = Options { symbols: None, ..at(probes, Level::Boundary) };
+        let placed = place(&growth.running(), shallow, &mut unseen);
+        growth.start();
+        Ok(Self {
+            pids: growth.running(),
+            growth,
+            deeper: placed.as_ref().map(|_| at(probes, Level::Stacks)),
+            probes: placed,
+            began: Instant::now(),
+            duration,
+            reports: Vec::new(),
+            detaching: Vec::new(),
+            unseen,
+        })
+    }
+
+    /// Observes until the time is up, or all processes have ended. Dropped earlier, nothing is lost.
+    ///
+    /// # Errors
+    /// If the kernel side cannot be read.
+    pub async fn run(&mut self) -> io::Result<()> {
+        let end = tokio::time::Instant::from_std(self.began + self.duration);
+        let mut nobody = ();
+        loop {
+            let deepen = self.began + self.duration.mul_f64(SHALLOW);
+            let deepen = tokio::time::Instant::from_std(deepen);
+            tokio::select! {
+                step = self.growth.next(&mut nobody) => {
+                    if let Step::Ended(pid) = step? {
+                        self.growth.ended(pid, None);
+                        if self.growth.running().is_empty() {
+                            return Ok(());
+                        }
+                    }
+                }
+                step = next(&mut self.probes) => {
+                    let step = step?;
+                    self.stepped(step)?;
+                }
+                () = tokio::time::sleep_until(deepen), if self.deeper.is_some() => self.deepen()?,
+                () = tokio::time::sleep_until(end) => return Ok(()),
+            }
+        }
+    }
+
+    /// How much of the time is over, from 0 to 1.
+    #[must_use]
+    pub fn progress(&self) -> f64 {
+        (self.began.elapsed().as_secs_f64() / self.duration.as_secs_f64()).min(1.0)
+    }
+
+    fn stepped(&mut self, step: Step) -> io::Result<()> {
+        let Some(probes) = &mut self.probes else { return Ok(()) };
+        match step {
+            Step::Ended(pid) => probes.ended(pid, None),
+            Step::OverBudget(share) if probes.spend_less(&mut (), share)? == Saving::Nothing => {
+                let share = report::units::percent(share);
+                self.unseen.push(format!("probes cost {share} of one CPU, and were taken out"));
+                self.end_probes()?;
+            }
+            Step::CycleSkipped(error) => tracing::debug!(%error, "a window was skipped"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Replaces the probes by those of level `stacks`, if there is something to explain.
+    fn deepen(&mut self) -> io::Result<()> {
+        let Some(options) = self.deeper.take() else { return Ok(()) };
+        let Some(probes) = &mut self.probes else { return Ok(()) };
+        let so_far = Report::build(&probes.snapshot(), &report::Options::default());
+        if !wants_more(&so_far) {
+            return Ok(());
+        }
+        let pids = probes.running();
+        self.end_probes()?;
+        let left = self.duration.saturating_sub(self.began.elapsed());
+        let options = Options { duration: Some(left), ..options };
+        self.probes = place(&pids, options, &mut self.unseen);
+        Ok(())
+    }
+
+    fn end_probes(&mut self) -> io::Result<()> {
+        let Some(mut probes) = self.probes.take() else { return Ok(()) };
+        let (snapshot, detaching) = probes.finish(&mut (), |_, _| ())?;
+        self.reports.push(Report::build(&snapshot, &report::Options::default()));
+        self.detaching.extend(detaching);
+        Ok(())
+    }
+
+    /// Ends, and waits for names and until no probe is left.
+    ///
+    /// # Errors
+    /// If the kernel side cannot be read.
+    pub fn finish(mut self) -> io::Result<Inquired> {
+        self.end_probes()?;
+        let (snapshot, detaching) = self.growth.finish(&mut (), |_, _| ())?;
+        let growth = Report::build(&snapshot, &report::Options::default());
+        self.detaching.extend(detaching);
+        self.detaching.into_iter().for_each(Detaching::wait);
+        Ok(Inquired { growth, probes: self.reports, unseen: self.unseen })
+    }
+
+    /// The processes that are observed.
+    #[must_use]
+    pub fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+}
+
+fn at(options: &Options, level: Level) -> Options {
+    let mut options = options.clone();
+    options.observer.level = Some(level);
+    options
+}
+
+/// Places probes in all processes that a profile matches; `None` where there is none.
+fn place(pids: &[u32], options: Options, unseen: &mut Vec<String>) -> Option<Observation> {
+    let mut say = |error: &ObserveError| {
+        let text = format!("no probes: {error}");
+        tracing::debug!("{text}");
+        if !unseen.contains(&text) {
+            unseen.push(text);
+        }
+    };
+    let mut probes = match Observation::new(options) {
+        Ok(probes) => probes,
+        Err(error) => {
+            say(&error);
+            return None;
+        }
+    };
+    for &pid in pids {
+        match probes.add(pid, false) {
+            Ok(()) | Err(ObserveError::NoMatch { .. } | ObserveError::Target(_)) => {}
+            Err(error) => say(&error),
+        }
+    }
+    (probes.attached() > 0).then(|| {
+        probes.start();
+        probes
+    })
+}
+
+/// Whether a deeper level would say more: something is pinned, or could not be decided.
+fn wants_more(report: &Report) -> bool {
+    let allocators = report.targets.iter().flat_map(|target| &target.allocators);
+    allocators.filter(|allocator| allocator.not_measurable.is_none()).any(|allocator| {
+        let granules = &allocator.granules;
+        let undecided = granules.decided() == 0 && granules.unknown > 0;
+        allocator.kind == Kind::Drain && (granules.pinned > 0 || undecided)
+            || allocator.overdue.granules > 0
+    })
+}
+
+async fn next(probes: &mut Option<Observation>) -> io::Result<Step> {
+    match probes {
+        Some(probes) => probes.next(&mut ()).await,
+        None => std::future::pending().await,
+    }
+}
