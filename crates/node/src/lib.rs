@@ -18,6 +18,6 @@ pub use labels::MAX_LABEL_CHARS;
 pub use memory::MemoryWatch;
 pub use request::{Answer, Asked, Refusal, Request};
 pub use state::{
-    Alert, AlertState, Counts, LabelSet, Labels, NodeState, NodeTarget, Outcome, PinDelays, SCHEMA,
-    Shares, WindowRecord, WorstSite,
+    Alert, AlertState, Counts, Heaps, LabelSet, Labels, NodeState, NodeTarget, Outcome, PinDelays,
+    SCHEMA, Shares, WindowRecord, WorstSite,
 };

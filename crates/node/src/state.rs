@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use drainprof_census::Summary;
 use drainprof_process::memory::{MemoryReading, MemoryShares, Pressure};
 use drainprof_profile::Level;
 use drainprof_report::{Allocator, Cost, Finding, SelfUse, Tool};
@@ -48,6 +49,10 @@ pub struct NodeState {
     /// The processes that the configuration selects, in order of their pids: those that a profile matches, attached or
     /// not, and all others, whose memory alone is watched.
     pub targets: Vec<NodeTarget>,
+    /// Processes that had begun to run before their probes were in place, of those that began after the daemon: what they
+    /// did before is not counted.
+    #[serde(default)]
+    pub processes_late: u64,
     /// The label sets that are counted apart, and the one for all others, whose `exe` is `other`.
     #[serde(default)]
     pub label_sets: Vec<LabelSet>,
@@ -82,7 +87,7 @@ pub struct Labels {
 pub struct LabelSet {
     /// The labels that metrics show, by `metrics.labels`.
     pub labels: Labels,
-    /// When its counts started at zero, in milliseconds since 1970. A set that was evicted and returns starts anew.
+    /// When its counts started at zero, in milliseconds since 1970. A set that was evicted and returns starts again.
     pub since_unix_ms: u64,
     /// Page faults without I/O of its processes since each is watched.
     pub minor_faults: u64,
@@ -129,6 +134,9 @@ pub struct NodeTarget {
     /// What of its memory it shares, as of its turn; null before, and where that cannot be read.
     #[serde(default)]
     pub shares: Option<Shares>,
+    /// Its heaps, as of the last census; null before.
+    #[serde(default)]
+    pub heaps: Option<Heaps>,
     /// Pressure on its control group's memory; null where the kernel does not report it.
     #[serde(default)]
     pub cgroup_pressure: Option<Pressure>,
@@ -149,7 +157,7 @@ const fn yes() -> bool {
     true
 }
 
-/// What `smaps_rollup` tells of a process. It is expensive to read, so processes have their turns.
+/// What `smaps_rollup` gives of a process. It is expensive to read, so processes have their turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Shares {
     /// When it was read, in milliseconds since 1970.
@@ -157,6 +165,18 @@ pub struct Shares {
     /// The shares.
     #[serde(flatten)]
     pub memory: MemoryShares,
+}
+
+/// The heaps of a process. It is expensive to read them, so processes have their turns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Heaps {
+    /// When they were read, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// What was found; no heap where none is known.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// Why they could not be read; null where they could.
+    pub failure: Option<String>,
 }
 
 /// The state of a rule that concerns a process.

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use drainprof_process::printable;
+use drainprof_process::{printable, printable_lines};
 use serde::Deserialize as _;
 use toml::{
     Spanned, Table, Value,
@@ -29,6 +29,8 @@ use super::{
 pub const FILE: &str = "/etc/drainprof/drainprof.toml";
 /// The directory with further files, read in the order of their names.
 pub const DIRECTORY: &str = "/etc/drainprof/conf.d";
+/// Errors of one file that are shown: finding the line of each goes through the file.
+const MOST_FAULTS: usize = 100;
 /// What names of environment variables begin with.
 const PREFIX: &str = "DRAINPROF_";
 
@@ -109,6 +111,9 @@ struct Merge {
 
 impl Merge {
     fn fail(&mut self, place: Place, message: String, hint: Option<String>) {
+        // They quote what was written.
+        let shown = |text: String| printable_lines(&text);
+        let (message, hint) = (shown(message), hint.map(shown));
         self.errors.push(ConfigError { place, message, hint });
     }
 
@@ -127,13 +132,23 @@ impl Merge {
     }
 
     fn file(&mut self, path: &Path, text: &str) {
+        if let Some(at) = drainprof_profile::too_deep(text) {
+            let (line, column) = line_and_column(text, at);
+            let place = Place::File { path: path.to_owned(), line, column };
+            return self.fail(place, "brackets nest too deep".to_owned(), None);
+        }
         let (table, errors) = DeTable::parse_recoverable(text);
-        let mut faults: Vec<Fault> = errors.iter().map(fault_of).collect();
+        let mut faults: Vec<Fault> = errors.iter().take(MOST_FAULTS + 1).map(fault_of).collect();
         // What the parser makes of broken text would lead to errors that nobody has written.
         if faults.is_empty() {
             self.table(path, text, "", table.get_ref(), &mut faults);
         }
         faults.sort_by_key(|fault| fault.at.start);
+        if faults.len() > MOST_FAULTS {
+            faults.truncate(MOST_FAULTS);
+            let message = format!("there are more than {MOST_FAULTS} errors");
+            self.fail(Place::Whole(path.to_owned()), message, None);
+        }
         for Fault { at, message, hint } in faults {
             let (line, column) = line_and_column(text, at.start);
             self.fail(Place::File { path: path.to_owned(), line, column }, message, hint);

@@ -4,6 +4,7 @@
 //! reads and merges the sources and reports every error with its position. `page` writes the default file, the values in
 //! force and the reference page. [`Selector`] selects the processes to watch.
 
+mod census;
 mod difference;
 mod error;
 mod files;
@@ -14,6 +15,7 @@ mod rule;
 mod schema;
 mod select;
 
+pub use census::Census;
 pub use difference::Change;
 pub use error::{ConfigError, ConfigErrors, Place};
 pub use files::{MAX_FILE_BYTES, MAX_FILES};

@@ -14,7 +14,7 @@ use drainprof_report::values::{Bytes, Share, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use super::rule::Rule;
+use super::{census::Census, rule::Rule};
 use crate::{govern, trigger};
 
 /// The daemon's configuration.
@@ -28,6 +28,8 @@ pub struct Config {
     /// Sizes of the kernel's maps. Without a value, a size follows from the memory of the machine. What finds no room
     /// counts as lost.
     pub maps: Maps,
+    /// Censuses of heaps, read from outside without probes: live, free and trimmable bytes of the watched processes.
+    pub census: Census,
     /// Diagnostic windows: one process is traced more deeply for a bounded time.
     pub window: Window,
     /// Where the daemon listens.
@@ -57,8 +59,10 @@ pub struct Daemon {
     /// How deep the daemon traces a process while nothing is wrong with it. A profile without a live count measures
     /// nothing at `boundary`; its processes then get no probes.
     pub level: Level,
-    /// What carries the probes. `process`: only the watched processes. `file`: the files that they map. Then new
-    /// processes are traced from their first instruction on, but every process that maps the file pays for its hits.
+    /// What carries the probes. `process`: only the watched processes; each counts from the next scan on. `file`: the
+    /// files that they map. Then children of watched processes and new processes of watched programs are traced from
+    /// their first instruction on, but every process that maps the file pays for its hits. Whoever is found late all the
+    /// same is the loss `attached_late`; whoever ends unseen is `processes_missed`.
     #[schemars(extend("x-restart" = true))]
     pub attach: Attach,
     /// CPU time for reading PSS and USS (`smaps_rollup`), one process after the other, as a share of one CPU. `0%`:
@@ -204,10 +208,19 @@ impl Default for Window {
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("x-restart" = true))]
 pub struct Listen {
-    /// Address and port of the web service (metrics, state, reports), or `off`. It has no passwords: leave it on the
-    /// loopback address, or put a proxy in front of it.
+    /// Address and port of the web service (metrics, state, reports), or `off`. Without the token it shows no addresses
+    /// and no reports.
     #[schemars(with = "String", extend("format" = "address"))]
     pub address: Address,
+    /// Further names of this machine that requests to the web service may name as their host, beside `localhost` and the
+    /// address that they reach.
+    #[schemars(length(max = 64), example = r#"["node1.example"]"#)]
+    pub hosts: Vec<String>,
+    /// A file with a token (mode 0600, 16 characters or more). `Authorization: Bearer TOKEN` shows reports and
+    /// addresses, and opens windows. Not set: only the control socket does.
+    #[serde(deserialize_with = "optional_absolute")]
+    #[schemars(with = "Option<String>", extend("format" = "path"), example = "\"/etc/drainprof/token\"")]
+    pub token_file: Option<PathBuf>,
     /// The socket for the command line and `drainprof top`.
     #[serde(deserialize_with = "absolute")]
     #[schemars(with = "String", extend("format" = "path"))]
@@ -221,6 +234,8 @@ impl Default for Listen {
     fn default() -> Self {
         Self {
             address: Address::At(SocketAddr::from(([127, 0, 0, 1], 9464))),
+            hosts: Vec::new(),
+            token_file: None,
             control: PathBuf::from("/run/drainprof/control.sock"),
             control_group: None,
         }
@@ -372,6 +387,12 @@ fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Er
         return Ok(PathBuf::from(text));
     }
     Err(D::Error::custom(format!("`{}`, expected an absolute path", text.escape_debug())))
+}
+
+fn optional_absolute<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<PathBuf>, D::Error> {
+    absolute(deserializer).map(Some)
 }
 
 /// An absolute path.

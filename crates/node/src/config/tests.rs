@@ -420,6 +420,18 @@ fn nested_sections_are_checked() {
     assert!(contradiction[0].starts_with("drainprof.toml:3:1: triggers.dsr_low.below: "));
 }
 
+/// Brackets without end, and errors without end, are refused in short.
+#[test]
+fn hostile_texts_are_bounded() {
+    let torn = errors(&"rules = [{ acbc\"]\n[select]\n".repeat(5000));
+    assert_eq!(torn.len(), 1);
+    assert!(torn[0].contains("brackets nest too deep"), "{torn:?}");
+    let many: Vec<String> = (0..5000).map(|key| format!("x{key} = 1\n")).collect();
+    let many = errors(&many.concat());
+    assert_eq!(many.len(), 101);
+    assert!(many.iter().any(|error| error.contains("more than 100 errors")), "{many:?}");
+}
+
 proptest::proptest! {
     /// A time or a size that is shown is read as the same.
     #[test]

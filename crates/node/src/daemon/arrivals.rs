@@ -14,12 +14,12 @@ use std::{
     fs::File,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     mem::MaybeUninit,
-    os::unix::fs::MetadataExt as _,
     time::Duration,
 };
 
 use drainprof_process::{
-    Process, ProcessError, executed_files, incarnations, mapped_objects, mapped_pages, started_at,
+    Process, ProcessError, executed_files, guarded, identity, incarnations, mapped_objects,
+    mapped_pages, started_at,
 };
 use rustix::fs::readlinkat_raw;
 
@@ -190,7 +190,7 @@ impl Links {
     }
 }
 
-/// Reads one process for the first time, or anew.
+/// Reads one process for the first time, or again.
 fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Option<Change>) {
     let unknown = Seen {
         exe,
@@ -256,11 +256,12 @@ fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
 
 /// A fingerprint of a process's executable, root directory and mapped objects; 0 where they cannot be read.
 fn objects(process: &Process) -> u64 {
-    let Ok(objects) = mapped_objects(process.pid) else { return 0 };
+    let pid = process.pid;
+    let Ok(Ok(objects)) = guarded(move || mapped_objects(pid)) else { return 0 };
     let mut inodes: Vec<(u64, u64)> = objects.into_iter().map(|object| object.inode).collect();
     inodes.sort_unstable();
     inodes.dedup();
-    let root = std::fs::metadata(process.root()).map(|root| (root.dev(), root.ino())).ok();
+    let root = identity(&process.root()).ok();
     let mut hasher = DefaultHasher::new();
     (&process.exe, root, inodes).hash(&mut hasher);
     hasher.finish()

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use drainprof_common::loss::Loss;
 use drainprof_observe::{ObserveError, Observer, ObserverOptions};
 use drainprof_probe::bpf::{Detaching, Leftover, SessionConfig};
 use drainprof_process::Process;
@@ -23,7 +24,7 @@ pub(super) struct Kernel {
     pub(super) level: Level,
     /// What sees.
     pub(super) observer: Observer,
-    /// Whether it takes no newcomers: it knows other profiles than are in force, or a process is to be observed anew whose
+    /// Whether it takes no newcomers: it knows other profiles than are in force, or a process is to be observed again whose
     /// probes are on their way out.
     stale: bool,
 }
@@ -90,6 +91,7 @@ impl Pool {
         self.options.profiles = profiles;
         for kernel in &mut self.kernels {
             kernel.stale = true;
+            kernel.observer.forget_programs();
         }
     }
 
@@ -120,6 +122,47 @@ impl Pool {
         match self.kernels.iter_mut().find(|kernel| kernel.id == id) {
             Some(kernel) => kernel.observer.add(pid, false),
             None => Ok(()),
+        }
+    }
+
+    /// From now on, the kernel side that takes newcomers of a level notices further processes of the program that `pid`
+    /// executes, and no other kernel side does: they would count twice.
+    pub(super) fn watch_program(&mut self, pid: u32, level: Level) -> Result<(), ObserveError> {
+        let id = self.prepare(level)?;
+        for kernel in &mut self.kernels {
+            if kernel.id == id {
+                kernel.observer.watch_program(pid)?;
+            } else {
+                kernel.observer.forget_programs();
+            }
+        }
+        Ok(())
+    }
+
+    /// No kernel side notices newcomers any more.
+    pub(super) fn forget_programs(&mut self) {
+        for kernel in &mut self.kernels {
+            kernel.observer.forget_programs();
+        }
+    }
+
+    /// Whether another kernel side than `id` observes a process.
+    pub(super) fn observes_elsewhere(&self, pid: u32, id: u64) -> bool {
+        let mut others = self.kernels.iter().filter(|kernel| kernel.id != id);
+        others.any(|kernel| kernel.observer.running().contains(&pid))
+    }
+
+    /// Takes a newcomer back that a kernel side has noticed.
+    pub(super) fn discard(&mut self, id: u64, pid: u32, target: u32) {
+        if let Some(kernel) = self.kernels.iter_mut().find(|kernel| kernel.id == id) {
+            kernel.observer.discard(pid, target);
+        }
+    }
+
+    /// Counts a process of which something was missed.
+    pub(super) fn count_process(&mut self, loss: Loss) {
+        if let Some(kernel) = self.kernels.last_mut() {
+            kernel.observer.count_processes(loss, 1);
         }
     }
 

@@ -6,25 +6,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drainprof_common::event::EventKind;
-use drainprof_observe::{Ending, ObserveError, ObserverOptions, settle};
+use drainprof_common::loss::Loss;
+use drainprof_observe::{ObserveError, ObserverOptions, settle};
 use drainprof_probe::bpf::SessionConfig;
 use drainprof_process::{
     Process,
     memory::{MemoryReading, Pressure},
     printable,
 };
-use drainprof_profile::{self as profile, Level, Library};
-use drainprof_report::{
-    Target,
-    facts::{Snapshot, TargetFacts},
-};
+use drainprof_profile::{Level, Library};
+use drainprof_report::{Target, facts::Snapshot};
 
 use super::{
     arrivals::{Arrivals, Change},
+    census::{Censuses, Taken},
     counters::ProcessId,
+    lifecycle::{Followed, Lifecycle},
     memory::Memory,
+    newcomers::Newcomers,
     pool::Pool,
+    rules,
     tracked::Tracked,
     unix_ms,
     view::View,
@@ -65,6 +66,7 @@ enum Found {
 /// What a window needs to know of its process.
 pub(super) struct Subject {
     pub(super) pid: u32,
+    pub(super) start_time: u64,
     pub(super) comm: String,
     pub(super) exe: String,
     pub(super) labels: Labels,
@@ -91,6 +93,8 @@ pub(super) struct Roster {
     memory: Memory,
     /// Warnings that the log has already.
     warned: BTreeSet<&'static str>,
+    /// What is known of newcomers.
+    newcomers: Newcomers,
 }
 
 impl Roster {
@@ -114,6 +118,7 @@ impl Roster {
             again: Vec::new(),
             memory: Memory::new(),
             warned: BTreeSet::new(),
+            newcomers: Newcomers::new(config.daemon.attach),
         })
     }
 
@@ -136,6 +141,8 @@ impl Roster {
                 return;
             }
         };
+        // The end of whoever was not listed is in the ring already, and is looked at before it is forgotten.
+        self.take_events(config);
         for change in changes {
             match change {
                 Change::Came(process, made_of) | Change::Mapped(process, made_of) => {
@@ -192,6 +199,7 @@ impl Roster {
             Some((false, _)) => self.gone(pid),
             None => {}
         }
+        self.newcomers.decided(pid);
         // Most processes of a machine are of a few kinds: each kind is matched once.
         let is_unmatched = made_of != 0 && self.unmatched.contains(&made_of);
         if is_unmatched && !config.select.unmatched {
@@ -216,9 +224,28 @@ impl Roster {
             });
             return;
         }
+        let start_time = process.start_time;
         let tracked = Tracked::new(process, labels, String::new(), unix_ms()).after(earlier);
         let found = if is_unmatched { Found::Unmatched } else { self.find(config, killed, pid) };
+        match found {
+            Found::Attached(level) => self.attached(pid, start_time, level, known.is_none()),
+            Found::Beyond => self.newcomers.refused(),
+            Found::Ended => self.newcomers.gone(pid),
+            Found::Without(_) | Found::Failed(_) | Found::Unmatched => {}
+        }
         self.watch(config, tracked, found, made_of);
+    }
+
+    /// The probes of a process are in place.
+    fn attached(&mut self, pid: u32, start_time: u64, level: Level, is_new: bool) {
+        if is_new && self.newcomers.attached_late(start_time) {
+            self.pool.count_process(Loss::AttachedLate);
+        }
+        if let Err(error) = self.pool.watch_program(pid, level) {
+            self.warn_once("programs", || {
+                format!("new processes are found by scans only: {error}")
+            });
+        }
     }
 
     /// Looks for profiles that match a process, and attaches their probes.
@@ -302,33 +329,27 @@ impl Roster {
 
     /// A process has ended. The next cycle counts it.
     fn gone(&mut self, pid: u32) {
+        self.newcomers.gone(pid);
         self.pool.ended(pid);
         if let Some(tracked) = self.tracked.remove(&pid) {
             self.left.insert(pid, tracked.labels);
         }
     }
 
-    /// Takes events from the kernel sides, and reclaims room in their maps.
-    pub(super) fn take_events(&mut self) {
-        let mut ended = Vec::new();
-        let mut followed = Vec::new();
-        for kernel in self.pool.kernels_mut() {
-            let take = |observer: &mut drainprof_observe::Observer,
-                        followed: &mut Vec<_>,
-                        ended: &mut Vec<_>| {
-                observer.events(|_, kind, event, ending| {
-                    if let Ending::Follow(pid) = ending {
-                        followed.push((pid, kernel.level));
-                    }
-                    if kind == EventKind::Exit {
-                        ended.push(event.tgid);
-                    }
-                })
-            };
-            while take(&mut kernel.observer, &mut followed, &mut ended) != 0 {}
+    /// Takes events that have come from the kernel sides, and reclaims room in their maps.
+    pub(super) fn take_events(&mut self, config: &Config) {
+        let Lifecycle { followed, unseen, ended } = Lifecycle::take(self.pool.kernels_mut());
+        for Followed { pid, level, kernel, target } in followed {
+            match target {
+                Some(target) => self.newcomer(config, (pid, level), (kernel, target)),
+                None => self.follow(pid, level, "its parent is watched"),
+            }
         }
-        for (pid, level) in followed {
-            self.follow(pid, level);
+        for pid in unseen {
+            let is_known = self.tracked.contains_key(&pid);
+            if !is_known && self.newcomers.is_missed(pid) {
+                self.pool.count_process(Loss::ProcessMissed);
+            }
         }
         for pid in ended {
             // A first thread may end before its process.
@@ -339,8 +360,33 @@ impl Roster {
         self.pool.relieve();
     }
 
+    /// The kernel side has noticed a process of a program that is watched, and counts it already: keeps it, unless the
+    /// configuration says otherwise.
+    fn newcomer(&mut self, config: &Config, (pid, level): (u32, Level), (id, target): (u64, u32)) {
+        // What is gone by now is counted with its program.
+        let Ok(process) = Process::open(pid) else { return };
+        let labels = labels_of(&process);
+        let facts = Facts {
+            exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
+            comm: &printable(&process.comm),
+            labels: &labels,
+        };
+        let with_probes = self.tracked.values().filter(|one| one.matched).count();
+        let refused = self.selector.selects(&facts).is_err();
+        let full = with_probes >= config.select.max_targets as usize
+            || self.tracked.len() >= config.select.max_processes as usize;
+        if full {
+            self.newcomers.refused();
+        }
+        if refused || full || self.pool.observes_elsewhere(pid, id) {
+            self.pool.discard(id, pid, target);
+        } else {
+            self.follow(pid, level, "its program is watched");
+        }
+    }
+
     /// The kernel side has followed a fork or an exec: the process is watched already.
-    fn follow(&mut self, pid: u32, level: Level) {
+    fn follow(&mut self, pid: u32, level: Level, why: &str) {
         let Ok(process) = Process::open(pid) else { return };
         let labels = labels_of(&process);
         let unix_ms = unix_ms();
@@ -350,7 +396,7 @@ impl Roster {
             return;
         }
         let mut tracked = Tracked::new(process, labels, String::new(), unix_ms);
-        tracked.turn(Some(level), "its parent is watched".to_owned(), unix_ms);
+        tracked.turn(Some(level), why.to_owned(), unix_ms);
         self.tracked.insert(pid, tracked);
     }
 
@@ -412,11 +458,30 @@ impl Roster {
         })
     }
 
+    /// Begins the next census, if one is due.
+    pub(super) fn begin_census(&mut self, censuses: &mut Censuses, config: &Config, seconds: f64) {
+        if let Err(error) = censuses.begin(config, &mut self.tracked, seconds) {
+            self.warn_once("census", || format!("heaps are not read: {error}"));
+        }
+    }
+
+    /// Records the heaps of a process.
+    pub(super) fn count_heaps(&mut self, taken: Taken) {
+        if let Some(one) = self.tracked.get_mut(&taken.pid) {
+            one.census_ended(taken.start_time, taken.heaps);
+        }
+    }
+
     /// All watched processes, as the counters need them.
     pub(super) fn processes(
         &self,
     ) -> impl Iterator<Item = (ProcessId, &Labels, Option<MemoryReading>)> {
         self.tracked.values().map(Tracked::counted)
+    }
+
+    /// Processes whose probes came after they had begun to run.
+    pub(super) const fn processes_late(&self) -> u64 {
+        self.newcomers.late()
     }
 
     /// The counts of now, by kernel side.
@@ -464,42 +529,12 @@ impl Roster {
 
     /// Evaluates the rules of every process.
     pub(super) fn evaluate(&mut self, triggers: &trigger::Config, seconds: f64, view: &View) {
-        let unix_ms = unix_ms();
-        let seen: BTreeMap<u32, _> = view.running().map(|(_, seen)| (seen.1.pid, seen)).collect();
-        for (pid, tracked) in &mut self.tracked {
-            let seen = seen.get(pid).copied();
-            if let Some((facts, target)) = seen {
-                tracked.spend(seconds, &target.cost);
-                tracked.possible = possible(facts);
-            }
-            let signals = tracked.signals(seconds, seen);
-            tracked.engine.check(triggers, &signals);
-            tracked.alerts = tracked.engine.alerts(unix_ms);
-        }
+        rules::evaluate(&mut self.tracked, triggers, seconds, view);
     }
 
-    /// The windows that rules request. Of the processes of a control group that one cause makes fire, the one that grows
-    /// most requests for all.
+    /// The windows that rules request.
     pub(super) fn wanted_windows(&self, triggers: &trigger::Config) -> Vec<(u32, Want)> {
-        let mut wanted = Vec::new();
-        let mut shared: BTreeMap<(&str, Option<&str>), (u32, &Tracked, Want)> = BTreeMap::new();
-        for (pid, tracked) in &self.tracked {
-            let Some(want) = tracked.engine.wants(triggers) else { continue };
-            if !want.shared {
-                wanted.push((*pid, want));
-                continue;
-            }
-            let of = (want.rule, tracked.group());
-            let less = |(_, other, _): &(u32, &Tracked, Want)| {
-                let ((slope, bytes), (most, held)) = (tracked.blame(), other.blame());
-                slope.total_cmp(&most).then(bytes.cmp(&held)).is_le()
-            };
-            if !shared.get(&of).is_some_and(less) {
-                shared.insert(of, (*pid, tracked, want));
-            }
-        }
-        wanted.extend(shared.into_values().map(|(pid, _, want)| (pid, want)));
-        wanted
+        rules::wanted_windows(&self.tracked, triggers)
     }
 
     /// Whether a rule still requests a window on a process: another window may have served it.
@@ -511,6 +546,7 @@ impl Roster {
     pub(super) fn subject(&self, pid: u32) -> Option<Subject> {
         self.tracked.get(&pid).map(|tracked| Subject {
             pid,
+            start_time: tracked.process.start_time,
             comm: printable(&tracked.process.comm),
             exe: printable(tracked.process.exe.as_os_str().as_encoded_bytes()),
             labels: tracked.labels.clone(),
@@ -519,17 +555,9 @@ impl Roster {
         })
     }
 
-    /// A window has opened on a process: its rules have what they requested, and so have those of its control group that
-    /// the same cause makes fire.
+    /// A window has opened on a process: its rules have what they requested.
     pub(super) fn served(&mut self, pid: u32) {
-        let Some(tracked) = self.tracked.get_mut(&pid) else { return };
-        tracked.engine.served();
-        let (rules, group) = (tracked.engine.shared_firing(), tracked.group().map(str::to_owned));
-        for rule in rules {
-            for other in self.tracked.values_mut().filter(|one| one.group() == group.as_deref()) {
-                other.engine.served_for(rule);
-            }
-        }
+        rules::served(&mut self.tracked, pid);
     }
 
     /// The state of every watched process.
@@ -542,6 +570,7 @@ impl Roster {
     /// Releases the probes of all processes, which stay watched.
     pub(super) fn release_all(&mut self, reason: &str) {
         let unix_ms = unix_ms();
+        self.pool.forget_programs();
         self.again.clear();
         for (pid, tracked) in &mut self.tracked {
             self.pool.release(*pid);
@@ -549,19 +578,20 @@ impl Roster {
         }
     }
 
-    /// Forgets all processes: the next scan finds them anew.
+    /// Forgets all processes: the next scan finds them again.
     pub(super) fn rediscover(&mut self) {
         self.tracked.clear();
+        self.newcomers.forget();
         self.arrivals = Arrivals::default();
     }
 
-    /// Whether a reload with these profiles has to select the processes anew.
+    /// Whether a reload with these profiles has to select the processes again.
     pub(super) fn library_differs(&self, library: &Library) -> bool {
         self.pool.library_differs(library)
     }
 
-    /// Selects the processes anew, by a new configuration and its profiles; `None`: the old ones.
-    pub(super) fn select_anew(
+    /// Selects the processes again, by a new configuration and its profiles; `None`: the old ones.
+    pub(super) fn select_again(
         &mut self,
         config: &Config,
         library: Option<Library>,
@@ -576,6 +606,7 @@ impl Roster {
         self.arrivals = Arrivals::default();
         self.waiting.clear();
         self.unmatched.clear();
+        self.newcomers.forget();
         Ok(())
     }
 
@@ -600,12 +631,4 @@ impl Roster {
 fn labels_of(process: &Process) -> Labels {
     let exe = process.exe.to_string_lossy();
     Labels::read(Path::new("/proc"), process.pid, &exe).unwrap_or_else(|_| Labels::parse(&exe, b""))
-}
-
-/// The levels that the profiles of a process offer.
-fn possible(facts: &TargetFacts) -> Vec<Level> {
-    let offers = |level: &Level| {
-        facts.allocators.iter().any(|one| profile::levels(&one.profile).contains(level))
-    };
-    Level::ALL.into_iter().filter(offers).collect()
 }

@@ -11,7 +11,7 @@ use std::{
 
 use drainprof_observe::{ObserveError, ObserverOptions, self_use};
 use drainprof_probe::bpf::SessionConfig;
-use drainprof_process::memory::Pressure;
+use drainprof_process::{given_up, memory::Pressure};
 use drainprof_profile::Library;
 use drainprof_report::{
     Report, SelfUse, Tool,
@@ -24,8 +24,8 @@ use tokio::{
 };
 
 use super::{
-    counters::Counters, history::HistoryWriter, kill::KillSwitch, roster::Roster, tick::Tick,
-    unix_ms, view::View, window::STOPPING, windows::Windows,
+    census::Censuses, counters::Counters, history::HistoryWriter, kill::KillSwitch, roster::Roster,
+    tick::Tick, unix_ms, view::View, window::STOPPING, windows::Windows,
 };
 use crate::{
     Asked, NodeState, SCHEMA,
@@ -88,6 +88,7 @@ pub struct Service {
     roster: Roster,
     counters: Counters,
     windows: Windows,
+    censuses: Censuses,
     history: Option<HistoryWriter>,
     kill: KillSwitch,
     publish: watch::Sender<Arc<NodeState>>,
@@ -131,6 +132,7 @@ impl Service {
         let service = Self {
             counters: Counters::new(config.metrics.labels.clone(), limit, unix_ms()),
             windows: Windows::new(setup.program, setup.growth, next_window),
+            censuses: Censuses::default(),
             roster,
             history,
             kill: KillSwitch::default(),
@@ -174,7 +176,7 @@ impl Service {
             tokio::select! {
                 () = tick.next() => {
                     self.check_kill_switch();
-                    self.roster.take_events();
+                    self.roster.take_events(&self.config);
                     if self.roster.has_waiting() {
                         self.admit();
                     }
@@ -184,6 +186,10 @@ impl Service {
                 Some(asked) = requests.recv() => self.answer(asked),
                 Some(ended) = self.windows.next_ended(), if self.windows.is_busy() => {
                     self.window_ended(ended);
+                }
+                taken = self.censuses.next() => {
+                    self.roster.count_heaps(taken);
+                    self.begin_census();
                 }
                 _ = hang_up.recv() => {
                     notify(Word::Reloading);
@@ -275,8 +281,17 @@ impl Service {
         if !self.stopping {
             self.open_windows();
         }
+        self.begin_census();
         self.publish(pressure, &view);
         self.last = view;
+    }
+
+    /// Begins the next census, if one is due.
+    fn begin_census(&mut self) {
+        if !self.kill.is_on() && !self.stopping {
+            let seconds = self.began.elapsed().as_secs_f64();
+            self.roster.begin_census(&mut self.censuses, &self.config, seconds);
+        }
     }
 
     /// Publishes the state of now.
@@ -304,6 +319,7 @@ impl Service {
             self_use,
             pressure,
             targets: self.roster.states(view),
+            processes_late: self.roster.processes_late(),
             label_sets: self.counters.label_sets(),
             counts,
             windows: self.windows.list(),
@@ -322,7 +338,11 @@ impl Service {
             None => self.no_history.clone(),
         };
         let history = history.map(|why| format!("the history is not written: {why}"));
-        history.into_iter().chain(self.refused.clone()).collect()
+        let hangs = given_up().into_iter().map(|file| {
+            format!("{file} cannot be read: its file system does not answer, and is left alone until it does")
+        });
+        let troubles = history.into_iter().chain(self.refused.clone()).chain(hangs);
+        troubles.chain(self.censuses.trouble()).collect()
     }
 
     fn publish_windows(&self) {
@@ -347,6 +367,7 @@ fn empty_state() -> NodeState {
         self_use: own_use(0),
         pressure: None,
         targets: Vec::new(),
+        processes_late: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: Vec::new(),

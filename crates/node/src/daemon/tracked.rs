@@ -11,7 +11,7 @@ use drainprof_report::{Allocator, Cost, Finding, Target, Weight, facts::TargetFa
 
 use super::counters::ProcessId;
 use crate::{
-    Alert, Labels, MemoryWatch, NodeTarget, Shares,
+    Alert, Heaps, Labels, MemoryWatch, NodeTarget, Shares,
     govern::Governor,
     trigger::{Closes, Engine, Objects, ProfileSignals, Signals, Slope},
 };
@@ -44,6 +44,9 @@ pub(super) struct Tracked {
     /// Its memory.
     memory: MemoryWatch,
     shares: Option<Shares>,
+    heaps: Option<Heaps>,
+    /// When its last census began, seconds since any fixed moment.
+    census_at: Option<f64>,
     /// Pressure on its control group.
     pressure: Option<GroupPressure>,
     /// Seconds, hits and CPU seconds of the probes: the reading before.
@@ -78,6 +81,8 @@ impl Tracked {
             alerts: Vec::new(),
             memory: MemoryWatch::default(),
             shares: None,
+            heaps: None,
+            census_at: None,
             pressure: None,
             spent_before: None,
             spent: None,
@@ -88,8 +93,8 @@ impl Tracked {
     #[must_use]
     pub(super) fn after(self, earlier: Option<Self>) -> Self {
         match earlier.filter(|earlier| earlier.process.exe == self.process.exe) {
-            Some(Self { engine, alerts, memory, shares, pressure, .. }) => {
-                Self { engine, alerts, memory, shares, pressure, ..self }
+            Some(Self { engine, alerts, memory, shares, heaps, census_at, pressure, .. }) => {
+                Self { engine, alerts, memory, shares, heaps, census_at, pressure, ..self }
             }
             None => self,
         }
@@ -147,6 +152,29 @@ impl Tracked {
         self.shares = Some(shares);
     }
 
+    /// Whether `interval` seconds have passed since its last census began.
+    #[must_use]
+    pub(super) fn wants_census(&self, seconds: f64, interval: f64) -> bool {
+        self.has_memory() && self.census_at.is_none_or(|last| seconds - last >= interval)
+    }
+
+    /// A census of it begins.
+    pub(super) fn census_begins(&mut self, seconds: f64) {
+        self.census_at = Some(seconds);
+    }
+
+    /// Takes notice of the heaps of the process that began at `start_time`.
+    pub(super) fn census_ended(&mut self, start_time: u64, heaps: Option<Heaps>) {
+        if self.process.start_time == start_time {
+            self.heaps = heaps;
+        }
+    }
+
+    /// Takes notice of its heaps; `None`: nothing is known of them any more.
+    pub(super) fn count_heaps(&mut self, heaps: Option<Heaps>) {
+        self.heaps = heaps;
+    }
+
     /// Its control group, as far as pressure is known of it.
     #[must_use]
     pub(super) fn group(&self) -> Option<&str> {
@@ -193,6 +221,7 @@ impl Tracked {
             memory: self.memory.now(),
             faults_per_second: self.memory.faults_per_second(),
             trend: self.memory.trend().cloned(),
+            heaps: self.heaps.clone(),
             pressure: self.pressure.as_ref().map(|group| group.pressure),
         }
     }
@@ -226,6 +255,7 @@ impl Tracked {
             seconds_to_limit: trend.and_then(|trend| trend.seconds_to_limit),
             faults_per_second: self.memory.faults_per_second(),
             shares: self.shares,
+            heaps: self.heaps.clone(),
             cgroup_pressure: self.pressure.as_ref().map(|group| group.pressure),
             cost,
             allocators: target.map(|target| target.allocators.clone()).unwrap_or_default(),

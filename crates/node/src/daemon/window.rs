@@ -39,12 +39,16 @@ const WITH_REPORT: [i32; 4] = [0, 3, 5, OVER_COST];
 /// How windows are run.
 #[derive(Clone, Debug)]
 pub(super) struct WindowOptions {
+    /// When the process began, in clock ticks since boot.
+    pub(super) start_time: u64,
     /// The drainprof to run.
     pub(super) program: PathBuf,
     /// How deep to look.
     pub(super) level: Level,
     /// Whether page faults, heap and mappings are watched, too.
     pub(super) growth: bool,
+    /// Whether heaps are read at begin and end: of processes of at most so many bytes.
+    pub(super) census: Option<u64>,
     /// Cost that ends a window, as a share of one CPU.
     pub(super) budget: f64,
     /// Names or files of profiles; empty: all that match.
@@ -133,11 +137,17 @@ impl Window {
 fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
     let (pid, length) = (record.pid.to_string(), format!("{:.3}s", record.seconds));
     let budget = format!("{:.4}", options.budget);
+    // By then, the number may be another process's.
+    let started = options.start_time.to_string();
     let fixed = ["attach", "-o", "json", "--top", "100", "-p", &pid, "-d", &length]
         .into_iter()
+        .chain(["--started", &started])
         .chain(["--level", options.level.name(), "--budget", &budget])
         .chain(options.growth.then_some("--growth"));
     let mut all: Vec<OsString> = fixed.map(OsString::from).collect();
+    if let Some(largest) = options.census {
+        all.extend(["--census".into(), "--census-limit".into(), largest.to_string().into()]);
+    }
     for directory in &options.directories {
         all.extend(["--profile-dir".into(), directory.clone().into_os_string()]);
     }
@@ -226,7 +236,7 @@ mod tests {
         assert_eq!(of(4, false, &saved(false)), Outcome::Failed);
     }
 
-    /// What a window is told is what was decided; growth is watched only where it is wanted.
+    /// What a window is told is what was decided; growth is watched, and heaps are read, only where that is wanted.
     #[test]
     fn what_a_window_is_told() {
         let record = WindowRecord {
@@ -243,9 +253,11 @@ mod tests {
         };
         let told = |growth| {
             let options = WindowOptions {
+                start_time: 4711,
                 program: PathBuf::from("drainprof"),
                 level: Level::Stacks,
                 growth,
+                census: growth.then_some(4096),
                 budget: 0.2,
                 profiles: vec!["nginx".to_owned()],
                 directories: vec![PathBuf::from("/etc/own")],
@@ -253,10 +265,10 @@ mod tests {
             let words = arguments(&record, &options);
             words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
         };
-        let fixed = "attach -o json --top 100 -p 4242 -d 2.500s --level stacks --budget 0.2000";
+        let fixed = "attach -o json --top 100 -p 4242 -d 2.500s --started 4711 --level stacks --budget 0.2000";
         let places = "--profile-dir /etc/own --profile nginx";
         assert_eq!(told(false), format!("{fixed} {places}"));
-        assert_eq!(told(true), format!("{fixed} --growth {places}"));
+        assert_eq!(told(true), format!("{fixed} --growth --census --census-limit 4096 {places}"));
     }
 
     /// A failure is told with the last thing that was said, without control characters.

@@ -79,13 +79,15 @@ impl Windows {
         }
     }
 
-    /// Opens a window, if it is granted. `now` is in seconds since any fixed moment.
+    /// Opens a window, if it is granted. `now` is in seconds since any fixed moment; `census`: whether it reads heaps, of
+    /// processes of at most so many bytes.
     pub(super) fn open(
         &mut self,
         config: &Config,
         now: f64,
         subject: Subject,
         order: Order,
+        census: Option<u64>,
     ) -> Result<WindowRecord, Refusal> {
         let growth = match (&self.growth, order.growth) {
             // Without a profile there is nothing else to see.
@@ -113,9 +115,11 @@ impl Windows {
             has_report: false,
         };
         let options = WindowOptions {
+            start_time: subject.start_time,
             program: self.program.clone(),
             level: config.window.level,
             growth,
+            census,
             budget: config.window.cost.0,
             profiles: config.daemon.profiles.clone(),
             directories: config.daemon.profile_directories.clone(),

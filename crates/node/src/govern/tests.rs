@@ -58,17 +58,13 @@ impl Simulation {
 impl Course {
     /// The most changes of level within any hour.
     fn changes_per_hour(&self) -> usize {
-        let times: Vec<f64> = self.steps.iter().map(|(at, _)| *at).collect();
-        let within = |at: f64| times.iter().filter(|then| (at..at + HOUR).contains(*then)).count();
-        times.iter().map(|at| within(*at)).max().unwrap_or(0)
+        most_per_hour(self.steps.iter().map(|(at, _)| *at))
     }
 
     /// The most steps down within any hour.
     fn falls_per_hour(&self) -> usize {
         let falls = self.steps.iter().filter(|(_, step)| step.to < step.from);
-        let times: Vec<f64> = falls.map(|(at, _)| *at).collect();
-        let within = |at: f64| times.iter().filter(|then| (at..at + HOUR).contains(*then)).count();
-        times.iter().map(|at| within(*at)).max().unwrap_or(0)
+        most_per_hour(falls.map(|(at, _)| *at))
     }
 
     /// The highest mean cost over any hour.
@@ -90,6 +86,13 @@ impl Course {
     fn dearest_tick(&self) -> f64 {
         self.ticks.iter().map(|(.., cost)| cost * TICK).fold(0.0, f64::max)
     }
+}
+
+/// Most of these times (seconds) within any hour.
+fn most_per_hour(times: impl Iterator<Item = f64>) -> usize {
+    let times: Vec<f64> = times.collect();
+    let within = |at: f64| times.iter().filter(|then| (at..at + HOUR).contains(*then)).count();
+    times.iter().map(|at| within(*at)).max().unwrap_or(0)
 }
 
 /// In any hour: the budget, what was saved, what smoothing lets through, and one cycle's cost for each step down: a load

@@ -11,8 +11,11 @@ mod hub;
 pub mod metrics;
 mod otlp;
 pub mod systemd;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::{
     io,
@@ -26,6 +29,7 @@ pub use control::{AskError, Client, SOCKET};
 pub use http::in_words;
 use hub::Hub;
 pub use otlp::OtlpOptions;
+use token::Token;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -38,6 +42,10 @@ use crate::{Asked, NodeState, config::Label};
 pub struct Options {
     /// The address for HTTP; `None`: no HTTP.
     pub http: Option<SocketAddr>,
+    /// Further names of this machine that requests may name in `Host`.
+    pub hosts: Vec<String>,
+    /// The file with the token that HTTP asks for; `None`: there is none, so nobody has it.
+    pub token_file: Option<PathBuf>,
     /// The control socket; `None`: none.
     pub socket: Option<PathBuf>,
     /// The group whose members may use the control socket besides root and the daemon's own user.
@@ -56,6 +64,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             http: Some(SocketAddr::from(([127, 0, 0, 1], 9464))),
+            hosts: Vec::new(),
+            token_file: None,
             socket: Some(PathBuf::from(SOCKET)),
             group: None,
             labels: Label::ALL.to_vec(),
@@ -71,6 +81,8 @@ impl Default for Options {
 pub struct Limits {
     /// HTTP connections at once; one more is answered with 503.
     pub connections: usize,
+    /// HTTP connections at once of one client: a user of this machine, or another machine.
+    pub connections_per_client: usize,
     /// From the begin of a connection until its headers are there.
     pub header_timeout: Duration,
     /// From the begin of a connection until its end: a reader that hangs is cut off.
@@ -93,6 +105,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 64,
+            connections_per_client: 16,
             header_timeout: Duration::from_secs(5),
             connection_timeout: Duration::from_secs(30),
             header_bytes: 16 << 10,
@@ -151,6 +164,14 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// The token is not safe with its file.
+    #[error("cannot take the token of {}: {why}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
     /// Metrics cannot be sent.
     #[error("cannot send metrics to {endpoint}: {message}")]
     Otlp {
@@ -170,12 +191,14 @@ pub struct Server {
     options: Options,
     http: Option<TcpListener>,
     control: Option<control::Place>,
+    token: Option<Token>,
 }
 
 impl Server {
     /// Takes the address and the socket. The socket that a daemon has left behind is replaced, that of one that runs
     /// is not.
     pub fn bind(options: &Options) -> Result<Self, ServeError> {
+        let token = options.token_file.as_deref().map(Token::read).transpose()?;
         let control = match &options.socket {
             Some(path) => Some(control::Place::take(path, options.group.as_deref())?),
             None => None,
@@ -191,7 +214,7 @@ impl Server {
             }
             None => None,
         };
-        Ok(Self { options: options.clone(), http, control })
+        Ok(Self { options: options.clone(), http, control, token })
     }
 
     /// The address on which HTTP is served: that of the options, with the port that the kernel has chosen where they
@@ -222,7 +245,8 @@ impl Server {
         if let Some(listener) = self.http {
             let listener =
                 tokio::net::TcpListener::from_std(listener).map_err(ServeError::Runtime)?;
-            tasks.spawn(http::serve(listener, Arc::clone(&hub), limits));
+            let guard = http::Guard::new(&self.options.hosts, self.token);
+            tasks.spawn(http::serve(listener, Arc::clone(&hub), guard, limits));
         }
         if let Some(place) = self.control {
             tasks.spawn(control::serve(place.listen()?, Arc::clone(&hub), limits));

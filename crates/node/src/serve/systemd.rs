@@ -11,7 +11,7 @@ pub enum Word<'a> {
     Ready,
     /// One line on how it is, for `systemctl status`.
     Status(&'a str),
-    /// The daemon's loop turns: the watchdog waits anew.
+    /// The daemon's loop turns: the watchdog waits again.
     Alive,
     /// The configuration is read again; [`Word::Ready`] says that this is over.
     Reloading,

@@ -59,7 +59,7 @@ impl From<ProfileCounts> for Sums {
 /// Adds up what the counters of one profile in one process gain from point to point.
 ///
 /// Counters begin at 0 with each run of the daemon; and where one has fallen all the same, the process is observed
-/// anew, and what it has now came since.
+/// again, and what it has now came since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     last: Option<(i64, Sums)>,

@@ -373,7 +373,7 @@ fn set_up(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
     connection.busy_timeout(PATIENCE)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    // The log is emptied into the file long before it reaches its bound, and cut when it is begun anew.
+    // The log is emptied into the file long before it reaches its bound, and cut when it is begun again.
     let log = options.log_bytes();
     let pages = i64::try_from((log / 4 / PAGE).min(1000)).unwrap_or(1000);
     connection.pragma_update_and_check(None, "wal_autocheckpoint", pages, |_| Ok(()))?;

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AnonFaults, AnonHigh, DsrDrop, DsrLow, FaultsHigh, LimitNear, PressureHigh, RULES,
+    AnonFaults, AnonHigh, DsrDrop, DsrLow, FaultsHigh, HeapIdle, LimitNear, PressureHigh, RULES,
     RetentionSlope, RssHigh, RssSlope, Rule, Time, UnmatchedFrees, VszGrowth,
 };
 
@@ -33,6 +33,8 @@ pub struct Config {
     pub anon_faults: AnonFaults,
     /// Page faults are frequent.
     pub faults_high: FaultsHigh,
+    /// Freed memory stays resident, and becomes more.
+    pub heap_idle: HeapIdle,
     /// The control group reaches its memory limit within hours.
     pub limit_near: LimitNear,
     /// Tasks of the control group wait for memory.
@@ -54,6 +56,7 @@ impl Default for Config {
             anon_high: AnonHigh::default(),
             anon_faults: AnonFaults::default(),
             faults_high: FaultsHigh::default(),
+            heap_idle: HeapIdle::default(),
             limit_near: LimitNear::default(),
             pressure_high: PressureHigh::default(),
             unmatched_frees: UnmatchedFrees::default(),

@@ -4,12 +4,14 @@ use drainprof_process::memory::{MemoryReading, Pressure};
 use drainprof_profile::Kind;
 use drainprof_report::memory::MemoryTrend;
 
+use crate::Heaps;
+
 /// What is known of one process at one moment. Whatever is not known is `None`; a number that is not finite counts as not known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signals {
     /// When, in seconds on a monotonic clock. A look whose time is not finite, or not later than the last one's, is passed over.
     pub at: f64,
-    /// Counts per profile. A profile that is missing in one look begins anew in the next.
+    /// Counts per profile. A profile that is missing in one look begins again in the next.
     pub profiles: Vec<ProfileSignals>,
     /// The process's memory.
     pub memory: Option<MemoryReading>,
@@ -17,11 +19,13 @@ pub struct Signals {
     pub faults_per_second: Option<f64>,
     /// How its resident memory grows, over the last minutes.
     pub trend: Option<MemoryTrend>,
+    /// Its heaps, as of the last census.
+    pub heaps: Option<Heaps>,
     /// Pressure on the memory of its control group.
     pub pressure: Option<Pressure>,
 }
 
-/// What is known of one profile in the process. Counts are totals that only grow; one that falls begins anew.
+/// What is known of one profile in the process. Counts are totals that only grow; one that falls begins again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProfileSignals {
     /// The profile's name.

@@ -2,5 +2,6 @@
 
 mod closes;
 mod engine;
+mod heaps;
 mod memory;
 mod objects;

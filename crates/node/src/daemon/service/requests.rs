@@ -117,7 +117,8 @@ impl Service {
         }
         let subject = self.roster.subject(pid).ok_or_else(|| not_watched(pid))?;
         let now = self.began.elapsed().as_secs_f64();
-        let record = self.windows.open(&self.config, now, subject, order)?;
+        let census = self.censuses.affords(&self.config);
+        let record = self.windows.open(&self.config, now, subject, order, census)?;
         self.roster.served(pid);
         if let Some(history) = &mut self.history {
             history.window(record.clone(), None);
@@ -174,6 +175,9 @@ impl Service {
         if let (Some(labels), Some(report)) = (labels, &report) {
             self.counters.blame(&labels, (record.id, super::unix_ms()), report);
         }
+        if let Some(report) = &report {
+            self.censuses.charge(report);
+        }
         if let Some(history) = &mut self.history {
             history.window(record, report);
         }
@@ -220,7 +224,7 @@ impl Service {
         if let Some(refused) = &self.refused {
             message = format!("{message}; {refused}");
         }
-        let selects_anew = self.config.select != new.select
+        let selects_again = self.config.select != new.select
             || self.config.daemon.profiles != new.daemon.profiles
             || self.config.daemon.profile_directories != new.daemon.profile_directories
             || self.config.daemon.level != new.daemon.level;
@@ -229,9 +233,9 @@ impl Service {
         if limits && let Some(history) = &mut self.history {
             history.limit(self.config.store.max_age.get(), self.config.store.max_bytes.0);
         }
-        let library = library.ok().filter(|new| selects_anew || self.roster.library_differs(new));
-        if selects_anew || library.is_some() {
-            self.roster.select_anew(&self.config, library)?;
+        let library = library.ok().filter(|new| selects_again || self.roster.library_differs(new));
+        if selects_again || library.is_some() {
+            self.roster.select_again(&self.config, library)?;
             self.hurry = true;
             self.scan();
         }

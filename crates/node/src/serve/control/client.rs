@@ -101,7 +101,7 @@ impl Client {
     /// Asks, and waits for the answer.
     ///
     /// After any error but a refusal, what else comes on this connection may be the answer to an earlier request:
-    /// connect anew.
+    /// connect again.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, AskError> {
         let path = || self.path.clone();
         let foreign = |message: String| AskError::Foreign { path: path(), message };

@@ -133,7 +133,7 @@ async fn client(stream: UnixStream, peer: UCred, hub: &Hub, limits: Limits) {
     }
 }
 
-fn parse(text: &[u8], most: usize) -> Result<Request, String> {
+pub(super) fn parse(text: &[u8], most: usize) -> Result<Request, String> {
     let Some(text) = text.strip_suffix(b"\n") else {
         return Err(if text.len() > most {
             format!("a request has at most {most} bytes")

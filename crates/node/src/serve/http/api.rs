@@ -1,7 +1,5 @@
 //! `/api/v1`: JSON, as `docs/openapi.json` describes it.
 
-use std::sync::Arc;
-
 use axum::{
     Extension, Json, Router,
     extract::{DefaultBodyLimit, Path, Query, State, rejection::JsonRejection},
@@ -12,10 +10,7 @@ use axum::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    super::{Limits, hub::Hub},
-    Peer,
-};
+use super::{super::Limits, Peer, Shared, guard::Access};
 use crate::{Answer, NodeState, NodeTarget, Refusal, Request, WindowRecord};
 
 /// Windows that are listed where nobody says how many.
@@ -23,7 +18,7 @@ const WINDOWS: u32 = 100;
 /// Windows that are listed at most.
 const MOST_WINDOWS: u32 = 10_000;
 
-pub(super) fn router(limits: &Limits) -> Router<Arc<Hub>> {
+pub(super) fn router(limits: &Limits) -> Router<Shared> {
     Router::new()
         .route("/api/v1/state", get(state))
         .route("/api/v1/targets", get(targets))
@@ -86,12 +81,26 @@ async fn not_so(method: Method, uri: Uri) -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, Json(Refusal::Forbidden { message })).into_response()
 }
 
-async fn state(State(hub): State<Arc<Hub>>) -> Response {
-    Json::<&NodeState>(&hub.state()).into_response()
+/// A document as it is, or for everybody: without addresses and directories.
+fn shown<T: Serialize>(shared: &Shared, access: Access, document: &T) -> Response {
+    if access == Access::Full {
+        return Json(document).into_response();
+    }
+    match serde_json::to_value(document) {
+        Ok(mut value) => {
+            shared.redactor.json(&mut value);
+            Json(value).into_response()
+        }
+        Err(error) => refused(&Refusal::Failed { message: error.to_string() }),
+    }
 }
 
-async fn targets(State(hub): State<Arc<Hub>>) -> Response {
-    Json(Targets { targets: hub.state().targets.clone() }).into_response()
+async fn state(State(shared): State<Shared>, Extension(access): Extension<Access>) -> Response {
+    shown::<NodeState>(&shared, access, &shared.hub.state())
+}
+
+async fn targets(State(shared): State<Shared>, Extension(access): Extension<Access>) -> Response {
+    shown(&shared, access, &Targets { targets: shared.hub.state().targets.clone() })
 }
 
 /// A number in a path that is none, or too large, is nothing that exists.
@@ -99,9 +108,16 @@ fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Refusal> {
     text.parse().map_err(|_| Refusal::NotFound { message: format!("{text} is not a {what}") })
 }
 
-async fn report(State(hub): State<Arc<Hub>>, Path(pid): Path<String>) -> Response {
+async fn report(
+    State(shared): State<Shared>,
+    Extension(access): Extension<Access>,
+    Path(pid): Path<String>,
+) -> Response {
+    if let Some(refusal) = shared.guard.refusal(access) {
+        return refusal;
+    }
     answered(match number(&pid, "process id") {
-        Ok(pid) => hub.ask(Request::Report { pid }).await,
+        Ok(pid) => shared.hub.ask(Request::Report { pid }).await,
         Err(refusal) => Err(refusal),
     })
 }
@@ -111,14 +127,28 @@ struct WindowsQuery {
     limit: Option<u32>,
 }
 
-async fn windows(State(hub): State<Arc<Hub>>, Query(query): Query<WindowsQuery>) -> Response {
+async fn windows(
+    State(shared): State<Shared>,
+    Extension(access): Extension<Access>,
+    Query(query): Query<WindowsQuery>,
+) -> Response {
     let limit = query.limit.unwrap_or(WINDOWS).min(MOST_WINDOWS);
-    answered(hub.ask(Request::Windows { limit }).await)
+    match shared.hub.ask(Request::Windows { limit }).await {
+        Ok(Answer::Windows { windows }) => shown(&shared, access, &Windows { windows }),
+        answer => answered(answer),
+    }
 }
 
-async fn window_report(State(hub): State<Arc<Hub>>, Path(id): Path<String>) -> Response {
+async fn window_report(
+    State(shared): State<Shared>,
+    Extension(access): Extension<Access>,
+    Path(id): Path<String>,
+) -> Response {
+    if let Some(refusal) = shared.guard.refusal(access) {
+        return refusal;
+    }
     answered(match number(&id, "window number") {
-        Ok(id) => hub.ask(Request::WindowReport { id }).await,
+        Ok(id) => shared.hub.ask(Request::WindowReport { id }).await,
         Err(refusal) => Err(refusal),
     })
 }
@@ -138,20 +168,20 @@ pub(in crate::serve) struct Diagnose {
     growth: Option<bool>,
 }
 
-/// HTTP knows no users: requests must come from this machine, and not from a web page. A browser marks the requests of
-/// the pages that it shows.
+/// With the token, and not from a web page: a browser marks the requests of the pages that it shows.
 async fn diagnose(
-    State(hub): State<Arc<Hub>>,
-    Extension(Peer(peer)): Extension<Peer>,
+    State(shared): State<Shared>,
+    Extension(access): Extension<Access>,
+    Extension(peer): Extension<Peer>,
     headers: HeaderMap,
     body: Result<Json<Diagnose>, JsonRejection>,
 ) -> Response {
-    let forbidden = |message: &str| refused(&Refusal::Forbidden { message: message.to_owned() });
-    if !peer.ip().to_canonical().is_loopback() {
-        return forbidden("only this machine can request windows; use its control socket");
-    }
     if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
-        return forbidden("web pages cannot request windows");
+        let message = "web pages cannot request windows".to_owned();
+        return refused(&Refusal::Forbidden { message });
+    }
+    if let Some(refusal) = shared.guard.refusal(access) {
+        return refusal;
     }
     let Diagnose { pid, seconds, growth } = match body {
         Ok(Json(body)) => body,
@@ -165,6 +195,6 @@ async fn diagnose(
         return (StatusCode::UNPROCESSABLE_ENTITY, Json(Refusal::Failed { message }))
             .into_response();
     }
-    tracing::info!(%peer, pid, seconds, "a diagnostic window is requested over HTTP");
-    answered(hub.ask(Request::Diagnose { pid, seconds, growth }).await)
+    tracing::info!(peer = %peer.remote, pid, seconds, "a diagnostic window is requested over HTTP");
+    answered(shared.hub.ask(Request::Diagnose { pid, seconds, growth }).await)
 }

@@ -1,22 +1,32 @@
-//! HTTP/1.1: one request per connection, every connection bounded in time.
+//! HTTP/1.1: one request per connection, every connection bounded in time, and every client in its connections.
 
 mod api;
+mod guard;
 mod pages;
+mod places;
+mod redact;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 #[cfg(test)]
 pub(super) use api::{Diagnose, Targets, Windows};
-use axum::{Extension, Router};
+use axum::{Extension, Router, extract::FromRef, middleware};
+pub(super) use guard::Guard;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 pub use pages::in_words;
+use places::Places;
+use redact::Redactor;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     task::JoinSet,
     time::timeout,
 };
@@ -38,9 +48,27 @@ pub(super) const ROUTES: &[(&str, &str)] = &[
     ("post", "/api/v1/diagnose"),
 ];
 
-/// Who asks.
+/// Who asks, and at which of our addresses.
 #[derive(Clone, Copy, Debug)]
-struct Peer(SocketAddr);
+struct Peer {
+    remote: SocketAddr,
+    local: IpAddr,
+    port: u16,
+}
+
+/// What all requests share.
+#[derive(Clone)]
+struct Shared {
+    hub: Arc<Hub>,
+    guard: Arc<Guard>,
+    redactor: Arc<Redactor>,
+}
+
+impl FromRef<Shared> for Arc<Hub> {
+    fn from_ref(shared: &Shared) -> Self {
+        Self::clone(&shared.hub)
+    }
+}
 
 /// A connection to whom there is no place.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 5\r\n\
@@ -48,25 +76,34 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nr
 /// After a failed accept, for example without a free descriptor, before the next.
 const PAUSE: Duration = Duration::from_millis(100);
 
+fn router(hub: Arc<Hub>, guard: Guard, limits: &Limits) -> Router {
+    let shared = Shared { hub, guard: Arc::new(guard), redactor: Arc::default() };
+    let admit = middleware::from_fn_with_state(Arc::clone(&shared.guard), Guard::admit);
+    api::router(limits).merge(pages::router()).with_state(shared).layer(admit)
+}
+
 /// Accepts until it is dropped; connections end with it.
-pub(super) async fn serve(listener: TcpListener, hub: Arc<Hub>, limits: Limits) {
-    let router = api::router(&limits).merge(pages::router()).with_state(hub);
-    let places = Arc::new(Semaphore::new(limits.connections));
+pub(super) async fn serve(listener: TcpListener, hub: Arc<Hub>, guard: Guard, limits: Limits) {
+    let router = router(hub, guard, &limits);
+    let places = Arc::new(Places::new(limits.connections, limits.connections_per_client));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => match Arc::clone(&places).try_acquire_owned() {
-                    Ok(place) => {
+                Ok((stream, remote)) => {
+                    let Ok(local) = stream.local_addr() else { continue };
+                    let peer = Peer { remote, local: local.ip(), port: local.port() };
+                    if let Some(place) = places.take(peer) {
                         let router = router.clone();
                         connections.spawn(async move {
                             connection(stream, peer, router, limits).await;
                             drop(place);
                         });
+                    } else {
+                        // A fresh socket has room for so little; who does not read it is cut off all the same.
+                        drop(stream.try_write(FULL));
                     }
-                    // A fresh socket has room for so little; who does not read it is cut off all the same.
-                    Err(_) => drop(stream.try_write(FULL)),
-                },
+                }
                 Err(error) => told(&error).await,
             },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
@@ -79,17 +116,49 @@ async fn told(error: &io::Error) {
     tokio::time::sleep(PAUSE).await;
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, limits: Limits) {
-    let service = TowerToHyperService::new(router.layer(Extension(Peer(peer))));
-    let answering = http1::Builder::new()
+fn builder(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
         .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_buf_size(limits.header_bytes.max(8 << 10))
-        .serve_connection(TokioIo::new(stream), service);
+        .max_buf_size(limits.header_bytes.max(8 << 10));
+    builder
+}
+
+async fn connection(stream: TcpStream, peer: Peer, router: Router, limits: Limits) {
+    let service = TowerToHyperService::new(router.layer(Extension(peer)));
+    let answering = builder(&limits).serve_connection(TokioIo::new(stream), service);
     match timeout(limits.connection_timeout, answering).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "an HTTP connection failed"),
-        Err(_) => tracing::debug!(%peer, "an HTTP connection took too long and was cut off"),
+        Ok(Err(error)) => tracing::debug!(peer = %peer.remote, %error, "an HTTP connection failed"),
+        Err(_) => {
+            tracing::debug!(peer = %peer.remote, "an HTTP connection took too long and was cut off");
+        }
     }
+}
+
+/// Answers a client that sends this and no more, as the server does, but without a socket.
+#[cfg(feature = "testing")]
+pub(super) async fn answer(hub: Arc<Hub>, bytes: &[u8]) -> Vec<u8> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let limits = Limits::default();
+    let local = IpAddr::from([127, 0, 0, 1]);
+    let peer = Peer { remote: SocketAddr::new(local, 1), local, port: 9464 };
+    let router = router(hub, Guard::new(&[], None), &limits);
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let (mut from, mut to) = tokio::io::split(ours);
+    let service = TowerToHyperService::new(router.layer(Extension(peer)));
+    // The client closes its side before it is answered.
+    let answering =
+        builder(&limits).half_close(true).serve_connection(TokioIo::new(theirs), service);
+    let mut answer = Vec::new();
+    let send = async {
+        // Who has heard enough may close before all is sent.
+        let _ = to.write_all(bytes).await;
+        let _ = to.shutdown().await;
+    };
+    // What is no request is an error, and the connection ends.
+    let _ = tokio::join!(answering, send, from.read_to_end(&mut answer));
+    answer
 }

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
@@ -13,16 +13,20 @@ use drainprof_common::loss::Severity;
 use drainprof_profile::Level;
 use drainprof_report::{export::shown, health::Health};
 
-use super::super::{
-    hub::Hub,
-    metrics::{negotiate, render},
+use super::{
+    super::{
+        hub::Hub,
+        metrics::{negotiate, render},
+    },
+    Shared,
+    guard::Access,
 };
 use crate::{AlertState, NodeState, Outcome};
 
 /// Characters of a name or sentence that are shown.
 const CHARS: usize = 300;
 
-pub(super) fn router() -> Router<Arc<Hub>> {
+pub(super) fn router() -> Router<Shared> {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
@@ -61,8 +65,9 @@ async fn ready(State(hub): State<Arc<Hub>>) -> Response {
     }
 }
 
-async fn status(State(hub): State<Arc<Hub>>) -> String {
-    in_words(&hub.state())
+async fn status(State(shared): State<Shared>, Extension(access): Extension<Access>) -> String {
+    let text = in_words(&shared.hub.state());
+    if access == Access::Full { text } else { shared.redactor.text(&text) }
 }
 
 /// Whether the counts are complete, why not, and what was noticed that they do not depend on.
@@ -104,6 +109,13 @@ pub fn in_words(state: &NodeState) -> String {
         let _ = writeln!(text, "degraded  {}", shown(degraded, CHARS));
     }
     losses(state, &mut text);
+    if state.processes_late != 0 {
+        let _ = writeln!(
+            text,
+            "late      {} processes began before their probes were in place: what they did before is not counted",
+            state.processes_late
+        );
+    }
     let unmatched = state.targets.iter().filter(|target| !target.matched).count();
     let _ = writeln!(
         text,

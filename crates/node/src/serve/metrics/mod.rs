@@ -5,6 +5,7 @@
 //! `exe="other"`. No series has a pid, a command line or a stack. Exemplars name the site that pins most by its id; the
 //! report of the diagnostic window has its call stack under that id.
 
+mod heaps;
 mod node;
 #[cfg(test)]
 mod pages;
@@ -40,7 +41,7 @@ pub struct Series {
     pub exemplar: Option<Exemplar>,
 }
 
-/// What points from a series to something that is told elsewhere.
+/// What points from a series to something that is given elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exemplar {
     /// Where.

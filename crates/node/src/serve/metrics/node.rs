@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use drainprof_profile::Level;
 
-use super::{Families, Metrics, other, pairs, shown, table, with};
+use super::{Families, Metrics, heaps::HeapSums, other, pairs, shown, table, with};
 use crate::{AlertState, Labels, NodeState, NodeTarget, Outcome};
 
 /// What holds now of the processes of one label set.
@@ -24,6 +24,7 @@ struct Sums {
     /// Some and all tasks.
     pressure: Option<[f64; 2]>,
     processes: u64,
+    heaps: HeapSums,
 }
 
 /// The larger one of what is known.
@@ -47,6 +48,7 @@ impl Sums {
             _ => None,
         };
         self.processes += 1;
+        self.heaps.add(target);
         self.growth = most(self.growth, target.rss_slope_bytes_per_second);
         if let Some(pressure) = target.cgroup_pressure {
             let [some, full] = self.pressure.unwrap_or_default();
@@ -105,6 +107,7 @@ impl Metrics {
                 families.count(&table::PROPORTIONAL, labels.clone(), pss);
                 families.count(&table::UNIQUE, labels.clone(), uss);
             }
+            sums.heaps.write(&labels, families);
             if let Some(growth) = sums.growth {
                 families.measure(&table::GROWTH, labels.clone(), growth);
             }
@@ -147,6 +150,7 @@ impl Metrics {
         let unmatched = state.targets.iter().filter(|target| !target.matched).count();
         families.count(&table::TARGETS, vec![("level", "memory".to_owned())], unmatched as u64);
         families.count(&table::COMPLETE, Vec::new(), state.complete.into());
+        families.count(&table::LATE, Vec::new(), state.processes_late);
         families.count(&table::READY, Vec::new(), state.ready.into());
         families.count(&table::KILLED, Vec::new(), state.killed.into());
         families.count(&table::DEGRADED, Vec::new(), state.degraded.len() as u64);

@@ -77,6 +77,9 @@ const FAULTS: &[&str] = &["exe", "cgroup", "container", "unit", "pod", "namespac
 /// Those of [`WHERE`], and whether some or all tasks waited.
 const SCOPES: &[&str] = &["exe", "cgroup", "container", "unit", "pod", "namespace", "scope"];
 
+/// Those of [`WHERE`], and whose heap it is.
+const HEAPS: &[&str] = &["exe", "cgroup", "container", "unit", "pod", "namespace", "allocator"];
+
 macro_rules! metrics {
     ($($name:ident = $stem:literal, $unit:expr, $kind:ident, $labels:expr, $help:literal;)*) => {
         $(
@@ -139,6 +142,26 @@ metrics! {
         "Page faults of the processes since each is watched: minor (without I/O) and major.";
     TO_LIMIT = "cgroup_limit_reached", Some("seconds"), Gauge, WHERE,
         "Shortest time until a control group is full at the current growth. Absent without growth or limit.";
+    HEAP_MAPPED = "heap_mapped", Some("bytes"), Gauge, HEAPS,
+        "Bytes that the allocators (glibc, cpython, jemalloc) have from the system, in all processes together, as of each one's last census. Absent until all of them had one.";
+    HEAP_RESIDENT = "heap_resident", Some("bytes"), Gauge, HEAPS,
+        "Of these, resident.";
+    HEAP_HELD = "heap_held", Some("bytes"), Gauge, HEAPS,
+        "Resident bytes of pages, pools or slabs with a live object, whole.";
+    HEAP_LIVE = "heap_live", Some("bytes"), Gauge, HEAPS,
+        "Bytes of live objects.";
+    HEAP_CACHED = "heap_cached", Some("bytes"), Gauge, HEAPS,
+        "Bytes that the program has freed and caches of threads keep (glibc).";
+    HEAP_FREE = "heap_free", Some("bytes"), Gauge, HEAPS,
+        "Free bytes, whether resident or not.";
+    HEAP_TRIMMABLE = "heap_trimmable", Some("bytes"), Gauge, HEAPS,
+        "Resident bytes that a trim would give back now (glibc).";
+    HEAP_UNKNOWN = "heap_unknown", Some("bytes"), Gauge, HEAPS,
+        "Bytes that could not be read, or made no sense.";
+    HEAP_SECONDS = "heap_census", Some("seconds"), Gauge, WHERE,
+        "How long the last census took, the longest of all processes.";
+    HEAP_TIME = "heap_census_timestamp", Some("seconds"), Gauge, WHERE,
+        "When the last census was, the oldest of all processes, since 1970.";
     ALERTS = "alerts", None, Gauge, &["rule", "state"],
         "Processes for which a rule is about to fire (pending) or has fired (firing).";
     WINDOWS = "windows", None, Counter, &["outcome"],
@@ -153,6 +176,8 @@ metrics! {
         "Losses by name; docs/losses.md explains each, and which of them make counts incomplete.";
     COMPLETE = "complete", None, Gauge, &[],
         "1 if nothing that the counts need was lost, else 0.";
+    LATE = "processes_late", None, Counter, &[],
+        "Processes that began after the daemon and before their probes were in place: what they did before is not counted.";
     TARGETS = "targets", None, Gauge, &["level"],
         "Watched processes by level (none: no probe; memory: only that is watched).";
     READY = "ready", None, Gauge, &[],
@@ -174,5 +199,5 @@ metrics! {
     LABEL_SETS = "label_sets", None, Gauge, &["shown"],
         "Label sets that have series of their own (own), and those of running processes that show as other (other).";
     SET_CREATED = "label_set_created", Some("seconds"), Gauge, WHERE,
-        "When the counters of a label set started at zero, since 1970. A set that was evicted and returns starts anew.";
+        "When the counters of a label set started at zero, since 1970. A set that was evicted and returns starts again.";
 }

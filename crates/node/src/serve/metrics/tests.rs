@@ -325,3 +325,42 @@ fn unnamed_sets_are_other() {
     assert_eq!(samples["drainprof_label_sets[(\"shown\", \"other\")]"], 1.0);
     assert!(!samples.keys().any(|name| name.contains("new.service")));
 }
+
+/// Heaps of all processes are added up; where one had no census, or its allocator says nothing, nothing is reported.
+#[test]
+fn heaps_need_all_processes() {
+    let mut both_known = state();
+    let mut other = both_known.targets[0].clone();
+    other.pid += 1;
+    other.heaps.as_mut().unwrap().summary.seconds = 0.5;
+    both_known.targets.push(other);
+    let tell = |state: &crate::NodeState| {
+        let mut metrics = Metrics::new(&ALL);
+        metrics.observe(state);
+        let mut samples = both(&metrics);
+        samples.retain(|name, _| name.contains("_heap_"));
+        samples
+    };
+    let samples = tell(&both_known);
+    let one = |samples: &Samples, start: &str| {
+        let found: Vec<_> = samples.iter().filter(|(name, _)| name.starts_with(start)).collect();
+        assert!(
+            found.len() == 1 && found[0].0.contains("(\"exe\", \"svc\")"),
+            "{start}: {found:?}"
+        );
+        *found[0].1
+    };
+    for (name, mib) in [("mapped", 24), ("resident", 16), ("held", 12), ("live", 6), ("free", 10)] {
+        let name = format!("drainprof_heap_{name}_bytes");
+        assert_eq!(one(&samples, &name), f64::from(mib << 20), "{name}");
+    }
+    assert_eq!(one(&samples, "drainprof_heap_trimmable_bytes"), f64::from(4 << 20));
+    assert_eq!(one(&samples, "drainprof_heap_census_seconds"), 0.5);
+    assert_eq!(samples.len(), 10);
+    both_known.targets[1].heaps.as_mut().unwrap().summary.heaps[0].trimmable_bytes = None;
+    assert_eq!(tell(&both_known).len(), 9);
+    both_known.targets[1].heaps.as_mut().unwrap().failure = Some("it is too large".to_owned());
+    assert_eq!(tell(&both_known), Samples::new());
+    both_known.targets[1].heaps = None;
+    assert_eq!(tell(&both_known), Samples::new());
+}

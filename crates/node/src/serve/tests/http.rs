@@ -1,4 +1,4 @@
-use super::{Running, get, post, send, state};
+use super::{Running, TOKEN, get, get_all, post, post_bare, send, state};
 use crate::serve::Limits;
 
 /// Health, readiness and status say what the state says.
@@ -35,7 +35,7 @@ async fn metrics_are_negotiated() {
     assert!(!plain.body.contains("# EOF") && !plain.head.contains("access-control"));
     let accept =
         "accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
-    let request = format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{accept}\r\n\r\n");
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\n{accept}\r\n\r\n");
     let open = send(running.http, request).await;
     assert!(open.head.contains("content-type: application/openmetrics-text"), "{}", open.head);
     assert!(open.body.ends_with("# EOF\n"));
@@ -48,7 +48,7 @@ async fn metrics_are_negotiated() {
     running.stop().await;
 }
 
-/// Windows are opened from this machine, not from web pages, and nonsense is refused.
+/// Windows are opened with the token, not from web pages, and nonsense is refused.
 #[tokio::test]
 async fn orders_are_checked() {
     let running = Running::start(Limits::default(), None, true);
@@ -73,10 +73,56 @@ async fn orders_are_checked() {
         assert_eq!(refused.status, status, "{body}: {refused:?}");
         assert!(refused.json()["message"].is_string());
     }
-    let head = "POST /api/v1/diagnose HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain";
+    let head = format!(
+        "POST /api/v1/diagnose HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\
+         content-type: text/plain"
+    );
     let form =
         send(running.http, format!("{head}\r\ncontent-length: 13\r\n\r\n{{\"pid\": 4242}}")).await;
     assert_eq!(form.status, 415);
+    running.stop().await;
+}
+
+/// Without the token there is no address and no directory in any answer, no report and no window; a wrong token gives
+/// nothing at all, nor does another server's name.
+#[tokio::test]
+async fn strangers_see_no_address() {
+    let running = Running::start(Limits::default(), None, true);
+    let text = "instance 0x7f12deadb000 in /srv/svc is worst";
+    let mut told = state();
+    let (instance, exe) = ("0x7f12deadb000", "/usr/bin/svc");
+    told.targets[0].allocators[0].instance = Some(instance.to_owned());
+    text.clone_into(&mut told.targets[0].alerts[0].message);
+    running.state.send(told.into()).unwrap();
+    for path in ["/status", "/api/v1/state", "/api/v1/targets", "/api/v1/windows", "/metrics"] {
+        let (bare, whole) = (get(running.http, path).await, get_all(running.http, path).await);
+        assert_eq!((bare.status, whole.status), (200, 200), "{path}");
+        for secret in ["7f12deadb000", exe, "/srv/"] {
+            assert!(!bare.body.contains(secret), "{path}: {secret}");
+        }
+        if path.contains("targets") {
+            assert!(whole.body.contains(instance) && whole.body.contains(exe));
+            assert_eq!(bare.json()["targets"][0]["exe"], "svc");
+            let again = get(running.http, path).await.json();
+            assert_eq!(bare.json(), again, "one address has one name");
+        }
+    }
+    let refused = post_bare(running.http, "", r#"{"pid": 4242}"#).await;
+    assert_eq!((refused.status, refused.json()["refused"].as_str()), (401, Some("forbidden")));
+    assert!(refused.head.contains("www-authenticate: bearer"), "{refused:?}");
+    for (headers, status) in [
+        ("host: localhost\r\nauthorization: Bearer wrong", 401),
+        ("host: localhost\r\nauthorization: bearer a-token-of-these-test", 401),
+        ("host: evil.example", 403),
+        ("host: localhost\r\norigin: http://evil.example", 403),
+        ("x: no host", 403),
+    ] {
+        for path in ["/metrics", "/status", "/api/v1/state", "/nowhere"] {
+            let request = format!("GET {path} HTTP/1.1\r\n{headers}\r\n\r\n");
+            let answer = send(running.http, request).await;
+            assert_eq!(answer.status, status, "{path} {headers}: {answer:?}");
+        }
+    }
     running.stop().await;
 }
 

@@ -9,10 +9,12 @@ mod otlp;
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
+    os::unix::fs::PermissionsExt as _,
     sync::Arc,
     time::Duration,
 };
 
+use drainprof_census::{HeapSummary, Summary};
 use drainprof_process::memory::{MemoryReading, MemoryShares, Pressure, Waiting};
 use drainprof_profile::Level;
 use drainprof_report::{Options as ReportOptions, Report, samples};
@@ -24,8 +26,8 @@ use tokio::{
 
 use super::{Limits, Options, OtlpOptions, Server};
 use crate::{
-    Alert, AlertState, Answer, Asked, Counts, LabelSet, Labels, NodeState, NodeTarget, Outcome,
-    PinDelays, Refusal, Request, SCHEMA, Shares, WindowRecord, WorstSite, daemon::other,
+    Alert, AlertState, Answer, Asked, Counts, Heaps, LabelSet, Labels, NodeState, NodeTarget,
+    Outcome, PinDelays, Refusal, Request, SCHEMA, Shares, WindowRecord, WorstSite, daemon::other,
 };
 
 pub(super) fn report() -> Report {
@@ -60,6 +62,23 @@ const SHARES: Shares = Shares {
     unix_ms: 1_700_000_050_000,
     memory: MemoryShares { pss_bytes: 9 << 20, uss_bytes: 7 << 20 },
 };
+
+fn heaps() -> Heaps {
+    let heap = HeapSummary {
+        allocator: "glibc".to_owned(),
+        mapped_bytes: 12 << 20,
+        resident_bytes: 8 << 20,
+        held_bytes: 6 << 20,
+        live_objects: 1_000,
+        live_bytes: 3 << 20,
+        cached_bytes: 4_096,
+        free_bytes: 5 << 20,
+        unknown_bytes: 0,
+        trimmable_bytes: Some(2 << 20),
+    };
+    let summary = Summary { seconds: 0.25, rss_bytes: 10 << 20, heaps: vec![heap] };
+    Heaps { unix_ms: 1_700_000_050_000, summary, failure: None }
+}
 
 fn pressure(avg10: f64) -> Pressure {
     let some = Waiting { avg10, avg60: 0.25, avg300: 0.5, total_seconds: 12.5 };
@@ -148,6 +167,7 @@ pub(super) fn state() -> NodeState {
             seconds_to_limit: None,
             faults_per_second: Some(3.0),
             shares: Some(SHARES),
+            heaps: Some(heaps()),
             cgroup_pressure: Some(pressure(0.25)),
             cost: target.cost,
             allocators: target.allocators.clone(),
@@ -159,6 +179,7 @@ pub(super) fn state() -> NodeState {
                 message: "the DSR is 0.75, below 0.8".to_owned(),
             }],
         }],
+        processes_late: 3,
         label_sets: [labels(), gone.labels.clone(), other()]
             .map(|labels| LabelSet {
                 labels,
@@ -211,7 +232,11 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn start(limits: Limits, otlp: Option<OtlpOptions>, answers: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        let token = directory.path().join("token");
+        std::fs::write(&token, TOKEN).unwrap();
+        std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
         let options = Options {
+            token_file: Some(token),
             http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             socket: Some(directory.path().join("run/control.sock")),
             otlp,
@@ -286,7 +311,22 @@ pub(super) async fn get(address: SocketAddr, path: &str) -> Response {
     send(address, format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await
 }
 
+/// Whoever has it may everything.
+pub(super) const TOKEN: &str = "a-token-of-these-tests";
+
+/// The same with the token.
+pub(super) async fn get_all(address: SocketAddr, path: &str) -> Response {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n");
+    send(address, format!("{head}authorization: Bearer {TOKEN}\r\n\r\n")).await
+}
+
 pub(super) async fn post(address: SocketAddr, more: &str, body: &str) -> Response {
+    let token = format!("authorization: Bearer {TOKEN}\r\n{more}");
+    post_bare(address, &token, body).await
+}
+
+/// The same without the token.
+pub(super) async fn post_bare(address: SocketAddr, more: &str, body: &str) -> Response {
     let length = body.len();
     let head =
         "POST /api/v1/diagnose HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";

@@ -6,7 +6,7 @@ use std::{
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use super::{Running, get, post};
+use super::{Response, Running, get, get_all, post, post_bare};
 use crate::{
     NodeState, Refusal,
     serve::{
@@ -112,6 +112,24 @@ fn all_routes_are_documented() {
     }
 }
 
+/// Checks that an answer is what the document promises of its status.
+fn check(api: &Value, (method, route): (&str, &str), response: &Response) {
+    let status = response.status.to_string();
+    let promised = &api["paths"][route][method]["responses"][status]["content"];
+    let kinds = promised.as_object().unwrap_or_else(|| panic!("{route}: {}", response.status));
+    let kind = kinds.keys().find(|kind| response.head.contains(&format!("content-type: {kind}")));
+    let kind = kind.unwrap_or_else(|| panic!("{route}: {}", response.head));
+    if kind == "application/json" {
+        let validator = validator(api, &promised[kind]["schema"]);
+        let value = response.json();
+        let errors: Vec<_> = validator
+            .iter_errors(&value)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
+        assert_eq!(errors, Vec::<String>::new(), "{route}");
+    }
+}
+
 /// Every route gives what the document promises: its status, its type, and JSON of its schema.
 #[tokio::test]
 async fn responses_match_the_document() {
@@ -139,29 +157,32 @@ async fn responses_match_the_document() {
         ("post", "/api/v1/diagnose", "", "{}", 422),
     ] {
         let response = match method {
-            "get" => get(running.http, path).await,
+            "get" => get_all(running.http, path).await,
             _ => post(running.http, "", body).await,
         };
         assert_eq!(response.status, status, "{path}: {response:?}");
-        let promised = &api["paths"][route][method]["responses"][status.to_string()]["content"];
-        let kinds = promised.as_object().unwrap_or_else(|| panic!("{route}: {status}"));
-        let kind =
-            kinds.keys().find(|kind| response.head.contains(&format!("content-type: {kind}")));
-        let kind = kind.unwrap_or_else(|| panic!("{route}: {}", response.head));
-        if kind == "application/json" {
-            let validator = validator(&api, &promised[kind]["schema"]);
-            let value = response.json();
-            let errors: Vec<_> = validator
-                .iter_errors(&value)
-                .map(|error| format!("{}: {error}", error.instance_path()))
-                .collect();
-            assert_eq!(errors, Vec::<String>::new(), "{path}");
-        }
+        check(&api, (method, route), &response);
         if status == 200 {
             seen.insert((method, route));
         }
     }
     assert_eq!(seen, ROUTES.iter().copied().collect());
+    // Everybody may read the same documents, but no report.
+    for (route, path, status) in [
+        ("/status", "/status", 200),
+        ("/api/v1/state", "/api/v1/state", 200),
+        ("/api/v1/targets", "/api/v1/targets", 200),
+        ("/api/v1/windows", "/api/v1/windows", 200),
+        ("/api/v1/targets/{pid}/report", "/api/v1/targets/4242/report", 401),
+        ("/api/v1/windows/{id}/report", "/api/v1/windows/7/report", 401),
+    ] {
+        let response = get(running.http, path).await;
+        assert_eq!(response.status, status, "{path}: {response:?}");
+        check(&api, ("get", route), &response);
+    }
+    let refused = post_bare(running.http, "", r#"{"pid":4242}"#).await;
+    assert_eq!(refused.status, 401);
+    check(&api, ("post", "/api/v1/diagnose"), &refused);
     // The schemas refuse what they should: each case spoils one thing.
     let schema = json!({ "$ref": "#/components/schemas/NodeState" });
     let validator = validator(&api, &schema);

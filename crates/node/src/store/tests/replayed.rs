@@ -45,6 +45,7 @@ fn state(step: u64) -> NodeState {
             seconds_to_limit: None,
             faults_per_second: None,
             shares: None,
+            heaps: None,
             cgroup_pressure: None,
             cost: Cost { hits: step, cpu_seconds: 0.0, cpu_ratio: None, measured: true },
             allocators: Vec::new(),
@@ -56,6 +57,7 @@ fn state(step: u64) -> NodeState {
                 message: "DSR 0.4".to_owned(),
             }],
         }],
+        processes_late: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: if step < 5 {

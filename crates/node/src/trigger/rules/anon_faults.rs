@@ -59,7 +59,7 @@ impl Watch for Anon {
             memory.minor_faults.saturating_add(memory.major_faults),
             memory.anon_bytes.saturating_add(memory.swap_bytes),
         ];
-        // Another program in the same process begins anew.
+        // Another program in the same process begins again.
         if self.course.last().is_some_and(|last| now[0] < last[0]) {
             self.course.clear();
         }

@@ -83,7 +83,7 @@ impl Watch for Low {
     }
 }
 
-/// The closes of the last `over`; a count that falls is that of another process, or of probes placed anew.
+/// The closes of the last `over`; a count that falls is that of another process, or of probes placed again.
 pub(super) fn window(
     course: &mut Course<Closes>,
     at: f64,

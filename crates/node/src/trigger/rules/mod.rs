@@ -5,6 +5,7 @@ mod anon_high;
 mod dsr_drop;
 mod dsr_low;
 mod faults_high;
+mod heap_idle;
 mod limit_near;
 mod pressure_high;
 mod retention_slope;
@@ -15,9 +16,9 @@ mod vsz_growth;
 
 pub use self::{
     anon_faults::AnonFaults, anon_high::AnonHigh, dsr_drop::DsrDrop, dsr_low::DsrLow,
-    faults_high::FaultsHigh, limit_near::LimitNear, pressure_high::PressureHigh,
-    retention_slope::RetentionSlope, rss_high::RssHigh, rss_slope::RssSlope,
-    unmatched_frees::UnmatchedFrees, vsz_growth::VszGrowth,
+    faults_high::FaultsHigh, heap_idle::HeapIdle, limit_near::LimitNear,
+    pressure_high::PressureHigh, retention_slope::RetentionSlope, rss_high::RssHigh,
+    rss_slope::RssSlope, unmatched_frees::UnmatchedFrees, vsz_growth::VszGrowth,
 };
 use super::Rule;
 
@@ -32,6 +33,7 @@ pub const RULES: &[Rule] = &[
     anon_high::RULE,
     anon_faults::RULE,
     faults_high::RULE,
+    heap_idle::RULE,
     limit_near::RULE,
     pressure_high::RULE,
     unmatched_frees::RULE,

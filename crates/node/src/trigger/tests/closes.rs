@@ -229,7 +229,7 @@ fn drop_needs_a_baseline() {
     assert_eq!(run.fired, [0.0; 0]);
 }
 
-/// A rule that is switched off says nothing; switched on again, it begins anew.
+/// A rule that is switched off says nothing; switched on again, it begins again.
 #[test]
 fn switched_off() {
     let off = DsrLow { enabled: false, ..DsrLow::default() };

@@ -1,11 +1,12 @@
 //! States, times, wants, the configuration, and hostile input.
 
+use drainprof_census::{HeapSummary, Summary};
 use drainprof_process::memory::{MemoryReading, Pressure, Waiting};
 use drainprof_report::memory::{MemoryTrend, MemoryVerdict};
 use proptest::prelude::*;
 
 use crate::{
-    AlertState,
+    AlertState, Heaps,
     trigger::{
         Closes, Config, Engine, FaultsHigh, Objects, ProfileSignals, RULES, RetentionSlope,
         Signals, Slope, State, Time,
@@ -24,7 +25,7 @@ fn windowed(hold: u64) -> Config {
     Config { faults_high, ..Config::default() }
 }
 
-/// A condition must hold all along: one look at which it does not, or nobody knows, begins its time anew.
+/// A condition must hold all along: one look at which it does not, or nobody knows, begins its time again.
 #[test]
 fn for_is_all_along() {
     let mut run = Run::new("faults_high");
@@ -38,7 +39,7 @@ fn for_is_all_along() {
     assert_eq!(run.fired, [180.0]);
 }
 
-/// A gap while pending begins the time anew: nobody has seen that it held.
+/// A gap while pending begins the time again: nobody has seen that it held.
 #[test]
 fn gap_while_pending() {
     let mut run = Run::new("faults_high");
@@ -93,7 +94,7 @@ fn strange_numbers() {
     assert_eq!(run.state(), State::Firing);
 }
 
-/// Once served, a rule wants no window until it fires anew, or goes on for `repeat`.
+/// Once served, a rule wants no window until it fires again, or goes on for `repeat`.
 #[test]
 fn wants() {
     let mut run = Run::with("faults_high", windowed(0));
@@ -289,8 +290,9 @@ fn anything() -> impl Strategy<Value = Signals> {
         proptest::option::of(memory),
         rates,
         proptest::option::of(pressure),
+        proptest::option::of(heaps()),
     )
-        .prop_map(|(at, profiles, memory, (faults, slope, limit), pressure)| Signals {
+        .prop_map(|(at, profiles, memory, (faults, slope, limit), pressure, heaps)| Signals {
             at,
             profiles,
             memory,
@@ -304,8 +306,28 @@ fn anything() -> impl Strategy<Value = Signals> {
                 seconds_to_limit: limit,
                 ..MemoryTrend::default()
             }),
+            heaps,
             pressure,
         })
+}
+
+fn heaps() -> impl Strategy<Value = Heaps> {
+    let heap = ("[a-c]", any::<[u64; 2]>(), any::<Option<u64>>()).prop_map(
+        |(allocator, [resident_bytes, live_bytes], trimmable_bytes)| HeapSummary {
+            allocator,
+            resident_bytes,
+            live_bytes,
+            trimmable_bytes,
+            ..HeapSummary::default()
+        },
+    );
+    (any::<u64>(), any::<u64>(), prop::collection::vec(heap, 0..4)).prop_map(
+        |(unix_ms, rss_bytes, heaps)| Heaps {
+            unix_ms,
+            summary: Summary { rss_bytes, heaps, ..Summary::default() },
+            failure: None,
+        },
+    )
 }
 
 proptest! {

@@ -220,7 +220,7 @@ fn no_steady_growth() {
     }
 }
 
-/// A leak that is mended ends the rule.
+/// A leak that was fixed ends the rule.
 #[test]
 fn growth_that_ends() {
     let run = watched(|at, noise| 22.0 + at.min(HOUR) + noise, 0.9, 1);

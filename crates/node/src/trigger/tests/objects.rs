@@ -69,7 +69,7 @@ fn older_objects() {
     }
 }
 
-/// Counts that fall begin anew.
+/// Counts that fall begin again.
 #[test]
 fn replaced() {
     let mut run = Run::new("unmatched_frees");

@@ -1,0 +1,267 @@
+//! Censuses of the watched processes: one at a time, on a thread of its own, as the budget allows.
+//!
+//! A census reads each page of a heap, so it takes a tenth of a second for 100 MB: too long for the loop. It may hang
+//! where the kernel hangs in the process; then the daemon says so, and takes no other.
+
+use std::{
+    collections::BTreeMap,
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use drainprof_census::{CensusError, Options, Summary, take};
+use drainprof_process::{Process, ProcessError};
+use drainprof_report::Report;
+use nix::time::{ClockId, clock_gettime};
+use tokio::sync::oneshot;
+
+use super::{tracked::Tracked, turns::Turns, unix_ms};
+use crate::{Heaps, config::Config};
+
+/// A census that takes longer is reported.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A census that has ended.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) pid: u32,
+    pub(super) start_time: u64,
+    /// What was read; `None`: the process has ended.
+    pub(super) heaps: Option<Heaps>,
+    /// CPU time that it took.
+    cost: Duration,
+}
+
+struct Running {
+    pid: u32,
+    start_time: u64,
+    began: Instant,
+    end: oneshot::Receiver<Taken>,
+}
+
+/// All censuses.
+#[derive(Default)]
+pub(super) struct Censuses {
+    turns: Turns,
+    running: Option<Running>,
+}
+
+impl Censuses {
+    /// Begins the next census, if none runs, one is due, and the budget has room. `seconds` is a time since any fixed
+    /// moment.
+    pub(super) fn begin(
+        &mut self,
+        config: &Config,
+        tracked: &mut BTreeMap<u32, Tracked>,
+        seconds: f64,
+    ) -> io::Result<()> {
+        let config = &config.census;
+        self.turns.refill(seconds, config.budget.0);
+        if config.budget.0 <= 0.0 {
+            for one in tracked.values_mut() {
+                one.count_heaps(None);
+            }
+            return Ok(());
+        }
+        if self.running.is_some() || !self.turns.is_affordable() {
+            return Ok(());
+        }
+        for _ in 0..tracked.len() {
+            let Some(pid) = self.turns.next(tracked) else { break };
+            let Some(one) = tracked.get_mut(&pid) else { continue };
+            if one.wants_census(seconds, config.interval.as_seconds()) {
+                one.census_begins(seconds);
+                return self.start(pid, one.process.start_time, config.largest.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, pid: u32, start_time: u64, largest: u64) -> io::Result<()> {
+        let (ends, end) = oneshot::channel();
+        // Not a thread of the runtime: that would wait for it at the daemon's end.
+        thread::Builder::new().name("census".to_owned()).spawn(move || {
+            // Nobody may be left to be told.
+            let _ = ends.send(census(pid, start_time, largest));
+        })?;
+        self.running = Some(Running { pid, start_time, began: Instant::now(), end });
+        Ok(())
+    }
+
+    /// Waits for the end of the census that runs; for ever, if none does.
+    pub(super) async fn next(&mut self) -> Taken {
+        let Some(running) = &mut self.running else { return std::future::pending().await };
+        let taken = (&mut running.end).await;
+        let Running { pid, start_time, began, .. } = running;
+        let taken = taken.unwrap_or_else(|_| Taken {
+            pid: *pid,
+            start_time: *start_time,
+            heaps: Some(failed("the census broke off".to_owned())),
+            cost: began.elapsed(),
+        });
+        self.running = None;
+        self.turns.spend(taken.cost);
+        taken
+    }
+
+    /// Whether a window may read heaps now: those of processes of at most so many bytes.
+    pub(super) fn affords(&self, config: &Config) -> Option<u64> {
+        let affords = config.census.budget.0 > 0.0 && self.turns.is_affordable();
+        affords.then_some(config.census.largest.0)
+    }
+
+    /// Takes what the censuses of a window have cost.
+    pub(super) fn charge(&mut self, report: &Report) {
+        let censuses = report.targets.iter().filter_map(|target| target.census.as_ref());
+        let all = censuses.flat_map(|census| [&census.begin, &census.end]).flatten();
+        let seconds: f64 = all.map(|summary| summary.seconds).sum();
+        // What comes from another process need not be a time.
+        self.turns.spend(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    }
+
+    /// A census that does not end, in a sentence.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let running = self.running.as_ref().filter(|one| one.began.elapsed() > LONG)?;
+        let (pid, seconds) = (running.pid, running.began.elapsed().as_secs());
+        Some(format!("no other heap is read: the census of process {pid} takes {seconds} s so far"))
+    }
+}
+
+fn failed(why: String) -> Heaps {
+    Heaps { unix_ms: unix_ms(), failure: Some(why), ..Heaps::default() }
+}
+
+/// Takes a census of one process incarnation.
+fn census(pid: u32, start_time: u64, largest: u64) -> Taken {
+    let options = Options { largest_bytes: Some(largest), ..Options::default() };
+    let result = take(pid, &options).and_then(|census| {
+        // The number may have become another process's.
+        if Process::open(pid)?.start_time == start_time {
+            Ok(census)
+        } else {
+            Err(ProcessError::Ended { pid }.into())
+        }
+    });
+    let heaps = match result {
+        Ok(census) => {
+            let summary = Summary::of(&census);
+            Some(Heaps { unix_ms: unix_ms(), summary, failure: None })
+        }
+        Err(CensusError::Process(error)) if error.is_gone() => None,
+        Err(error) => Some(failed(error.to_string())),
+    };
+    Taken { pid, start_time, heaps, cost: thread_cpu_time() }
+}
+
+/// CPU time of this thread since it began.
+fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        process::{Child, Command, Stdio},
+    };
+
+    use super::*;
+    use crate::{
+        Labels,
+        trigger::{Bytes, Share, Time},
+    };
+
+    /// A process that waits, and is ended.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn new() -> Self {
+            let mut command = Command::new("cat");
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            // When it answers, its memory is there.
+            child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            Self(child)
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn tracked(pid: u32) -> Tracked {
+        let process = Process::open(pid).unwrap();
+        let mut one = Tracked::new(process, Labels::default(), String::new(), 0);
+        one.remember(0.0, 60.0, Some(Default::default()));
+        one
+    }
+
+    fn config(share: f64, largest: u64) -> Config {
+        let mut config = Config::default();
+        config.census.budget = Share(share);
+        config.census.interval = Time::minutes(5);
+        config.census.largest = Bytes(largest);
+        config
+    }
+
+    /// One census at a time, in turns; each process again after the interval, and none without a budget.
+    #[tokio::test]
+    async fn in_turns() {
+        let sleepers = [Sleeper::new(), Sleeper::new()];
+        let pids = sleepers.each_ref().map(|one| one.0.id());
+        let mut all: BTreeMap<u32, Tracked> = pids.map(|pid| (pid, tracked(pid))).into();
+        let mut censuses = Censuses::default();
+        censuses.begin(&config(0.0, 1 << 40), &mut all, 0.0).unwrap();
+        assert!(censuses.running.is_none(), "without a budget");
+        let config = config(1.0, 1 << 40);
+        let mut seen = Vec::new();
+        for seconds in [10.0, 20.0] {
+            censuses.begin(&config, &mut all, seconds).unwrap();
+            let first = censuses.running.as_ref().unwrap().pid;
+            censuses.begin(&config, &mut all, seconds).unwrap();
+            assert_eq!(censuses.running.as_ref().unwrap().pid, first, "one at a time");
+            let taken = censuses.next().await;
+            assert!(taken.heaps.is_some_and(|heaps| heaps.failure.is_none()));
+            seen.push(taken.pid);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, pids);
+        censuses.begin(&config, &mut all, 300.0).unwrap();
+        assert!(censuses.running.is_none(), "none is due");
+        censuses.begin(&config, &mut all, 310.0).unwrap();
+        assert!(censuses.running.is_some());
+    }
+
+    /// What a census takes is spent: the next one waits until it has come in again.
+    #[tokio::test]
+    async fn within_the_budget() {
+        let sleepers = [Sleeper::new(), Sleeper::new()];
+        let mut all: BTreeMap<u32, Tracked> =
+            sleepers.iter().map(|one| (one.0.id(), tracked(one.0.id()))).collect();
+        let mut censuses = Censuses::default();
+        let config = config(1e-9, 1 << 40);
+        censuses.begin(&config, &mut all, 0.0).unwrap();
+        assert!(censuses.running.is_none(), "nothing has come in");
+        censuses.begin(&config, &mut all, 1.0).unwrap();
+        assert!(censuses.next().await.cost > Duration::ZERO);
+        censuses.begin(&config, &mut all, 2.0).unwrap();
+        assert!(censuses.running.is_none(), "there is a debt");
+    }
+
+    /// A process that is too large has no heaps, but the reason; one that is gone has nothing.
+    #[test]
+    fn refused() {
+        let sleeper = Sleeper::new();
+        let pid = sleeper.0.id();
+        let start_time = Process::open(pid).unwrap().start_time;
+        let too_large = census(pid, start_time, 4096).heaps.unwrap();
+        let why = too_large.failure.unwrap_or_default();
+        assert!(why.contains("the limit is 4096"), "{why}");
+        assert_eq!(census(pid, start_time + 1, 1 << 40).heaps, None, "another process");
+        drop(sleeper);
+        assert_eq!(census(pid, start_time, 1 << 40).heaps, None);
+    }
+}

@@ -1,0 +1,106 @@
+//! The token with which HTTP shows and does everything.
+
+use std::{
+    fs::OpenOptions,
+    hint::black_box,
+    io::{self, Read as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+use nix::unistd::Uid;
+
+use super::ServeError;
+
+/// Bytes of the shortest token: fewer could be guessed.
+const SHORTEST: usize = 16;
+/// Bytes of the longest.
+const LONGEST: u64 = 4096;
+
+/// A token. Not shown in logs.
+pub(super) struct Token(Vec<u8>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Token")
+    }
+}
+
+impl Token {
+    /// Reads it from a file that nobody but its owner can read: root, or this process's user.
+    pub(super) fn read(path: &Path) -> Result<Self, ServeError> {
+        let refused = |why: String| ServeError::Token { path: path.to_owned(), why };
+        let failed = |error: io::Error| refused(format!("cannot read it: {error}"));
+        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        if !about.is_file() {
+            return Err(refused("it is not a regular file".to_owned()));
+        }
+        let (uid, mode) = (about.uid(), about.mode() & 0o7777);
+        if uid != 0 && uid != Uid::effective().as_raw() {
+            return Err(refused(format!("it belongs to user {uid}; chown it to root")));
+        }
+        if mode & 0o077 != 0 {
+            return Err(refused(format!("others can use it (mode {mode:04o}); chmod it to 0600")));
+        }
+        let mut text = Vec::new();
+        file.take(LONGEST + 1).read_to_end(&mut text).map_err(failed)?;
+        let token = text.trim_ascii().to_vec();
+        if text.len() as u64 > LONGEST || !token.iter().all(u8::is_ascii_graphic) {
+            return Err(refused("a token is one line of letters, digits and signs".to_owned()));
+        }
+        if token.len() < SHORTEST {
+            return Err(refused(format!("a token has {SHORTEST} characters or more")));
+        }
+        Ok(Self(token))
+    }
+
+    /// Whether this is the token. Takes the same time wherever it differs.
+    pub(super) fn is(&self, given: &[u8]) -> bool {
+        let differs = |sum: u8, (own, other): (&u8, &u8)| sum | black_box(own ^ other);
+        self.0.len() == given.len() && self.0.iter().zip(given).fold(0, differs) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::PermissionsExt as _,
+    };
+
+    use super::*;
+
+    /// Only the whole token is the token; a file that others can read, or with nothing in it, has none.
+    #[test]
+    fn files_are_checked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        for (text, mode, refused) in [
+            ("0123456789abcdef\n", 0o600, None),
+            ("0123456789abcdef\n", 0o400, None),
+            ("0123456789abcdef\n", 0o640, Some("mode 0640")),
+            ("0123456789abcdef\n", 0o604, Some("chmod it to 0600")),
+            ("short\n", 0o600, Some("16 characters")),
+            ("0123456789 abcdef\n", 0o600, Some("one line")),
+        ] {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            match (Token::read(&path), refused) {
+                (Ok(token), None) => {
+                    assert!(token.is(b"0123456789abcdef"));
+                    for wrong in ["", "0123456789abcdeg", "0123456789abcde", "0123456789abcdef0"] {
+                        assert!(!token.is(wrong.as_bytes()), "{wrong}");
+                    }
+                    assert!(!format!("{token:?}").contains("0123"));
+                }
+                (Err(error), Some(why)) => assert!(error.to_string().contains(why), "{error}"),
+                (got, _) => panic!("{text:?} {mode:o}: {got:?}"),
+            }
+            fs::remove_file(&path).unwrap();
+        }
+        assert!(Token::read(directory.path()).unwrap_err().to_string().contains("regular file"));
+        assert!(Token::read(&path).is_err());
+    }
+}
