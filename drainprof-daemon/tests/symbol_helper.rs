@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drainprof_process::symbolize::{Helper, HelperError, Name};
+use drainprof_process::symbolize::{Helper, HelperError, Name, Part};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -71,7 +71,7 @@ fn names_are_right() {
     for flags in [&["-gdwarf-5"][..], &["-gdwarf-4", "-gz=zlib"]] {
         let path = compile(directory.path(), flags);
         let file = File::open(&path).unwrap();
-        let names = helper.ask(&file, None, &addresses(&path), LIMIT).unwrap();
+        let names = helper.ask(&[(Part::Object, &file)], &addresses(&path), LIMIT).unwrap().names;
         let entry = of(&names, "entry");
         assert_eq!(entry.len(), 3, "{names:?}");
         assert_eq!(entry[0].offset, Some(0));
@@ -83,7 +83,7 @@ fn names_are_right() {
         assert_eq!((name.line, name.inlined[0].0.as_str()), (Some(7), "step"), "{name:?}");
         assert!(matches!(name.inlined[0].2, Some(3 | 4)), "{name:?}");
         // A second question about the same object, and one about nothing.
-        assert_eq!(helper.ask(&file, None, &[u64::MAX], LIMIT).unwrap(), [None]);
+        assert_eq!(helper.ask(&[(Part::Object, &file)], &[u64::MAX], LIMIT).unwrap().names, [None]);
     }
 }
 
@@ -101,10 +101,13 @@ fn debug_file() {
     let [file, debug] = [stripped, debug].map(|path| File::open(path).unwrap());
     let addresses = addresses(&path);
     let mut helper = helper();
-    let alone = helper.ask(&file, None, &addresses, LIMIT).unwrap();
+    let alone = helper.ask(&[(Part::Object, &file)], &addresses, LIMIT).unwrap().names;
     assert!(of(&alone, "helper").is_empty(), "{alone:?}");
     assert_eq!(of(&alone, "entry").len(), 3, "exported");
-    let both = helper.ask(&file, Some(&debug), &addresses, LIMIT).unwrap();
+    let both = helper
+        .ask(&[(Part::Object, &file), (Part::Debug, &debug)], &addresses, LIMIT)
+        .unwrap()
+        .names;
     assert!(of(&both, "helper").iter().all(|name| name.line.is_some()), "{both:?}");
     assert_eq!(of(&both, "helper").len(), 3, "{both:?}");
 }
@@ -151,10 +154,11 @@ fn truncated_and_flipped() {
             fs::remove_file(&damaged).ok();
             fs::write(&damaged, &bytes).unwrap();
             let began = Instant::now();
-            match current.ask(&File::open(&damaged).unwrap(), None, &addresses, LIMIT) {
-                Ok(names) => {
+            match current.ask(&[(Part::Object, &File::open(&damaged).unwrap())], &addresses, LIMIT)
+            {
+                Ok(answer) => {
                     answered += 1;
-                    assert_eq!(names.len(), addresses.len());
+                    assert_eq!(answer.names.len(), addresses.len());
                 }
                 Err(HelperError::Died { .. }) => {
                     died += 1;
@@ -170,7 +174,7 @@ fn truncated_and_flipped() {
     assert!(answered > 600, "{answered} answers, {died} deaths");
 }
 
-/// A section that claims to unfold to more than the machine has costs the helper at most.
+/// A section that claims to unfold to more than the machine has costs the lines, which is reported.
 #[test]
 fn decompression_bomb() {
     let directory = tempfile::tempdir().unwrap();
@@ -187,11 +191,13 @@ fn decompression_bomb() {
         fs::write(&path, &bytes).unwrap();
         let mut helper = helper();
         let began = Instant::now();
-        let answer = helper.ask(&File::open(&path).unwrap(), None, &addresses, LIMIT);
+        let answer = helper.ask(&[(Part::Object, &File::open(&path).unwrap())], &addresses, LIMIT);
         assert!(began.elapsed() < LIMIT, "{claimed}");
-        if let Ok(names) = answer {
-            assert!(names.iter().flatten().all(|name| name.line.is_none()), "{claimed}: {names:?}");
-        }
+        let answer = answer.unwrap();
+        assert!(answer.trouble.is_some_and(|why| why.contains("unfold")), "{claimed}");
+        let names = answer.names;
+        assert_eq!(of(&names, "helper").len(), 3, "{claimed}: {names:?}");
+        assert!(names.iter().flatten().all(|name| name.line.is_none()), "{claimed}: {names:?}");
     }
 }
 
@@ -204,12 +210,17 @@ fn cut_while_read() {
     let whole = fs::read(&path).unwrap();
     let mut helper = helper();
     let file = File::open(&path).unwrap();
-    assert!(helper.ask(&file, None, &addresses[..1], LIMIT).unwrap()[0].is_some());
+    assert!(
+        helper.ask(&[(Part::Object, &file)], &addresses[..1], LIMIT).unwrap().names[0].is_some()
+    );
     OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
     // Whatever comes of it, it comes.
-    let _ = helper.ask(&file, None, &addresses, LIMIT);
+    let _ = helper.ask(&[(Part::Object, &file)], &addresses, LIMIT);
     let other = directory.path().join("other");
     fs::write(&other, whole).unwrap();
-    let names = helper.ask(&File::open(&other).unwrap(), None, &addresses, LIMIT).unwrap();
+    let names = helper
+        .ask(&[(Part::Object, &File::open(&other).unwrap())], &addresses, LIMIT)
+        .unwrap()
+        .names;
     assert_eq!(of(&names, "entry").len(), 3);
 }

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use drainprof_observe::allocations::Allocations;
-use drainprof_process::{ElfCache, Image, ImageOptions, Process, printable};
+use drainprof_process::{ElfCache, Image, ImageOptions, printable};
 use drainprof_profile::Library;
 
 use super::{
@@ -56,8 +56,8 @@ fn malloc_of(library: &Library, args: &AttachArgs, one_in: u32) -> Result<Alloca
     let options = ImageOptions { debug_dirs: args.observe.debug_dir.clone() };
     let mut cache = ElfCache::new();
     let mut first: Option<(u32, Allocations)> = None;
-    for &pid in &args.pid {
-        let process = Process::open(pid)?;
+    for process in args.selection.open()? {
+        let pid = process.pid;
         let image = Image::load(&process, &options, &mut cache)?;
         let found = Allocations::of(library, &image, one_in).map_err(|error| {
             let name = printable(&process.comm);

@@ -8,14 +8,15 @@ use clap::{Args, Parser, Subcommand};
 use drainprof_report::{export::FORMATS, facts::Duty};
 
 pub(super) use self::values::{
-    LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names, ratio, require_weight,
-    share,
+    Budget, LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names, ratio,
+    require_weight,
 };
-use self::values::{duty, sample};
+use self::values::{budget, duty, sample};
 use super::{
-    config::ConfigArgs, ctl::CtlArgs, daemon::DaemonArgs, diagnose::DiagnoseArgs, diff::DiffArgs,
-    discover::DiscoverArgs, filter::FilterArgs, growth::GrowthArgs, history::HistoryArgs,
-    profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, top::TopArgs,
+    census::CensusArgs, config::ConfigArgs, ctl::CtlArgs, daemon::DaemonArgs,
+    diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs,
+    growth::GrowthArgs, history::HistoryArgs, profile_check::CheckArgs, profile_new::NewArgs,
+    report::ReportArgs, selection::Selection, top::TopArgs, why::WhyArgs,
 };
 
 const EXIT_CODES: &str = "Exit codes:
@@ -36,17 +37,26 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// Answer why memory is as large as it is: does it grow, what holds it, who, and what to do.
+    #[command(after_help = "Examples:
+  drainprof why -p 4242
+  drainprof why --comm postgres -d 1m
+  drainprof why --unit nginx.service -o json | jq -r .answer
+Probes take at most 2 % of one CPU. Exit code 5: it cannot be told, and the answer says why.")]
+    Why(WhyArgs),
     /// List programs, matching profiles and what each level costs.
     #[command(after_help = "Examples:
   drainprof discover                  all processes that a profile matches
   drainprof discover --all            also those that none matches
-  drainprof discover -o json | jq -r '.groups[].attach'")]
+  drainprof discover -o json | jq -r '.groups[].attach'",
+              mut_group("selection", |group| group.required(false)))]
     Discover(DiscoverArgs),
     /// Attach to running processes and measure their drainability.
     #[command(after_help = "Examples:
   drainprof attach -p 4242                        a live table, and a report at Ctrl-C
   drainprof attach -p $(pidof -s svc) --profile ./svc.toml -d 30s -o json
-  drainprof attach -p 4242 -d 30s -o flamegraph -O pins.svg")]
+  drainprof attach -p 4242 -d 30s -o flamegraph -O pins.svg
+  drainprof attach --unit nginx.service -d 30s")]
     Attach(AttachArgs),
     /// Show where resident memory grows, by call stack; with --profile or --level, what lies in pinned granules.
     #[command(after_help = "Examples:
@@ -54,20 +64,22 @@ pub(super) enum Command {
   drainprof growth -p 4242 -d 30s --view allocations    outstanding calls of malloc, from 1 of 16 pages
   drainprof growth -p 4242 -d 1m -o flamegraph -O faults.svg
   drainprof growth -d 30s                               the whole machine, by command, container and stack",
-              mut_arg("pid", |pid| pid.required(false)))]
+              mut_group("selection", |group| group.required(false)))]
     Growth(GrowthArgs),
     /// Start a command and trace it from its first instruction.
     #[command(after_help = "Examples:
   drainprof run -- ./svc --port 8080
   drainprof run -o json -O report.json --profile ./svc.toml -- ./svc
-  drainprof run --follow-forks -- nginx -g 'daemon off;'")]
+  drainprof run --follow-forks -- nginx -g 'daemon off;'",
+              mut_arg("budget", |budget| budget.default_value("none")))]
     Run(RunArgs),
     /// Show processes and allocators live on the terminal.
     #[command(after_help = "Examples:
   drainprof top                       what the daemon watches
   drainprof top -p 4242               one process, without a daemon
   drainprof top --socket ./control.sock
-Press ? for the keys.")]
+Press ? for the keys.",
+              mut_group("selection", |group| group.required(false)))]
     Top(TopArgs),
     /// Show saved reports, filtered or in another format; needs no privileges.
     #[command(after_help = "Examples:
@@ -100,19 +112,27 @@ SIGINT end it.")]
   drainprof profile show nginx > my-nginx.toml
   drainprof profile check my-nginx.toml -p $(pidof -s nginx) --for 5s")]
     Profile(ProfileArgs),
+    /// Read the heaps of a running process from outside, without a probe: what is live, free, and held by few objects.
+    #[command(after_help = "Examples:
+  drainprof census -p 4242
+  drainprof census -p 4242 -o json | jq '.heaps[].trimmable_bytes'
+Reads glibc's malloc, CPython, Ruby, jemalloc 5.3, mimalloc 2.0 and PostgreSQL's contexts.
+Without --freeze, the process runs on. A selector has to match one process.")]
+    Census(CensusArgs),
     /// Measure probe costs on this host.
     Calibrate(CalibrateArgs),
     /// Check and show the daemon's configuration.
     #[command(after_help = "Examples:
   drainprof config default > drainprof.toml
-  drainprof config check --config drainprof.toml
+  drainprof config check drainprof.toml
 Environment variables are named after the keys: DRAINPROF_STORE_MAX_AGE=7d sets max_age of [store].")]
     Config(ConfigArgs),
     /// Check kernel features and privileges; suggest fixes.
     Doctor(DoctorArgs),
     /// Ask the daemon for a diagnostic window and show its report.
     #[command(after_help = "Example:
-  drainprof diagnose -p 4242 --for 5m -o flamegraph -O pins.svg")]
+  drainprof diagnose -p 4242 --for 5m -o flamegraph -O pins.svg
+A selector has to match one process.")]
     Diagnose(DiagnoseArgs),
     /// Query or control the daemon.
     Ctl(CtlArgs),
@@ -165,15 +185,23 @@ pub(super) struct ObserveArgs {
     /// Report memory growth per process: by call stack, by granule, as a trend, and time to the control group limit.
     #[arg(long)]
     pub(super) growth: bool,
+    /// Read the heaps from outside at the begin (attach) and at the end: live and free bytes, and what changed, by size
+    /// class and type.
+    #[arg(long)]
+    pub(super) census: bool,
+    /// Leave out processes with more bytes of writable anonymous memory.
+    #[arg(long, value_name = "BYTES", requires = "census", hide = true)]
+    pub(super) census_limit: Option<u64>,
     /// Follow children, now and later. Probes then sit on files: every process that maps them pays.
     #[arg(long)]
     pub(super) follow_forks: bool,
     /// Exit with 3 if the DSR of any allocator is below this (0 to 1).
     #[arg(long, value_name = "DSR", value_parser = ratio)]
     pub(super) fail_under: Option<f64>,
-    /// Exit with 6 if probes cost the processes more than this of one CPU (0.05, 5%) for three intervals (-i).
-    #[arg(long, value_name = "SHARE", value_parser = share)]
-    pub(super) budget: Option<f64>,
+    /// What probes may cost the processes, of one CPU (0.05, 5%), on average; none: anything. Above it, the level goes
+    /// down unless --level is given, then windows are measured, else the command ends with exit code 6.
+    #[arg(long, value_name = "SHARE", value_parser = budget, default_value = "5%", env = "DRAINPROF_BUDGET")]
+    pub(super) budget: Budget,
     /// Growth alone: no profile was asked for, so no probe is put in place.
     #[arg(skip)]
     pub(super) growth_alone: bool,
@@ -210,7 +238,7 @@ pub(super) struct CacheArgs {
     /// Where measured probe costs are kept. Default: /var/cache/drainprof for root, else the user's cache directory.
     #[arg(long, value_name = "DIR", env = "DRAINPROF_CACHE_DIR")]
     pub(super) cache_dir: Option<PathBuf>,
-    /// Measure probe costs anew, and do not keep them.
+    /// Measure probe costs again, and do not keep them.
     #[arg(long)]
     pub(super) no_cache: bool,
 }
@@ -247,14 +275,15 @@ pub(super) struct SizeArgs {
 
 #[derive(Args, Debug)]
 pub(super) struct AttachArgs {
-    /// Process to attach to. Repeatable.
-    #[arg(short, long, value_name = "PID", required = true, value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) pid: Vec<u32>,
+    #[command(flatten)]
+    pub(super) selection: Selection,
     /// Attach to the whole prefork family: topmost ancestor with the same executable, and its descendants. Implies
     /// --follow-forks.
     #[arg(long, conflicts_with = "duty")]
     pub(super) family: bool,
+    /// When the process began, in clock ticks since boot: another one with its number is refused.
+    #[arg(long, value_name = "TICKS", hide = true)]
+    pub(super) started: Option<u64>,
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
 }

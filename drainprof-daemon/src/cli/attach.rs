@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
 use drainprof_observe::{ObserveError, observation::Excluded};
-use drainprof_process::{Process, family, printable, processes};
-use tokio::signal::unix::{SignalKind, signal};
+use drainprof_process::{Process, ProcessError, family, printable, processes};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     args::AttachArgs,
@@ -26,37 +26,31 @@ async fn attach(mut args: AttachArgs) -> Result<u8> {
     args.observe.follow_forks |= args.family;
     options::require_host_pids()?;
     // Told before the kernel side is loaded, which takes a moment and privileges.
-    for pid in &args.pid {
-        Process::open(*pid)?;
+    let processes = args.selection.open()?;
+    for Process { pid, start_time, .. } in &processes {
+        if args.started.is_some_and(|started| started != *start_time) {
+            return Err(ProcessError::Ended { pid: *pid }.into());
+        }
     }
     let mut driver = Driver::new(&args.observe)?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    if args.observe.system {
-        add_all(&mut driver)?;
-    }
-    let mut pids = args.pid;
-    pids.sort_unstable();
-    pids.dedup();
-    for pid in pids {
-        if !args.family {
-            driver.observation.add(pid, false)?;
-            continue;
-        }
-        for Excluded { pid, comm } in driver.observation.add_family(pid)? {
-            eprintln!(
-                "drainprof: no profile matches {pid} ({}) of the family; neither it nor its children are observed",
-                printable(comm)
-            );
-        }
+    let mut ending = Ending::new()?;
+    let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+    driver.heaps.begin(&pids);
+    let is_whole = if args.observe.system {
+        add_all(&mut driver, &mut ending).await?
+    } else {
+        add_each(&mut driver, &args, &processes, &mut ending).await?
+    };
+    if !is_whole {
+        eprintln!("drainprof: interrupted before all processes were attached to");
+        return finish(driver);
     }
     driver.attached();
     let mut over_budget = false;
     loop {
         let happening = tokio::select! {
             happening = driver.next() => happening?,
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+            () = ending.wait() => break,
         };
         match happening {
             Happening::Ended(pid) => {
@@ -70,17 +64,116 @@ async fn attach(mut args: AttachArgs) -> Result<u8> {
                 over_budget = true;
                 break;
             }
+            Happening::BeganAgain if args.family => {
+                for pid in &pids {
+                    match add_family(&mut driver, *pid) {
+                        // The others are still there.
+                        Err(error) if args.selection.may_leave_out(&error) => {}
+                        added => added?,
+                    }
+                }
+            }
+            Happening::BeganAgain => {}
         }
     }
-    let (verdict, leaving) = driver.finish()?;
-    leaving.wait();
-    Ok(if over_budget { super::code::GOVERNOR } else { verdict.exit_code() })
+    let code = finish(driver)?;
+    Ok(if over_budget { super::code::GOVERNOR } else { code })
 }
 
-/// Adds all processes of the machine but this one; those that they start are followed.
-fn add_all(driver: &mut Driver) -> Result<()> {
+/// Writes the report and waits until no probe is left.
+fn finish(mut driver: Driver) -> Result<u8> {
+    let (verdict, leaving) = driver.finish()?;
+    leaving.wait();
+    Ok(verdict.exit_code())
+}
+
+/// The signals that end an observation.
+struct Ending {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Ending {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?,
+            terminate: signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?,
+        })
+    }
+
+    /// Returns when one has come.
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// Whether one has come. Does not wait: yielding lets the runtime see what the kernel has for it.
+    async fn has_come(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.wait() => true,
+            () = tokio::task::yield_now() => false,
+        }
+    }
+}
+
+/// Adds the processes that were selected, and their families where these are asked for. Returns whether that was not
+/// interrupted.
+async fn add_each(
+    driver: &mut Driver,
+    args: &AttachArgs,
+    processes: &[Process],
+    ending: &mut Ending,
+) -> Result<bool> {
+    let mut left_out = None;
+    for process in processes {
+        if ending.has_come().await {
+            return Ok(false);
+        }
+        let added = if driver.observation.counts(process.pid) {
+            Ok(())
+        } else if !process.is_alive() {
+            Err(ProcessError::Ended { pid: process.pid }.into())
+        } else if args.family {
+            add_family(driver, process.pid)
+        } else {
+            driver.observation.add(process.pid, false)
+        };
+        match added {
+            // The others are still there.
+            Err(error) if args.selection.may_leave_out(&error) => {
+                tracing::warn!("not observed: {error}");
+                left_out = Some(error);
+            }
+            added => added?,
+        }
+    }
+    match left_out.filter(|_| driver.observation.running().is_empty()) {
+        Some(error) => Err(error.into()),
+        None => Ok(true),
+    }
+}
+
+fn add_family(driver: &mut Driver, pid: u32) -> Result<(), ObserveError> {
+    for Excluded { pid, comm } in driver.observation.add_family(pid)? {
+        eprintln!(
+            "drainprof: no profile matches {pid} ({}) of the family; neither it nor its children are observed",
+            printable(comm)
+        );
+    }
+    Ok(())
+}
+
+/// Adds all processes of the machine but this one; those that they start are followed. Returns whether that was not
+/// interrupted.
+async fn add_all(driver: &mut Driver, ending: &mut Ending) -> Result<bool> {
     let own = std::process::id();
     for pid in processes().context("cannot list the processes")? {
+        if ending.has_come().await {
+            return Ok(false);
+        }
         // A parent that is observed already has brought its child.
         if pid == own || driver.observation.counts(pid) {
             continue;
@@ -90,26 +183,35 @@ fn add_all(driver: &mut Driver) -> Result<()> {
             added => added?,
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn dry_run(args: &AttachArgs) -> Result<u8> {
     let mut observer = options::observation(&args.observe)?.observer()?;
     let mut planned = Vec::new();
-    for process in listed(args)? {
+    let (mut shown, mut left_out) = (0, None);
+    let pids: Vec<u32> = args.selection.open()?.iter().map(|process| process.pid).collect();
+    for process in listed(&pids, args.family)? {
         let (plans, findings) = match observer.plan(&process) {
-            Err(ObserveError::NoMatch { .. })
-                if args.family && !args.pid.contains(&process.pid) =>
-            {
+            Err(ObserveError::NoMatch { .. }) if args.family && !pids.contains(&process.pid) => {
+                continue;
+            }
+            Err(error) if args.selection.may_leave_out(&error) => {
+                tracing::warn!("not observed: {error}");
+                left_out = Some(error);
                 continue;
             }
             planned => planned?,
         };
+        shown += 1;
         if args.observe.format == "json" {
             planned.push(plans_json(&process, &plans, &findings));
         } else {
             print_plans(&process, &plans, &findings)?;
         }
+    }
+    if let Some(error) = left_out.filter(|_| shown == 0) {
+        return Err(error.into());
     }
     if args.observe.format == "json" {
         let document = serde_json::json!({ "schema": "drainprof.plan/1", "processes": planned });
@@ -118,11 +220,11 @@ fn dry_run(args: &AttachArgs) -> Result<u8> {
     Ok(super::code::OK)
 }
 
-/// The processes that the arguments name, with their families where these are asked for.
-fn listed(args: &AttachArgs) -> Result<Vec<Process>> {
+/// The processes with these numbers, with their families where these are asked for.
+fn listed(pids: &[u32], with_families: bool) -> Result<Vec<Process>> {
     let mut listed: Vec<Process> = Vec::new();
-    for &pid in &args.pid {
-        let members = if args.family { family(pid)? } else { vec![pid] };
+    for &pid in pids {
+        let members = if with_families { family(pid)? } else { vec![pid] };
         for member in members {
             if listed.iter().any(|known| known.pid == member) {
                 continue;
@@ -135,4 +237,25 @@ fn listed(args: &AttachArgs) -> Result<Vec<Process>> {
         }
     }
     Ok(listed)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+
+    /// A signal that comes between two processes is noticed before the second.
+    #[test]
+    fn signals_are_looked_for() {
+        for one in [Signal::SIGTERM, Signal::SIGINT] {
+            let seen = block_on(async {
+                let mut ending = Ending::new()?;
+                assert!(!ending.has_come().await);
+                raise(one)?;
+                Ok(ending.has_come().await)
+            });
+            assert!(seen.unwrap(), "{one}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use drainprof_node::config::{self, Loaded, Sources};
-use drainprof_process::printable;
+use drainprof_process::{printable, printable_lines};
 
 use super::code;
 
@@ -21,6 +21,12 @@ pub(super) struct ConfigSource {
 }
 
 impl ConfigSource {
+    /// The same, of this file, if one is named.
+    fn of(&self, file: Option<&PathBuf>) -> Self {
+        let source = self.clone();
+        Self { config: file.cloned().or(source.config), ..source }
+    }
+
     /// The sources to load from, with the environment of this process.
     pub(super) fn sources(&self) -> Sources {
         let environment = std::env::vars_os()
@@ -43,7 +49,13 @@ pub(super) struct ConfigArgs {
 #[derive(Debug, Subcommand)]
 enum ConfigAction {
     /// Report all errors of the configuration.
-    Check(ConfigSource),
+    Check {
+        /// The same as --config FILE.
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        source: ConfigSource,
+    },
     /// Print the default file with explanations.
     Default,
     /// Print effective values and where they come from.
@@ -54,12 +66,14 @@ enum ConfigAction {
 pub(super) fn main(args: &ConfigArgs) -> Result<u8> {
     let mut out = std::io::stdout().lock();
     match &args.action {
-        ConfigAction::Check(source) => {
-            let loaded = match config::load(&source.sources()) {
+        ConfigAction::Check { file, source } => {
+            let loaded = match config::load(&source.of(file.as_ref()).sources()) {
                 Ok(loaded) => loaded,
                 // Line by line, so that an editor can jump to each.
                 Err(errors) => {
-                    errors.0.iter().for_each(|error| eprintln!("{error}"));
+                    for error in &errors.0 {
+                        eprintln!("{}", printable_lines(&error.to_string()));
+                    }
                     return Ok(code::CONFIG);
                 }
             };
@@ -87,5 +101,39 @@ pub(super) fn load(source: &ConfigSource) -> Result<Loaded> {
 fn note(loaded: &Loaded) {
     for note in &loaded.notes {
         tracing::warn!("{note}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Cli, Command};
+
+    /// The file is named with and without `--config`; what is wrong in it has the code of a bad configuration.
+    #[test]
+    fn check_takes_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        let (good, bad) = (path("good.toml"), path("bad.toml"));
+        std::fs::write(&good, "[daemon]\n").unwrap();
+        std::fs::write(&bad, "[no_such_section]\n").unwrap();
+        let checked = |more: &[&str]| {
+            let words = ["drainprof", "config", "check"].iter().chain(more);
+            match Cli::try_parse_from(words).unwrap().command {
+                Command::Config(args) => main(&args).unwrap(),
+                _ => unreachable!(),
+            }
+        };
+        for (words, wanted) in [
+            (&[good.as_str()][..], code::OK),
+            (&["--config", &good], code::OK),
+            (&[bad.as_str()], code::CONFIG),
+            (&["--config", &bad], code::CONFIG),
+            (&["--config", &bad, &good], code::OK),
+        ] {
+            assert_eq!(checked(words), wanted, "{words:?}");
+        }
     }
 }

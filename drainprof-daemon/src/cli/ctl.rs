@@ -75,6 +75,6 @@ pub(super) fn main(args: &CtlArgs) -> Result<u8> {
         }
         _ => bail!("the daemon has answered something else than was asked"),
     }
-    output.flush()?;
+    output.finish()?;
     Ok(code::OK)
 }

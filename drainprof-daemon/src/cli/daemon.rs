@@ -23,7 +23,7 @@ use drainprof_probe::{
     kernel::{HostView, LiveHost},
     plan::Sites,
 };
-use drainprof_process::{Process, ProcessError, printable, processes};
+use drainprof_process::{Process, ProcessError, printable, printable_lines, processes};
 use drainprof_profile::{Level, Library};
 use tokio::sync::{mpsc, oneshot};
 
@@ -124,6 +124,8 @@ fn serve_options(config: &Config) -> serve::Options {
             Address::At(address) => Some(address),
             Address::Off => None,
         },
+        hosts: config.listen.hosts.clone(),
+        token_file: config.listen.token_file.clone(),
         socket: Some(config.listen.control.clone()),
         group: config.listen.control_group.clone(),
         labels: config.metrics.labels.clone(),
@@ -154,7 +156,7 @@ fn history(config: &Config) -> Result<(Option<Writer>, Option<String>)> {
         Err(error @ StoreError::Busy { .. }) => Err(error.into()),
         Err(error) => {
             let why = format!("{:#}", anyhow::Error::from(error));
-            eprintln!("drainprof: no history is kept: {why}");
+            eprintln!("drainprof: no history is kept: {}", printable_lines(&why));
             Ok((None, Some(format!("{why}; then start the daemon again"))))
         }
     }

@@ -17,6 +17,7 @@ use super::{
     exit::{Failure, code},
     filter::{FilterArgs, ROWS},
     output::{Output, require_no_terminal},
+    selection::Selection,
 };
 
 /// From one look at the window to the next.
@@ -28,9 +29,8 @@ const LATEST: u32 = 100;
 
 #[derive(Args, Debug)]
 pub(super) struct DiagnoseArgs {
-    /// Process to diagnose; the daemon has to watch it.
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pid: u32,
+    #[command(flatten)]
+    selection: Selection,
     /// For how long: 30, 30s, 5m. Default: from the daemon's configuration.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
@@ -62,13 +62,14 @@ pub(super) fn main(args: &DiagnoseArgs) -> Result<u8> {
         return Err(Failure::new(code::USAGE, "this --weight is of growth: add --growth").into());
     }
     require_no_terminal(format, args.output.as_deref())?;
+    let pid = args.selection.resolve_one()?;
     let mut client = args.socket.connect()?;
     // A wrong path is told before anything is asked for.
     let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
     output.weigh(args.weight.into());
     let seconds = args.time.map(|time| time.as_secs_f64());
     let growth = args.growth.then_some(true);
-    let request = Request::Diagnose { pid: args.pid, seconds, growth };
+    let request = Request::Diagnose { pid, seconds, growth };
     let Answer::Window { window } = client.ask(&request)? else {
         bail!("the daemon has answered something else than was asked");
     };
@@ -90,7 +91,7 @@ pub(super) fn main(args: &DiagnoseArgs) -> Result<u8> {
     let verdict = report::verdict(&report, None);
     args.filter.saved().apply(&mut report);
     format.exporter.report(&report, &output.style(), output.writer())?;
-    output.flush()?;
+    output.finish()?;
     Ok(verdict.exit_code())
 }
 

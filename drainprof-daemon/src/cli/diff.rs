@@ -61,6 +61,6 @@ pub(super) fn main(args: &DiffArgs) -> Result<u8> {
     output.weigh(args.weight.into());
     let style = output.style();
     (format.write)(&diff, &style, output.writer())?;
-    output.flush()?;
+    output.finish()?;
     Ok(if diff.complete { Verdict::Ok } else { Verdict::Incomplete }.exit_code())
 }

@@ -15,14 +15,13 @@ use super::{
     code,
     exit::Failure,
     options,
+    selection::Selection,
 };
 
 #[derive(Args, Debug)]
 pub(super) struct DiscoverArgs {
-    /// These processes only. Default: all.
-    #[arg(short, long, value_name = "PID", value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pid: Vec<u32>,
+    #[command(flatten)]
+    selection: Selection,
     /// This profile only: a name, or a file. Repeatable.
     #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
     profile: Vec<String>,
@@ -55,7 +54,7 @@ pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
         }
     }
     let options = LookOptions {
-        pids: args.pid.clone(),
+        pids: args.selection.resolve()?,
         profiles,
         asked: args.profile.clone(),
         all: args.all,
@@ -79,7 +78,7 @@ pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
 
 /// Of what fits nearly everything much is said only where somebody has asked for it.
 const fn detail(args: &DiscoverArgs) -> Detail {
-    if args.all || !args.pid.is_empty() || !args.profile.is_empty() {
+    if args.all || !args.selection.is_none() || !args.profile.is_empty() {
         Detail::Full
     } else {
         Detail::Brief

@@ -3,10 +3,12 @@
 use std::io;
 
 use anyhow::Result;
+use drainprof_observe::names::SymbolOptions;
 use drainprof_probe::{
     bpf, kernel,
     kernel::{Check, Class, LiveHost, ProgramStatistics},
 };
+use drainprof_process::symbolize::{Helper, HelperError};
 
 use super::{
     args::{DoctorArgs, PlainFormat},
@@ -21,6 +23,7 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
         let _ = kernel::ensure_mounted(&host);
     }
     let mut checks = kernel::run(&host);
+    checks.push(symbol_helper());
     let (check, programs) = self_test(host);
     checks.push(check);
     let mut out = io::stdout().lock();
@@ -34,6 +37,36 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
         PlainFormat::Json => kernel::render_json(&checks, &programs, &mut out)?,
     }
     Ok(kernel::verdict(&checks).exit_code())
+}
+
+/// Starts a symbol helper: how far it is confined here.
+fn symbol_helper() -> Check {
+    let check = Check::new(kernel::SYMBOL_HELPER, Class::Privilege);
+    let names = "functions come from symbol tables alone, without files and lines";
+    match Helper::new(SymbolOptions::default().program).confinement() {
+        Ok(seen) => {
+            let flag = |name: &str, there| format!("{} {name}", if there { "has" } else { "lacks" });
+            let found = format!(
+                "user {}, capabilities {:x}, {}, {}",
+                seen.user,
+                seen.capabilities,
+                flag("no_new_privs", seen.no_new_privileges),
+                flag("a filter of system calls", seen.filtered),
+            );
+            let confined = seen.capabilities == 0 && seen.no_new_privileges && seen.filtered;
+            if confined && seen.missing.is_empty() {
+                return check.ok(found);
+            }
+            let means = seen.missing.join("; ");
+            check.warn(found, means, "give drainprof the capabilities that docs/daemon.md names")
+        }
+        Err(HelperError::Refused { why }) => check.warn(
+            why,
+            names,
+            "allow it in the container's or unit's filter of system calls, or use a kernel with seccomp",
+        ),
+        Err(error) => check.warn(error.to_string(), names, "report it with this line"),
+    }
 }
 
 /// Loads every program with small maps: what really works here, and what the kernel says about each.

@@ -8,19 +8,22 @@ use std::{
 use anyhow::{Context as _, Result};
 use drainprof_observe::{
     Observation,
-    observation::{Sink, Step},
+    observation::{Saving, Sink, Step},
 };
 use drainprof_probe::bpf::Detaching;
+use drainprof_process::printable_lines;
 use drainprof_report::{
-    self as report, Report, Verdict,
+    self as report, Finding, Report, Verdict, Weight,
     export::{self, Format, Interval, live},
     facts::{CallPath, EventFacts, Names, Snapshot},
     filter::Filter,
+    units,
 };
 
 use super::{
     args::ObserveArgs,
     filter::ROWS,
+    heaps::Heaps,
     options,
     output::{Output, clock},
 };
@@ -37,8 +40,10 @@ pub(super) enum Happening {
     Ended(u32),
     /// The time is up.
     TimeUp,
-    /// The probes cost more than `--budget` allows.
+    /// The probes cost more than `--budget` allows, and less cannot be observed.
     OverBudget,
+    /// All was dropped, and the observation begins again: whoever was born meanwhile is not observed.
+    BeganAgain,
 }
 
 /// An observation whose results are written.
@@ -48,7 +53,11 @@ pub(super) struct Driver {
     options: report::Options,
     filter: Filter,
     fail_under: Option<f64>,
+    /// Heaps, read from outside.
+    pub(super) heaps: Heaps,
     before: Option<Report>,
+    /// How less was observed than was asked for, and why.
+    savings: Vec<Finding>,
 }
 
 /// Where results go, and how they are written.
@@ -64,7 +73,8 @@ impl Sink for Writer {
         if !self.events {
             return Ok(());
         }
-        self.format.exporter.event(event, names, self.output.writer()).map_err(of_export)
+        self.format.exporter.event(event, names, self.output.writer()).map_err(of_export)?;
+        self.output.end_record(false)
     }
 
     fn path(
@@ -78,7 +88,8 @@ impl Sink for Writer {
             return Ok(());
         }
         let written = self.format.exporter.path(number, target, path, names, self.output.writer());
-        written.map_err(of_export)
+        written.map_err(of_export)?;
+        self.output.end_record(false)
     }
 }
 
@@ -93,7 +104,9 @@ impl Driver {
     /// Opens the output, then loads the kernel side.
     pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
         let format = options::format(args)?;
-        let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
+        // What grows meanwhile (`ndjson`, the lines of `text`) may have a reader that follows it.
+        let open = if format.grows { Output::in_place } else { Output::open };
+        let mut output = open(args.output.as_deref(), args.filter.rows(ROWS))?.queued()?;
         output.weigh(args.weight.into());
         let filter = args.filter.live(options::top(args));
         Ok(Self {
@@ -102,7 +115,9 @@ impl Driver {
             options: options::report(args),
             filter,
             fail_under: args.fail_under,
+            heaps: Heaps::new(args),
             before: None,
+            savings: Vec::new(),
         })
     }
 
@@ -121,12 +136,14 @@ impl Driver {
                 Step::TimeUp => return Ok(Happening::TimeUp),
                 Step::Interval(snapshot) => self.interval(&snapshot)?,
                 Step::OverBudget(share) => {
-                    eprintln!(
-                        "drainprof: over --budget: the probes take {:.1} % of one CPU from the observed processes; \
-                         a lower --level or --duty costs less",
-                        share * 100.0
-                    );
-                    return Ok(Happening::OverBudget);
+                    if let Some(happening) = self.save(share)? {
+                        return Ok(happening);
+                    }
+                }
+                Step::BeganAgain => {
+                    let (probes, pids) = (self.observation.attached(), self.observation.running());
+                    eprintln!("drainprof: attached {probes} probes to {}", list(&pids));
+                    return Ok(Happening::BeganAgain);
                 }
                 Step::CycleBegan { number, length, probes, pids } => eprintln!(
                     "drainprof: duty cycle {number} begins: {probes} probes for {length:?} in {}",
@@ -138,16 +155,50 @@ impl Driver {
                 ),
                 Step::CycleSkipped(error) => {
                     let error = anyhow::Error::from(error);
-                    eprintln!("drainprof: skipped a duty cycle, the next is tried: {error:#}");
+                    let why = printable_lines(&format!("{error:#}"));
+                    eprintln!("drainprof: skipped a duty cycle, the next is tried: {why}");
                 }
             }
         }
+    }
+
+    /// Observes less, because the probes take this share of one CPU.
+    fn save(&mut self, share: f64) -> Result<Option<Happening>> {
+        let saving = self.observation.spend_less(&mut self.writer, share)?;
+        let costs = format!("over --budget: the probes take {} of one CPU", units::percent(share));
+        let (code, then, happening) = match saving {
+            Saving::Level(level) => {
+                ("level_lowered", format!("measured again at level {}", level.name()), None)
+            }
+            Saving::Duty(duty) => (
+                "duty_lowered",
+                format!("measured for {:.2?} of every {:.2?}", duty.on, duty.period),
+                None,
+            ),
+            Saving::Nothing => (
+                "over_budget",
+                "ended; a lower --level or --duty costs less".to_owned(),
+                Some(Happening::OverBudget),
+            ),
+        };
+        let message = format!("{costs}; {then}");
+        eprintln!("drainprof: {message}");
+        self.before = None;
+        self.savings.push(Finding {
+            code: code.to_owned(),
+            weight: Weight::Info,
+            profile: None,
+            instance: None,
+            message,
+        });
+        Ok(happening)
     }
 
     /// One line, record or screen.
     fn interval(&mut self, snapshot: &Snapshot) -> Result<()> {
         let options = report::Options { slack: SLACK, ..self.options.clone() };
         let mut now = Report::build(snapshot, &options);
+        now.findings.extend_from_slice(&self.savings);
         self.filter.anonymise(&mut now);
         let clock = clock();
         let between = Interval { before: self.before.as_ref(), now: &now, clock: &clock };
@@ -159,7 +210,7 @@ impl Driver {
         } else {
             format.exporter.interval(&between, &style, output.writer())?;
         }
-        output.flush()?;
+        output.end_record(true)?;
         self.before = Some(now);
         Ok(())
     }
@@ -169,14 +220,17 @@ impl Driver {
     pub(super) fn finish(&mut self) -> Result<(Verdict, Leaving)> {
         let stderr = io::stderr();
         let mut progress = stderr.is_terminal().then(|| Progress::new(&stderr));
-        let (snapshot, detaching) =
+        let (mut snapshot, detaching) =
             self.observation.finish(&mut self.writer, |waited, reached| {
                 if let Some(progress) = &mut progress {
                     progress.say(waited, reached);
                 }
             })?;
         drop(progress);
+        snapshot.records_dropped(self.writer.output.settle()?);
         let mut report = Report::build(&snapshot, &self.filter.rows(&self.options));
+        report.findings.append(&mut self.savings);
+        self.heaps.end(&mut report);
         self.filter.apply(&mut report);
         let Writer { output, format, .. } = &mut self.writer;
         if format.name == "text" && output.is_terminal() {
@@ -184,7 +238,7 @@ impl Driver {
         }
         let style = output.style();
         format.exporter.report(&report, &style, output.writer())?;
-        output.flush()?;
+        output.finish()?;
         Ok((report::verdict(&report, self.fail_under), Leaving(detaching)))
     }
 }

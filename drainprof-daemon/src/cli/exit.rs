@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
+use drainprof_census::CensusError;
 use drainprof_node::{Refusal, config::ConfigErrors, serve::AskError};
 use drainprof_observe::ObserveError;
 use drainprof_probe::{
     bpf::BpfError, calibrate::CalibrateError, launch::LaunchError, plan::PlanError,
 };
-use drainprof_process::{ProcessError, printable_lines};
+use drainprof_process::{ProcessError, SelectError, printable_lines};
 use drainprof_profile::{LibraryError, ProfileError};
 
 /// The exit codes, as the documentation lists them.
@@ -93,6 +94,12 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<ProcessError>() {
         return Some(target_code(error));
     }
+    if let Some(error) = cause.downcast_ref::<SelectError>() {
+        return Some(select_code(error));
+    }
+    if let Some(error) = cause.downcast_ref::<CensusError>() {
+        return census_code(error);
+    }
     if let Some(error) = cause.downcast_ref::<BpfError>() {
         return bpf_code(error);
     }
@@ -111,6 +118,15 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     None
 }
 
+fn census_code(error: &CensusError) -> Option<u8> {
+    match error {
+        CensusError::Process(error) => Some(target_code(error)),
+        CensusError::TooLarge { .. }
+        | CensusError::Traced { .. }
+        | CensusError::NotFrozen { .. } => None,
+    }
+}
+
 fn observe_code(error: &ObserveError) -> Option<u8> {
     Some(match error {
         ObserveError::Target(error) => target_code(error),
@@ -121,7 +137,7 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
             PlanError::Compile { .. } => code::CONFIG,
             _ => code::NO_TARGET,
         },
-        ObserveError::Wait(_) | ObserveError::Symbols(_) => return None,
+        ObserveError::Wait(_) | ObserveError::Symbols(_) | ObserveError::Files(_) => return None,
         ObserveError::NoMatch { .. } | ObserveError::UnknownProfile { .. } => code::NO_TARGET,
     })
 }
@@ -150,6 +166,13 @@ const fn target_code(error: &ProcessError) -> u8 {
         ProcessError::Permission { .. } => code::PRIVILEGE,
         ProcessError::Read { .. } | ProcessError::Malformed { .. } => code::FAILURE,
         _ => code::NO_TARGET,
+    }
+}
+
+const fn select_code(error: &SelectError) -> u8 {
+    match error {
+        SelectError::NoMatch { .. } | SelectError::Ambiguous { .. } => code::NO_TARGET,
+        SelectError::List(_) => code::FAILURE,
     }
 }
 

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use clap::Args;
 use drainprof_report::{
-    filter::{Filter, Pattern, Wanted, Which},
+    Report,
+    filter::{Filter, Pattern, Range, Times, Wanted, Which},
     values::Bytes,
 };
 
-use super::args::duration;
+use super::{
+    args::duration,
+    exit::{Failure, code},
+};
 
 /// Rows of each list of a live report, where nothing else is asked for.
 pub(super) const ROWS: usize = 20;
@@ -38,9 +42,41 @@ pub(super) struct FilterArgs {
     /// List only sites with all pins freed; no retained granules.
     #[arg(long)]
     drained: bool,
+    /// List only sites with objects that were live at this time after the attach; also the widths of pictures.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    alive_at: Option<Duration>,
+    /// The same of objects allocated between two times: 10s,30s.
+    #[arg(long, value_name = "FROM,TO", value_parser = range)]
+    allocated_between: Option<Range>,
+    /// The same of objects freed between two times.
+    #[arg(long, value_name = "FROM,TO", value_parser = range)]
+    freed_between: Option<Range>,
+    /// The same of objects that lived for at least this long, freed or not.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    alive_at_least: Option<Duration>,
+    /// The same of freed objects that lived for at most this long.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    alive_at_most: Option<Duration>,
+    /// The same of objects live at the end; goes with the others.
+    #[arg(long)]
+    until_end: bool,
+    /// Of growth, list only call stacks that added resident memory between two times: 10s,30s.
+    #[arg(long, value_name = "FROM,TO", value_parser = range)]
+    grown_between: Option<Range>,
     /// Make the report anonymous: no addresses, files, labels; pseudonyms for the rest. Function names stay.
     #[arg(long)]
     no_paths: bool,
+}
+
+/// Two times, the first before the second.
+fn range(text: &str) -> Result<Range, String> {
+    let (from, to) =
+        text.split_once(',').ok_or_else(|| "expected two times: 10s,30s".to_owned())?;
+    let range = [duration(from)?, duration(to)?];
+    if range[0] >= range[1] {
+        return Err("the first time must be before the second".to_owned());
+    }
+    Ok(range)
 }
 
 fn pattern(text: &str) -> Result<Pattern, String> {
@@ -68,6 +104,39 @@ impl FilterArgs {
         self.no_paths
     }
 
+    /// Whether objects are asked for by when they lived.
+    pub(super) fn by_time(&self) -> bool {
+        self.times().is_any()
+    }
+
+    /// Whether growth is asked for by when it was.
+    pub(super) const fn by_growth(&self) -> bool {
+        self.grown_between.is_some()
+    }
+
+    /// Refuses filters by time that do not go together, or that the observation could not answer.
+    pub(super) fn check(&self, sampled: bool, duty: bool) -> Result<(), Failure> {
+        let checked = self.times().check(sampled, duty);
+        checked.map_err(|error| Failure::new(code::USAGE, error.to_string()))
+    }
+
+    /// Refuses those that a saved report does not answer.
+    pub(super) fn check_report(&self, report: &Report) -> Result<(), Failure> {
+        let checked = self.saved().check(report);
+        checked.map_err(|error| Failure::new(code::USAGE, error.to_string()))
+    }
+
+    const fn times(&self) -> Times {
+        Times {
+            alive_at: self.alive_at,
+            allocated_between: self.allocated_between,
+            freed_between: self.freed_between,
+            alive_at_least: self.alive_at_least,
+            alive_at_most: self.alive_at_most,
+            until_end: self.until_end,
+        }
+    }
+
     /// For a report that is made now, with so many rows.
     pub(super) fn live(&self, rows: usize) -> Filter {
         Filter::new(self.wanted(rows))
@@ -90,6 +159,8 @@ impl FilterArgs {
                 (_, true) => Which::Drained,
                 _ => Which::All,
             },
+            times: self.times(),
+            grown_between: self.grown_between,
             no_paths: self.no_paths,
         }
     }

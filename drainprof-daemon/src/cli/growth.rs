@@ -40,7 +40,7 @@ pub(super) enum View {
 
 /// Watches the growth of running processes.
 pub(super) fn main(mut args: GrowthArgs) -> Result<u8> {
-    if args.attach.pid.is_empty() {
+    if args.attach.selection.is_none() {
         require_growth_alone(&args)?;
     }
     if args.view == View::Allocations {
@@ -67,7 +67,7 @@ fn require_growth_alone(args: &GrowthArgs) -> Result<()> {
 }
 
 fn attach_args(GrowthArgs { view, no_stacks, mut attach }: GrowthArgs) -> AttachArgs {
-    attach.observe.system = attach.pid.is_empty();
+    attach.observe.system = attach.selection.is_none();
     attach.observe.follow_forks |= attach.observe.system;
     let observe = &mut attach.observe;
     // The view of a malloc is a census: beside it, growth is watched where it is asked for.

@@ -99,7 +99,7 @@ fn shown(history: &History, args: &HistoryArgs, since: u64) -> Result<u8> {
             PlainFormat::Json => show::changes_json(&changes, output.writer())?,
         }
     }
-    output.flush()?;
+    output.finish()?;
     Ok(code::OK)
 }
 
@@ -127,7 +127,7 @@ pub(super) fn changes(
         show::changes_text(&changes, &clock, &style, output.writer())?;
         show::events_text(&changes.events, &clock, output.writer())?;
     }
-    output.flush()?;
+    output.finish()?;
     Ok(code::OK)
 }
 

@@ -7,6 +7,7 @@ mod allocations;
 mod args;
 mod attach;
 mod calibrate;
+mod census;
 mod config;
 mod ctl;
 mod daemon;
@@ -20,16 +21,20 @@ mod drive;
 mod exit;
 mod filter;
 mod growth;
+mod heaps;
 mod history;
 mod options;
 mod output;
 mod profile;
 mod profile_check;
 mod profile_new;
+mod queue;
 mod report;
 mod run;
 mod saved;
+mod selection;
 mod top;
+mod why;
 
 use std::process::ExitCode;
 
@@ -53,6 +58,7 @@ pub fn main() -> ExitCode {
     let is_daemon = matches!(cli.command, args::Command::Daemon(_));
     output::init_talk(cli.verbose.max(u8::from(is_daemon)));
     let result = match cli.command {
+        args::Command::Why(why) => why::main(&why),
         args::Command::Attach(attach) => attach::main(attach),
         args::Command::Growth(growth) => growth::main(growth),
         args::Command::Discover(discover) => discover::main(&discover),
@@ -62,6 +68,7 @@ pub fn main() -> ExitCode {
         args::Command::Diff(diff) => diff::main(&diff),
         args::Command::Top(top) => top::main(&top),
         args::Command::Profile(profile) => profile::main(profile),
+        args::Command::Census(census) => census::main(&census),
         args::Command::Calibrate(calibrate) => calibrate::main(&calibrate),
         args::Command::Config(config) => config::main(&config),
         args::Command::Daemon(daemon) => daemon::main(&daemon),

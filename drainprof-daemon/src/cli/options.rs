@@ -199,7 +199,7 @@ pub(super) fn observation(args: &ObserveArgs) -> Result<Options> {
         // A line per process and second is no view of a machine.
         interval: (!args.system).then(|| args.interval.max(SHORTEST_INTERVAL)),
         duration: args.duration,
-        budget: args.budget,
+        budget: args.budget.0,
         memory: args.growth,
     })
 }
@@ -269,6 +269,9 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
             "--no-stacks leaves no call paths for --level stacks, folded or flamegraph: leave it out",
         ));
     }
+    if args.census && args.system {
+        return Err(usage("--census reads the heaps of single processes: name them with -p"));
+    }
     if args.weight.is_of_growth() && !args.growth {
         return Err(usage("this --weight is of growth: add --growth, or use `drainprof growth`"));
     }
@@ -277,6 +280,19 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         && !matches!(args.level, None | Some(LevelArg::Stacks))
     {
         return Err(usage(format!("{} shows call paths, which need --level stacks", format.name)));
+    }
+    if args.filter.by_growth() && (!args.growth || args.duty.is_some()) {
+        return Err(usage(
+            "--grown-between is of growth, all of the time: take --growth, or `drainprof growth`",
+        ));
+    }
+    if args.filter.by_time() {
+        args.filter.check(args.sample.is_some_and(|one_in| one_in > 1), args.duty.is_some())?;
+        if args.growth_alone || !matches!(args.level, None | Some(LevelArg::Stacks)) {
+            return Err(usage(
+                "filters by time choose among call stacks that allocate: take --level stacks, or growth --view allocations",
+            ));
+        }
     }
     require_no_terminal(format, args.output.as_deref())?;
     if args.events && args.filter.no_paths() {
@@ -291,6 +307,7 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
 fn level(args: &ObserveArgs) -> Option<Level> {
     let paths = export::format(&args.format).is_some_and(|format| format.paths)
         && !args.weight.is_of_growth();
+    let paths = paths || args.filter.by_time();
     args.level.map(Into::into).or(paths.then_some(Level::Stacks))
 }
 
@@ -342,7 +359,7 @@ mod tests {
     /// A format that shows call paths asks for them, and refuses a level that has none.
     #[test]
     fn formats_of_paths_need_stacks() {
-        for name in ["folded", "flamegraph", "pprof"] {
+        for name in ["folded", "flamegraph", "chart", "pprof"] {
             let args = parsed(&["-o", name]);
             assert_eq!(format(&args).unwrap().name, name);
             assert_eq!((level(&args), top(&args)), (Some(Level::Stacks), 1_000));
@@ -354,5 +371,28 @@ mod tests {
         let args = parsed(&["-o", "json"]);
         assert_eq!((level(&args), top(&args)), (None, 20));
         assert!(format(&parsed(&["-o", "json", "--level", "objects"])).is_ok());
+    }
+
+    /// Filters by time ask for call stacks; what could not be answered is refused before anything is attached.
+    #[test]
+    fn filters_by_time() {
+        let args = parsed(&["--allocated-between", "1s,2m", "--until-end"]);
+        assert!(format(&args).is_ok());
+        assert_eq!(level(&args), Some(Level::Stacks));
+        for (refused, why) in [
+            (&["--alive-at", "3s", "--level", "objects"][..], "--level stacks"),
+            (&["--freed-between", "1,2", "--sample", "1/16"], "--freed-between"),
+            (&["--alive-at", "3s", "--duty", "1s/10s"], "--duty"),
+            (&["--alive-at", "3s", "--alive-at-most", "1s"], "--until-end"),
+            (&["--grown-between", "1s,2s"], "--growth"),
+        ] {
+            let error = format(&parsed(refused)).unwrap_err().to_string();
+            assert!(error.contains(why), "{refused:?}: {error}");
+        }
+        assert!(format(&parsed(&["--grown-between", "1s,2s", "--growth"])).is_ok());
+        for range in ["1s", "2s,1s", "1s,1s", "a,b", "1,2,3"] {
+            let words = ["drainprof", "attach", "-p", "1", "--freed-between", range];
+            assert!(Cli::try_parse_from(words).is_err(), "{range}");
+        }
     }
 }

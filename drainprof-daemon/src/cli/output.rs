@@ -1,5 +1,7 @@
 //! Where output goes and how it looks: stdout or a file, a terminal or not.
 
+mod whole;
+
 use std::{
     fs::File,
     io::{self, BufWriter, IsTerminal as _, Write},
@@ -7,10 +9,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use drainprof_process::printable_lines;
 use drainprof_report::export::{Format, PinWeight, Style};
 use tracing_subscriber::{EnvFilter, fmt};
 
-use super::exit::{Failure, code};
+use self::whole::Whole;
+use super::{
+    exit::{Failure, code},
+    queue::Queue,
+};
 
 /// Talk goes to stderr; `RUST_LOG` overrides what `-v` asks for.
 pub(super) fn init_talk(verbose: u8) {
@@ -22,11 +29,35 @@ pub(super) fn init_talk(verbose: u8) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| Talk(io::stderr()))
         .with_ansi(io::stderr().is_terminal() && no_color().is_none())
         .without_time()
         .with_target(false)
         .init();
+}
+
+/// Stderr, for lines that may quote anything: whatever acts on a terminal is escaped, but for line ends and the log's own
+/// colours. (What the log quotes has no escape sequence any more when it comes here.)
+struct Talk<W>(W);
+
+impl<W: Write> Write for Talk<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let mut parts = text.split("\u{1b}[");
+        let mut safe = parts.next().map(printable_lines).unwrap_or_default();
+        for part in parts {
+            let end = part.find(|c: char| !c.is_ascii_digit() && c != ';');
+            let is_colour = end.is_some_and(|end| part[end..].starts_with('m'));
+            safe.push_str(if is_colour { "\u{1b}[" } else { "\\u{1b}[" });
+            safe.push_str(&printable_lines(part));
+        }
+        self.0.write_all(safe.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 pub(super) fn no_color() -> Option<()> {
@@ -45,24 +76,51 @@ pub(super) fn require_no_terminal(format: &Format, path: Option<&Path>) -> Resul
     Ok(())
 }
 
+/// How output gets to its place.
+enum Writer {
+    /// Whoever reads slowly is waited for.
+    Direct(BufWriter<Box<dyn Write + Send>>),
+    /// Whoever reads slowly loses records.
+    Queued(Queue),
+}
+
 /// The place that output goes to.
 pub(super) struct Output {
-    writer: BufWriter<Box<dyn Write>>,
+    writer: Writer,
+    /// The file that gets its name at the end.
+    whole: Option<Whole>,
     terminal: bool,
     style: Style,
 }
 
 impl Output {
-    /// Stdout, or a file that is made now, so that a wrong path is told before anything is attached.
+    /// Stdout, or a file that gets its name when it is whole. A wrong path is told now, before anything is attached.
     pub(super) fn open(path: Option<&Path>, top: usize) -> Result<Self> {
-        let (writer, terminal): (Box<dyn Write>, bool) = match path {
+        let begin = |path: &Path| {
+            Whole::begin(path).with_context(|| format!("cannot write to {}", path.display()))
+        };
+        match path.map(begin).transpose()?.flatten() {
+            Some(whole) => {
+                let writer = whole.writer().context("cannot write to a new file")?;
+                Ok(Self::to(Box::new(writer), false, top, Some(whole)))
+            }
+            None => Self::in_place(path, top),
+        }
+    }
+
+    /// Stdout, or a file that grows under its name from now on: somebody may follow it (`tail -f`).
+    pub(super) fn in_place(path: Option<&Path>, top: usize) -> Result<Self> {
+        Ok(match path {
             Some(path) => {
                 let file = File::create(path)
                     .with_context(|| format!("cannot write to {}", path.display()))?;
-                (Box::new(file), false)
+                Self::to(Box::new(file), false, top, None)
             }
-            None => (Box::new(io::stdout()), io::stdout().is_terminal()),
-        };
+            None => Self::to(Box::new(io::stdout()), io::stdout().is_terminal(), top, None),
+        })
+    }
+
+    fn to(writer: Box<dyn Write + Send>, terminal: bool, top: usize, whole: Option<Whole>) -> Self {
         let width = terminal_size::terminal_size().map_or(100, |(width, _)| width.0.clamp(60, 160));
         let style = Style {
             colour: terminal && no_color().is_none(),
@@ -70,7 +128,20 @@ impl Output {
             top,
             weight: PinWeight::default(),
         };
-        Ok(Self { writer: BufWriter::new(writer), terminal, style })
+        Self { writer: Writer::Direct(BufWriter::new(writer)), whole, terminal, style }
+    }
+
+    /// From now on, nothing waits for the reader but the end: what it is too slow for is dropped.
+    pub(super) fn queued(self) -> Result<Self> {
+        let writer = match self.writer {
+            Writer::Direct(direct) => {
+                let (writer, _) = direct.into_parts();
+                let queue = Queue::start(writer).context("cannot start the thread that writes")?;
+                Writer::Queued(queue)
+            }
+            queued @ Writer::Queued(_) => queued,
+        };
+        Ok(Self { writer, ..self })
     }
 
     /// What widths mean, in formats that have them.
@@ -90,21 +161,63 @@ impl Output {
 
     /// Clears the screen before the live table is drawn again.
     pub(super) fn clear(&mut self) -> Result<()> {
-        Ok(self.writer.write_all(b"\x1b[H\x1b[2J")?)
+        Ok(self.writer().write_all(b"\x1b[H\x1b[2J")?)
     }
 
     /// The writer.
     pub(super) fn writer(&mut self) -> &mut dyn Write {
-        &mut self.writer
+        match &mut self.writer {
+            Writer::Direct(writer) => writer,
+            Writer::Queued(queue) => queue,
+        }
     }
 
-    /// Hands on what was written.
-    pub(super) fn flush(&mut self) -> Result<()> {
-        Ok(self.writer.flush()?)
+    /// One record of many is written; those that are not `due` may wait for others.
+    pub(super) fn end_record(&mut self, due: bool) -> io::Result<()> {
+        match &mut self.writer {
+            Writer::Direct(writer) if due => writer.flush(),
+            Writer::Direct(_) => Ok(()),
+            Writer::Queued(queue) => queue.end_record(due),
+        }
+    }
+
+    /// Only the result is still to be written: how many records the reader has lost.
+    pub(super) fn settle(&mut self) -> Result<u64> {
+        match &mut self.writer {
+            Writer::Direct(_) => Ok(0),
+            Writer::Queued(queue) => Ok(queue.settle()?),
+        }
+    }
+
+    /// All is written: hands it on, and gives the file its name.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let written = match &mut self.writer {
+            Writer::Direct(writer) => writer.flush(),
+            Writer::Queued(queue) => queue.finish(),
+        };
+        let Some(whole) = self.whole.take() else { return Ok(written?) };
+        let place = whole.place().display().to_string();
+        written.and_then(|()| whole.commit()).with_context(|| format!("cannot write to {place}"))
     }
 }
 
 /// The time of day, for the live view.
 pub(super) fn clock() -> String {
     jiff::Zoned::now().strftime("%H:%M:%S").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Colours pass, and nothing else that acts on a terminal.
+    #[test]
+    fn talk_is_escaped() {
+        let mut talk = Talk(Vec::new());
+        let line = "\u{1b}[33mWARN\u{1b}[0m a\u{1b}]0;x\u{7}b\u{1b}[2Jc\u{9b}31m\r\n";
+        talk.write_all(line.as_bytes()).unwrap();
+        let text = String::from_utf8(talk.0).unwrap();
+        let shown = "\u{1b}[33mWARN\u{1b}[0m a\\u{1b}]0;x\\u{7}b\\u{1b}[2Jc\\u{9b}31m\\r\n";
+        assert_eq!(text, shown);
+    }
 }

@@ -74,6 +74,7 @@ pub(super) fn main(args: &ReportArgs) -> Result<u8> {
     };
     for (_, report) in &reports {
         require_weight(format, args.weight, report)?;
+        args.filter.check_report(report)?;
     }
     let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
     output.weigh(args.weight.into());
@@ -89,7 +90,7 @@ pub(super) fn main(args: &ReportArgs) -> Result<u8> {
         }
         format.exporter.report(&report, &style, output.writer())?;
     }
-    output.flush()?;
+    output.finish()?;
     Ok(worst.exit_code())
 }
 

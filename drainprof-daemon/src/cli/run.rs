@@ -101,7 +101,7 @@ async fn run(args: RunArgs) -> Result<u8> {
                 over_budget = true;
                 break;
             }
-            None => {}
+            Some(Happening::BeganAgain) | None => {}
         }
         let running = command.attached && !driver.observation.running().is_empty();
         if command.status.is_some() && !running {

@@ -9,22 +9,20 @@ use std::{fs::File, io::IsTerminal as _, path::PathBuf, time::Duration};
 use anyhow::{Context as _, Result};
 use drainprof_observe::{names::SymbolOptions, observation::Options};
 use drainprof_probe::plan::Sites;
-use drainprof_process::Process;
 
 use super::{
     args::{CacheArgs, LevelArg, duration},
     ctl::SocketArgs,
     exit::{Failure, code},
     options, output,
+    selection::Selection,
 };
 use crate::ui::{App, Look, Replay, Source, shell};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct TopArgs {
-    /// Observe this process without a daemon. Repeatable. Default: what the daemon watches.
-    #[arg(short, long, value_name = "PID", value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pid: Vec<u32>,
+    #[command(flatten)]
+    selection: Selection,
     #[command(flatten)]
     socket: SocketArgs,
     /// Time between two states.
@@ -41,7 +39,7 @@ pub(super) struct TopArgs {
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     window: Duration,
     /// Show recorded states, one JSON document a line, one in each interval.
-    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "pid")]
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "selection")]
     replay: Option<PathBuf>,
     #[command(flatten)]
     cache: CacheArgs,
@@ -61,16 +59,15 @@ pub(super) fn main(args: &TopArgs) -> Result<u8> {
     if let Some(path) = &args.replay {
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         show(&mut Replay::new(file, period))?;
-    } else if args.pid.is_empty() {
+    } else if args.selection.is_none() {
         let daemon = daemon::Daemon::connect(args.socket.path(), period);
         show(&mut daemon.context(
             "there is nothing to show; without a daemon, name a process: `drainprof top -p PID`",
         )?)?;
     } else {
-        for pid in &args.pid {
-            Process::open(*pid)?;
-        }
-        let mut live = live::Live::start(options(args)?, &args.pid, period, args.window)?;
+        let processes = args.selection.open()?;
+        let mut live =
+            live::Live::start(options(args)?, &processes, &args.selection, period, args.window)?;
         let shown = show(&mut live);
         // Whatever happened, no probe stays.
         live.finish();

@@ -1,4 +1,4 @@
-//! The state of the screen: what is shown, and what keys make of it. Drawing is in `draw`.
+//! The state of the screen: what is shown. What keys make of it is in `press`, drawing in `draw`.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,13 @@ use drainprof_report::{export::shown, units};
 
 use super::{
     detail,
-    keys::{HELP, Key},
     page::{Page, Text},
     rows::{self, Rates, Row, RowKey},
     sort::Sort,
 };
 
 /// Longest filter.
-const FILTER: usize = 60;
+pub(super) const FILTER: usize = 60;
 /// Longest message that is kept.
 const MESSAGE: usize = 500;
 
@@ -57,14 +56,14 @@ pub struct App {
     pub(super) filter: String,
     /// Whether the filter is being typed.
     pub(super) typing: bool,
-    selected: Option<RowKey>,
+    pub(super) selected: Option<RowKey>,
     /// The pages below the one that is shown; the table is always the lowest.
-    below: Vec<Page>,
+    pub(super) below: Vec<Page>,
     pub(super) page: Page,
     pub(super) message: Option<Message>,
     /// Why there are no new states.
     pub(super) trouble: Option<String>,
-    size: (u16, u16),
+    pub(super) size: (u16, u16),
 }
 
 impl App {
@@ -75,7 +74,7 @@ impl App {
             look,
             state: None,
             rates: BTreeMap::new(),
-            sort: Sort::Retained,
+            sort: Sort::Urgency,
             reversed: false,
             filter: String::new(),
             typing: false,
@@ -195,195 +194,6 @@ impl App {
     pub(super) const fn body(&self) -> usize {
         (self.size.1 as usize).saturating_sub(3)
     }
-
-    /// A key was pressed.
-    pub fn key(&mut self, key: Key) -> Option<Action> {
-        match key {
-            Key::Ctrl('c') => return Some(Action::Quit),
-            Key::Ctrl('z') => return Some(Action::Suspend),
-            _ => {}
-        }
-        self.message = None;
-        if self.typing {
-            self.type_filter(key);
-            return None;
-        }
-        match key {
-            Key::Char('?' | 'h') if !matches!(self.page, Page::Help { .. }) => {
-                self.open(Page::Help { scroll: 0 });
-                return None;
-            }
-            Key::Char('q') if matches!(self.page, Page::Table) => return Some(Action::Quit),
-            Key::Char('q') | Key::Esc if !matches!(self.page, Page::Table) => {
-                self.page = self.below.pop().unwrap_or(Page::Table);
-                return None;
-            }
-            _ => {}
-        }
-        match &self.page {
-            Page::Table => self.key_in_table(key),
-            Page::Windows { .. } => self.key_in_windows(key),
-            Page::Detail { key: row, .. } => {
-                let row = row.clone();
-                self.key_in_detail(key, &row)
-            }
-            Page::Report { .. } | Page::Help { .. } => {
-                self.scroll(key);
-                None
-            }
-        }
-    }
-
-    fn open(&mut self, page: Page) {
-        // What is open already is not opened a second time: the stack of pages stays small.
-        self.below.push(std::mem::replace(&mut self.page, page));
-        self.below.truncate(8);
-    }
-
-    fn type_filter(&mut self, key: Key) {
-        match key {
-            Key::Char(c) if !c.is_control() && self.filter.chars().count() < FILTER => {
-                self.filter.push(c);
-            }
-            Key::Backspace => drop(self.filter.pop()),
-            Key::Enter => self.typing = false,
-            Key::Esc => {
-                self.typing = false;
-                self.filter.clear();
-            }
-            _ => {}
-        }
-    }
-
-    fn key_in_table(&mut self, key: Key) -> Option<Action> {
-        let rows = self.rows();
-        let here = self.position(&rows);
-        let selected = rows.get(here).map(|row| (row.key(), row.target.pid));
-        if let Some(there) = moved(key, here, rows.len(), self.body().saturating_sub(1)) {
-            self.selected = rows.get(there).map(Row::key);
-            return None;
-        }
-        match key {
-            Key::Char('/') => self.typing = true,
-            Key::Esc => self.filter.clear(),
-            Key::Char('r') => self.reversed = !self.reversed,
-            Key::Char('<') | Key::Left => self.sort_by(self.sort.neighbour(false)),
-            Key::Char('>') | Key::Right => self.sort_by(self.sort.neighbour(true)),
-            Key::Tab | Key::Char('W') => self.open(Page::Windows { selected: None }),
-            Key::Char('w') => return Some(self.diagnose(selected?.1)),
-            Key::Char('t') => return Some(Action::Ask(Request::Report { pid: selected?.1 })),
-            Key::Enter => {
-                let key = selected?.0;
-                self.selected = Some(key.clone());
-                self.open(Page::Detail { key, scroll: 0 });
-            }
-            Key::Char(letter) => {
-                if let Some(sort) = Sort::ALL.into_iter().find(|sort| sort.letter() == letter) {
-                    self.sort_by(sort);
-                }
-            }
-            _ => {}
-        }
-        None
-    }
-
-    fn key_in_detail(&mut self, key: Key, row: &RowKey) -> Option<Action> {
-        match key {
-            Key::Char('w') => return Some(self.diagnose(row.pid)),
-            Key::Char('t') => return Some(Action::Ask(Request::Report { pid: row.pid })),
-            Key::Tab | Key::Char('W') => {
-                let windows = self.windows();
-                let selected = windows.iter().find(|window| window.pid == row.pid);
-                let selected = selected.map(|window| window.id);
-                self.open(Page::Windows { selected });
-            }
-            // The report of its last window that is over.
-            Key::Enter => {
-                let windows = self.windows();
-                let over = windows.iter().find(|window| window.pid == row.pid && window.has_report);
-                match over.map(|window| window.id) {
-                    Some(id) => return Some(Action::Ask(Request::WindowReport { id })),
-                    None => {
-                        self.say("no window on this process has left a report; w starts one", true);
-                    }
-                }
-            }
-            key => self.scroll(key),
-        }
-        None
-    }
-
-    fn key_in_windows(&mut self, key: Key) -> Option<Action> {
-        let windows = self.windows();
-        let here = self.window(&windows);
-        if let Some(there) = moved(key, here, windows.len(), self.body()) {
-            let id = windows.get(there).map(|window| window.id);
-            self.page = Page::Windows { selected: id };
-            return None;
-        }
-        let window = *windows.get(here)?;
-        match key {
-            Key::Enter if window.has_report => {
-                return Some(Action::Ask(Request::WindowReport { id: window.id }));
-            }
-            Key::Enter => {
-                let text = match window.outcome {
-                    Outcome::Running => "this window has not ended yet",
-                    _ => "this window has left no report",
-                };
-                self.say(text, true);
-            }
-            Key::Char('w') => return Some(self.diagnose(window.pid)),
-            Key::Tab | Key::Char('W') => self.page = self.below.pop().unwrap_or(Page::Table),
-            _ => {}
-        }
-        None
-    }
-
-    fn diagnose(&mut self, pid: u32) -> Action {
-        self.say(&format!("asking for a window on process {pid} …"), false);
-        Action::Ask(Request::Diagnose { pid, seconds: None, growth: None })
-    }
-
-    fn scroll(&mut self, key: Key) {
-        let lines = match &self.page {
-            Page::Detail { key, .. } => self
-                .row(key)
-                .map_or(0, |row| detail::lines(&row, &self.windows(), self.size.0).len()),
-            Page::Report { text, .. } => text.lines.len(),
-            Page::Help { .. } => HELP.len(),
-            Page::Table | Page::Windows { .. } => 0,
-        };
-        let body = self.body();
-        let (Page::Detail { scroll, .. } | Page::Report { scroll, .. } | Page::Help { scroll }) =
-            &mut self.page
-        else {
-            return;
-        };
-        // So many places the first line can have.
-        let places = lines.saturating_sub(body) + 1;
-        let here = (*scroll).min(places - 1);
-        *scroll = match key {
-            Key::Char(' ') => moved(Key::PageDown, here, places, body),
-            key => moved(key, here, places, body),
-        }
-        .unwrap_or(here);
-    }
-}
-
-/// Where a key leads from place `here` of `count`; `None` for a key that leads nowhere.
-fn moved(key: Key, here: usize, count: usize, page: usize) -> Option<usize> {
-    let last = count.saturating_sub(1);
-    let there = match key {
-        Key::Up | Key::Char('k') => here.saturating_sub(1),
-        Key::Down | Key::Char('j') => here.saturating_add(1),
-        Key::PageUp => here.saturating_sub(page.max(1)),
-        Key::PageDown => here.saturating_add(page.max(1)),
-        Key::Home => 0,
-        Key::End => last,
-        _ => return None,
-    };
-    Some(there.min(last))
 }
 
 /// Says of a window that ran before that it has ended.

@@ -91,6 +91,7 @@ impl Lines {
 pub(super) fn lines(row: &Row<'_>, windows: &[&WindowRecord], width: u16) -> Vec<Line> {
     let mut out = Lines { lines: Vec::new(), width: usize::from(width) };
     process(row, &mut out);
+    heaps(row, &mut out);
     alerts(row, &mut out);
     if let Some(allocator) = row.allocator {
         counts(row, allocator, &mut out);
@@ -157,6 +158,27 @@ fn process(row: &Row<'_>, out: &mut Lines) {
             or_unknown(target.seconds_to_limit, units::duration),
         ),
     );
+}
+
+fn heaps(row: &Row<'_>, out: &mut Lines) {
+    let Some(known) = &row.target.heaps else { return };
+    if let Some(why) = &known.failure {
+        out.sentence(Tone::Plain, &format!("heaps unknown: {}", shown(why, 2 * NAME)));
+    }
+    for heap in &known.summary.heaps {
+        out.sentence(
+            Tone::Plain,
+            &format!(
+                "heap {}: live {}  free {}  held {}  trimmable {}  of {} resident",
+                shown(&heap.allocator, NAME),
+                units::bytes(heap.live_bytes),
+                units::bytes(heap.free_bytes),
+                units::bytes(heap.held_bytes),
+                or_unknown(heap.trimmable_bytes, units::bytes),
+                units::bytes(heap.resident_bytes),
+            ),
+        );
+    }
 }
 
 fn alerts(row: &Row<'_>, out: &mut Lines) {

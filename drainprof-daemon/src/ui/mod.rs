@@ -12,6 +12,7 @@ mod draw;
 mod keys;
 mod numbers;
 mod page;
+mod press;
 mod replay;
 mod rows;
 #[cfg(test)]

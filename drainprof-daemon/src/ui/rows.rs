@@ -31,6 +31,8 @@ pub(super) struct Rates {
     pub(super) opens: f64,
     pub(super) closes: f64,
     pub(super) pinned: f64,
+    /// Bytes of the granules of pinned closes; `None` where the profile knows none.
+    pub(super) pinned_bytes: Option<f64>,
     /// The DSR of these closes alone; `None` where none was decided.
     pub(super) dsr: Option<f64>,
 }
@@ -140,12 +142,15 @@ pub(super) fn rates(before: &NodeState, now: &NodeState) -> BTreeMap<RowKey, Rat
     }
     let mut earlier = BTreeMap::new();
     for (target, allocator) in allocators(before) {
-        earlier.insert(RowKey::of(target, Some(allocator)), allocator.granules);
+        let counts = (allocator.granules, allocator.pins.bytes);
+        earlier.insert(RowKey::of(target, Some(allocator)), counts);
     }
     for (target, allocator) in allocators(now) {
         let key = RowKey::of(target, Some(allocator));
-        let (Some(then), now) = (earlier.get(&key), allocator.granules) else { continue };
-        // Counts never fall; where they do, it was attached anew, and what came in between is not known.
+        let (Some((then, then_bytes)), now) = (earlier.get(&key), allocator.granules) else {
+            continue;
+        };
+        // Counts never fall; where they do, it was attached again, and what came in between is not known.
         let (Some(opened), Some(closed), Some(pinned), Some(drainable)) = (
             now.opened.checked_sub(then.opened),
             now.closed.checked_sub(then.closed),
@@ -155,12 +160,15 @@ pub(super) fn rates(before: &NodeState, now: &NodeState) -> BTreeMap<RowKey, Rat
             continue;
         };
         let per_second = |count: u64| count as f64 / seconds;
+        let bytes = allocator.pins.bytes.zip(*then_bytes);
+        let pinned_bytes = bytes.and_then(|(now, then)| now.checked_sub(then));
         rates.insert(
             key,
             Rates {
                 opens: per_second(opened),
                 closes: per_second(closed),
                 pinned: per_second(pinned),
+                pinned_bytes: pinned_bytes.map(per_second),
                 dsr: drainprof_report::dsr(allocator.kind, drainable, pinned),
             },
         );

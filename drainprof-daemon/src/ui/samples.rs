@@ -97,6 +97,7 @@ pub(super) fn target(pid: u32, comm: &str, allocators: Vec<Allocator>) -> NodeTa
         seconds_to_limit: None,
         faults_per_second: Some(12.0),
         shares: None,
+        heaps: None,
         cgroup_pressure: None,
         cost: Cost { hits: 20_000, cpu_seconds: 0.02, cpu_ratio: Some(0.002), measured: true },
         allocators,
@@ -165,6 +166,7 @@ pub(crate) fn state() -> NodeState {
             target(900, "heap", vec![slab]),
             service,
         ],
+        processes_late: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: vec![

@@ -93,7 +93,7 @@ impl Screen {
 
     /// Takes the terminal again after somebody else has had it.
     fn resume(&mut self) -> io::Result<()> {
-        // What the mode was is remembered anew: the shell may have changed it.
+        // What the mode was is remembered again: the shell may have changed it.
         disable_raw_mode()?;
         take()?;
         self.terminal.clear()

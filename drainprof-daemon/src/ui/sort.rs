@@ -2,11 +2,15 @@
 
 use std::cmp::Ordering;
 
+use drainprof_node::AlertState;
+
 use super::rows::Row;
 
 /// What rows are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
+    /// Alerts, then pinned bytes per second, then growth of resident memory: what to look at first. No column has it.
+    Urgency,
     /// Process id.
     Pid,
     /// The process's name.
@@ -33,7 +37,8 @@ pub enum Sort {
 
 impl Sort {
     /// All of them, as the columns stand.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
+        Self::Urgency,
         Self::Pid,
         Self::Process,
         Self::Allocator,
@@ -50,6 +55,7 @@ impl Sort {
     /// The key that chooses it.
     pub(super) const fn letter(self) -> char {
         match self {
+            Self::Urgency => 'u',
             Self::Pid => 'p',
             Self::Process => 'n',
             Self::Allocator => 'a',
@@ -67,6 +73,7 @@ impl Sort {
     /// Its name, for the line above the table.
     pub(super) const fn words(self) -> &'static str {
         match self {
+            Self::Urgency => "urgency",
             Self::Pid => "pid",
             Self::Process => "process",
             Self::Allocator => "allocator",
@@ -98,6 +105,7 @@ impl Sort {
         let descends = self.ascends() == reversed;
         let turned = |order: Ordering| if descends { order.reverse() } else { order };
         let order = match self {
+            Self::Urgency => turned(urgency(a, b)),
             Self::Pid => turned(a.target.pid.cmp(&b.target.pid)),
             Self::Process => turned(a.target.comm.cmp(&b.target.comm)),
             Self::Allocator => known(a.profile(), b.profile(), |a, b| turned(a.cmp(b))),
@@ -108,7 +116,7 @@ impl Sort {
 
     fn number(self, row: &Row<'_>) -> Option<f64> {
         match self {
-            Self::Pid | Self::Process | Self::Allocator => None,
+            Self::Urgency | Self::Pid | Self::Process | Self::Allocator => None,
             Self::Dsr => row.dsr(),
             Self::Closes => row.rates.map(|rates| rates.closes),
             Self::Retained => row.retained().map(|bytes| bytes as f64),
@@ -120,6 +128,22 @@ impl Sort {
         }
         .filter(|number| !number.is_nan())
     }
+}
+
+/// Which of two rows is less urgent. What is not known counts as nothing.
+fn urgency(a: &Row<'_>, b: &Row<'_>) -> Ordering {
+    let alert = |row: &Row<'_>| match row.alert() {
+        Some(AlertState::Firing) => 2,
+        Some(_) => 1,
+        None => 0,
+    };
+    let number = |number: Option<f64>| number.filter(|number| !number.is_nan()).unwrap_or_default();
+    let pinned = |row: &Row<'_>| number(row.rates.and_then(|rates| rates.pinned_bytes));
+    let growth = |row: &Row<'_>| number(row.target.rss_slope_bytes_per_second);
+    alert(a)
+        .cmp(&alert(b))
+        .then_with(|| pinned(a).total_cmp(&pinned(b)))
+        .then_with(|| growth(a).total_cmp(&growth(b)))
 }
 
 fn known<T>(a: Option<T>, b: Option<T>, order: impl FnOnce(&T, &T) -> Ordering) -> Ordering {

@@ -1,6 +1,7 @@
 //! The app as its user sees it: pictures after keys and states.
 
-use drainprof_node::{Answer, NodeState, Outcome, Refusal, Request};
+use drainprof_census::{HeapSummary, Summary};
+use drainprof_node::{Answer, Heaps, NodeState, NodeTarget, Outcome, Refusal, Request};
 use drainprof_report::{Allocator, Retention};
 use proptest::prelude::*;
 use ratatui::{Terminal, backend::TestBackend};
@@ -13,6 +14,36 @@ use super::{
 
 fn app() -> App {
     App::new(Look { source: "daemon".to_owned(), colour: false })
+}
+
+/// The heaps of a process, or why they are not known, are in its detail.
+#[test]
+fn heaps_are_shown() {
+    let heap = HeapSummary {
+        allocator: "glibc".to_owned(),
+        resident_bytes: 200 << 20,
+        held_bytes: 120 << 20,
+        live_bytes: 50 << 20,
+        free_bytes: 150 << 20,
+        trimmable_bytes: Some(80 << 20),
+        ..HeapSummary::default()
+    };
+    let summary = Summary { heaps: vec![heap], ..Summary::default() };
+    let known = Heaps { summary, ..Heaps::default() };
+    let unknown = Heaps { failure: Some("too large".to_owned()), ..Heaps::default() };
+    for (heaps, shown) in [
+        (known, "heap glibc: live 50.0 MiB  free 150.0 MiB  held 120.0 MiB  trimmable 80.0 MiB"),
+        (unknown, "heaps unknown: too large"),
+    ] {
+        let mut state = state();
+        state.targets.iter_mut().for_each(|target| target.heaps = Some(heaps.clone()));
+        let mut app = app();
+        app.resized(120, 70);
+        app.take(state);
+        press(&mut app, "\n");
+        let picture = picture(&mut app, 120, 70);
+        assert!(picture.contains(shown), "{picture}");
+    }
 }
 
 /// An app that has seen two states, on a screen of that size.
@@ -103,7 +134,7 @@ fn other_pages() {
 #[test]
 fn sorting() {
     let mut app = running(80, 24);
-    assert_eq!(first_words(&mut app), ["4242", "512", "512", "99", "900"], "by bytes retained");
+    assert_eq!(first_words(&mut app), ["4242", "99", "512", "512", "900"], "by urgency");
     press(&mut app, "p");
     assert_eq!(first_words(&mut app), ["99", "512", "512", "900", "4242"]);
     press(&mut app, "r");
@@ -122,13 +153,97 @@ fn sorting() {
         press(&mut app, "r");
         let down = picture(&mut app, 80, 24);
         assert!(up.contains(sort.words()), "{up}");
-        assert_eq!((up.matches(['▲', '▼']).count(), down.matches(['▲', '▼']).count()), (1, 1));
+        let arrows = usize::from(sort != super::Sort::Urgency);
+        let count = |text: &str| text.matches(['▲', '▼']).count();
+        assert_eq!((count(&up), count(&down)), (arrows, arrows), "{sort:?}");
+        if arrows == 0 {
+            continue;
+        }
         assert_ne!(up.find('▲').is_some(), down.find('▲').is_some(), "{sort:?}");
     }
     press(&mut app, "p>");
     assert!(picture(&mut app, 80, 24).contains("by process,"));
-    press(&mut app, "<<");
+    press(&mut app, "<<<");
     assert!(picture(&mut app, 80, 24).contains("by cost,"));
+}
+
+/// At first, what has an alert stands first, then what pins most bytes per second, then what grows most. Retained bytes,
+/// which the default level does not know, do not matter.
+#[test]
+fn urgency() {
+    let with = |app: &mut App, pid: u32, change: &dyn Fn(&mut NodeTarget)| {
+        let mut next = app.state.clone().unwrap();
+        next.unix_ms += 1_000;
+        next.targets.iter_mut().for_each(|target| target.alerts.clear());
+        for target in &mut next.targets {
+            target.rss_slope_bytes_per_second = Some(0.0);
+            if target.pid == pid {
+                change(target);
+            }
+        }
+        app.take(next);
+        first_words(app)[0].clone()
+    };
+    for pid in [99, 900, 4242] {
+        let grows = |target: &mut NodeTarget| target.rss_slope_bytes_per_second = Some(1e6);
+        assert_eq!(with(&mut running(80, 24), pid, &grows), pid.to_string());
+    }
+    let mut app = running(80, 24);
+    let first = [0, 4_096]
+        .map(|bytes| with(&mut app, 512, &|target| target.allocators[0].pins.bytes = Some(bytes)));
+    assert_eq!(first[1], "512", "{first:?}");
+    let mut app = running(80, 24);
+    assert!(table(&mut app)[0].contains("!4242"), "the one with the alert");
+}
+
+/// Each key of the help does in every view what the help says.
+#[test]
+fn keys_work_everywhere() {
+    let views = ["", "\n", "\t", "?", "report"];
+    let view = |open: &str| {
+        let mut app = running(80, 24);
+        match open {
+            "report" => app.answered(Ok(Answer::Report { report: Box::new(report()) })),
+            keys => drop(press(&mut app, keys)),
+        }
+        app
+    };
+    for open in views {
+        for (letter, words) in
+            [("p", "by pid,"), ("x", "by cost,"), (">", "by pid,"), ("<", "by cost,")]
+        {
+            let mut app = view(open);
+            press(&mut app, letter);
+            let shown = picture(&mut app, 80, 24);
+            assert!(shown.contains(words), "{letter} in {open:?}: {shown}");
+        }
+        let mut app = view(open);
+        press(&mut app, "r");
+        assert!(picture(&mut app, 80, 24).contains("smallest first"), "r in {open:?}");
+        let mut app = view(open);
+        press(&mut app, "/arena\n");
+        assert_eq!(first_words(&mut app), ["512", "512"], "/ in {open:?}");
+        for (keys, is_wanted) in [
+            (
+                "w",
+                (|action| matches!(action, Action::Ask(Request::Diagnose { .. })))
+                    as fn(&Action) -> bool,
+            ),
+            ("t", |action| matches!(action, Action::Ask(Request::Report { .. }))),
+        ] {
+            let asked = press(&mut view(open), keys);
+            assert!(asked.len() == 1 && is_wanted(&asked[0]), "{keys} in {open:?}: {asked:?}");
+        }
+        let mut app = view(open);
+        let before = picture(&mut app, 80, 24);
+        let asked = press(&mut app, "\n");
+        assert!(!asked.is_empty() || picture(&mut app, 80, 24) != before, "Enter in {open:?}");
+        for keys in ["\t", "W", "?", "h"] {
+            let mut app = view(open);
+            press(&mut app, keys);
+            assert_ne!(picture(&mut app, 80, 24), before, "{keys} in {open:?}");
+        }
+    }
 }
 
 /// The filter looks at names, labels and profiles, whatever the capitals; the row that was selected stays selected while
@@ -203,7 +318,7 @@ fn pages_do_not_pile_up() {
     }
 }
 
-/// A process that is new, one attached anew and two states of one moment have no rates.
+/// A process that is new, one attached again and two states of one moment have no rates.
 #[test]
 fn no_rates_from_nothing() {
     let closes = |app: &mut App| {
@@ -214,10 +329,10 @@ fn no_rates_from_nothing() {
     assert_eq!(closes(&mut app), "1000");
     app.take(later());
     assert_eq!(closes(&mut app), "1000", "nothing new");
-    let mut anew = later();
-    anew.unix_ms += 1000;
-    anew.targets[3].allocators[0].granules.closed = 3;
-    app.take(anew);
+    let mut again = later();
+    again.unix_ms += 1000;
+    again.targets[3].allocators[0].granules.closed = 3;
+    app.take(again);
     assert_eq!(closes(&mut app), "–");
 }
 
@@ -269,7 +384,7 @@ fn help_fits() {
 fn keys() -> impl Strategy<Value = Key> {
     prop_oneof![
         6 => any::<char>().prop_map(Key::Char),
-        6 => proptest::sample::select("pnadcbfmglxrwtW/<>?hjkq ".chars().collect::<Vec<_>>()).prop_map(Key::Char),
+        6 => proptest::sample::select("upnadcbfmglxrwtW/<>?hjkq ".chars().collect::<Vec<_>>()).prop_map(Key::Char),
         8 => proptest::sample::select(vec![
             Key::Enter, Key::Esc, Key::Backspace, Key::Tab, Key::Up, Key::Down, Key::Left,
             Key::Right, Key::PageUp, Key::PageDown, Key::Home, Key::End, Key::Ctrl('x'),

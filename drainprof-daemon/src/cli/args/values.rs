@@ -136,12 +136,19 @@ pub(in crate::cli) fn format_names() -> clap::builder::PossibleValuesParser {
         .into()
 }
 
-/// A share of one CPU: `0.05`, `5%`.
-pub(in crate::cli) fn share(text: &str) -> Result<f64, String> {
-    let Share(share) = text.parse()?;
-    (share > 0.0)
-        .then_some(share)
-        .ok_or_else(|| "expected a share of one CPU above 0: 0.05 or 5%".to_owned())
+/// What probes may cost: a share of one CPU, or `none` for anything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) struct Budget(pub(in crate::cli) Option<f64>);
+
+/// `0.05`, `5%`, or `none`.
+pub(super) fn budget(text: &str) -> Result<Budget, String> {
+    if text == "none" {
+        return Ok(Budget(None));
+    }
+    match text.parse() {
+        Ok(Share(share)) if share > 0.0 => Ok(Budget(Some(share))),
+        _ => Err("expected a share of one CPU above 0 (0.05 or 5%), or none".to_owned()),
+    }
 }
 
 /// A part of a whole: `0.95`, `95%`.

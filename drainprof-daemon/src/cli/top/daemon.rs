@@ -16,7 +16,7 @@ use crate::ui::{Source, SourceError};
 /// How long an answer is waited for. A daemon answers from memory; the screen stands still meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A daemon; connected to anew whenever that fails, so that one that is started again is shown again.
+/// A daemon; connected to again whenever that fails, so that one that is started again is shown again.
 #[derive(Debug)]
 pub(super) struct Daemon {
     path: PathBuf,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     /// States and refusals come over one connection; after one that was let go, garbage and half a line it connects
-    /// anew.
+    /// again.
     #[test]
     fn survives_what_goes_wrong() {
         let good = serde_json::json!({ "ok": Answer::State { state: Box::new(state()) } });

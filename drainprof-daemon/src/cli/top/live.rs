@@ -18,7 +18,7 @@ use drainprof_profile::Level;
 use drainprof_report::{self as report, Report};
 
 use crate::{
-    cli::{drive::SLACK, options::kernel_release},
+    cli::{drive::SLACK, options::kernel_release, selection::Selection},
     ui::{
         Source, SourceError,
         standalone::{Beside, Courses, state_of},
@@ -35,13 +35,27 @@ const LISTED: usize = 100;
 /// Longest window.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// Puts the probes in place.
-fn start(options: Options, pids: &[u32]) -> anyhow::Result<Observation> {
+/// Puts probes into the processes that were selected; what cannot be observed is left out as long as others can.
+fn start(
+    options: Options,
+    processes: &[Process],
+    selection: &Selection,
+) -> anyhow::Result<Observation> {
     let mut observation = Observation::new(options)?;
-    for pid in pids {
-        observation.add(*pid, false)?;
+    let mut left_out = None;
+    for process in processes {
+        match observation.add(process.pid, false) {
+            Err(error) if selection.may_leave_out(&error) => {
+                tracing::warn!("not observed: {error}");
+                left_out = Some(error);
+            }
+            added => added?,
+        }
     }
-    Ok(observation)
+    match left_out.filter(|_| observation.running().is_empty()) {
+        Some(error) => Err(error.into()),
+        None => Ok(observation),
+    }
 }
 
 /// Takes notice of all that has happened. Does not wait.
@@ -91,15 +105,13 @@ impl Live {
     /// Puts the probes in place.
     pub(super) fn start(
         options: Options,
-        pids: &[u32],
+        processes: &[Process],
+        selection: &Selection,
         period: Duration,
         length: Duration,
     ) -> anyhow::Result<Self> {
-        let mut pids = pids.to_vec();
-        pids.sort_unstable();
-        pids.dedup();
         Ok(Self {
-            observation: start(options.clone(), &pids)?,
+            observation: start(options.clone(), processes, selection)?,
             options,
             memory: MemoryReader::new(),
             courses: Courses::default(),
@@ -167,7 +179,8 @@ impl Live {
             message: format!("no window on process {pid}: {error:#}"),
         };
         let process = Process::open(pid).map_err(|error| failed(&error.into()))?;
-        let observation = start(options, &[pid]).map_err(|error| failed(&error))?;
+        let mut observation = Observation::new(options).map_err(|error| failed(&error.into()))?;
+        observation.add(pid, false).map_err(|error| failed(&error.into()))?;
         self.last += 1;
         let record = WindowRecord {
             id: self.last,

@@ -155,6 +155,8 @@ fn cell(column: Column, text: &str) -> Cell<'static> {
 fn text(column: Column, row: &Row<'_>, selected: bool, width: u16) -> String {
     let rates = row.rates;
     match column {
+        // Has no column.
+        Column::Sorted(Sort::Urgency) => String::new(),
         Column::Sorted(Sort::Pid) => {
             let mark = match row.alert() {
                 Some(AlertState::Firing) => '!',

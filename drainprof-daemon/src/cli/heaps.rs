@@ -1,0 +1,60 @@
+//! Censuses at the begin and at the end of an observation (`--census`).
+
+use std::collections::BTreeMap;
+
+use drainprof_census::{Census, Comparison, Options, take};
+use drainprof_report::Report;
+
+use super::args::ObserveArgs;
+
+/// Processes whose heaps are read.
+const MOST: usize = 64;
+
+/// The heaps of the observed processes.
+#[derive(Default)]
+pub(super) struct Heaps {
+    /// How they are read; `None`: they are not.
+    options: Option<Options>,
+    begins: BTreeMap<u32, Census>,
+}
+
+impl Heaps {
+    pub(super) fn new(args: &ObserveArgs) -> Self {
+        let options = Options { largest_bytes: args.census_limit, ..Options::default() };
+        Self { options: args.census.then_some(options), begins: BTreeMap::new() }
+    }
+
+    /// Reads them before the first probe is placed.
+    pub(super) fn begin(&mut self, pids: &[u32]) {
+        let Some(options) = &self.options else { return };
+        for pid in pids.iter().take(MOST) {
+            match take(*pid, options) {
+                Ok(census) => drop(self.begins.insert(*pid, census)),
+                // At the end there is a reason in the report.
+                Err(error) => tracing::debug!(pid, %error, "no census"),
+            }
+        }
+    }
+
+    /// Reads those of the processes that run, after the last event was counted, and adds all to the report.
+    pub(super) fn end(&self, report: &mut Report) {
+        let Some(options) = &self.options else { return };
+        for (index, target) in report.targets.iter_mut().enumerate() {
+            // Another program in the same process has other heaps.
+            let begin = self.begins.get(&target.pid).filter(|begin| begin.comm == target.comm);
+            let end = match (target.ended, index < MOST) {
+                (Some(_), _) => Err("it has ended".to_owned()),
+                (None, false) => Err(format!("only the first {MOST} processes have a census")),
+                (None, true) => take(target.pid, options).map_err(|error| error.to_string()),
+            };
+            target.census = Some(match end {
+                Ok(end) => Comparison::of(begin, &end),
+                Err(failure) => Comparison {
+                    begin: begin.map(drainprof_census::Summary::of),
+                    failure: Some(failure),
+                    ..Comparison::default()
+                },
+            });
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! `drainprof why`.
+
+use std::{
+    cmp::Reverse,
+    io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use drainprof_census::{Census, Options as CensusOptions, take};
+use drainprof_observe::{
+    names::SymbolOptions,
+    observation::Options,
+    why::{Inquired, Inquiry},
+};
+use drainprof_probe::{bpf::SessionConfig, kernel::LiveHost, plan::Sites};
+use drainprof_process::{family, memory::MemoryReader};
+use drainprof_profile::Library;
+use drainprof_report::{
+    Verdict, export, units,
+    why::{Answer, Measured, Why},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{
+    args::{CacheArgs, PlainFormat, duration},
+    code,
+    drive::block_on,
+    options,
+    output::Output,
+    selection::Selection,
+};
+
+/// Processes that are observed; of more, those with most resident memory.
+const MOST: usize = 64;
+/// What the probes may cost, of one CPU.
+const BUDGET: f64 = 0.02;
+/// Page faults per second of all processes above which call stacks are not taken: each costs some microseconds.
+const FAULTS: f64 = 5_000.0;
+/// How long faults are counted for that.
+const COUNTED: Duration = Duration::from_millis(250);
+/// Heaps with more writable memory are not read.
+const LARGEST: u64 = 64 << 30;
+/// How often the terminal shows how far it is.
+const PROGRESS: Duration = Duration::from_millis(500);
+
+#[derive(Args, Debug)]
+pub(super) struct WhyArgs {
+    #[command(flatten)]
+    selection: Selection,
+    /// How long to observe. Ctrl-C answers with what is known by then.
+    #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "30s")]
+    duration: Duration,
+    /// Output format.
+    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
+    format: PlainFormat,
+    /// Write to this file instead of stdout.
+    #[arg(short = 'O', long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Profile to use: a name, or a file. Default: all that match. Repeatable.
+    #[arg(long, value_name = "NAME|FILE", env = "DRAINPROF_PROFILE", value_delimiter = ',')]
+    profile: Vec<String>,
+    #[command(flatten)]
+    cache: CacheArgs,
+}
+
+/// Says why the memory of processes is as large as it is.
+pub(super) fn main(args: &WhyArgs) -> Result<u8> {
+    let mut output = Output::open(args.output.as_deref(), 1)?;
+    let mut unseen = Vec::new();
+    let pids = largest(&args.selection, &mut unseen)?;
+    let probes = probes(args)?;
+    let growth = growth(&probes, &pids, &mut unseen)?;
+    let inquired = block_on(inquire(&pids, args.duration, growth, &probes))?;
+    unseen.extend(inquired.unseen.iter().cloned());
+    let censuses = censuses(&inquired, &mut unseen);
+    let why = Why::of(&Measured {
+        growth: &inquired.growth,
+        probes: &inquired.probes,
+        censuses: &censuses,
+        unseen: &unseen,
+    });
+    let style = output.style();
+    match args.format {
+        PlainFormat::Text => export::write_why(&why, &style, output.writer())?,
+        PlainFormat::Json => {
+            serde_json::to_writer_pretty(output.writer(), &why).map_err(io::Error::from)?;
+            output.writer().write_all(b"\n")?;
+        }
+    }
+    output.finish()?;
+    Ok(if why.answer == Answer::Unknown { Verdict::Incomplete.exit_code() } else { code::OK })
+}
+
+/// The selected processes and their families, those with most memory first.
+fn largest(selection: &Selection, unseen: &mut Vec<String>) -> Result<Vec<u32>> {
+    let mut pids = Vec::new();
+    for process in selection.open()? {
+        // It may have ended since; the observation will say so.
+        pids.extend(family(process.pid).unwrap_or_else(|_| vec![process.pid]));
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    let mut reader = MemoryReader::new();
+    let rss = |pid: &u32| Reverse(reader.read(*pid, false).map(|reading| reading.rss_bytes));
+    pids.sort_by_cached_key(rss);
+    if pids.len() > MOST {
+        unseen.push(format!("{} smaller processes were left out", pids.len() - MOST));
+        pids.truncate(MOST);
+    }
+    Ok(pids)
+}
+
+fn probes(args: &WhyArgs) -> Result<Options> {
+    let plain = options::plain(&args.profile, &[], None, Sites::Cheapest, &args.cache)?;
+    let sizes = drainprof_probe::bpf::Sizes {
+        call_paths: drainprof_probe::bpf::Sizes::CALL_PATHS,
+        ..plain.session.sizes
+    };
+    Ok(Options {
+        session: SessionConfig { sizes, ..plain.session },
+        symbols: Some(SymbolOptions::default()),
+        budget: Some(BUDGET),
+        ..plain
+    })
+}
+
+/// Growth by call stack, or as sums where faults are too many.
+fn growth(probes: &Options, pids: &[u32], unseen: &mut Vec<String>) -> Result<Options> {
+    let faults = || -> u64 {
+        let mut reader = MemoryReader::new();
+        let of = |pid: &u32| reader.read(*pid, false).map_or(0, |reading| reading.minor_faults);
+        pids.iter().map(of).sum()
+    };
+    let before = faults();
+    std::thread::sleep(COUNTED);
+    let rate = faults().saturating_sub(before) as f64 / COUNTED.as_secs_f64();
+    let paths = rate <= FAULTS;
+    if !paths {
+        unseen.push(format!("call stacks of growth: {rate:.0} page faults/s are too many"));
+    }
+    let mut growth = probes.clone();
+    growth.session.sizes.growth = true;
+    growth.session.growth = Some(options::growth_offsets(&LiveHost)?);
+    growth.session.growth_paths = paths;
+    growth.observer.profiles.clear();
+    Ok(Options { library: Library::default(), budget: None, memory: true, ..growth })
+}
+
+async fn inquire(
+    pids: &[u32],
+    time: Duration,
+    growth: Options,
+    probes: &Options,
+) -> Result<Inquired> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut inquiry = Inquiry::begin(pids, time, growth, probes)?;
+    let is_shown = io::stderr().is_terminal();
+    if !is_shown {
+        let count = units::counted(inquiry.pids().len() as u64, "process", "processes");
+        eprintln!("drainprof: observing {count} for {time:?}");
+    }
+    let mut tick = tokio::time::interval(PROGRESS);
+    loop {
+        tokio::select! {
+            run = inquiry.run() => {
+                run?;
+                break;
+            }
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            _ = tick.tick(), if is_shown => {
+                // A terminal that is gone is no trouble.
+                let _ = write!(io::stderr(), "\r\x1b[Kobserving: {:.0} %", inquiry.progress() * 100.0);
+            }
+        }
+    }
+    if is_shown {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+    Ok(inquiry.finish()?)
+}
+
+/// The heaps of the processes that still run.
+fn censuses(inquired: &Inquired, unseen: &mut Vec<String>) -> Vec<Census> {
+    let options = CensusOptions {
+        largest_bytes: Some(LARGEST),
+        contexts: drainprof_census::ContextDetail::Names,
+        ..CensusOptions::default()
+    };
+    let mut censuses = Vec::new();
+    for target in inquired.growth.targets.iter().filter(|target| target.ended.is_none()) {
+        match take(target.pid, &options) {
+            Ok(census) => censuses.push(census),
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                unseen.push(format!("the heaps of {}: {error:#}", target.pid));
+            }
+        }
+    }
+    censuses
+}
