@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -23,6 +24,8 @@ use crate::{
 
 /// Between two questions whether something has come about.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The token of all daemons under test.
+pub const TOKEN: &str = "a-token-of-these-tests";
 /// Longest answer that is read.
 const MOST: u64 = 64 << 20;
 
@@ -75,14 +78,24 @@ pub fn configure_at_usual_pace(directory: &Path, profiles: &[&str], more: &str) 
          daemon.kill_file = {kill:?}\n\
          listen.address = \"127.0.0.1:0\"\n\
          listen.control = {control:?}\n\
+         listen.token_file = {token:?}\n\
          store.path = {store:?}\n\
          {own_programs}\n\
          {more}\n",
         kill = directory.join("kill"),
         control = directory.join("control.sock"),
+        token = write_token(directory)?,
         store = directory.join("store/history.db"),
     );
     fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// Writes the token where the configuration names it.
+fn write_token(directory: &Path) -> Result<PathBuf> {
+    let path = directory.join("token");
+    fs::write(&path, TOKEN)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     Ok(path)
 }
 
@@ -155,9 +168,10 @@ impl Daemon {
         self.port
     }
 
-    /// What it answers to `GET path`: status and body.
+    /// What it answers to `GET path` with the token: status and body.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
-        get(self.port, path)
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+        ask(self.port, &format!("{head}Authorization: Bearer {TOKEN}\r\n\r\n"))
     }
 
     /// Its metrics, as OpenMetrics.
@@ -175,6 +189,7 @@ impl Daemon {
     pub fn post(&self, path: &str, body: &str) -> Result<(u16, String)> {
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Authorization: Bearer {TOKEN}\r\n\
              Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         );
@@ -215,6 +230,14 @@ impl Daemon {
         }
     }
 
+    /// Waits until some diagnostic window has ended; the state then.
+    pub fn until_window_ended(&self) -> Result<Value> {
+        self.until("a window has ended", |state| {
+            let windows = state["windows"].as_array();
+            windows.is_some_and(|all| all.iter().any(|one| one["outcome"] != "running"))
+        })
+    }
+
     /// Waits until these processes are looked at, at any level.
     pub fn attached(&self, pids: &[u32]) -> Result<()> {
         self.until(&format!("{pids:?} are observed"), |state| {
@@ -252,12 +275,13 @@ impl Daemon {
     }
 }
 
-/// What a server on a loopback port answers to `GET path`: status and body.
+/// What a server on a loopback port answers to `GET path` without a token: status and body.
 pub fn get(port: u16, path: &str) -> Result<(u16, String)> {
     ask(port, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
 }
 
-fn ask(port: u16, request: &str) -> Result<(u16, String)> {
+/// What a server on a loopback port answers to a request: status and body.
+pub fn ask(port: u16, request: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(deadline()))?;
     stream.write_all(request.as_bytes())?;

@@ -24,6 +24,16 @@ pub fn binaries() -> Option<PathBuf> {
         .find(|directory| directory.join("postgres").is_file())
 }
 
+/// The directories of all installed servers from 13 to 17, the newest first.
+#[must_use]
+pub fn servers() -> Vec<PathBuf> {
+    (13..=17)
+        .rev()
+        .map(|version| PathBuf::from(format!("/usr/lib/postgresql/{version}/bin")))
+        .filter(|directory| directory.join("postgres").is_file())
+        .collect()
+}
+
 /// A cluster that runs; its postmaster is our child. Dropping it shuts it down.
 #[derive(Debug)]
 pub struct Cluster {
@@ -44,7 +54,11 @@ fn as_postgres(program: &Path) -> Result<Command> {
 impl Cluster {
     /// Makes a cluster, starts it, and waits until it takes connections.
     pub fn start() -> Result<Self> {
-        let binaries = binaries().context("checked before")?;
+        Self::start_from(&binaries().context("checked before")?)
+    }
+
+    /// The same, with the programs in `binaries`.
+    pub fn start_from(binaries: &Path) -> Result<Self> {
         let directory = TempDir::new()?;
         let user = User::from_name("postgres")?.context("there is a user postgres")?;
         nix::unistd::chown(directory.path(), Some(user.uid), Some(user.gid))?;

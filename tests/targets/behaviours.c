@@ -1,10 +1,12 @@
 /* cflags: -fomit-frame-pointer */
-/* Five call paths that use plain malloc, each in its own way, at an even pace, with the chances of bytehound's simulation:
+/* Call paths that use plain malloc, each in its own way, at an even pace, with the chances of bytehound's simulation:
  *   temporary     a list that grows and shrinks by chance
  *   leak          frees none
  *   at_the_end    frees all at the very end
  *   bounded       frees none in the first half; then one by chance for each that would make it hold more
- *   mixed         frees all but one in 1,000, most at once
+ *   mixed         frees all but one in 40, at once
+ *   once          leaks a few objects in one moment, and none later
+ *   chain         one object, made at the begin, that realloc makes larger once a second
  *   seed=N  seconds=N  rate=N (iterations/s)  size=N (most bytes of an object)
  * The truth says which verdict is right for each, and what it leaves live.
  */
@@ -20,7 +22,7 @@ struct list {
 };
 
 static struct list lists[5];
-static u64 live[5], size_most, state;
+static u64 live[6], size_most, state, freed;
 
 static u64 pick(u64 below) {
     state ^= state << 13;
@@ -44,7 +46,8 @@ static void put(struct list *list, void *object, u64 bytes) {
     list->bytes += bytes;
 }
 
-static void take(struct list *list, u64 at) {
+PATH static void take(struct list *list, u64 at) {
+    freed++;
     list->bytes -= list->sizes[at];
     free(list->objects[at]);
     list->objects[at] = list->objects[--list->count];
@@ -62,6 +65,13 @@ ALLOCATES(leak)
 ALLOCATES(at_the_end)
 ALLOCATES(bounded)
 ALLOCATES(mixed)
+ALLOCATES(once)
+
+PATH static void *chain(void *object, u64 bytes) {
+    object = realloc(object, bytes);
+    __asm__ volatile("" ::: "memory");
+    return object;
+}
 
 static void step(int is_late) {
     static u64 most;
@@ -100,7 +110,11 @@ int main(int argc, char **argv) {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     u64 ticks = seconds * 100;
+    static void *volatile chained;
+    u64 links = 0;
     for (u64 tick = 0; tick < ticks; tick++) {
+        if (tick % 100 == 0) chained = chain(chained, 4096 * ++links);
+        for (u64 bytes; tick == ticks / 3 && live[5] < 12; live[5]++) once(&bytes);
         for (u64 i = 0; i < rate / 100; i++) step(tick >= ticks / 2);
         at.tv_nsec += 10000000;
         if (at.tv_nsec >= 1000000000) at.tv_nsec -= 1000000000, at.tv_sec++;
@@ -114,10 +128,11 @@ int main(int argc, char **argv) {
                                            {"leak", "linear_leak"},
                                            {"at_the_end", "freed_at_shutdown"},
                                            {"bounded", "bounded"},
-                                           {"mixed", "mixed"}};
+                                           {"mixed", "mixed"},
+                                           {"once", "too_early"}};
     printf("{\"truth\":1,\"sites\":{");
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         printf("%s\"%s\":[\"%s\",%llu]", i ? "," : "", names[i][0], names[i][1], (unsigned long long)live[i]);
-    printf("}}\n");
+    printf("},\"chain\":%llu,\"freed\":%llu}\n", (unsigned long long)links * 4096, (unsigned long long)freed);
     return 0;
 }

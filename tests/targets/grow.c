@@ -8,6 +8,7 @@
  * exec:  touches `mb` MiB, then executes itself with mode=touch and `child` MiB.
  * creep: pages are touched, `rate` per second, from SIGUSR1 to SIGUSR2, until a line comes: each is a slab of which an
  *        object stays.
+ * thrash: `mb` MiB of a file are read through a mapping, again and again, until a line comes.
  * sparse: one page is touched in each of `count` regions of 2 MiB.
  * storm: touches pages and gives them back, until `faults` have been touched: seven of eight are read, which is a fault
  *        that brings nothing (the page of zeros), and one written.
@@ -15,6 +16,7 @@
 #include "truth.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <time.h>
@@ -208,6 +210,22 @@ PROBED void sparse(u64 count) {
     printf("{\"truth\":1,\"faults\":%lu}\n", count);
 }
 
+/* The file is on a disk: in a control group that may keep less of it, each round waits for memory. */
+static void thrash(u64 bytes) {
+    static char page[PAGE];
+    int file = open(".", O_TMPFILE | O_RDWR, 0600);
+    for (u64 at = 0; at < bytes; at += PAGE)
+        if (write(file, page, PAGE) != (ssize_t)PAGE) fail("write");
+    if (fsync(file)) fail("fsync");
+    char *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED) fail("mmap");
+    struct pollfd in = {.fd = 0, .events = POLLIN};
+    u64 rounds = 0;
+    for (; poll(&in, 1, 0) <= 0; rounds++)
+        for (u64 offset = 0; offset < bytes; offset += PAGE) (void)((volatile char *)at)[offset];
+    printf("{\"truth\":1,\"rounds\":%lu}\n", rounds);
+}
+
 int main(int argc, char **argv) {
     truth_begin(argc, argv);
     const char *mode = option_text("mode", "touch");
@@ -227,6 +245,8 @@ int main(int argc, char **argv) {
         slabs(option("count", 4000), option("share", 0));
     } else if (!strcmp(mode, "creep")) {
         creeps(option("rate", 500));
+    } else if (!strcmp(mode, "thrash")) {
+        thrash(mb * MIB);
     } else if (!strcmp(mode, "sparse")) {
         sparse(option("count", 100));
     } else if (!strcmp(mode, "storm")) {

@@ -1,4 +1,5 @@
-/* More of one thing than a small map holds; `what`: granules, objects, instances, threads, places, depth.
+/* More of one thing than a small map holds; `what`: granules, objects, instances, threads, callers, places, depth.
+ * `callers`: each of `n` living threads makes the one object of a granule, which stays in every fourth of them.
  * `n` says how many. Every number is exact, so that what was lost can be told from what was seen.
  */
 #include "arena.h"
@@ -18,6 +19,16 @@ static void wait_inside(void) { pthread_barrier_wait(&barrier); }
 static void *alloc_in_thread(void *unused) {
     arena_alloc(&arena, 1, 10);
     return unused;
+}
+
+static pthread_barrier_t ended;
+static struct object **made;
+static void *alloc_and_stay(void *of) {
+    struct object **o = of;
+    *o = arena_alloc(&arena, (u64)(o - made), 10);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&ended);
+    return NULL;
 }
 
 #define SITE(i) case i: arena_open(&arena, id, 4096); __asm__ volatile("# site " #i); break;
@@ -64,6 +75,24 @@ int main(int argc, char **argv) {
         for (u64 i = 0; i < n; i++) pthread_join(ids[i], NULL);
         for (u64 i = 0; i < n; i++) truth_alloc(&t, g, 10);
         do_close(&t, &arena, 1, g);
+    } else if (!strcmp(what, "callers")) {
+        pthread_t *ids = calloc(n, sizeof *ids);
+        pthread_barrier_init(&barrier, NULL, 2);
+        pthread_barrier_init(&ended, NULL, (unsigned)n + 1);
+        made = objects;
+        for (u64 i = 0; i < n; i++) {
+            gens[i] = do_open(&t, &arena, i, 4096, NULL);
+            pthread_create(&ids[i], NULL, alloc_and_stay, &objects[i]);
+            pthread_barrier_wait(&barrier);
+            objects[i]->gen = gens[i];
+            truth_alloc(&t, gens[i], 10);
+        }
+        for (u64 i = 0; i < n; i++) {
+            if (i % 4) do_free(&t, &arena, objects[i]);
+            do_close(&t, &arena, i, gens[i]);
+        }
+        pthread_barrier_wait(&ended);
+        for (u64 i = 0; i < n; i++) pthread_join(ids[i], NULL);
     } else if (!strcmp(what, "places")) {
         t.kind = BULK;
         for (u64 i = 0; i < n; i++) {

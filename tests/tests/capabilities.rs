@@ -34,6 +34,9 @@ fn needed() -> Result<Vec<String>> {
     Ok(names.map(str::to_lowercase).collect())
 }
 
+/// Those that only make the symbol helper another user; nothing fails without them.
+const FOR_THE_HELPER: [&str; 2] = ["cap_setuid", "cap_setgid"];
+
 /// Whose capabilities are bounded.
 #[derive(Clone, Copy, Debug)]
 enum Who {
@@ -134,7 +137,7 @@ fn each_is_needed_to_attach() -> Result<()> {
     let (_directory, program) = program()?;
     let target = start(&program)?;
     let mut cases: Vec<(&str, Vec<String>)> = Vec::new();
-    for missing in &needed {
+    for missing in needed.iter().filter(|name| !FOR_THE_HELPER.contains(&name.as_str())) {
         let left = needed.iter().filter(|name| *name != missing).cloned();
         cases.push((missing, left.collect()));
         if missing == "cap_sys_admin" {
@@ -150,6 +153,54 @@ fn each_is_needed_to_attach() -> Result<()> {
         assert!(talk.contains(&missing.to_uppercase()), "only {capabilities:?}: {talk}");
     }
     target.kill()
+}
+
+/// Without those for the helper, `attach` works; the helper is confined, but keeps the user, which is logged.
+#[test]
+fn the_helper_keeps_root_without_its_own() -> Result<()> {
+    if !can_run() {
+        return Ok(());
+    }
+    let needed = needed()?;
+    for missing in FOR_THE_HELPER {
+        let left: Vec<_> = needed.iter().filter(|name| *name != missing).cloned().collect();
+        assert_eq!(left.len() + 1, needed.len(), "the unit has {missing}");
+        let mut command = drainprof(Who::Root, &left)?;
+        command.args(["doctor", "-o", "json"]);
+        let outcome = Tracer::spawn(command)?.finish()?;
+        let document: Value = serde_json::from_str(&outcome.stdout.join("\n"))?;
+        let checks = document["checks"].as_array().context("doctor has checks")?;
+        let check = checks.iter().find(|check| check["name"] == "symbol-helper");
+        let check = check.context("doctor looks for the helper")?;
+        assert_eq!(check["status"], "warn", "{check}");
+        let found = check["found"].as_str().unwrap_or_default();
+        assert!(
+            found.starts_with("user 0, capabilities 0, has no_new_privs, has a filter"),
+            "{check}"
+        );
+        assert!(check["means"].to_string().contains("CAP_SETUID and CAP_SETGID"), "{check}");
+    }
+    let (_directory, program) = program()?;
+    let mut target = start(&program)?;
+    let left = needed.into_iter().filter(|name| !FOR_THE_HELPER.contains(&name.as_str()));
+    let mut tracer = attach(Who::Root, &left.collect::<Vec<_>>(), target.pid())?;
+    tracer.attached()?;
+    for place in ["half", "end"] {
+        target.go()?;
+        target.reaches(place)?;
+    }
+    target.go()?;
+    target.finish()?;
+    let outcome = tracer.finish()?;
+    assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
+    assert!(
+        outcome.talk().contains("it stays user root, without capabilities"),
+        "{}",
+        outcome.talk()
+    );
+    let report: Value = serde_json::from_str(&outcome.stdout.join("\n"))?;
+    assert_eq!(report["symbols"]["given_up"], 0, "{}", report["symbols"]);
+    Ok(())
 }
 
 /// The daemon with exactly these capabilities finds the process by itself and counts what is true.

@@ -52,11 +52,7 @@ fn steady_growth_is_found() -> Result<()> {
     assert!((100_000.0..=4_300_000.0).contains(&slope), "{own}");
     assert!(ends[0].as_f64() <= Some(slope) && ends[1].as_f64() >= Some(slope), "{own}");
     assert!(!fires(&state, quiet.pid()), "{:?}", target(&state, quiet.pid()));
-    let ended = |state: &Value| {
-        let windows = state["windows"].as_array();
-        windows.is_some_and(|all| all.iter().any(|one| one["outcome"] != "running"))
-    };
-    let state = daemon.until("a window has ended", ended)?;
+    let state = daemon.until_window_ended()?;
     let window = &state["windows"][0];
     assert_eq!(
         (&window["outcome"], &window["asked_by"], &window["pid"]),

@@ -119,6 +119,9 @@ fn fifty_processes() -> Result<()> {
     let mut left = hash_entries(pid)?;
     left.remove("INDEX");
     left.remove("HIST_INDEX");
+    // The programs whose further processes are noticed are as few as they are.
+    let programs = left.remove("PROGRAM_NAMES").context("the map of programs")?;
+    assert!(programs <= 10, "{programs} names of five programs");
     let instances = left.remove("SERIES").context("the map of instances")?;
     assert!(instances < INSTANCES / 4 * 3, "{instances} instances are left");
     for (map, entries) in left {

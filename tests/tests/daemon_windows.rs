@@ -58,10 +58,7 @@ fn a_fall_opens_a_window() -> Result<()> {
     let before = daemon.state()?;
     assert_eq!(before["windows"], Value::Array(Vec::new()), "nothing was wrong yet");
     send(&service, Signal::SIGUSR1)?;
-    let state = daemon.until("a window has ended", |state| {
-        let windows = state["windows"].as_array();
-        windows.is_some_and(|all| all.iter().any(|one| one["outcome"] != "running"))
-    })?;
+    let state = daemon.until_window_ended()?;
     let window = &state["windows"][0];
     assert_eq!(window["outcome"], "finished", "{window}");
     assert_eq!(window["asked_by"], "dsr_low", "{window}");
@@ -146,11 +143,7 @@ fn growth_opens_a_window() -> Result<()> {
     assert_eq!(state["windows"], Value::Array(Vec::new()), "nothing was wrong yet");
     assert_eq!(level(&state, pid), None, "no level is shallow enough to be always on");
     send(&grower, Signal::SIGUSR1)?;
-    let ended = |state: &Value| {
-        let windows = state["windows"].as_array();
-        windows.is_some_and(|all| all.iter().any(|one| one["outcome"] != "running"))
-    };
-    let state = daemon.until("a window has ended", ended)?;
+    let state = daemon.until_window_ended()?;
     let window = &state["windows"][0];
     assert_eq!(
         (&window["outcome"], &window["asked_by"]),

@@ -1,7 +1,7 @@
 //! Where memory grows: page faults, heap and mappings of targets that know what they do, and what of the touched
 //! memory lies in granules.
 
-use std::process::Command;
+use std::{process::Command, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
@@ -284,6 +284,74 @@ fn the_whole_machine() -> Result<()> {
     ensure!(bytes >= GROWN, "{folded}");
     grower.go()?;
     grower.finish()?;
+    Ok(())
+}
+
+/// One process takes memory once, a second one later, and goes on. Of the time after that, only the second is shown, in
+/// text and as widths.
+#[test]
+fn what_still_grows() -> Result<()> {
+    const RATE: &str = "rate=2000";
+    if !requires_root() {
+        return Ok(());
+    }
+    let signal = |target: &Target, signal| kill(Pid::from_raw(target.pid().cast_signed()), signal);
+    let mut processes = [
+        Target::start("grow", &["mode=creep", RATE])?,
+        Target::start("grow", &["mode=creep", RATE])?,
+    ];
+    let [start, leak] = processes.each_ref().map(Target::pid);
+    let mut command: Command = tracer::command()?;
+    command.args(["growth", "-o", "json", "-p", &start.to_string(), "-p", &leak.to_string()]);
+    let mut tracer = Tracer::spawn(command)?;
+    tracer.attached()?;
+    let attached = Instant::now();
+    for process in &mut processes {
+        process.go()?;
+    }
+    let until = |pid, bytes: u64| {
+        let begin = resident(pid)?;
+        http::until("it has grown", || Ok(resident(pid)? >= begin + bytes))
+    };
+    signal(&processes[0], Signal::SIGUSR1)?;
+    until(start, 8 << 20)?;
+    signal(&processes[0], Signal::SIGUSR2)?;
+    signal(&processes[1], Signal::SIGUSR1)?;
+    until(leak, 8 << 20)?;
+    // The report's clock began a little earlier.
+    let turn = attached.elapsed().as_secs_f64();
+    until(leak, 16 << 20)?;
+    for mut process in processes {
+        process.go()?;
+        process.finish()?;
+    }
+    let outcome = tracer.finish()?;
+    let directory = tempfile::tempdir()?;
+    let saved = directory.path().join("growth.json");
+    std::fs::write(&saved, outcome.stdout.join("\n"))?;
+    let shown = |format: &str| -> Result<String> {
+        let range = format!("{turn},{}", turn + 3600.0);
+        let mut command = tracer::command()?;
+        let output = command.arg("report").arg(&saved).args(["-o", format, "--weight", "faults"]);
+        let output = output.args(["--grown-between", &range]).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let report: Value = serde_json::from_str(&shown("json")?)?;
+    let paths = |pid: u32| {
+        let targets = report["targets"].as_array().into_iter().flatten();
+        let own = targets.filter(|target| target["pid"] == pid);
+        own.flat_map(|own| own["growth"]["paths"].as_array().into_iter().flatten())
+            .collect::<Vec<_>>()
+    };
+    let creeps = |path: &&&Value| path["frames"].to_string().contains("\"creep\"");
+    ensure!(!paths(start).iter().any(|path| creeps(&path)), "{:?}", paths(start));
+    let found = paths(leak).into_iter().find(|path| creeps(&path)).context("the leak is shown")?;
+    let added = number(found, "/selected/bytes")?;
+    let all = number(found, "/rss/anon_bytes")?;
+    ensure!(all >= 24 * MIB && added >= 15 * MIB && added <= all - 4 * MIB, "{added} of {all}");
+    let folded = shown("folded")?;
+    ensure!(folded.contains(&format!(" {added}\n")), "{folded}");
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Processes come, change and go: fork, vfork, exec, exit, and the end of drainprof itself.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use drainprof_tests::{
     compare::{Count, Expect},
@@ -263,4 +265,53 @@ fn half_way(more: &[&str]) -> Result<(Pair, std::path::PathBuf)> {
     target.go()?;
     target.reaches("half")?;
     Ok((Pair { target, tracer }, path))
+}
+
+/// A process that is killed at some moment of the attach costs only its own result: the other one's is exact. Alone, its
+/// end is the reason (4), or it was observed (0), or it was cut off in a call (5).
+#[test]
+fn killed_during_the_attach() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    for moment in 0..10 {
+        let after = Duration::from_millis(moment * 20);
+        let mut stays = Target::start("psweep", &["closes=100"])?;
+        let dies = Target::start("psweep", &["closes=100"])?;
+        let pid = i32::try_from(dies.pid())?;
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(after);
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL)
+        });
+        let mut both = Tracer::attach_unchecked(&[stays.pid(), dies.pid()], "arena", &OBJECTS)?;
+        killer.join().expect("the killer does not panic")?;
+        both.attached()?;
+        stays.go()?;
+        stays.finish()?;
+        let outcome = both.finish()?;
+        assert_eq!(outcome.code, Some(0), "after {after:?}: {}", outcome.talk());
+        let targets = outcome.report()["targets"].as_array().cloned().unwrap_or_default();
+        let closed = |target: &Value| target["allocators"][0]["granules"]["closed"] == 100;
+        assert_eq!(targets.iter().filter(|target| closed(target)).count(), 1, "{targets:?}");
+    }
+    Ok(())
+}
+
+/// A process that has another one's number by now is left alone: windows of the daemon say which one they mean.
+#[test]
+fn another_process_with_the_number() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let target = Target::start("psweep", &["closes=100"])?;
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", target.pid()))?;
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let started: u64 = fields.nth(19).unwrap_or_default().parse()?;
+    for (ticks, code) in [(started - 1, Some(4)), (started, Some(0))] {
+        let more = ["--started", &ticks.to_string(), "-d", "100ms"];
+        let outcome = Tracer::attach_unchecked(&[target.pid()], "arena", &more)?.finish()?;
+        assert_eq!(outcome.code, code, "{}", outcome.talk());
+    }
+    target.kill()?;
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! What drainprof writes: JSON that its schema describes, one record per line, text, exit codes.
 
-use std::fs;
+use std::{fs, process::Command};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     compare::Expect,
     elf,
@@ -244,6 +244,53 @@ fn output_file() -> Result<()> {
         let outcome = drainprof_tests::tracer::run_to_end(&args)?;
         assert_ne!(outcome.code, Some(0));
         assert!(outcome.talk().contains(missing), "{}", outcome.talk());
+    }
+    Ok(())
+}
+
+/// A small file system, until it is dropped.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mount(size: &str) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(directory.path());
+        ensure!(mount.status()?.success(), "{mount:?}");
+        Ok(Self(directory))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let umount = Command::new("umount").arg(self.0.path()).status();
+        if !umount.is_ok_and(|status| status.success()) {
+            eprintln!("{} stays mounted", self.0.path().display());
+        }
+    }
+}
+
+/// A disk that fills up leaves the older file as it was, and no part of the new one beside it.
+#[test]
+fn full_disk_leaves_the_older_file() -> Result<()> {
+    if requires_root() {
+        // Two pages, of which the older file has one.
+        let disk = Small::mount("8k")?;
+        let file = disk.0.path().join("report.json");
+        fs::write(&file, "older")?;
+        let mut target = Target::start("psweep", &["closes=5"])?;
+        let mut command = command()?;
+        command.args(["attach", "-p", &target.pid().to_string(), "-o", "json", "-O"]).arg(&file);
+        command.args(["--profile", &environment::profile("arena")]).args(OBJECTS);
+        let mut tracer = Tracer::spawn(command)?;
+        tracer.attached()?;
+        target.go()?;
+        target.finish()?;
+        let outcome = tracer.finish()?;
+        assert_eq!(outcome.code, Some(1), "{}", outcome.talk());
+        assert!(outcome.talk().contains("No space left"), "{}", outcome.talk());
+        assert_eq!(fs::read_to_string(&file)?, "older");
+        assert_eq!(fs::read_dir(disk.0.path())?.count(), 1);
     }
     Ok(())
 }

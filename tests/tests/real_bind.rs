@@ -93,7 +93,7 @@ fn contexts_have_names() -> Result<()> {
         let mut labels: Vec<_> =
             open.iter().filter_map(|granule| granule["label"].as_str()).collect();
         labels.sort_unstable();
-        // Those of the view and of named's own, which the reload has made anew; caches are kept.
+        // Those of the view and of named's own, which the reload has made again; caches are kept.
         assert_eq!(labels, ["ADB", "ADB", "ADB_dynamic", "ADB_dynamic"], "{open:?}");
         named.signal(Signal::SIGTERM)?;
         named.wait()?;
@@ -101,7 +101,7 @@ fn contexts_have_names() -> Result<()> {
     Ok(())
 }
 
-/// A `named` that ran before has its configuration loaded anew: the contexts of the view before end, drained, as
+/// A `named` that ran before has its configuration loaded again: the contexts of the view before end, drained, as
 /// many as begin. Those are older than the attach, and their own counts decide.
 #[test]
 fn reload_replaces_contexts() -> Result<()> {

@@ -130,7 +130,7 @@ fn what_waits_is_held() -> Result<()> {
     Ok(())
 }
 
-/// A child that the manager starts anew is followed from its first instruction.
+/// A child that the manager starts again is followed from its first instruction.
 #[test]
 fn new_child_is_followed() -> Result<()> {
     if requires_root() {

@@ -17,8 +17,8 @@ const STACKS: [&str; 4] = ["--level", "stacks", "--top", "5000"];
 /// All allocators of the report that have sites, after what must hold of each.
 fn allocators(outcome: &Outcome) -> Result<Vec<Value>> {
     let report = outcome.report();
-    ensure!(outcome.code == Some(0), "exit {:?}: {}", outcome.code, outcome.talk());
     assert_eq!(report["complete"], true, "{}", report["losses"]);
+    ensure!(outcome.code == Some(0), "exit {:?}: {}", outcome.code, outcome.talk());
     let targets = report["targets"].as_array().context("a list of targets")?;
     let all: Vec<Value> = targets
         .iter()

@@ -5,14 +5,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    thread,
-    time::Instant,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     elf,
     environment::{self, has_programs, requires_root},
+    helper::helper_of,
     nginx::Nginx,
     target::Target,
     tracer::{Outcome, Tracer, trace, trace_from_start},
@@ -21,7 +20,7 @@ use nix::sys::signal::Signal;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{PidfdFlags, pidfd_open},
 };
 use serde_json::Value;
 
@@ -119,6 +118,31 @@ fn debug_link() -> Result<()> {
         for name in ["places_split", "places_fixed_split"] {
             all_from_dwarf(&places(name, &[])?, name)?;
         }
+    }
+    Ok(())
+}
+
+/// What `dwz` moved to a file that several programs share is found there, through the link relative to the program.
+#[test]
+fn shared_debug_file() -> Result<()> {
+    if requires_root() && has_programs(&["dwz"]) {
+        let directory = tempfile::tempdir()?;
+        let mut dwz = Command::new("dwz");
+        dwz.args(["-m", "shared.dwz", "-M", "shared.dwz"]).current_dir(directory.path());
+        for name in ["places", "places_fixed", "paths"] {
+            fs::copy(environment::target(name)?, directory.path().join(name))?;
+            dwz.arg(name);
+        }
+        ensure!(dwz.status()?.success(), "dwz failed");
+        let path = directory.path().join("places");
+        let data = fs::read(&path)?;
+        let file = object::File::parse(&*data)?;
+        ensure!(file.section_by_name(".gnu_debugaltlink").is_some(), "nothing is shared");
+        let mut target = Target::start_command("places, shared", Command::new(&path))?;
+        let tracer = Tracer::attach(&[target.pid()], PLACES, &[])?;
+        target.go()?;
+        target.finish()?;
+        all_from_dwarf(&tracer.finish()?, "places")?;
     }
     Ok(())
 }
@@ -326,8 +350,8 @@ fn nginx() -> Result<()> {
     Ok(())
 }
 
-/// DWARF that claims to unfold to a terabyte costs the helper: functions are still named, from the symbol
-/// table, the reason is told, and the counts are what they are.
+/// DWARF that claims to unfold to a terabyte is not read: functions are still named, from the symbol table, the
+/// reason is reported, and the counts are what they are.
 #[test]
 fn hostile_dwarf() -> Result<()> {
     if requires_root() && has_programs(&["objcopy"]) {
@@ -358,24 +382,9 @@ fn hostile_dwarf() -> Result<()> {
         let found = findings.iter().find(|finding| finding["code"] == "names_missing");
         let message =
             found.context("it is told")?["message"].as_str().unwrap_or_default().to_owned();
-        assert!(message.contains("svc") && message.contains("helper"), "{message}");
+        assert!(message.contains("svc") && message.contains("claims to unfold"), "{message}");
     }
     Ok(())
-}
-
-/// The helper of a running drainprof.
-fn helper_of(drainprof: u32) -> Result<Pid> {
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        // A process that ends meanwhile is none that is looked for.
-        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
-        let Ok(words) = fs::read_to_string(format!("/proc/{pid}/cmdline")) else { continue };
-        if status.contains(&format!("\nPPid:\t{drainprof}\n")) && words.contains("symbol-helper") {
-            return Pid::from_raw(pid).context("a pid is not 0");
-        }
-    }
-    anyhow::bail!("drainprof {drainprof} has no helper")
 }
 
 /// The helper ends with drainprof, also when that is killed.
@@ -388,15 +397,7 @@ fn helper_is_not_left_behind() -> Result<()> {
         target.reaches("end")?;
         interval_with(&mut tracer, EXPORTED + HIDDEN + INLINED)?;
         let drainprof = tracer.process().pid();
-        // It is started by the thread that looks names up, some time after the first line that wants them.
-        let until = Instant::now() + environment::deadline();
-        let helper = loop {
-            match helper_of(drainprof) {
-                Ok(helper) => break helper,
-                Err(error) if Instant::now() > until => return Err(error),
-                Err(_) => thread::yield_now(),
-            }
-        };
+        let helper = helper_of(drainprof)?;
         let ended = pidfd_open(helper, PidfdFlags::empty())?;
         tracer.process().signal(Signal::SIGKILL)?;
         let limit =

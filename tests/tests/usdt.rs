@@ -122,7 +122,7 @@ fn semaphores_go_up_and_down() -> Result<()> {
     Ok(())
 }
 
-/// A drainprof that is killed leaves no semaphore raised and no probe behind; the next one raises them anew.
+/// A drainprof that is killed leaves no semaphore raised and no probe behind; the next one raises them again.
 #[test]
 fn killed() -> Result<()> {
     if requires_root() {

@@ -72,7 +72,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn measure(args: &Args, bench: &Path, drainprof: &Path, earlier: &Path) -> Result<String> {
     let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
     work::step(format!("bench: measure{why}"));
-    let env: [(&str, &OsStr); 1] = [("DRAINPROF_BIN", drainprof.as_os_str())];
+    let env: [(&str, &OsStr); 2] =
+        [("DRAINPROF_BIN", drainprof.as_os_str()), ("DRAINPROF_BUDGET", OsStr::new("none"))];
     let mut command = work::as_root(bench, &env);
     command.arg("measure").arg("--keep").arg(earlier);
     if args.quick {

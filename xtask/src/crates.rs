@@ -13,13 +13,14 @@ use anyhow::{Context, Result, bail};
 use crate::{artifacts, work};
 
 /// The layers, from the top. A crate depends on crates of lower layers only.
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 9] = [
     &["drainprof-bench"],
-    &["drainprof-ebpf", "drainprof-tests", "xtask"],
+    &["drainprof-ebpf", "drainprof-fuzz", "drainprof-tests", "xtask"],
     &["drainprof-daemon"],
     &["drainprof-node"],
     &["drainprof-observe"],
     &["drainprof-probe", "drainprof-report"],
+    &["drainprof-census"],
     &["drainprof-process", "drainprof-profile"],
     &["drainprof-common"],
 ];

@@ -10,6 +10,7 @@ mod ci;
 mod crates;
 mod demo;
 mod ebpf;
+mod fuzz;
 mod packages;
 mod setup;
 mod tally;
@@ -41,6 +42,8 @@ enum Task {
     Demo(demo::Args),
     /// Measure what drainprof costs, beside its peers.
     Bench(bench::Args),
+    /// Feed the parsers with hostile bytes for longer than the tests do.
+    Fuzz(fuzz::Args),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Task::Crates(args) => crates::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Bench(args) => bench::run(&args).map(|()| ExitCode::SUCCESS),
+        Task::Fuzz(args) => fuzz::run(&args).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");

@@ -9,15 +9,17 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 25] = [
+const PACKAGES: [&str; 27] = [
     "apache2-utils",
     "apt",
     "binutils",
     "busybox-static",
     "cpio",
+    "dwz",
     "dpkg",
     "g++",
     "gcc",
+    "jq",
     "libapr1",
     "libc6-dbg",
     "libc6-dev",
@@ -44,7 +46,7 @@ pub(crate) const DEMO_PACKAGES: [&str; 2] = ["gcc", "libc6-dev"];
 const BENCH_PACKAGES: [&str; 4] = ["bpftrace", "heaptrack", "linux-perf", "valgrind"];
 
 /// What the tests on further real programs (`real_*`) need beyond [`PACKAGES`]; alphabetical.
-const REAL_PACKAGES: [&str; 14] = [
+const REAL_PACKAGES: [&str; 15] = [
     "bind9",
     "bind9-dnsutils",
     "haproxy",
@@ -58,6 +60,7 @@ const REAL_PACKAGES: [&str; 14] = [
     "mariadb-server",
     "php-cli",
     "redis-server",
+    "ruby",
     "varnish",
 ];
 

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Install and mount nothing first.
     #[arg(long)]
     no_setup: bool,
-    /// Build the kernel side anew instead of testing the committed object.
+    /// Build the kernel side again instead of testing the committed object.
     #[arg(long)]
     fresh_ebpf: bool,
     /// Leave out the kernel matrix.

@@ -17,8 +17,8 @@ const LINES_AT_MOST: usize = 700;
 /// No line of Markdown has more characters.
 const WIDTH: usize = 120;
 
-/// The page whose tests must exist.
-const COMPARED: &str = "docs/compared.md";
+/// The pages whose tests must exist.
+const PAGES: [&str; 2] = ["docs/compared.md", "docs/security.md"];
 
 /// Checks every rule, and names every breach.
 pub(super) fn check(root: &Path) -> Result<()> {
@@ -48,12 +48,13 @@ pub(super) fn check(root: &Path) -> Result<()> {
                 .push(format!("{name}:{first}: {many} lines have more than {WIDTH} characters"));
         }
     }
-    let page = read(&root.join(COMPARED))?;
-    for (file, test) in named_tests(&page) {
-        let path =
-            if file.contains('/') { file.to_owned() } else { format!("tests/tests/{file}.rs") };
-        if !has_test(&read(&root.join(&path))?, test) {
-            breaches.push(format!("{COMPARED} names the test {test}, which {path} does not have"));
+    for page in PAGES {
+        for (file, test) in named_tests(&read(&root.join(page))?) {
+            let path =
+                if file.contains('/') { file.to_owned() } else { format!("tests/tests/{file}.rs") };
+            if !has_test(&read(&root.join(&path))?, test) {
+                breaches.push(format!("{page} names the test {test}, which {path} does not have"));
+            }
         }
     }
     for package in artifacts::metadata(root)?.workspace_packages() {
@@ -90,6 +91,7 @@ fn named_tests(page: &str) -> impl Iterator<Item = (&str, &str)> {
 /// Whether a source has a test of this name, as a function or as a row of a macro.
 fn has_test(source: &str, test: &str) -> bool {
     source.lines().map(str::trim_start).any(|line| {
+        let line = line.strip_prefix("async ").unwrap_or(line);
         let rest = line.strip_prefix("fn ").unwrap_or(line).strip_prefix(test);
         rest.is_some_and(|rest| rest.starts_with(['(', ':', ' ']))
     })

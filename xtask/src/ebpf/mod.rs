@@ -165,7 +165,7 @@ fn print(statistics: &Statistics) {
     }
 }
 
-/// Asks this kernel's verifier, where that is possible, and writes the table anew.
+/// Asks this kernel's verifier, where that is possible, and writes the table again.
 fn renew_figures(root: &Path, statistics: &mut Statistics) -> Result<()> {
     work::step("build-ebpf: ask the kernel's verifier");
     if !work::is_root() {

@@ -1,0 +1,188 @@
+//! `drainprof why`: what it says of programs of which the truth is known. No case is called healthy that is not, none
+//! leaking that does not leak, and the page fits a terminal.
+
+use std::{process::Command, thread};
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof_tests::{
+    environment::{self, requires_root},
+    process::Process,
+    tracer::command,
+};
+use serde_json::Value;
+
+/// A running program, and what `why` must say of it.
+struct Case {
+    name: &'static str,
+    program: Program,
+    profile: Option<&'static str>,
+    answer: &'static str,
+    /// Parts of the sentences on who holds memory, and on what to do.
+    said: &'static [&'static str],
+}
+
+/// What runs.
+enum Program {
+    /// Python; it prints `ready` once it does what it is for.
+    Python(&'static str),
+    /// A test target with an argument, and the beginning of the line that it prints then.
+    Target(&'static str, &'static str, &'static str),
+}
+
+impl Program {
+    fn start(&self, name: &str) -> Result<Process> {
+        let mut command = match self {
+            Self::Python(text) => {
+                let mut python = Command::new("python3");
+                python.args(["-c", text]);
+                python
+            }
+            Self::Target(name, argument, _) => {
+                let mut target = Command::new(environment::target(name)?);
+                target.arg(argument);
+                target
+            }
+        };
+        command.env("PYTHONMALLOC", "pymalloc");
+        let mut process = Process::start(name, command)?;
+        match self {
+            Self::Target(_, _, "") => {}
+            Self::Target(_, _, ready) => drop(process.expect_out(ready)?),
+            Self::Python(_) => drop(process.expect_out("ready")?),
+        }
+        Ok(process)
+    }
+}
+
+/// Tuples and strings of a service, most of which have gone: in nearly every arena some are left.
+const SPARSE: &str = "
+import time
+all = [('name %d' % number, number) for number in range(800_000)]
+keep = all[::97]
+del all
+print('ready', flush=True)
+time.sleep(1000)
+";
+
+/// A megabyte a second that stays.
+const LEAK: &str = "
+import time
+keep = []
+print('ready', flush=True)
+while True:
+    keep.append(bytearray(100_000))
+    time.sleep(0.1)
+";
+
+/// A cache that is full, and whose entries come and go.
+const STEADY: &str = "
+import time
+cache = {number: bytearray(1000) for number in range(40_000)}
+print('ready', flush=True)
+number = 0
+while True:
+    cache[number % 40_000] = bytearray(1000)
+    number += 1
+    if number % 100 == 0: time.sleep(0.01)
+";
+
+/// Memory that is the program's own, of no allocator.
+const OWN: &str = "
+import mmap, time
+own = mmap.mmap(-1, 200 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 200 << 20, 4096): own[at] = 1
+print('ready', flush=True)
+time.sleep(1000)
+";
+
+const CASES: [Case; 6] = [
+    Case {
+        name: "an arena per request, with sessions in them",
+        program: Program::Target("request_server", "requests=1000000000", ""),
+        profile: Some("request-server"),
+        answer: "pinned",
+        said: &["log_in", "closes were pinned", "--level stacks"],
+    },
+    Case {
+        name: "few objects keep arenas",
+        program: Program::Python(SPARSE),
+        profile: None,
+        answer: "pinned",
+        said: &["cpython", "drainprof census"],
+    },
+    Case {
+        name: "a leak",
+        program: Program::Python(LEAK),
+        profile: None,
+        answer: "growing",
+        said: &["drainprof growth"],
+    },
+    Case {
+        name: "a full cache",
+        program: Program::Python(STEADY),
+        profile: None,
+        answer: "healthy",
+        said: &[],
+    },
+    Case {
+        name: "a heap of which much is free",
+        program: Program::Target("heap_census", "400000", "READY "),
+        profile: None,
+        answer: "idle",
+        said: &["malloc_trim(0)"],
+    },
+    Case {
+        name: "memory of no allocator",
+        program: Program::Python(OWN),
+        profile: None,
+        answer: "unknown",
+        said: &["no known heap", "profile new"],
+    },
+];
+
+impl Case {
+    fn ask(&self, pid: u32) -> Result<Value> {
+        let mut why = command()?;
+        why.args(["why", "-o", "json", "-d", "25s", "-p", &pid.to_string()]);
+        if let Some(profile) = self.profile {
+            why.args(["--profile", &environment::profile(profile)]);
+        }
+        let output = why.output()?;
+        let talk = String::from_utf8_lossy(&output.stderr);
+        let expected = if self.answer == "unknown" { 5 } else { 0 };
+        ensure!(output.status.code() == Some(expected), "{}: {}: {talk}", self.name, output.status);
+        serde_json::from_slice(&output.stdout).with_context(|| talk.into_owned())
+    }
+
+    fn check(&self) -> Result<()> {
+        let process = self.program.start(self.name)?;
+        let why = self.ask(process.pid())?;
+        ensure!(why["answer"] == self.answer, "{}: {why:#}", self.name);
+        let text = why.to_string();
+        for part in self.said {
+            ensure!(text.contains(part), "{}: nothing of {part}: {why:#}", self.name);
+        }
+        // Ten seconds' budget may be spent at once, at each of two levels.
+        let cost = why["cost_ratio"].as_f64().context("a cost")?;
+        ensure!(cost < 0.05, "{}: the probes took {cost}", self.name);
+        Ok(())
+    }
+}
+
+/// All at once: each takes as long as a verdict on growth does.
+#[test]
+fn the_answers_are_true() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    thread::scope(|scope| {
+        let all: Vec<_> = CASES.iter().map(|case| scope.spawn(|| case.check())).collect();
+        let failed = all.into_iter().filter_map(|case| match case.join() {
+            Ok(checked) => checked.err().map(|error| format!("{error:#}")),
+            Err(_) => Some("it panicked".to_owned()),
+        });
+        let failed: Vec<String> = failed.collect();
+        ensure!(failed.is_empty(), "{}", failed.join("\n"));
+        Ok(())
+    })
+}
