@@ -278,15 +278,15 @@ triggers.dsr_drop.enabled = false
     Ok(())
 }
 
-/// A window that costs its process more than it may is ended: its outcome, the log and whoever has asked say so, what
-/// it has seen is kept, and no probe stays.
+/// A window that costs its process more than it may lasts its full time, but observes only parts of it: the report says
+/// how much. No probe stays.
 #[test]
-fn a_dear_window_ends() -> Result<()> {
+fn a_dear_window_pauses() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
     let _alone = alone();
-    let mut daemon = Daemon::start(
+    let daemon = Daemon::start(
         &["arena"],
         "window.cost = \"0.01%\"\ngovernor.enabled = false\ntriggers.dsr_low.enabled = false\n",
     )?;
@@ -295,22 +295,19 @@ fn a_dear_window_ends() -> Result<()> {
     daemon.attached(&[pid])?;
     service.go()?;
     let mut command = std::process::Command::new(environment::drainprof()?);
-    command.args(["diagnose", "--for", "300s", "-o", "json", "-p"]).arg(pid.to_string());
+    command.args(["diagnose", "--for", "8s", "-o", "json", "-p"]).arg(pid.to_string());
     command.arg("--socket").arg(daemon.file("control.sock"));
     let asked = Process::start("drainprof diagnose", command)?.finish()?;
-    assert!(
-        asked.stderr.iter().any(|line| line.contains("it cost the process too much")),
-        "{:?}",
-        asked.stderr
-    );
     let report: Value = serde_json::from_str(&asked.stdout.join("\n"))?;
-    let ratio = report["targets"][0]["cost"]["cpu_ratio"].as_f64();
-    assert!(ratio > Some(0.0001), "{ratio:?} of a CPU");
+    let findings = report["findings"].as_array().into_iter().flatten();
+    let codes: Vec<_> = findings.filter_map(|finding| finding["code"].as_str()).collect();
+    assert!(codes.contains(&"duty_lowered"), "{codes:?}");
+    let observed = report["window"]["duty"]["observed_seconds"].as_f64();
+    assert!(observed < Some(4.0), "{}", report["window"]);
     let state = daemon.state()?;
     let window = &state["windows"][0];
-    assert_eq!((&window["outcome"], &window["has_report"]), (&"too_dear".into(), &true.into()));
-    assert!(window["seconds"].as_f64() < Some(300.0), "{window}");
-    daemon.process().expect_err_containing("more than window.cost, 0.01%")?;
+    assert_eq!((&window["outcome"], &window["has_report"]), (&"finished".into(), &true.into()));
+    assert!(window["seconds"].as_f64() >= Some(8.0), "{window}");
     assert_eq!(level(&state, pid).as_deref(), Some("boundary"), "the daemon's own probes stay");
     service.go()?;
     service.finish()?;

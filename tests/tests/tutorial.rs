@@ -87,7 +87,7 @@ fn common(lines: &[String], lively: bool) -> Result<String> {
         )?
     } else {
         Regex::new(
-            r"0x[0-9a-f]+|[0-9a-f]{16}|\[\d+\]|to \d+|\d+(\.\d+)? ?([KMG]?i?B/s|ns|µs|ms|s)\b|\d+/s",
+            r"0x[0-9a-f]+|[0-9a-f]{16}|\[\d+\]|(to )?\d+(\.\d+)? ?([KMG]?i?B/s|ns|µs|ms|s)\b|to \d+|\d+/s",
         )?
     };
     let mut words = Vec::new();

@@ -137,16 +137,15 @@ fn cost_ratio(measured: &Measured<'_>) -> f64 {
 }
 
 fn answer(growing: &Growing, holders: &[Holder], unexplained: f64, of: &Measured<'_>) -> Answer {
-    let matters =
-        |bytes: u64| bytes >= IDLE_BYTES && bytes as f64 >= IDLE_SHARE * growing.rss_bytes as f64;
+    let much = (IDLE_SHARE * growing.rss_bytes as f64).max(IDLE_BYTES as f64);
+    let matters = |bytes: u64| bytes as f64 >= much;
     let most = |kind: HolderKind| {
         let of_kind = holders.iter().filter(|holder| holder.kind == kind);
         of_kind.map(|holder| holder.excess_bytes).max().unwrap_or_default()
     };
     // Of what is pinned and drains soon after, each second's counts again.
-    let pins = |holder: &Holder| {
-        holder.pinned_bytes_per_second.is_some_and(|rate| matters((rate * PINNED) as u64))
-    };
+    let pins =
+        |holder: &Holder| holder.pinned_bytes_per_second.is_some_and(|rate| rate * PINNED >= much);
     if growing.verdict == MemoryVerdict::Growing {
         Answer::Growing
     } else if holders.iter().any(|holder| holder.grows || pins(holder))
