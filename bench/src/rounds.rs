@@ -25,6 +25,8 @@ pub(crate) struct Effort {
     pub(crate) requests: u32,
     /// Seconds of pgbench per variant and round.
     pub(crate) pgbench_seconds: u32,
+    /// Seconds that `drainprof why` observes, per round.
+    pub(crate) why_seconds: u32,
     /// Granules and objects of the benchmark of scale.
     pub(crate) scale: (u64, u64),
     /// Rounds of the daemon's own use, and the seconds of each.
@@ -38,6 +40,7 @@ impl Effort {
         batch_ms: 100,
         requests: 20_000,
         pgbench_seconds: 3,
+        why_seconds: 15,
         scale: (1_000_000, 10_000_000),
         idle: (3, 60),
     };
@@ -48,6 +51,7 @@ impl Effort {
         batch_ms: 10,
         requests: 200,
         pgbench_seconds: 1,
+        why_seconds: 3,
         scale: (1_000, 10_000),
         idle: (1, 2),
     };

@@ -343,6 +343,9 @@ pub struct Totals {
     pub closed_bytes: u64,
     /// Frees that the granule's count could not cover, or of unknown objects.
     pub unmatched_frees: u64,
+    /// Of these, frees of objects that were seen, by the ids of objects, in granules whose close should have freed them
+    /// (kind `bulk`).
+    pub freed_after_close: u64,
     /// Closes of granules that were closed already.
     pub unmatched_closes: u64,
     /// Allocs in closed granules.

@@ -340,6 +340,10 @@ fn commit_free(hit: &Hit, object: &ObjectValue) {
             sites::site_object_freed(object.site, object.born_ns);
         }
     } else {
+        // By the profile, the close of its granule has freed it.
+        if hit.is(Kind::Bulk) {
+            bump!(object.series, freed_after_close);
+        }
         unmatched(hit);
     }
 }

@@ -248,7 +248,8 @@ fn kill_switch() -> Result<()> {
     Ok(())
 }
 
-/// The governor: what costs more than its budget is detached, says why, and the process runs on unobserved.
+/// The governor: what costs more than its budget even at the cheapest level is observed in parts of the time. It says
+/// why, and an alert is raised.
 #[test]
 fn the_governor_steps_in() -> Result<()> {
     if !requires_root() {
@@ -256,9 +257,10 @@ fn the_governor_steps_in() -> Result<()> {
     }
     let _alone = alone();
     let dear = "
-governor.budget = \"0.01%\"
+governor.budget = \"0.1%\"
 governor.burst = \"1s\"
-governor.dwell = \"1s\"
+governor.pause = \"1s\"
+triggers.observed_low.for = \"0s\"
 triggers.dsr_low.enabled = false
 triggers.dsr_drop.enabled = false
 ";
@@ -267,11 +269,19 @@ triggers.dsr_drop.enabled = false
     let pid = service.pid();
     daemon.attached(&[pid])?;
     service.go()?;
-    let state = daemon.until("it was detached", |state| {
-        target(state, pid).is_some_and(|one| one["level"].is_null())
-    })?;
+    let paused = |state: &Value| target(state, pid).is_some_and(|one| one["level"].is_null());
+    let state = daemon.until("it is paused", paused)?;
     let reason = target(&state, pid).and_then(|one| one["reason"].as_str()).unwrap_or_default();
-    assert!(reason.contains("budget") && reason.contains("detached"), "{reason}");
+    assert!(reason.contains("budget") && reason.contains("paused"), "{reason}");
+    let state = daemon.until("it is observed again", |state| !paused(state))?;
+    assert_eq!(level(&state, pid).as_deref(), Some("boundary"));
+    daemon.until("it is paused again", paused)?;
+    daemon.until("an alert says so", |state| {
+        let alerts = target(state, pid).and_then(|one| one["alerts"].as_array());
+        alerts.into_iter().flatten().any(|alert| {
+            (&alert["rule"], &alert["state"]) == (&"observed_low".into(), &"firing".into())
+        })
+    })?;
     service.go()?;
     service.finish()?;
     daemon.finish()?;

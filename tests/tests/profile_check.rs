@@ -54,6 +54,36 @@ fn a_good_profile_is_proven() -> Result<()> {
     Ok(())
 }
 
+/// A profile that takes a drain allocator for bulk is contradicted by the frees that come after the closes: each of them,
+/// and the warning says which line to change.
+#[test]
+fn the_kind_is_found_out() -> Result<()> {
+    if requires_root() {
+        let mut target = Target::start("psweep", &["closes=1000", "p=2000", "late=2"])?;
+        let text = fs::read_to_string(environment::profile("arena"))?;
+        let lines = text.lines().filter(|line| !line.starts_with("live ="));
+        let text = lines.collect::<Vec<_>>().join("\n").replace("\"drain\"", "\"bulk\"");
+        let directory = TempDir::new()?;
+        let profile = directory.path().join("bulk.toml");
+        fs::write(&profile, text)?;
+        let profile = profile.display().to_string();
+        let tracer = check(&profile, target.pid(), &["--for", "1h", "--level", "objects"])?;
+        target.go()?;
+        let truth = target.finish()?.truths.remove(0);
+        let outcome = tracer.finish()?;
+        let document = document(&outcome)?;
+        let coverage = &document["coverage"];
+        assert_eq!((outcome.code, &coverage["proven"]), (Some(5), &json!(false)), "{coverage}");
+        let warnings = coverage["warnings"].as_array().context("warnings")?;
+        let found = warnings.iter().find(|warning| warning["code"] == "freed_after_close");
+        let message = found.and_then(|warning| warning["message"].as_str()).unwrap_or_default();
+        let late = &truth["allocators"][0]["late_drained"];
+        assert!(message.starts_with(&format!("{late} objects were freed after")), "{warnings:?}");
+        assert!(message.contains("kind = \"drain\""), "{message}");
+    }
+    Ok(())
+}
+
 /// Nothing is called: every probe says why it may be silent, exit 5.
 #[test]
 fn silence_is_not_proof() -> Result<()> {

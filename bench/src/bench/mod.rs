@@ -12,6 +12,7 @@ mod postgresql;
 mod scale;
 mod stacks;
 mod threads;
+mod why;
 
 use std::time::Instant;
 
@@ -47,6 +48,7 @@ pub(crate) const BENCHMARKS: &[Known] = &[
     growth::BENCHMARK,
     nginx::BENCHMARK,
     postgresql::BENCHMARK,
+    why::BENCHMARK,
 ];
 
 /// Runs one; what goes wrong is part of the result.

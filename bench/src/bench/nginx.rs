@@ -82,7 +82,8 @@ fn cpu_ns(pid: u32) -> Result<f64> {
     word.with_context(|| format!("{path} begins with no number: {text:?}"))
 }
 
-fn rate(text: &str) -> Result<f64> {
+/// The rate that ab tells.
+pub(super) fn rate(text: &str) -> Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Requests per second:"));
     let word = line.and_then(|rest| rest.split_whitespace().next());
     word.and_then(|word| word.parse().ok()).with_context(|| format!("ab told no rate:\n{text}"))

@@ -66,7 +66,8 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     Ok(())
 }
 
-fn load(cluster: &Cluster, seconds: u32) -> Result<f64> {
+/// Transactions per second of one client, over so many seconds.
+pub(super) fn load(cluster: &Cluster, seconds: u32) -> Result<f64> {
     let mut command = cluster.client("pgbench");
     command.args(["-S", "-n", "-c", "1", "-T", &seconds.to_string(), "postgres"]);
     let output = command.output()?;

@@ -113,6 +113,9 @@ pub struct NodeTarget {
     pub matched: bool,
     /// How deep it is traced now; null: no probe is in it.
     pub level: Option<Level>,
+    /// The share of the last ten minutes in which probes were in it, where the governor decides; else null.
+    #[serde(default)]
+    pub observed_ratio: Option<f64>,
     /// Why at that level, in one sentence.
     pub reason: String,
     /// Since when, in milliseconds since 1970.

@@ -7,6 +7,7 @@
 pub mod allocations;
 mod curves;
 pub mod discover;
+pub mod draft;
 mod flows;
 mod growth;
 mod lifecycle;

@@ -1,17 +1,22 @@
 //! What `drainprof why` measures: growth all of the time, and probes as deep as the budget allows.
 //!
 //! Probes are placed at level `boundary` first. If they find something to explain, level `stacks` follows for the rest
-//! of the time, in windows where it costs too much.
+//! of the time, in windows where it costs too much. Where no profile matches, one is drafted, and has the first part of
+//! the time to prove itself.
+
+mod trial;
 
 use std::{
     io,
+    path::Path,
     time::{Duration, Instant},
 };
 
 use drainprof_probe::bpf::Detaching;
 use drainprof_profile::{Kind, Level};
-use drainprof_report::{self as report, Report};
+use drainprof_report::{self as report, Report, why::Drafted};
 
+use self::trial::{Judgement, Trial};
 use crate::{
     Observation, ObserveError,
     observation::{Options, Saving, Step},
@@ -32,6 +37,9 @@ pub struct Inquiry {
     reports: Vec<Report>,
     /// Probes on their way out.
     detaching: Vec<Detaching>,
+    /// The draft whose probes are in place, while it is not proven.
+    trial: Option<Trial>,
+    draft: Option<Drafted>,
     unseen: Vec<String>,
 }
 
@@ -42,12 +50,15 @@ pub struct Inquired {
     pub growth: Report,
     /// What the probes counted, at one level after the other.
     pub probes: Vec<Report>,
+    /// The profile that was drafted, if there was need for one.
+    pub draft: Option<Drafted>,
     /// What could not be measured, in sentences.
     pub unseen: Vec<String>,
 }
 
 impl Inquiry {
-    /// Begins: all processes are observed when this returns. `growth` places no probes, `probes` has the budget.
+    /// Begins: all processes are observed when this returns. `growth` places no probes, `probes` has the budget. Drafts of
+    /// profiles are saved in `drafts`; `None`: there are none.
     ///
     /// # Errors
     /// If the kernel side cannot be loaded, or none of the processes is there.
@@ -56,6 +67,7 @@ impl Inquiry {
         duration: Duration,
         growth: Options,
         probes: &Options,
+        drafts: Option<&Path>,
     ) -> Result<Self, ObserveError> {
         let mut growth = Observation::new(growth)?;
         let mut gone = None;
@@ -71,7 +83,14 @@ impl Inquiry {
         let mut unseen = Vec::new();
         // Whoever waits for names reads no memory meanwhile.
         let shallow = Options { symbols: None, ..at(probes, Level::Boundary) };
-        let placed = place(&growth.running(), shallow, &mut unseen);
+        let pids = growth.running();
+        let mut placed = place(&pids, shallow, &mut unseen);
+        let mut trial = None;
+        if let (None, true, Some(directory)) = (&placed, unseen.is_empty(), drafts) {
+            let tried = tried(&pids, probes, directory, &mut unseen);
+            (trial, placed) =
+                tried.map_or((None, None), |(trial, placed)| (Some(trial), Some(placed)));
+        }
         growth.start();
         Ok(Self {
             pids: growth.running(),
@@ -82,6 +101,8 @@ impl Inquiry {
             duration,
             reports: Vec::new(),
             detaching: Vec::new(),
+            trial,
+            draft: None,
             unseen,
         })
     }
@@ -128,7 +149,7 @@ impl Inquiry {
             Step::OverBudget(share) if probes.spend_less(&mut (), share)? == Saving::Nothing => {
                 let share = report::units::percent(share);
                 self.unseen.push(format!("probes cost {share} of one CPU, and were taken out"));
-                self.end_probes()?;
+                drop(self.end_probes()?);
             }
             Step::CycleSkipped(error) => tracing::debug!(%error, "a window was skipped"),
             _ => {}
@@ -138,26 +159,77 @@ impl Inquiry {
 
     /// Replaces the probes by those of level `stacks`, if there is something to explain.
     fn deepen(&mut self) -> io::Result<()> {
-        let Some(options) = self.deeper.take() else { return Ok(()) };
+        let Some(mut options) = self.deeper.take() else { return Ok(()) };
         let Some(probes) = &mut self.probes else { return Ok(()) };
+        if self.trial.is_some() {
+            return self.after_trial(&options);
+        }
         let so_far = Report::build(&probes.snapshot(), &report::Options::default());
         if !wants_more(&so_far) {
             return Ok(());
         }
         let pids = probes.running();
-        self.end_probes()?;
-        let left = self.duration.saturating_sub(self.began.elapsed());
-        let options = Options { duration: Some(left), ..options };
+        drop(self.end_probes()?);
+        options.duration = Some(self.left());
         self.probes = place(&pids, options, &mut self.unseen);
         Ok(())
     }
 
-    fn end_probes(&mut self) -> io::Result<()> {
-        let Some(mut probes) = self.probes.take() else { return Ok(()) };
-        let (snapshot, detaching) = probes.finish(&mut (), |_, _| ())?;
-        self.reports.push(Report::build(&snapshot, &report::Options::default()));
-        self.detaching.extend(detaching);
+    fn left(&self) -> Duration {
+        self.duration.saturating_sub(self.began.elapsed())
+    }
+
+    /// Ends the probes of a draft, and goes on with it as far as it was proven.
+    fn after_trial(&mut self, options: &Options) -> io::Result<()> {
+        let Some(probes) = &self.probes else { return Ok(()) };
+        let pids = probes.running();
+        let Some((mut trial, judgement)) = self.end_probes()? else { return Ok(()) };
+        let next = match judgement {
+            Judgement::Refused(_) => return Ok(()),
+            Judgement::Bulk { .. } => {
+                let undecided = self.draft.take().and_then(|draft| draft.against);
+                self.unseen.extend(undecided);
+                trial.become_bulk().and_then(|()| trial.options(options, None))
+            }
+            Judgement::Proven if !self.reports.iter().any(wants_more) => return Ok(()),
+            Judgement::Proven => trial.options(options, Some(Level::Stacks)),
+        };
+        match next {
+            Ok(options) => {
+                let options = Options { duration: Some(self.left()), ..options };
+                self.probes = place(&pids, options, &mut self.unseen);
+                // As `bulk`, nothing speaks against it but what was seen already.
+                self.draft = self.draft.take().or_else(|| Some(trial.told(None)));
+            }
+            Err(error) => self.unseen.push(error),
+        }
         Ok(())
+    }
+
+    /// Ends the probes, and keeps what they have counted, unless they were a draft's that does not stand. Returns the
+    /// draft and what became of it.
+    fn end_probes(&mut self) -> io::Result<Option<(Trial, Judgement)>> {
+        let Some(mut probes) = self.probes.take() else { return Ok(None) };
+        let (mut snapshot, detaching) = probes.finish(&mut (), |_, _| ())?;
+        self.detaching.extend(detaching);
+        let report = Report::build(&snapshot, &report::Options::default());
+        let Some(trial) = self.trial.take() else {
+            self.reports.push(report);
+            return Ok(None);
+        };
+        let judgement = trial.judge(&mut snapshot, &report);
+        let against = match &judgement {
+            Judgement::Proven => {
+                self.reports.push(report);
+                None
+            }
+            Judgement::Bulk { pinned } => Some(format!(
+                "{pinned} closes left live objects: freed by the close (kind bulk), or pins (kind drain)?"
+            )),
+            Judgement::Refused(why) => Some(why.clone()),
+        };
+        self.draft = Some(trial.told(against));
+        Ok(Some((trial, judgement)))
     }
 
     /// Ends, and waits for names and until no probe is left.
@@ -165,12 +237,12 @@ impl Inquiry {
     /// # Errors
     /// If the kernel side cannot be read.
     pub fn finish(mut self) -> io::Result<Inquired> {
-        self.end_probes()?;
+        drop(self.end_probes()?);
         let (snapshot, detaching) = self.growth.finish(&mut (), |_, _| ())?;
         let growth = Report::build(&snapshot, &report::Options::default());
         self.detaching.extend(detaching);
         self.detaching.into_iter().for_each(Detaching::wait);
-        Ok(Inquired { growth, probes: self.reports, unseen: self.unseen })
+        Ok(Inquired { growth, probes: self.reports, draft: self.draft, unseen: self.unseen })
     }
 
     /// The processes that are observed.
@@ -184,6 +256,26 @@ fn at(options: &Options, level: Level) -> Options {
     let mut options = options.clone();
     options.observer.level = Some(level);
     options
+}
+
+/// Drafts a profile for the first of the processes, and places its probes in all.
+fn tried(
+    pids: &[u32],
+    probes: &Options,
+    directory: &Path,
+    unseen: &mut Vec<String>,
+) -> Option<(Trial, Observation)> {
+    let trial = Trial::begin(*pids.first()?, directory).and_then(|trial| {
+        let options = trial.options(probes, None)?;
+        Ok((trial, Options { symbols: None, ..options }))
+    });
+    match trial {
+        Ok((trial, options)) => Some((trial, place(pids, options, unseen)?)),
+        Err(why) => {
+            unseen.push(format!("no profile matches, and none can be drafted: {why}"));
+            None
+        }
+    }
 }
 
 /// Places probes in all processes that a profile matches; `None` where there is none.

@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// Findings of a report that say something against the profile.
-const SUSPICIONS: [&str; 3] = ["not_measurable", "unmatched_frees_high", "allocs_without_frees"];
+const SUSPICIONS: [&str; 4] =
+    ["not_measurable", "freed_after_close", "unmatched_frees_high", "allocs_without_frees"];
 /// Of calls that are judged at their return, so many may be on their way, or have been left by a jump.
 const ON_THE_WAY: u64 = 16;
 /// The share of calls without a return from which on it is told.

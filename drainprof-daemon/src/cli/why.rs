@@ -3,7 +3,7 @@
 use std::{
     cmp::Reverse,
     io::{self, IsTerminal as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -73,13 +73,15 @@ pub(super) fn main(args: &WhyArgs) -> Result<u8> {
     let pids = largest(&args.selection, &mut unseen)?;
     let probes = probes(args)?;
     let growth = growth(&probes, &pids, &mut unseen)?;
-    let inquired = block_on(inquire(&pids, args.duration, growth, &probes))?;
+    let drafts = drafts(args);
+    let inquired = block_on(inquire(&pids, args.duration, (growth, &probes), drafts.as_deref()))?;
     unseen.extend(inquired.unseen.iter().cloned());
     let censuses = censuses(&inquired, &mut unseen);
     let why = Why::of(&Measured {
         growth: &inquired.growth,
         probes: &inquired.probes,
         censuses: &censuses,
+        draft: inquired.draft.as_ref(),
         unseen: &unseen,
     });
     let style = output.style();
@@ -149,15 +151,21 @@ fn growth(probes: &Options, pids: &[u32], unseen: &mut Vec<String>) -> Result<Op
     Ok(Options { library: Library::default(), budget: None, memory: true, ..growth })
 }
 
+/// Where drafts of profiles go: a place of the user's own. None are made where profiles are given.
+fn drafts(args: &WhyArgs) -> Option<PathBuf> {
+    let cache = options::calibration(&args.cache, false).cache.filter(|_| args.profile.is_empty());
+    cache.map(|directory| directory.join("drafts"))
+}
+
 async fn inquire(
     pids: &[u32],
     time: Duration,
-    growth: Options,
-    probes: &Options,
+    (growth, probes): (Options, &Options),
+    drafts: Option<&Path>,
 ) -> Result<Inquired> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut inquiry = Inquiry::begin(pids, time, growth, probes)?;
+    let mut inquiry = Inquiry::begin(pids, time, growth, probes, drafts)?;
     let is_shown = io::stderr().is_terminal();
     if !is_shown {
         let count = units::counted(inquiry.pids().len() as u64, "process", "processes");

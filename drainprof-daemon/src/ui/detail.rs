@@ -124,8 +124,12 @@ fn process(row: &Row<'_>, out: &mut Lines) {
     if !named.is_empty() {
         out.sentence(Tone::Plain, &named.join("  "));
     }
-    let level = target.level.map_or("off", drainprof_profile::Level::name);
+    let none = if target.observed_ratio.is_some() { "paused" } else { "off" };
+    let level = target.level.map_or(none, drainprof_profile::Level::name);
     out.sentence(Tone::Plain, &format!("level {level}: {}", shown(&target.reason, 2 * NAME)));
+    if let Some(ratio) = target.observed_ratio.filter(|ratio| *ratio < 1.0) {
+        out.plain(format!("observed {} of the last ten minutes", units::percent(ratio)));
+    }
     let cost = &target.cost;
     let (ratio, hits) = (or_unknown(cost.cpu_ratio, units::percent), cost.hits);
     let basis = if cost.measured { "" } else { ", by another machine's prices" };

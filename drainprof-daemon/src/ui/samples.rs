@@ -82,6 +82,7 @@ pub(super) fn target(pid: u32, comm: &str, allocators: Vec<Allocator>) -> NodeTa
         labels: Labels { exe: comm.to_owned(), ..Labels::default() },
         matched: true,
         level: allocators.iter().map(|allocator| allocator.level).max(),
+        observed_ratio: None,
         reason: "the default".to_owned(),
         since_unix_ms: BEGAN,
         memory: Some(MemoryReading {

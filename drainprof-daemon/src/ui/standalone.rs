@@ -98,6 +98,7 @@ fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeT
         },
         matched: true,
         level: level.filter(|_| !ended),
+        observed_ratio: None,
         reason: match (ended, level) {
             (true, _) => "it has ended; its counts stay".to_owned(),
             (false, None) => "no probe is in it".to_owned(),

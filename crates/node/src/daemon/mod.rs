@@ -15,6 +15,7 @@ mod kill;
 mod lifecycle;
 mod memory;
 mod newcomers;
+mod observed;
 mod pool;
 mod roster;
 mod rules;

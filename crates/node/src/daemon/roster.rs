@@ -414,6 +414,7 @@ impl Roster {
             if tracked.trouble.is_some() || tracked.possible.is_empty() {
                 continue;
             }
+            tracked.observed.add(seconds, tracked.level.is_some());
             let spent = tracked.spent();
             if tracked.level.is_some() && spent.is_none() {
                 continue;

@@ -9,7 +9,7 @@ use drainprof_process::{
 use drainprof_profile::{Kind, Level};
 use drainprof_report::{Allocator, Cost, Finding, Target, Weight, facts::TargetFacts};
 
-use super::counters::ProcessId;
+use super::{counters::ProcessId, observed::Observed};
 use crate::{
     Alert, Heaps, Labels, MemoryWatch, NodeTarget, Shares,
     govern::Governor,
@@ -39,6 +39,8 @@ pub(super) struct Tracked {
     pub(super) possible: Vec<Level>,
     /// Who decides how deep it may be looked at.
     pub(super) governor: Governor,
+    /// For how much of the time it is observed.
+    pub(super) observed: Observed,
     /// What its rules have to say, as of the last look.
     pub(super) alerts: Vec<Alert>,
     /// Its memory.
@@ -78,6 +80,7 @@ impl Tracked {
             engine: Engine::default(),
             possible: Vec::new(),
             governor: Governor::default(),
+            observed: Observed::default(),
             alerts: Vec::new(),
             memory: MemoryWatch::default(),
             shares: None,
@@ -223,6 +226,7 @@ impl Tracked {
             trend: self.memory.trend().cloned(),
             heaps: self.heaps.clone(),
             pressure: self.pressure.as_ref().map(|group| group.pressure),
+            observed: self.observed.ratio(),
         }
     }
 
@@ -246,6 +250,7 @@ impl Tracked {
             labels: self.labels.clone(),
             matched: self.matched,
             level: self.level,
+            observed_ratio: self.observed.ratio(),
             reason: self.reason.clone(),
             since_unix_ms: self.since_unix_ms,
             memory: self.memory.now(),

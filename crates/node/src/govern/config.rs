@@ -20,6 +20,9 @@ pub struct Config {
     /// A level lasts at least this long before the next one up is tried.
     #[schemars(extend("x-range" = ["1s", "1d"]))]
     pub dwell: Time,
+    /// Where even the cheapest level is too expensive, nothing is observed for at least this long at a time.
+    #[schemars(extend("x-range" = ["1s", "1d"]))]
+    pub pause: Time,
     /// A level that was too expensive is tried again after this time; the time doubles with each failure.
     #[schemars(extend("x-range" = ["1s", "1d"]))]
     pub retry: Time,
@@ -38,6 +41,7 @@ impl Default for Config {
             budget: Share(0.01),
             burst: Time::minutes(5),
             dwell: Time::minutes(1),
+            pause: Time::minutes(5),
             retry: Time::minutes(10),
             retry_longest: Time::hours(1),
             headroom: Share(0.7),

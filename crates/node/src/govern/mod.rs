@@ -5,7 +5,9 @@
 //! what is saved is bounded. Overdrawn, and still too dear, means one level down; so the mean cost is bounded,
 //! and a short burst costs no level. Up again it goes only when the account has recovered, the level is
 //! expected to be cheap enough, and the time since it was too dear has passed, which doubles with each
-//! failure: so it cannot oscillate, whatever the load does. `docs/triggers.md` has the figures.
+//! failure: so it cannot oscillate, whatever the load does. Where even the cheapest level is too dear, it is left out
+//! until the account has recovered: so much of the time is observed as the budget has room for.
+//! `docs/triggers.md` has the figures.
 //!
 //! It does not know windows, rules, or the kill switch.
 
@@ -37,7 +39,7 @@ pub struct Reading<'a> {
 pub struct Step {
     /// The level now.
     pub from: Option<Level>,
-    /// The level that it should be; `None`: detach.
+    /// The level that it should be; `None`: none, until the account has recovered.
     pub to: Option<Level>,
     /// Why, in one sentence.
     pub why: String,
@@ -193,12 +195,13 @@ impl Governor {
         let at = reading.at;
         let budget = config.budget.0;
         let since = self.since;
+        let is_cheapest = reading.possible.iter().all(|possible| *possible >= level);
         let known = &mut self.known[level as usize];
         // Asked again because the last step was not done: no second failure.
         if known.fell.is_none_or(|fell| fell < since) {
             let soon = known.held.is_some_and(|held| at - held < PROOF);
             known.failures = match known.fell {
-                Some(_) if soon => known.failures.saturating_add(1),
+                Some(_) if soon && !is_cheapest => known.failures.saturating_add(1),
                 _ => 0,
             };
             known.fell = Some(at);
@@ -211,15 +214,22 @@ impl Governor {
         };
         let lower = reading.possible.iter().copied().filter(|lower| *lower < level);
         let to = lower.filter(|lower| !too_dear(lower)).max();
+        let pause = config.pause.as_seconds().max(self.missing(config) / budget);
+        let (then, next) = match to {
+            Some(to) => (
+                format!("down to {}", to.name()),
+                format!("{} is tried again in {}", level.name(), units::duration(wait)),
+            ),
+            None => {
+                ("paused".to_owned(), format!("it is observed again in {}", units::duration(pause)))
+            }
+        };
         let why = format!(
-            "level {} costs {} of one CPU ({} hits), the budget is {} and used up: {}; {} is tried again in {} at the earliest",
+            "level {} costs {} of one CPU ({} hits), the budget is {} and used up: {then}; {next} at the earliest",
             level.name(),
             units::percent(self.ratio),
             units::rate(reading.hits_per_second),
             config.budget,
-            to.map_or_else(|| "detached".to_owned(), |to| format!("down to {}", to.name())),
-            level.name(),
-            units::duration(wait)
         );
         Step { from: Some(level), to, why }
     }
@@ -229,11 +239,17 @@ impl Governor {
         let wanted = reading.wanted?;
         let higher = reading.possible.iter().copied();
         let to = higher.filter(|to| Some(*to) > from && *to <= wanted).min()?;
-        let dwell = config.dwell.as_seconds();
+        let dwell = if from.is_none() { config.pause } else { config.dwell }.as_seconds();
         let rested =
             at - self.since >= dwell && self.raised.is_none_or(|raised| at - raised >= dwell);
         if !rested || !self.recovered(config) {
             return None;
+        }
+        if from.is_none() {
+            self.raised = Some(at);
+            let why =
+                format!("{} again, until the budget of {} is used up", to.name(), config.budget);
+            return Some(Step { from, to: Some(to), why });
         }
         let known = self.known[to as usize];
         let most = config.headroom.0 * config.budget.0;

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AnonFaults, AnonHigh, DsrDrop, DsrLow, FaultsHigh, HeapIdle, LimitNear, PressureHigh, RULES,
-    RetentionSlope, RssHigh, RssSlope, Rule, Time, UnmatchedFrees, VszGrowth,
+    AnonFaults, AnonHigh, DsrDrop, DsrLow, FaultsHigh, HeapIdle, LimitNear, ObservedLow,
+    PressureHigh, RULES, RetentionSlope, RssHigh, RssSlope, Rule, Time, UnmatchedFrees, VszGrowth,
 };
 
 /// What all rules look for, and how long they wait. The defaults are documented in `docs/triggers.md`.
@@ -41,6 +41,8 @@ pub struct Config {
     pub pressure_high: PressureHigh,
     /// Frees have no matching allocation.
     pub unmatched_frees: UnmatchedFrees,
+    /// The process is observed in parts of the time only.
+    pub observed_low: ObservedLow,
 }
 
 impl Default for Config {
@@ -60,6 +62,7 @@ impl Default for Config {
             limit_near: LimitNear::default(),
             pressure_high: PressureHigh::default(),
             unmatched_frees: UnmatchedFrees::default(),
+            observed_low: ObservedLow::default(),
         }
     }
 }

@@ -24,8 +24,8 @@ pub use drainprof_report::values::{Bytes, Share, Time};
 pub use engine::{Engine, RuleState, State, Want};
 pub use rule::Rule;
 pub use rules::{
-    AnonFaults, AnonHigh, DsrDrop, DsrLow, FaultsHigh, HeapIdle, LimitNear, PressureHigh, RULES,
-    RetentionSlope, RssHigh, RssSlope, UnmatchedFrees, VszGrowth,
+    AnonFaults, AnonHigh, DsrDrop, DsrLow, FaultsHigh, HeapIdle, LimitNear, ObservedLow,
+    PressureHigh, RULES, RetentionSlope, RssHigh, RssSlope, UnmatchedFrees, VszGrowth,
 };
 pub use signals::{Closes, Objects, ProfileSignals, Signals, Slope};
 pub use window::{By, Grant, Refused, WindowGrowth, Windows};

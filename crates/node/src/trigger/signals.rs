@@ -23,6 +23,8 @@ pub struct Signals {
     pub heaps: Option<Heaps>,
     /// Pressure on the memory of its control group.
     pub pressure: Option<Pressure>,
+    /// The share of the last ten minutes in which probes were in place, where some were to be.
+    pub observed: Option<f64>,
 }
 
 /// What is known of one profile in the process. Counts are totals that only grow; one that falls begins again.

@@ -5,3 +5,4 @@ mod engine;
 mod heaps;
 mod memory;
 mod objects;
+mod observed;

@@ -246,16 +246,17 @@ fn settle_opens(group: &mut Group<'_>) {
     }
 }
 
-/// `arena_free` closes the arena if it takes nothing else, or if nothing else would close one.
+/// `arena_free` closes the arena if it takes it and nothing else, or if nothing else would close one.
 fn settle_frees(group: &mut Group<'_>) {
     let closes = group.having(Deed::Close).next().is_some();
     for candidate in &mut group.candidates {
         if !candidate.reading.ambiguous {
             continue;
         }
-        let parameters = candidate.function.signature.as_ref().map(|found| found.parameters.len());
-        let alone = match parameters {
-            Some(number) => number == 1,
+        let alone = match candidate.function.signature.as_ref().map(|found| &found.parameters[..]) {
+            // A `void *` is a member's address, where something else closes.
+            Some([only]) => !closes || only.kind.record,
+            Some(_) => false,
             None => !closes,
         };
         if alone {

@@ -14,7 +14,7 @@ mod write;
 
 pub use words::{is_interesting, says_something};
 
-use super::{Source, parse};
+use super::{Kind, Level, Role, Source, parse};
 
 /// Most functions that a draft probes.
 pub const MAX_PROBES: usize = 40;
@@ -76,6 +76,8 @@ pub struct Type {
 pub struct Request<'a> {
     /// The object's file name, for comments.
     pub object: &'a str,
+    /// The kind that is claimed. Members that are freed one by one may outlive their granule, or not: `bulk` claims least.
+    pub kind: Kind,
     /// The profile's name; made from the object's or the prefix where there is none.
     pub name: Option<&'a str>,
     /// Only functions whose names begin with this.
@@ -93,6 +95,8 @@ pub struct Draft {
     pub text: String,
     /// How many functions it probes.
     pub probes: usize,
+    /// Whether it follows objects from alloc to free: what the kind `drain` needs.
+    pub follows_objects: bool,
     /// The levels that it offers.
     pub levels: Vec<&'static str>,
 }
@@ -153,6 +157,12 @@ pub fn draft(request: &Request<'_>, functions: &[Function]) -> Result<Draft, Dra
     let profile = parse(&text, &Source::File("draft.toml".into())).map_err(|error| {
         DraftError::Defect { object: request.object.to_owned(), why: error.to_string() }
     })?;
-    let levels: Vec<_> = super::levels(&profile).into_iter().map(super::Level::name).collect();
-    Ok(Draft { text: write::with_levels(&text, &levels), probes: profile.probes.len(), levels })
+    let levels: Vec<_> = super::levels(&profile).into_iter().map(Level::name).collect();
+    let frees = profile.probes.iter().any(|probe| probe.role == Role::Free);
+    Ok(Draft {
+        text: write::with_levels(&text, &levels),
+        probes: profile.probes.len(),
+        follows_objects: frees && levels.contains(&Level::Objects.name()),
+        levels,
+    })
 }

@@ -19,6 +19,7 @@ fn functions(names: &[&str]) -> Vec<Function> {
 fn request(object: &str) -> Request<'_> {
     Request {
         object,
+        kind: Kind::Bulk,
         name: None,
         prefix: None,
         without_prototypes: Some("it has no debug information"),
@@ -133,6 +134,35 @@ fn by_prototypes() {
     assert_eq!(said(Role::Free, "object").as_deref(), Some("arg1"));
     assert!(draft.text.contains("A granule is a apr_pool"), "{}", draft.text);
     assert!(draft.text.contains("apr_pzalloc: it takes no apr_pool"), "{}", draft.text);
+}
+
+/// `arena_free` that takes no arena frees a member, by its address; one that takes the arena closes it.
+#[test]
+fn frees_of_members() {
+    let names = ["arena_open", "arena_close", "arena_alloc", "arena_free"];
+    let mut all = functions(&names);
+    let arena = || [("arena", "arena", 1)];
+    all[0].signature = Some(prototype(&[("slot", "size_t", 0)], Some(kind("arena", 1))));
+    all[1].signature = Some(prototype(&arena(), None));
+    all[2].signature =
+        Some(prototype(&[("arena", "arena", 1), ("size", "size_t", 0)], Some(kind("void", 1))));
+    all[3].signature = Some(prototype(&[("object", "void", 1)], None));
+    let request = Request { without_prototypes: None, kind: Kind::Drain, ..request("svc") };
+    let found = draft(&request, &all).unwrap();
+    let profile = parsed(&found);
+    assert_eq!((profile.kind, found.follows_objects), (Kind::Drain, true));
+    let free = profile.probes.iter().find(|probe| probe.role == Role::Free).unwrap();
+    assert!(
+        free.expressions
+            .iter()
+            .any(|(key, expr)| key.name() == "object" && expr.to_string() == "arg0")
+    );
+    all[3].signature = Some(prototype(&arena(), None));
+    let found = draft(&request, &all);
+    let closes = |draft: &Draft| {
+        roles(&parsed(draft)).iter().filter(|(role, _)| *role == Role::Close).count()
+    };
+    assert!(found.as_ref().is_err() || closes(&found.unwrap()) == 2);
 }
 
 /// A C++ class's constructor opens and its destructor closes; a function that has two names is probed once.

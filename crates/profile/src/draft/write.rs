@@ -16,8 +16,6 @@ const MAX_GROUPS: usize = 8;
 const MAX_SHOWN: usize = 160;
 /// Longest name of a profile.
 const MAX_NAME: usize = 48;
-/// Members that are freed one by one may outlive their granule, or not: `bulk` claims least.
-const KIND: &str = "bulk";
 /// Where the levels are reported, once they are known.
 const LEVELS: &str = "@levels@";
 
@@ -86,8 +84,9 @@ pub(super) fn text(
     head(&mut text, request, group, choice);
     let _ = writeln!(
         text,
-        "\nschema  = 1\nname    = {}\nkind    = \"{KIND}\"\nsummary = {}\n",
+        "\nschema  = 1\nname    = {}\nkind    = \"{}\"\nsummary = {}\n",
         string(&name(request, group)),
+        request.kind.name(),
         string(&format!("{} in {} (draft)", clean(&group.title), clean(request.object)))
     );
     rule(&mut text, choice);

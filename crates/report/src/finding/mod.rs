@@ -3,6 +3,7 @@
 //! A new rule is one file here and one row in [`RULES`].
 
 mod allocs_without_frees;
+mod freed_after_close;
 mod leak;
 mod lost;
 mod low_dsr;
@@ -39,6 +40,7 @@ pub const RULES: &[Rule] = &[
     never_fired::RULE,
     no_data::RULE,
     opened_before::RULE,
+    freed_after_close::RULE,
     unmatched_frees_high::RULE,
     allocs_without_frees::RULE,
     low_dsr::RULE,

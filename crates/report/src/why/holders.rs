@@ -46,7 +46,8 @@ pub struct Holder {
     pub excess_bytes: u64,
     /// Whether it grows without an end in sight.
     pub grows: bool,
-    /// Bytes of granules that were pinned when they were closed, per second; null where that is not known.
+    /// Bytes of granules that were pinned when they were closed, per second; where the profile knows no sizes of granules,
+    /// of what was allocated in as many on average; null where that is not known either.
     pub pinned_bytes_per_second: Option<f64>,
     /// The same in a sentence.
     pub text: String,
@@ -147,9 +148,12 @@ fn granules(allocator: &Allocator, seconds: f64) -> Option<Holder> {
     let grows =
         allocator.kind != Kind::Slab && matches!(verdict, Some(Growth::LinearLeak | Growth::Mixed));
     let is_drain = allocator.kind == Kind::Drain && seconds > 0.0;
-    let pinned = allocator.pins.bytes.filter(|_| is_drain).map(|bytes| bytes as f64 / seconds);
+    let of = |granules| allocated_in(allocator, granules);
+    let pinned_bytes = allocator.pins.bytes.or_else(|| of(allocator.granules.pinned));
+    let pinned = pinned_bytes.filter(|_| is_drain).map(|bytes| bytes as f64 / seconds);
     let counts = counts(allocator, pinned, grows)?;
-    let retained = allocator.retention.bytes.unwrap_or_default();
+    let retention = &allocator.retention;
+    let retained = retention.bytes.or_else(|| of(retention.granules?)).unwrap_or_default();
     let bytes = retained.max(allocator.overdue.bytes.unwrap_or_default());
     let reason = allocator.retention.verdict_reason.as_ref().filter(|_| grows);
     let reason = reason.map(|reason| format!("; growing: {}", shown(reason, 2 * NAME)));
@@ -165,6 +169,13 @@ fn granules(allocator: &Allocator, seconds: f64) -> Option<Holder> {
     })
 }
 
+/// What is allocated in so many granules on average, where that is seen.
+fn allocated_in(allocator: &Allocator, granules: u64) -> Option<u64> {
+    let bytes = u128::from(allocator.objects.as_ref()?.allocated_bytes?);
+    let opened = u128::from(allocator.granules.opened.max(1));
+    u64::try_from(bytes * u128::from(granules) / opened).ok()
+}
+
 /// What is pinned, overdue or open; `None` where nothing of that says that memory is held.
 fn counts(allocator: &Allocator, pinned: Option<f64>, grows: bool) -> Option<String> {
     let (granules, retention) = (&allocator.granules, &allocator.retention);
@@ -177,7 +188,8 @@ fn counts(allocator: &Allocator, pinned: Option<f64>, grows: bool) -> Option<Str
             units::dsr(allocator.dsr)
         );
         if let Some(rate) = pinned.filter(|rate| *rate > 0.0) {
-            counts.push_str(", ");
+            let known = allocator.pins.bytes.is_some();
+            counts.push_str(if known { ", " } else { ", at least " });
             counts.push_str(&units::byte_rate(rate));
         }
         if let Some(retained) = retention.granules.filter(|granules| *granules > 0) {

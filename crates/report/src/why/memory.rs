@@ -64,6 +64,14 @@ impl Growing {
     }
 }
 
+impl Growing {
+    /// Whether memory surely rose, too little for a verdict, but so that it would be much within a day.
+    pub(super) fn may_grow(&self) -> bool {
+        let sure = self.interval.map_or(0.0, |[low, _]| low);
+        self.verdict != MemoryVerdict::Growing && sure * super::DAY >= super::much(self.rss_bytes)
+    }
+}
+
 /// Resident memory of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Part {

@@ -17,7 +17,7 @@ pub use self::{
     memory::{Growing, Part},
     next::Next,
 };
-use crate::{Report, memory::MemoryVerdict};
+use crate::{Kind, Report, memory::MemoryVerdict};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.why/1";
@@ -31,6 +31,8 @@ const IDLE_SHARE: f64 = 0.2;
 
 /// Seconds for which what is pinned at closes is taken to stay.
 const PINNED: f64 = 2.0;
+/// Seconds in which a slow rise that goes on would become much.
+const DAY: f64 = 86_400.0;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +43,25 @@ pub struct Measured<'a> {
     pub probes: &'a [Report],
     /// The heaps at the end, of the processes that could be read.
     pub censuses: &'a [Census],
+    /// The profile that was drafted, if there was need for one.
+    pub draft: Option<&'a Drafted>,
     /// What could not be measured, in sentences.
     pub unseen: &'a [String],
+}
+
+/// A profile that was drafted from the program's functions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Drafted {
+    /// The file.
+    pub path: String,
+    /// The profile's name.
+    pub profile: String,
+    /// Its kind, as far as it was found out.
+    #[serde(with = "crate::kind_name")]
+    #[schemars(schema_with = "crate::schema::kind")]
+    pub kind: Kind,
+    /// What speaks against it, so that its counts are left out; null: it was proven on the process.
+    pub against: Option<String>,
 }
 
 /// The answer.
@@ -83,6 +102,8 @@ pub struct Why {
     pub holders: Vec<Holder>,
     /// Who made what grows or holds most: call stacks, types, size classes, contexts. Sentences.
     pub who: Vec<String>,
+    /// The profile that was drafted, as none matched; null: none was.
+    pub draft: Option<Drafted>,
     /// What was not seen, and so limits the answer. Sentences.
     pub unseen: Vec<String>,
     /// What the probes took of one CPU.
@@ -101,10 +122,18 @@ impl Why {
         let holders = holders::of(measured);
         let mut unseen = measured.unseen.to_vec();
         unseen.extend(holders::unseen(measured));
+        if let Some(Drafted { against: Some(against), .. }) = measured.draft {
+            unseen.push(format!("a profile was drafted, but does not fit: {against}"));
+        }
         let unexplained = memory::unexplained(&parts);
         if unexplained > UNEXPLAINED {
             let share = crate::units::percent(unexplained);
             unseen.push(format!("{share} of resident memory is anonymous memory of no known heap"));
+        }
+        if growing.may_grow() {
+            let rate = crate::units::byte_rate(growing.bytes_per_second.unwrap_or_default());
+            unseen
+                .push(format!("memory rose by {rate}: observe longer to tell growth from a start"));
         }
         let who = holders::who(measured, growing.verdict);
         let answer = answer(&growing, &holders, unexplained, measured);
@@ -120,6 +149,7 @@ impl Why {
             parts,
             holders,
             who,
+            draft: measured.draft.cloned(),
             unseen,
             cost_ratio: cost_ratio(measured),
             next: Vec::new(),
@@ -136,8 +166,13 @@ fn cost_ratio(measured: &Measured<'_>) -> f64 {
     if seconds > 0.0 { cost / seconds } else { 0.0 }
 }
 
+/// What is worth a change, in a process of so many resident bytes.
+fn much(rss_bytes: u64) -> f64 {
+    (IDLE_SHARE * rss_bytes as f64).max(IDLE_BYTES as f64)
+}
+
 fn answer(growing: &Growing, holders: &[Holder], unexplained: f64, of: &Measured<'_>) -> Answer {
-    let much = (IDLE_SHARE * growing.rss_bytes as f64).max(IDLE_BYTES as f64);
+    let much = much(growing.rss_bytes);
     let matters = |bytes: u64| bytes as f64 >= much;
     let most = |kind: HolderKind| {
         let of_kind = holders.iter().filter(|holder| holder.kind == kind);
@@ -157,6 +192,7 @@ fn answer(growing: &Growing, holders: &[Holder], unexplained: f64, of: &Measured
     } else if matters(most(HolderKind::Sparse)) {
         Answer::Pinned
     } else if growing.verdict == MemoryVerdict::TooLittle
+        || growing.may_grow()
         || of.censuses.is_empty()
         || unexplained > UNEXPLAINED
         || growing.rss_bytes == 0

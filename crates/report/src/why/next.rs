@@ -45,28 +45,53 @@ pub(super) fn of(why: &Why) -> Vec<Next> {
              MALLOC_ARENA_MAX.",
             format!("drainprof census -p {pid}"),
         )),
-        Answer::Pinned => steps.push(pinned(first, pid)),
+        Answer::Pinned => steps.push(pinned(why, first, pid)),
         Answer::Healthy => {}
+        Answer::Unknown if why.growing.may_grow() => steps.push(step(
+            "Memory rises slowly, or has just begun to. See whether it goes on.",
+            format!("drainprof why -p {pid} -d 5m"),
+        )),
         Answer::Unknown if why.parts.is_empty() => steps.push(step(
             "No heap could be read: check privileges, and which allocators are known.",
             "drainprof doctor".to_owned(),
+        )),
+        Answer::Unknown if why.draft.is_some() => steps.push(step(
+            "Most of the memory is of no known allocator. Finish the profile that was drafted from its functions.",
+            format!(
+                "drainprof profile check {} -p {pid} --for 10s",
+                why.draft.as_ref().map_or("", |draft| &draft.path)
+            ),
         )),
         Answer::Unknown => steps.push(step(
             "Most of the memory is of no known allocator. A profile describes one: draft it from the program's symbols.",
             format!("drainprof profile new --from-symbols /proc/{pid}/exe -O own.toml"),
         )),
     }
+    if let Some(draft) = why.draft.as_ref().filter(|draft| draft.against.is_none()) {
+        steps.push(step(
+            &format!(
+                "Profile {} was drafted from the program's functions and fits what they did: {}",
+                draft.profile, draft.path
+            ),
+            String::new(),
+        ));
+    }
     steps
 }
 
 /// Few objects hold much.
-fn pinned(first: Option<&Holder>, pid: u32) -> Next {
+fn pinned(why: &Why, first: Option<&Holder>, pid: u32) -> Next {
+    let file = |name: &str| {
+        let own = why.draft.as_ref().filter(|draft| draft.profile == name);
+        own.map_or_else(|| name.to_owned(), |draft| draft.path.clone())
+    };
     match first {
         Some(Holder { kind: HolderKind::Granules, allocator, .. }) => Next {
             text: "Find which objects pin: route them to a longer-lived allocator, copy them out, or close earlier."
                 .to_owned(),
             command: Some(format!(
-                "drainprof attach -p {pid} --profile {allocator} --level stacks -d 1m"
+                "drainprof attach -p {pid} --profile {} --level stacks -d 1m",
+                file(allocator)
             )),
         },
         // Their runtimes give memory back by arenas and heap pages; no probe says who holds one.

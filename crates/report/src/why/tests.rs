@@ -44,12 +44,14 @@ fn growth(verdict: MemoryVerdict, rss: u64) -> Report {
     let memory = target.memory.as_mut().unwrap();
     memory.verdict = verdict;
     memory.last.rss_bytes = rss;
+    memory.slope_bytes_per_second = Some(0.0);
+    memory.slope_interval = Some([-10.0, 10.0]);
     report
 }
 
 fn why(growth: &Report, probes: &[Report], census: Option<Census>) -> Why {
     let censuses: Vec<Census> = census.into_iter().collect();
-    Why::of(&Measured { growth, probes, censuses: &censuses, unseen: &[] })
+    Why::of(&Measured { growth, probes, censuses: &censuses, draft: None, unseen: &[] })
 }
 
 fn text(why: &Why) -> String {
@@ -75,6 +77,19 @@ fn answers() {
     let early = growth(MemoryVerdict::TooLittle, 120 * MIB);
     let healthy = || Some(census(95 * MIB, 100 * MIB, MIB, 20 * MIB));
     assert_eq!(why(&early, &[], healthy()).answer, Answer::Unknown);
+    // What surely rises by much within a day is not healthy; what may as well stand still is.
+    let mut rising = growth(MemoryVerdict::Steady, 120 * MIB);
+    let mut slope = |low: f64| {
+        let memory = rising.targets[0].memory.as_mut().unwrap();
+        memory.slope_bytes_per_second = Some(47_000.0);
+        memory.slope_interval = Some([low, 94_000.0 - low]);
+        why(&rising, &[], healthy())
+    };
+    assert_eq!(slope(-1000.0).answer, Answer::Healthy);
+    assert_eq!(slope(100.0).answer, Answer::Healthy);
+    let found = slope(46_000.0);
+    assert_eq!(found.answer, Answer::Unknown);
+    assert!(found.unseen.iter().any(|text| text.contains("rose by 45.9 KiB/s")), "{found:?}");
     let growing = growth(MemoryVerdict::Growing, 120 * MIB);
     assert_eq!(why(&growing, &[], healthy()).answer, Answer::Growing);
 }
@@ -93,7 +108,7 @@ fn probes_speak() {
     for allocator in undecided.targets.iter_mut().flat_map(|target| &mut target.allocators) {
         let granules = &mut allocator.granules;
         (granules.unknown, granules.drainable, granules.pinned) = (granules.closed, 0, 0);
-        allocator.kind = crate::Kind::Drain;
+        allocator.kind = Kind::Drain;
     }
     let silent = why(&steady, &[undecided], Some(census(7 << 20, 8 << 20, 0, 0)));
     assert!(silent.unseen.iter().any(|text| text.contains("level objects")), "{:?}", silent.unseen);

@@ -181,6 +181,7 @@ fn text(column: Column, row: &Row<'_>, selected: bool, width: u16) -> String {
             Some(Level::Boundary) => "bnd".to_owned(),
             Some(Level::Objects) => "obj".to_owned(),
             Some(Level::Stacks) => "stk".to_owned(),
+            None if row.target.observed_ratio.is_some() => "pau".to_owned(),
             None => "off".to_owned(),
         },
         Column::Sorted(Sort::Cost) => {

@@ -151,6 +151,7 @@ pub(super) fn state() -> NodeState {
             labels: labels(),
             matched: true,
             level: Some(Level::Boundary),
+            observed_ratio: None,
             reason: "the configured level".to_owned(),
             since_unix_ms: 1_700_000_000_000,
             memory: Some(MemoryReading {

@@ -36,6 +36,7 @@ fn state(step: u64) -> NodeState {
             labels: Labels { exe: "svc".to_owned(), ..Labels::default() },
             matched: true,
             level: Some(if step < 5 { Level::Boundary } else { Level::Stacks }),
+            observed_ratio: None,
             reason: "as configured".to_owned(),
             since_unix_ms: BEGIN,
             memory: Some(MemoryReading { rss_bytes: step << 20, ..MemoryReading::default() }),

@@ -7,6 +7,7 @@ mod dsr_low;
 mod faults_high;
 mod heap_idle;
 mod limit_near;
+mod observed_low;
 mod pressure_high;
 mod retention_slope;
 mod rss_high;
@@ -16,7 +17,7 @@ mod vsz_growth;
 
 pub use self::{
     anon_faults::AnonFaults, anon_high::AnonHigh, dsr_drop::DsrDrop, dsr_low::DsrLow,
-    faults_high::FaultsHigh, heap_idle::HeapIdle, limit_near::LimitNear,
+    faults_high::FaultsHigh, heap_idle::HeapIdle, limit_near::LimitNear, observed_low::ObservedLow,
     pressure_high::PressureHigh, retention_slope::RetentionSlope, rss_high::RssHigh,
     rss_slope::RssSlope, unmatched_frees::UnmatchedFrees, vsz_growth::VszGrowth,
 };
@@ -37,6 +38,7 @@ pub const RULES: &[Rule] = &[
     limit_near::RULE,
     pressure_high::RULE,
     unmatched_frees::RULE,
+    observed_low::RULE,
 ];
 
 /// What a rule remembers of each profile; those that are gone are forgotten.

@@ -283,6 +283,7 @@ fn anything() -> impl Strategy<Value = Signals> {
         proptest::option::of(any::<f64>()),
         proptest::option::of(any::<f64>()),
         proptest::option::of(any::<f64>()),
+        proptest::option::of(any::<f64>()),
     );
     (
         -10.0..1000.0_f64,
@@ -292,23 +293,26 @@ fn anything() -> impl Strategy<Value = Signals> {
         proptest::option::of(pressure),
         proptest::option::of(heaps()),
     )
-        .prop_map(|(at, profiles, memory, (faults, slope, limit), pressure, heaps)| Signals {
-            at,
-            profiles,
-            memory,
-            faults_per_second: faults,
-            trend: slope.map(|slope| MemoryTrend {
-                slope_bytes_per_second: slope,
-                slope_interval: [slope, slope],
-                anon_slope_bytes_per_second: slope,
-                newest_slope_bytes_per_second: slope,
-                verdict: MemoryVerdict::Growing,
-                seconds_to_limit: limit,
-                ..MemoryTrend::default()
-            }),
-            heaps,
-            pressure,
-        })
+        .prop_map(
+            |(at, profiles, memory, (faults, slope, limit, observed), pressure, heaps)| Signals {
+                at,
+                profiles,
+                memory,
+                faults_per_second: faults,
+                trend: slope.map(|slope| MemoryTrend {
+                    slope_bytes_per_second: slope,
+                    slope_interval: [slope, slope],
+                    anon_slope_bytes_per_second: slope,
+                    newest_slope_bytes_per_second: slope,
+                    verdict: MemoryVerdict::Growing,
+                    seconds_to_limit: limit,
+                    ..MemoryTrend::default()
+                }),
+                heaps,
+                pressure,
+                observed,
+            },
+        )
 }
 
 fn heaps() -> impl Strategy<Value = Heaps> {

@@ -1,0 +1,218 @@
+//! Drafts a profile from the functions of a program or library.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    path::Path,
+};
+
+use drainprof_process::{CloneKind, DebugSearch, Elf, ElfError, SymbolHit, SymbolKind, elf};
+use drainprof_profile::{
+    Kind,
+    draft::{self, Draft, DraftError, Function, Request, Signature},
+};
+
+/// Most functions that are looked at closely.
+const MAX_FUNCTIONS: usize = 20_000;
+/// Most functions whose code is searched for calls.
+const MAX_SEARCHED: usize = 5_000;
+
+/// What is to be drafted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The file's name, for comments.
+    pub object: &'a str,
+    /// The profile's name; `None`: made from the prefix, or the file's name.
+    pub name: Option<&'a str>,
+    /// Only functions that begin with this.
+    pub prefix: Option<&'a str>,
+    /// The kind that is claimed.
+    pub kind: Kind,
+}
+
+/// Why there is no draft.
+#[derive(Debug, thiserror::Error)]
+pub enum DraftingError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// Its functions show no allocator.
+    #[error("{error}{stripped}")]
+    Draft {
+        /// What was missed.
+        #[source]
+        error: DraftError,
+        /// What may be the cause.
+        stripped: &'static str,
+    },
+}
+
+/// Reads the functions of the file at `path`, which messages call `shown`, and drafts a profile.
+///
+/// # Errors
+/// If it is no ELF file, or its functions do not look like those of an allocator.
+pub fn draft(
+    path: &Path,
+    shown: &str,
+    search: DebugSearch,
+    wanted: &Wanted<'_>,
+) -> Result<Draft, DraftingError> {
+    let elf = Elf::open(path, shown, search)?;
+    let hits: Vec<SymbolHit> = elf
+        .functions(draft::is_interesting)
+        .into_iter()
+        .filter(|hit| draft::says_something(&shown_name(&hit.name)))
+        .collect();
+    let types = elf.types();
+    // With a prefix the user knows what to look for, and wants to know why it is not there.
+    let inlined: Option<&elf::WantedFn<'_>> =
+        if wanted.prefix.is_some() { Some(&draft::is_interesting) } else { None };
+    let addresses: BTreeSet<u64> = hits.iter().map(|hit| hit.vaddr).collect();
+    let (prototypes, without) = match types.and_then(|types| types.prototypes(&addresses, inlined))
+    {
+        Ok(found) => (found, None),
+        Err(why) => (elf::Prototypes::default(), Some(why)),
+    };
+    let mut own = elf.own_calls(&hits);
+    let functions: Vec<Function> = hits
+        .iter()
+        .take(MAX_FUNCTIONS)
+        .enumerate()
+        .map(|(index, hit)| {
+            let calls =
+                if index < MAX_SEARCHED { elf.calls(hit, &mut own) } else { BTreeSet::new() };
+            let signature = prototypes.at.get(&hit.vaddr).map(signature);
+            function(hit, signature, calls.into_iter().collect())
+        })
+        .collect();
+    let known: HashSet<&str> = hits.iter().map(|hit| hit.name.as_str()).collect();
+    let begins = |name: &str| wanted.prefix.is_none_or(|prefix| name.starts_with(prefix));
+    let inlined_only: Vec<String> = prototypes
+        .inlined
+        .iter()
+        .filter(|name| !known.contains(name.as_str()))
+        .map(|name| without_parameters(&elf::readable(name)))
+        .filter(|name| begins(name) && wanted.prefix.is_some())
+        .collect();
+    let request = Request {
+        object: wanted.object,
+        kind: wanted.kind,
+        name: wanted.name,
+        prefix: wanted.prefix,
+        without_prototypes: without.as_deref(),
+        inlined_only: &inlined_only,
+    };
+    draft::draft(&request, &functions).map_err(|error| {
+        let stripped = match (elf.is_stripped(), elf.debug_file()) {
+            (true, None) => {
+                ". It is stripped: only exported functions have names; a debug file would help"
+            }
+            _ => "",
+        };
+        DraftingError::Draft { error, stripped }
+    })
+}
+
+/// A symbol's name as people write it, without parameters.
+fn shown_name(symbol: &str) -> String {
+    let readable = elf::readable(symbol);
+    if readable == symbol { readable } else { without_parameters(&readable) }
+}
+
+/// A symbol as a draft sees it.
+fn function(hit: &SymbolHit, signature: Option<Signature>, calls: Vec<u64>) -> Function {
+    let shown = shown_name(&hit.name);
+    let mangled = shown != hit.name;
+    // The mangled names of Rust carry a hash that every build changes.
+    let rust = mangled && rustc_mangled(&hit.name);
+    let at = if rust { format!("demangled:{}", glob(&shown)) } else { hit.name.clone() };
+    Function {
+        symbol: hit.name.clone(),
+        shown,
+        at,
+        address: hit.vaddr,
+        unfit: unfit(hit),
+        exported: hit.global,
+        signature,
+        calls,
+    }
+}
+
+/// Why a symbol is nothing to probe.
+fn unfit(hit: &SymbolHit) -> Option<String> {
+    if hit.kind == SymbolKind::Ifunc {
+        return Some("an IFUNC: name it by hand, it is followed to what it stands for".to_owned());
+    }
+    let what = match Elf::clone_kind(&hit.name)? {
+        CloneKind::Renamed => return None,
+        CloneKind::Copy => "a copy that the compiler made, with other parameters",
+        CloneKind::Part => "a part of a function; the rest was inlined",
+        CloneKind::Cold => "code that is jumped into, never called",
+    };
+    Some(what.to_owned())
+}
+
+fn rustc_mangled(name: &str) -> bool {
+    name.starts_with("_R") || {
+        // `…17h` and sixteen digits of hash.
+        let hash = name.rfind("17h").map(|at| &name[at + 3..]);
+        hash.and_then(|rest| rest.get(..16))
+            .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    }
+}
+
+/// A name as a pattern that matches it: what means something in patterns stands for any character.
+fn glob(name: &str) -> String {
+    name.chars().map(|c| if "*?[]{}!\\,".contains(c) { '?' } else { c }).collect()
+}
+
+/// A demangled name without its parameters: up to the parenthesis that stands in no brackets.
+fn without_parameters(name: &str) -> String {
+    let mut depth = 0_u32;
+    for (at, c) in name.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 && at > 0 && !name[at..].starts_with("(anonymous") => {
+                return name[..at].to_owned();
+            }
+            _ => {}
+        }
+    }
+    name.to_owned()
+}
+
+fn signature(found: &elf::Prototype) -> Signature {
+    let kind = |found: &elf::TypeName| draft::Type {
+        name: found.name.clone(),
+        base: found.base.clone(),
+        pointers: found.pointers,
+        record: found.record,
+    };
+    Signature {
+        parameters: found
+            .parameters
+            .iter()
+            .map(|parameter| draft::Parameter {
+                name: parameter.name.clone(),
+                kind: kind(&parameter.kind),
+            })
+            .collect(),
+        returns: found.returns.as_ref().map(kind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names lose their parameters, and become patterns that match themselves.
+    #[test]
+    fn names() {
+        assert_eq!(without_parameters("a::B<c(d)>::e(int, f)"), "a::B<c(d)>::e");
+        assert_eq!(without_parameters("(anonymous namespace)::f(int)"), "(anonymous namespace)::f");
+        assert_eq!(without_parameters("plain"), "plain");
+        assert_eq!(glob("a::B<[u8; 4]>::new"), "a::B<?u8; 4?>::new");
+        assert!(rustc_mangled("_ZN7bumpalo4Bump5reset17h0123456789abcdefE"));
+        assert!(!rustc_mangled("_ZN8tcmalloc8PageHeap3NewEm"));
+    }
+}
