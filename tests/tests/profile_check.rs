@@ -77,7 +77,7 @@ fn the_kind_is_found_out() -> Result<()> {
         let warnings = coverage["warnings"].as_array().context("warnings")?;
         let found = warnings.iter().find(|warning| warning["code"] == "freed_after_close");
         let message = found.and_then(|warning| warning["message"].as_str()).unwrap_or_default();
-        let late = &truth["allocators"][0]["late_drained"];
+        let late = &truth["allocators"][0]["retention"]["late_drained"];
         assert!(message.starts_with(&format!("{late} objects were freed after")), "{warnings:?}");
         assert!(message.contains("kind = \"drain\""), "{message}");
     }

@@ -1,15 +1,21 @@
 //! `drainprof why`: what it says of programs of which the truth is known. No case is called healthy that is not, none
 //! leaking that does not leak, and the page fits a terminal.
 
-use std::{process::Command, thread};
+use std::{fs, process::Command, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     environment::{self, requires_root},
     process::Process,
+    target::Target,
     tracer::command,
 };
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A running program, and what `why` must say of it.
 struct Case {
@@ -185,4 +191,55 @@ fn the_answers_are_true() -> Result<()> {
         ensure!(failed.is_empty(), "{}", failed.join("\n"));
         Ok(())
     })
+}
+
+/// Asks without a profile; drafts go to a directory of the test's own.
+fn without_profile(pid: u32, drafts: &TempDir) -> Result<Value> {
+    let mut why = command()?;
+    why.env("DRAINPROF_CACHE_DIR", drafts.path());
+    let output = why.args(["why", "-o", "json", "-d", "21s", "-p", &pid.to_string()]).output()?;
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// No profile knows this allocator: one is drafted from its functions, its kind is found out by frees that come after the
+/// closes, and its counts are the truth: every second request pins.
+#[test]
+fn a_draft_is_proven() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let drafts = TempDir::new()?;
+    let mut service = Target::start("routing", &["rate=500"])?;
+    kill(Pid::from_raw(service.pid().cast_signed()), Signal::SIGUSR1)?;
+    service.go()?;
+    let why = without_profile(service.pid(), &drafts)?;
+    service.go()?;
+    service.finish()?;
+    let draft = &why["draft"];
+    assert_eq!((&draft["kind"], &draft["against"]), (&"drain".into(), &Value::Null), "{why:#}");
+    let path = draft["path"].as_str().context("a path")?;
+    assert!(path.starts_with(&drafts.path().display().to_string()) && fs::exists(path)?, "{path}");
+    let text = why["holders"][0]["text"].as_str().context("a holder")?;
+    let dsr = text.split("(DSR ").nth(1).and_then(|rest| rest.split(')').next());
+    let dsr: f64 = dsr.context("a DSR")?.parse()?;
+    assert!((dsr - 0.5).abs() < 0.002, "{text}");
+    assert!(why["who"].to_string().contains("make_session"), "{why:#}");
+    Ok(())
+}
+
+/// Where no free was seen after a close, as there was too little time, the kind stays open, and nothing is called pinned.
+#[test]
+fn a_kind_stays_open() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let drafts = TempDir::new()?;
+    let mut server = Command::new(environment::target("request_server")?);
+    server.arg("requests=1000000000");
+    let server = Process::start("server", server)?;
+    let why = without_profile(server.pid(), &drafts)?;
+    assert_eq!((&why["answer"], &why["draft"]["kind"]), (&"unknown".into(), &"bulk".into()));
+    assert!(why["unseen"].to_string().contains("closes left live objects"), "{why:#}");
+    Ok(())
 }
