@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use drainprof_common::{hist::Hist, maps::Totals};
+use drainprof_common::{hist::Hist, loss::Loss, maps::Totals};
 
 use super::{Case, Growth};
 use crate::{
     Options, Report, Retention,
-    facts::{AllocatorFacts, CallPath, Ended, SiteFacts, Snapshot},
+    facts::{AllocatorFacts, Began, CallPath, Ended, Flow, Flows, Moment, SiteFacts, Snapshot},
     samples,
     series::{HeldPoint, HeldSeries, SiteSeries},
 };
@@ -74,6 +74,8 @@ pub(super) struct Run {
     /// Its length, and the time between two looks, seconds.
     pub(super) length: f64,
     pub(super) step: f64,
+    /// For how long it had run before it was observed, seconds.
+    pub(super) before: f64,
     /// Whether it has ended.
     pub(super) ended: bool,
     /// What it does.
@@ -96,20 +98,25 @@ fn ns(seconds: f64) -> u64 {
 impl Run {
     /// What drainprof would know of it.
     pub(super) fn facts(&self, seed: u64) -> AllocatorFacts {
+        self.observed(seed).0
+    }
+
+    /// The same, and what had come and gone by half of the time.
+    fn observed(&self, seed: u64) -> (AllocatorFacts, Flow) {
         let mut random = Random::new(seed);
         let mut changes: Vec<(f64, i64)> = Vec::new();
         let mut delays = Hist::new();
         let (mut came, mut went) = (0u64, 0u64);
+        let (mut older, mut first) = (0, Flow::default());
+        let is_first = |at: f64| u64::from(at <= self.length / 2.0);
         for stream in &self.streams {
             let mut times = Vec::new();
-            let mut at = random.waiting() / stream.rate;
+            let mut at = random.waiting() / stream.rate - self.before;
             while at < self.length {
                 times.push(at);
                 at += random.waiting() / stream.rate;
             }
             for (index, &time) in times.iter().enumerate() {
-                came += 1;
-                changes.push((time, 1));
                 let end = match stream.stay {
                     Stay::ForEver => f64::INFINITY,
                     Stay::Fixed(after) => time + after,
@@ -122,8 +129,19 @@ impl Run {
                         (self.length * random.share().mul_add(0.01, 0.99)).max(time)
                     }
                 };
+                if time < 0.0 {
+                    // Its allocation was not seen.
+                    let freed = (0.0..=self.length).contains(&end);
+                    older += u64::from(freed);
+                    first.unmatched += u64::from(freed) * is_first(end);
+                    continue;
+                }
+                came += 1;
+                first.allocated += is_first(time);
+                changes.push((time, 1));
                 if end <= self.length {
                     went += 1;
+                    first.gone += is_first(end);
                     changes.push((end, -1));
                     delays.record(ns(end - time));
                 }
@@ -143,7 +161,10 @@ impl Run {
         }
         held += changes[next..].iter().map(|change| change.1).sum::<i64>();
         values.push((self.length, held as f64));
-        AllocatorFacts { pin_delays: delays, ..facts(&values, came, went) }
+        let mut facts = facts(&values, came, went);
+        facts.totals.unmatched_frees = older;
+        first.freed = first.gone;
+        (AllocatorFacts { pin_delays: delays, ..facts }, first)
     }
 
     /// The same as what one call path does, which is number `path`.
@@ -166,7 +187,23 @@ impl Run {
 
     /// The whole judgement on it.
     pub(super) fn judged(&self, seed: u64) -> Retention {
-        judged(self.facts(seed), self.length, self.ended)
+        let (facts, first) = self.observed(seed);
+        let mut snapshot = snapshot(facts, self.length, self.ended);
+        let target = &mut snapshot.targets[0];
+        target.began = if self.before > 0.0 { Began::Attached } else { Began::FromStart };
+        let half = Totals {
+            allocated: first.allocated,
+            freed: first.freed,
+            unmatched_frees: first.unmatched,
+            ..Totals::default()
+        };
+        let mut flows = Flows::default();
+        flows.add(target.target, &target.allocators[0].profile.name, &half);
+        flows.unmatched = half.unmatched_frees;
+        snapshot.losses[Loss::UnmatchedFree as usize] = target.allocators[0].totals.unmatched_frees;
+        snapshot.halfway =
+            Some(Moment { after: Duration::from_secs_f64(self.length / 2.0), flows });
+        report(&snapshot).targets[0].allocators[0].retention.clone()
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// The verdict, why, and the course that it was taken from.
-type Judged = (Growth, String, Option<Fitted>);
+pub(super) type Judged = (Growth, String, Option<Fitted>);
 
 impl Case {
     fn length(&self) -> f64 {

@@ -10,6 +10,7 @@ mod generated_tests;
 mod judge;
 #[cfg(test)]
 mod live_tests;
+mod older;
 #[cfg(test)]
 mod site_tests;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod words;
 use drainprof_common::hist::Hist;
 use drainprof_profile::Level;
 
+use self::{judge::Judged, older::Older};
 use super::{Growth, Kind, LiveOverTime, Retention, build::seconds};
 use crate::{
     facts::{AllocatorFacts, SiteFacts, Snapshot, Survivors},
@@ -134,7 +136,7 @@ pub(super) fn add(
     retention.series = Some(
         points.map(|(at, point)| (at, point.granules, known.then_some(point.bytes))).collect(),
     );
-    case.tell(retention, snapshot);
+    case.tell(retention, facts, snapshot);
 }
 
 /// What was live of an allocator over time; `None` where that is not known.
@@ -147,7 +149,7 @@ pub(super) fn of_live(
     let series = &facts.live_over_time;
     (!series.is_empty()).then(|| {
         let mut known = live(series, snapshot, sizes);
-        Case::of_live(facts, ended, sizes).tell_live(&mut known, snapshot);
+        Case::of_live(facts, ended, sizes).tell_live(&mut known, facts, snapshot);
         known
     })
 }
@@ -166,7 +168,7 @@ pub(super) fn live_of_site(
     if facts.profile.kind == Kind::Slab {
         let one_in = snapshot.sample.max(1);
         Case::live_of_site(site, series, facts, (ended, sizes, one_in))
-            .tell_live(&mut known, snapshot);
+            .tell_live(&mut known, facts, snapshot);
     }
     Some(known)
 }
@@ -179,13 +181,13 @@ pub(super) fn of_site(
     ended: bool,
 ) -> Option<(Growth, String)> {
     let mut scratch = Retention::default();
-    Case::of_site(site, facts, ended)?.tell(&mut scratch, snapshot);
+    Case::of_site(site, facts, ended)?.tell(&mut scratch, facts, snapshot);
     scratch.verdict.zip(scratch.verdict_reason)
 }
 
 impl Case {
     /// Adds what the course says, but for the course itself.
-    fn tell(&self, retention: &mut Retention, snapshot: &Snapshot) {
+    fn tell(&self, retention: &mut Retention, facts: &AllocatorFacts, snapshot: &Snapshot) {
         let complete = Health::from_counts(&snapshot.losses).complete();
         if snapshot.duty.is_some() {
             let (verdict, reason) = match self.came {
@@ -197,7 +199,7 @@ impl Case {
             }
             return;
         }
-        let (verdict, reason, fitted) = self.judge();
+        let (verdict, reason, fitted) = self.beside_older(self.judge(), facts, snapshot);
         if let Some(fitted) = fitted {
             let [low, high] = fitted.interval;
             let slope = fitted.line.slope;
@@ -220,10 +222,25 @@ impl Case {
         retention.verdict_reason = Some(words::join(details, reason));
     }
 
+    /// Growth that may only take the place of objects from before the attach is not judged yet.
+    fn beside_older(&self, judged: Judged, facts: &AllocatorFacts, snapshot: &Snapshot) -> Judged {
+        let accused = matches!(judged.0, Growth::LinearLeak | Growth::Mixed);
+        let Some(slope) = judged.2.as_ref().filter(|_| accused).map(|fitted| fitted.line.slope)
+        else {
+            return judged;
+        };
+        match Older::of(facts, snapshot) {
+            Some(older) if older.explains(self.subject, slope) => {
+                (Growth::TooEarly, words::older(), judged.2)
+            }
+            _ => judged,
+        }
+    }
+
     /// The same of live objects.
-    fn tell_live(&self, live: &mut LiveOverTime, snapshot: &Snapshot) {
+    fn tell_live(&self, live: &mut LiveOverTime, facts: &AllocatorFacts, snapshot: &Snapshot) {
         let mut scratch = Retention::default();
-        self.tell(&mut scratch, snapshot);
+        self.tell(&mut scratch, facts, snapshot);
         live.objects_per_second = scratch.slope_granules_per_second;
         live.objects_per_second_interval = scratch.slope_interval;
         live.bytes_per_second = scratch.slope_bytes_per_second;

@@ -26,7 +26,7 @@ fn patterns() -> [(Vec<(f64, Stay)>, Growth); 4] {
 
 fn run(streams: &[(f64, Stay)]) -> Run {
     let streams = streams.iter().map(|&(rate, stay)| Stream { rate, stay }).collect();
-    Run { length: LENGTH, step: 0.2, ended: true, streams }
+    Run { length: LENGTH, step: 0.2, before: 0.0, ended: true, streams }
 }
 
 /// A program with one call path per pattern: what is known of it.

@@ -18,7 +18,7 @@ const SEEDS: u64 = 100;
 
 fn run(streams: &[(f64, Stay)]) -> Run {
     let streams = streams.iter().map(|&(rate, stay)| Stream { rate, stay }).collect();
-    Run { length: 60.0, step: 0.2, ended: false, streams }
+    Run { length: 60.0, step: 0.2, before: 0.0, ended: false, streams }
 }
 
 /// How many of the runs have this verdict.
@@ -57,6 +57,49 @@ fn bounded_by_eviction() {
         let known = run.judged(3);
         assert_eq!(known.forecast_bytes_per_day, None, "{stay:?}");
     }
+}
+
+/// Attached to while they run, for 5 s to 2 min: what is bounded is never accused, however long its pins live beside the
+/// observation; what leaks is never called bounded, and accused where the leak outweighs what else settles meanwhile.
+#[test]
+fn attached_to() {
+    let about = |rate, stay| vec![(rate, stay)];
+    let with_leak = |rate| vec![(40.0, Stay::Fixed(20.0)), (rate, Stay::ForEver)];
+    let programs = [
+        ("ring", about(500.0, Stay::Evicted(4096)), false),
+        ("slow cache", about(50.0, Stay::About(90.0)), false),
+        ("lifetime beyond the run", about(50.0, Stay::Fixed(300.0)), false),
+        ("bursts", about(80.0, Stay::Cleared(2.0)), false),
+        ("short", about(200.0, Stay::About(0.5)), false),
+        ("leak", about(15.0, Stay::ForEver), true),
+        ("leak beside a cache", with_leak(15.0), true),
+        ("leak that outweighs a cache", with_leak(120.0), true),
+    ];
+    let mut missed = Vec::new();
+    for (name, streams, leaks) in programs {
+        for length in [5.0, 10.0, 30.0, 120.0] {
+            let run = Run { length, step: length / 200.0, before: 600.0, ..run(&streams) };
+            let verdicts: Vec<Growth> =
+                (0..10).map(|seed| run.judged(seed).verdict.unwrap()).collect();
+            let accused = |verdict: &&Growth| matches!(verdict, Growth::LinearLeak | Growth::Mixed);
+            let accused = verdicts.iter().filter(accused).count();
+            if leaks {
+                assert!(!verdicts.contains(&Growth::Bounded), "{name}, {length} s: {verdicts:?}");
+                missed.push((name, length, 10 - accused));
+            } else {
+                assert_eq!(accused, 0, "{name}, {length} s: {verdicts:?}");
+            }
+        }
+    }
+    missed.retain(|(_, _, runs)| *runs > 0);
+    // While what the cache took before the attach goes, and until the cache has settled.
+    let expected = [
+        ("leak beside a cache", 5.0, 10),
+        ("leak beside a cache", 10.0, 10),
+        ("leak beside a cache", 30.0, 10),
+        ("leak that outweighs a cache", 30.0, 10),
+    ];
+    assert_eq!(missed, expected, "of ten runs each");
 }
 
 /// Temporary plus linear: mixed, with the slope of the linear part alone.

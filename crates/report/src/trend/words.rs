@@ -59,6 +59,11 @@ pub(super) fn appearing() -> String {
     "granules from before the attach still appear".to_owned()
 }
 
+pub(super) fn older() -> String {
+    "it grows, but as many objects from before the attach are freed: observe longer than those live"
+        .to_owned()
+}
+
 pub(super) fn unsettled(of: Subject, settling: f64, length: f64) -> String {
     format!(
         "{} take {} to go; observed for {}: observe at least twice as long",
