@@ -34,6 +34,7 @@ fn config() -> Result<SessionConfig> {
         sample: 1,
         growth: None,
         growth_paths: false,
+        calls: true,
     })
 }
 

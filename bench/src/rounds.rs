@@ -40,7 +40,7 @@ impl Effort {
         batch_ms: 100,
         requests: 20_000,
         pgbench_seconds: 3,
-        why_seconds: 15,
+        why_seconds: 30,
         scale: (1_000_000, 10_000_000),
         idle: (3, 60),
     };

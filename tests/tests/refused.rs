@@ -38,6 +38,7 @@ fn config() -> Result<SessionConfig> {
         sample: 1,
         growth: None,
         growth_paths: false,
+        calls: true,
     })
 }
 

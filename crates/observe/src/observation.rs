@@ -325,7 +325,11 @@ impl Observation {
             }
             if let Some(budget) = self.budget.as_mut().filter(|_| self.account <= now) {
                 self.account = now + budget::CHECK;
-                self.steps.extend(budget.check(now, observer.cost_seconds()).map(Step::OverBudget));
+                self.steps.extend(
+                    budget
+                        .check(now, budget::BESIDE * observer.cost_seconds())
+                        .map(Step::OverBudget),
+                );
             }
             if self.sample <= now {
                 self.sample = Instant::now() + observer.sample();

@@ -247,7 +247,11 @@ impl Observer {
         let pid = process.pid;
         let (plans, mut findings) = match self.plan(process) {
             // What its memory does can be told without any profile.
-            Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => Default::default(),
+            Err(ObserveError::NoMatch { .. })
+                if self.growth.is_some() || self.library.iter().next().is_none() =>
+            {
+                Default::default()
+            }
             planned => planned?,
         };
         let (allocators, unplanned) = self.place(process, &plans)?;

@@ -1,4 +1,5 @@
-//! What `drainprof why` measures: growth all of the time, and probes as deep as the budget allows.
+//! What `drainprof why` measures: memory all of the time, probes as deep as the budget allows, and where memory grows also
+//! by which call stacks.
 //!
 //! Probes are placed at level `boundary` first. If they find something to explain, level `stacks` follows for the rest
 //! of the time, in windows where it costs too much. Where no profile matches, one is drafted, and has the first part of
@@ -24,11 +25,17 @@ use crate::{
 
 /// The part of the time for level `boundary`, if another follows.
 const SHALLOW: f64 = 1.0 / 3.0;
+/// Call stacks are taken where resident memory has grown by so many bytes in that time.
+const GROWN: u64 = 256 << 10;
 
 /// The measurement.
 pub struct Inquiry {
-    growth: Observation,
+    memory: Observation,
+    /// Growth by call stack; begins when there is some.
+    growth: Option<Observation>,
     probes: Option<Observation>,
+    /// How growth is observed; `None` once that was decided.
+    growing: Option<Options>,
     /// How to go deeper; `None` once that was done or is not wanted.
     deeper: Option<Options>,
     pids: Vec<u32>,
@@ -41,6 +48,17 @@ pub struct Inquiry {
     trial: Option<Trial>,
     draft: Option<Drafted>,
     unseen: Vec<String>,
+}
+
+/// How each part is observed.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Memory alone: no profile, no growth.
+    pub memory: Options,
+    /// Growth by call stack; no profile.
+    pub growth: Options,
+    /// Probes; with the budget.
+    pub probes: Options,
 }
 
 /// What came of it.
@@ -57,33 +75,23 @@ pub struct Inquired {
 }
 
 impl Inquiry {
-    /// Begins: all processes are observed when this returns. `growth` places no probes, `probes` has the budget. Drafts of
-    /// profiles are saved in `drafts`; `None`: there are none.
+    /// Begins: all processes are observed when this returns. Drafts of profiles are saved in `drafts`; `None`: there are
+    /// none.
     ///
     /// # Errors
     /// If the kernel side cannot be loaded, or none of the processes is there.
     pub fn begin(
         pids: &[u32],
         duration: Duration,
-        growth: Options,
-        probes: &Options,
+        Parts { memory, growth, probes }: Parts,
         drafts: Option<&Path>,
     ) -> Result<Self, ObserveError> {
-        let mut growth = Observation::new(growth)?;
-        let mut gone = None;
-        for &pid in pids {
-            match growth.add(pid, false) {
-                Err(ObserveError::Target(error)) => gone = Some(error),
-                added => added?,
-            }
-        }
-        if let Some(error) = gone.filter(|_| growth.running().is_empty()) {
-            return Err(error.into());
-        }
+        let probes = &probes;
+        let memory = begun(pids, memory)?;
         let mut unseen = Vec::new();
         // Whoever waits for names reads no memory meanwhile.
         let shallow = Options { symbols: None, ..at(probes, Level::Boundary) };
-        let pids = growth.running();
+        let pids = memory.running();
         let mut placed = place(&pids, shallow, &mut unseen);
         let mut trial = None;
         if let (None, true, Some(directory)) = (&placed, unseen.is_empty(), drafts) {
@@ -91,10 +99,11 @@ impl Inquiry {
             (trial, placed) =
                 tried.map_or((None, None), |(trial, placed)| (Some(trial), Some(placed)));
         }
-        growth.start();
         Ok(Self {
-            pids: growth.running(),
-            growth,
+            pids,
+            memory,
+            growth: None,
+            growing: Some(growth),
             deeper: placed.as_ref().map(|_| at(probes, Level::Stacks)),
             probes: placed,
             began: Instant::now(),
@@ -118,19 +127,27 @@ impl Inquiry {
             let deepen = self.began + self.duration.mul_f64(SHALLOW);
             let deepen = tokio::time::Instant::from_std(deepen);
             tokio::select! {
-                step = self.growth.next(&mut nobody) => {
+                step = self.memory.next(&mut nobody) => {
                     if let Step::Ended(pid) = step? {
-                        self.growth.ended(pid, None);
-                        if self.growth.running().is_empty() {
+                        self.memory.ended(pid, None);
+                        if self.memory.running().is_empty() {
                             return Ok(());
                         }
+                    }
+                }
+                step = next(&mut self.growth) => {
+                    if let (Step::Ended(pid), Some(growth)) = (step?, &mut self.growth) {
+                        growth.ended(pid, None);
                     }
                 }
                 step = next(&mut self.probes) => {
                     let step = step?;
                     self.stepped(step)?;
                 }
-                () = tokio::time::sleep_until(deepen), if self.deeper.is_some() => self.deepen()?,
+                () = tokio::time::sleep_until(deepen), if self.growing.is_some() => {
+                    self.look_closer();
+                    self.deepen()?;
+                }
                 () = tokio::time::sleep_until(end) => return Ok(()),
             }
         }
@@ -155,6 +172,22 @@ impl Inquiry {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Observes growth by call stack, if there is some.
+    fn look_closer(&mut self) {
+        let Some(options) = self.growing.take() else { return };
+        let so_far = Report::build(&self.memory.snapshot(), &report::Options::default());
+        let memories = so_far.targets.iter().filter_map(|target| target.memory.as_ref());
+        let grown =
+            |memory: &report::Memory| memory.last.rss_bytes.saturating_sub(memory.first.rss_bytes);
+        if memories.map(grown).sum::<u64>() < GROWN {
+            return;
+        }
+        match begun(&self.memory.running(), options) {
+            Ok(growth) => self.growth = Some(growth),
+            Err(error) => self.unseen.push(format!("call stacks of growth: {error}")),
+        }
     }
 
     /// Replaces the probes by those of level `stacks`, if there is something to explain.
@@ -238,9 +271,18 @@ impl Inquiry {
     /// If the kernel side cannot be read.
     pub fn finish(mut self) -> io::Result<Inquired> {
         drop(self.end_probes()?);
-        let (snapshot, detaching) = self.growth.finish(&mut (), |_, _| ())?;
-        let growth = Report::build(&snapshot, &report::Options::default());
+        let (snapshot, detaching) = self.memory.finish(&mut (), |_, _| ())?;
+        let mut growth = Report::build(&snapshot, &report::Options::default());
         self.detaching.extend(detaching);
+        if let Some(mut by_paths) = self.growth.take() {
+            let (snapshot, detaching) = by_paths.finish(&mut (), |_, _| ())?;
+            self.detaching.extend(detaching);
+            let by_paths = Report::build(&snapshot, &report::Options::default());
+            for target in &mut growth.targets {
+                let same = by_paths.targets.iter().find(|one| one.pid == target.pid);
+                target.growth = same.and_then(|one| one.growth.clone());
+            }
+        }
         self.detaching.into_iter().for_each(Detaching::wait);
         Ok(Inquired { growth, probes: self.reports, draft: self.draft, unseen: self.unseen })
     }
@@ -250,6 +292,23 @@ impl Inquiry {
     pub fn pids(&self) -> &[u32] {
         &self.pids
     }
+}
+
+/// Observes processes, of which some may have ended.
+fn begun(pids: &[u32], options: Options) -> Result<Observation, ObserveError> {
+    let mut observation = Observation::new(options)?;
+    let mut gone = None;
+    for &pid in pids {
+        match observation.add(pid, false) {
+            Err(ObserveError::Target(error)) => gone = Some(error),
+            added => added?,
+        }
+    }
+    if let Some(error) = gone.filter(|_| observation.running().is_empty()) {
+        return Err(error.into());
+    }
+    observation.start();
+    Ok(observation)
 }
 
 fn at(options: &Options, level: Level) -> Options {

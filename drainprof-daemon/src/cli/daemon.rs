@@ -68,6 +68,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
             offsets: options::offsets(&host)?,
             growth: None,
             growth_paths: false,
+            calls: true,
         },
         library,
         options: observer_options(),
@@ -222,6 +223,7 @@ fn dry_run(config: &Config) -> Result<u8> {
         offsets: options::offsets(&host)?,
         growth: None,
         growth_paths: false,
+        calls: true,
     };
     let observer_options = ObserverOptions {
         profiles: config.daemon.profiles.clone(),

@@ -144,6 +144,7 @@ pub(super) fn plain(
             offsets: offsets(&host)?,
             growth: None,
             growth_paths: false,
+            calls: true,
         },
         library,
         observer: ObserverOptions {
@@ -183,6 +184,7 @@ pub(super) fn observation(args: &ObserveArgs) -> Result<Options> {
             sample: args.sample.unwrap_or(1),
             growth: args.growth.then(|| growth_offsets(&host)).transpose()?,
             growth_paths: !args.growth_sums,
+            calls: !args.growth_alone,
             ..plain.session
         },
         library: if args.growth_alone { Library::default() } else { plain.library },

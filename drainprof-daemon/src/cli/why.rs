@@ -13,7 +13,7 @@ use drainprof_census::{Census, Options as CensusOptions, take};
 use drainprof_observe::{
     names::SymbolOptions,
     observation::Options,
-    why::{Inquired, Inquiry},
+    why::{Inquired, Inquiry, Parts},
 };
 use drainprof_probe::{bpf::SessionConfig, kernel::LiveHost, plan::Sites};
 use drainprof_process::{family, memory::MemoryReader};
@@ -36,7 +36,7 @@ use super::{
 /// Processes that are observed; of more, those with most resident memory.
 const MOST: usize = 64;
 /// What the probes may cost, of one CPU.
-const BUDGET: f64 = 0.02;
+const BUDGET: f64 = 0.01;
 /// Page faults per second of all processes above which call stacks are not taken: each costs some microseconds.
 const FAULTS: f64 = 5_000.0;
 /// How long faults are counted for that.
@@ -72,9 +72,9 @@ pub(super) fn main(args: &WhyArgs) -> Result<u8> {
     let mut unseen = Vec::new();
     let pids = largest(&args.selection, &mut unseen)?;
     let probes = probes(args)?;
-    let growth = growth(&probes, &pids, &mut unseen)?;
+    let parts = parts(probes, &pids, &mut unseen)?;
     let drafts = drafts(args);
-    let inquired = block_on(inquire(&pids, args.duration, (growth, &probes), drafts.as_deref()))?;
+    let inquired = block_on(inquire(&pids, args.duration, parts, drafts.as_deref()))?;
     unseen.extend(inquired.unseen.iter().cloned());
     let censuses = censuses(&inquired, &mut unseen);
     let why = Why::of(&Measured {
@@ -129,8 +129,8 @@ fn probes(args: &WhyArgs) -> Result<Options> {
     })
 }
 
-/// Growth by call stack, or as sums where faults are too many.
-fn growth(probes: &Options, pids: &[u32], unseen: &mut Vec<String>) -> Result<Options> {
+/// Memory, growth by call stack, or as sums where faults are too many, and probes.
+fn parts(probes: Options, pids: &[u32], unseen: &mut Vec<String>) -> Result<Parts> {
     let faults = || -> u64 {
         let mut reader = MemoryReader::new();
         let of = |pid: &u32| reader.read(*pid, false).map_or(0, |reading| reading.minor_faults);
@@ -143,12 +143,15 @@ fn growth(probes: &Options, pids: &[u32], unseen: &mut Vec<String>) -> Result<Op
     if !paths {
         unseen.push(format!("call stacks of growth: {rate:.0} page faults/s are too many"));
     }
-    let mut growth = probes.clone();
+    let mut memory =
+        Options { library: Library::default(), budget: None, memory: true, ..probes.clone() };
+    memory.observer.profiles.clear();
+    memory.session.calls = false;
+    let mut growth = Options { memory: false, ..memory.clone() };
     growth.session.sizes.growth = true;
     growth.session.growth = Some(options::growth_offsets(&LiveHost)?);
     growth.session.growth_paths = paths;
-    growth.observer.profiles.clear();
-    Ok(Options { library: Library::default(), budget: None, memory: true, ..growth })
+    Ok(Parts { memory, growth, probes })
 }
 
 /// Where drafts of profiles go: a place of the user's own. None are made where profiles are given.
@@ -160,12 +163,12 @@ fn drafts(args: &WhyArgs) -> Option<PathBuf> {
 async fn inquire(
     pids: &[u32],
     time: Duration,
-    (growth, probes): (Options, &Options),
+    parts: Parts,
     drafts: Option<&Path>,
 ) -> Result<Inquired> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut inquiry = Inquiry::begin(pids, time, growth, probes, drafts)?;
+    let mut inquiry = Inquiry::begin(pids, time, parts, drafts)?;
     let is_shown = io::stderr().is_terminal();
     if !is_shown {
         let count = units::counted(inquiry.pids().len() as u64, "process", "processes");

@@ -28,6 +28,7 @@ pub fn self_test(offsets: Offsets) -> Result<Vec<ProgramStatistics>, BpfError> {
         offsets,
         growth: None,
         growth_paths: false,
+        calls: true,
     })?;
     session.load_all()
 }

@@ -28,8 +28,11 @@ pub(super) const TRACEPOINTS: [(&str, &str, &str); 4] = [
     ("newtask", "task", "task_newtask"),
     ("exec", "sched", "sched_process_exec"),
     ("exit", "sched", "sched_process_exit"),
-    ("thread_exit", "syscalls", "sys_enter_exit"),
+    (THREAD_EXIT, "syscalls", "sys_enter_exit"),
 ];
+
+/// The one that only calls need.
+pub(super) const THREAD_EXIT: &str = "thread_exit";
 
 /// The programs of growth on raw tracepoints.
 pub(super) const GROWTH_RAW: [(&str, &str); 2] =

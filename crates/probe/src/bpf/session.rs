@@ -62,6 +62,9 @@ pub struct SessionConfig {
     pub growth: Option<GrowthOffsets>,
     /// Whether growth is counted by call stack; only as a sum otherwise, which costs a fault less.
     pub growth_paths: bool,
+    /// Whether calls are followed from entry to return, as probes need it. It takes a tracepoint of a system call, and such
+    /// a one slows every system call of the machine.
+    pub calls: bool,
 }
 
 /// Offsets of tracepoint fields, as tracefs gives them.
@@ -125,7 +128,7 @@ impl Session {
         let sizes = config.sizes;
         let mut ebpf = load_object(config, cpus)?;
         check_maps(&ebpf)?;
-        attach_lifecycle(&mut ebpf)?;
+        attach_lifecycle(&mut ebpf, config.calls)?;
         let cursors = Cursors::new(mapped(&ebpf, names::CURSORS, cursor::COUNT as usize)?);
         // Target 0 is none: zeroed memory never looks like a target.
         cursors.add(cursor::TARGET, 1);
@@ -497,8 +500,9 @@ fn check_maps(ebpf: &Ebpf) -> Result<(), BpfError> {
     }
 }
 
-fn attach_lifecycle(ebpf: &mut Ebpf) -> Result<(), BpfError> {
-    for (name, category, event) in names::TRACEPOINTS {
+fn attach_lifecycle(ebpf: &mut Ebpf, calls: bool) -> Result<(), BpfError> {
+    let wanted = |(name, ..): &(&str, &str, &str)| calls || *name != names::THREAD_EXIT;
+    for (name, category, event) in names::TRACEPOINTS.into_iter().filter(wanted) {
         let program: &mut TracePoint = program(ebpf, name)?;
         program.load().map_err(|source| load_error(name, source))?;
         program

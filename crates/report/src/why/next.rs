@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Holder, HolderKind, Why};
+use crate::memory::MemoryVerdict;
 
 /// Heaps of language runtimes.
 const RUNTIMES: [&str; 2] = ["cpython", "ruby"];
@@ -55,6 +56,12 @@ pub(super) fn of(why: &Why) -> Vec<Next> {
             "No heap could be read: check privileges, and which allocators are known.",
             "drainprof doctor".to_owned(),
         )),
+        Answer::Unknown if why.growing.verdict == MemoryVerdict::TooLittle => steps.push(step(
+            "A verdict on growth takes longer.",
+            format!("drainprof why -p {pid} -d 1m"),
+        )),
+        Answer::Unknown if super::memory::unexplained(&why.parts) <= super::UNEXPLAINED => steps
+            .push(step("See each heap.", format!("drainprof census -p {pid}"))),
         Answer::Unknown if why.draft.is_some() => steps.push(step(
             "Most of the memory is of no known allocator. Finish the profile that was drafted from its functions.",
             format!(
