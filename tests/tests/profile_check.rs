@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     environment::{self, has_programs, requires_root},
     nginx::Nginx,
+    process::Process,
     target::Target,
     tracer::{self, Outcome, Tracer},
 };
@@ -100,6 +101,38 @@ fn silence_is_not_proof() -> Result<()> {
             assert!(why.contains("generate load"), "{probe}");
         }
         drop(target);
+    }
+    Ok(())
+}
+
+/// A Go program is told by its sections: no draft of it, and no probe at a return, which would crash it.
+#[test]
+fn go_programs_are_left_alone() -> Result<()> {
+    if requires_root() {
+        let directory = TempDir::new()?;
+        let file = |name: &str| directory.path().join(name).display().to_string();
+        let source = "#include <unistd.h>\n\
+            __attribute__((section(\".go.buildinfo\"), used)) static const char info[16] = \"Go\";\n\
+            __attribute__((noinline)) void *arena_open(void) { return (void *)&info; }\n\
+            __attribute__((noinline)) void arena_close(void *arena) { (void)arena; }\n\
+            int main(void) { for (;;) { arena_close(arena_open()); pause(); } }\n";
+        fs::write(file("go.c"), source)?;
+        let built = Command::new("cc").args(["-g", "-o", &file("go"), &file("go.c")]).status()?;
+        ensure!(built.success(), "{built}");
+        let outcome = tracer::run_to_end(&["profile", "new", "--from-symbols", &file("go")])?;
+        assert_eq!(outcome.code, Some(4), "{}", outcome.talk());
+        assert!(outcome.talk().contains("a Go program"), "{}", outcome.talk());
+        let profile = "schema = 1\nname = \"go\"\nkind = \"bulk\"\nsummary = \"s\"\n\
+            [match]\nsymbols = [\"arena_open\"]\n\
+            [[probe]]\nrole = \"open\"\nat = \"arena_open\"\ngranule = \"ret\"\n\
+            [[probe]]\nrole = \"close\"\nat = \"arena_close\"\ngranule = \"arg0\"\n";
+        fs::write(file("go.toml"), profile)?;
+        let process = Process::start("go", Command::new(file("go")))?;
+        let pid = process.pid().to_string();
+        let attach = ["attach", "-p", &pid, "--profile", &file("go.toml"), "-d", "100ms"];
+        let outcome = tracer::run_to_end(&attach)?;
+        assert_ne!(outcome.code, Some(0), "{}", outcome.talk());
+        assert!(outcome.talk().contains("crashes a Go program"), "{}", outcome.talk());
     }
     Ok(())
 }

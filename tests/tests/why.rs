@@ -142,7 +142,7 @@ const CASES: [Case; 6] = [
         program: Program::Python(OWN),
         profile: None,
         answer: "unknown",
-        said: &["no known heap", "profile new"],
+        said: &["no known heap", "none can be drafted"],
     },
 ];
 

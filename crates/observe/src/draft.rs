@@ -35,6 +35,11 @@ pub enum DraftingError {
     /// The file cannot be read.
     #[error(transparent)]
     Elf(#[from] ElfError),
+    /// Its functions cannot be probed safely.
+    #[error(
+        "a Go program: probes at returns would crash it, and its calls pass values in their own way"
+    )]
+    Go,
     /// Its functions show no allocator.
     #[error("{error}{stripped}")]
     Draft {
@@ -57,6 +62,9 @@ pub fn draft(
     wanted: &Wanted<'_>,
 ) -> Result<Draft, DraftingError> {
     let elf = Elf::open(path, shown, search)?;
+    if elf.is_go() {
+        return Err(DraftingError::Go);
+    }
     let hits: Vec<SymbolHit> = elf
         .functions(draft::is_interesting)
         .into_iter()

@@ -47,6 +47,7 @@ pub struct Inquiry {
     /// The draft whose probes are in place, while it is not proven.
     trial: Option<Trial>,
     draft: Option<Drafted>,
+    undrafted: Option<String>,
     unseen: Vec<String>,
 }
 
@@ -70,6 +71,8 @@ pub struct Inquired {
     pub probes: Vec<Report>,
     /// The profile that was drafted, if there was need for one.
     pub draft: Option<Drafted>,
+    /// Why no profile was drafted although none matched.
+    pub undrafted: Option<String>,
     /// What could not be measured, in sentences.
     pub unseen: Vec<String>,
 }
@@ -93,11 +96,15 @@ impl Inquiry {
         let shallow = Options { symbols: None, ..at(probes, Level::Boundary) };
         let pids = memory.running();
         let mut placed = place(&pids, shallow, &mut unseen);
-        let mut trial = None;
+        let (mut trial, mut undrafted) = (None, None);
         if let (None, true, Some(directory)) = (&placed, unseen.is_empty(), drafts) {
-            let tried = tried(&pids, probes, directory, &mut unseen);
-            (trial, placed) =
-                tried.map_or((None, None), |(trial, placed)| (Some(trial), Some(placed)));
+            match tried(&pids, probes, directory) {
+                Ok((begun, options)) => {
+                    placed = place(&pids, options, &mut unseen);
+                    trial = placed.as_ref().map(|_| begun);
+                }
+                Err(why) => undrafted = Some(why),
+            }
         }
         Ok(Self {
             pids,
@@ -112,6 +119,7 @@ impl Inquiry {
             detaching: Vec::new(),
             trial,
             draft: None,
+            undrafted,
             unseen,
         })
     }
@@ -284,7 +292,13 @@ impl Inquiry {
             }
         }
         self.detaching.into_iter().for_each(Detaching::wait);
-        Ok(Inquired { growth, probes: self.reports, draft: self.draft, unseen: self.unseen })
+        Ok(Inquired {
+            growth,
+            probes: self.reports,
+            draft: self.draft,
+            undrafted: self.undrafted,
+            unseen: self.unseen,
+        })
     }
 
     /// The processes that are observed.
@@ -317,24 +331,12 @@ fn at(options: &Options, level: Level) -> Options {
     options
 }
 
-/// Drafts a profile for the first of the processes, and places its probes in all.
-fn tried(
-    pids: &[u32],
-    probes: &Options,
-    directory: &Path,
-    unseen: &mut Vec<String>,
-) -> Option<(Trial, Observation)> {
-    let trial = Trial::begin(*pids.first()?, directory).and_then(|trial| {
-        let options = trial.options(probes, None)?;
-        Ok((trial, Options { symbols: None, ..options }))
-    });
-    match trial {
-        Ok((trial, options)) => Some((trial, place(pids, options, unseen)?)),
-        Err(why) => {
-            unseen.push(format!("no profile matches, and none can be drafted: {why}"));
-            None
-        }
-    }
+/// Drafts a profile for the first of the processes.
+fn tried(pids: &[u32], probes: &Options, directory: &Path) -> Result<(Trial, Options), String> {
+    let first = pids.first().copied().unwrap_or_default();
+    let trial = Trial::begin(first, directory)?;
+    let options = Options { symbols: None, ..trial.options(probes, None)? };
+    Ok((trial, options))
 }
 
 /// Places probes in all processes that a profile matches; `None` where there is none.

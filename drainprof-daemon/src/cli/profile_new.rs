@@ -51,7 +51,9 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
         kind: Kind::Bulk,
     };
     let drafted = draft::draft(&whole, &shown, search, &wanted).map_err(|error| match error {
-        DraftingError::Draft { .. } => Failure::new(code::NO_TARGET, error.to_string()).into(),
+        DraftingError::Draft { .. } | DraftingError::Go => {
+            Failure::new(code::NO_TARGET, error.to_string()).into()
+        }
         DraftingError::Elf(error) => anyhow::Error::from(error),
     })?;
     write(args.output.as_deref(), &drafted.text)?;

@@ -82,6 +82,7 @@ pub(super) fn main(args: &WhyArgs) -> Result<u8> {
         probes: &inquired.probes,
         censuses: &censuses,
         draft: inquired.draft.as_ref(),
+        undrafted: inquired.undrafted.as_deref(),
         unseen: &unseen,
     });
     let style = output.style();

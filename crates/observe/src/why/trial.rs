@@ -54,11 +54,11 @@ impl Trial {
         let process = Process::open(pid).map_err(|error| error.to_string())?;
         let object = process.exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-        let drain = drafted(&exe, &object, Kind::Drain)?;
-        let (kind, draft) = if drain.follows_objects {
-            (Kind::Drain, drain)
+        let bulk = drafted(&exe, &object, Kind::Bulk)?;
+        let (kind, draft) = if bulk.follows_objects {
+            (Kind::Drain, drafted(&exe, &object, Kind::Drain)?)
         } else {
-            (Kind::Bulk, drafted(&exe, &object, Kind::Bulk)?)
+            (Kind::Bulk, bulk)
         };
         // Two builds of a program have two drafts.
         let path = directory.join(format!("draft-{}-{pid}.toml", file_name(&object)));

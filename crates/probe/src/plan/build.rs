@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use drainprof_common::spec::ProbeSpec;
 use drainprof_process::{Followed, Image, LoadedObject, describe, printable};
-use drainprof_profile::{self as profile, Level, Probe, Profile, Role};
+use drainprof_profile::{self as profile, Level, Phase, Probe, Profile, Role};
 
 use super::{
     AttachPlan, Finding, NoMatch, ObjectResolver, PlannedProbe, Site, Sites,
@@ -320,6 +320,11 @@ impl<'a> Builder<'a> {
         }
         let specs = usdt::specs(object.elf.as_deref().ok(), probe, &found.all, compile)
             .map_err(|what| self.uncompiled(object, probe, what))?;
+        let is_go = object.elf.as_ref().is_ok_and(|elf| elf.is_go());
+        if is_go && probe.phase == Phase::Return {
+            let what = "a probe at a return crashes a Go program, which moves its stacks: use what is known at the entry";
+            return Err(self.uncompiled(object, probe, what.to_owned()));
+        }
         for (place, spec) in found.all.into_iter().zip(specs) {
             self.add(object, table, probe, &spec, place);
         }

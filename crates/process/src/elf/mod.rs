@@ -254,6 +254,12 @@ impl Elf {
         self.parts.symtab.is_none()
     }
 
+    /// Whether Go's compiler made it. Its functions move their stacks, which a probe at a return does not survive.
+    #[must_use]
+    pub fn is_go(&self) -> bool {
+        self.parts.go
+    }
+
     /// The separate debug file, if one was found.
     #[must_use]
     pub fn debug_file(&self) -> Option<&Path> {

@@ -70,6 +70,8 @@ pub(super) struct Parts {
     pub(super) symtab: Option<SymbolTable>,
     pub(super) dynsym: Option<SymbolTable>,
     pub(super) debug_link: Option<(Vec<u8>, u32)>,
+    /// Made by Go's compiler.
+    pub(super) go: bool,
     /// USDT probes; the error says what is wrong with the first note that is not believed.
     pub(super) usdt: Result<Vec<UsdtNote>, String>,
     /// What segments and USDT probes take; symbol tables have shares of their own.
@@ -464,6 +466,9 @@ pub(super) fn read_object(file: File, shown: &str, held: &Arc<Held>) -> Result<P
             symtab: reader.symbols(elf::SHT_SYMTAB, held)?,
             dynsym: reader.symbols(elf::SHT_DYNSYM, held)?,
             debug_link: reader.debug_link(),
+            go: [b".gopclntab".as_slice(), b".go.buildinfo"]
+                .into_iter()
+                .any(|name| reader.section(name).is_some()),
             segments,
             usdt,
             _share: share.ok_or_else(|| reader.malformed(NO_ROOM))?,

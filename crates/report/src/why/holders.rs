@@ -217,6 +217,14 @@ pub(super) fn unseen(measured: &Measured<'_>) -> Vec<String> {
             unseen.push(text);
         }
     };
+    let is_idle = |allocator: &Allocator| {
+        let granules = &allocator.granules;
+        granules.opened + granules.opened_before + granules.closed == 0
+    };
+    // A server's master rests while its workers work.
+    let works = |profile: &str| {
+        allocators(measured).any(|(other, _)| other.profile == profile && !is_idle(other))
+    };
     for (allocator, _) in allocators(measured) {
         let name = shown(&allocator.profile, NAME);
         let granules = &allocator.granules;
@@ -224,7 +232,7 @@ pub(super) fn unseen(measured: &Measured<'_>) -> Vec<String> {
             allocator.kind == Kind::Drain && granules.decided() == 0 && granules.unknown > 0;
         if let Some(because) = &allocator.not_measurable {
             say(format!("{name} is not measurable: {}", shown(because, 3 * NAME)));
-        } else if granules.opened + granules.opened_before + granules.closed == 0 {
+        } else if is_idle(allocator) && !works(&allocator.profile) {
             say(format!("{name}: no granule opened or closed meanwhile"));
         } else if undecided {
             say(format!("{name}: whether closes are pinned is only seen at level objects"));
@@ -265,7 +273,7 @@ fn growth(targets: &[Target]) -> Option<String> {
     };
     let own = most.frames.iter().position(|frame| !is_runtime(frame.frame.module.as_ref()));
     let frames = &most.frames[own.unwrap_or_default()..];
-    (bytes(most) > 0 && share >= SHARE).then(|| {
+    (bytes(most) > 0 && share >= SHARE && !frames.is_empty()).then(|| {
         format!(
             "{} of the growth was first touched in {}",
             units::percent(share),

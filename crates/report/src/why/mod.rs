@@ -45,6 +45,8 @@ pub struct Measured<'a> {
     pub censuses: &'a [Census],
     /// The profile that was drafted, if there was need for one.
     pub draft: Option<&'a Drafted>,
+    /// Why none was drafted although none matched.
+    pub undrafted: Option<&'a str>,
     /// What could not be measured, in sentences.
     pub unseen: &'a [String],
 }
@@ -129,6 +131,9 @@ impl Why {
         if unexplained > UNEXPLAINED {
             let share = crate::units::percent(unexplained);
             unseen.push(format!("{share} of resident memory is anonymous memory of no known heap"));
+            unseen.extend(measured.undrafted.map(|why| {
+                format!("no profile matches, and none can be drafted from the program's functions: {why}")
+            }));
         }
         if growing.may_grow() {
             let rate = crate::units::byte_rate(growing.bytes_per_second.unwrap_or_default());
@@ -154,7 +159,7 @@ impl Why {
             cost_ratio: cost_ratio(measured),
             next: Vec::new(),
         };
-        why.next = next::of(&why);
+        why.next = next::of(&why, measured.undrafted.is_some());
         why
     }
 }
@@ -163,7 +168,8 @@ fn cost_ratio(measured: &Measured<'_>) -> f64 {
     let targets = measured.probes.iter().flat_map(|report| &report.targets);
     let cost: f64 = targets.map(|target| target.cost.cpu_seconds).sum();
     let seconds = measured.growth.window.seconds;
-    if seconds > 0.0 { cost / seconds } else { 0.0 }
+    // The sum of nothing is -0.
+    if seconds > 0.0 && cost > 0.0 { cost / seconds } else { 0.0 }
 }
 
 /// What is worth a change, in a process of so many resident bytes.

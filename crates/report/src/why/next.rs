@@ -18,7 +18,7 @@ pub struct Next {
     pub command: Option<String>,
 }
 
-pub(super) fn of(why: &Why) -> Vec<Next> {
+pub(super) fn of(why: &Why, undrafted: bool) -> Vec<Next> {
     let pid = why.pids.first().copied().unwrap_or_default();
     let step = |text: &str, command: String| Next {
         text: text.to_owned(),
@@ -68,6 +68,11 @@ pub(super) fn of(why: &Why) -> Vec<Next> {
                 "drainprof profile check {} -p {pid} --for 10s",
                 why.draft.as_ref().map_or("", |draft| &draft.path)
             ),
+        )),
+        Answer::Unknown if undrafted => steps.push(step(
+            "Most of the memory is of no known allocator, and its functions have no names, or are inlined. See which \
+             call stacks touch it; keep its functions out of line, or give them USDT probes (docs/usdt.md).",
+            format!("drainprof growth -p {pid} -d 1m"),
         )),
         Answer::Unknown => steps.push(step(
             "Most of the memory is of no known allocator. A profile describes one: draft it from the program's symbols.",

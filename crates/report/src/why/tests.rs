@@ -51,7 +51,14 @@ fn growth(verdict: MemoryVerdict, rss: u64) -> Report {
 
 fn why(growth: &Report, probes: &[Report], census: Option<Census>) -> Why {
     let censuses: Vec<Census> = census.into_iter().collect();
-    Why::of(&Measured { growth, probes, censuses: &censuses, draft: None, unseen: &[] })
+    Why::of(&Measured {
+        growth,
+        probes,
+        censuses: &censuses,
+        draft: None,
+        undrafted: None,
+        unseen: &[],
+    })
 }
 
 fn text(why: &Why) -> String {
