@@ -124,13 +124,13 @@ impl Why {
         let holders = holders::of(measured);
         let mut unseen = measured.unseen.to_vec();
         unseen.extend(holders::unseen(measured));
-        if let Some(Drafted { against: Some(against), .. }) = measured.draft {
-            unseen.push(format!("a profile was drafted, but does not fit: {against}"));
-        }
         let unexplained = memory::unexplained(&parts);
         if unexplained > UNEXPLAINED {
             let share = crate::units::percent(unexplained);
             unseen.push(format!("{share} of resident memory is anonymous memory of no known heap"));
+            if let Some(Drafted { against: Some(against), .. }) = measured.draft {
+                unseen.push(format!("a profile was drafted, but does not fit: {against}"));
+            }
             unseen.extend(measured.undrafted.map(|why| {
                 format!("no profile matches, and none can be drafted from the program's functions: {why}")
             }));
