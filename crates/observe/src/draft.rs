@@ -51,73 +51,92 @@ pub enum DraftingError {
     },
 }
 
-/// Reads the functions of the file at `path`, which messages call `shown`, and drafts a profile.
-///
-/// # Errors
-/// If it is no ELF file, or its functions do not look like those of an allocator.
-pub fn draft(
-    path: &Path,
-    shown: &str,
-    search: DebugSearch,
-    wanted: &Wanted<'_>,
-) -> Result<Draft, DraftingError> {
-    let elf = Elf::open(path, shown, search)?;
-    if elf.is_go() {
-        return Err(DraftingError::Go);
-    }
-    let hits: Vec<SymbolHit> = elf
-        .functions(draft::is_interesting)
-        .into_iter()
-        .filter(|hit| draft::says_something(&shown_name(&hit.name)))
-        .collect();
-    let types = elf.types();
-    // With a prefix the user knows what to look for, and wants to know why it is not there.
-    let inlined: Option<&elf::WantedFn<'_>> =
-        if wanted.prefix.is_some() { Some(&draft::is_interesting) } else { None };
-    let addresses: BTreeSet<u64> = hits.iter().map(|hit| hit.vaddr).collect();
-    let (prototypes, without) = match types.and_then(|types| types.prototypes(&addresses, inlined))
-    {
-        Ok(found) => (found, None),
-        Err(why) => (elf::Prototypes::default(), Some(why)),
-    };
-    let mut own = elf.own_calls(&hits);
-    let functions: Vec<Function> = hits
-        .iter()
-        .take(MAX_FUNCTIONS)
-        .enumerate()
-        .map(|(index, hit)| {
-            let calls =
-                if index < MAX_SEARCHED { elf.calls(hit, &mut own) } else { BTreeSet::new() };
-            let signature = prototypes.at.get(&hit.vaddr).map(signature);
-            function(hit, signature, calls.into_iter().collect())
-        })
-        .collect();
-    let known: HashSet<&str> = hits.iter().map(|hit| hit.name.as_str()).collect();
-    let begins = |name: &str| wanted.prefix.is_none_or(|prefix| name.starts_with(prefix));
-    let inlined_only: Vec<String> = prototypes
-        .inlined
-        .iter()
-        .filter(|name| !known.contains(name.as_str()))
-        .map(|name| without_parameters(&elf::readable(name)))
-        .filter(|name| begins(name) && wanted.prefix.is_some())
-        .collect();
-    let request = Request {
-        object: wanted.object,
-        kind: wanted.kind,
-        name: wanted.name,
-        prefix: wanted.prefix,
-        without_prototypes: without.as_deref(),
-        inlined_only: &inlined_only,
-    };
-    draft::draft(&request, &functions).map_err(|error| {
-        let stripped = match (elf.is_stripped(), elf.debug_file()) {
-            (true, None) => {
-                ". It is stripped: only exported functions have names; a debug file would help"
-            }
-            _ => "",
+/// The functions of a file, as far as their names say something.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    functions: Vec<Function>,
+    /// Names of those that exist only inlined.
+    inlined: Vec<String>,
+    without_prototypes: Option<String>,
+    /// What an error adds.
+    stripped: &'static str,
+}
+
+impl Listed {
+    /// Reads the functions of the file at `path`, which messages call `shown`; of inlined ones, those that begin with
+    /// `prefix`.
+    ///
+    /// # Errors
+    /// If it is no ELF file, or its functions cannot be probed safely.
+    pub fn read(
+        path: &Path,
+        shown: &str,
+        search: DebugSearch,
+        prefix: Option<&str>,
+    ) -> Result<Self, DraftingError> {
+        let elf = Elf::open(path, shown, search)?;
+        if elf.is_go() {
+            return Err(DraftingError::Go);
+        }
+        let hits: Vec<SymbolHit> = elf
+            .functions(draft::is_interesting)
+            .into_iter()
+            .filter(|hit| draft::says_something(&shown_name(&hit.name)))
+            .collect();
+        let types = elf.types();
+        // With a prefix the user knows what to look for, and wants to know why it is not there.
+        let wanted: Option<&elf::WantedFn<'_>> =
+            if prefix.is_some() { Some(&draft::is_interesting) } else { None };
+        let addresses: BTreeSet<u64> = hits.iter().map(|hit| hit.vaddr).collect();
+        let (prototypes, without_prototypes) =
+            match types.and_then(|types| types.prototypes(&addresses, wanted)) {
+                Ok(found) => (found, None),
+                Err(why) => (elf::Prototypes::default(), Some(why)),
+            };
+        let mut own = elf.own_calls(&hits);
+        let functions: Vec<Function> = hits
+            .iter()
+            .take(MAX_FUNCTIONS)
+            .enumerate()
+            .map(|(index, hit)| {
+                let calls =
+                    if index < MAX_SEARCHED { elf.calls(hit, &mut own) } else { BTreeSet::new() };
+                let signature = prototypes.at.get(&hit.vaddr).map(signature);
+                function(hit, signature, calls.into_iter().collect())
+            })
+            .collect();
+        let known: HashSet<&str> = hits.iter().map(|hit| hit.name.as_str()).collect();
+        let inlined = prototypes
+            .inlined
+            .iter()
+            .filter(|name| !known.contains(name.as_str()))
+            .map(|name| without_parameters(&elf::readable(name)))
+            .filter(|name| prefix.is_some_and(|prefix| name.starts_with(prefix)))
+            .collect();
+        let stripped = if elf.is_stripped() && elf.debug_file().is_none() {
+            ". It is stripped: only exported functions have names; a debug file would help"
+        } else {
+            ""
         };
-        DraftingError::Draft { error, stripped }
-    })
+        Ok(Self { functions, inlined, without_prototypes, stripped })
+    }
+
+    /// Drafts a profile.
+    ///
+    /// # Errors
+    /// If the functions do not look like those of an allocator.
+    pub fn draft(&self, wanted: &Wanted<'_>) -> Result<Draft, DraftingError> {
+        let request = Request {
+            object: wanted.object,
+            kind: wanted.kind,
+            name: wanted.name,
+            prefix: wanted.prefix,
+            without_prototypes: self.without_prototypes.as_deref(),
+            inlined_only: &self.inlined,
+        };
+        draft::draft(&request, &self.functions)
+            .map_err(|error| DraftingError::Draft { error, stripped: self.stripped })
+    }
 }
 
 /// A symbol's name as people write it, without parameters.

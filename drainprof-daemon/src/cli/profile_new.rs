@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use drainprof_observe::draft::{self, DraftingError, Wanted};
+use drainprof_observe::draft::{DraftingError, Listed, Wanted};
 use drainprof_process::{DebugSearch, printable};
 use drainprof_profile::Kind;
 
@@ -50,7 +50,8 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
         prefix: args.prefix.as_deref(),
         kind: Kind::Bulk,
     };
-    let drafted = draft::draft(&whole, &shown, search, &wanted).map_err(|error| match error {
+    let listed = Listed::read(&whole, &shown, search, wanted.prefix);
+    let drafted = listed.and_then(|listed| listed.draft(&wanted)).map_err(|error| match error {
         DraftingError::Draft { .. } | DraftingError::Go => {
             Failure::new(code::NO_TARGET, error.to_string()).into()
         }

@@ -5,7 +5,7 @@
 //! what is saved is bounded. Overdrawn, and still too dear, means one level down; so the mean cost is bounded,
 //! and a short burst costs no level. Up again it goes only when the account has recovered, the level is
 //! expected to be cheap enough, and the time since it was too dear has passed, which doubles with each
-//! failure: so it cannot oscillate, whatever the load does. Where even the cheapest level is too dear, it is left out
+//! failure: so it cannot oscillate, whatever the load does. Where even the cheapest level is too expensive, it is left out
 //! until the account has recovered: so much of the time is observed as the budget has room for.
 //! `docs/triggers.md` has the figures.
 //!

@@ -14,7 +14,7 @@ use drainprof_profile::{Kind, Level, Library, Role, draft::Draft};
 use drainprof_report::{Report, coverage::Coverage, facts::Snapshot, why::Drafted};
 
 use crate::{
-    draft::{self, Wanted},
+    draft::{Listed, Wanted},
     observation::Options,
 };
 
@@ -26,9 +26,9 @@ const LATE: u64 = 20;
 pub(super) struct Trial {
     path: PathBuf,
     profile: String,
-    object: String,
-    exe: PathBuf,
     kind: Kind,
+    /// The same as `bulk`.
+    bulk: Draft,
 }
 
 /// What a trial has come to.
@@ -53,17 +53,23 @@ impl Trial {
     pub(super) fn begin(pid: u32, directory: &Path) -> Result<Self, String> {
         let process = Process::open(pid).map_err(|error| error.to_string())?;
         let object = process.exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-        let bulk = drafted(&exe, &object, Kind::Bulk)?;
+        let shown = printable(object.as_bytes());
+        let exe = format!("/proc/{pid}/exe");
+        let name = format!("draft-{}", file_name(&object));
+        let wanted = |kind| Wanted { object: &object, name: Some(&name), prefix: None, kind };
+        let listed = Listed::read(Path::new(&exe), &shown, DebugSearch::default(), None)
+            .map_err(|error| error.to_string())?;
+        let drafted = |kind| listed.draft(&wanted(kind)).map_err(|error| error.to_string());
+        let bulk = drafted(Kind::Bulk)?;
         let (kind, draft) = if bulk.follows_objects {
-            (Kind::Drain, drafted(&exe, &object, Kind::Drain)?)
+            (Kind::Drain, drafted(Kind::Drain)?)
         } else {
-            (Kind::Bulk, bulk)
+            (Kind::Bulk, bulk.clone())
         };
         // Two builds of a program have two drafts.
         let path = directory.join(format!("draft-{}-{pid}.toml", file_name(&object)));
         let profile = save(&path, &draft)?;
-        Ok(Self { path, profile, object, exe, kind })
+        Ok(Self { path, profile, kind, bulk })
     }
 
     /// The options with the draft alone, at its first level.
@@ -119,11 +125,10 @@ impl Trial {
     /// Goes on as `bulk`.
     ///
     /// # Errors
-    /// If the draft cannot be made again, or saved.
+    /// If the draft cannot be saved.
     pub(super) fn become_bulk(&mut self) -> Result<(), String> {
         self.kind = Kind::Bulk;
-        let draft = drafted(&self.exe, &self.object, Kind::Bulk)?;
-        self.profile = save(&self.path, &draft)?;
+        self.profile = save(&self.path, &self.bulk)?;
         Ok(())
     }
 
@@ -136,14 +141,6 @@ impl Trial {
             against,
         }
     }
-}
-
-fn drafted(exe: &Path, object: &str, kind: Kind) -> Result<Draft, String> {
-    let shown = printable(object.as_bytes());
-    let search = DebugSearch::default();
-    let name = format!("draft-{}", file_name(object));
-    let wanted = Wanted { object, name: Some(&name), prefix: None, kind };
-    draft::draft(exe, &shown, search, &wanted).map_err(|error| error.to_string())
 }
 
 /// Letters and digits of a name that is not ours.

@@ -2,7 +2,7 @@
 //!
 //! In running order: `words` reads what a name says, `group` finds functions that belong to one allocator,
 //! `roles` decides what each of them means and where its values stand, `write` makes the text. Pure; the
-//! caller (`cli`) lists the functions. A draft is a beginning: what names do not show stands in its comments,
+//! caller (`observe::draft`) lists the functions. A draft is a beginning: what names do not show stands in its comments,
 //! for a person to decide.
 
 mod group;
