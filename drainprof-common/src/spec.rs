@@ -154,6 +154,8 @@ pub mod flags {
     pub const IMPLICIT: u32 = 1 << 23;
     /// A granule ends with the granule that it is nested in (`[granule] nested`).
     pub const NESTED: u32 = 1 << 17;
+    /// Opens are not observed: a close is judged by itself, and counts as an open, too (level `close`).
+    pub const CLOSES_ONLY: u32 = 1 << 18;
 }
 
 /// Indices into [`crate::interp::Values`]: what expressions compute.

@@ -73,6 +73,24 @@ fn fifty_objects_per_granule() -> Result<()> {
     Ok(())
 }
 
+/// Level `close` gives the same verdicts with one hit per granule; opens are not seen, so each close counts as one.
+#[test]
+fn same_verdicts_at_close() -> Result<()> {
+    if requires_root() {
+        let closes = format!("closes={}", sweep_closes(20_000)?);
+        let traced = trace("psweep", &[&closes, "p=2500"], "arena", &["--level", "close"])?;
+        let report = traced.outcome.report();
+        let probes = report["targets"][0]["probes"].as_array().map_or(0, Vec::len);
+        assert_eq!(probes, 1, "{}", report["targets"][0]["probes"]);
+        let mut expect = drainprof_tests::compare::Expect::default();
+        for unknown in ["objects", "retention", "lifetimes", "granules.open_peak"] {
+            expect = expect.leave_out(unknown);
+        }
+        expect.check(&traced);
+    }
+    Ok(())
+}
+
 /// The boundary level gives the same verdicts with two hits per granule.
 #[test]
 fn same_verdicts_at_boundary() -> Result<()> {

@@ -193,6 +193,41 @@ fn the_answers_are_true() -> Result<()> {
     })
 }
 
+/// A command under a shell, from its first instruction on: the server that the shell starts is who is reported, exactly, and
+/// goes on after the answer until it is done.
+#[test]
+fn a_command() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let server = environment::target("request_server")?;
+    let mut why = command()?;
+    why.args([
+        "why",
+        "-o",
+        "json",
+        "-d",
+        "10s",
+        "--profile",
+        &environment::profile("request-server"),
+    ]);
+    let script = "\"$0\" requests=40000 & wait; exit 7";
+    why.args(["--", "sh", "-c", script]).arg(&server);
+    let output = why.output()?;
+    let talk = String::from_utf8_lossy(&output.stderr);
+    ensure!(talk.contains("the command has ended with exit status: 7"), "{talk}");
+    // The server prints what it has done beside the answer.
+    let all = String::from_utf8_lossy(&output.stdout);
+    let document = all.find("{\n").context("a document")?;
+    let mut documents = serde_json::Deserializer::from_str(&all[document..]).into_iter::<Value>();
+    let said = documents.next().context("an answer")??;
+    let comm = said["comm"].as_str().context("a name")?;
+    ensure!(server.ends_with(comm) || comm.starts_with("request_serv"), "{said:#}");
+    let granules = said["holders"].as_array().into_iter().flatten();
+    ensure!(granules.filter(|holder| holder["kind"] == "granules").count() == 1, "{said:#}");
+    Ok(())
+}
+
 /// Asks without a profile; drafts go to a directory of the test's own.
 fn without_profile(pid: u32, time: &str, drafts: &TempDir) -> Result<Value> {
     let mut why = command()?;
@@ -228,6 +263,33 @@ fn a_draft_is_proven() -> Result<()> {
     let dsr: f64 = dsr.context("a DSR")?.parse()?;
     assert!((dsr - 0.5).abs() < 0.002, "{text}");
     assert!(why["who"].to_string().contains("make_session"), "{why:#}");
+    Ok(())
+}
+
+/// The granule's own live count stands in the DWARF, says the same as counting, and so becomes part of the draft, which then
+/// measures at level `boundary` what every fourth request pins.
+#[test]
+fn a_live_count_is_proven() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let drafts = TempDir::new()?;
+    let mut server = Command::new(environment::target("request_server")?);
+    // A session ends after 7.5 s; the draft is tried for 10, within its budget.
+    server.args(["requests=1000000000", "rate=400"]);
+    let server = Process::start("server", server)?;
+    let why = without_profile(server.pid(), "30s", &drafts)?;
+    let draft = &why["draft"];
+    assert_eq!((&draft["kind"], &draft["against"]), (&"drain".into(), &Value::Null), "{why:#}");
+    assert_eq!(draft["live"], "*(u64)(arg0 + offsetof(arena, live))", "{why:#}");
+    let path = draft["path"].as_str().context("a path")?;
+    let mut attach = command()?;
+    attach.args(["attach", "-o", "json", "-d", "2s", "--level", "boundary", "--profile", path]);
+    let output = attach.args(["-p", &server.pid().to_string()]).output()?;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let dsr = report["targets"][0]["allocators"][0]["dsr"].as_f64().context("a DSR")?;
+    assert!((dsr - 0.75).abs() < 0.002, "{report:#}");
     Ok(())
 }
 

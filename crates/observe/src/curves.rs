@@ -9,7 +9,7 @@ use std::{
 };
 
 use drainprof_probe::bpf::SeriesRecord;
-use drainprof_profile::{Kind, Level};
+use drainprof_profile::Kind;
 use drainprof_report::{
     facts::GranuleFacts,
     series::{FIRST_INTERVAL, HeldBytes, HeldPoint, HeldSeries, LivePoint, LiveSeries, held_bytes},
@@ -89,8 +89,7 @@ impl Observer {
     /// of the pages are looked at.
     fn live_point(&self, record: &SeriesRecord, at_ns: u64) -> Option<LivePoint> {
         let own = self.allocators.get(record.state.key.allocator as usize)?;
-        if own.profile.kind != Kind::Slab || own.level == Level::Boundary || self.config.sample > 1
-        {
+        if own.profile.kind != Kind::Slab || !own.level.has_objects() || self.config.sample > 1 {
             return None;
         }
         let totals = &record.totals;

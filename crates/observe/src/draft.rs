@@ -8,7 +8,7 @@ use std::{
 use drainprof_process::{CloneKind, DebugSearch, Elf, ElfError, SymbolHit, SymbolKind, elf};
 use drainprof_profile::{
     Kind,
-    draft::{self, Draft, DraftError, Function, Request, Signature},
+    draft::{self, Draft, DraftError, Function, Member, Request, Signature},
 };
 
 /// Most functions that are looked at closely.
@@ -27,6 +27,8 @@ pub struct Wanted<'a> {
     pub prefix: Option<&'a str>,
     /// The kind that is claimed.
     pub kind: Kind,
+    /// Whether granules' own live counts decide their closes, where they seem to have some.
+    pub live: bool,
 }
 
 /// Why there is no draft.
@@ -52,15 +54,20 @@ pub enum DraftingError {
 }
 
 /// The functions of a file, as far as their names say something.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Listed {
     functions: Vec<Function>,
+    types: Option<elf::Types>,
     /// Names of those that exist only inlined.
     inlined: Vec<String>,
     without_prototypes: Option<String>,
     /// What an error adds.
     stripped: &'static str,
+    build: Option<String>,
 }
+
+/// Digits of a build id that tell builds apart.
+const BUILD_DIGITS: usize = 12;
 
 impl Listed {
     /// Reads the functions of the file at `path`, which messages call `shown`; of inlined ones, those that begin with
@@ -88,11 +95,14 @@ impl Listed {
         let wanted: Option<&elf::WantedFn<'_>> =
             if prefix.is_some() { Some(&draft::is_interesting) } else { None };
         let addresses: BTreeSet<u64> = hits.iter().map(|hit| hit.vaddr).collect();
-        let (prototypes, without_prototypes) =
-            match types.and_then(|types| types.prototypes(&addresses, wanted)) {
-                Ok(found) => (found, None),
-                Err(why) => (elf::Prototypes::default(), Some(why)),
-            };
+        let (prototypes, without_prototypes) = match types
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|types| types.prototypes(&addresses, wanted))
+        {
+            Ok(found) => (found, None),
+            Err(why) => (elf::Prototypes::default(), Some(why)),
+        };
         let mut own = elf.own_calls(&hits);
         let functions: Vec<Function> = hits
             .iter()
@@ -118,7 +128,14 @@ impl Listed {
         } else {
             ""
         };
-        Ok(Self { functions, inlined, without_prototypes, stripped })
+        let build = elf.build_id().map(|id| id.chars().take(BUILD_DIGITS).collect());
+        Ok(Self { functions, types: types.ok(), inlined, without_prototypes, stripped, build })
+    }
+
+    /// The first digits of the build id.
+    #[must_use]
+    pub fn build(&self) -> Option<String> {
+        self.build.clone()
     }
 
     /// Drafts a profile.
@@ -126,6 +143,7 @@ impl Listed {
     /// # Errors
     /// If the functions do not look like those of an allocator.
     pub fn draft(&self, wanted: &Wanted<'_>) -> Result<Draft, DraftingError> {
+        let members = self.members(wanted.prefix);
         let request = Request {
             object: wanted.object,
             kind: wanted.kind,
@@ -133,9 +151,33 @@ impl Listed {
             prefix: wanted.prefix,
             without_prototypes: self.without_prototypes.as_deref(),
             inlined_only: &self.inlined,
+            members: &members,
+            live: wanted.live,
         };
         draft::draft(&request, &self.functions)
             .map_err(|error| DraftingError::Draft { error, stripped: self.stripped })
+    }
+}
+
+impl Listed {
+    /// The integers in granules, as far as there is debug information.
+    fn members(&self, prefix: Option<&str>) -> Vec<Member> {
+        let Some(types) = &self.types else { return Vec::new() };
+        let mut members = Vec::new();
+        for (of, scoped) in draft::granule_records(&self.functions, prefix) {
+            let found = [&scoped, &of]
+                .into_iter()
+                .find_map(|path| Some((path, types.integers_of(path).ok()?)));
+            if let Some((path, integers)) = found {
+                members.extend(integers.into_iter().map(|integer| Member {
+                    of: of.clone(),
+                    path: path.clone(),
+                    name: integer.name,
+                    bytes: integer.bytes,
+                }));
+            }
+        }
+        members
     }
 }
 

@@ -5,19 +5,23 @@
 //! of the time, in windows where it costs too much. Where no profile matches, one is drafted, and has the first part of
 //! the time to prove itself.
 
+mod begin;
 mod trial;
 
 use std::{
     io,
-    path::Path,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use drainprof_probe::bpf::Detaching;
-use drainprof_profile::{Kind, Level};
+use drainprof_profile::Level;
 use drainprof_report::{self as report, Report, why::Drafted};
 
-use self::trial::{Judgement, Trial};
+use self::{
+    begin::{at, begun, next, place, tried, wants_more},
+    trial::{Judgement, Trial},
+};
 use crate::{
     Observation, ObserveError,
     observation::{Options, Saving, Step},
@@ -27,6 +31,8 @@ use crate::{
 const SHALLOW: f64 = 1.0 / 3.0;
 /// Call stacks are taken where resident memory has grown by so many bytes in that time.
 const GROWN: u64 = 256 << 10;
+/// Page faults per second of all processes above which call stacks are not taken: each costs some microseconds.
+const FAULTS: f64 = 5_000.0;
 
 /// The measurement.
 pub struct Inquiry {
@@ -36,8 +42,11 @@ pub struct Inquiry {
     probes: Option<Observation>,
     /// How growth is observed; `None` once that was decided.
     growing: Option<Options>,
-    /// How to go deeper; `None` once that was done or is not wanted.
-    deeper: Option<Options>,
+    /// How probes are placed.
+    placing: Options,
+    /// Whether probes may still be replaced by deeper ones.
+    may_deepen: bool,
+    drafts: Option<PathBuf>,
     pids: Vec<u32>,
     began: Instant,
     duration: Duration,
@@ -46,14 +55,22 @@ pub struct Inquiry {
     detaching: Vec<Detaching>,
     /// The draft whose probes are in place, while it is not proven.
     trial: Option<Trial>,
+    /// Beside the trial, the same closes as granules judge them themselves.
+    live: Option<Observation>,
     draft: Option<Drafted>,
     undrafted: Option<String>,
     unseen: Vec<String>,
 }
 
-/// How each part is observed.
+/// How each part is observed, and how long.
 #[derive(Clone, Debug)]
 pub struct Parts {
+    /// The time for all.
+    pub duration: Duration,
+    /// Where drafts of profiles are saved; `None`: there are none.
+    pub drafts: Option<PathBuf>,
+    /// Whether the first processes stand at their first instructions.
+    pub from_start: bool,
     /// Memory alone: no profile, no growth.
     pub memory: Options,
     /// Growth by call stack; no profile.
@@ -78,50 +95,96 @@ pub struct Inquired {
 }
 
 impl Inquiry {
-    /// Begins: all processes are observed when this returns. Drafts of profiles are saved in `drafts`; `None`: there are
-    /// none.
+    /// Begins: all processes are observed when this returns.
     ///
     /// # Errors
     /// If the kernel side cannot be loaded, or none of the processes is there.
-    pub fn begin(
-        pids: &[u32],
-        duration: Duration,
-        Parts { memory, growth, probes }: Parts,
-        drafts: Option<&Path>,
-    ) -> Result<Self, ObserveError> {
-        let probes = &probes;
-        let memory = begun(pids, memory)?;
-        let mut unseen = Vec::new();
-        // Whoever waits for names reads no memory meanwhile.
-        let shallow = Options { symbols: None, ..at(probes, Level::Boundary) };
-        let pids = memory.running();
-        let mut placed = place(&pids, shallow, &mut unseen);
-        let (mut trial, mut undrafted) = (None, None);
-        if let (None, true, Some(directory)) = (&placed, unseen.is_empty(), drafts) {
-            match tried(&pids, probes, directory) {
-                Ok((begun, options)) => {
-                    placed = place(&pids, options, &mut unseen);
-                    trial = placed.as_ref().map(|_| begun);
-                }
-                Err(why) => undrafted = Some(why),
-            }
-        }
-        Ok(Self {
-            pids,
+    pub fn begin(pids: &[u32], parts: Parts) -> Result<Self, ObserveError> {
+        let Parts { duration, drafts, from_start, memory, growth, probes } = parts;
+        let memory = begun(pids, memory, from_start)?;
+        let mut inquiry = Self {
+            pids: memory.running(),
             memory,
             growth: None,
             growing: Some(growth),
-            deeper: placed.as_ref().map(|_| at(probes, Level::Stacks)),
-            probes: placed,
+            placing: probes,
+            may_deepen: true,
+            probes: None,
+            drafts,
             began: Instant::now(),
             duration,
             reports: Vec::new(),
             detaching: Vec::new(),
-            trial,
+            trial: None,
+            live: None,
             draft: None,
-            undrafted,
-            unseen,
-        })
+            undrafted: None,
+            unseen: Vec::new(),
+        };
+        let pids = inquiry.pids.clone();
+        inquiry.place_first(&pids, from_start);
+        inquiry.began = Instant::now();
+        Ok(inquiry)
+    }
+
+    /// Places the first probes: those of the profiles that match, or of a draft.
+    fn place_first(&mut self, pids: &[u32], from_start: bool) {
+        // Whoever waits for names reads no memory meanwhile.
+        let shallow = Options { symbols: None, ..at(&self.placing, Level::Boundary) };
+        self.probes = place(pids, shallow, from_start, &mut self.unseen);
+        if let (None, true, Some(directory)) = (&self.probes, self.unseen.is_empty(), &self.drafts)
+        {
+            match tried(pids, &self.placing, directory) {
+                Ok((begun, options)) => {
+                    self.undrafted = None;
+                    self.probes = place(pids, options, from_start, &mut self.unseen);
+                    self.trial = self.probes.as_ref().map(|_| begun);
+                    self.place_live(pids, from_start);
+                }
+                Err(why) => self.undrafted = Some(why),
+            }
+        }
+    }
+
+    /// Has closes judged by what granules say of themselves, too, if the draft knows where they say it.
+    fn place_live(&mut self, pids: &[u32], from_start: bool) {
+        let options = self.trial.as_ref().map(|trial| trial.live_options(&self.placing));
+        match options {
+            Some(Ok(Some(options))) => {
+                let options = Options { symbols: None, ..options };
+                // Where it cannot be placed, the draft stands without it.
+                self.live = place(pids, options, from_start, &mut Vec::new());
+            }
+            Some(Err(why)) => self.unseen.push(why),
+            Some(Ok(None)) | None => {}
+        }
+    }
+
+    /// Observes one more process, or goes on with one that executes another program now; it is held meanwhile.
+    ///
+    /// # Errors
+    /// If the kernel side cannot be read, or does not take it.
+    pub fn join(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
+        let (growth, probes) = (self.growth.as_mut(), self.probes.as_mut());
+        let all = [Some(&mut self.memory), growth, probes, self.live.as_mut()];
+        for observation in all.into_iter().flatten() {
+            if observation.counts(pid) {
+                // What it executes now is known to the kernel side.
+                observation.turn(&mut ()).map_err(ObserveError::Wait)?;
+                continue;
+            }
+            match observation.add(pid, from_start) {
+                Ok(()) | Err(ObserveError::NoMatch { .. } | ObserveError::Target(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.probes.is_none() && self.may_deepen {
+            self.place_first(&[pid], from_start);
+        }
+        if !self.pids.contains(&pid) {
+            self.pids.push(pid);
+        }
+        Ok(())
     }
 
     /// Observes until the time is up, or all processes have ended. Dropped earlier, nothing is lost.
@@ -152,6 +215,11 @@ impl Inquiry {
                     let step = step?;
                     self.stepped(step)?;
                 }
+                step = next(&mut self.live) => match (step?, &mut self.live) {
+                    (Step::Ended(pid), Some(live)) => live.ended(pid, None),
+                    (Step::OverBudget(_), _) => drop(self.end_live()?),
+                    _ => {}
+                },
                 () = tokio::time::sleep_until(deepen), if self.growing.is_some() => {
                     self.look_closer();
                     self.deepen()?;
@@ -159,6 +227,12 @@ impl Inquiry {
                 () = tokio::time::sleep_until(end) => return Ok(()),
             }
         }
+    }
+
+    /// How long all is observed.
+    #[must_use]
+    pub const fn duration(&self) -> Duration {
+        self.duration
     }
 
     /// How much of the time is over, from 0 to 1.
@@ -184,15 +258,24 @@ impl Inquiry {
 
     /// Observes growth by call stack, if there is some.
     fn look_closer(&mut self) {
-        let Some(options) = self.growing.take() else { return };
+        let Some(mut options) = self.growing.take() else { return };
         let so_far = Report::build(&self.memory.snapshot(), &report::Options::default());
-        let memories = so_far.targets.iter().filter_map(|target| target.memory.as_ref());
-        let grown =
-            |memory: &report::Memory| memory.last.rss_bytes.saturating_sub(memory.first.rss_bytes);
-        if memories.map(grown).sum::<u64>() < GROWN {
+        let (mut grown, mut faults) = (0, 0.0);
+        for memory in so_far.targets.iter().filter_map(|target| target.memory.as_ref()) {
+            let (first, last) = (&memory.first, &memory.last);
+            grown += last.rss_bytes.saturating_sub(first.rss_bytes);
+            let seen = last.minor_faults.saturating_sub(first.minor_faults) as f64;
+            faults += if memory.seconds > 0.0 { seen / memory.seconds } else { 0.0 };
+        }
+        if grown < GROWN {
             return;
         }
-        match begun(&self.memory.running(), options) {
+        if faults > FAULTS {
+            options.session.growth_paths = false;
+            self.unseen
+                .push(format!("call stacks of growth: {faults:.0} page faults/s are too many"));
+        }
+        match begun(&self.memory.running(), options, false) {
             Ok(growth) => self.growth = Some(growth),
             Err(error) => self.unseen.push(format!("call stacks of growth: {error}")),
         }
@@ -200,8 +283,11 @@ impl Inquiry {
 
     /// Replaces the probes by those of level `stacks`, if there is something to explain.
     fn deepen(&mut self) -> io::Result<()> {
-        let Some(mut options) = self.deeper.take() else { return Ok(()) };
+        if !std::mem::take(&mut self.may_deepen) {
+            return Ok(());
+        }
         let Some(probes) = &mut self.probes else { return Ok(()) };
+        let mut options = at(&self.placing, Level::Stacks);
         if self.trial.is_some() {
             return self.after_trial(&options);
         }
@@ -212,7 +298,7 @@ impl Inquiry {
         let pids = probes.running();
         drop(self.end_probes()?);
         options.duration = Some(self.left());
-        self.probes = place(&pids, options, &mut self.unseen);
+        self.probes = place(&pids, options, false, &mut self.unseen);
         Ok(())
     }
 
@@ -232,13 +318,19 @@ impl Inquiry {
                 self.unseen.extend(undecided);
                 trial.become_bulk().and_then(|()| trial.options(options, None))
             }
+            Judgement::WrongBytes => {
+                if let Some(draft) = &mut self.draft {
+                    draft.against = None;
+                }
+                trial.leave_out_bytes().and_then(|()| trial.options(options, Some(Level::Stacks)))
+            }
             Judgement::Proven if !self.reports.iter().any(wants_more) => return Ok(()),
             Judgement::Proven => trial.options(options, Some(Level::Stacks)),
         };
         match next {
             Ok(options) => {
                 let options = Options { duration: Some(self.left()), ..options };
-                self.probes = place(&pids, options, &mut self.unseen);
+                self.probes = place(&pids, options, false, &mut self.unseen);
                 // As `bulk`, nothing speaks against it but what was seen already.
                 self.draft = self.draft.take().or_else(|| Some(trial.told(None)));
             }
@@ -259,18 +351,32 @@ impl Inquiry {
             return Ok(None);
         };
         let judgement = trial.judge(&mut snapshot, &report);
+        let stands = matches!(judgement, Judgement::Proven | Judgement::WrongBytes);
+        let read = self.end_live()?;
+        let live = read.and_then(|read| trial.judge_live(stands.then_some(&report), &read));
         let against = match &judgement {
             Judgement::Proven => {
                 self.reports.push(report);
                 None
+            }
+            Judgement::WrongBytes => {
+                Some("what it took for the bytes of a granule cannot be that".to_owned())
             }
             Judgement::Bulk { pinned } => Some(format!(
                 "{pinned} closes left live objects: freed by the close (kind bulk), or pins (kind drain)?"
             )),
             Judgement::Refused(why) => Some(why.clone()),
         };
-        self.draft = Some(trial.told(against));
+        self.draft = Some(Drafted { live, ..trial.told(against) });
         Ok(Some((trial, judgement)))
+    }
+
+    /// Ends to observe how granules judge themselves, and returns what was counted.
+    fn end_live(&mut self) -> io::Result<Option<Report>> {
+        let Some(mut live) = self.live.take() else { return Ok(None) };
+        let (snapshot, detaching) = live.finish(&mut (), |_, _| ())?;
+        self.detaching.extend(detaching);
+        Ok(Some(Report::build(&snapshot, &report::Options::default())))
     }
 
     /// Ends, and waits for names and until no probe is left.
@@ -305,82 +411,5 @@ impl Inquiry {
     #[must_use]
     pub fn pids(&self) -> &[u32] {
         &self.pids
-    }
-}
-
-/// Observes processes, of which some may have ended.
-fn begun(pids: &[u32], options: Options) -> Result<Observation, ObserveError> {
-    let mut observation = Observation::new(options)?;
-    let mut gone = None;
-    for &pid in pids {
-        match observation.add(pid, false) {
-            Err(ObserveError::Target(error)) => gone = Some(error),
-            added => added?,
-        }
-    }
-    if let Some(error) = gone.filter(|_| observation.running().is_empty()) {
-        return Err(error.into());
-    }
-    observation.start();
-    Ok(observation)
-}
-
-fn at(options: &Options, level: Level) -> Options {
-    let mut options = options.clone();
-    options.observer.level = Some(level);
-    options
-}
-
-/// Drafts a profile for the first of the processes.
-fn tried(pids: &[u32], probes: &Options, directory: &Path) -> Result<(Trial, Options), String> {
-    let first = pids.first().copied().unwrap_or_default();
-    let trial = Trial::begin(first, directory)?;
-    let options = Options { symbols: None, ..trial.options(probes, None)? };
-    Ok((trial, options))
-}
-
-/// Places probes in all processes that a profile matches; `None` where there is none.
-fn place(pids: &[u32], options: Options, unseen: &mut Vec<String>) -> Option<Observation> {
-    let mut say = |error: &ObserveError| {
-        let text = format!("no probes: {error}");
-        tracing::debug!("{text}");
-        if !unseen.contains(&text) {
-            unseen.push(text);
-        }
-    };
-    let mut probes = match Observation::new(options) {
-        Ok(probes) => probes,
-        Err(error) => {
-            say(&error);
-            return None;
-        }
-    };
-    for &pid in pids {
-        match probes.add(pid, false) {
-            Ok(()) | Err(ObserveError::NoMatch { .. } | ObserveError::Target(_)) => {}
-            Err(error) => say(&error),
-        }
-    }
-    (probes.attached() > 0).then(|| {
-        probes.start();
-        probes
-    })
-}
-
-/// Whether a deeper level would say more: something is pinned, or could not be decided.
-fn wants_more(report: &Report) -> bool {
-    let allocators = report.targets.iter().flat_map(|target| &target.allocators);
-    allocators.filter(|allocator| allocator.not_measurable.is_none()).any(|allocator| {
-        let granules = &allocator.granules;
-        let undecided = granules.decided() == 0 && granules.unknown > 0;
-        allocator.kind == Kind::Drain && (granules.pinned > 0 || undecided)
-            || allocator.overdue.granules > 0
-    })
-}
-
-async fn next(probes: &mut Option<Observation>) -> io::Result<Step> {
-    match probes {
-        Some(probes) => probes.next(&mut ()).await,
-        None => std::future::pending().await,
     }
 }

@@ -168,11 +168,10 @@ impl Observer {
 
     /// The next level below, where the level is a profile's default and the profile offers one that costs less.
     pub(super) fn cheaper_level(&self) -> Option<Level> {
-        let is_free = |allocator: &&Allocator| {
-            self.options.level.is_none() && allocator.level > Level::Boundary
-        };
+        let is_free =
+            |allocator: &&Allocator| self.options.level.is_none() && allocator.level > Level::Close;
         let below = |allocator: &Allocator| {
-            let offers = profile::levels(&allocator.profile).into_iter();
+            let offers = profile::judging_levels(&allocator.profile);
             offers.filter(|level| *level < allocator.level).max()
         };
         self.allocators.iter().filter(is_free).filter_map(below).max()

@@ -21,7 +21,7 @@ mod parse;
 mod versions;
 
 pub use compile::{
-    CompileError, Resolver, compile, default_level, follows_objects, levels, wanted,
+    CompileError, Resolver, compile, default_level, follows_objects, judging_levels, levels, wanted,
 };
 pub use drainprof_common::spec::{Kind, Role};
 pub use error::ProfileError;

@@ -22,6 +22,8 @@ use super::keys::Key;
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    /// Closes only; each is judged by the live count that is read from the target's memory, and counts as an open, too.
+    Close,
     /// Opens and closes only; the live count is read from the target's memory at the close.
     Boundary,
     /// Every alloc and free as well.
@@ -32,16 +34,23 @@ pub enum Level {
 
 impl Level {
     /// All levels, the cheapest first.
-    pub const ALL: [Self; 3] = [Self::Boundary, Self::Objects, Self::Stacks];
+    pub const ALL: [Self; 4] = [Self::Close, Self::Boundary, Self::Objects, Self::Stacks];
 
     /// The level's name on the command line and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Close => "close",
             Self::Boundary => "boundary",
             Self::Objects => "objects",
             Self::Stacks => "stacks",
         }
+    }
+
+    /// Whether allocs and frees are observed.
+    #[must_use]
+    pub const fn has_objects(self) -> bool {
+        matches!(self, Self::Objects | Self::Stacks)
     }
 }
 

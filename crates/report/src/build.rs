@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use drainprof_common::{hist::Hist, loss::Loss};
-use drainprof_profile::{Finding as PlanFinding, Key, Level, Profile};
+use drainprof_profile::{Finding as PlanFinding, Key, Profile};
 
 use super::{
     Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
@@ -213,7 +213,7 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn of(facts: &AllocatorFacts) -> Self {
         let profile: &Profile = &facts.profile;
-        let objects = facts.level != Level::Boundary;
+        let objects = facts.level.has_objects();
         Self {
             bytes: profile.granule_bytes.is_some()
                 || profile.probes.iter().any(|probe| probe.has(Key::Bytes)),

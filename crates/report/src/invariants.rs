@@ -338,7 +338,7 @@ mod tests {
         #[test]
         fn any_history_keeps_the_rules(
             kind in prop_oneof![Just(Kind::Drain), Just(Kind::Bulk), Just(Kind::Slab)],
-            level in prop_oneof![Just(Level::Boundary), Just(Level::Objects)],
+            level in prop_oneof![Just(Level::Close), Just(Level::Boundary), Just(Level::Objects)],
             steps in prop::collection::vec((0u8..10, 0u64..6, 0u64..20), 0..400),
         ) {
             let facts = samples::history(kind, level, &steps);

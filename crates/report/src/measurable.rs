@@ -58,8 +58,9 @@ fn reason(snapshot: &Snapshot, target: &TargetFacts, allocator: &AllocatorFacts)
         other.profile.name == profile.name && other.level == allocator.level
     };
     let counts = Counts::of(target.allocators.iter().filter(same).map(|facts| &facts.totals));
-    let opens = profile.probes.iter().any(|probe| probe.role == Role::Open);
-    let reads_live = allocator.level == Level::Boundary
+    let opens = allocator.level != Level::Close
+        && profile.probes.iter().any(|probe| probe.role == Role::Open);
+    let reads_live = !allocator.level.has_objects()
         && profile.kind == Kind::Drain
         && profile.probes.iter().any(|probe| probe.has(Key::Live));
     uncomputed(&probes, reads_live)

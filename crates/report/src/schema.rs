@@ -127,14 +127,18 @@ pub(super) fn allocator() -> Value {
             json!({ "sites": { "type": "array" }, "sites_total": { "type": "integer" } }),
         ),
         rule(
-            json!({ "level": { "enum": ["boundary", "objects"] } }),
+            json!({ "level": { "enum": ["close", "boundary", "objects"] } }),
             nulls(&["sites", "sites_total"])
         ),
         rule(nulls(&["sampling"]), nulls(&["dsr_interval"])),
         rule(json!({ "kind": { "enum": ["bulk", "slab"] } }), without_verdict),
-        rule(json!({ "level": { "const": "boundary" } }), boundary),
+        rule(json!({ "level": { "enum": ["close", "boundary"] } }), boundary),
         rule(
-            json!({ "kind": { "const": "drain" }, "level": { "const": "boundary" } }),
+            json!({ "kind": { "const": "drain" }, "level": { "enum": ["close", "boundary"] } }),
+            json!({ "retention": { "properties": nulls(&trend) } }),
+        ),
+        rule(
+            json!({ "level": { "const": "close" } }),
             json!({ "retention": { "properties": nulls(&trend) } }),
         ),
         rule(json!({ "kind": { "enum": ["drain", "bulk"] } }), nulls(&["census"])),

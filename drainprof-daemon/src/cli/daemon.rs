@@ -191,7 +191,7 @@ fn observer_options() -> ObserverOptions {
 fn sizes(config: &Config, host: &dyn HostView) -> Sizes {
     let asked = &config.maps;
     let room = options::sizes_for(host);
-    let shallow = config.daemon.level == Level::Boundary;
+    let shallow = !config.daemon.level.has_objects();
     Sizes {
         granules: asked.granules.unwrap_or(room.granules.min(65_536)),
         objects: asked.objects.unwrap_or(if shallow { 1_024 } else { room.objects }),
@@ -202,7 +202,7 @@ fn sizes(config: &Config, host: &dyn HostView) -> Sizes {
         targets: room.targets,
         call_paths: match config.daemon.level {
             Level::Stacks => asked.call_paths.unwrap_or(Sizes::CALL_PATHS),
-            Level::Boundary | Level::Objects => 0,
+            Level::Close | Level::Boundary | Level::Objects => 0,
         },
         growth: false,
         ring_bytes: asked

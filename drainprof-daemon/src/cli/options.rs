@@ -246,10 +246,10 @@ fn sizes(args: &SizeArgs, level: Option<Level>, growth: bool, host: &dyn HostVie
         targets: defaults.targets,
         call_paths: match level {
             Some(Level::Stacks) => args.max_call_paths.unwrap_or(Sizes::CALL_PATHS),
-            Some(Level::Boundary | Level::Objects) | None if growth => {
+            Some(Level::Close | Level::Boundary | Level::Objects) | None if growth => {
                 args.max_call_paths.unwrap_or(Sizes::CALL_PATHS)
             }
-            Some(Level::Boundary | Level::Objects) | None => 0,
+            Some(Level::Close | Level::Boundary | Level::Objects) | None => 0,
         },
         growth,
         ring_bytes: args.ring_bytes.unwrap_or(defaults.ring_bytes),

@@ -49,6 +49,7 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
         name: args.name.as_deref(),
         prefix: args.prefix.as_deref(),
         kind: Kind::Bulk,
+        live: false,
     };
     let listed = Listed::read(&whole, &shown, search, wanted.prefix);
     let drafted = listed.and_then(|listed| listed.draft(&wanted)).map_err(|error| match error {

@@ -1,9 +1,12 @@
 //! `drainprof why`.
 
+mod command;
+
 use std::{
     cmp::Reverse,
+    ffi::OsString,
     io::{self, IsTerminal as _, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -24,6 +27,7 @@ use drainprof_report::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::command::Command;
 use super::{
     args::{CacheArgs, PlainFormat, duration},
     code,
@@ -37,10 +41,6 @@ use super::{
 const MOST: usize = 64;
 /// What the probes may cost, of one CPU.
 const BUDGET: f64 = 0.01;
-/// Page faults per second of all processes above which call stacks are not taken: each costs some microseconds.
-const FAULTS: f64 = 5_000.0;
-/// How long faults are counted for that.
-const COUNTED: Duration = Duration::from_millis(250);
 /// Heaps with more writable memory are not read.
 const LARGEST: u64 = 64 << 30;
 /// How often the terminal shows how far it is.
@@ -64,19 +64,45 @@ pub(super) struct WhyArgs {
     profile: Vec<String>,
     #[command(flatten)]
     cache: CacheArgs,
+    /// Start this command, and observe it and what it starts from their first instructions on. It goes on after the answer.
+    #[arg(last = true, value_name = "CMD", group = "selection")]
+    command: Vec<OsString>,
 }
 
 /// Says why the memory of processes is as large as it is.
 pub(super) fn main(args: &WhyArgs) -> Result<u8> {
     let mut output = Output::open(args.output.as_deref(), 1)?;
-    let mut unseen = Vec::new();
-    let pids = largest(&args.selection, &mut unseen)?;
-    let probes = probes(args)?;
-    let parts = parts(probes, &pids, &mut unseen)?;
-    let drafts = drafts(args);
-    let inquired = block_on(inquire(&pids, args.duration, parts, drafts.as_deref()))?;
+    let parts = parts(args)?;
+    block_on(async {
+        if args.command.is_empty() {
+            let mut unseen = Vec::new();
+            let pids = largest(&args.selection, &mut unseen)?;
+            let inquired = inquire(Inquiry::begin(&pids, parts)?, None).await?;
+            return answer(&inquired, unseen, args.format, &mut output);
+        }
+        let mut command = Command::start(&args.command).await?;
+        let inquiry = Inquiry::begin(&[command.pid()], Parts { from_start: true, ..parts })?;
+        command.go();
+        let inquired = inquire(inquiry, Some(&mut command)).await?;
+        let left_out = command.release();
+        let unseen = (left_out > 0).then(|| format!("{left_out} more processes were left out"));
+        let code = answer(&inquired, unseen.into_iter().collect(), args.format, &mut output)?;
+        if let Some(status) = command.ended().await? {
+            eprintln!("drainprof: the command has ended with {status}");
+        }
+        Ok(code)
+    })
+}
+
+/// Writes what was found out.
+fn answer(
+    inquired: &Inquired,
+    mut unseen: Vec<String>,
+    format: PlainFormat,
+    output: &mut Output,
+) -> Result<u8> {
     unseen.extend(inquired.unseen.iter().cloned());
-    let censuses = censuses(&inquired, &mut unseen);
+    let censuses = censuses(inquired, &mut unseen);
     let why = Why::of(&Measured {
         growth: &inquired.growth,
         probes: &inquired.probes,
@@ -86,7 +112,7 @@ pub(super) fn main(args: &WhyArgs) -> Result<u8> {
         unseen: &unseen,
     });
     let style = output.style();
-    match args.format {
+    match format {
         PlainFormat::Text => export::write_why(&why, &style, output.writer())?,
         PlainFormat::Json => {
             serde_json::to_writer_pretty(output.writer(), &why).map_err(io::Error::from)?;
@@ -130,20 +156,9 @@ fn probes(args: &WhyArgs) -> Result<Options> {
     })
 }
 
-/// Memory, growth by call stack, or as sums where faults are too many, and probes.
-fn parts(probes: Options, pids: &[u32], unseen: &mut Vec<String>) -> Result<Parts> {
-    let faults = || -> u64 {
-        let mut reader = MemoryReader::new();
-        let of = |pid: &u32| reader.read(*pid, false).map_or(0, |reading| reading.minor_faults);
-        pids.iter().map(of).sum()
-    };
-    let before = faults();
-    std::thread::sleep(COUNTED);
-    let rate = faults().saturating_sub(before) as f64 / COUNTED.as_secs_f64();
-    let paths = rate <= FAULTS;
-    if !paths {
-        unseen.push(format!("call stacks of growth: {rate:.0} page faults/s are too many"));
-    }
+/// Memory, growth by call stack, and probes.
+fn parts(args: &WhyArgs) -> Result<Parts> {
+    let probes = probes(args)?;
     let mut memory =
         Options { library: Library::default(), budget: None, memory: true, ..probes.clone() };
     memory.observer.profiles.clear();
@@ -151,8 +166,9 @@ fn parts(probes: Options, pids: &[u32], unseen: &mut Vec<String>) -> Result<Part
     let mut growth = Options { memory: false, ..memory.clone() };
     growth.session.sizes.growth = true;
     growth.session.growth = Some(options::growth_offsets(&LiveHost)?);
-    growth.session.growth_paths = paths;
-    Ok(Parts { memory, growth, probes })
+    growth.session.growth_paths = true;
+    let (duration, drafts) = (args.duration, drafts(args));
+    Ok(Parts { duration, drafts, from_start: false, memory, growth, probes })
 }
 
 /// Where drafts of profiles go: a place of the user's own. None are made where profiles are given.
@@ -161,26 +177,31 @@ fn drafts(args: &WhyArgs) -> Option<PathBuf> {
     cache.map(|directory| directory.join("drafts"))
 }
 
-async fn inquire(
-    pids: &[u32],
-    time: Duration,
-    parts: Parts,
-    drafts: Option<&Path>,
-) -> Result<Inquired> {
+async fn inquire(mut inquiry: Inquiry, mut command: Option<&mut Command>) -> Result<Inquired> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut inquiry = Inquiry::begin(pids, time, parts, drafts)?;
     let is_shown = io::stderr().is_terminal();
     if !is_shown {
         let count = units::counted(inquiry.pids().len() as u64, "process", "processes");
-        eprintln!("drainprof: observing {count} for {time:?}");
+        eprintln!("drainprof: observing {count} for {:?}", inquiry.duration());
     }
     let mut tick = tokio::time::interval(PROGRESS);
     loop {
+        let event = async {
+            match &mut command {
+                Some(command) => command.next().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             run = inquiry.run() => {
                 run?;
                 break;
+            }
+            event = event => {
+                if let (Some(event), Some(command)) = (event, &mut command) {
+                    command.heard(event, &mut inquiry)?;
+                }
             }
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,

@@ -58,7 +58,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("retain", "bytes of granules that are closed and pinned now"),
     ("+/day", "bytes that retention grows by in a day, at the present rate"),
     ("rss, rss/s", "resident memory, and its growth per second over the last minutes"),
-    ("lvl", "bnd boundary, obj objects, stk stacks, off: no probe is in it"),
+    ("lvl", "cls close, bnd boundary, obj objects, stk stacks, off: no probe"),
     ("cost", "CPU time of the process that its probes take, of one CPU"),
     ("–", "not known, or not measured at this level; never 0"),
     ("! ?", "before a row: a rule has fired, is about to"),

@@ -44,6 +44,23 @@ struct Closed {
     place: u64,
 }
 
+impl Closed {
+    /// What the close alone says: its granule holds what memory says, or nothing.
+    #[inline(always)]
+    fn unused(mode: Mode, live: u64, bytes: u64) -> Self {
+        let boundary = mode.has(Mode::BOUNDARY);
+        Self {
+            verdict: if boundary { state::verdict_of(live) } else { Verdict::Drainable },
+            generation: Generation::new(0),
+            live: if boundary && live >> 63 == 0 { live } else { 0 },
+            live_bytes: 0,
+            bytes,
+            opened_ns: 0,
+            place: 0,
+        }
+    }
+}
+
 /// An open that only this close shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Opened {
@@ -61,15 +78,7 @@ fn close(series: u32, id: u64, mode: Mode, live: u64, bytes: u64) -> Step<()> {
     let at = now();
     let boundary = mode.has(Mode::BOUNDARY);
     let has_open = mode.has(Mode::HAS_OPEN);
-    let unused = Closed {
-        verdict: if boundary { state::verdict_of(live) } else { Verdict::Drainable },
-        generation: Generation::new(0),
-        live: if boundary && live >> 63 == 0 { live } else { 0 },
-        live_bytes: 0,
-        bytes,
-        opened_ns: 0,
-        place: 0,
-    };
+    let unused = Closed::unused(mode, live, bytes);
     let mut closed = unused;
     let mut number = SlotNumber::NONE;
     let mut opened = Opened::No;
@@ -135,6 +144,17 @@ fn close(series: u32, id: u64, mode: Mode, live: u64, bytes: u64) -> Step<()> {
         send(series, id, mode, number, &closed, at);
     }
     Step::Done(())
+}
+
+/// A close of which no open was observed: judged by the live count, and nothing is remembered.
+#[inline(always)]
+pub(super) fn close_alone(series: u32, id: u64, mode: Mode, live: u64, bytes: u64) {
+    let Some(totals) = series::totals(series) else { return };
+    let closed = Closed::unused(mode, live, bytes);
+    count(totals, mode, &closed, Opened::Now);
+    if config::events_wanted() != 0 {
+        send(series, id, mode, SlotNumber::NONE, &closed, now());
+    }
 }
 
 /// Remembers that an id is closed, so that a second close is recognised; `false` where another CPU was first.

@@ -31,7 +31,7 @@ use drainprof_common::{
 };
 
 use self::{
-    close::{granule_close, granule_reset},
+    close::{close_alone, granule_close, granule_reset},
     hold::{Held, granule_hold, granule_take_off_id},
     open::granule_begin,
 };
@@ -154,6 +154,15 @@ pub(crate) fn close(hit: &Hit) {
 
 #[inline(always)]
 fn close_in(hit: &Hit, series: u32) {
+    if hit.has(flags::CLOSES_ONLY) {
+        return close_alone(
+            series,
+            hit.value(value::GRANULE),
+            hit.mode(),
+            hit.value(value::LIVE),
+            hit.granule_bytes(),
+        );
+    }
     if quick::close(hit, series, hit.value(value::GRANULE)) {
         return;
     }
@@ -179,9 +188,15 @@ pub(crate) fn migrate(hit: &Hit) {
 pub(crate) fn reset(hit: &Hit) {
     let Some(series) = series(hit) else { return };
     bump!(series, resets);
+    let closes_only = hit.has(flags::CLOSES_ONLY);
     if hit.is(Kind::Drain) {
         close_in(hit, series);
-        open_in(hit, series, hit.value(value::GRANULE));
+        if !closes_only {
+            open_in(hit, series, hit.value(value::GRANULE));
+        }
+        return;
+    }
+    if closes_only {
         return;
     }
     let (id, bytes, mode) = (hit.value(value::GRANULE), hit.granule_bytes(), hit.mode());

@@ -110,7 +110,7 @@ fn all_errors_are_told() {
                 enabled = \"yes\"\n\n[selct]\nrules = []\n\n[metrics]\nmax_age = \"1d\"\nlabels = [\"pid\", \"unit\", 3]\n";
     let wanted = [
         "drainprof.toml:2:1: unknown key `intervall` in [daemon]; did you mean `interval`?",
-        "drainprof.toml:3:9: daemon.level: unknown variant `deep`; expected one of `boundary`, `objects`, `stacks`",
+        "drainprof.toml:3:9: daemon.level: unknown variant `deep`; expected one of `close`, `boundary`, `objects`, `stacks`",
         "drainprof.toml:6:13: store.max_age: invalid value: integer `30`; expected a time with its unit: \
          \"30s\", \"5m\", \"1h 30m\", \"30d\"",
         "drainprof.toml:7:13: store.max_bytes: 1KiB is not from 4MiB to 1TiB",

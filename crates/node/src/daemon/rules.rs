@@ -32,7 +32,10 @@ pub(super) fn evaluate(
 /// The levels that the profiles of a process offer.
 fn possible(facts: &TargetFacts) -> Vec<Level> {
     let offers = |level: &Level| {
-        facts.allocators.iter().any(|one| profile::levels(&one.profile).contains(level))
+        facts
+            .allocators
+            .iter()
+            .any(|one| profile::judging_levels(&one.profile).any(|offered| offered == *level))
     };
     Level::ALL.into_iter().filter(offers).collect()
 }

@@ -57,7 +57,7 @@ pub struct Governor {
     since: f64,
     /// When it last asked to go up.
     raised: Option<f64>,
-    known: [Known; 3],
+    known: [Known; Level::ALL.len()],
 }
 
 #[derive(Clone, Copy, Debug)]

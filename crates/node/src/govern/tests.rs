@@ -9,7 +9,7 @@ const TICKS_PER_HOUR: usize = 720;
 
 /// A process under the governor: what it costs at each level if its load is 1.
 struct Simulation {
-    costs: [f64; 3],
+    costs: [f64; Level::ALL.len()],
     wanted: Level,
     possible: Vec<Level>,
 }
@@ -23,8 +23,10 @@ struct Course {
 }
 
 impl Simulation {
-    fn new(costs: [f64; 3]) -> Self {
-        Self { costs, wanted: Level::Stacks, possible: Level::ALL.to_vec() }
+    /// Of a profile without level `close`.
+    fn new([boundary, objects, stacks]: [f64; 3]) -> Self {
+        let possible = Level::ALL[1..].to_vec();
+        Self { costs: [0.0, boundary, objects, stacks], wanted: Level::Stacks, possible }
     }
 
     fn run(&self, config: &Config, hours: f64, mut load: impl FnMut(f64) -> f64) -> Course {
@@ -212,7 +214,7 @@ fn back_when_cheap() {
 #[test]
 fn possible_and_wanted() {
     let simulation = Simulation {
-        costs: [0.0, 0.5, 0.5],
+        costs: [0.0, 0.0, 0.5, 0.5],
         wanted: Level::Objects,
         possible: vec![Level::Objects, Level::Stacks],
     };
@@ -232,7 +234,7 @@ fn step_not_done() {
             at: f64::from(tick) * TICK,
             level: Some(Level::Boundary),
             wanted: Some(Level::Boundary),
-            possible: &Level::ALL,
+            possible: &Level::ALL[1..],
             hits_per_second: 1e6,
             cost_ratio: 0.5,
         };
@@ -256,7 +258,7 @@ fn permits() {
             at: f64::from(tick) * TICK,
             level,
             wanted: Some(Level::Boundary),
-            possible: &Level::ALL,
+            possible: &Level::ALL[1..],
             hits_per_second: 1000.0,
             cost_ratio: if level == Some(Level::Stacks) { 0.2 } else { 0.0 },
         };
@@ -269,12 +271,23 @@ fn permits() {
     assert_eq!(level, Some(Level::Objects));
     assert_eq!(governor.permit(&config, 2000.0, Level::Stacks), Ok(()));
     let mut fallen = governor.clone();
-    fallen.known[2].fell = Some(1900.0);
+    fallen.known[Level::Stacks as usize].fell = Some(1900.0);
     let refused = fallen.permit(&config, 2000.0, Level::Stacks).unwrap_err();
     assert_eq!(
         refused,
         "level stacks was too dear 1 min 40 s ago; it can be tried again in 8 min 20 s"
     );
+}
+
+/// Where closes alone are within the budget, they are observed, and nothing is paused.
+#[test]
+fn closes_alone_come_before_a_pause() {
+    let mut simulation = Simulation::new([0.03, 0.3, 0.6]);
+    simulation.costs[Level::Close as usize] = 0.008;
+    simulation.possible = Level::ALL.to_vec();
+    let course = simulation.run(&Config::default(), 1.0, |_| 1.0);
+    assert!(course.ticks.iter().all(|(_, level, _)| level.is_some()));
+    assert_eq!(course.ticks.last().unwrap().1, Some(Level::Close));
 }
 
 /// Switched off, it changes nothing.

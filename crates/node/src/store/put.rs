@@ -249,14 +249,19 @@ pub(super) fn set_fact(connection: &Connection, name: &str, value: i64) -> rusql
 
 /// Levels as the file has them, 0 for none.
 fn level_number(level: Option<Level>) -> i64 {
-    level.map_or(0, |level| {
-        Level::ALL.iter().position(|other| *other == level).map_or(0, |at| signed(at as u64 + 1))
-    })
+    match level {
+        None => 0,
+        Some(Level::Boundary) => 1,
+        Some(Level::Objects) => 2,
+        Some(Level::Stacks) => 3,
+        // Later than the others.
+        Some(Level::Close) => 4,
+    }
 }
 
 /// And back.
 pub(super) fn level(number: i64) -> Option<Level> {
-    usize::try_from(number).ok()?.checked_sub(1).and_then(|at| Level::ALL.get(at).copied())
+    Level::ALL.into_iter().find(|level| level_number(Some(*level)) == number)
 }
 
 /// `SQLite` takes NaN for null.

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use drainprof_common::maps::Totals;
 use drainprof_process::{DebugSearch, Process, printable};
 use drainprof_profile::{Kind, Level, Library, Role, draft::Draft};
 use drainprof_report::{Report, coverage::Coverage, facts::Snapshot, why::Drafted};
@@ -18,8 +19,12 @@ use crate::{
     observation::Options,
 };
 
-/// So many members that are freed after the close prove the kind `drain`.
+/// So many members that are freed after the close prove the kind `drain`; so many closes of each sort, a live count.
 const LATE: u64 = 20;
+/// DSRs of the same closes, which begin and end to be observed a little apart, differ by no more.
+const ALIKE: f64 = 0.02;
+/// No granule holds so many bytes.
+const MOST_BYTES: f64 = 1e9;
 
 /// A draft, before it is proven.
 #[derive(Debug)]
@@ -29,6 +34,10 @@ pub(super) struct Trial {
     kind: Kind,
     /// The same as `bulk`.
     bulk: Draft,
+    /// The same as `drain`, which judges closes by what granules say of themselves.
+    live: Option<Draft>,
+    /// Whether the bytes that granules say to hold are none.
+    wrong_bytes: bool,
 }
 
 /// What a trial has come to.
@@ -41,6 +50,8 @@ pub(super) enum Judgement {
         /// Closes that left live objects.
         pinned: u64,
     },
+    /// It fits, but for the bytes that granules were taken to hold: sums of bytes do not stand.
+    WrongBytes,
     /// Something speaks against it.
     Refused(String),
 }
@@ -56,20 +67,25 @@ impl Trial {
         let shown = printable(object.as_bytes());
         let exe = format!("/proc/{pid}/exe");
         let name = format!("draft-{}", file_name(&object));
-        let wanted = |kind| Wanted { object: &object, name: Some(&name), prefix: None, kind };
+        let wanted =
+            |kind, live| Wanted { object: &object, name: Some(&name), prefix: None, kind, live };
         let listed = Listed::read(Path::new(&exe), &shown, DebugSearch::default(), None)
             .map_err(|error| error.to_string())?;
-        let drafted = |kind| listed.draft(&wanted(kind)).map_err(|error| error.to_string());
-        let bulk = drafted(Kind::Bulk)?;
-        let (kind, draft) = if bulk.follows_objects {
-            (Kind::Drain, drafted(Kind::Drain)?)
+        let drafted =
+            |kind, live| listed.draft(&wanted(kind, live)).map_err(|error| error.to_string());
+        let bulk = drafted(Kind::Bulk, false)?;
+        let (kind, draft, live) = if bulk.follows_objects {
+            let live = drafted(Kind::Drain, true)?;
+            let reads_live = live.levels.contains(&Level::Boundary.name());
+            (Kind::Drain, drafted(Kind::Drain, false)?, Some(live).filter(|_| reads_live))
         } else {
-            (Kind::Bulk, bulk.clone())
+            (Kind::Bulk, bulk.clone(), None)
         };
         // Two builds of a program have two drafts.
-        let path = directory.join(format!("draft-{}-{pid}.toml", file_name(&object)));
-        let profile = save(&path, &draft)?;
-        Ok(Self { path, profile, kind, bulk })
+        let build = listed.build().unwrap_or_else(|| pid.to_string());
+        let path = directory.join(format!("draft-{}-{build}.toml", file_name(&object)));
+        let profile = save(&path, &draft.text)?;
+        Ok(Self { path, profile, kind, bulk, live, wrong_bytes: false })
     }
 
     /// The options with the draft alone, at its first level.
@@ -78,10 +94,7 @@ impl Trial {
         options: &Options,
         level: Option<Level>,
     ) -> Result<Options, String> {
-        let mut options = options.clone();
-        options.library = Library::load(std::slice::from_ref(&self.path), &[])
-            .map_err(|error| error.to_string())?;
-        options.observer.profiles = vec![self.profile.clone()];
+        let mut options = with_draft(options, &self.path, &self.profile)?;
         let first = if self.kind == Kind::Drain { Level::Objects } else { Level::Boundary };
         options.observer.level = Some(level.unwrap_or(first));
         Ok(options)
@@ -108,6 +121,10 @@ impl Trial {
                 return Judgement::Refused(format!("no function with role {name} was called"));
             }
         }
+        let facts = snapshot.targets.iter().flat_map(|target| &target.allocators);
+        if !facts.map(|facts| &facts.totals).all(plausible_bytes) {
+            return Judgement::WrongBytes;
+        }
         let allocators = report.targets.iter().flat_map(|target| &target.allocators);
         let (mut late, mut pinned) = (0, 0);
         for allocator in allocators {
@@ -122,13 +139,63 @@ impl Trial {
         }
     }
 
+    /// Goes on without the bytes that granules say to hold.
+    ///
+    /// # Errors
+    /// If the draft cannot be saved.
+    pub(super) fn leave_out_bytes(&mut self) -> Result<(), String> {
+        self.wrong_bytes = true;
+        let text = fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
+        self.profile = save(&self.path, &without_bytes(&text))?;
+        Ok(())
+    }
+
+    /// The options with the draft that judges closes by what granules say of themselves; `None`: they say nothing. It has a
+    /// file of its own until it is proven.
+    ///
+    /// # Errors
+    /// If it cannot be saved.
+    pub(super) fn live_options(&self, options: &Options) -> Result<Option<Options>, String> {
+        let Some(live) = &self.live else { return Ok(None) };
+        let path = self.live_path();
+        let profile = save(&path, &self.shown(live))?;
+        let mut options = with_draft(options, &path, &profile)?;
+        options.observer.level = Some(Level::Boundary);
+        Ok(Some(options))
+    }
+
+    /// Closes judged by what granules say were judged alike by counting: then the profile does so from now on. Returns the
+    /// expression.
+    pub(super) fn judge_live(&self, counted: Option<&Report>, read: &Report) -> Option<String> {
+        let live = self.live.as_ref()?;
+        // What cannot be removed is overwritten next time.
+        let _ = fs::remove_file(self.live_path());
+        let agreed = counted.is_some_and(|counted| agree(counted, read));
+        tracing::debug!(profile = self.profile, agreed, "a live count is judged");
+        if !agreed || save(&self.path, &self.shown(live)).is_err() {
+            return None;
+        }
+        live.reads
+            .iter()
+            .find(|expression| live.text.contains(&format!("live = {expression:?}")))
+            .cloned()
+    }
+
+    fn shown(&self, draft: &Draft) -> String {
+        if self.wrong_bytes { without_bytes(&draft.text) } else { draft.text.clone() }
+    }
+
+    fn live_path(&self) -> PathBuf {
+        self.path.with_extension("live.toml")
+    }
+
     /// Goes on as `bulk`.
     ///
     /// # Errors
     /// If the draft cannot be saved.
     pub(super) fn become_bulk(&mut self) -> Result<(), String> {
         self.kind = Kind::Bulk;
-        self.profile = save(&self.path, &self.bulk)?;
+        self.profile = save(&self.path, &self.shown(&self.bulk))?;
         Ok(())
     }
 
@@ -138,9 +205,47 @@ impl Trial {
             path: self.path.display().to_string(),
             profile: self.profile.clone(),
             kind: self.kind,
+            live: None,
             against,
         }
     }
+}
+
+/// The options with one drafted profile alone.
+fn with_draft(options: &Options, path: &Path, profile: &str) -> Result<Options, String> {
+    let path = path.to_path_buf();
+    let library = Library::load(&[path], &[]).map_err(|error| error.to_string())?;
+    let mut options = Options { library, ..options.clone() };
+    options.observer.profiles = vec![profile.to_owned()];
+    Ok(options)
+}
+
+/// Granules hold at least half of what was allocated in them, and less than a gigabyte; or say nothing.
+fn plausible_bytes(totals: &Totals) -> bool {
+    let closes = (totals.drainable + totals.pinned + totals.unknown + totals.closed_plain) as f64;
+    let each = totals.closed_bytes as f64 / closes.max(1.0);
+    let allocated = totals.allocated_bytes as f64 / (totals.opened as f64).max(1.0);
+    totals.closed_bytes == 0 || (each >= allocated / 2.0 && each < MOST_BYTES)
+}
+
+/// A draft without the bytes that its closes would read.
+fn without_bytes(text: &str) -> String {
+    let is_read = |line: &&str| !line.starts_with("bytes = \"*(");
+    text.lines().filter(is_read).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Whether two reports of the same closes judge them alike: some drained, some pinned, and in the same shares.
+fn agree(counted: &Report, read: &Report) -> bool {
+    let decided = |report: &Report| {
+        let all = report.targets.iter().flat_map(|target| &target.allocators);
+        all.fold((0, 0), |(drained, pinned), allocator| {
+            (drained + allocator.granules.drainable, pinned + allocator.granules.pinned)
+        })
+    };
+    let ((drained, pinned), (empty, held)) = (decided(counted), decided(read));
+    let enough = [drained, pinned, empty, held].into_iter().all(|count| count >= LATE);
+    let share = |drained: u64, pinned: u64| drained as f64 / (drained + pinned).max(1) as f64;
+    enough && (share(drained, pinned) - share(empty, held)).abs() <= ALIKE
 }
 
 /// Letters and digits of a name that is not ours.
@@ -150,15 +255,14 @@ fn file_name(object: &str) -> String {
 }
 
 /// Saves a draft whole, and gives its name.
-fn save(path: &Path, draft: &Draft) -> Result<String, String> {
+fn save(path: &Path, text: &str) -> Result<String, String> {
     let failed =
         |error: io::Error| format!("the draft cannot be saved as {}: {error}", path.display());
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).map_err(failed)?;
     }
-    fs::write(path, &draft.text).map_err(failed)?;
-    let profile =
-        drainprof_profile::parse(&draft.text, &drainprof_profile::Source::File(path.into()))
-            .map_err(|error| error.to_string())?;
+    fs::write(path, text).map_err(failed)?;
+    let profile = drainprof_profile::parse(text, &drainprof_profile::Source::File(path.into()))
+        .map_err(|error| error.to_string())?;
     Ok(profile.name)
 }

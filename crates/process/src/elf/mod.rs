@@ -44,7 +44,7 @@ use read::Parts;
 pub(crate) use relocations::Slot;
 use symbols::SymbolTable;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind};
-pub use types::Types;
+pub use types::{IntegerMember, Types};
 
 /// Why an ELF object cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]

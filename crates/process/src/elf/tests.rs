@@ -265,6 +265,11 @@ fn member_offsets() {
         assert!(offset("pool_t", "live.x").unwrap_err().contains("no member `x`"));
         assert!(offset("union pool", "live").unwrap_err().contains("no type"));
         assert!(offset("nothing", "live").unwrap_err().contains("no type `nothing`"));
+        let integers = types.integers_of("pool_t").unwrap();
+        let live = integers.iter().find(|member| member.name == "live");
+        assert_eq!(live.map(|member| member.bytes), Some(4), "{args:?}: {integers:?}");
+        assert!(integers.iter().all(|member| !["bits", "next", "d"].contains(&&*member.name)));
+        assert!(types.integers_of("nothing").unwrap_err().contains("no type `nothing`"));
         assert!(offset("pool_t", "").is_err() && offset("pool_t", "d..x").is_err());
     }
 }

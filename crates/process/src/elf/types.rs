@@ -21,6 +21,8 @@ use crate::{open_regular, printable};
 const MAX_SECTION_BYTES: u64 = 128 << 20;
 /// Deepest nesting of types behind a member: typedefs of typedefs, anonymous structs, base classes.
 const MAX_DEPTH: u32 = 32;
+/// Most members of a type that are looked at.
+const MAX_MEMBERS: usize = 1000;
 
 type Sections = DwarfSections<Vec<u8>>;
 
@@ -143,27 +145,40 @@ impl Types {
         if path.iter().any(|name| name.is_empty()) {
             return Err(format!("`{}` is no path of members", printable(field)));
         }
-        let mut search = MemberSearch {
-            wanted: Wanted::parse(type_name),
-            path: &path,
-            inside: Vec::new(),
-            found: None,
-            missing: None,
-            declared_only: false,
-        };
+        let mut search =
+            MemberSearch { types: Named::new(type_name), path: &path, found: None, missing: None };
         self.search(&mut search)?;
         search.found.ok_or_else(|| {
             let name = printable(type_name);
             let what = match search.missing {
                 Some(member) => format!("type `{name}` has no member `{}`", printable(member)),
-                None if search.declared_only => {
-                    format!("type `{name}` is declared but not defined")
-                }
-                None => format!("there is no type `{name}`"),
+                None => search.types.missing(&name),
             };
             format!("{}: {what}", self.from)
         })
     }
+
+    /// The members of type `type_name` that are unsigned or signed integers, atomic ones too; its name as in
+    /// [`Types::offset_of`].
+    ///
+    /// # Errors
+    /// If there is no such type, or the debug information cannot be followed.
+    pub fn integers_of(&self, type_name: &str) -> Result<Vec<IntegerMember>, String> {
+        let mut search = IntegerSearch { types: Named::new(type_name), found: None };
+        self.search(&mut search)?;
+        search.found.ok_or_else(|| {
+            format!("{}: {}", self.from, search.types.missing(&printable(type_name)))
+        })
+    }
+}
+
+/// A member that is an integer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntegerMember {
+    /// Its name; hostile.
+    pub name: String,
+    /// Its size in bytes: 1, 2, 4 or 8.
+    pub bytes: u8,
 }
 
 /// The type that is asked for.
@@ -234,15 +249,70 @@ fn significant(name: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Looks for all types of the wanted name; all that define it must agree.
-struct MemberSearch<'q> {
+/// Finds the types of a name, as the walk comes by.
+struct Named<'q> {
     wanted: Wanted<'q>,
-    path: &'q [&'q str],
     /// The depths of the namespaces and classes of the wanted name that the walk is in.
     inside: Vec<isize>,
+    declared_only: bool,
+}
+
+impl<'q> Named<'q> {
+    fn new(name: &'q str) -> Self {
+        Self { wanted: Wanted::parse(name), inside: Vec::new(), declared_only: false }
+    }
+
+    /// Why none was found.
+    fn missing(&self, name: &str) -> String {
+        if self.declared_only {
+            format!("type `{name}` is declared but not defined")
+        } else {
+            format!("there is no type `{name}`")
+        }
+    }
+
+    /// Whether to look below an entry, and whether it is a type of that name.
+    fn visit<'a>(
+        &mut self,
+        dwarf: &Dwarf<'a>,
+        unit: &Unit<'a>,
+        entry: &Entry<'a>,
+    ) -> (bool, Option<()>) {
+        let (depth, tag) = (entry.depth(), entry.tag());
+        while self.inside.last().is_some_and(|&outer| outer >= depth) {
+            self.inside.pop();
+        }
+        if depth == 0 {
+            // The unit itself; its children are the types.
+            return (true, None);
+        }
+        let Some(part) = self.wanted.path.get(self.inside.len()) else { return (false, None) };
+        let last = self.inside.len() + 1 == self.wanted.path.len();
+        let matches = if last {
+            self.wanted.takes(tag)
+        } else {
+            tag == gimli::DW_TAG_namespace || is_record(tag)
+        };
+        let name = || text_of(dwarf, unit, entry, gimli::DW_AT_name);
+        if !matches || !name().is_some_and(|name| is_same_name(&name, part.as_bytes())) {
+            return (false, None);
+        }
+        if !last {
+            self.inside.push(depth);
+            return (true, None);
+        }
+        let declared = entry.has_attr(gimli::DW_AT_declaration);
+        self.declared_only |= declared;
+        (false, (!declared).then_some(()))
+    }
+}
+
+/// Looks for a member in all types of the wanted name; all that define it must agree.
+struct MemberSearch<'q> {
+    types: Named<'q>,
+    path: &'q [&'q str],
     found: Option<u64>,
     missing: Option<&'q str>,
-    declared_only: bool,
 }
 
 impl Search for MemberSearch<'_> {
@@ -254,32 +324,7 @@ impl Search for MemberSearch<'_> {
         unit: &Unit<'a>,
         entry: &Entry<'a>,
     ) -> Result<(bool, Option<()>), Trouble> {
-        let (depth, tag) = (entry.depth(), entry.tag());
-        while self.inside.last().is_some_and(|&outer| outer >= depth) {
-            self.inside.pop();
-        }
-        if depth == 0 {
-            // The unit itself; its children are the types.
-            return Ok((true, None));
-        }
-        let Some(part) = self.wanted.path.get(self.inside.len()) else { return Ok((false, None)) };
-        let last = self.inside.len() + 1 == self.wanted.path.len();
-        let matches = if last {
-            self.wanted.takes(tag)
-        } else {
-            tag == gimli::DW_TAG_namespace || is_record(tag)
-        };
-        let name = || text_of(dwarf, unit, entry, gimli::DW_AT_name);
-        if !matches || !name().is_some_and(|name| is_same_name(&name, part.as_bytes())) {
-            return Ok((false, None));
-        }
-        if !last {
-            self.inside.push(depth);
-            return Ok((true, None));
-        }
-        let declared = entry.has_attr(gimli::DW_AT_declaration);
-        self.declared_only |= declared;
-        Ok((false, (!declared).then_some(())))
+        Ok(self.types.visit(dwarf, unit, entry))
     }
 
     fn note(&mut self, units: &mut Units<'_, '_>, at: At, (): ()) -> Result<(), Trouble> {
@@ -301,6 +346,73 @@ impl Search for MemberSearch<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// Lists the integer members of the first type of the wanted name.
+struct IntegerSearch<'q> {
+    types: Named<'q>,
+    found: Option<Vec<IntegerMember>>,
+}
+
+impl Search for IntegerSearch<'_> {
+    type Seen = ();
+
+    fn visit<'a>(
+        &mut self,
+        dwarf: &Dwarf<'a>,
+        unit: &Unit<'a>,
+        entry: &Entry<'a>,
+    ) -> Result<(bool, Option<()>), Trouble> {
+        Ok(self.types.visit(dwarf, unit, entry))
+    }
+
+    fn note(&mut self, units: &mut Units<'_, '_>, at: At, (): ()) -> Result<(), Trouble> {
+        let Some(record) = record(units, at)?.filter(|_| self.found.is_none()) else {
+            return Ok(());
+        };
+        let mut found = Vec::new();
+        for child in units.children(record)?.into_iter().take(MAX_MEMBERS) {
+            let entry = units.entry(child)?;
+            if entry.tag() != gimli::DW_TAG_member || entry.has_attr(gimli::DW_AT_bit_size) {
+                continue;
+            }
+            let name = units.text(child, gimli::DW_AT_name)?;
+            if let (Some(name), Some(bytes)) = (name, integer_bytes(units, child)?) {
+                found.push(IntegerMember { name: printable(name), bytes });
+            }
+        }
+        self.found = Some(found);
+        Ok(())
+    }
+}
+
+/// The size of an integer behind typedefs and qualifiers, or of an atomic that is a record; `None` for other types.
+fn integer_bytes(units: &mut Units<'_, '_>, member: At) -> Result<Option<u8>, Trouble> {
+    let mut at = member;
+    for _ in 0..MAX_DEPTH {
+        let Some(next) = units.follow(at, gimli::DW_AT_type)? else { return Ok(None) };
+        at = next;
+        let tag = units.entry(at)?.tag();
+        if tag == gimli::DW_TAG_typedef || is_qualifier(tag) {
+            continue;
+        }
+        let is_integer = match tag {
+            gimli::DW_TAG_base_type => matches!(
+                units.entry(at)?.attr_value(gimli::DW_AT_encoding),
+                Some(gimli::AttributeValue::Encoding(
+                    gimli::DW_ATE_signed | gimli::DW_ATE_unsigned
+                ))
+            ),
+            tag if is_record(tag) => units
+                .text(at, gimli::DW_AT_name)?
+                .is_some_and(|name| name.starts_with(b"atomic") || name.starts_with(b"Atomic")),
+            _ => false,
+        };
+        let bytes = units.entry(at)?.attr_value(gimli::DW_AT_byte_size);
+        let bytes = bytes.and_then(|size| size.udata_value()).and_then(|n| u8::try_from(n).ok());
+        return Ok(bytes.filter(|bytes| is_integer && matches!(bytes, 1 | 2 | 4 | 8)));
+    }
+    Err(too_deep())
 }
 
 fn too_deep() -> Trouble {

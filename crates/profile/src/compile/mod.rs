@@ -64,6 +64,7 @@ impl From<String> for Refusal {
 #[must_use]
 pub fn wanted(probe: &Probe, level: Level) -> bool {
     match level {
+        Level::Close => matches!(probe.role, Role::Close | Role::Reset),
         Level::Boundary => !matches!(probe.role, Role::Alloc | Role::Free | Role::Realloc),
         Level::Objects | Level::Stacks => true,
     }
@@ -80,6 +81,9 @@ pub fn levels(profile: &Profile) -> Vec<Level> {
         Kind::Bulk | Kind::Slab => !profile.implicit,
     };
     if boundary {
+        if has(profile, Role::Close) {
+            levels.push(Level::Close);
+        }
         levels.push(Level::Boundary);
     }
     if has(profile, Role::Alloc) {
@@ -91,6 +95,12 @@ pub fn levels(profile: &Profile) -> Vec<Level> {
         levels.push(Level::Boundary);
     }
     levels
+}
+
+/// The levels at which something is judged: a close of kind `bulk` or `slab` tells nothing by itself.
+pub fn judging_levels(profile: &Profile) -> impl Iterator<Item = Level> {
+    let kind = profile.kind;
+    levels(profile).into_iter().filter(move |level| *level != Level::Close || kind == Kind::Drain)
 }
 
 /// The level at which a profile looks by default.
@@ -123,7 +133,7 @@ pub fn compile(
 ) -> Result<ProbeSpec, CompileError> {
     let at_return = probe.phase == Phase::Return;
     // The live count in memory is the measure of `boundary`; elsewhere it would only cost a read.
-    let needed = |key: Key| level == Level::Boundary || key != Key::Live;
+    let needed = |key: Key| !level.has_objects() || key != Key::Live;
     let computed = || {
         let keys = Key::values().filter(|key| key.is_used_by(probe.role) && needed(*key));
         keys.filter_map(|key| Some((key, key.value()?, probe.computed_by(key)?)))
@@ -138,10 +148,10 @@ pub fn compile(
 
     // Reading the return address is a tenth of what an open at entry costs. Who opened a granule says something
     // about its lifetime; of a kind whose measure is who pins, it is left out where every nanosecond counts.
-    let wants_place = level != Level::Boundary || profile.kind != Kind::Drain || at_return;
-    if (matches!(probe.role, Role::Open | Role::Reset | Role::Move) && wants_place)
-        || probe.expressions.values().any(Expr::names_caller)
-    {
+    let wants_place = level.has_objects() || profile.kind != Kind::Drain || at_return;
+    let opens =
+        level != Level::Close && matches!(probe.role, Role::Open | Role::Reset | Role::Move);
+    if (opens && wants_place) || probe.expressions.values().any(Expr::names_caller) {
         flags |= flags::HAS_CALLER;
     }
     if probe.unshared {
@@ -219,7 +229,7 @@ fn refused(probe: &Probe, key: Option<Key>, refusal: Refusal) -> CompileError {
 pub fn follows_objects(profile: &Profile, level: Level) -> bool {
     let probes = || profile.probes.iter();
     let frees = || probes().filter(|probe| is_free(probe));
-    level != Level::Boundary
+    level.has_objects()
         && probes().any(|probe| probe.role == Role::Alloc && probe.has(Key::Object))
         && frees().any(|probe| probe.has(Key::Object))
         // A bulk close needs no object's identity, unless a free cannot name its granule otherwise.
@@ -242,7 +252,10 @@ fn flags_of(profile: &Profile, level: Level) -> u32 {
     if profile.nested {
         flags |= flags::NESTED;
     }
-    if level == Level::Boundary {
+    if level == Level::Close {
+        flags |= flags::CLOSES_ONLY;
+    }
+    if !level.has_objects() {
         return flags | flags::BOUNDARY;
     }
     let allocs = |probe: &&Probe| probe.role == Role::Alloc;

@@ -6,12 +6,14 @@
 //! for a person to decide.
 
 mod group;
+mod members;
 mod roles;
 #[cfg(test)]
 mod tests;
 mod words;
 mod write;
 
+pub use members::Member;
 pub use words::{is_interesting, says_something};
 
 use super::{Kind, Level, Role, Source, parse};
@@ -86,6 +88,10 @@ pub struct Request<'a> {
     pub without_prototypes: Option<&'a str>,
     /// Names of functions that exist only inlined, as far as the debug information says.
     pub inlined_only: &'a [String],
+    /// Integers in the records that [`granule_records`] names.
+    pub members: &'a [Member],
+    /// Whether a granule's own live count decides its close: then the profile has the level `boundary`.
+    pub live: bool,
 }
 
 /// A draft.
@@ -99,6 +105,8 @@ pub struct Draft {
     pub follows_objects: bool,
     /// The levels that it offers.
     pub levels: Vec<&'static str>,
+    /// The members of granules that it reads for their live counts and their bytes: expressions.
+    pub reads: Vec<String>,
 }
 
 /// Why there is no draft.
@@ -141,6 +149,14 @@ fn besides(names: &[String]) -> String {
     format!(". Functions that allocate or free: {}", names.join(", "))
 }
 
+/// The records that closes of the best group take as their granule: as their prototypes name them, with what the names
+/// of their functions say of namespaces.
+#[must_use]
+pub fn granule_records(functions: &[Function], prefix: Option<&str>) -> Vec<(String, String)> {
+    let groups = group::groups(functions, prefix);
+    groups.first().filter(|group| group.is_whole()).map(roles::granule_records).unwrap_or_default()
+}
+
 /// Drafts a profile.
 pub fn draft(request: &Request<'_>, functions: &[Function]) -> Result<Draft, DraftError> {
     let groups = group::groups(functions, request.prefix);
@@ -152,16 +168,26 @@ pub fn draft(request: &Request<'_>, functions: &[Function]) -> Result<Draft, Dra
             others: group::loose(functions, request.prefix),
         });
     };
-    let chosen = roles::choose(best);
+    let mut chosen = roles::choose(best);
+    let reads = roles::read_members(&mut chosen, request);
     let text = write::text(request, best, &chosen, &groups[1..]);
-    let profile = parse(&text, &Source::File("draft.toml".into())).map_err(|error| {
-        DraftError::Defect { object: request.object.to_owned(), why: error.to_string() }
-    })?;
+    let profile = match parse(&text, &Source::File("draft.toml".into())) {
+        Ok(profile) => profile,
+        // Names of types are whatever a compiler writes: an expression may not take them.
+        Err(_) if !reads.is_empty() => {
+            return draft(&Request { members: &[], ..*request }, functions);
+        }
+        Err(error) => {
+            let why = error.to_string();
+            return Err(DraftError::Defect { object: request.object.to_owned(), why });
+        }
+    };
     let levels: Vec<_> = super::levels(&profile).into_iter().map(Level::name).collect();
     let frees = profile.probes.iter().any(|probe| probe.role == Role::Free);
     Ok(Draft {
         text: write::with_levels(&text, &levels),
         probes: profile.probes.len(),
+        reads,
         follows_objects: frees && levels.contains(&Level::Objects.name()),
         levels,
     })

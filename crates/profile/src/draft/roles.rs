@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Function, MAX_PROBES, Signature, Type,
+    Function, MAX_PROBES, Request, Signature, Type,
     group::{Candidate, Group},
+    members,
     words::Deed,
 };
 
+/// Records of granules that are told: instances of a template are types of their own.
+const MAX_RECORDS: usize = 8;
 /// Arguments that a probe can name.
 const MAX_ARGUMENT: usize = 6;
 /// Names of parameters that are sizes, and numbers of things of a size.
@@ -83,6 +86,61 @@ pub(super) fn choose<'a>(group: &Group<'a>) -> Choice<'a> {
         }
     }
     choice
+}
+
+/// The record that a close or reset takes first, and where its granule stands.
+fn closed_record(function: &Function) -> Option<(&Type, usize)> {
+    let signature = function.signature.as_ref()?;
+    let by_value = signature.returns.as_ref().is_some_and(|kind| kind.record && kind.pointers == 0);
+    let at = signature.parameters.iter().position(|p| p.kind.pointers == 1 && p.kind.record)?;
+    let place = at + usize::from(by_value);
+    (place < MAX_ARGUMENT).then_some((&signature.parameters[at].kind, place))
+}
+
+/// The records that closes and resets take, as prototypes name them, and with the scope of their functions.
+pub(super) fn granule_records(group: &Group<'_>) -> Vec<(String, String)> {
+    let mut records: Vec<(String, String)> = Vec::new();
+    for candidate in group.having(Deed::Close).chain(group.having(Deed::Reset)) {
+        let Some((kind, _)) = closed_record(candidate.function) else { continue };
+        let shown = &candidate.function.shown;
+        // `ns::Arena<int>::close`: the type's own name may have `::` in its arguments.
+        let scope = shown.find(generic(&kind.base)).map_or("", |at| &shown[..at]);
+        let record = (kind.base.clone(), format!("{scope}{}", kind.base));
+        if !kind.base.is_empty() && !records.contains(&record) && records.len() < MAX_RECORDS {
+            records.push(record);
+        }
+    }
+    records
+}
+
+/// Has the closes read what granules say of themselves: the expressions that they read.
+pub(super) fn read_members(choice: &mut Choice<'_>, request: &Request<'_>) -> Vec<String> {
+    let closes = |probe: &&mut Chosen<'_>| matches!(probe.deed, Deed::Close | Deed::Reset);
+    let mut reads = Vec::new();
+    for probe in choice.probes.iter_mut().filter(closes) {
+        let Some((kind, at)) = closed_record(probe.function) else { continue };
+        let granule = format!("arg{at}");
+        // Granules with numbers are described elsewhere.
+        if !probe.keys.contains(&("granule", granule.clone())) {
+            continue;
+        }
+        let live = members::live(request.members, &kind.base).map(|member| member.read(&granule));
+        let bytes = members::bytes(request.members, &kind.base).map(|member| member.read(&granule));
+        if let Some(bytes) = &bytes {
+            probe.keys.push(("bytes", bytes.clone()));
+        }
+        match &live {
+            Some(live) if request.live => probe.keys.push(("live", live.clone())),
+            Some(live) => probe.remarks.push(format!(
+                "is this its live count, 0 when it is empty? Then: live = \"{live}\""
+            )),
+            None => {}
+        }
+        reads.extend([live, bytes].into_iter().flatten());
+    }
+    reads.sort();
+    reads.dedup();
+    reads
 }
 
 /// What most of the opens return, or hand out, or most of the closes take.

@@ -24,6 +24,8 @@ fn request(object: &str) -> Request<'_> {
         prefix: None,
         without_prototypes: Some("it has no debug information"),
         inlined_only: &[],
+        members: &[],
+        live: false,
     }
 }
 
@@ -86,8 +88,8 @@ fn by_names() {
     assert!(draft.text.contains("# - ngx_pcalloc: it calls ngx_palloc"), "{}", draft.text);
     assert!(draft.text.contains("GUESSED from names alone: it has no debug information"));
     assert!(draft.text.contains("Other functions that open and close"), "{}", draft.text);
-    assert_eq!(draft.levels, ["boundary", "objects", "stacks"]);
-    assert!(draft.text.contains("offers: boundary, objects, stacks."));
+    assert_eq!(draft.levels, ["close", "boundary", "objects", "stacks"]);
+    assert!(draft.text.contains("offers: close, boundary, objects, stacks."));
 }
 
 /// Prototypes say which argument is the granule, which the size, and which function has nothing to do with it.

@@ -167,7 +167,7 @@ fn table(text: &mut String, probe: &Chosen<'_>) {
         let _ = writeln!(text, "{key} = {}", string(value));
     }
     // Nothing is read where there may be no such word: a person adds it.
-    if probe.deed == Deed::Close {
+    if probe.deed == Deed::Close && !probe.keys.iter().any(|(key, _)| *key == "live") {
         text.push_str("# live = \"*(u32)(arg0 + 0x..)\"\n");
     }
 }

@@ -51,9 +51,9 @@ fn built_in_levels() {
     ] {
         let profile = library.get(name).unwrap();
         assert_eq!((profile.kind, default_level(profile)), (kind, default), "{name}");
-        let every = [Level::Boundary, Level::Objects, Level::Stacks];
-        // Those without objects have but the one.
-        let offered = if ["haproxy", "varnish"].contains(&name) { &every[..1] } else { &every };
+        // Those without objects have but the two.
+        let without_objects = ["haproxy", "varnish"].contains(&name);
+        let offered = if without_objects { &Level::ALL[..2] } else { &Level::ALL };
         assert_eq!(levels(profile), offered, "{name}");
         assert!(profile.probes.iter().any(|probe| probe.role == Role::Close), "{name}");
     }

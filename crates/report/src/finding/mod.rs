@@ -3,6 +3,7 @@
 //! A new rule is one file here and one row in [`RULES`].
 
 mod allocs_without_frees;
+mod closes_only;
 mod freed_after_close;
 mod leak;
 mod lost;
@@ -39,6 +40,7 @@ pub const RULES: &[Rule] = &[
     not_measurable::RULE,
     never_fired::RULE,
     no_data::RULE,
+    closes_only::RULE,
     opened_before::RULE,
     freed_after_close::RULE,
     unmatched_frees_high::RULE,

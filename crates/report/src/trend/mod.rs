@@ -126,8 +126,9 @@ pub(super) fn add(
     ended: bool,
 ) {
     let kind = facts.profile.kind;
-    // Without frees nobody knows when a pin goes.
-    if kind == Kind::Drain && facts.level == Level::Boundary {
+    // Without frees nobody knows when a pin goes; without opens, what is open.
+    let blind = if kind == Kind::Drain { Level::Boundary } else { Level::Close };
+    if facts.level <= blind {
         return;
     }
     let case = Case::of(facts, ended);

@@ -6,7 +6,7 @@ use drainprof_census::{Census, PartKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Memory, Target, memory::MemoryVerdict};
+use crate::{Ended, Memory, Target, memory::MemoryVerdict};
 
 /// Whether the resident memory of all observed processes together grows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,8 +27,15 @@ pub struct Growing {
 
 impl Growing {
     pub(super) fn of(targets: &[Target]) -> Self {
-        let alive = targets.iter().filter(|target| target.ended.is_none());
-        let all: Vec<&Memory> = alive.filter_map(|target| target.memory.as_ref()).collect();
+        // Where all have ended, what they had is all there is; what one executed before is not its memory.
+        let alive = targets.iter().any(|target| target.ended.is_none());
+        let counts = |target: &&Target| match target.ended {
+            None => true,
+            Some(Ended::Exec) => false,
+            Some(Ended::Exit { .. }) => !alive,
+        };
+        let of_all = targets.iter().filter(counts);
+        let all: Vec<&Memory> = of_all.filter_map(|target| target.memory.as_ref()).collect();
         let with = |verdict| all.iter().filter(|memory| memory.verdict == verdict).count();
         let verdicts = [
             MemoryVerdict::Growing,

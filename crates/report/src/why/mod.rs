@@ -8,6 +8,8 @@ mod holders;
 mod memory;
 mod next;
 
+use std::cmp::Reverse;
+
 use drainprof_census::Census;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +19,7 @@ pub use self::{
     memory::{Growing, Part},
     next::Next,
 };
-use crate::{Kind, Report, memory::MemoryVerdict};
+use crate::{Kind, Report, Target, memory::MemoryVerdict};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.why/1";
@@ -62,6 +64,9 @@ pub struct Drafted {
     #[serde(with = "crate::kind_name")]
     #[schemars(schema_with = "crate::schema::kind")]
     pub kind: Kind,
+    /// The granule's own live count, an expression; it was proven, so that the profile has level `boundary`. Null: none was.
+    #[serde(default)]
+    pub live: Option<String>,
     /// What speaks against it, so that its counts are left out; null: it was proven on the process.
     pub against: Option<String>,
 }
@@ -142,11 +147,10 @@ impl Why {
         }
         let who = holders::who(measured, growing.verdict);
         let answer = answer(&growing, &holders, unexplained, measured);
-        let mut pids: Vec<u32> = targets.iter().map(|target| target.pid).collect();
-        pids.dedup();
+        let (pids, comm) = processes(targets);
         let mut why = Self {
             schema: SCHEMA.to_owned(),
-            comm: targets.first().map(|target| target.comm.clone()).unwrap_or_default(),
+            comm,
             pids,
             seconds: measured.growth.window.seconds,
             answer,
@@ -160,8 +164,28 @@ impl Why {
             next: Vec::new(),
         };
         why.next = next::of(&why, measured.undrafted.is_some());
+        if targets.iter().all(|target| target.ended.is_some()) {
+            // There is nobody left whom a command could observe.
+            why.next.iter_mut().for_each(|step| step.command = None);
+        }
         why
     }
+}
+
+/// The processes, those that run with most resident memory first, and the name of the first.
+fn processes(targets: &[Target]) -> (Vec<u32>, String) {
+    let mut ordered: Vec<&Target> = targets.iter().collect();
+    ordered.sort_by_key(|target| {
+        let rss = target.memory.as_ref().map(|memory| memory.last.rss_bytes);
+        (target.ended.is_some(), Reverse(rss))
+    });
+    let mut pids: Vec<u32> = Vec::new();
+    for target in &ordered {
+        if !pids.contains(&target.pid) {
+            pids.push(target.pid);
+        }
+    }
+    (pids, ordered.first().map(|target| target.comm.clone()).unwrap_or_default())
 }
 
 fn cost_ratio(measured: &Measured<'_>) -> f64 {

@@ -82,8 +82,10 @@ pub(super) fn of(why: &Why, undrafted: bool) -> Vec<Next> {
     if let Some(draft) = why.draft.as_ref().filter(|draft| draft.against.is_none()) {
         steps.push(step(
             &format!(
-                "Profile {} was drafted from the program's functions and fits what they did: {}",
-                draft.profile, draft.path
+                "Profile {} was drafted from the program's functions and fits what they did{}: {}",
+                draft.profile,
+                if draft.live.is_some() { ", with the granules' own live counts" } else { "" },
+                draft.path
             ),
             String::new(),
         ));

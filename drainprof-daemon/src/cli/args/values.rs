@@ -26,6 +26,8 @@ pub(in crate::cli) enum PlainFormat {
 /// A level on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum LevelArg {
+    /// Closes only; reads live counts from memory.
+    Close,
     /// Opens and closes only; reads live counts from memory.
     Boundary,
     /// Every alloc and free as well.
@@ -37,6 +39,7 @@ pub(in crate::cli) enum LevelArg {
 impl From<LevelArg> for Level {
     fn from(level: LevelArg) -> Self {
         match level {
+            LevelArg::Close => Self::Close,
             LevelArg::Boundary => Self::Boundary,
             LevelArg::Objects => Self::Objects,
             LevelArg::Stacks => Self::Stacks,

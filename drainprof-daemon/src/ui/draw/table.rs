@@ -178,6 +178,7 @@ fn text(column: Column, row: &Row<'_>, selected: bool, width: u16) -> String {
             or_unknown(row.target.rss_slope_bytes_per_second, numbers::growth)
         }
         Column::Sorted(Sort::Level) => match row.level() {
+            Some(Level::Close) => "cls".to_owned(),
             Some(Level::Boundary) => "bnd".to_owned(),
             Some(Level::Objects) => "obj".to_owned(),
             Some(Level::Stacks) => "stk".to_owned(),

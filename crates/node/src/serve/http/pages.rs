@@ -119,9 +119,10 @@ pub fn in_words(state: &NodeState) -> String {
     let unmatched = state.targets.iter().filter(|target| !target.matched).count();
     let _ = writeln!(
         text,
-        "targets   {} (memory only {unmatched}, no probe {}, boundary {}, objects {}, stacks {})",
+        "targets   {} (memory only {unmatched}, no probe {}, close {}, boundary {}, objects {}, stacks {})",
         state.targets.len(),
         count(None) - unmatched,
+        count(Some(Level::Close)),
         count(Some(Level::Boundary)),
         count(Some(Level::Objects)),
         count(Some(Level::Stacks))

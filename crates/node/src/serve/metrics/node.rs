@@ -15,7 +15,7 @@ struct Sums {
     space: u64,
     swap: u64,
     overhead: Option<f64>,
-    level: Option<u64>,
+    level: Option<f64>,
     to_limit: Option<f64>,
     memory: bool,
     growth: Option<f64>,
@@ -63,12 +63,13 @@ impl Sums {
             return;
         }
         let level = match target.level {
-            None => 0,
-            Some(Level::Boundary) => 1,
-            Some(Level::Objects) => 2,
-            Some(Level::Stacks) => 3,
+            None => 0.0,
+            Some(Level::Close) => 0.5,
+            Some(Level::Boundary) => 1.0,
+            Some(Level::Objects) => 2.0,
+            Some(Level::Stacks) => 3.0,
         };
-        self.level = Some(self.level.map_or(level, |least| least.min(level)));
+        self.level = Some(self.level.map_or(level, |least: f64| least.min(level)));
     }
 }
 
@@ -124,7 +125,7 @@ impl Metrics {
                 families.measure(&table::OVERHEAD, labels.clone(), ratio);
             }
             if let Some(level) = sums.level {
-                families.count(&table::LEVEL, labels.clone(), level);
+                families.measure(&table::LEVEL, labels.clone(), level);
             }
             if let Some(seconds) = sums.to_limit {
                 families.measure(&table::TO_LIMIT, labels, seconds);
@@ -140,8 +141,7 @@ impl Metrics {
         for (name, lost) in &state.losses {
             families.count(&table::LOST, vec![("stage", shown(name))], *lost);
         }
-        let levels = [None, Some(Level::Boundary), Some(Level::Objects), Some(Level::Stacks)];
-        for level in levels {
+        for level in [None].into_iter().chain(Level::ALL.map(Some)) {
             let at = |target: &&NodeTarget| target.matched && target.level == level;
             let count = state.targets.iter().filter(at).count();
             let name = level.map_or("none", Level::name);

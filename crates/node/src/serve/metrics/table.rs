@@ -121,7 +121,7 @@ metrics! {
     OVERHEAD = "overhead", Some("ratio"), Gauge, WHERE,
         "The current cost of the probes as a share of one CPU, in the process with the highest cost.";
     LEVEL = "governor_level", None, Gauge, WHERE,
-        "The lowest level among the processes: 0 no probe, 1 boundary, 2 objects, 3 stacks.";
+        "The lowest level among the processes: 0 no probe, 0.5 close, 1 boundary, 2 objects, 3 stacks.";
     RESIDENT = "process_resident", Some("bytes"), Gauge, WHERE,
         "Resident memory of the processes, added up: shared pages count in each.";
     ANONYMOUS = "process_anonymous", Some("bytes"), Gauge, WHERE,

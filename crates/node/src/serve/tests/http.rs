@@ -9,7 +9,7 @@ async fn pages_tell_the_state() {
     assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
     assert_eq!(get(running.http, "/readyz").await.status, 200);
     let status = get(running.http, "/status").await;
-    let targets = "targets   1 (memory only 0, no probe 0, boundary 1,";
+    let targets = "targets   1 (memory only 0, no probe 0, close 0, boundary 1,";
     assert!(status.body.contains(targets), "{status:?}");
     assert!(status.body.contains("complete  no: ring_full 7: Events were lost"), "{status:?}");
     assert!(status.body.contains("4242 (svc): dsr_low: the DSR is 0.75"), "{status:?}");

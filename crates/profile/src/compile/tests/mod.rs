@@ -168,26 +168,34 @@ fn reallocs_bring_a_new_object() {
 /// Which probes a level wants, which levels a profile has, and which of them is the default.
 #[test]
 fn levels_follow_from_kind_and_probes() {
-    use Level::{Boundary, Objects, Stacks};
+    use Level::{Boundary, Close, Objects, Stacks};
     let open_close = "open create granule=ret\nclose shut granule=arg0";
     let with_live = "close shut granule=arg0 live=*(u32)(arg0)";
     let objects = "\nalloc take granule=arg0\nfree drop granule=arg0";
     let reset = "\nreset clear granule=arg0";
     for (kind, lines, all, default) in [
-        ("bulk", open_close.to_owned(), vec![Boundary], Boundary),
-        ("bulk", format!("{open_close}{objects}"), vec![Boundary, Objects, Stacks], Objects),
-        ("slab", format!("{open_close}{objects}"), vec![Boundary, Objects, Stacks], Objects),
+        ("bulk", open_close.to_owned(), vec![Close, Boundary], Boundary),
+        ("bulk", format!("{open_close}{objects}"), vec![Close, Boundary, Objects, Stacks], Objects),
+        ("slab", format!("{open_close}{objects}"), vec![Close, Boundary, Objects, Stacks], Objects),
         ("drain", format!("{open_close}{objects}"), vec![Objects, Stacks], Objects),
-        ("drain", with_live.to_owned(), vec![Boundary], Boundary),
-        ("drain", format!("{with_live}{objects}"), vec![Boundary, Objects, Stacks], Boundary),
+        ("drain", with_live.to_owned(), vec![Close, Boundary], Boundary),
+        (
+            "drain",
+            format!("{with_live}{objects}"),
+            vec![Close, Boundary, Objects, Stacks],
+            Boundary,
+        ),
         ("drain", format!("{with_live}{objects}{reset}"), vec![Objects, Stacks], Objects),
     ] {
         let profile = profile(kind, &lines);
         assert_eq!(levels(&profile), all, "{kind}: {lines}");
         assert_eq!(default_level(&profile), default, "{kind}: {lines}");
+        let judges = judging_levels(&profile).any(|level| level == Close);
+        assert_eq!(judges, kind == "drain" && all[0] == Close, "{kind}: {lines}");
         for probe in &profile.probes {
             let of_objects = matches!(probe.role, Role::Alloc | Role::Free | Role::Realloc);
             assert_eq!(wanted(probe, Boundary), !of_objects);
+            assert_eq!(wanted(probe, Close), matches!(probe.role, Role::Close | Role::Reset));
             assert!(wanted(probe, Objects));
         }
     }

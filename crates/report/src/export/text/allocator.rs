@@ -1,6 +1,8 @@
 //! One allocator's part of the page.
 
 use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SENTENCE, SYMBOL, escape, frame};
+use drainprof_profile::Level;
+
 use crate::{Allocator, Kind, OpenGranule, PinnedGranule, Spread, units};
 
 /// Columns before a fact's text: four of indent, ten for its name.
@@ -115,7 +117,12 @@ impl Page<'_> {
 
     fn counts(&mut self, allocator: &Allocator) -> Result<(), Error> {
         let granules = allocator.granules;
-        let mut parts = vec![format!("{} opened", granules.opened)];
+        // Without opens, nothing is known of what is open.
+        let has_opens = allocator.level != Level::Close;
+        let mut parts = Vec::new();
+        if has_opens {
+            parts.push(format!("{} opened", granules.opened));
+        }
         let rarely = [
             (granules.opened_before, "open before"),
             (granules.resets, "resets"),
@@ -127,7 +134,9 @@ impl Page<'_> {
         ];
         parts.push(format!("{} closed", granules.closed));
         parts.extend(rarely.iter().filter(|&&(n, _)| n > 0).map(|(n, what)| format!("{n} {what}")));
-        parts.push(format!("{} open now (peak {})", granules.open_now, granules.open_peak));
+        if has_opens {
+            parts.push(format!("{} open now (peak {})", granules.open_now, granules.open_peak));
+        }
         if allocator.kind != Kind::Drain && granules.unknown > 0 {
             parts.push(format!("{} unknown", granules.unknown));
         }
@@ -173,7 +182,8 @@ impl Page<'_> {
                 None => String::new(),
             };
             self.fact("pins", &format!("{} objects at pinned closes{granules}", pins.objects))?;
-            return self.fact("retained", "not measurable at level boundary");
+            let level = allocator.level.name();
+            return self.fact("retained", &format!("not measurable at level {level}"));
         };
         let bytes = held(retention.bytes);
         self.fact("retained", &format!("{granules} granules{bytes}, {drained} drained late"))?;
