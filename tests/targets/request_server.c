@@ -8,6 +8,7 @@
  * from arenas of their own. Everything else is the same. Requests are made up inside, at a bounded rate.
  *
  * usage: request_server [routing=request|session] [requests=N] [rate=N per second, 0 for no bound]
+ *                       [session=N requests that a session lives, at most 3000]
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -37,6 +38,7 @@ struct arena {
 };
 
 static uint64_t allocated, freed;
+static uint64_t session_requests = SESSION_REQUESTS;
 
 static void die(const char *what)
 {
@@ -144,7 +146,7 @@ static void log_in(struct arena *request, uint64_t now, int fixed)
     if (session == NULL)
         die("allocate a session");
     memset(session, 'S', sizeof *session);
-    session->ends = now + SESSION_REQUESTS;
+    session->ends = now + session_requests;
     for (size_t i = 0; i < SESSIONS; i++) {
         if (sessions[i] == NULL) {
             sessions[i] = session;
@@ -207,10 +209,12 @@ int main(int argc, char **argv)
             requests = strtoull(argv[i] + 9, NULL, 10);
         else if (strncmp(argv[i], "rate=", 5) == 0)
             rate = strtoull(argv[i] + 5, NULL, 10);
+        else if (strncmp(argv[i], "session=", 8) == 0 && strtoull(argv[i] + 8, NULL, 10) <= SESSION_REQUESTS)
+            session_requests = strtoull(argv[i] + 8, NULL, 10);
         else if (strcmp(argv[i], "routing=session") == 0)
             fixed = 1;
         else if (strcmp(argv[i], "routing=request") != 0) {
-            fprintf(stderr, "usage: %s [routing=request|session] [requests=N] [rate=N]\n", argv[0]);
+            fprintf(stderr, "usage: %s [routing=request|session] [requests=N] [rate=N] [session=N]\n", argv[0]);
             return 2;
         }
     }
