@@ -1,6 +1,6 @@
 //! What a profile must be as a whole, beyond the shape of its parts.
 //!
-//! A list of rules, each of which looks at the finished [`Profile`] and, for its places, at the tables as
+//! A list of rules, each of which examines the finished [`Profile`] and, for its places, at the tables as
 //! they were written. The last one compiles every probe once, so that what can never fit into a spec is
 //! refused here, with its line, and not only when a process is attached to. Called by `parse`.
 

@@ -3,7 +3,7 @@
 //! In running order: [`Library`] reads files, [`parse()`] turns a file's text into a checked [`Profile`],
 //! [`compile()`] turns one of its probes into the spec that the kernel side runs. Expressions have a module
 //! of their own (`expr`), and `eval` says what they mean. Which processes and objects a profile matches
-//! is for `plan` to find out; nothing here looks at a process or at an ELF object.
+//! is for `plan` to find out; nothing here examines a process or at an ELF object.
 
 mod address;
 mod check;

@@ -17,35 +17,8 @@ use super::{
     parse::{MAX_PROFILE_BYTES, parse},
 };
 
-/// The built-in profiles: a file of `profiles/` and its text. A test compares this with the directory.
-const BUILT_IN: &[(&str, &str)] = &[
-    ("apr.toml", include_str!("../../../profiles/apr.toml")),
-    ("bind.toml", include_str!("../../../profiles/bind.toml")),
-    ("cpython.toml", include_str!("../../../profiles/cpython.toml")),
-    ("cxx-pmr.toml", include_str!("../../../profiles/cxx-pmr.toml")),
-    ("drainprof-usdt.toml", include_str!("../../../profiles/drainprof-usdt.toml")),
-    ("epoch-demo.toml", include_str!("../../../profiles/epoch-demo.toml")),
-    ("glibc-heap.toml", include_str!("../../../profiles/glibc-heap.toml")),
-    ("haproxy-pools.toml", include_str!("../../../profiles/haproxy-pools.toml")),
-    ("haproxy.toml", include_str!("../../../profiles/haproxy.toml")),
-    ("libdrainprof.toml", include_str!("../../../profiles/libdrainprof.toml")),
-    ("libxml2.toml", include_str!("../../../profiles/libxml2.toml")),
-    ("malloc-glibc.toml", include_str!("../../../profiles/malloc-glibc.toml")),
-    ("malloc-jemalloc.toml", include_str!("../../../profiles/malloc-jemalloc.toml")),
-    ("malloc-mimalloc.toml", include_str!("../../../profiles/malloc-mimalloc.toml")),
-    ("malloc-tcmalloc.toml", include_str!("../../../profiles/malloc-tcmalloc.toml")),
-    ("mariadb.toml", include_str!("../../../profiles/mariadb.toml")),
-    ("mimalloc.toml", include_str!("../../../profiles/mimalloc.toml")),
-    ("nginx.toml", include_str!("../../../profiles/nginx.toml")),
-    ("otel-memory.toml", include_str!("../../../profiles/otel-memory.toml")),
-    ("php.toml", include_str!("../../../profiles/php.toml")),
-    ("postgresql.toml", include_str!("../../../profiles/postgresql.toml")),
-    ("talloc.toml", include_str!("../../../profiles/talloc.toml")),
-    ("tcmalloc.toml", include_str!("../../../profiles/tcmalloc.toml")),
-    ("temporal-slab.toml", include_str!("../../../profiles/temporal-slab.toml")),
-    ("varnish-workspace.toml", include_str!("../../../profiles/varnish-workspace.toml")),
-    ("varnish.toml", include_str!("../../../profiles/varnish.toml")),
-];
+/// The built-in profiles: each file of `profiles/` and its text, as `build.rs` finds them.
+const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in.rs"));
 
 /// The text of a built-in profile, by its file name.
 #[must_use]

@@ -1,7 +1,7 @@
 //! How deep the brackets of a TOML text nest.
 //!
 //! The `toml` crate bounds that itself, but brackets that do not match defeat its count (1.2.1): it then recurses once per
-//! bracket, and a small file overflows the stack. So texts of strangers are looked at here first.
+//! bracket, and a small file overflows the stack. So texts of strangers are examined here first.
 
 use toml_parser::{
     Source,

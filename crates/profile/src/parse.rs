@@ -1,7 +1,7 @@
 //! From a profile's text to a checked [`Profile`].
 //!
 //! serde and the `toml` crate read the file's shape (keys and types); this module turns the strings into
-//! roles, places and expressions; `check` then looks at the whole. Every refusal names file, line and
+//! roles, places and expressions; `check` then examines the whole. Every refusal names file, line and
 //! column. Called by `library`; reads no file itself.
 
 use std::{
@@ -75,7 +75,7 @@ struct RawGranule {
     page_bytes: Option<Spanned<u64>>,
 }
 
-/// A probe's table as it is written; `check` looks at its places again.
+/// A probe's table as it is written; `check` examines its places again.
 pub(super) struct RawProbe {
     pub(super) role: Spanned<String>,
     pub(super) at: Spanned<String>,

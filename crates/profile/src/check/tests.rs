@@ -145,7 +145,7 @@ object = "arg0"
 }
 
 /// Implicit granules are of kind `slab`, of one size, and nothing but objects that are known by id and size begins or
-/// ends them. All their probes carry the flag, and none looks at boundaries alone.
+/// ends them. All their probes carry the flag, and none examines boundaries alone.
 #[test]
 fn implicit_granules_have_their_objects() {
     let good = read_pages("pages", "pages").expect("it is a good profile");

@@ -52,7 +52,7 @@ impl SimplePhase {
 
     fn conditions(&mut self, when: &Expr) -> Option<()> {
         match when {
-            // A hit that the left side rejects is rejected before the right side is looked at.
+            // A hit that the left side rejects is rejected before the right side is examined.
             Expr::Binary(BinaryOp::And, left, right) => {
                 self.conditions(left)?;
                 self.conditions(right)

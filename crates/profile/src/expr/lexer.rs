@@ -59,7 +59,7 @@ impl<'a> Lexer<'a> {
         &self.text[self.at..]
     }
 
-    /// Where the next token is looked for.
+    /// Where the next token is searched for.
     pub(super) fn position(&self) -> usize {
         self.at
     }

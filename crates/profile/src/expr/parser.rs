@@ -300,7 +300,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `offsetof(type, field.path)`, after `offsetof`. Type names have signs of their own (`a::b<c, d>`),
-    /// so this looks at the text: the path is what stands behind the last comma.
+    /// so this examines the text: the path is what stands behind the last comma.
     fn offset_of(&mut self, token: &Token<'a>) -> Result<Expr, ExprError> {
         self.sign("(", "`(` after `offsetof`")?;
         let start = self.lexer.position();
