@@ -9,6 +9,7 @@ mod labels;
 mod lock;
 mod memory;
 mod request;
+mod section;
 pub mod serve;
 mod state;
 pub mod store;

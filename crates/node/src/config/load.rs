@@ -43,7 +43,7 @@ pub struct Sources {
     pub required: bool,
     /// The directory with further files; it need not be there.
     pub directory: Option<PathBuf>,
-    /// Environment variables; only those of keys (`DRAINPROF_STORE_PATH`) are looked at.
+    /// Environment variables; only those of keys (`DRAINPROF_STORE_PATH`) are examined.
     pub environment: Vec<(String, String)>,
     /// `section.key=value`, from the command line.
     pub set: Vec<String>,

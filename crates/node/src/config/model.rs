@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use super::{census::Census, rule::Rule};
-use crate::{govern, trigger};
+use crate::{govern, section::section, trigger};
 
 /// The daemon's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,84 +46,61 @@ pub struct Config {
     pub governor: govern::Config,
 }
 
-/// How the daemon works.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Daemon {
-    /// Time between two readings of the counters, and of the memory of watched processes.
-    #[schemars(extend("x-range" = ["100ms", "1h"]))]
-    pub interval: Time,
-    /// Time between two scans for processes that started or ended.
-    #[schemars(extend("x-range" = ["100ms", "1h"]))]
-    pub discover_interval: Time,
-    /// How deep the daemon traces a process while nothing is wrong with it. A profile without a live count measures
-    /// nothing at `boundary`; its processes then get no probes.
-    pub level: Level,
-    /// What carries the probes. `process`: only the watched processes; each counts from the next scan on. `file`: the
-    /// files that they map. Then children of watched processes and new processes of watched programs are traced from
-    /// their first instruction on, but every process that maps the file pays for its hits. Whoever is found late all the
-    /// same is the loss `attached_late`; whoever ends unseen is `processes_missed`.
-    #[schemars(extend("x-restart" = true))]
-    pub attach: Attach,
-    /// CPU time for reading PSS and USS (`smaps_rollup`), one process after the other, as a share of one CPU. `0%`:
-    /// never.
-    #[schemars(extend("x-range" = ["0%", "10%"]))]
-    pub pss_budget: Share,
-    /// The kill switch: while this file exists, the daemon attaches nothing.
-    #[serde(deserialize_with = "absolute")]
-    #[schemars(with = "String", extend("format" = "path"))]
-    pub kill_file: PathBuf,
-    /// Names of the profiles to use. Empty: all but those that are used on request only.
-    #[schemars(length(max = 256))]
-    pub profiles: Vec<String>,
-    /// Directories with profiles of your own; later ones win.
-    #[serde(deserialize_with = "all_absolute")]
-    #[schemars(with = "Vec<AbsolutePath>", length(max = 16))]
-    pub profile_directories: Vec<PathBuf>,
-}
-
-impl Default for Daemon {
-    fn default() -> Self {
-        Self {
-            interval: Time::seconds(10),
-            discover_interval: Time::seconds(2),
-            level: Level::Boundary,
-            attach: Attach::Process,
-            pss_budget: Share(0.0002),
-            kill_file: PathBuf::from("/run/drainprof/kill"),
-            profiles: Vec::new(),
-            profile_directories: ["/usr/share/drainprof/profiles", "/etc/drainprof/profiles"]
-                .map(PathBuf::from)
-                .to_vec(),
-        }
+section! {
+    /// How the daemon works.
+    Daemon {
+        /// Time between two readings of the counters, and of the memory of watched processes.
+        #[schemars(extend("x-range" = ["100ms", "1h"]))]
+        interval: Time = Time::seconds(10),
+        /// Time between two scans for processes that started or ended.
+        #[schemars(extend("x-range" = ["100ms", "1h"]))]
+        discover_interval: Time = Time::seconds(2),
+        /// How deep the daemon traces a process while nothing is wrong with it. A profile without a live count measures
+        /// nothing at `boundary`; its processes then get no probes.
+        level: Level = Level::Boundary,
+        /// What carries the probes. `process`: only the watched processes; each counts from the next scan on. `file`: the
+        /// files that they map. Then children of watched processes and new processes of watched programs are traced from
+        /// their first instruction on, but every process that maps the file pays for its hits. Whoever is found late all the
+        /// same is the loss `attached_late`; whoever ends unseen is `processes_missed`.
+        #[schemars(extend("x-restart" = true))]
+        attach: Attach = Attach::Process,
+        /// CPU time for reading PSS and USS (`smaps_rollup`), one process after the other, as a share of one CPU. `0%`:
+        /// never.
+        #[schemars(extend("x-range" = ["0%", "10%"]))]
+        pss_budget: Share = Share(0.0002),
+        /// The kill switch: while this file exists, the daemon attaches nothing.
+        #[serde(deserialize_with = "absolute")]
+        #[schemars(with = "String", extend("format" = "path"))]
+        kill_file: PathBuf = PathBuf::from("/run/drainprof/kill"),
+        /// Names of the profiles to use. Empty: all but those that are used on request only.
+        #[schemars(length(max = 256))]
+        profiles: Vec<String> = Vec::new(),
+        /// Directories with profiles of your own; later ones win.
+        #[serde(deserialize_with = "all_absolute")]
+        #[schemars(with = "Vec<AbsolutePath>", length(max = 16))]
+        profile_directories: Vec<PathBuf> = ["/usr/share/drainprof/profiles", "/etc/drainprof/profiles"].map(PathBuf::from).to_vec(),
     }
 }
 
-/// Which processes are watched.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Select {
-    /// Rules, in order: the first that matches a process decides. A process that no rule matches is watched, unless
-    /// some rule includes. A rule matches if all of its lines do; a line matches if one of its patterns does. `*` stands
-    /// for anything, `/` included. The daemon's own executable is never watched.
-    #[schemars(
-        length(max = 256),
-        example = r#"[{ action = "exclude", unit = "backup*.service" }, { action = "include", exe = ["nginx", "/opt/*/svc"] }]"#
-    )]
-    pub rules: Vec<Rule>,
-    /// The largest number of processes with probes; of further ones the memory alone is watched.
-    #[schemars(extend("x-range" = [1, 10_000]))]
-    pub max_targets: u32,
-    /// Whether processes that no profile matches are watched too: their memory, page faults and pressure.
-    pub unmatched: bool,
-    /// The largest number of watched processes; further ones are left out.
-    #[schemars(extend("x-range" = [1, 100_000]))]
-    pub max_processes: u32,
-}
-
-impl Default for Select {
-    fn default() -> Self {
-        Self { rules: Vec::new(), max_targets: 200, unmatched: true, max_processes: 2_000 }
+section! {
+    /// Which processes are watched.
+    Select {
+        /// Rules, in order: the first that matches a process decides. A process that no rule matches is watched, unless
+        /// some rule includes. A rule matches if all of its lines do; a line matches if one of its patterns does. `*` stands
+        /// for anything, `/` included. The daemon's own executable is never watched.
+        #[schemars(
+            length(max = 256),
+            example = r#"[{ action = "exclude", unit = "backup*.service" }, { action = "include", exe = ["nginx", "/opt/*/svc"] }]"#
+        )]
+        rules: Vec<Rule> = Vec::new(),
+        /// The largest number of processes with probes; of further ones the memory alone is watched.
+        #[schemars(extend("x-range" = [1, 10_000]))]
+        max_targets: u32 = 200,
+        /// Whether processes that no profile matches are watched too: their memory, page faults and pressure.
+        unmatched: bool = true,
+        /// The largest number of watched processes; further ones are left out.
+        #[schemars(extend("x-range" = [1, 100_000]))]
+        max_processes: u32 = 2_000,
     }
 }
 
@@ -158,157 +135,106 @@ pub struct Maps {
     pub ring: Option<Bytes>,
 }
 
-/// Diagnostic windows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Window {
-    /// How long a window lasts by default.
-    #[schemars(extend("x-range" = ["1s", "1h"]))]
-    pub length: Time,
-    /// The longest window that a user can request.
-    #[schemars(extend("x-range" = ["1s", "1d"]))]
-    pub longest: Time,
-    /// How deep a window traces.
-    pub level: Level,
-    /// Which windows also trace page faults, heap and mappings, and name the call stacks through which memory grows.
-    /// `memory`: those that open while a rule about memory fires; `always`; `never`. A request for a window can override
-    /// this.
-    pub growth: trigger::WindowGrowth,
-    /// After a window, rules leave the process alone for this long. User requests do not wait.
-    #[schemars(extend("x-range" = ["0s", "7d"]))]
-    pub cooldown: Time,
-    /// Time in windows that rules open, in all processes together, per hour. `0s`: rules open none.
-    #[schemars(extend("x-range" = ["0s", "1h"]))]
-    pub budget_per_hour: Time,
-    /// Windows that are open at once, on the whole machine.
-    #[schemars(extend("x-range" = [1, 16]))]
-    pub at_once: u32,
-    /// What the probes of a window may cost the process, as a share of one CPU; a window that costs more ends.
-    #[schemars(extend("x-range" = ["0.01%", "1600%"]))]
-    pub cost: Share,
-}
-
-impl Default for Window {
-    fn default() -> Self {
-        Self {
-            length: Time::minutes(1),
-            longest: Time::minutes(10),
-            level: Level::Stacks,
-            growth: trigger::WindowGrowth::Memory,
-            cooldown: Time::minutes(30),
-            budget_per_hour: Time::minutes(10),
-            at_once: 2,
-            cost: Share(0.2),
-        }
+section! {
+    /// Diagnostic windows.
+    Window {
+        /// How long a window lasts by default.
+        #[schemars(extend("x-range" = ["1s", "1h"]))]
+        length: Time = Time::minutes(1),
+        /// The longest window that a user can request.
+        #[schemars(extend("x-range" = ["1s", "1d"]))]
+        longest: Time = Time::minutes(10),
+        /// How deep a window traces.
+        level: Level = Level::Stacks,
+        /// Which windows also trace page faults, heap and mappings, and name the call stacks through which memory grows.
+        /// `memory`: those that open while a rule about memory fires; `always`; `never`. A request for a window can override
+        /// this.
+        growth: trigger::WindowGrowth = trigger::WindowGrowth::Memory,
+        /// After a window, rules leave the process alone for this long. User requests do not wait.
+        #[schemars(extend("x-range" = ["0s", "7d"]))]
+        cooldown: Time = Time::minutes(30),
+        /// Time in windows that rules open, in all processes together, per hour. `0s`: rules open none.
+        #[schemars(extend("x-range" = ["0s", "1h"]))]
+        budget_per_hour: Time = Time::minutes(10),
+        /// Windows that are open at once, on the whole machine.
+        #[schemars(extend("x-range" = [1, 16]))]
+        at_once: u32 = 2,
+        /// What the probes of a window may cost the process, as a share of one CPU; a window that costs more ends.
+        #[schemars(extend("x-range" = ["0.01%", "1600%"]))]
+        cost: Share = Share(0.2),
     }
 }
 
-/// Where the daemon listens.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schemars(extend("x-restart" = true))]
-pub struct Listen {
-    /// Address and port of the web service (metrics, state, reports), or `off`. Without the token it shows no addresses
-    /// and no reports.
-    #[schemars(with = "String", extend("format" = "address"))]
-    pub address: Address,
-    /// Further names of this machine that requests to the web service may name as their host, beside `localhost` and the
-    /// address that they reach.
-    #[schemars(length(max = 64), example = r#"["node1.example"]"#)]
-    pub hosts: Vec<String>,
-    /// A file with a token (mode 0600, 16 characters or more). `Authorization: Bearer TOKEN` shows reports and
-    /// addresses, and opens windows. Not set: only the control socket does.
-    #[serde(deserialize_with = "optional_absolute")]
-    #[schemars(with = "Option<String>", extend("format" = "path"), example = "\"/etc/drainprof/token\"")]
-    pub token_file: Option<PathBuf>,
-    /// The socket for the command line and `drainprof top`.
-    #[serde(deserialize_with = "absolute")]
-    #[schemars(with = "String", extend("format" = "path"))]
-    pub control: PathBuf,
-    /// The group whose members may use that socket. Not set: root only.
-    #[schemars(example = "\"drainprof\"")]
-    pub control_group: Option<String>,
-}
-
-impl Default for Listen {
-    fn default() -> Self {
-        Self {
-            address: Address::At(SocketAddr::from(([127, 0, 0, 1], 9464))),
-            hosts: Vec::new(),
-            token_file: None,
-            control: PathBuf::from("/run/drainprof/control.sock"),
-            control_group: None,
-        }
-    }
-}
-
-/// The history on disk.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Store {
-    /// Whether the daemon keeps a history.
+section! {
+    /// Where the daemon listens.
     #[schemars(extend("x-restart" = true))]
-    pub enabled: bool,
-    /// Its file.
-    #[serde(deserialize_with = "absolute")]
-    #[schemars(with = "String", extend("format" = "path", "x-restart" = true))]
-    pub path: PathBuf,
-    /// How far it goes back.
-    #[schemars(extend("x-range" = ["1h", "3660d"]))]
-    pub max_age: Time,
-    /// How large its files may become; the oldest entries go first.
-    #[schemars(extend("x-range" = ["4MiB", "1TiB"]))]
-    pub max_bytes: Bytes,
-}
-
-impl Default for Store {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            path: PathBuf::from("/var/lib/drainprof/history.db"),
-            max_age: Time::days(30),
-            max_bytes: Bytes(256 << 20),
-        }
+    Listen {
+        /// Address and port of the web service (metrics, state, reports), or `off`. Without the token it shows no addresses
+        /// and no reports.
+        #[schemars(with = "String", extend("format" = "address"))]
+        address: Address = Address::At(SocketAddr::from(([127, 0, 0, 1], 9464))),
+        /// Further names of this machine that requests to the web service may name as their host, beside `localhost` and the
+        /// address that they reach.
+        #[schemars(length(max = 64), example = r#"["node1.example"]"#)]
+        hosts: Vec<String> = Vec::new(),
+        /// A file with a token (mode 0600, 16 characters or more). `Authorization: Bearer TOKEN` shows reports and
+        /// addresses, and opens windows. Not set: only the control socket does.
+        #[serde(deserialize_with = "optional_absolute")]
+        #[schemars(with = "Option<String>", extend("format" = "path"), example = "\"/etc/drainprof/token\"")]
+        token_file: Option<PathBuf> = None,
+        /// The socket for the command line and `drainprof top`.
+        #[serde(deserialize_with = "absolute")]
+        #[schemars(with = "String", extend("format" = "path"))]
+        control: PathBuf = PathBuf::from("/run/drainprof/control.sock"),
+        /// The group whose members may use that socket. Not set: root only.
+        #[schemars(example = "\"drainprof\"")]
+        control_group: Option<String> = None,
     }
 }
 
-/// What metrics look like.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schemars(extend("x-restart" = true))]
-pub struct Metrics {
-    /// Labels of metrics. Processes with the same labels are counted together.
-    #[schemars(length(max = 6))]
-    pub labels: Vec<Label>,
-    /// Label sets that are counted apart. A new set evicts the one that was idle longest, whose counts move to `other`.
-    #[schemars(extend("x-range" = [1, 100_000]))]
-    pub max_label_sets: u32,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        let labels = [Label::Exe, Label::Unit, Label::Container, Label::Pod, Label::Namespace];
-        Self { labels: labels.to_vec(), max_label_sets: 500 }
+section! {
+    /// The history on disk.
+    Store {
+        /// Whether the daemon keeps a history.
+        #[schemars(extend("x-restart" = true))]
+        enabled: bool = true,
+        /// Its file.
+        #[serde(deserialize_with = "absolute")]
+        #[schemars(with = "String", extend("format" = "path", "x-restart" = true))]
+        path: PathBuf = PathBuf::from("/var/lib/drainprof/history.db"),
+        /// How far it goes back.
+        #[schemars(extend("x-range" = ["1h", "3660d"]))]
+        max_age: Time = Time::days(30),
+        /// How large its files may become; the oldest entries go first.
+        #[schemars(extend("x-range" = ["4MiB", "1TiB"]))]
+        max_bytes: Bytes = Bytes(256 << 20),
     }
 }
 
-/// Metrics sent to an OpenTelemetry collector.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schemars(extend("x-restart" = true))]
-pub struct Otlp {
-    /// The collector's address (OTLP over HTTP). Not set: the daemon sends nothing.
-    #[serde(deserialize_with = "url")]
-    #[schemars(extend("format" = "url"), example = "\"http://127.0.0.1:4318/v1/metrics\"")]
-    pub endpoint: Option<String>,
-    /// Time between two exports.
-    #[schemars(extend("x-range" = ["1s", "1d"]))]
-    pub interval: Time,
+section! {
+    /// What metrics look like.
+    #[schemars(extend("x-restart" = true))]
+    Metrics {
+        /// Labels of metrics. Processes with the same labels are counted together.
+        #[schemars(length(max = 6))]
+        labels: Vec<Label> = vec![Label::Exe, Label::Unit, Label::Container, Label::Pod, Label::Namespace],
+        /// Label sets that are counted apart. A new set evicts the one that was idle longest, whose counts move to `other`.
+        #[schemars(extend("x-range" = [1, 100_000]))]
+        max_label_sets: u32 = 500,
+    }
 }
 
-impl Default for Otlp {
-    fn default() -> Self {
-        Self { endpoint: None, interval: Time::minutes(1) }
+section! {
+    /// Metrics sent to an OpenTelemetry collector.
+    #[schemars(extend("x-restart" = true))]
+    Otlp {
+        /// The collector's address (OTLP over HTTP). Not set: the daemon sends nothing.
+        #[serde(deserialize_with = "url")]
+        #[schemars(extend("format" = "url"), example = "\"http://127.0.0.1:4318/v1/metrics\"")]
+        endpoint: Option<String> = None,
+        /// Time between two exports.
+        #[schemars(extend("x-range" = ["1s", "1d"]))]
+        interval: Time = Time::minutes(1),
     }
 }
 

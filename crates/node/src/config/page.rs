@@ -101,15 +101,14 @@ drainprof config show           # the values in force, and the source of each
 drainprof config show --set store.max_age=7d
 ```
 
-The command line (`--set section.key=value`) wins over the environment, the environment over files, and files over
-defaults. The environment variable of a key is `DRAINPROF_` with section and key: `DRAINPROF_STORE_MAX_AGE=7d`. On the
-command line and in the environment, commas separate the entries of a list.
+The command line (`--set`) wins over the environment, files and defaults, in this order. A key's environment variable is
+`DRAINPROF_` with section and key: `DRAINPROF_STORE_MAX_AGE=7d`. There, commas separate the entries of a list.
 
 Times, sizes, shares and addresses are strings: `"500ms"`, `"1h 30m"`, `"30d"`; `"64KiB"`, `"256MiB"`; `"20%"`.
-Unknown keys and values out of range are refused; all errors show at once. A reload (SIGHUP) with errors leaves the old
-configuration in force. A key marked *restart* changes only then.
+Unknown keys and values out of range are refused. A reload (SIGHUP) with errors leaves the old configuration in force. A
+key marked *restart* changes only then.
 
-[triggers.md](triggers.md#the-rules) has the keys of the sections `[triggers.…]`, which have no variables.
+[triggers.md](triggers.md#the-rules) has the sections `[triggers.…]`, which have no variables.
 
 ## Keys
 "#;
@@ -132,18 +131,21 @@ pub fn reference() -> String {
         }
         let default = find(&values, &path);
         let default = default.map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
-        let limit = node.limit().map(|limit| format!("; {limit}")).unwrap_or_default();
         let example = node.example().map(|text| format!(" Example: `{text}`.")).unwrap_or_default();
         let restart = match node.applies() {
             Applies::AtOnce => "",
             Applies::Restart => " *Restart.*",
         };
-        // The introduction shows once how times, sizes and shares are written.
-        let expected = node.expected();
-        let expected = expected.split_once(": ").map_or(expected.as_str(), |(kind, _)| kind);
-        let expected = expected.strip_suffix(" with its unit").unwrap_or(expected);
-        let text =
-            format!("`{name}` = {default} ({expected}{limit}): {}{example}{restart}", node.about());
+        // Where there is a range, its ends show the type.
+        let form = match (node.limit(), node.expected()) {
+            (Some(range), _) if range.starts_with("from ") => format!(" ({})", &range[5..]),
+            (Some(limit), expected) => format!(" ({expected}; {limit})"),
+            (None, expected) if expected == "true or false" || expected == "a text" => {
+                String::new()
+            }
+            (None, expected) => format!(" ({expected})"),
+        };
+        let text = format!("`{name}` = {default}{form}: {}{example}{restart}", node.about());
         page.push_str(&item(&text));
     }
     page.truncate(page.trim_end().len());

@@ -103,7 +103,7 @@ fn values_arrive() {
     assert_eq!(config.otlp.endpoint.as_deref(), Some("http://collector:4318/v1/metrics"));
 }
 
-/// All errors are told at once, each with line, column, key and what to do.
+/// All errors are reported at once, each with line, column, key and what to do.
 #[test]
 fn all_errors_are_told() {
     let text = "[daemon]\nintervall = \"5s\"\nlevel = \"deep\"\n\n[store]\n  max_age = 30\nmax_bytes = \"1KiB\"\n\
@@ -125,7 +125,7 @@ fn all_errors_are_told() {
     assert_eq!(errors(text), wanted);
 }
 
-/// A key outside of its section, a section that is no table, and broken TOML are told where they stand.
+/// A key outside of its section, a section that is no table, and broken TOML are reported where they stand.
 #[test]
 fn misplaced_and_broken() {
     assert_eq!(
@@ -241,7 +241,7 @@ fn sources_win_in_their_order() {
     assert!(shown.contains("level = \"boundary\"\n"), "{shown}");
 }
 
-/// Errors of all sources are told together, each with its place.
+/// Errors of all sources are reported together, each with its place.
 #[test]
 fn errors_of_all_sources() {
     let directory = tempfile::tempdir().unwrap();
@@ -263,7 +263,7 @@ fn errors_of_all_sources() {
         ],
     };
     let errors = load(&sources).unwrap_err();
-    let told: Vec<_> = errors.0.iter().map(ToString::to_string).collect();
+    let reported: Vec<_> = errors.0.iter().map(ToString::to_string).collect();
     let place = directory.path().display();
     let wanted = [
         format!("{place}/missing.toml: cannot read the configuration"),
@@ -279,9 +279,12 @@ fn errors_of_all_sources() {
             .to_owned(),
     ];
     for wanted in &wanted {
-        assert!(told.iter().any(|told| told.starts_with(wanted)), "{wanted}\n{told:#?}");
+        assert!(
+            reported.iter().any(|reported| reported.starts_with(wanted)),
+            "{wanted}\n{reported:#?}"
+        );
     }
-    assert_eq!(told.len(), wanted.len(), "{told:#?}");
+    assert_eq!(reported.len(), wanted.len(), "{reported:#?}");
     assert_eq!(errors.to_string().lines().count(), wanted.len());
 
     // Without a main file, the defaults are in force.
@@ -295,15 +298,15 @@ fn errors_of_all_sources() {
 fn hostile_files() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("big.toml");
-    let told = |file: &Path| {
+    let reported = |file: &Path| {
         let sources = Sources { file: Some(file.to_owned()), required: true, ..Sources::default() };
         load(&sources).unwrap_err().to_string()
     };
     fs::write(&file, "#".repeat(MAX_FILE_BYTES as usize + 1)).unwrap();
-    assert!(told(&file).contains("more than 1048576 bytes"));
+    assert!(reported(&file).contains("more than 1048576 bytes"));
     let pipe = directory.path().join("pipe.toml");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert!(told(&pipe).contains("not a regular file"));
+    assert!(reported(&pipe).contains("not a regular file"));
 
     let many = tempfile::tempdir().unwrap();
     for number in 0..=MAX_FILES {

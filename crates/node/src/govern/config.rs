@@ -1,51 +1,36 @@
 //! The section `[governor]` of the configuration.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::{
+    section::section,
+    trigger::{Share, Time},
+};
 
-use crate::trigger::{Share, Time};
-
-/// What tracing may cost a process. The defaults are explained in `docs/triggers.md`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Whether the governor works.
-    pub enabled: bool,
-    /// The average cost that a process may bear, as a share of one CPU.
-    #[schemars(extend("x-range" = ["0.01%", "100%"]))]
-    pub budget: Share,
-    /// The unused budget that a process can save up and spend at once, as a time at the full budget.
-    #[schemars(extend("x-range" = ["1s", "1h"]))]
-    pub burst: Time,
-    /// A level lasts at least this long before the next one up is tried.
-    #[schemars(extend("x-range" = ["1s", "1d"]))]
-    pub dwell: Time,
-    /// Where even the cheapest level is too expensive, nothing is observed for at least this long at a time.
-    #[schemars(extend("x-range" = ["1s", "1d"]))]
-    pub pause: Time,
-    /// A level that was too expensive is tried again after this time; the time doubles with each failure.
-    #[schemars(extend("x-range" = ["1s", "1d"]))]
-    pub retry: Time,
-    /// The longest time between two such attempts.
-    #[schemars(extend("x-range" = ["1s", "1d"]))]
-    pub retry_longest: Time,
-    /// A level is tried again only if it is expected to cost less than this share of the budget.
-    #[schemars(extend("x-range" = ["0.01%", "100%"]))]
-    pub headroom: Share,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            budget: Share(0.01),
-            burst: Time::minutes(5),
-            dwell: Time::minutes(1),
-            pause: Time::minutes(5),
-            retry: Time::minutes(10),
-            retry_longest: Time::hours(1),
-            headroom: Share(0.7),
-        }
+section! {
+    /// What tracing may cost a process. The defaults are explained in `docs/triggers.md`.
+    Config {
+        /// Whether the governor works.
+        enabled: bool = true,
+        /// The average cost that a process may bear, as a share of one CPU.
+        #[schemars(extend("x-range" = ["0.01%", "100%"]))]
+        budget: Share = Share(0.01),
+        /// The unused budget that a process can save up and spend at once, as a time at the full budget.
+        #[schemars(extend("x-range" = ["1s", "1h"]))]
+        burst: Time = Time::minutes(5),
+        /// A level lasts at least this long before the next one up is tried.
+        #[schemars(extend("x-range" = ["1s", "1d"]))]
+        dwell: Time = Time::minutes(1),
+        /// Where even the cheapest level is too expensive, nothing is observed for at least this long at a time.
+        #[schemars(extend("x-range" = ["1s", "1d"]))]
+        pause: Time = Time::minutes(5),
+        /// A level that was too expensive is tried again after this time; the time doubles with each failure.
+        #[schemars(extend("x-range" = ["1s", "1d"]))]
+        retry: Time = Time::minutes(10),
+        /// The longest time between two such attempts.
+        #[schemars(extend("x-range" = ["1s", "1d"]))]
+        retry_longest: Time = Time::hours(1),
+        /// A level is tried again only if it is expected to cost less than this share of the budget.
+        #[schemars(extend("x-range" = ["0.01%", "100%"]))]
+        headroom: Share = Share(0.7),
     }
 }
 

@@ -1,10 +1,10 @@
 //! The governor: keeps what looking costs a process within its budget, by the level at which one looks.
 //!
-//! Pure: no I/O and no clock. The daemon tells a [`Governor`] per process what the probes cost, once per look,
+//! Pure: no I/O and no clock. The daemon tells a [`Governor`] per process what the probes cost, once per cycle,
 //! and does the [`Step`] that it answers. It is an account: the budget comes in, the cost goes out, and
-//! what is saved is bounded. Overdrawn, and still too dear, means one level down; so the mean cost is bounded,
+//! what is saved is bounded. Overdrawn, and still too expensive, means one level down; so the mean cost is bounded,
 //! and a short burst costs no level. Up again it goes only when the account has recovered, the level is
-//! expected to be cheap enough, and the time since it was too dear has passed, which doubles with each
+//! expected to be cheap enough, and the time since it was too expensive has passed, which doubles with each
 //! failure: so it cannot oscillate, whatever the load does. Where even the cheapest level is too expensive, it is left out
 //! until the account has recovered: so much of the time is observed as the budget has room for.
 //! `docs/triggers.md` has the figures.
@@ -26,7 +26,7 @@ pub struct Reading<'a> {
     pub level: Option<Level>,
     /// The level that is wanted: the configured one, or a window's.
     pub wanted: Option<Level>,
-    /// The levels that the profile can be looked at.
+    /// The levels that the profile can be examined.
     pub possible: &'a [Level],
     /// Hits of its probes per second since the last reading.
     pub hits_per_second: f64,
@@ -69,13 +69,13 @@ struct Last {
 /// What is known of a level.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// What it cost when it was looked at last, and when that was.
+    /// What it cost when it was examined last, and when that was.
     cost: Option<(f64, f64)>,
     /// Since when it is held.
     held: Option<f64>,
-    /// When it was too dear.
+    /// When it was too expensive.
     fell: Option<f64>,
-    /// How often in a row it was too dear soon.
+    /// How often in a row it was too expensive soon.
     failures: u32,
     /// The level below, and what that cost just after the fall: tells what the process does now from what it did then.
     below: Option<(Level, f64)>,
@@ -134,40 +134,6 @@ impl Governor {
             }
             _ => self.up(config, reading),
         }
-    }
-
-    /// Whether a level that somebody wants, for a window, can be afforded.
-    ///
-    /// # Errors
-    /// Why not, and when it can be tried again.
-    pub fn permit(&self, config: &Config, at: f64, level: Level) -> Result<(), String> {
-        if !config.enabled {
-            return Ok(());
-        }
-        if self.last.is_some() && !self.recovered(config) {
-            let missing = self.missing(config);
-            return Err(format!(
-                "the probes have used up their budget of {} of one CPU; it has recovered in {} at the earliest",
-                config.budget,
-                units::duration(missing / config.budget.0)
-            ));
-        }
-        let known = self.known[level as usize];
-        match known.fell.map(|fell| (fell, fell + wait(config, known.failures) - at)) {
-            Some((fell, left)) if left > 0.0 => Err(format!(
-                "level {} was too dear {} ago; it can be tried again in {}",
-                level.name(),
-                units::duration((at - fell).max(0.0)),
-                units::duration(left)
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// CPU time that is saved, or owed if negative; seconds.
-    #[must_use]
-    pub const fn balance_seconds(&self) -> f64 {
-        self.balance
     }
 
     /// Another level than before, whoever wanted it.
@@ -290,7 +256,7 @@ impl Governor {
     }
 }
 
-/// How long a level is left alone after it was too dear, seconds.
+/// How long a level is left alone after it was too expensive, seconds.
 fn wait(config: &Config, failures: u32) -> f64 {
     let factor = f64::from(2_u32.saturating_pow(failures.min(31)));
     (config.retry.as_seconds() * factor).min(config.retry_longest.as_seconds())

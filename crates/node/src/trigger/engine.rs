@@ -1,7 +1,7 @@
 //! The states of all rules for one process.
 
 use super::{
-    Config, RULES, Rule, Signals,
+    Config, RULES, Row, Signals,
     rule::{Condition, Watch},
 };
 use crate::{Alert, AlertState};
@@ -42,7 +42,7 @@ pub struct Want {
     pub why: String,
 }
 
-/// What watches one process. It remembers a few kilobytes, whatever it is told.
+/// What watches one process. It remembers a few kilobytes at most.
 #[derive(Debug)]
 pub struct Engine {
     watches: Vec<Watching>,
@@ -51,7 +51,7 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Watching {
-    rule: &'static Rule,
+    rule: &'static Row,
     watch: Box<dyn Watch>,
     now: RuleState,
     /// When it last saw anything.
@@ -64,7 +64,7 @@ struct Watching {
 
 /// A firing rule that sees nothing any more ends after this time, seconds.
 const BLIND: f64 = 600.0;
-/// A condition that nobody looked at for longer than this has not been seen to hold, seconds.
+/// After a gap longer than this between checks, a condition has not been seen to hold, seconds.
 const GAP: f64 = 60.0;
 
 impl Default for Engine {
@@ -93,7 +93,7 @@ impl Engine {
         Self { watches: watches.collect(), last: None }
     }
 
-    /// Looks once. The configuration may be another one than last time.
+    /// Checks once. The configuration may be another one than last time.
     pub fn check(&mut self, config: &Config, signals: &Signals) {
         let at = signals.at;
         if !at.is_finite() || self.last.is_some_and(|last| at <= last) {
@@ -112,11 +112,11 @@ impl Engine {
                 continue;
             }
             watching.window = settings.window();
-            let look = watching.watch.check(config, signals);
+            let condition = watching.watch.check(config, signals);
             if gap && watching.now.state == State::Pending {
                 watching.turn(State::Inactive, at, String::new());
             }
-            watching.step(look, at, settings.hold());
+            watching.step(condition, at, settings.hold());
         }
     }
 
@@ -137,7 +137,7 @@ impl Engine {
                 && watching.served.is_none_or(due)
         };
         let watching = self.watches.iter().find(due)?;
-        let Rule { name, shared, .. } = *watching.rule;
+        let Row { name, shared, .. } = *watching.rule;
         Some(Want { rule: name, shared, why: watching.now.message.clone() })
     }
 
@@ -164,7 +164,7 @@ impl Engine {
         self.serve(|one| one.name == rule);
     }
 
-    fn serve(&mut self, which: impl Fn(&Rule) -> bool) {
+    fn serve(&mut self, which: impl Fn(&Row) -> bool) {
         for watching in &mut self.watches {
             if watching.now.state == State::Firing && which(watching.rule) {
                 watching.served = self.last;
@@ -208,11 +208,11 @@ impl Watching {
         self.now.message = message;
     }
 
-    fn step(&mut self, look: Condition, at: f64, hold: f64) {
-        if look != Condition::Unknown {
+    fn step(&mut self, condition: Condition, at: f64, hold: f64) {
+        if condition != Condition::Unknown {
             self.seen = at;
         }
-        match (self.now.state, look) {
+        match (self.now.state, condition) {
             (State::Firing, Condition::Unknown) if at - self.seen < BLIND => {}
             (State::Firing, Condition::Beyond(message) | Condition::Between(message)) => {
                 self.turn(State::Firing, at, message);

@@ -1,16 +1,14 @@
 //! What a rule is.
 
+use std::fmt;
+
 use super::{Config, Signals};
 
-/// One rule.
+/// One row of the table of rules.
 #[derive(Debug)]
-pub struct Rule {
+pub struct Row {
     /// Its name: in the configuration, in alerts and metrics.
     pub name: &'static str,
-    /// What it looks for, in one sentence.
-    pub what: &'static str,
-    /// What to do when it fires, in one sentence.
-    pub advice: &'static str,
     /// Whether it is about memory, so that a window has to show where memory grows.
     pub memory: bool,
     /// Whether one cause makes it fire in all processes of a control group: then one window is enough for them.
@@ -21,7 +19,7 @@ pub struct Rule {
 
 /// What all rules' settings have.
 pub(super) trait Settings {
-    /// Whether it is looked for at all.
+    /// Whether the rule is in force.
     fn enabled(&self) -> bool;
     /// Whether it opens a diagnostic window.
     fn window(&self) -> bool;
@@ -31,10 +29,36 @@ pub(super) trait Settings {
     fn problem(&self) -> Option<String>;
 }
 
+/// A rule: its settings, which judge.
+pub(super) trait Rule: Settings + 'static {
+    /// What it remembers of a process.
+    type Past: Default + fmt::Debug + Send;
+    /// [`Row::memory`].
+    const MEMORY: bool = true;
+    /// [`Row::shared`].
+    const SHARED: bool = false;
+
+    /// Checks once.
+    fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition;
+}
+
 /// A rule that watches one process.
-pub(super) trait Watch: std::fmt::Debug + Send {
-    /// Looks once.
+pub(super) trait Watch: fmt::Debug + Send {
+    /// Checks once.
     fn check(&mut self, config: &Config, signals: &Signals) -> Condition;
+}
+
+/// What a rule remembers, and where its settings are.
+#[derive(Debug)]
+pub(super) struct Watcher<R: Rule> {
+    pub(super) settings: fn(&Config) -> &R,
+    pub(super) past: R::Past,
+}
+
+impl<R: Rule + fmt::Debug> Watch for Watcher<R> {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
+        (self.settings)(config).check(&mut self.past, signals)
+    }
 }
 
 /// What a rule sees.
@@ -60,14 +84,10 @@ impl Condition {
         }
     }
 
-    /// The worst of several: of profiles, for a rule that looks at each.
-    pub(super) fn worst(looks: impl IntoIterator<Item = Self>) -> Self {
-        looks.into_iter().fold(
-            Self::Unknown,
-            |worst, look| {
-                if look.rank() > worst.rank() { look } else { worst }
-            },
-        )
+    /// The worst of several: of profiles, for a rule that judges each.
+    pub(super) fn worst(all: impl IntoIterator<Item = Self>) -> Self {
+        let worse = |worst: Self, one: Self| if one.rank() > worst.rank() { one } else { worst };
+        all.into_iter().fold(Self::Unknown, worse)
     }
 
     /// `value` against the threshold above which the condition holds and the one below which it ends.
@@ -96,24 +116,18 @@ macro_rules! settings {
         }
         order: $low:ident <= $high:ident
     ) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-        #[serde(deny_unknown_fields, default)]
-        pub struct $name {
-            /// Whether the rule is in force.
-            pub enabled: bool,
-            /// Whether it opens a diagnostic window.
-            pub window: bool,
-            /// For how long its condition must hold before it fires.
-            #[serde(rename = "for")]
-            #[schemars(extend("x-range" = ["0s", "1d"]))]
-            pub hold: $crate::trigger::Time,
-            $($(#[$doc])* pub $field: $type,)*
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self { enabled: true, window: $window, hold: $hold, $($field: $default,)* }
+        $crate::section::section! {
+            $(#[$meta])*
+            $name {
+                /// Whether the rule is in force.
+                enabled: bool = true,
+                /// Whether it opens a diagnostic window.
+                window: bool = $window,
+                /// For how long its condition must hold before it fires.
+                #[serde(rename = "for")]
+                #[schemars(extend("x-range" = ["0s", "1d"]))]
+                hold: $crate::trigger::Time = $hold,
+                $($(#[$doc])* $field: $type = $default,)*
             }
         }
 

@@ -1,4 +1,4 @@
-//! What the rules look at.
+//! What the rules check.
 
 use drainprof_process::memory::{MemoryReading, Pressure};
 use drainprof_profile::Kind;
@@ -6,16 +6,18 @@ use drainprof_report::memory::MemoryTrend;
 
 use crate::Heaps;
 
-/// What is known of one process at one moment. Whatever is not known is `None`; a number that is not finite counts as not known.
+/// What is known of one process at one moment. Unknown values are `None`;
+/// non-finite numbers count as unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signals {
-    /// When, in seconds on a monotonic clock. A look whose time is not finite, or not later than the last one's, is passed over.
+    /// When, in seconds on a monotonic clock. A check whose time is not finite, or not
+    /// later than the last one's, is passed over.
     pub at: f64,
-    /// Counts per profile. A profile that is missing in one look begins again in the next.
+    /// Counts per profile. A profile that is missing in one check starts afresh in the next.
     pub profiles: Vec<ProfileSignals>,
     /// The process's memory.
     pub memory: Option<MemoryReading>,
-    /// Page faults per second since the last look.
+    /// Page faults per second since the last check.
     pub faults_per_second: Option<f64>,
     /// How its resident memory grows, over the last minutes.
     pub trend: Option<MemoryTrend>,
@@ -71,7 +73,7 @@ pub struct Slope {
     pub interval: [f64; 2],
 }
 
-/// More profiles than a process can sensibly have are not looked at: their histories would be the daemon's growth.
+/// More profiles than a process can sensibly have are ignored: their histories would be the daemon's growth.
 pub(super) const MAX_PROFILES: usize = 16;
 
 /// `value`, if it is a number.

@@ -4,7 +4,7 @@ use drainprof_process::memory::MemoryReading;
 
 use super::{Closes, Config, Engine, ProfileSignals, Signals, State};
 
-/// Seconds between looks.
+/// Seconds between checks.
 pub(super) const TICK: f64 = 5.0;
 
 /// Pseudo-random numbers by a seed (xorshift64*), so that a failure can be seen again.

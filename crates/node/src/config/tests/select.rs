@@ -66,7 +66,7 @@ fn patterns() {
 /// Rules that say nothing, too much, or what is unknown are refused where they stand.
 #[test]
 fn bad_rules() {
-    for (rule, told) in [
+    for (rule, reported) in [
         ("{ exe = \"x\" }", "missing key `action`"),
         ("{ action = \"include\" }", "without a pattern"),
         ("{ action = \"keep\", exe = \"x\" }", "unknown variant `keep`"),
@@ -80,7 +80,7 @@ fn bad_rules() {
         let errors = errors(&format!("[select]\nrules = [\n  {rule},\n]\n"));
         assert_eq!(errors.len(), 1, "{rule}: {errors:?}");
         assert!(errors[0].starts_with("drainprof.toml:3:"), "{errors:?}");
-        assert!(errors[0].contains(told), "{rule}: {errors:?}");
+        assert!(errors[0].contains(reported), "{rule}: {errors:?}");
     }
     let long = format!(
         "[select]\nrules = [{{ action = \"include\", exe = \"{}\" }}]\n",

@@ -18,10 +18,8 @@ pub(super) fn page() -> String {
         } else {
             of.labels.join(", ")
         };
-        let unit = of.unit.map(|unit| format!(", {unit}")).unwrap_or_default();
-        let labels = if labels.is_empty() { String::new() } else { format!("; by {labels}") };
-        let kind = of.kind.name();
-        page.push_str(&item(&format!("`{}` ({kind}{unit}{labels}): {}", of.sample(), of.help)));
+        let labels = if labels.is_empty() { String::new() } else { format!(" (by {labels})") };
+        page.push_str(&item(&format!("`{}`{labels}: {}", of.sample(), of.help)));
     }
     page
 }
@@ -31,25 +29,24 @@ const HEAD: &str = "# Metrics
 <!-- Generated from the table in crates/node/src/serve/metrics/table.rs. To renew it:
 UPDATE_DOCS=1 cargo test -p drainprof-node --lib serve::metrics -->
 
-The daemon serves them at `/metrics`: as OpenMetrics 1.0 to clients that accept `application/openmetrics-text`, in the
-older text format of Prometheus to others. With an endpoint configured, the same metrics go to an OpenTelemetry
-collector (OTLP over HTTP), under the same names without `_total` and `_info`; a histogram goes as counters.
+The daemon serves them at `/metrics`: as OpenMetrics 1.0 to clients that accept `application/openmetrics-text`, else as
+Prometheus text. An [OpenTelemetry collector](configuration.md#otlp) gets the same without `_total` and `_info`; a
+histogram goes as counters.
 
-- **Labels**: `place` stands for `exe`, `cgroup`, `container`, `unit` (of systemd), `pod` and `namespace` (of
-  Kubernetes); `allocator` for those and `profile` and `kind`. A label without a value is absent. No series has a pid,
-  a command line or a stack.
-- **Bounds**: at most `metrics.max_label_sets` label sets have series of their own. A new set that finds no room evicts
-  the set that was active least recently, of those in which nothing runs. The counts of an evicted set move to the set
-  whose `exe` is `other`, so neither `other` nor the sum over all series falls. Where every set runs, a new one shows as
-  `other`.
-- **Counters** start at zero with the daemon. An evicted label set that returns starts at zero again: a counter reset,
-  which `rate()` and `increase()` handle. `drainprof_label_set_created_seconds` shows when each set started.
+- **Types**: `_total` is a counter, `_info` an info, `drainprof_pin_delay_seconds` a histogram, all else a gauge.
+- **Labels**: `place` stands for `exe`, `cgroup`, `container`, `unit` (systemd), `pod` and `namespace` (Kubernetes);
+  `allocator` for those, `profile` and `kind`. Empty labels are absent. No series has a pid, a command line or a stack.
+- **Bounds**: at most `metrics.max_label_sets` label sets have series of their own. A new set evicts the one that was
+  active least recently, of those in which nothing runs; its counts move to the set whose `exe` is `other`, so no sum
+  falls. If every set runs, the new one shows as `other`.
+- **Counters** start at zero with the daemon. An evicted label set that returns starts at zero again, which `rate()`
+  and `increase()` handle; `drainprof_label_set_created_seconds` shows when.
 - **Histograms** have buckets at powers of four, from 1.024 microseconds (2^10 ns) to 73 minutes (2^42 ns): 18 series.
-  A delay of exactly a bound counts above it. They keep their counts when a process ends, like counters.
-- **No data is no series**: what a level does not measure, or the kernel does not report, is absent, never 0. The DSR is
-  not a metric: `drainable / (drainable + pinned)` of `drainprof_granule_closes_total`, over any time and any labels.
+  A delay of exactly a bound counts above it. They survive a process's end, like counters.
+- **No data is no series**: what is not measured is absent, never 0. The DSR is `drainable / (drainable + pinned)` of
+  `drainprof_granule_closes_total`, over any time and labels.
 - **Exemplars**, in OpenMetrics: pinned closes carry the `site` that pinned most in the last diagnostic window on one of
-  these processes, the number of that `window`, and the closes that it pinned there. The call stack is in the window's
-  report ([api.md](api.md)) under that `id`.
+  these processes, that `window`, and the closes pinned there. The [window's report](api.md) has the call stack under
+  that `id`.
 
 ";

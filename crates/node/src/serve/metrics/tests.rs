@@ -236,7 +236,7 @@ fn histograms_need_data() {
     assert!(has(&metrics));
 }
 
-/// No number is too large to be told.
+/// No number is too large to be reported.
 #[test]
 fn largest_numbers_are_told() {
     let mut state = state();

@@ -8,19 +8,9 @@ use drainprof_common::growth::PAGE;
 use drainprof_report::units;
 
 use crate::trigger::{
-    Config, Rule, Share, Signals, Time,
-    course::Course,
-    rule::{Condition, Watch, settings},
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "anon_faults",
-    what: "nearly all page faults bring anonymous memory, and it stays",
-    advice: "the heap grows as fast as the program touches memory: `rss_slope` has the rate, a window with growth the call stacks",
-    memory: true,
-    shared: false,
-    settings: |config| &config.anon_faults,
-    start: || Box::new(Anon::default()),
+    Share, Signals, Time,
+    recent::Recent,
+    rule::{Condition, Rule, settings},
 };
 
 settings! {
@@ -42,17 +32,12 @@ settings! {
     order: back <= above
 }
 
-#[derive(Debug, Default)]
-struct Anon {
-    /// Page faults, and anonymous memory with what of it is swapped out.
-    course: Course<[u64; 2]>,
-}
+impl Rule for AnonFaults {
+    type Past = Recent<[u64; 2]>;
 
-impl Watch for Anon {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.anon_faults;
+    fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition {
         let Some(memory) = signals.memory else {
-            self.course.clear();
+            past.clear();
             return Condition::Unknown;
         };
         let now = [
@@ -60,29 +45,29 @@ impl Watch for Anon {
             memory.anon_bytes.saturating_add(memory.swap_bytes),
         ];
         // Another program in the same process begins again.
-        if self.course.last().is_some_and(|last| now[0] < last[0]) {
-            self.course.clear();
+        if past.last().is_some_and(|last| now[0] < last[0]) {
+            past.clear();
         }
-        let over = config.over.as_seconds();
-        self.course.push(signals.at, now, over);
-        let Some(first) = self.course.first(over * 0.9) else { return Condition::Unknown };
+        let over = self.over.as_seconds();
+        past.push(signals.at, now, over);
+        let Some(first) = past.first(over * 0.9) else { return Condition::Unknown };
         let faults = now[0] - first[0];
         let grown = now[1].saturating_sub(first[1]);
-        if faults < config.min_faults.max(1) {
+        if faults < self.min_faults.max(1) {
             return Condition::Clear;
         }
         let share = (grown / PAGE) as f64 / faults as f64;
         if share > 1.0 {
             return Condition::Unknown;
         }
-        Condition::above(share, config.above.0, config.back.0, || {
+        Condition::above(share, self.above.0, self.back.0, || {
             format!(
                 "at least {} of {faults} page faults in the last {} brought anonymous memory that stays, {}; \
                  the threshold is {}",
                 units::percent(share),
-                config.over,
+                self.over,
                 units::bytes(grown),
-                config.above
+                self.above
             )
         })
     }

@@ -8,20 +8,10 @@ use drainprof_report::units;
 
 use super::{PerProfile, dsr_low::window};
 use crate::trigger::{
-    Config, Rule, Share, Signals, Time,
-    course::{Course, Usual},
-    rule::{Condition, Watch, settings},
+    Share, Signals, Time,
+    recent::{Baseline, Recent},
+    rule::{Condition, Rule, settings},
     signals::Closes,
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "dsr_drop",
-    what: "the DSR of the last minutes has fallen against this process's own baseline",
-    advice: "ask what changed at that time (a release, a kind of request); the window's report names the call paths that pin now",
-    memory: false,
-    shared: false,
-    settings: |config| &config.dsr_drop,
-    start: || Box::new(Drop::default()),
 };
 
 settings! {
@@ -58,18 +48,13 @@ settings! {
 /// Chunks without which a variance says nothing.
 const CHUNKS: f64 = 5.0;
 
-#[derive(Debug, Default)]
-struct Drop {
-    profiles: PerProfile<Known>,
-}
-
 /// What is known of one profile.
 #[derive(Debug, Default)]
-struct Known {
-    course: Course<Closes>,
+pub(in crate::trigger) struct Known {
+    recent: Recent<Closes>,
     /// Begin of the chunk that is being counted.
     chunk: Option<(f64, Closes)>,
-    usual: Usual,
+    baseline: Baseline,
     /// Mean size of the chunks, and the variance that chance alone gives them.
     closes: f64,
     chance: f64,
@@ -78,24 +63,26 @@ struct Known {
     fallen: Option<f64>,
 }
 
-impl Watch for Drop {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.dsr_drop;
-        let looks = self.profiles.each(&signals.profiles, |known, profile| {
+impl Rule for DsrDrop {
+    type Past = PerProfile<Known>;
+    const MEMORY: bool = false;
+
+    fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition {
+        let conditions = past.each(&signals.profiles, |known, profile| {
             let total = profile.closes.filter(|total| total.decided() > 0);
             if profile.closes.is_none() {
                 known.chunk = None;
             }
-            let recent = window(&mut known.course, signals.at, profile.closes, config.over);
-            let look = recent
-                .map_or(Condition::Unknown, |recent| known.judge(config, &profile.profile, recent));
-            known.freeze(config, &look, signals.at);
+            let recent = window(&mut known.recent, signals.at, profile.closes, self.over);
+            let condition = recent
+                .map_or(Condition::Unknown, |recent| known.judge(self, &profile.profile, recent));
+            known.freeze(self, &condition, signals.at);
             if let Some(total) = total {
-                known.learn(config, signals.at, total);
+                known.learn(self, signals.at, total);
             }
-            look
+            condition
         });
-        Condition::worst(looks)
+        Condition::worst(conditions)
     }
 }
 
@@ -104,17 +91,17 @@ impl Known {
         let (Some(dsr), decided) = (recent.dsr(), recent.decided()) else {
             return Condition::Unknown;
         };
-        let learned = self.chunks >= CHUNKS && self.usual.seconds >= config.warm_up.as_seconds();
+        let learned = self.chunks >= CHUNKS && self.baseline.seconds >= config.warm_up.as_seconds();
         if !learned || decided < config.min_closes {
             return Condition::Unknown;
         }
         // Even a process without one pinned close may have one next.
         let seen = self.closes * self.chunks.min(config.baseline / config.over);
-        let usual = (self.usual.mean * seen + 1.0) / (seen + 2.0);
+        let usual = (self.baseline.mean * seen + 1.0) / (seen + 2.0);
         // What chunks differ by beyond chance, they differ by now, too.
-        let beyond_chance = (self.usual.variance - self.chance).max(0.0);
+        let beyond_chance = (self.baseline.variance - self.chance).max(0.0);
         let error = (usual * (1.0 - usual) / decided as f64 + beyond_chance).sqrt();
-        let fall = self.usual.mean - dsr;
+        let fall = self.baseline.mean - dsr;
         let sigmas = fall / error;
         let message = || {
             format!(
@@ -122,8 +109,8 @@ impl Known {
                  over {decided} decided closes",
                 units::dsr(Some(dsr)),
                 config.over,
-                units::dsr(Some(self.usual.mean)),
-                self.usual.variance.sqrt(),
+                units::dsr(Some(self.baseline.mean)),
+                self.baseline.variance.sqrt(),
             )
         };
         if fall > config.drop.0 && sigmas > config.sigmas {
@@ -136,15 +123,15 @@ impl Known {
     }
 
     /// Notes since when it is fallen; what has lasted becomes what is usual.
-    fn freeze(&mut self, config: &DsrDrop, look: &Condition, at: f64) {
-        match look {
+    fn freeze(&mut self, config: &DsrDrop, condition: &Condition, at: f64) {
+        match condition {
             Condition::Unknown => {}
             Condition::Clear => self.fallen = None,
             Condition::Between(_) if self.fallen.is_none() => {}
             Condition::Between(_) | Condition::Beyond(_) => {
                 let since = *self.fallen.get_or_insert(at);
                 if at - since >= config.adopt.as_seconds() {
-                    *self = Self { course: std::mem::take(&mut self.course), ..Self::default() };
+                    *self = Self { recent: std::mem::take(&mut self.recent), ..Self::default() };
                 }
             }
         }
@@ -170,12 +157,12 @@ impl Known {
         }
         self.chunk = Some((at, total));
         let baseline = config.baseline.as_seconds();
-        // A chunk that took hours is one look, not hours of looking.
+        // A chunk that took hours is one value, not hours of them.
         let seconds = (at - since).min(4.0 * over);
-        self.usual.learn(dsr, seconds, baseline);
+        self.baseline.learn(dsr, seconds, baseline);
         self.chunks += 1.0;
         let share = (1.0 - (-seconds / baseline).exp()).max(1.0 / self.chunks);
-        let mean = self.usual.mean;
+        let mean = self.baseline.mean;
         self.closes += share * (decided as f64 - self.closes);
         self.chance += share * (mean * (1.0 - mean) / decided as f64 - self.chance);
     }

@@ -4,20 +4,10 @@ use drainprof_report::units;
 
 use super::PerProfile;
 use crate::trigger::{
-    Config, Rule, Share, Signals, Time,
-    course::Course,
-    rule::{Condition, Watch, settings},
+    Share, Signals, Time,
+    recent::Recent,
+    rule::{Condition, Rule, settings},
     signals::Closes,
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "dsr_low",
-    what: "the DSR of the last minutes is below a threshold, and chance does not explain it",
-    advice: "open the window's report: its sites name the call paths that allocate long-lived objects in short-lived granules",
-    memory: false,
-    shared: false,
-    settings: |config| &config.dsr_low,
-    start: || Box::new(Low::default()),
 };
 
 settings! {
@@ -42,22 +32,19 @@ settings! {
 /// How many standard errors the rate must be below the threshold.
 const SURE: f64 = 3.0;
 
-#[derive(Debug, Default)]
-struct Low {
-    profiles: PerProfile<Course<Closes>>,
-}
+impl Rule for DsrLow {
+    type Past = PerProfile<Recent<Closes>>;
+    const MEMORY: bool = false;
 
-impl Watch for Low {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.dsr_low;
-        let looks = self.profiles.each(&signals.profiles, |course, profile| {
-            let Some(closes) = window(course, signals.at, profile.closes, config.over) else {
+    fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition {
+        let conditions = past.each(&signals.profiles, |recent, profile| {
+            let Some(closes) = window(recent, signals.at, profile.closes, self.over) else {
                 return Condition::Unknown;
             };
             let (Some(dsr), decided) = (closes.dsr(), closes.decided()) else {
                 return Condition::Unknown;
             };
-            if decided < config.min_closes {
+            if decided < self.min_closes {
                 return Condition::Unknown;
             }
             let message = || {
@@ -66,40 +53,40 @@ impl Watch for Low {
                      the threshold is {}",
                     profile.profile,
                     units::dsr(Some(dsr)),
-                    config.over,
+                    self.over,
                     closes.pinned,
-                    config.below.0
+                    self.below.0
                 )
             };
-            if upper_bound(dsr, decided) < config.below.0 {
+            if upper_bound(dsr, decided) < self.below.0 {
                 Condition::Beyond(message())
-            } else if dsr < config.back.0 {
+            } else if dsr < self.back.0 {
                 Condition::Between(message())
             } else {
                 Condition::Clear
             }
         });
-        Condition::worst(looks)
+        Condition::worst(conditions)
     }
 }
 
 /// The closes of the last `over`; a count that falls is that of another process, or of probes placed again.
 pub(super) fn window(
-    course: &mut Course<Closes>,
+    recent: &mut Recent<Closes>,
     at: f64,
     closes: Option<Closes>,
     over: Time,
 ) -> Option<Closes> {
     let Some(closes) = closes else {
-        course.clear();
+        recent.clear();
         return None;
     };
     let fell = |last: Closes| closes.drainable < last.drainable || closes.pinned < last.pinned;
-    if course.last().is_some_and(fell) {
-        course.clear();
+    if recent.last().is_some_and(fell) {
+        recent.clear();
     }
-    course.push(at, closes, over.as_seconds());
-    let first = course.first(0.0)?;
+    recent.push(at, closes, over.as_seconds());
+    let first = recent.first(0.0)?;
     Some(Closes {
         drainable: closes.drainable - first.drainable,
         pinned: closes.pinned - first.pinned,

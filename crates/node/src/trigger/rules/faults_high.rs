@@ -3,19 +3,9 @@
 use drainprof_report::units;
 
 use crate::trigger::{
-    Config, Rule, Signals, Time,
-    rule::{Condition, Watch, settings},
+    Signals, Time,
+    rule::{Condition, Rule, settings},
     signals::finite,
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "faults_high",
-    what: "more than 1,000 page faults per second, sustained",
-    advice: "memory is given back and taken again, or grows: the window's report shows which call paths fault",
-    memory: true,
-    shared: false,
-    settings: |config| &config.faults_high,
-    start: || Box::new(Faults),
 };
 
 settings! {
@@ -31,18 +21,16 @@ settings! {
     order: back <= above
 }
 
-#[derive(Debug)]
-struct Faults;
+impl Rule for FaultsHigh {
+    type Past = ();
 
-impl Watch for Faults {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.faults_high;
+    fn check(&self, (): &mut (), signals: &Signals) -> Condition {
         let Some(faults) = finite(signals.faults_per_second) else { return Condition::Unknown };
-        Condition::above(faults, config.above, config.back, || {
+        Condition::above(faults, self.above, self.back, || {
             format!(
                 "{} page faults; the threshold is {}",
                 units::rate(faults),
-                units::rate(config.above)
+                units::rate(self.above)
             )
         })
     }

@@ -8,18 +8,8 @@ use drainprof_census::HeapSummary;
 use drainprof_report::units;
 
 use crate::trigger::{
-    Bytes, Config, Rule, Share, Signals, Time,
-    rule::{Condition, Watch, settings},
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "heap_idle",
-    what: "freed memory stays resident in a heap, and becomes more from census to census",
-    advice: "where malloc_trim(0) would give it back, call it, or lower M_TRIM_THRESHOLD or MALLOC_ARENA_MAX; else `drainprof census` names what holds it",
-    memory: true,
-    shared: false,
-    settings: |config| &config.heap_idle,
-    start: || Box::new(Idle::default()),
+    Bytes, Share, Signals, Time,
+    rule::{Condition, Rule, settings},
 };
 
 settings! {
@@ -37,37 +27,38 @@ settings! {
         /// And must rise by this share of what it was in the first of them.
         #[schemars(extend("x-range" = ["0%", "10000%"]))]
         rise: Share = Share(0.10),
-        /// Less is not looked at.
+        /// Less is ignored.
         min_bytes: Bytes = Bytes(64 << 20),
     }
     order: back <= above
 }
 
-/// Allocators in a process that are looked at.
+/// Allocators of a process that are checked.
 const MAX_HEAPS: usize = 16;
 
 #[derive(Debug, Default)]
-struct Idle {
+pub(in crate::trigger) struct Idle {
     /// When the last census was, in milliseconds since 1970.
     last: Option<u64>,
     /// Idle bytes of each allocator, the oldest first.
     known: Vec<(String, VecDeque<u64>)>,
 }
 
-impl Watch for Idle {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.heap_idle;
+impl Rule for HeapIdle {
+    type Past = Idle;
+
+    fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition {
         let Some(heaps) = signals.heaps.as_ref().filter(|heaps| heaps.failure.is_none()) else {
-            *self = Self::default();
+            *past = Idle::default();
             return Condition::Unknown;
         };
         let all = &heaps.summary.heaps[..heaps.summary.heaps.len().min(MAX_HEAPS)];
-        if self.last != Some(heaps.unix_ms) {
-            self.last = Some(heaps.unix_ms);
-            self.remember(all, config.censuses as usize);
+        if past.last != Some(heaps.unix_ms) {
+            past.last = Some(heaps.unix_ms);
+            past.remember(all, self.censuses as usize);
         }
         let rss = heaps.summary.rss_bytes;
-        Condition::worst(all.iter().map(|heap| self.judge(config, heap, rss)))
+        Condition::worst(all.iter().map(|heap| past.judge(self, heap, rss)))
     }
 }
 
@@ -80,29 +71,29 @@ impl Idle {
                 self.known.push((heap.allocator.clone(), VecDeque::new()));
                 self.known.len() - 1
             });
-            let course = &mut self.known[place].1;
-            course.push_back(heap.idle_bytes());
-            while course.len() > most {
-                course.pop_front();
+            let recent = &mut self.known[place].1;
+            recent.push_back(heap.idle_bytes());
+            while recent.len() > most {
+                recent.pop_front();
             }
         }
     }
 
     fn judge(&self, config: &HeapIdle, heap: &HeapSummary, rss: u64) -> Condition {
-        let course = self.known.iter().find(|(name, _)| *name == heap.allocator);
-        let Some((_, course)) = course else { return Condition::Unknown };
+        let recent = self.known.iter().find(|(name, _)| *name == heap.allocator);
+        let Some((_, recent)) = recent else { return Condition::Unknown };
         let (idle, share) = (heap.idle_bytes(), heap.idle_bytes() as f64 / rss.max(1) as f64);
         if idle < config.min_bytes.0 || share <= config.back.0 {
             return Condition::Clear;
         }
-        let Some(first) = course.front().filter(|_| course.len() >= config.censuses as usize)
+        let Some(first) = recent.front().filter(|_| recent.len() >= config.censuses as usize)
         else {
             return Condition::Unknown;
         };
-        let steps = || course.iter().zip(course.iter().skip(1));
+        let steps = || recent.iter().zip(recent.iter().skip(1));
         let never_falls = steps().all(|(one, next)| one <= next);
         // One step is no rise.
-        let rises_often = 2 * steps().filter(|(one, next)| one < next).count() >= course.len() - 1;
+        let rises_often = 2 * steps().filter(|(one, next)| one < next).count() >= recent.len() - 1;
         let rises = rises_often && idle as f64 >= *first as f64 * (1.0 + config.rise.0);
         let message = format!(
             "{}: {} of {} resident memory holds no live object, {}; {} censuses ago it was {}; the threshold is {}; {}",
@@ -110,7 +101,7 @@ impl Idle {
             units::bytes(idle),
             units::bytes(rss),
             units::percent(share),
-            course.len() - 1,
+            recent.len() - 1,
             units::bytes(*first),
             config.above,
             advice(heap, idle)

@@ -3,19 +3,9 @@
 use drainprof_report::units;
 
 use crate::trigger::{
-    Config, Rule, Signals, Time,
-    rule::{Condition, Watch, settings},
+    Signals, Time,
+    rule::{Condition, Rule, settings},
     signals::finite,
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "limit_near",
-    what: "at the present growth the control group reaches its memory limit within hours",
-    advice: "raise the limit or plan a restart before that time, and read the window's report for what grows",
-    memory: true,
-    shared: false,
-    settings: |config| &config.limit_near,
-    start: || Box::new(Near),
 };
 
 settings! {
@@ -30,12 +20,10 @@ settings! {
     order: within <= back
 }
 
-#[derive(Debug)]
-struct Near;
+impl Rule for LimitNear {
+    type Past = ();
 
-impl Watch for Near {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.limit_near;
+    fn check(&self, (): &mut (), signals: &Signals) -> Condition {
         let memory = signals.memory;
         let trend = signals.trend.as_ref();
         let seconds = match (trend.and_then(|trend| trend.seconds_to_limit), memory) {
@@ -46,7 +34,7 @@ impl Watch for Near {
             (None, Some(_)) => return Condition::Clear,
             (None, None) => return Condition::Unknown,
         };
-        if seconds > config.back.as_seconds() {
+        if seconds > self.back.as_seconds() {
             return Condition::Clear;
         }
         let used =
@@ -62,7 +50,7 @@ impl Watch for Near {
             "the control group's memory limit is reached in {} at the present growth{used}{slope}",
             units::duration(seconds)
         );
-        if seconds < config.within.as_seconds() {
+        if seconds < self.within.as_seconds() {
             Condition::Beyond(message)
         } else {
             Condition::Between(message)

@@ -1,4 +1,4 @@
-//! The rules. A new one is a file here, a row in [`RULES`], a field in `Config` and a section in `docs/triggers.md`.
+//! The rules. A new one is a file here, a row in `rules!`, and a section in `docs/triggers.md`.
 
 mod anon_faults;
 mod anon_high;
@@ -15,35 +15,93 @@ mod rss_slope;
 mod unmatched_frees;
 mod vsz_growth;
 
-pub use self::{
-    anon_faults::AnonFaults, anon_high::AnonHigh, dsr_drop::DsrDrop, dsr_low::DsrLow,
-    faults_high::FaultsHigh, heap_idle::HeapIdle, limit_near::LimitNear, observed_low::ObservedLow,
-    pressure_high::PressureHigh, retention_slope::RetentionSlope, rss_high::RssHigh,
-    rss_slope::RssSlope, unmatched_frees::UnmatchedFrees, vsz_growth::VszGrowth,
-};
-use super::Rule;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// The rules, those that speak of granules first.
-pub const RULES: &[Rule] = &[
-    dsr_low::RULE,
-    dsr_drop::RULE,
-    retention_slope::RULE,
-    rss_slope::RULE,
-    rss_high::RULE,
-    vsz_growth::RULE,
-    anon_high::RULE,
-    anon_faults::RULE,
-    faults_high::RULE,
-    heap_idle::RULE,
-    limit_near::RULE,
-    pressure_high::RULE,
-    unmatched_frees::RULE,
-    observed_low::RULE,
-];
+use super::{
+    Time,
+    rule::{Row, Rule, Watcher},
+};
+
+/// Declares the rules: a key of the configuration with its meaning, and the settings that judge.
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident: $settings:ident,)*) => {
+        $(pub use self::$name::$settings;)*
+
+        /// The rules, in the order of the table.
+        pub const RULES: &[Row] = &[$(Row {
+            name: stringify!($name),
+            memory: $settings::MEMORY,
+            shared: $settings::SHARED,
+            settings: |config| &config.$name,
+            start: || Box::new(Watcher::<$settings> { settings: |config| &config.$name, past: Default::default() }),
+        }),*];
+
+        /// What all rules condition for, and how long they wait. The defaults are documented in `docs/triggers.md`.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Config {
+            /// A rule that goes on firing wants another window after this time.
+            #[schemars(extend("x-range" = ["1m", "7d"]))]
+            pub repeat: Time,
+            $($(#[$doc])* pub $name: $settings,)*
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { repeat: Time::hours(6), $($name: $settings::default(),)* }
+            }
+        }
+    };
+}
+
+// Those about granules first.
+rules! {
+    /// Closes leave granules behind more often than acceptable.
+    dsr_low: DsrLow,
+    /// The DSR falls below its own baseline.
+    dsr_drop: DsrDrop,
+    /// Retained memory grows steadily.
+    retention_slope: RetentionSlope,
+    /// Resident memory grows steadily.
+    rss_slope: RssSlope,
+    /// Resident memory rises above its own baseline.
+    rss_high: RssHigh,
+    /// Address space grows faster than resident memory.
+    vsz_growth: VszGrowth,
+    /// Anonymous memory fills the control group.
+    anon_high: AnonHigh,
+    /// Page faults bring anonymous memory that stays.
+    anon_faults: AnonFaults,
+    /// Page faults are frequent.
+    faults_high: FaultsHigh,
+    /// Freed memory stays resident, and becomes more.
+    heap_idle: HeapIdle,
+    /// The control group reaches its memory limit within hours.
+    limit_near: LimitNear,
+    /// Tasks of the control group wait for memory.
+    pressure_high: PressureHigh,
+    /// Frees have no matching allocation.
+    unmatched_frees: UnmatchedFrees,
+    /// The process is observed in parts of the time only.
+    observed_low: ObservedLow,
+}
+
+impl Config {
+    /// Everything that is wrong, each with its key below `triggers`.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let problem = |rule: &'static Row| {
+            let problem = (rule.settings)(self).problem()?;
+            Some(problem.replacen('`', &format!("`{}.", rule.name), 1))
+        };
+        RULES.iter().filter_map(problem).collect()
+    }
+}
 
 /// What a rule remembers of each profile; those that are gone are forgotten.
 #[derive(Debug)]
-struct PerProfile<T> {
+pub(super) struct PerProfile<T> {
     known: Vec<(String, T)>,
 }
 

@@ -3,19 +3,9 @@
 use drainprof_report::units;
 
 use crate::trigger::{
-    Config, Rule, Share, Signals, Time,
-    rule::{Condition, Watch, settings},
+    Share, Signals, Time,
+    rule::{Condition, Rule, settings},
     signals::finite,
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "observed_low",
-    what: "probes cost so much that the process is observed in parts of the time only",
-    advice: "what is counted is of these parts, and its rates stand for all; `drainprof why` shows more within a budget of its own, a higher `governor.budget` observes more",
-    memory: false,
-    shared: false,
-    settings: |config| &config.observed_low,
-    start: || Box::new(Low),
 };
 
 settings! {
@@ -31,20 +21,19 @@ settings! {
     order: below <= back
 }
 
-#[derive(Debug)]
-struct Low;
+impl Rule for ObservedLow {
+    type Past = ();
+    const MEMORY: bool = false;
 
-impl Watch for Low {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.observed_low;
+    fn check(&self, (): &mut (), signals: &Signals) -> Condition {
         let Some(share) = finite(signals.observed) else { return Condition::Unknown };
         // The thresholds of `above`, turned around.
-        Condition::above(-share, -config.below.0, -config.back.0, || {
+        Condition::above(-share, -self.below.0, -self.back.0, || {
             format!(
                 "it was observed {} of the last ten minutes, since its probes cost more than the governor's budget; \
                  the threshold is {}",
                 units::percent(share),
-                config.below
+                self.below
             )
         })
     }

@@ -3,19 +3,9 @@
 use drainprof_report::units;
 
 use crate::trigger::{
-    Config, Rule, Share, Signals, Time,
-    rule::{Condition, Watch, settings},
+    Share, Signals, Time,
+    rule::{Condition, Rule, settings},
     signals::finite,
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "pressure_high",
-    what: "tasks of this control group wait for memory more than a tenth of the time",
-    advice: "the group is short of memory: raise its limit, or find who grows in it (`rss_slope`, `limit_near`) or holds most",
-    memory: true,
-    shared: true,
-    settings: |config| &config.pressure_high,
-    start: || Box::new(High),
 };
 
 settings! {
@@ -31,21 +21,20 @@ settings! {
     order: back <= above
 }
 
-#[derive(Debug)]
-struct High;
+impl Rule for PressureHigh {
+    type Past = ();
+    const SHARED: bool = true;
 
-impl Watch for High {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.pressure_high;
+    fn check(&self, (): &mut (), signals: &Signals) -> Condition {
         let Some(pressure) = signals.pressure else { return Condition::Unknown };
         let Some(share) = finite(Some(pressure.some.avg10)) else { return Condition::Unknown };
-        Condition::above(share, config.above.0, config.back.0, || {
+        Condition::above(share, self.above.0, self.back.0, || {
             format!(
                 "tasks of this control group waited for memory {} of the last 10 seconds, {} of the last minute; \
                  the threshold is {}",
                 units::percent(share),
                 units::percent(pressure.some.avg60),
-                config.above
+                self.above
             )
         })
     }

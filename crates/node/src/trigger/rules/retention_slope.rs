@@ -3,19 +3,9 @@
 use drainprof_report::units;
 
 use crate::trigger::{
-    Bytes, Config, Rule, Signals, Time,
-    rule::{Condition, Watch, settings},
+    Bytes, Signals, Time,
+    rule::{Condition, Rule, settings},
     signals::MAX_PROFILES,
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "retention_slope",
-    what: "retained memory grows steadily: the lower end of the slope's interval is above a threshold",
-    advice: "this is the structural leak itself: move the objects of the sites in the window's report to longer-lived granules",
-    memory: true,
-    shared: false,
-    settings: |config| &config.retention_slope,
-    start: || Box::new(Slope),
 };
 
 settings! {
@@ -29,12 +19,10 @@ settings! {
     order: back <= above
 }
 
-#[derive(Debug)]
-struct Slope;
+impl Rule for RetentionSlope {
+    type Past = ();
 
-impl Watch for Slope {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.retention_slope;
+    fn check(&self, (): &mut (), signals: &Signals) -> Condition {
         let profiles = signals.profiles.iter().take(MAX_PROFILES);
         Condition::worst(profiles.map(|profile| {
             let Some(slope) = profile.retention_slope else { return Condition::Unknown };
@@ -43,7 +31,7 @@ impl Watch for Slope {
             if !all.iter().all(|number| number.is_finite()) || low > high {
                 return Condition::Unknown;
             }
-            Condition::above(low, config.above.0 as f64, config.back.0 as f64, || {
+            Condition::above(low, self.above.0 as f64, self.back.0 as f64, || {
                 let now = profile.retained_bytes.map_or_else(String::new, |retained| {
                     format!("; {} are retained now", units::bytes(retained))
                 });

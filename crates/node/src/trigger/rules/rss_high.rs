@@ -1,24 +1,14 @@
 //! `rss_high`: resident memory is higher than usual.
 //!
 //! It finds steps, not slow growth: a straight line stays within about one standard deviation of its own
-//! trailing mean. Growth is what `retention_slope` and `limit_near` look for.
+//! trailing mean. Growth is what `retention_slope` and `limit_near` condition for.
 
 use drainprof_report::units;
 
 use crate::trigger::{
-    Bytes, Config, Rule, Share, Signals, Time,
-    course::Usual,
-    rule::{Condition, Watch, settings},
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "rss_high",
-    what: "resident memory is above this process's own baseline by more than two standard deviations",
-    advice: "compare retained bytes before and after: if they rose with it, granules hold the memory; else the window's report shows which call paths touched it",
-    memory: true,
-    shared: false,
-    settings: |config| &config.rss_high,
-    start: || Box::new(Above::default()),
+    Bytes, Share, Signals, Time,
+    recent::Baseline,
+    rule::{Condition, Rule, settings},
 };
 
 settings! {
@@ -48,48 +38,49 @@ settings! {
     order: back_sigmas <= sigmas
 }
 
-/// A look after a longer gap is worth no more than this, seconds.
+/// A condition after a longer gap is worth no more than this, seconds.
 const GAP: f64 = 60.0;
 
 #[derive(Debug, Default)]
-struct Above {
-    usual: Usual,
+pub(in crate::trigger) struct Above {
+    baseline: Baseline,
     last: Option<f64>,
     /// Since when it is high.
     high: Option<f64>,
 }
 
-impl Watch for Above {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.rss_high;
+impl Rule for RssHigh {
+    type Past = Above;
+
+    fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition {
         let Some(memory) = signals.memory else { return Condition::Unknown };
         let rss = memory.rss_bytes as f64;
-        let seconds = self.last.map_or(0.0, |last| (signals.at - last).clamp(0.0, GAP));
-        self.last = Some(signals.at);
-        let look = self.judge(config, rss);
-        match look {
+        let seconds = past.last.map_or(0.0, |last| (signals.at - last).clamp(0.0, GAP));
+        past.last = Some(signals.at);
+        let condition = past.judge(self, rss);
+        match condition {
             Condition::Beyond(_) => {
-                let since = *self.high.get_or_insert(signals.at);
-                if signals.at - since >= config.adopt.as_seconds() {
-                    *self = Self { last: self.last, ..Self::default() };
+                let since = *past.high.get_or_insert(signals.at);
+                if signals.at - since >= self.adopt.as_seconds() {
+                    *past = Above { last: past.last, ..Above::default() };
                 }
             }
             Condition::Between(_) => {}
-            Condition::Clear | Condition::Unknown => self.high = None,
+            Condition::Clear | Condition::Unknown => past.high = None,
         }
-        if self.high.is_none() && seconds > 0.0 {
-            self.usual.learn(rss, seconds, config.baseline.as_seconds());
+        if past.high.is_none() && seconds > 0.0 {
+            past.baseline.learn(rss, seconds, self.baseline.as_seconds());
         }
-        look
+        condition
     }
 }
 
 impl Above {
     fn judge(&self, config: &RssHigh, rss: f64) -> Condition {
-        if self.usual.seconds < config.warm_up.as_seconds() {
+        if self.baseline.seconds < config.warm_up.as_seconds() {
             return Condition::Unknown;
         }
-        let (mean, deviation) = (self.usual.mean, self.usual.variance.sqrt());
+        let (mean, deviation) = (self.baseline.mean, self.baseline.variance.sqrt());
         let least = (mean * config.min_share.0).max(config.min_bytes.0 as f64);
         let above = (config.sigmas * deviation).max(least);
         let back = (config.back_sigmas * deviation).max(least / 2.0).min(above);

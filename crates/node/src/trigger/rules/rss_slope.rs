@@ -8,18 +8,8 @@
 use drainprof_report::{memory::MemoryVerdict, units};
 
 use crate::trigger::{
-    Bytes, Config, Rule, Signals, Time,
-    rule::{Condition, Watch, settings},
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "rss_slope",
-    what: "resident memory grows steadily: the lower end of the slope's interval is above a threshold",
-    advice: "a leak, or a cache without a bound: the window's report shows which call stacks touch the new memory",
-    memory: true,
-    shared: false,
-    settings: |config| &config.rss_slope,
-    start: || Box::new(Slope),
+    Bytes, Signals, Time,
+    rule::{Condition, Rule, settings},
 };
 
 settings! {
@@ -41,12 +31,10 @@ const ANONYMOUS: f64 = 0.5;
 /// The share of the sure growth that there must be in the last quarter of the time.
 const LATELY: f64 = 0.5;
 
-#[derive(Debug)]
-struct Slope;
+impl Rule for RssSlope {
+    type Past = ();
 
-impl Watch for Slope {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.rss_slope;
+    fn check(&self, (): &mut (), signals: &Signals) -> Condition {
         let Some(trend) = &signals.trend else { return Condition::Unknown };
         let (slope, anon, sure) =
             (trend.slope_bytes_per_second, trend.anon_slope_bytes_per_second, trend.sure_slope());
@@ -57,7 +45,7 @@ impl Watch for Slope {
         if trend.verdict != MemoryVerdict::Growing || anon < ANONYMOUS * slope || !goes_on {
             return Condition::Clear;
         }
-        Condition::above(sure, config.above.0 as f64, config.back.0 as f64, || {
+        Condition::above(sure, self.above.0 as f64, self.back.0 as f64, || {
             let [low, high] = trend.slope_interval.map(units::byte_rate);
             let fit = trend.r_squared.map_or_else(String::new, |fit| format!(", R² {fit:.3}"));
             let now = signals.memory.map_or_else(String::new, |memory| {
@@ -69,7 +57,7 @@ impl Watch for Slope {
                 units::byte_rate(slope),
                 units::duration(trend.seconds),
                 units::byte_rate(anon),
-                units::byte_rate(config.above.0 as f64)
+                units::byte_rate(self.above.0 as f64)
             )
         })
     }

@@ -8,19 +8,9 @@ use drainprof_report::units;
 
 use super::PerProfile;
 use crate::trigger::{
-    Config, Objects, Rule, Share, Signals, Time,
-    course::Course,
-    rule::{Condition, Watch, settings},
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "unmatched_frees",
-    what: "frees of objects whose allocation was not seen, and objects older than the attach do not explain them",
-    advice: "the profile is sick: prove it on this process with `drainprof profile check`, its counts of objects are not to be trusted",
-    memory: false,
-    shared: false,
-    settings: |config| &config.unmatched_frees,
-    start: || Box::new(Unmatched::default()),
+    Objects, Share, Signals, Time,
+    recent::Recent,
+    rule::{Condition, Rule, settings},
 };
 
 settings! {
@@ -46,28 +36,25 @@ settings! {
 /// allocations frees must be, as a share of the unmatched ones.
 const IN_EACH_HALF: f64 = 0.2;
 
-#[derive(Debug, Default)]
-struct Unmatched {
-    profiles: PerProfile<Course<Objects>>,
-}
+impl Rule for UnmatchedFrees {
+    type Past = PerProfile<Recent<Objects>>;
+    const MEMORY: bool = false;
 
-impl Watch for Unmatched {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.unmatched_frees;
-        let over = config.over.as_seconds();
-        let looks = self.profiles.each(&signals.profiles, |course, profile| {
+    fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition {
+        let over = self.over.as_seconds();
+        let conditions = past.each(&signals.profiles, |recent, profile| {
             let Some(now) = profile.objects else {
-                course.clear();
+                recent.clear();
                 return Condition::Unknown;
             };
-            if course.last().is_some_and(|last| between(last, now).is_none()) {
-                course.clear();
+            if recent.last().is_some_and(|last| between(last, now).is_none()) {
+                recent.clear();
             }
-            course.push(signals.at, now, over);
-            let Some([first, half, last]) = course.halves(over) else { return Condition::Unknown };
+            recent.push(signals.at, now, over);
+            let Some([first, half, last]) = recent.halves(over) else { return Condition::Unknown };
             let parts = (between(first, last), between(first, half), between(half, last));
             let (Some(all), Some(early), Some(late)) = parts else { return Condition::Unknown };
-            if all.unmatched_frees < config.min_frees || all.frees == 0 {
+            if all.unmatched_frees < self.min_frees || all.frees == 0 {
                 return Condition::Clear;
             }
             let in_half = IN_EACH_HALF * all.unmatched_frees as f64;
@@ -80,20 +67,20 @@ impl Watch for Unmatched {
                 return Condition::Clear;
             }
             let share = all.unmatched_frees as f64 / all.frees as f64;
-            Condition::above(share, config.above.0, config.back.0, || {
+            Condition::above(share, self.above.0, self.back.0, || {
                 format!(
                     "{}: {} of {} frees in the last {} ({}) are of objects whose allocation was not seen, \
                      while {} allocations were: the profile misses some",
                     profile.profile,
                     all.unmatched_frees,
                     all.frees,
-                    config.over,
+                    self.over,
                     units::percent(share),
                     all.allocs
                 )
             })
         });
-        Condition::worst(looks)
+        Condition::worst(conditions)
     }
 }
 

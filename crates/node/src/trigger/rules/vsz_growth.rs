@@ -3,19 +3,9 @@
 use drainprof_report::units;
 
 use crate::trigger::{
-    Bytes, Config, Rule, Signals, Time,
-    course::Course,
-    rule::{Condition, Watch, settings},
-};
-
-pub(super) const RULE: Rule = Rule {
-    name: "vsz_growth",
-    what: "address space grows, over minutes, twice as fast as resident memory",
-    advice: "mappings are made and not given back: the window's report shows which call paths made those that stay",
-    memory: true,
-    shared: false,
-    settings: |config| &config.vsz_growth,
-    start: || Box::new(Growth::default()),
+    Bytes, Signals, Time,
+    recent::Recent,
+    rule::{Condition, Rule, settings},
 };
 
 settings! {
@@ -39,36 +29,31 @@ settings! {
 /// The part of the growth that must be in each half: one large mapping is no growth.
 const IN_EACH_HALF: f64 = 0.25;
 
-#[derive(Debug, Default)]
-struct Growth {
-    /// Address space and resident memory.
-    course: Course<[u64; 2]>,
-}
+impl Rule for VszGrowth {
+    type Past = Recent<[u64; 2]>;
 
-impl Watch for Growth {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        let config = &config.vsz_growth;
+    fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition {
         let Some(memory) = signals.memory else {
-            self.course.clear();
+            past.clear();
             return Condition::Unknown;
         };
-        let over = config.over.as_seconds();
-        self.course.push(signals.at, [memory.vsz_bytes, memory.rss_bytes], over);
-        let Some([first, half, last]) = self.course.halves(over) else { return Condition::Unknown };
+        let over = self.over.as_seconds();
+        past.push(signals.at, [memory.vsz_bytes, memory.rss_bytes], over);
+        let Some([first, half, last]) = past.halves(over) else { return Condition::Unknown };
         let grown = |from: u64, to: u64| to as f64 - from as f64;
         let vsz = grown(first[0], last[0]);
         let rss = grown(first[1], last[1]);
         let in_each = grown(first[0], half[0]).min(grown(half[0], last[0]));
-        if vsz < config.min_bytes.0 as f64 || in_each < IN_EACH_HALF * vsz {
+        if vsz < self.min_bytes.0 as f64 || in_each < IN_EACH_HALF * vsz {
             return Condition::Clear;
         }
         // Where resident memory shrinks or stays, any growth is beyond every ratio.
         let ratio = vsz / rss.max(1.0);
-        Condition::above(ratio, config.ratio, config.back, || {
+        Condition::above(ratio, self.ratio, self.back, || {
             format!(
                 "address space grew by {} in {}, to {}; resident memory changed by {} in that time",
                 signed(vsz),
-                config.over,
+                self.over,
                 units::bytes(memory.vsz_bytes),
                 signed(rss)
             )

@@ -7,7 +7,7 @@ use crate::trigger::{
 
 const HOUR: f64 = 3600.0;
 
-/// Exact counts, without noise: `at` and the closes of one look.
+/// Exact counts, without noise: `at` and the closes of one cycle.
 fn steady(drainable: u64, pinned: u64) -> impl FnMut(f64) -> Signals {
     let mut total = Closes::default();
     move |at| {
@@ -31,7 +31,7 @@ fn low_fires() {
     assert_eq!(run.engine.wants(&run.config).unwrap().rule, "dsr_low");
 }
 
-/// An old sin is not told for ever: once the last minutes are good, it ends.
+/// An old sin is not reported for ever: once the last minutes are good, it ends.
 #[test]
 fn low_ends() {
     let mut run = Run::new("dsr_low");
@@ -92,7 +92,7 @@ fn low_forgets_replaced_processes() {
     assert_eq!((run.fired.len(), run.state()), (0, State::Inactive));
 }
 
-/// The worst profile of several is told.
+/// The worst profile of several is reported.
 #[test]
 fn low_tells_the_worst() {
     let mut run = Run::new("dsr_low");

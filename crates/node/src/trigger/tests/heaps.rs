@@ -1,4 +1,4 @@
-//! `heap_idle`: censuses minutes apart, looked at every few seconds.
+//! `heap_idle`: censuses minutes apart, examined every few seconds.
 
 use drainprof_census::{HeapSummary, Summary};
 

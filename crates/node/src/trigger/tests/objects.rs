@@ -13,7 +13,7 @@ fn objects(at: f64, objects: Objects) -> Signals {
     Signals { at, profiles: vec![profile], ..Signals::default() }
 }
 
-/// A profile that misses a tenth of the allocations is told within the window and its `for`.
+/// A profile that misses a tenth of the allocations is reported within the window and its `for`.
 #[test]
 fn missed_allocations() {
     let mut run = Run::new("unmatched_frees");
@@ -39,7 +39,7 @@ fn missed_allocations() {
     );
 }
 
-/// Allocations, frees and unmatched frees of one look, by time.
+/// Allocations, frees and unmatched frees of one cycle, by time.
 type Counts = fn(f64) -> [u64; 3];
 
 /// Objects older than the attach are freed for a while in the healthiest program: while it allocates new ones for them, or at once, or in one go later.

@@ -1,23 +1,23 @@
-//! What a rule remembers: the last points of a course, and what is usual.
+//! What a rule remembers: its signal's last points, and the baseline.
 
 use std::collections::VecDeque;
 
-/// Points per window; nearer ones are put together, so that a course is bounded however often one looks.
+/// Points per window; nearer ones are merged, so the memory is bounded at any interval.
 const POINTS: f64 = 64.0;
 
 /// The points of a sliding window, the oldest first.
 #[derive(Clone, Debug)]
-pub(super) struct Course<T> {
+pub(super) struct Recent<T> {
     points: VecDeque<(f64, T)>,
 }
 
-impl<T> Default for Course<T> {
+impl<T> Default for Recent<T> {
     fn default() -> Self {
         Self { points: VecDeque::new() }
     }
 }
 
-impl<T: Copy> Course<T> {
+impl<T: Copy> Recent<T> {
     /// Adds a point and forgets those that are no longer needed for a window of `over` seconds.
     pub(super) fn push(&mut self, at: f64, value: T, over: f64) {
         let points = &mut self.points;
@@ -68,9 +68,9 @@ impl<T: Copy> Course<T> {
     }
 }
 
-/// What is usual: mean and variance, in which a value counts the less the older it is.
+/// What is baseline: mean and variance, in which a value counts the less the older it is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Usual {
+pub(super) struct Baseline {
     pub(super) mean: f64,
     pub(super) variance: f64,
     /// Seconds and values that it was learned from.
@@ -78,7 +78,7 @@ pub(super) struct Usual {
     values: f64,
 }
 
-impl Usual {
+impl Baseline {
     /// Learns a value that stands for `seconds`; after `over` seconds it counts about a third. The first
     /// values count alike, so that the first of all is not more than one of them.
     pub(super) fn learn(&mut self, value: f64, seconds: f64, over: f64) {
@@ -95,50 +95,50 @@ impl Usual {
 mod tests {
     use super::*;
 
-    /// A course is bounded however often it is added to, and spans its window.
+    /// A recent is bounded however often it is added to, and spans its window.
     #[test]
     fn bounded() {
-        let mut course = Course::default();
+        let mut recent = Recent::default();
         for step in 0..1_000_000_u32 {
-            course.push(f64::from(step) / 1000.0, step, 60.0);
+            recent.push(f64::from(step) / 1000.0, step, 60.0);
         }
-        assert!(course.len() <= 130, "{}", course.len());
-        let first = course.first(60.0).unwrap();
+        assert!(recent.len() <= 130, "{}", recent.len());
+        let first = recent.first(60.0).unwrap();
         assert!((938_000..=940_000).contains(&first), "{first}");
-        assert_eq!(course.last(), Some(999_999));
+        assert_eq!(recent.last(), Some(999_999));
     }
 
     /// A gap longer than two windows leaves nothing to compare with.
     #[test]
     fn gaps() {
-        let mut course = Course::default();
-        course.push(0.0, 1, 60.0);
-        course.push(30.0, 2, 60.0);
-        course.push(151.0, 3, 60.0);
-        assert_eq!(course.first(1.0), None);
-        course.push(160.0, 4, 60.0);
-        assert_eq!(course.first(1.0), Some(3));
+        let mut recent = Recent::default();
+        recent.push(0.0, 1, 60.0);
+        recent.push(30.0, 2, 60.0);
+        recent.push(151.0, 3, 60.0);
+        assert_eq!(recent.first(1.0), None);
+        recent.push(160.0, 4, 60.0);
+        assert_eq!(recent.first(1.0), Some(3));
     }
 
     /// Both halves need a window that is nearly full.
     #[test]
     fn halves() {
-        let mut course = Course::default();
+        let mut recent = Recent::default();
         for step in 0..=20_i32 {
-            course.push(f64::from(step * 5), step, 100.0);
-            assert_eq!(course.halves(100.0).is_some(), step >= 18, "{step}");
+            recent.push(f64::from(step * 5), step, 100.0);
+            assert_eq!(recent.halves(100.0).is_some(), step >= 18, "{step}");
         }
-        assert_eq!(course.halves(100.0), Some([0, 10, 20]));
+        assert_eq!(recent.halves(100.0), Some([0, 10, 20]));
     }
 
     /// Mean and variance are those of what was learned, while all counts alike.
     #[test]
-    fn usual() {
-        let mut usual = Usual::default();
+    fn baseline() {
+        let mut baseline = Baseline::default();
         for value in [1.0, 2.0, 3.0, 4.0] {
-            usual.learn(value, 1.0, 1e9);
+            baseline.learn(value, 1.0, 1e9);
         }
-        assert!((usual.mean - 2.5).abs() < 1e-12);
-        assert!((usual.variance - 1.25).abs() < 1e-12);
+        assert!((baseline.mean - 2.5).abs() < 1e-12);
+        assert!((baseline.variance - 1.25).abs() < 1e-12);
     }
 }
