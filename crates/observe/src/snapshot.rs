@@ -100,10 +100,10 @@ impl Observer {
             .collect();
         self.add_growth(&mut targets);
         self.count_growth_losses(&mut losses);
-        // What was placed for several targets at once is told with the first.
-        let mut told = Vec::new();
+        // What was placed for several targets at once is reported with the first.
+        let mut reported = Vec::new();
         for (facts, target) in targets.iter_mut().zip(&self.targets) {
-            facts.probes = self.probe_facts(target, &mut told);
+            facts.probes = self.probe_facts(target, &mut reported);
         }
         Snapshot {
             now_ns,
@@ -193,7 +193,6 @@ impl Observer {
             instance: state.key.instance,
             destroyed,
             totals: *totals,
-            sampled_out: 0,
             open_now: state.open_now,
             open_peak: state.open_peak,
             destroyed_open: state.destroyed_open,
@@ -214,7 +213,7 @@ impl Observer {
     }
 
     fn target_facts(&self, target: &Target, mut allocators: Vec<AllocatorFacts>) -> TargetFacts {
-        // A profile whose probes are in place but never fired has no series: it is told all the same.
+        // A profile whose probes are in place but never fired has no series: it is reported all the same.
         for number in &target.allocators {
             let Some(allocator) = self.allocators.get(*number as usize) else { continue };
             let seen = allocators.iter().any(|facts| {
@@ -229,7 +228,6 @@ impl Observer {
                     instance: 0,
                     destroyed: false,
                     totals: drainprof_common::maps::Totals::default(),
-                    sampled_out: 0,
                     open_now: 0,
                     open_peak: 0,
                     destroyed_open: 0,
@@ -252,15 +250,15 @@ impl Observer {
         TargetFacts { allocators, ..target_facts(target) }
     }
 
-    fn probe_facts(&self, target: &Target, told: &mut Vec<u32>) -> Vec<ProbeFacts> {
+    fn probe_facts(&self, target: &Target, reported: &mut Vec<u32>) -> Vec<ProbeFacts> {
         let mut facts = Vec::new();
         for placed in &self.placed {
             let own = target.allocators.contains(&placed.allocator)
                 && placed.pid.is_none_or(|pid| pid == target.pid);
-            if !own || told.contains(&placed.spec) {
+            if !own || reported.contains(&placed.spec) {
                 continue;
             }
-            told.push(placed.spec);
+            reported.push(placed.spec);
             let counts = self.session.read_probe(placed.spec);
             let Some(allocator) = self.allocators.get(placed.allocator as usize) else { continue };
             facts.push(ProbeFacts {

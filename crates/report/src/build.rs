@@ -237,7 +237,6 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocato
         not_measurable: facts.not_measurable.clone(),
         granules: granules(facts),
         dsr: dsr(kind, totals.drainable, totals.pinned),
-        dsr_interval: None,
         sampling: None,
         objects: known.objects.then(|| objects(facts, known)),
         pins: Pins {

@@ -2,7 +2,7 @@
 //!
 //! Such an allocator closes a granule only once it is empty, so that every close is drainable and says
 //! nothing; what matters is what keeps granules open. It is another quantity than DSR. The shape, and how it
-//! follows from the facts; who holds is told with the sites.
+//! follows from the facts; who holds is reported with the sites.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::facts::{AllocatorFacts, GranuleFacts};
 /// How full the open granules of a `slab` allocator are. Another quantity than DSR.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Census {
-    /// Open granules that were looked at.
+    /// Open granules that were examined.
     pub granules_open: u64,
     /// How many of them hold no object.
     pub drainable_now: u64,
@@ -123,7 +123,7 @@ pub(super) fn census(facts: &AllocatorFacts, known: Known) -> Census {
         .into_iter()
         .map(|((live_from, live_to), granules)| Occupancy { live_from, live_to, granules })
         .collect();
-    census.fill = (known.bytes && known.sizes).then(|| told(fill));
+    census.fill = (known.bytes && known.sizes).then(|| reported(fill));
     compact(&mut census, facts.profile.granule_bytes);
     if facts.profile.implicit {
         census.apart = Some(apart(facts));
@@ -141,7 +141,7 @@ fn add(sum: &mut Option<u64>, bytes: u64) {
 }
 
 /// The classes that are not empty, each with the bound below it.
-fn told(fill: [Fill; FILLS.len()]) -> Vec<Fill> {
+fn reported(fill: [Fill; FILLS.len()]) -> Vec<Fill> {
     let below = std::iter::once(0).chain(FILLS);
     fill.into_iter()
         .zip(below)
@@ -211,7 +211,7 @@ mod tests {
     }
 
     /// Empty granules are drainable now; those from before the attach are unknown, even if nothing was
-    /// counted in them; closed ones are not looked at.
+    /// counted in them; closed ones are not examined.
     #[test]
     fn unknown_is_not_empty() {
         let mut facts = samples::slab();

@@ -19,7 +19,7 @@ const SUSPICIONS: [&str; 4] =
     ["not_measurable", "freed_after_close", "unmatched_frees_high", "allocs_without_frees"];
 /// Of calls that are judged at their return, so many may be on their way, or have been left by a jump.
 const ON_THE_WAY: u64 = 16;
-/// The share of calls without a return from which on it is told.
+/// The share of calls without a return from which on it is reported.
 const LEFT: f64 = 0.01;
 
 /// What was seen of a profile at work.
@@ -58,7 +58,7 @@ pub struct ProbeCoverage {
     pub rejected: u64,
     /// Hits whose expressions could not be computed.
     pub faults: u64,
-    /// Why it never fired, as far as can be told; `None` if it did.
+    /// Why it never fired, as far as can be reported; `None` if it did.
     pub silent: Option<String>,
 }
 
@@ -355,7 +355,7 @@ mod tests {
         assert!(free.silent.as_deref().unwrap().contains(".part.0 exists"));
     }
 
-    /// Hits that could not be computed, that `when` never lets through, or that never return are told.
+    /// Hits that could not be computed, that `when` never lets through, or that never return are reported.
     #[test]
     fn odd_probes() {
         let odd = covered(|snapshot| {

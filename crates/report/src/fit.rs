@@ -1,9 +1,9 @@
-//! The statistics of a course over time: a line through it, and how sure its slope is.
+//! The statistics of a time series over time: a line through it, and how sure its slope is.
 //!
 //! Pure functions over (time, value) pairs, times in seconds and increasing. Called by the rules for memory here, and by
 //! those for what is held back in `report::trend`; the formulas are explained in `docs/retention.md`.
 
-/// Parts of equal length that a course is cut into.
+/// Parts of equal length that a time series is cut into.
 pub(crate) const BLOCKS: usize = 9;
 /// Points that each part needs.
 const PER_BLOCK: usize = 2;
@@ -49,13 +49,13 @@ pub(crate) fn mean(points: &[At]) -> Option<At> {
     (count > 0.0).then(|| (sum.0 / count, sum.1 / count))
 }
 
-/// How a course changes from each of its parts to the next.
+/// How a time series changes from each of its parts to the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Changes([f64; BLOCKS - 1]);
 
 impl Changes {
-    /// Cuts the course into parts of equal length; `None` where one has too few points for a mean, or
-    /// where nobody looked for as long as a part.
+    /// Cuts the time series into parts of equal length; `None` where one has too few points for a mean, or
+    /// where nobody searched for as long as a part.
     pub(crate) fn of(points: &[At]) -> Option<Self> {
         Self::between(points, mean)
     }

@@ -33,7 +33,7 @@ pub struct Symbols {
     pub places: u64,
     /// How many of them have a function's name.
     pub named: u64,
-    /// How many are still looked for.
+    /// How many are still searched for.
     pub pending: u64,
     /// How many were left out, because so many names are not kept.
     pub left_out: u64,

@@ -135,7 +135,7 @@ pub struct TouchedReport {
 pub struct TouchedPlace {
     /// Their state.
     pub state: GranuleState,
-    /// The profile; null where the allocator is not told.
+    /// The profile; null where the allocator is not reported.
     pub profile: Option<String>,
     /// Bytes that were touched in them.
     pub bytes: u64,
@@ -214,7 +214,7 @@ pub struct SelectedGrowth {
     pub to_seconds: f64,
 }
 
-/// The growth of a target's memory; `None` where that was not looked at.
+/// The growth of a target's memory; `None` where that was not examined.
 pub(super) fn of(target: &TargetFacts, snapshot: &Snapshot, top: usize) -> Option<MemoryGrowth> {
     let facts = target.growth.as_ref()?;
     let by_paths = facts
@@ -260,7 +260,7 @@ pub(super) fn of(target: &TargetFacts, snapshot: &Snapshot, top: usize) -> Optio
         },
         paths: ranked
             .into_iter()
-            .map(|(path, own)| told(path, own, snapshot, &target.frames))
+            .map(|(path, own)| reported(path, own, snapshot, &target.frames))
             .collect(),
         paths_total: total,
     })
@@ -337,7 +337,7 @@ fn name(address: u64, frames: &Frames) -> Frame {
     frames.get(&address).cloned().unwrap_or_default()
 }
 
-fn told(path: &CallPath, own: &PathGrowth, snapshot: &Snapshot, frames: &Frames) -> GrowthPath {
+fn reported(path: &CallPath, own: &PathGrowth, snapshot: &Snapshot, frames: &Frames) -> GrowthPath {
     let readings = own.over_time.iter().flat_map(|series| trend::thinned(series, snapshot));
     GrowthPath {
         faults: own.memory.faults + own.memory.kernel_faults,

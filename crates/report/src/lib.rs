@@ -55,7 +55,6 @@ pub use model::{
     Lifetimes, LiveOverTime, Objects, OpenGranule, Overdue, PinnedGranule, Pins, Place, Probe,
     Report, Retention, SCHEMA, Sampling, SelfUse, Spread, Target, Tool, Weight, Window, dsr,
 };
-pub use sampling::wilson;
 pub use schema::{census_schema, diff_schema, report_schema, why_schema};
 pub use site::{
     Cohort, LiveAllocation, OpenedAt, PinClass, PinClasses, Selected, Site, SiteEstimates,

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(lifetimes.places.iter().map(|place| place.open_now).sum::<u64>(), 5);
     }
 
-    /// Buckets are told by their upper edge, empty ones are left out, and no value is lost.
+    /// Buckets are reported by their upper edge, empty ones are left out, and no value is lost.
     #[test]
     fn histogram_keeps_every_value() {
         let mut facts = samples::bulk();

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::{Options, Report, Verdict, samples, verdict};
 
-    fn told(change: impl FnOnce(&mut TargetFacts)) -> Report {
+    fn reported(change: impl FnOnce(&mut TargetFacts)) -> Report {
         let mut snapshot = samples::drain_snapshot();
         change(&mut snapshot.targets[0]);
         Report::build(&snapshot, &Options::default())
@@ -235,7 +235,7 @@ mod tests {
     /// No DSR and no other verdict, not complete, exit code 5, and the reason as a finding of the profile.
     #[test]
     fn rejected_opens_take_verdicts_back() {
-        let report = told(other_build);
+        let report = reported(other_build);
         let allocator = &report.targets[0].allocators[0];
         let because = reason(&report).unwrap();
         assert!(because.starts_with("1000 of 1000 opens were rejected"), "{because}");
@@ -256,22 +256,22 @@ mod tests {
     /// Closes that match no open are enough, and so is memory that cannot be read.
     #[test]
     fn other_reasons() {
-        let unmatched = told(|target| {
+        let unmatched = reported(|target| {
             other_build(target);
             probe(target, "open").rejected = 0;
         });
         assert!(reason(&unmatched).unwrap().starts_with("984 of 1000 closes"));
-        let elsewhere = told(|target| {
+        let elsewhere = reported(|target| {
             let totals = &mut target.allocators[0].totals;
             (totals.opened_before, totals.reopened) = (10_000, 9_984);
         });
         assert!(reason(&elsewhere).unwrap().contains("other granules than those that were opened"));
         for role in ["open", "close", "alloc", "free"] {
-            let faults = told(|target| probe(target, role).faults = 20_000);
+            let faults = reported(|target| probe(target, role).faults = 20_000);
             let because = reason(&faults).unwrap().to_owned();
             assert!(because.contains(&format!("20000 of 20000 `{role}` calls")), "{because}");
         }
-        let planned = told(|target| {
+        let planned = reported(|target| {
             target.allocators[0].not_measurable = Some("objects lie in caches".to_owned());
         });
         assert_eq!(reason(&planned), Some("objects lie in caches"));
@@ -315,7 +315,7 @@ mod tests {
             },
         ];
         for (number, change) in good.into_iter().enumerate() {
-            assert_eq!(reason(&told(change)), None, "{number}");
+            assert_eq!(reason(&reported(change)), None, "{number}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct Report {
     /// What drainprof itself used.
     #[serde(rename = "self")]
     pub self_use: SelfUse,
-    /// How far the naming of places has come; null where no names were looked for.
+    /// How far the naming of places has come; null where no names were searched for.
     pub symbols: Option<Symbols>,
     /// Findings that concern the report as a whole.
     pub findings: Vec<Finding>,
@@ -128,7 +128,7 @@ pub struct SelfUse {
 pub enum Weight {
     /// Good to know.
     Info,
-    /// Something to look at.
+    /// Something to examine.
     Warning,
     /// The numbers cannot be relied on as they stand.
     Error,
@@ -200,7 +200,7 @@ pub struct Target {
     pub comm: String,
     /// Its executable, as it sees it.
     pub exe: String,
-    /// Its container's id; left out where it is in none, and where growth was not looked at.
+    /// Its container's id; left out where it is in none, and where growth was not examined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// How the observation began.
@@ -223,7 +223,7 @@ pub struct Target {
     /// The files that the frames of its sites lie in. Earlier versions did not tell them.
     #[serde(default)]
     pub modules: Vec<Module>,
-    /// How its memory has grown; left out where that was not looked at (`--growth`).
+    /// How its memory has grown; left out where that was not examined (`--growth`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<MemoryGrowth>,
     /// Its heaps as read from outside; left out where that was not asked for (`--census`).
@@ -231,7 +231,7 @@ pub struct Target {
     pub census: Option<Comparison>,
 }
 
-/// What a process's probes cost it: hits times the price of a hit at each probe's place.
+/// What a process's probes cost it: hits times the cost of a hit at each probe's place.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// Entries and returns of all its probes.
@@ -240,7 +240,7 @@ pub struct Cost {
     pub cpu_seconds: f64,
     /// The same as a share of one CPU over the window; null where the window is empty.
     pub cpu_ratio: Option<f64>,
-    /// Whether the prices were measured on this host; else they are other machines'.
+    /// Whether the costs were measured on this host; else they are other machines'.
     pub measured: bool,
 }
 
@@ -284,7 +284,7 @@ pub struct Allocator {
     pub instance: Option<String>,
     /// Whether the instance was torn down.
     pub destroyed: bool,
-    /// How deep it was looked at.
+    /// How deep it was examined.
     pub level: Level,
     /// Why nothing can be said of its granules: no close has a verdict then. Null where something can.
     #[serde(default)]
@@ -293,10 +293,7 @@ pub struct Allocator {
     pub granules: Granules,
     /// drainable / (drainable + pinned); null without a decided close, and for `bulk` and `slab`.
     pub dsr: Option<f64>,
-    /// The 95 % confidence interval of the DSR; null without sampling, where nothing is estimated.
-    #[serde(default)]
-    pub dsr_interval: Option<[f64; 2]>,
-    /// Sampling: all other counts are then of the granules in the sample. Null without.
+    /// Sampling of pages: all other counts are then of the pages in the sample. Null without.
     #[serde(default)]
     pub sampling: Option<Sampling>,
     /// Counts of objects; null at level `boundary`.
@@ -326,37 +323,26 @@ pub struct Allocator {
     pub sites_total: Option<u64>,
 }
 
-/// Granules are sampled: what that leaves out, and what may be concluded.
+/// Pages are sampled, by their addresses: objects larger than a page are all counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sampling {
-    /// One of so many granules is in the sample.
+    /// One of so many pages is in the sample.
     #[schemars(range(min = 2, max = 65_536))]
     pub one_in: u32,
-    /// Granules that are not, counted when they begin; null for pages, which are in or out by their addresses: nothing is
-    /// remembered of those that are out.
-    pub granules_out: Option<u64>,
-    /// Estimates for all granules: the sample's counts times `one_in`.
+    /// Estimates for all pages.
     pub estimated: Estimates,
 }
 
-/// Estimates for all granules, from a sample of them.
+/// Estimates for all pages, from a sample of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimates {
-    /// Closes.
+    /// Pages without a live object any more.
     pub granules_closed: u64,
-    /// Pinned closes.
-    pub granules_pinned: u64,
-    /// Granules that are retained now; null at level `boundary`.
-    pub granules_retained: Option<u64>,
-    /// Their bytes; null also where the profile knows none.
-    pub retained_bytes: Option<u64>,
-    /// Allocations; null at level `boundary`, and for pages, where it is not known how many were larger than one.
-    pub objects_allocated: Option<u64>,
     /// Objects that are live now; null at level `boundary`.
     pub objects_live: Option<u64>,
     /// Their bytes; null also where the profile knows no sizes.
     pub objects_live_bytes: Option<u64>,
-    /// The 95 % confidence interval of `objects_live`, low and high end; null for other granules than pages.
+    /// The 95 % confidence interval of `objects_live`, low and high end.
     #[serde(default)]
     pub objects_live_interval: Option<[u64; 2]>,
     /// The same of `objects_live_bytes`.
@@ -488,7 +474,7 @@ pub struct Retention {
     /// The share of the variance of the granules that the slope explains.
     #[serde(default)]
     pub r_squared: Option<f64>,
-    /// What the course looks like; null where it is not known, or something was lost.
+    /// What the time series looks like; null where it is not known, or something was lost.
     #[serde(default)]
     pub verdict: Option<Growth>,
     /// Why, in a sentence with numbers.
@@ -521,7 +507,7 @@ pub struct LiveOverTime {
     pub forecast_bytes_per_day: Option<f64>,
 }
 
-/// What the course of retention over time looks like.
+/// What the time series of retention over time looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Growth {

@@ -117,7 +117,7 @@ pub(super) fn allocator() -> Value {
     let boundary =
         with(nulls(&["objects", "census"]), "retention", json!({ "properties": nulls(&retained) }));
     let without_verdict = with(
-        nulls(&["dsr", "dsr_interval"]),
+        nulls(&["dsr"]),
         "granules",
         json!({ "properties": { "drainable": { "const": 0 }, "pinned": { "const": 0 } } }),
     );
@@ -130,7 +130,6 @@ pub(super) fn allocator() -> Value {
             json!({ "level": { "enum": ["close", "boundary", "objects"] } }),
             nulls(&["sites", "sites_total"])
         ),
-        rule(nulls(&["sampling"]), nulls(&["dsr_interval"])),
         rule(json!({ "kind": { "enum": ["bulk", "slab"] } }), without_verdict),
         rule(json!({ "level": { "enum": ["close", "boundary"] } }), boundary),
         rule(

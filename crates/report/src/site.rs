@@ -37,11 +37,11 @@ pub struct Site {
     /// The sum of these; 0 where none was freed.
     #[serde(default)]
     pub pin_delay_total_seconds: f64,
-    /// What most of its pins are; null without pins, and while it cannot be told.
+    /// What most of its pins are; null without pins, and while it cannot be reported.
     pub class: Option<PinClass>,
     /// Its pins by class.
     pub classes: PinClasses,
-    /// What its course of retention looks like; null where that is not known.
+    /// What its time series of retention looks like; null where that is not known.
     pub verdict: Option<Growth>,
     /// Why, in a sentence with numbers.
     pub verdict_reason: Option<String>,

@@ -1,6 +1,6 @@
 //! From facts on call paths to the sites of a report: joined, ranked, cut to what is listed.
 //!
-//! What is told under several ids but is one call path and one place of opening is one site. Names are added
+//! What is reported under several ids but is one call path and one place of opening is one site. Names are added
 //! afterwards (`frame`). Called once per allocator and report, with some hundred thousand sites at most, so
 //! only those that are listed are made.
 
@@ -54,8 +54,8 @@ pub(super) fn add(
     }
     ranked.truncate(top);
     ranked.sort_by(order);
-    let told = ranked.iter().map(|site| site.told(known, snapshot, ended));
-    allocator.sites = Some(told.collect());
+    let reported = ranked.iter().map(|site| site.reported(known, snapshot, ended));
+    allocator.sites = Some(reported.collect());
     allocator.sites_total = Some(total);
 }
 
@@ -118,7 +118,7 @@ impl<'a> Joined<'a> {
         key(self).cmp(&key(other))
     }
 
-    fn told(&self, known: Known, snapshot: &Snapshot, ended: bool) -> Site {
+    fn reported(&self, known: Known, snapshot: &Snapshot, ended: bool) -> Site {
         let begin = snapshot.begin_ns();
         let Some(&first) = self.parts.first() else { return Site::default() };
         let sizes = |bytes: u64| known.sizes.then_some(bytes);

@@ -71,7 +71,7 @@ struct Head {
     schema: Option<String>,
     #[serde(default)]
     record: Option<String>,
-    /// Not looked into.
+    /// Not examined.
     #[serde(default)]
     report: Option<IgnoredAny>,
 }
@@ -99,7 +99,7 @@ pub fn read(bytes: &[u8]) -> Result<Report, StoredError> {
         return line(last);
     }
     document(text).map_err(|error| match error {
-        // A stream whose last line was cut off in its middle is told as what it is.
+        // A stream whose last line was cut off in its middle is reported as what it is.
         StoredError::Json(_) if last.len() < text.len() && is_stream(text) => {
             StoredError::NoReportYet { last: "cut off".to_owned() }
         }
@@ -139,7 +139,7 @@ fn document(text: &str) -> Result<Report, StoredError> {
     }
 }
 
-/// The report of a stream has its own schema to be looked at before its fields are.
+/// The report of a stream has its own schema to be examined before its fields are.
 fn record(text: &str) -> Result<Report, StoredError> {
     #[derive(Deserialize)]
     struct Outer {

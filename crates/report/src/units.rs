@@ -80,22 +80,6 @@ pub fn byte_interval([low, high]: [u64; 2]) -> String {
     format!("{}–{}", bytes(low), bytes(high))
 }
 
-/// The ends of an interval of shares, with as many digits as its width deserves, rounded outwards: `0.73–0.77`.
-#[must_use]
-pub fn interval([low, high]: [f64; 2]) -> String {
-    let digits = match high - low {
-        width if width < 0.001 => 4,
-        width if width < 0.01 => 3,
-        _ => 2,
-    };
-    let step = 10f64.powi(digits);
-    // A share that is a whole number of steps is not moved by what a product is off.
-    let low = (low.mul_add(step, 1e-9)).floor() / step;
-    let high = (high.mul_add(step, -1e-9)).ceil() / step;
-    let digits = digits.unsigned_abs() as usize;
-    format!("{low:.digits$}–{high:.digits$}")
-}
-
 /// At most three digits that count, none after the point from 100 on.
 fn three_digits(value: f64) -> String {
     match value.abs() {
@@ -143,15 +127,6 @@ mod tests {
         assert_eq!(rate(0.0), "0/s");
         assert_eq!(byte_rate(-2048.0), "-2.0 KiB/s");
         assert_eq!(percent(0.2474), "24.7 %");
-    }
-
-    /// Intervals are rounded outwards, never to a narrower one.
-    #[test]
-    fn intervals() {
-        assert_eq!(interval([0.7312, 0.7688]), "0.73–0.77");
-        assert_eq!(interval([0.75, 0.8]), "0.75–0.80");
-        assert_eq!(interval([0.9961, 1.0]), "0.996–1.000");
-        assert_eq!(interval([0.0, 0.000_38]), "0.0000–0.0004");
     }
 
     /// A DSR that is not quite 1 or 0 is never shown as 1 or 0, and none is not a number.

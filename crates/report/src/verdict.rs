@@ -32,35 +32,18 @@ impl Verdict {
 /// Incomplete wins over below: a DSR that was computed from part of the closes proves nothing in
 /// either direction, and a script must not take 3 for a measured value. With a threshold but without a
 /// single DSR there is nothing to compare, so the answer is not "ok" either.
-///
-/// Where granules are sampled, a DSR is below if its whole confidence interval is, and not below if no
-/// part of it is. A threshold within the interval is not decided: only a larger sample could tell.
 #[must_use]
 pub fn verdict(report: &Report, fail_under: Option<f64>) -> Verdict {
     if !report.complete || !Health::from_names(&report.losses).complete() {
         return Verdict::Incomplete;
     }
     let Some(threshold) = fail_under else { return Verdict::Ok };
-    // From where to where each DSR may be.
-    let mut ranges = report
-        .targets
-        .iter()
-        .flat_map(|target| &target.allocators)
-        .filter_map(|allocator| Some(allocator.dsr_interval.unwrap_or([allocator.dsr?; 2])))
-        .peekable();
-    if ranges.peek().is_none() {
-        return Verdict::Incomplete;
+    let allocators = report.targets.iter().flat_map(|target| &target.allocators);
+    match allocators.filter_map(|allocator| allocator.dsr).reduce(f64::min) {
+        None => Verdict::Incomplete,
+        Some(least) if least < threshold => Verdict::BelowThreshold,
+        Some(_) => Verdict::Ok,
     }
-    let mut verdict = Verdict::Ok;
-    for [low, high] in ranges {
-        if high < threshold {
-            return Verdict::BelowThreshold;
-        }
-        if low < threshold {
-            verdict = Verdict::Incomplete;
-        }
-    }
-    verdict
 }
 
 #[cfg(test)]
@@ -93,18 +76,10 @@ mod tests {
         assert_eq!(verdict(&report, None).exit_code(), 5);
     }
 
-    /// A sample decides only what lies outside its interval; another allocator that is surely below does
-    /// not wait for it.
+    /// The worst allocator decides.
     #[test]
-    fn samples_decide_outside_their_interval() {
-        let mut snapshot = samples::sampled_snapshot();
-        let report = Report::build(&snapshot, &Options::default());
-        let [low, high] = report.targets[0].allocators[0].dsr_interval.unwrap();
-        assert!(low < 0.7526 && 0.7526 < high);
-        assert_eq!(verdict(&report, None), Verdict::Ok);
-        assert_eq!(verdict(&report, Some(low)), Verdict::Ok);
-        assert_eq!(verdict(&report, Some(0.7526)), Verdict::Incomplete);
-        assert_eq!(verdict(&report, Some(high + 1e-9)), Verdict::BelowThreshold);
+    fn the_worst_decides() {
+        let mut snapshot = samples::drain_snapshot();
         let mut other = snapshot.targets[0].allocators[0].clone();
         (other.totals.drainable, other.totals.pinned) = (0, 10_000);
         snapshot.targets[0].allocators.push(other);

@@ -211,10 +211,8 @@ fn counts(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
     let granules = &allocator.granules;
     let now = row.rates;
     let dsr = |value| or_unknown(value, |value| units::dsr(Some(value)));
-    let interval = allocator.dsr_interval.map(units::interval);
-    let interval = interval.map(|text| format!(" (95 %: {text})")).unwrap_or_default();
     out.plain(format!(
-        "DSR {}{interval}  of the last closes {}",
+        "DSR {}  of the last closes {}",
         dsr(row.dsr()),
         dsr(now.and_then(|rates| rates.dsr)),
     ));

@@ -26,7 +26,6 @@ pub(super) fn allocator(profile: &str) -> Allocator {
         not_measurable: None,
         granules: Granules::default(),
         dsr: None,
-        dsr_interval: None,
         sampling: None,
         objects: None,
         pins: Pins::default(),
@@ -107,7 +106,7 @@ pub(super) fn target(pid: u32, comm: &str, allocators: Vec<Allocator>) -> NodeTa
     }
 }
 
-/// Four processes: one that leaks and is looked at in depth, a slab allocator, one without probes whose name is an
+/// Four processes: one that leaks and is examined in depth, a slab allocator, one without probes whose name is an
 /// escape sequence, and one with two instances.
 pub(crate) fn state() -> NodeState {
     let slab = Allocator { kind: Kind::Slab, ..allocator("slab-heap") };

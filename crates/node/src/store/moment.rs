@@ -15,7 +15,7 @@ const PATH: usize = 1024;
 /// Characters of a sentence.
 pub(super) const SENTENCE: usize = 1000;
 
-/// What is kept of one look at the node.
+/// What is kept of one state of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moment {
     /// When, in milliseconds since 1970.
@@ -49,7 +49,7 @@ pub struct ProcessMoment {
     pub exe: String,
     /// Where it belongs.
     pub labels: Labels,
-    /// How deep it was looked at; `None`: no probe was in it.
+    /// How deep it was examined; `None`: no probe was in it.
     pub level: Option<Level>,
     /// Why at that level.
     pub reason: String,
@@ -240,20 +240,14 @@ impl ProfileCounts {
     fn of(allocator: &Allocator) -> Self {
         let granules = &allocator.granules;
         let (drainable, pinned) = (granules.drainable, granules.pinned);
-        let (retained_granules, retained_bytes) = match &allocator.sampling {
-            Some(sampling) => {
-                (sampling.estimated.granules_retained, sampling.estimated.retained_bytes)
-            }
-            None => (allocator.retention.granules, allocator.retention.bytes),
-        };
         Self {
             opened: granules.opened,
             drainable,
             pinned,
             unknown: granules.closed.saturating_sub(drainable.saturating_add(pinned)),
             open_now: granules.open_now,
-            retained_granules,
-            retained_bytes,
+            retained_granules: allocator.retention.granules,
+            retained_bytes: allocator.retention.bytes,
         }
     }
 

@@ -17,7 +17,7 @@ pub(super) struct Group {
     pub(super) exe: String,
     pub(super) profile: String,
     pub(super) kind: Kind,
-    /// One of so many granules was looked at; the largest of its instances.
+    /// One of so many granules was examined; the largest of its instances.
     pub(super) one_in: u64,
     sums: Sums,
     pub(super) sites: Option<Sites>,
@@ -145,14 +145,13 @@ impl Group {
         add(&mut sums.retained, some(retention.granules));
         add(&mut sums.retained_bytes, some(retention.bytes));
         // Of pages, larger objects are all in the sample: what is live is not just multiplied.
-        let pages = allocator.sampling.filter(|sampling| sampling.granules_out.is_none());
-        let (live, live_bytes) = match pages {
+        let (live, live_bytes) = match allocator.sampling {
             Some(Sampling { estimated, .. }) => {
                 (estimated.objects_live, estimated.objects_live_bytes)
             }
             None => (
-                some(allocator.objects.map(|objects| objects.live)),
-                some(allocator.objects.and_then(|objects| objects.live_bytes)),
+                allocator.objects.map(|objects| objects.live),
+                allocator.objects.and_then(|objects| objects.live_bytes),
             ),
         };
         add(&mut sums.live, live);

@@ -1,7 +1,7 @@
 //! What memory grew by in two reports, by call path.
 //!
 //! Processes are taken together: a path is known by its functions, and what it did in all of them is one number. What
-//! takes memory away on balance is told with its sign.
+//! takes memory away on balance is reported with its sign.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ pub(super) fn compare(before: &Report, after: &Report) -> Vec<GrowthDiff> {
             add(&mut paths.entry(names(path)).or_default()[side], path);
         }
     }
-    let told = before.targets.iter().any(|target| target.growth.is_some());
-    let told = [told, after.targets.iter().any(|target| target.growth.is_some())];
+    let reported = before.targets.iter().any(|target| target.growth.is_some());
+    let reported = [reported, after.targets.iter().any(|target| target.growth.is_some())];
     let mut all: Vec<GrowthDiff> = paths
         .into_iter()
         .map(|(frames, sums)| GrowthDiff {
-            rss_bytes: change(told, sums.map(|sum| sum.rss)),
-            heap_bytes: change(told, sums.map(|sum| sum.heap)),
-            outstanding_bytes: change(told, sums.map(|sum| sum.outstanding)),
+            rss_bytes: change(reported, sums.map(|sum| sum.rss)),
+            heap_bytes: change(reported, sums.map(|sum| sum.heap)),
+            outstanding_bytes: change(reported, sums.map(|sum| sum.outstanding)),
             frames,
         })
         .collect();
@@ -53,8 +53,8 @@ fn names(path: &GrowthPath) -> Vec<DiffFrame> {
     path.frames.iter().flat_map(|frame| functions(&frame.frame)).collect()
 }
 
-fn change<T>(told: [bool; 2], [before, after]: [T; 2]) -> Change<T> {
-    Change { before: told[0].then_some(before), after: told[1].then_some(after) }
+fn change<T>(reported: [bool; 2], [before, after]: [T; 2]) -> Change<T> {
+    Change { before: reported[0].then_some(before), after: reported[1].then_some(after) }
 }
 
 fn differs(path: &GrowthDiff) -> u64 {

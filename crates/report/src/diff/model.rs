@@ -108,7 +108,7 @@ pub struct AllocatorDiff {
     pub kind: Kind,
     /// Which report has it.
     pub presence: Presence,
-    /// How deep it was looked at; null where instances differ.
+    /// How deep it was examined; null where instances differ.
     pub level: Change<Level>,
     /// Whether a report has a sample of its granules only; its counts are multiplied then.
     pub sampled: bool,
@@ -138,7 +138,7 @@ pub struct AllocatorDiff {
     pub slope_granules_per_second: Change<f64>,
     /// The same in bytes.
     pub slope_bytes_per_second: Change<f64>,
-    /// What its course looks like; null where instances differ.
+    /// What its time series looks like; null where instances differ.
     pub verdict: Change<Growth>,
     /// Sites that the reports list.
     pub sites_listed: Change<u64>,

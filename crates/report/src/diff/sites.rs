@@ -3,7 +3,7 @@
 //! A path is the list of its functions, those that were inlined among them, each with its file's name and
 //! module: no address, line or directory, which another build has others of. A frame without a function is
 //! known by module and offset. Paths of one report that are the same by names are one. What then has no
-//! counterpart is looked for without the files' names, since one of the builds may lack debug information.
+//! counterpart is searched for without the files' names, since one of the builds may lack debug information.
 
 use std::collections::BTreeMap;
 

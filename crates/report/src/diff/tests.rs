@@ -1,4 +1,4 @@
-//! What is matched with what, and what is told of the difference.
+//! What is matched with what, and how the difference is shown.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn sites(diff: &Diff) -> &[SiteDiff] {
 }
 
 /// Functions that allocate, and what became of them, in the order of the comparison.
-fn told(diff: &Diff) -> Vec<(String, Status)> {
+fn reported(diff: &Diff) -> Vec<(String, Status)> {
     let name = |site: &SiteDiff| {
         let frame = &site.frames[0];
         frame.function.clone().unwrap_or_else(|| frame.module_offset.clone().unwrap())
@@ -45,7 +45,7 @@ fn two_builds() {
         ("0x4f0", Status::Gone),
         ("cache_put", Status::Same),
     ]);
-    assert_eq!(told(&diff), expected);
+    assert_eq!(reported(&diff), expected);
     assert!(diff.complete && sites(&diff).iter().all(|site| site.certain));
     let session = &sites(&diff)[0];
     assert_eq!(session.pinned_per_second, Change { before: Some(200.0), after: Some(5.0) });
@@ -123,10 +123,14 @@ fn notes() {
     for part in ["before is incomplete", "different levels", "only one report has sites"] {
         assert!(diff.notes.iter().any(|note| note.contains(part)), "{part}: {:?}", diff.notes);
     }
-    let sampled = Report::build(&samples::sampled_snapshot(), &Options::default());
+    let sampled = Report::build(&samples::sampled_pages_snapshot(), &Options::default());
     let diff = Diff::of(("a", &sampled), ("b", &sampled));
     assert!(diff.notes.iter().any(|note| note.contains("was sampled")), "{:?}", diff.notes);
-    assert_eq!(diff.allocators[0].closes_per_second.after, Some(16_000.0));
+    let (times, estimated) = (
+        sampled.targets[0].allocators[0].granules.closed,
+        diff.allocators[0].closes_per_second.after,
+    );
+    assert_eq!(estimated, Some(times as f64 * 8.0 / sampled.window.seconds));
     let mut empty = samples::before();
     empty.window.seconds = 0.0;
     let diff = Diff::of(("a", &empty), ("b", &empty));

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Report, Site, Target, units};
 
-/// Lines of a picture: more could not be told apart.
+/// Lines of a picture: more could not be distinguished.
 const LINES: usize = 8;
 /// Colours that people with any colour vision tell apart (Okabe and Ito).
 const COLOURS: [&str; LINES] =

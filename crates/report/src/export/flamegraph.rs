@@ -86,10 +86,7 @@ pub(super) fn subtitle(report: &Report, left_out: &[String]) -> String {
     parts.push(format!("{} observed", units::duration(report.window.observed())));
     let mut allocators = report.targets.iter().flat_map(|target| &target.allocators);
     if let Some(sampling) = allocators.find_map(|allocator| allocator.sampling) {
-        parts.push(match sampling.granules_out {
-            Some(_) => format!("in a sample of 1 of {} granules", sampling.one_in),
-            None => format!("estimated from a sample of 1 of {} pages", sampling.one_in),
-        });
+        parts.push(format!("estimated from a sample of 1 of {} pages", sampling.one_in));
     }
     parts.extend(left_out.iter().cloned());
     escape::shown(&parts.join("; "), BELOW)

@@ -61,7 +61,7 @@ impl Error {
     }
 }
 
-/// How output looks. `json`, `ndjson` and `pprof` do not heed it.
+/// How output looks. `json`, `ndjson` and `pprof` ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// Whether to colour; the caller knows whether this is a terminal and what `NO_COLOR` says.
@@ -144,8 +144,6 @@ pub struct Format {
     pub name: &'static str,
     /// File name extension.
     pub extension: &'static str,
-    /// Media type.
-    pub media_type: &'static str,
     /// What it is, in half a line.
     pub what: &'static str,
     /// Whether it has records for single events (`--events`).
@@ -160,84 +158,83 @@ pub struct Format {
     pub exporter: &'static dyn Exporter,
 }
 
+/// A format that comes whole, as text, of any level.
+const fn whole(
+    name: &'static str,
+    extension: &'static str,
+    what: &'static str,
+    exporter: &'static dyn Exporter,
+) -> Format {
+    Format {
+        name,
+        extension,
+        what,
+        events: false,
+        grows: false,
+        paths: false,
+        binary: false,
+        exporter,
+    }
+}
+
 /// All formats; the first is the default.
 pub const FORMATS: &[Format] = &[
     Format {
-        name: "text",
-        extension: "txt",
-        media_type: "text/plain; charset=utf-8",
-        what: "tables for people; one line per allocator and interval, then the report",
-        events: false,
         grows: true,
-        paths: false,
-        binary: false,
-        exporter: &text::Text,
+        ..whole(
+            "text",
+            "txt",
+            "tables for people; one line per allocator and interval, then the report",
+            &text::Text,
+        )
     },
+    whole("json", "json", "one drainprof.report/1 document at the end", &json::Json),
     Format {
-        name: "json",
-        extension: "json",
-        media_type: "application/json",
-        what: "one drainprof.report/1 document at the end",
-        events: false,
-        grows: false,
-        paths: false,
-        binary: false,
-        exporter: &json::Json,
-    },
-    Format {
-        name: "ndjson",
-        extension: "ndjson",
-        media_type: "application/x-ndjson",
-        what: "one JSON record per line: intervals, events if asked for, then the report",
         events: true,
         grows: true,
-        paths: false,
-        binary: false,
-        exporter: &ndjson::Ndjson,
+        ..whole(
+            "ndjson",
+            "ndjson",
+            "one JSON record per line: intervals, events if asked for, then the report",
+            &ndjson::Ndjson,
+        )
     },
     Format {
-        name: "folded",
-        extension: "folded",
-        media_type: "text/plain; charset=utf-8",
-        what: "call paths as folded stacks, one per line, weighed by --weight",
-        events: false,
-        grows: false,
         paths: true,
-        binary: false,
-        exporter: &folded::Folded,
+        ..whole(
+            "folded",
+            "folded",
+            "call paths as folded stacks, one per line, weighed by --weight",
+            &folded::Folded,
+        )
     },
     Format {
-        name: "flamegraph",
-        extension: "svg",
-        media_type: "image/svg+xml",
-        what: "call paths as a flame graph (SVG), as wide as --weight says",
-        events: false,
-        grows: false,
         paths: true,
-        binary: false,
-        exporter: &flamegraph::Flamegraph,
+        ..whole(
+            "flamegraph",
+            "svg",
+            "call paths as a flame graph (SVG), as wide as --weight says",
+            &flamegraph::Flamegraph,
+        )
     },
     Format {
-        name: "chart",
-        extension: "chart.svg",
-        media_type: "image/svg+xml",
-        what: "what the call paths with most live bytes hold over time (SVG)",
-        events: false,
-        grows: false,
         paths: true,
-        binary: false,
-        exporter: &chart::Chart,
+        ..whole(
+            "chart",
+            "chart.svg",
+            "what the call paths with most live bytes hold over time (SVG)",
+            &chart::Chart,
+        )
     },
     Format {
-        name: "pprof",
-        extension: "pb.gz",
-        media_type: "application/gzip",
-        what: "call paths for `go tool pprof` and other viewers of profiles (compressed protobuf)",
-        events: false,
-        grows: false,
         paths: true,
         binary: true,
-        exporter: &pprof::Pprof,
+        ..whole(
+            "pprof",
+            "pb.gz",
+            "call paths for `go tool pprof` and other viewers of profiles (compressed protobuf)",
+            &pprof::Pprof,
+        )
     },
 ];
 
@@ -265,7 +262,7 @@ mod tests {
     #[test]
     fn table_is_consistent() {
         for (index, row) in FORMATS.iter().enumerate() {
-            assert_eq!(format(row.name).unwrap().media_type, row.media_type);
+            assert_eq!(format(row.name).unwrap().extension, row.extension);
             for other in &FORMATS[..index] {
                 assert!(other.name != row.name && other.extension != row.extension);
             }
@@ -366,7 +363,7 @@ mod tests {
         }
     }
 
-    /// A closed pipe is told apart from other failures, by every format.
+    /// A closed pipe is distinguished from other failures, by every format.
     #[test]
     fn broken_pipe_is_recognised() {
         struct Closed(io::ErrorKind);

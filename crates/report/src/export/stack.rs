@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(stack(root, &site), "svc (1);p;[cut: too deep];a;b;b1;b2;c");
     }
 
-    /// What has no name is told by module and offset, by address, or as unknown.
+    /// What has no name is reported by module and offset, by address, or as unknown.
     #[test]
     fn without_a_name() {
         let mut frame = SiteFrame { address: Some("0x10".to_owned()), frame: Frame::default() };

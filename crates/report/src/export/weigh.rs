@@ -287,7 +287,7 @@ fn grown(report: &Report, quantity: Quantity) -> Stacks {
     stacks
 }
 
-/// What processes of a machine are told apart by: command and container.
+/// What processes of a machine are distinguished by: command and container.
 pub(super) fn command(target: &Target) -> String {
     match &target.container {
         Some(id) => format!("{} [{}]", target.comm, id.get(..CONTAINER).unwrap_or(id)),
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Kinds without pins are told by what is live, else by what they allocate; not beside pins.
+    /// Kinds without pins are reported by what is live, else by what they allocate; not beside pins.
     #[test]
     fn kinds_without_pins() {
         let mut snapshot = samples::holders_snapshot();
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!((stacks.quantity, total(&stacks)), (Quantity::LiveBytes, 8 * 15_000));
     }
 
-    /// A quantity that is not known is no width; what `--top` cut off is told.
+    /// A quantity that is not known is no width; what `--top` cut off is reported.
     #[test]
     fn unknown_is_left_out() {
         let mut report = report(&samples::stacks_snapshot());
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(of(&samples::holders_snapshot()), pins, "what is held, whichever is named");
     }
 
-    /// Several processes and profiles are told apart by frames at the root; one is not.
+    /// Several processes and profiles are distinguished by frames at the root; one is not.
     #[test]
     fn roots() {
         let mut snapshot = samples::stacks_snapshot();

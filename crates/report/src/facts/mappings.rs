@@ -1,7 +1,7 @@
 //! The ledger of a process's heap and mappings: what each call path has mapped and is still there.
 //!
 //! Pure: it is fed with records of system calls, in the order in which they took effect. Only what was mapped while
-//! it was watched is kept; what was there before is told as a sum once it is unmapped.
+//! it was watched is kept; what was there before is reported as a sum once it is unmapped.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub window: Duration,
     /// The duty cycle, where it was not observed all the time.
     pub duty: Option<DutyFacts>,
-    /// One of so many granules was looked at; 0 and 1: all.
+    /// One of so many granules was examined; 0 and 1: all.
     pub sample: u32,
     /// The targets, in the order in which they came.
     pub targets: Vec<TargetFacts>,
@@ -32,11 +32,11 @@ pub struct Snapshot {
     pub halfway: Option<Moment>,
     /// What drainprof itself used.
     pub self_use: SelfUse,
-    /// Whether the probes' prices were measured on this host; else they are other machines'.
+    /// Whether the probes' costs were measured on this host; else they are other machines'.
     pub prices_measured: bool,
     /// Pressure on the machine's memory; `None` where nobody asked, or the kernel does not tell.
     pub pressure: Option<Pressure>,
-    /// How far naming has come; `None` where no names were looked for.
+    /// How far naming has come; `None` where no names were searched for.
     pub symbols: Option<SymbolFacts>,
 }
 
@@ -147,7 +147,7 @@ pub struct TargetFacts {
     pub frames: Frames,
     /// The files that these lie in, in order.
     pub modules: Vec<Module>,
-    /// How its memory has grown; `None` where that was not looked at.
+    /// How its memory has grown; `None` where that was not examined.
     pub growth: Option<GrowthFacts>,
 }
 
@@ -168,8 +168,6 @@ pub struct AllocatorFacts {
     pub destroyed: bool,
     /// The counters, summed over CPUs.
     pub totals: Totals,
-    /// Opens of granules that are not in the sample.
-    pub sampled_out: u64,
     /// Granules open now.
     pub open_now: u64,
     /// The most that were open at once.

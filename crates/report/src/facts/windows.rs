@@ -17,7 +17,7 @@ use drainprof_profile::Level;
 
 use super::{AllocatorFacts, Flows, ProbeFacts, SiteFacts, Snapshot, TargetFacts};
 
-/// Places of opening that are told apart, per allocator: those beyond count as unknown places.
+/// Places of opening that are distinguished, per allocator: those beyond count as unknown places.
 const PLACES: usize = 4_096;
 
 /// Sites that are kept, per allocator. What is allocated at others is the loss `site_table_full`.
@@ -130,7 +130,7 @@ fn join_targets(into: &mut Vec<TargetFacts>, later: Vec<TargetFacts>) {
     }
 }
 
-/// Counts add up; of what is no count the later is told.
+/// Counts add up; of what is no count the later is reported.
 fn join_target(into: &mut TargetFacts, later: TargetFacts) {
     let TargetFacts { allocators, probes, findings, .. } = later;
     *into = TargetFacts {
@@ -153,7 +153,7 @@ fn join_target(into: &mut TargetFacts, later: TargetFacts) {
             None => into.allocators.push(facts),
         }
     }
-    // A profile of which nothing was seen is told without an instance, until one is seen.
+    // A profile of which nothing was seen is reported without an instance, until one is seen.
     let seen: Vec<(String, Level)> = into
         .allocators
         .iter()
@@ -184,7 +184,6 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
     for (sum, more) in sums.iter_mut().zip(more) {
         *sum = sum.saturating_add(*more);
     }
-    into.sampled_out += later.sampled_out;
     into.open_now += later.open_now;
     into.open_peak = into.open_peak.max(later.open_peak);
     into.destroyed_open += later.destroyed_open;

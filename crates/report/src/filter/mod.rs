@@ -22,7 +22,7 @@ use super::{Finding, Frame, Kind, Options, Report, Site, Weight, units};
 /// The code of the finding that says what a filter has left.
 pub const FILTERED: &str = "filtered";
 
-/// How many rows of each list are built where a filter chooses among them; what ranks lower is not looked at.
+/// How many rows of each list are built where a filter chooses among them; what ranks lower is not examined.
 pub const CHOOSE_FROM: usize = 65_536;
 
 /// Which of the pins a list is about.

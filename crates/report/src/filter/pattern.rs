@@ -12,7 +12,7 @@ const LONGEST: usize = 1_000;
 const MEMORY: usize = 1 << 20;
 /// Parentheses in one another.
 const DEPTH: u32 = 50;
-/// Bytes of a name that are looked at.
+/// Bytes of a name that are examined.
 const LOOKED_AT: usize = 4_096;
 
 /// Why a pattern is refused.
@@ -64,7 +64,7 @@ impl Pattern {
             })
     }
 
-    /// Whether the name matches, as far as it is looked at.
+    /// Whether the name matches, as far as it is examined.
     fn matches(&self, name: &str) -> bool {
         let mut end = name.len().min(LOOKED_AT);
         while !name.is_char_boundary(end) {
@@ -95,7 +95,7 @@ mod tests {
         assert!(matches!(Pattern::new(&"a".repeat(1_001)), Err(PatternError::TooLong(1_001))));
     }
 
-    /// Every name of a frame is looked at, and only the first bytes of one without an end.
+    /// Every name of a frame is examined, and only the first bytes of one without an end.
     #[test]
     fn all_names_of_a_frame() {
         let frame: Frame = serde_json::from_value(serde_json::json!({

@@ -13,7 +13,7 @@ fn filtered(wanted: &Wanted) -> Report {
     report
 }
 
-/// The allocating functions of the sites that are left; a frame without one is told by its module.
+/// The allocating functions of the sites that are left; a frame without one is reported by its module.
 fn left(wanted: &Wanted) -> Vec<String> {
     let report = filtered(wanted);
     let sites = report.targets[0].allocators[0].sites.clone().unwrap();
@@ -33,7 +33,7 @@ fn nothing_wanted_changes_nothing() {
     assert_eq!(left(&Wanted::default()), [SESSION, CACHE, BARE]);
 }
 
-/// Patterns look at functions, files, modules, inlined functions and the place of opening; the second pattern
+/// Patterns examine functions, files, modules, inlined functions and the place of opening; the second pattern
 /// of a kind adds to the first.
 #[test]
 fn include() {
@@ -65,7 +65,7 @@ fn exclude_wins() {
     assert_eq!(with(&["cache_put"], &["main"]), Vec::<String>::new());
 }
 
-/// Sites are told apart by whether pins are live.
+/// Sites are distinguished by whether pins are live.
 #[test]
 fn live_and_drained() {
     let with = |which| left(&Wanted { which, ..Wanted::default() });
@@ -122,7 +122,7 @@ fn top() {
     assert!(report.findings.iter().all(|finding| finding.code != FILTERED));
 }
 
-/// What a filter left is told with the conditions; no count changes, and the rules still hold.
+/// What a filter left is reported with the conditions; no count changes, and the rules still hold.
 #[test]
 fn totals_stay() {
     let wanted = Wanted {
@@ -218,7 +218,7 @@ fn anonymous_reports() {
     }
 }
 
-/// Files are told by the pseudonym that their frames have, without path and build id.
+/// Files are reported by the pseudonym that their frames have, without path and build id.
 #[test]
 fn anonymous_files() {
     let mut report = Report::build(&samples::stacks_snapshot(), &Options::default());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use drainprof_common::hist;
 
-use crate::{Allocator, Kind, Report, Selected, Site, units};
+use crate::{Kind, Report, Selected, Site, units};
 
 /// A time range.
 pub type Range = [Duration; 2];
@@ -140,7 +140,10 @@ impl Times {
             return Err(Untold::Beyond(option, time, units::duration(covered)));
         }
         let allocators = || report.targets.iter().flat_map(|target| &target.allocators);
-        self.check(allocators().any(is_page_sample), report.window.duty.is_some())?;
+        self.check(
+            allocators().any(|allocator| allocator.sampling.is_some()),
+            report.window.duty.is_some(),
+        )?;
         let has_stacks = allocators().any(|allocator| allocator.sites.is_some());
         has_stacks.then_some(Some(question)).ok_or(Untold::NoStacks)
     }
@@ -177,11 +180,6 @@ impl Times {
             (first, _) => Ok(first.map(|(_, question)| question)),
         }
     }
-}
-
-/// Pages are in the sample or not by their addresses; frees of objects in others are not seen.
-fn is_page_sample(allocator: &Allocator) -> bool {
-    allocator.sampling.is_some_and(|sampling| sampling.granules_out.is_none())
 }
 
 impl Question {

@@ -6,11 +6,7 @@
 use super::{Case, Found, Rule};
 use crate::{Kind, Weight, units};
 
-pub(super) const RULE: Rule = Rule {
-    code: "freed_after_close",
-    what: "the profile's kind is `bulk`, but members are freed after the close of their granule",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "freed_after_close", check };
 
 /// Fewer may be ids that were given out again, unseen.
 const FEW: u64 = 20;
@@ -36,23 +32,23 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     /// Told of a bulk profile from the twentieth on, if they are a hundredth of what closes have freed.
     #[test]
     fn needs_some() {
         let mut snapshot = samples::bulk_snapshot();
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
         let mut with = |late, in_bulk| {
             let totals = &mut snapshot.targets[0].allocators[0].totals;
             (totals.freed_after_close, totals.freed_in_bulk) = (late, in_bulk);
-            told(&RULE, &snapshot)
+            reported(&RULE, &snapshot)
         };
         assert!(with(FEW - 1, 100).is_empty() && with(50, 10_000).is_empty());
-        let told = with(400, 1000);
+        let reported = with(400, 1000);
         assert_eq!(
-            told[0].message,
+            reported[0].message,
             "400 objects were freed after the close of their granule, 40.0 % of those that its close should have \
              freed: a close frees no members here; in the profile, write kind = \"drain\""
         );

@@ -8,11 +8,7 @@ use crate::{Growth, Kind, Site, Weight};
 /// Call paths that are named.
 const NAMED: usize = 3;
 
-pub(super) const RULE: Rule = Rule {
-    code: "leak",
-    what: "retention that grows steadily: the rate, and the forecast for a day",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "leak", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     case.subjects().filter_map(|subject| judge(&subject)).collect()
@@ -73,26 +69,26 @@ fn of_granules(subject: &Subject<'_>) -> Option<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
-    /// A steady growth is told with its forecast; a flat course and one that was not observed are silent.
+    /// A steady growth is reported with its forecast; a flat time series and one that was not observed are silent.
     #[test]
     fn tells_the_forecast() {
-        let found = told(&RULE, &samples::drain_snapshot());
+        let found = reported(&RULE, &samples::drain_snapshot());
         assert_eq!(found.len(), 1);
         let start = "retention grows steadily: +81.5 GiB/day at the present rate: 247 pinned closes/s \
                      × 4.0 KiB (95 %: ";
         assert!(found[0].message.starts_with(start), "{}", found[0].message);
         assert_eq!(found[0].weight, Weight::Warning);
         for quiet in [samples::bulk_snapshot(), samples::boundary_snapshot()] {
-            assert!(told(&RULE, &quiet).is_empty());
+            assert!(reported(&RULE, &quiet).is_empty());
         }
     }
 
     /// What was lost is not judged: a free that was not seen would look like a leak.
     #[test]
     fn losses_are_no_leak() {
-        assert!(told(&RULE, &samples::incomplete_snapshot()).is_empty());
+        assert!(reported(&RULE, &samples::incomplete_snapshot()).is_empty());
     }
 }

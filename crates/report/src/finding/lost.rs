@@ -3,11 +3,7 @@
 use super::{Case, Found, Rule, finding};
 use crate::{Weight, health::Health};
 
-pub(super) const RULE: Rule = Rule {
-    code: "lost",
-    what: "a loss that makes the report incomplete: what it means and what to do",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "lost", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let health = Health::from_counts(&case.snapshot.losses);
@@ -27,17 +23,17 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 mod tests {
     use drainprof_common::loss::Loss;
 
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
-    /// A loss is told with its number and its remedy; a notice is not a loss.
+    /// A loss is reported with its number and its remedy; a notice is not a loss.
     #[test]
     fn tells_what_and_remedy() {
         let mut snapshot = samples::drain_snapshot();
         snapshot.losses[Loss::UnmatchedClose as usize] = 5;
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
         snapshot.losses[Loss::ObjectMapFull as usize] = 12;
-        let found = told(&RULE, &snapshot);
+        let found = reported(&RULE, &snapshot);
         assert_eq!(found.len(), 1);
         assert!(found[0].message.contains("object_map_full 12"), "{}", found[0].message);
         assert!(found[0].message.contains("--max-objects"), "{}", found[0].message);

@@ -3,8 +3,7 @@
 use super::{Case, Found, Rule};
 use crate::{Weight, units};
 
-pub(super) const RULE: Rule =
-    Rule { code: "low_dsr", what: "DSR below 0.95, over at least 20 decided closes", check };
+pub(super) const RULE: Rule = Rule { code: "low_dsr", check };
 
 /// Decided closes before the rate says anything.
 const ENOUGH: u64 = 20;
@@ -34,14 +33,14 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     fn with(drainable: u64, pinned: u64) -> Vec<crate::Finding> {
         let mut snapshot = samples::drain_snapshot();
         let totals = &mut snapshot.targets[0].allocators[0].totals;
         (totals.drainable, totals.pinned) = (drainable, pinned);
-        told(&RULE, &snapshot)
+        reported(&RULE, &snapshot)
     }
 
     /// The bands begin below 0.95, 0.8 and 0.5, and a handful of closes is not judged.

@@ -29,12 +29,10 @@ use crate::facts::{AllocatorFacts, Snapshot};
 pub struct Rule {
     /// The findings' code.
     pub code: &'static str,
-    /// What it looks for, for the documentation.
-    pub what: &'static str,
     check: fn(&Case<'_>) -> Vec<Found>,
 }
 
-/// The rules, in the order in which findings are told.
+/// The rules, in the order of their findings.
 pub const RULES: &[Rule] = &[
     lost::RULE,
     not_measurable::RULE,
@@ -57,10 +55,9 @@ pub const RULES: &[Rule] = &[
     INVARIANT,
 ];
 
-/// Comes last: it looks at the finished report.
+/// Comes last: it checks the finished report.
 const INVARIANT: Rule = Rule {
     code: "invariant",
-    what: "counts that do not add up: a bug of drainprof or of the profile",
     check: |case| {
         invariants_within(case.report, case.options.slack)
             .into_iter()
@@ -72,7 +69,7 @@ const INVARIANT: Rule = Rule {
     },
 };
 
-/// What a rule looks at.
+/// What a rule judges.
 struct Case<'a> {
     snapshot: &'a Snapshot,
     options: &'a Options,
@@ -94,7 +91,7 @@ struct Subject<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// All allocators of all targets of which something can be said.
+    /// All measurable allocators of all targets.
     fn subjects(&self) -> impl Iterator<Item = Subject<'a>> {
         let pairs = self.snapshot.targets.iter().zip(&self.report.targets).enumerate();
         let all = pairs.flat_map(|(index, (target, shown))| {
@@ -115,7 +112,7 @@ impl<'a> Case<'a> {
 }
 
 impl Subject<'_> {
-    /// What was counted in a sample is told as such.
+    /// A finding about a sample says so.
     fn found(&self, code: &str, weight: Weight, message: String) -> Found {
         let message = match self.shown.sampling {
             Some(sampling) => {
@@ -152,7 +149,7 @@ pub(super) fn add_all(report: &mut Report, snapshot: &Snapshot, options: &Option
 
 /// For the rules' tests: what one rule says about a snapshot.
 #[cfg(test)]
-fn told(rule: &Rule, snapshot: &Snapshot) -> Vec<Finding> {
+fn reported(rule: &Rule, snapshot: &Snapshot) -> Vec<Finding> {
     let options = Options::default();
     let report = Report::build(snapshot, &options);
     let case = Case { snapshot, options: &options, report: &report };
@@ -163,12 +160,11 @@ fn told(rule: &Rule, snapshot: &Snapshot) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// Codes are unique, and every rule has a file's worth of explanation.
+    /// Codes are unique.
     #[test]
     fn codes_are_unique() {
         for (index, rule) in RULES.iter().enumerate() {
             assert!(RULES[..index].iter().all(|earlier| earlier.code != rule.code));
-            assert!(!rule.what.is_empty());
         }
     }
 }

@@ -11,12 +11,7 @@ use crate::{
     units,
 };
 
-pub(super) const RULE: Rule = Rule {
-    code: "never_fired",
-    what: "an open, close, alloc or free probe that was attached and had no hit, while others of its profile \
-           had or for longer than a few seconds",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "never_fired", check };
 
 /// How many probes one sentence names.
 const NAMED: usize = 4;
@@ -118,29 +113,29 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
 mod tests {
     use std::time::Duration;
 
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
-    /// A silent probe among others that fired is told at once; an entirely silent profile only after
+    /// A silent probe among others that fired is reported at once; an entirely silent profile only after
     /// some seconds; none if all fired.
     #[test]
     fn silence_is_a_finding() {
         let mut snapshot = samples::drain_snapshot();
         snapshot.window = Duration::from_millis(10);
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
         let probes = &mut snapshot.targets[0].probes;
         let close = probes.iter_mut().find(|probe| probe.role == "close").unwrap();
         close.entries = 0;
-        let found = told(&RULE, &snapshot);
+        let found = reported(&RULE, &snapshot);
         assert_eq!((found.len(), found[0].weight), (1, Weight::Warning));
         assert!(found[0].message.contains("1 of 4 probes attached, never fired"));
         assert!(found[0].message.contains("no close at all: no granule ended in this time"));
         for probe in &mut snapshot.targets[0].probes {
             (probe.entries, probe.returns) = (0, 0);
         }
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
         snapshot.window = Duration::from_secs(5);
-        assert!(told(&RULE, &snapshot)[0].message.contains("4 of 4 probes"));
+        assert!(reported(&RULE, &snapshot)[0].message.contains("4 of 4 probes"));
     }
 
     /// A USDT probe fired if one of its places did; another one of the same name in another role is another probe.
@@ -152,9 +147,9 @@ mod tests {
         alloc.symbol = "usdt:pool:alloc".into();
         let place = ProbeFacts { entries: 0, returns: 0, ..alloc.clone() };
         probes.push(place.clone());
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
         snapshot.targets[0].probes.push(ProbeFacts { role: "free", ..place });
-        assert_eq!(told(&RULE, &snapshot).len(), 1);
+        assert_eq!(reported(&RULE, &snapshot).len(), 1);
     }
 
     /// Programs need not name or tear down anything: that such a function was not called is no finding.
@@ -167,7 +162,7 @@ mod tests {
             let idle = ProbeFacts { role, entries: 0, returns: 0, ..open.clone() };
             snapshot.targets[0].probes.push(idle);
         }
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
     }
 
     /// A second alloc function that is not called is only worth a note.
@@ -178,7 +173,7 @@ mod tests {
         let spare =
             ProbeFacts { symbol: "calloc_obj".into(), entries: 0, returns: 0, ..alloc.clone() };
         snapshot.targets[0].probes.push(spare);
-        let found = told(&RULE, &snapshot);
+        let found = reported(&RULE, &snapshot);
         assert_eq!((found.len(), found[0].weight), (1, Weight::Info));
         assert!(found[0].message.contains("calloc_obj"));
     }

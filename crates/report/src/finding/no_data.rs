@@ -3,17 +3,13 @@
 use super::{Case, Found, Rule, finding};
 use crate::{Granules, Kind, Weight, units};
 
-pub(super) const RULE: Rule = Rule {
-    code: "no_data",
-    what: "no close was decided, so that there is no DSR; or no event was seen at all",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "no_data", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let window = units::duration(case.report.window.observed());
     let mut found = Vec::new();
     for (index, target) in case.snapshot.targets.iter().enumerate() {
-        // Where growth is told, there need be no allocator.
+        // Where growth is reported, there need be no allocator.
         if target.allocators.is_empty() && target.growth.is_none() {
             let message = format!(
                 "no granule and no object was seen in {window} with {} probes in place: the program \
@@ -39,15 +35,15 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     /// Only a `drain` allocator without a decided close lacks data; the other kinds never have a DSR.
     #[test]
     fn undecided_is_told() {
-        assert!(told(&RULE, &samples::drain_snapshot()).is_empty());
-        assert!(told(&RULE, &samples::bulk_snapshot()).is_empty());
-        let found = told(&RULE, &samples::undecided_snapshot());
+        assert!(reported(&RULE, &samples::drain_snapshot()).is_empty());
+        assert!(reported(&RULE, &samples::bulk_snapshot()).is_empty());
+        let found = reported(&RULE, &samples::undecided_snapshot());
         assert_eq!(found.len(), 1);
         assert!(found[0].message.contains("3 closes of unknown outcome"), "{}", found[0].message);
     }
@@ -57,6 +53,6 @@ mod tests {
     fn silence_is_told() {
         let mut snapshot = samples::drain_snapshot();
         snapshot.targets[0].allocators.clear();
-        assert!(told(&RULE, &snapshot)[0].message.contains("with 4 probes in place"));
+        assert!(reported(&RULE, &snapshot)[0].message.contains("with 4 probes in place"));
     }
 }

@@ -3,11 +3,7 @@
 use super::{Case, Found, Rule, finding};
 use crate::{Finding, Weight};
 
-pub(super) const RULE: Rule = Rule {
-    code: "not_measurable",
-    what: "a profile that cannot see what it needs in this process: no DSR, and why",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "not_measurable", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
@@ -29,19 +25,19 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::{facts::AllocatorFacts, samples};
 
     /// Once for each profile, and not at all where verdicts stand.
     #[test]
     fn told_once() {
         let mut snapshot = samples::drain_snapshot();
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
         let allocators = &mut snapshot.targets[0].allocators;
         allocators[0].not_measurable = Some("objects lie in caches".to_owned());
         let other = AllocatorFacts { instance: 7, ..allocators[0].clone() };
         allocators.push(other);
-        let found = told(&RULE, &snapshot);
+        let found = reported(&RULE, &snapshot);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].message, "not measurable, because objects lie in caches");
     }

@@ -6,11 +6,7 @@
 use super::{Case, Found, Rule};
 use crate::{Weight, facts::Began};
 
-pub(super) const RULE: Rule = Rule {
-    code: "opened_before",
-    what: "most closes are of granules opened before the attach, which leaves them undecided",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "opened_before", check };
 
 /// Closes before a share of them says anything.
 const ENOUGH: u64 = 20;
@@ -37,7 +33,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::{Finding, samples};
 
     /// A slab allocator that closes `closed` granules, of which so many are from before and so many unknown.
@@ -48,7 +44,7 @@ mod tests {
         let totals = &mut target.allocators[0].totals;
         (totals.opened_before, totals.unknown) = (before, unknown);
         totals.closed_plain = closed - unknown;
-        told(&RULE, &snapshot)
+        reported(&RULE, &snapshot)
     }
 
     /// Most closes, of a process that was attached to while it ran: then the message has the command.

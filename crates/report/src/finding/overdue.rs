@@ -3,11 +3,7 @@
 use super::{Case, Found, Rule};
 use crate::{OVERDUE_RULE, Weight, units};
 
-pub(super) const RULE: Rule = Rule {
-    code: "overdue",
-    what: "granules that are open much longer than others opened at the same place",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "overdue", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
@@ -34,16 +30,16 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     /// Told with number, bytes and age; silent where nothing is overdue.
     #[test]
     fn tells_the_oldest() {
-        let found = told(&RULE, &samples::bulk_snapshot());
+        let found = reported(&RULE, &samples::bulk_snapshot());
         assert_eq!(found.len(), 1);
         let start = "1 of 2 open granules are overdue, 8.0 KiB, the oldest for 9.00 s";
         assert!(found[0].message.starts_with(start), "{}", found[0].message);
-        assert!(told(&RULE, &samples::drain_snapshot()).is_empty());
+        assert!(reported(&RULE, &samples::drain_snapshot()).is_empty());
     }
 }

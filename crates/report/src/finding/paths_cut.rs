@@ -7,11 +7,7 @@ use drainprof_profile::Level;
 use super::{Case, Found, Rule, Subject};
 use crate::{PathEnd, Weight, facts::CallPath, units};
 
-pub(super) const RULE: Rule = Rule {
-    code: "paths_cut",
-    what: "call paths that do not reach the start of their thread: how many, and why",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "paths_cut", check };
 
 /// Modules that a sentence names at most.
 const MODULES: usize = 3;
@@ -90,7 +86,7 @@ fn reason(end: PathEnd, cut: &Cut<'_>) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     /// Told with counts, reasons, and the module that cannot be left.
@@ -98,14 +94,14 @@ mod tests {
     fn tells_reasons() {
         let mut snapshot = samples::stacks_snapshot();
         assert_eq!(
-            told(&RULE, &snapshot)[0].message,
+            reported(&RULE, &snapshot)[0].message,
             "1 of 4 call paths, with 0.500 % of the allocations, do not reach the start of their thread: \
              1 end at code without unwind information (libplugin.so). Their counts are exact"
         );
         let sites = &mut snapshot.targets[0].allocators[0].sites;
         Arc::make_mut(&mut sites[0].path).end = PathEnd::NotCaptured;
         Arc::make_mut(&mut sites[2].path).end = PathEnd::TooDeep;
-        let message = told(&RULE, &snapshot)[0].message.clone();
+        let message = reported(&RULE, &snapshot)[0].message.clone();
         assert!(message.starts_with("3 of 4 call paths"), "{message}");
         for part in ["1 are deeper", "1 were not captured", "1 end at code"] {
             assert!(message.contains(part), "{part}: {message}");
@@ -115,7 +111,7 @@ mod tests {
     /// Whole paths, and levels without paths, are silent.
     #[test]
     fn whole_paths_are_silent() {
-        assert!(told(&RULE, &samples::drain_snapshot()).is_empty());
-        assert!(told(&RULE, &samples::holders_snapshot()).is_empty());
+        assert!(reported(&RULE, &samples::drain_snapshot()).is_empty());
+        assert!(reported(&RULE, &samples::holders_snapshot()).is_empty());
     }
 }

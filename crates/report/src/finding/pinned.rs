@@ -3,11 +3,7 @@
 use super::{Case, Found, Rule, Subject};
 use crate::{Weight, units};
 
-pub(super) const RULE: Rule = Rule {
-    code: "pinned",
-    what: "pinned closes: how many granules and bytes are retained, and how fast that grows",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "pinned", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     case.subjects().filter_map(|subject| judge(case, &subject)).collect()
@@ -49,13 +45,13 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     /// Told with what is retained and the rate at which it grows.
     #[test]
     fn tells_amount_and_rate() {
-        let message = told(&RULE, &samples::drain_snapshot())[0].message.clone();
+        let message = reported(&RULE, &samples::drain_snapshot())[0].message.clone();
         assert_eq!(
             message,
             "2474 of 10000 decided closes were pinned (24.7 %), by 2474 objects; 2474 granules \
@@ -67,7 +63,7 @@ mod tests {
     /// At level `boundary` it does not pretend to know what is retained.
     #[test]
     fn boundary_says_so() {
-        let message = told(&RULE, &samples::boundary_snapshot())[0].message.clone();
+        let message = reported(&RULE, &samples::boundary_snapshot())[0].message.clone();
         assert!(message.contains("not tracked at level boundary"), "{message}");
         assert!(!message.contains("retained now"), "{message}");
     }
@@ -77,7 +73,7 @@ mod tests {
     fn healthy_is_silent() {
         let mut snapshot = samples::drain_snapshot();
         snapshot.targets[0].allocators[0].totals.pinned = 0;
-        assert!(told(&RULE, &snapshot).is_empty());
-        assert!(told(&RULE, &samples::bulk_snapshot()).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &samples::bulk_snapshot()).is_empty());
     }
 }

@@ -5,11 +5,7 @@ use drainprof_profile::{Key, Level, Profile, Role};
 use super::{Case, Found, Rule, Subject};
 use crate::{Kind, Weight};
 
-pub(super) const RULE: Rule = Rule {
-    code: "pins_unnamed",
-    what: "level stacks on a profile whose objects have no ids, so that pins belong to no call path",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "pins_unnamed", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     case.subjects().filter_map(|subject| judge(&subject)).collect()
@@ -43,7 +39,7 @@ fn names_objects(profile: &Profile) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     /// Told where a free does not name its object, with what to add; not at other levels, not for pools
@@ -51,7 +47,7 @@ mod tests {
     #[test]
     fn objects_without_ids() {
         let mut snapshot = samples::stacks_snapshot();
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
         let facts = &mut snapshot.targets[0].allocators[0];
         let mut profile = (*facts.profile).clone();
         for probe in profile.probes.iter_mut().filter(|probe| probe.role == Role::Free) {
@@ -61,11 +57,11 @@ mod tests {
         for site in &mut facts.sites {
             site.live = None;
         }
-        let found = told(&RULE, &snapshot);
+        let found = reported(&RULE, &snapshot);
         assert_eq!(found.len(), 1);
         assert!(found[0].message.contains("Add object ="), "{}", found[0].message);
         snapshot.targets[0].allocators[0].level = Level::Objects;
-        assert!(told(&RULE, &snapshot).is_empty());
-        assert!(told(&RULE, &samples::holders_snapshot()).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &samples::holders_snapshot()).is_empty());
     }
 }

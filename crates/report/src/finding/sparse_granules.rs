@@ -3,12 +3,7 @@
 use super::{Case, Found, Rule};
 use crate::{Weight, units};
 
-pub(super) const RULE: Rule = Rule {
-    code: "sparse_granules",
-    what: "granules that are closed only once they are empty, and are mostly free space: half of their bytes or \
-           more would come free if what is live lay side by side",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "sparse_granules", check };
 
 /// Below this it is not worth a word: so much is half free in any process.
 const WORTH: u64 = 1 << 20;
@@ -42,26 +37,26 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     /// Told with numbers where it is worth it; silent below a megabyte, and where granules are full.
     #[test]
     fn tells_what_compaction_would_free() {
         let snapshot = samples::pages_snapshot();
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
         let mut large = snapshot;
         let facts = &mut large.targets[0].allocators[0];
         let mut profile = (*facts.profile).clone();
         profile.granule_bytes = Some(2 << 20);
         facts.profile = Arc::new(profile);
-        let found = told(&RULE, &large);
+        let found = reported(&RULE, &large);
         assert_eq!(found.len(), 1);
         let start = "100 granules are held by 150 objects of 14.6 KiB in all: 99 of them";
         assert!(found[0].message.starts_with(start), "{}", found[0].message);
         for granule in &mut large.targets[0].allocators[0].granules {
             granule.live_bytes = 2 << 20;
         }
-        assert!(told(&RULE, &large).is_empty());
+        assert!(reported(&RULE, &large).is_empty());
     }
 }

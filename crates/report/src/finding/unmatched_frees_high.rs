@@ -8,7 +8,7 @@
 //! - A program that shrinks, or frees all at its end, does so at some time; a missed function is missed all
 //!   the time.
 //!
-//! So both halves of what was observed are looked at, and both must have unmatched frees and a surplus of
+//! So both halves of what was observed are examined, and both must have unmatched frees and a surplus of
 //! frees, of about the same size. A process that was observed from its start has no objects that are older,
 //! and needs no such care.
 
@@ -21,14 +21,9 @@ use crate::{
     units,
 };
 
-pub(super) const RULE: Rule = Rule {
-    code: "unmatched_frees_high",
-    what: "more than 1 % of the frees are of objects whose allocation was not seen, and objects older \
-           than the attach do not explain it",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "unmatched_frees_high", check };
 
-/// The share of all frees from which on it is told.
+/// The share of all frees from which on it is reported.
 const SHARE: f64 = 0.01;
 /// Fewer unmatched frees in half of the time prove nothing.
 const FEW: u64 = 20;
@@ -55,7 +50,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
             }
             let finding = crate::Finding {
                 profile: Some(profile.to_owned()),
-                ..finding(RULE.code, Weight::Warning, told(flow, from_start))
+                ..finding(RULE.code, Weight::Warning, reported(flow, from_start))
             };
             found.push(Found { target: Some(index), finding });
         }
@@ -146,7 +141,7 @@ fn share(flow: Flow) -> f64 {
     if all == 0 { 0.0 } else { flow.unmatched as f64 / all as f64 }
 }
 
-fn told(flow: Flow, from_start: bool) -> String {
+fn reported(flow: Flow, from_start: bool) -> String {
     format!(
         "{} of {} frees ({}) are of objects whose allocation was not seen: {}; {} allocations were seen",
         flow.unmatched,

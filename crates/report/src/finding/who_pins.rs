@@ -3,11 +3,7 @@
 use super::{Case, Found, Rule, Subject};
 use crate::{Site, SiteFrame, Weight, units};
 
-pub(super) const RULE: Rule = Rule {
-    code: "who_pins",
-    what: "the call path that pins the most granules: how many, what they hold, how late they are freed",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "who_pins", check };
 
 /// Characters of a function's name.
 const NAME: usize = 80;
@@ -115,14 +111,14 @@ fn cut(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     fn message(change: impl FnOnce(&mut crate::facts::SiteFacts)) -> String {
         let mut snapshot = samples::stacks_snapshot();
         // The one that pins most.
         change(&mut snapshot.targets[0].allocators[0].sites[3]);
-        told(&RULE, &snapshot)[0].message.clone()
+        reported(&RULE, &snapshot)[0].message.clone()
     }
 
     /// The path is named by the allocating function and its caller, inlined ones too, with the numbers.
@@ -136,7 +132,7 @@ mod tests {
         );
     }
 
-    /// How late pins are freed is told as a time and in lifetimes of the granules; unknown names are offsets.
+    /// How late pins are freed is reported as a time and in lifetimes of the granules; unknown names are offsets.
     #[test]
     fn lateness_in_lifetimes() {
         let late = message(|site| {
@@ -147,7 +143,7 @@ mod tests {
         assert!(late.contains("after the close (median), 3.2× the granules' lifetime"), "{late}");
         let mut snapshot = samples::stacks_snapshot();
         snapshot.targets[0].allocators[0].sites.drain(2..);
-        let message = told(&RULE, &snapshot)[0].message.clone();
+        let message = reported(&RULE, &snapshot)[0].message.clone();
         assert!(message.contains("pinned by libplugin.so+0x777: 50 granules"), "{message}");
         assert!(message.contains("; its pins were freed "), "{message}");
     }
@@ -160,7 +156,7 @@ mod tests {
         facts.destroyed = true;
         (facts.retained_granules, facts.retained_bytes) = (0, 0);
         facts.sites.iter_mut().for_each(crate::facts::SiteFacts::end_with_instance);
-        let message = told(&RULE, &snapshot)[0].message.clone();
+        let message = reported(&RULE, &snapshot)[0].message.clone();
         assert!(
             message.contains("2000 objects, what they retained went with the allocator"),
             "{message}"
@@ -170,10 +166,10 @@ mod tests {
     /// Without pins, without paths, and at other levels there is nothing to say.
     #[test]
     fn silent_without_pins() {
-        assert!(told(&RULE, &samples::drain_snapshot()).is_empty());
-        assert!(told(&RULE, &samples::holders_snapshot()).is_empty());
+        assert!(reported(&RULE, &samples::drain_snapshot()).is_empty());
+        assert!(reported(&RULE, &samples::holders_snapshot()).is_empty());
         let mut snapshot = samples::stacks_snapshot();
         snapshot.targets[0].allocators[0].sites.truncate(1);
-        assert!(told(&RULE, &snapshot).is_empty());
+        assert!(reported(&RULE, &snapshot).is_empty());
     }
 }

@@ -121,7 +121,7 @@ mod tests {
         counts
     }
 
-    /// Nothing lost is complete and silent; a notice is told but leaves the result complete.
+    /// Nothing lost is complete and silent; a notice is reported but leaves the result complete.
     #[test]
     fn notices_do_not_make_incomplete() {
         assert!(Health::from_counts(&counts(&[])).complete());

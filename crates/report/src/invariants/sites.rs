@@ -82,13 +82,13 @@ impl Check<'_> {
         let same = match (site.share, expected) {
             (None, None) => true,
             // A stored report was through decimal text.
-            (Some(told), Some(expected)) => (told - expected).abs() < 1e-9,
+            (Some(reported), Some(expected)) => (reported - expected).abs() < 1e-9,
             _ => false,
         };
         if !same {
-            let told = site.share;
+            let reported = site.share;
             self.broken
-                .push(format!("share = granules pinned / all: {told:?} is not {expected:?}"));
+                .push(format!("share = granules pinned / all: {reported:?} is not {expected:?}"));
         }
     }
 }

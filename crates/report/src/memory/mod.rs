@@ -54,24 +54,24 @@ impl Memory {
         let (from, first) = series.first()?;
         let (to, last) = series.newest()?;
         let trend = MemoryTrend::of(series);
-        let told = trend.as_ref();
+        let reported = trend.as_ref();
         let seconds = to - from;
         Some(Self {
             readings: series.readings(),
             seconds,
             first: *first,
             last: *last,
-            slope_bytes_per_second: told.map(|trend| trend.slope_bytes_per_second),
-            slope_interval: told.map(|trend| trend.slope_interval),
-            r_squared: told.and_then(|trend| trend.r_squared),
-            floor_slope_bytes_per_second: told.map(|trend| trend.floor_slope_bytes_per_second),
-            floor_slope_interval: told.map(|trend| trend.floor_slope_interval),
-            anon_slope_bytes_per_second: told.map(|trend| trend.anon_slope_bytes_per_second),
-            anon_slope_interval: told.map(|trend| trend.anon_slope_interval),
-            confidence: told.map(|trend| trend.confidence),
-            seconds_to_limit: told.and_then(|trend| trend.seconds_to_limit),
-            verdict: told.map_or(MemoryVerdict::TooLittle, |trend| trend.verdict),
-            verdict_reason: match told {
+            slope_bytes_per_second: reported.map(|trend| trend.slope_bytes_per_second),
+            slope_interval: reported.map(|trend| trend.slope_interval),
+            r_squared: reported.and_then(|trend| trend.r_squared),
+            floor_slope_bytes_per_second: reported.map(|trend| trend.floor_slope_bytes_per_second),
+            floor_slope_interval: reported.map(|trend| trend.floor_slope_interval),
+            anon_slope_bytes_per_second: reported.map(|trend| trend.anon_slope_bytes_per_second),
+            anon_slope_interval: reported.map(|trend| trend.anon_slope_interval),
+            confidence: reported.map(|trend| trend.confidence),
+            seconds_to_limit: reported.and_then(|trend| trend.seconds_to_limit),
+            verdict: reported.map_or(MemoryVerdict::TooLittle, |trend| trend.verdict),
+            verdict_reason: match reported {
                 Some(trend) => reason(trend),
                 None => format!(
                     "read {} times in {}; at least {MIN_POINTS} times in {} are needed, without a gap",

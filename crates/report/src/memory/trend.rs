@@ -32,7 +32,7 @@ pub enum MemoryVerdict {
     TooLittle,
     /// It grows, and goes on growing.
     Growing,
-    /// No growth that can be told from its ups and downs.
+    /// No growth that can be reported from its ups and downs.
     Steady,
     /// It grew or shrank, but less and less: what a start or a cache that fills looks like.
     Settling,
@@ -74,7 +74,7 @@ pub struct MemoryTrend {
     pub seconds_to_limit: Option<f64>,
 }
 
-/// One of two ways to look at resident memory.
+/// One of two ways to examine resident memory.
 #[derive(Clone, Copy)]
 struct View {
     changes: Changes,

@@ -57,7 +57,7 @@ fn fast_saw_tooth(at: f64, random: &mut Random, own: &mut f64) -> f64 {
     20.0 * MB * (at / 1.5 + *own).fract()
 }
 
-/// A walk of 0.5 MB per look between 0 and 40 MB.
+/// A walk of 0.5 MB per cycle between 0 and 40 MB.
 fn bounded_walk(_: f64, random: &mut Random, at: &mut f64) -> f64 {
     if *at == 0.0 {
         *at = 20.0 * MB;
@@ -107,7 +107,7 @@ fn silent(_: f64, _: &mut Random, _: &mut f64) -> f64 {
     0.0
 }
 
-/// A process watched for `seconds`, looked at every `period`.
+/// A process watched for `seconds`, examined every `period`.
 fn watched(noise: Noise, leak: f64, seed: u64, seconds: f64, period: f64) -> MemorySeries {
     let mut random = Random::new(seed);
     let mut course = MemorySeries::new();
@@ -141,7 +141,7 @@ fn count(verdict: MemoryVerdict, noise: Noise, leak: f64, seconds: f64, period: 
         .count() as u64
 }
 
-/// Lengths of a watch, and the times between two looks, seconds.
+/// Lengths of a watch, and the times between two cycles, seconds.
 const WATCHES: [(f64, f64); 4] = [(60.0, 0.5), (119.0, 0.25), (119.0, 5.0), (600.0, 5.0)];
 
 /// No flat process is accused, however noisy, whatever its saw-tooth, its start or its bursts.
@@ -157,7 +157,7 @@ fn flat_processes_are_not_accused() {
     }
 }
 
-/// Of walks at random, which do grow while they are looked at, no more are accused than the confidence says.
+/// Of walks at random, which do grow while they are examined, no more are accused than the confidence says.
 #[test]
 fn walks_are_rarely_accused() {
     for noise in [bounded_walk as Noise, free_walk] {

@@ -135,7 +135,6 @@ pub(super) fn drain() -> AllocatorFacts {
             closed_bytes: 40_960_000,
             ..Totals::default()
         },
-        sampled_out: 0,
         open_now: 0,
         open_peak: 16,
         destroyed_open: 0,

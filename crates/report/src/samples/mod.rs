@@ -49,7 +49,6 @@ pub fn all() -> Vec<(&'static str, Snapshot)> {
         ("lifecycle", lifecycle_snapshot()),
         ("incomplete", incomplete_snapshot()),
         ("duty", duty_snapshot()),
-        ("sampled", sampled_snapshot()),
         ("sampled_pages", sampled_pages_snapshot()),
         ("stacks", stacks_snapshot()),
         ("holders", holders_snapshot()),
@@ -217,13 +216,6 @@ pub(crate) fn memory_snapshot() -> Snapshot {
     let waiting = |avg10| Waiting { avg10, avg60: 0.01, avg300: 0.0, total_seconds: 12.5 };
     snapshot.pressure = Some(Pressure { some: waiting(0.125), full: waiting(0.05) });
     snapshot
-}
-
-/// One of 16 granules was looked at.
-pub(crate) fn sampled_snapshot() -> Snapshot {
-    let mut facts = drain();
-    facts.sampled_out = 150_127;
-    Snapshot { sample: 16, ..snapshot(vec![facts]) }
 }
 
 /// Slots ran out.

@@ -44,14 +44,14 @@ pub enum HeldBytes {
 /// Where a profile's curve has its bytes from.
 #[must_use]
 pub fn held_bytes(profile: &Profile) -> HeldBytes {
-    let told = |at_open: bool| {
+    let reported = |at_open: bool| {
         let mut probes = profile.probes.iter().filter(|probe| probe.has(Key::Bytes));
         probes.any(|probe| !at_open || probe.role == Role::Open)
     };
     match (profile.kind, profile.granule_bytes) {
-        (Kind::Drain, size) if size.is_some() || told(false) => HeldBytes::Counter,
+        (Kind::Drain, size) if size.is_some() || reported(false) => HeldBytes::Counter,
         (Kind::Bulk | Kind::Slab, Some(size)) => HeldBytes::Each(size),
-        (Kind::Bulk | Kind::Slab, None) if told(true) => HeldBytes::Own,
+        (Kind::Bulk | Kind::Slab, None) if reported(true) => HeldBytes::Own,
         _ => HeldBytes::Unknown,
     }
 }
@@ -118,12 +118,12 @@ mod tests {
                 times.push(at);
                 prop_assert!(curve.kept.points().len() <= MOST);
             }
-            let told: Vec<u64> = curve.points().map(|point| point.at_ns).collect();
-            prop_assert_eq!(told[0], times[0]);
-            prop_assert_eq!(told.last(), times.last());
-            prop_assert!(told.windows(2).all(|pair| pair[0] < pair[1]));
-            prop_assert!(told.iter().all(|at| times.binary_search(at).is_ok()));
-            prop_assert!(curve.points().all(|told| told == point(told.at_ns)));
+            let reported: Vec<u64> = curve.points().map(|point| point.at_ns).collect();
+            prop_assert_eq!(reported[0], times[0]);
+            prop_assert_eq!(reported.last(), times.last());
+            prop_assert!(reported.windows(2).all(|pair| pair[0] < pair[1]));
+            prop_assert!(reported.iter().all(|at| times.binary_search(at).is_ok()));
+            prop_assert!(curve.points().all(|reported| reported == point(reported.at_ns)));
         }
     }
 

@@ -210,7 +210,7 @@ mod tests {
         assert_eq!((series.last_ns(), series.due_ns()), (400 * MS, 450 * MS));
     }
 
-    /// What comes and goes between two sweeps is told from what stays by the granules that are new.
+    /// What comes and goes between two sweeps is reported from what stays by the granules that are new.
     #[test]
     fn turnover() {
         let mut series = SiteSeriesSet::default();

@@ -72,7 +72,7 @@ fn reports_of_the_first_version() {
     drop(&mut value, &["symbols"]);
     drop(&mut value["window"], &["duty"]);
     let allocator = &mut value["targets"][0]["allocators"][0];
-    drop(allocator, &["dsr_interval", "sampling", "sites", "sites_total"]);
+    drop(allocator, &["sampling", "sites", "sites_total"]);
     drop(&mut allocator["granules"], &["left_open", "migrated", "ended_with_parent"]);
     drop(&mut allocator["objects"], &["left", "left_bytes", "migrated"]);
     drop(
@@ -166,7 +166,7 @@ fn numbers_and_depth() {
         let message = refused(&text.replacen(good, bad, 1));
         assert!(message.contains(part), "{bad}: {message}");
     }
-    // Where nothing is looked at, depth is skipped without recursion; where something is, it is bounded.
+    // Where nothing is examined, depth is skipped without recursion; where something is, it is bounded.
     let deep = format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000));
     assert!(read(text.replacen('{', &format!("{{\"x\":{deep},"), 1).as_bytes()).is_ok());
     let frame = text.replacen("\"address\":", &format!("\"x\":{deep},\"address\":"), 1);

@@ -34,7 +34,7 @@ impl Case {
         }
     }
 
-    /// The granules of a site; `None` where their course is not known.
+    /// The granules of a site; `None` where their time series is not known.
     pub(super) fn of_site(site: &SiteFacts, facts: &AllocatorFacts, ended: bool) -> Option<Self> {
         static NOTHING: HeldSeries = HeldSeries::new();
         let kind = facts.profile.kind;
@@ -46,7 +46,7 @@ impl Case {
         } else {
             own.map(|own| (own.came, own.went))?
         };
-        // What never pinned anything needs no course to say so.
+        // What never pinned anything needs no time series to say so.
         let curve = match own {
             Some(own) => &own.held,
             None if came == 0 => &NOTHING,
@@ -88,7 +88,7 @@ impl Case {
         }
     }
 
-    /// The live objects of a site; of pages, one of so many was looked at.
+    /// The live objects of a site; of pages, one of so many was examined.
     pub(super) fn live_of_site(
         site: &SiteFacts,
         series: &LiveSeries,

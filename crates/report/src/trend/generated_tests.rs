@@ -71,7 +71,7 @@ pub(super) struct Stream {
 /// A run of a program.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    /// Its length, and the time between two looks, seconds.
+    /// Its length, and the time between two cycles, seconds.
     pub(super) length: f64,
     pub(super) step: f64,
     /// For how long it had run before it was observed, seconds.

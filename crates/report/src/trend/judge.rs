@@ -8,7 +8,7 @@ use super::{
     Shape, TURNOVER, fit, seconds, words,
 };
 
-/// The verdict, why, and the course that it was taken from.
+/// The verdict, why, and the time series that it was taken from.
 pub(super) type Judged = (Growth, String, Option<Fitted>);
 
 impl Case {
@@ -64,7 +64,7 @@ impl Case {
         }
     }
 
-    /// The verdict on a course that has settled.
+    /// The verdict on a time series that has settled.
     fn verdict_on(&self, fitted: Fitted) -> Judged {
         let reason = words::fitted(self.subject, &fitted, self.went);
         let verdict = match fitted.shape {
@@ -175,7 +175,7 @@ impl Case {
         (self.stays.count >= self.went / 2 && self.went > 0).then(|| count.sum())
     }
 
-    /// The course from second `from` on; `None` where it has too few points.
+    /// The time series from second `from` on; `None` where it has too few points.
     fn fitted(&self, from: f64, points: &[At]) -> Option<Fitted> {
         let tail = &points[points.partition_point(|at| at.0 < from)..];
         let bytes = self.bytes.get(points.len() - tail.len()..points.len()).unwrap_or_default();

@@ -35,7 +35,7 @@ pub const MIN_SECONDS: f64 = 5.0;
 pub const MIN_POINTS: usize = 40;
 /// Granules that must have been held back, and by which a curve must have grown.
 pub const MIN_GRANULES: f64 = 8.0;
-/// The part of the course, from its begin, by whose end those that do not stay must have gone.
+/// The part of the time series, from its begin, by whose end those that do not stay must have gone.
 pub const SETTLED: f64 = 0.5;
 /// The share of the granule-seconds of those that went that settling is measured by.
 pub const SETTLING: f64 = 0.9;
@@ -45,7 +45,7 @@ pub const MIN_GROWTH: f64 = 0.05;
 pub const STEADY: f64 = 0.5;
 /// Growth that ends: the later half's is below this share of the earlier half's.
 pub const FLATTENED: f64 = 0.25;
-/// A course that does not grow reaches no new height: at most so many times the old one.
+/// A time series that does not grow reaches no new height: at most so many times the old one.
 pub const HEIGHT: f64 = 1.1;
 /// From this share of granules that went on, there is a bounded part too.
 pub const TURNOVER: f64 = 0.05;
@@ -53,9 +53,9 @@ pub const TURNOVER: f64 = 0.05;
 pub const SHUTDOWN: f64 = 0.02;
 /// What may be left of what was held back, if it was freed at the end.
 pub const LEFT: f64 = 0.1;
-/// The part of a course that is cut off where pin delays say nothing of it, because its end made them.
+/// The part of a time series that is cut off where pin delays say nothing of it, because its end made them.
 const BEGINNING: f64 = 0.25;
-/// A course that has not settled stands still if, for as long, it stays so near to its mean.
+/// A time series that has not settled stands still if, for as long, it stays so near to its mean.
 pub const STILL: f64 = 0.125;
 /// What was freed at the end had been there for at least this part of the run.
 const LONG: f64 = 0.1;
@@ -71,7 +71,7 @@ struct Subject {
     site: bool,
     /// Live objects; else granules.
     objects: bool,
-    /// Of pages one of so many was looked at, and numbers over time are estimates; 1: all.
+    /// Of pages one of so many was examined, and numbers over time are estimates; 1: all.
     one_in: u32,
 }
 
@@ -98,7 +98,7 @@ struct Case {
     destroyed: bool,
 }
 
-/// The part of a course from which slopes are taken, and what they are.
+/// The part of a time series from which slopes are taken, and what they are.
 #[derive(Clone, Debug)]
 struct Fitted {
     shape: Shape,
@@ -118,7 +118,7 @@ enum Shape {
     Unclear,
 }
 
-/// Adds to `retention` what its course says.
+/// Adds to `retention` what its time series says.
 pub(super) fn add(
     retention: &mut Retention,
     facts: &AllocatorFacts,
@@ -174,7 +174,7 @@ pub(super) fn live_of_site(
     Some(known)
 }
 
-/// The verdict on what a site holds back, and why; `None` where its course is not known, or something was lost.
+/// The verdict on what a site holds back, and why; `None` where its time series is not known, or something was lost.
 pub(super) fn of_site(
     site: &SiteFacts,
     facts: &AllocatorFacts,
@@ -187,7 +187,7 @@ pub(super) fn of_site(
 }
 
 impl Case {
-    /// Adds what the course says, but for the course itself.
+    /// Adds what the time series says, but for the time series itself.
     fn tell(&self, retention: &mut Retention, facts: &AllocatorFacts, snapshot: &Snapshot) {
         let complete = Health::from_counts(&snapshot.losses).complete();
         if snapshot.duty.is_some() {

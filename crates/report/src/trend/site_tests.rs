@@ -79,7 +79,7 @@ fn first(snapshot: &mut Snapshot) -> &mut SiteFacts {
 }
 
 /// What is not known is null: no course, objects without ids, a loss. What never pinned anything is known without a
-/// course; of windows nothing but that is said.
+/// time series; of windows nothing but that is said.
 #[test]
 fn unknown_is_null() {
     let change = |change: &dyn Fn(&mut Snapshot)| {

@@ -155,7 +155,7 @@ fn shutdown_needs_an_end() {
     assert_eq!(found.verdict, Some(Growth::FreedAtShutdown));
 }
 
-/// Flat but noisy courses are accused in at most 5 % of the runs: independent noise, noise that depends
+/// Flat but noisy time series are accused in at most 5 % of the runs: independent noise, noise that depends
 /// on the past, up to a random walk, and what queues of all kinds hold.
 #[test]
 fn noise_is_not_accused() {
@@ -234,7 +234,7 @@ fn flattening() {
     assert_eq!(judge(400.0), Growth::LinearLeak);
 }
 
-/// Nothing retained is told at once; too short, too few, or not settled is told with what is missing, and
+/// Nothing retained is reported at once; too short, too few, or not settled is reported with what is missing, and
 /// with a slope only where there are enough points for one.
 #[test]
 fn too_early_says_why() {
@@ -261,7 +261,7 @@ fn too_early_says_why() {
     assert!(found.verdict_reason.unwrap().contains("gaps"));
 }
 
-/// At level `boundary` nobody knows when a pin goes: everything is null. After a loss the slope is told
+/// At level `boundary` nobody knows when a pin goes: everything is null. After a loss the slope is reported
 /// and not judged.
 #[test]
 fn what_is_not_known_is_null() {
@@ -299,7 +299,7 @@ fn windows_are_not_judged() {
     assert_eq!(found.verdict, Some(Growth::None));
 }
 
-/// Of `bulk`, open granules are the course. Those from before the attach that appear when they are used
+/// Of `bulk`, open granules are the time series. Those from before the attach that appear when they are used
 /// look like growth and are not taken for it.
 #[test]
 fn open_granules_of_bulk() {

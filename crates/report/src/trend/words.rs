@@ -86,7 +86,7 @@ pub(super) fn freed(of: Subject, granules: f64, destroyed: bool) -> String {
     format!("{granules:.0} {} went at the end of the {whose}", held(of))
 }
 
-/// What the course rests on, and what it cannot tell.
+/// What the time series rests on, and what it cannot tell.
 pub(super) fn fitted(of: Subject, fitted: &Fitted, went: u64) -> String {
     let over = units::duration(fitted.length);
     match fitted.shape {

@@ -106,7 +106,7 @@ fn nothing_to_draw() {
     assert!(out.is_empty());
 }
 
-/// Kinds are not mixed: with pins, what other allocators hold is left out; allocators are told apart by roots.
+/// Kinds are not mixed: with pins, what other allocators hold is left out; allocators are distinguished by roots.
 #[test]
 fn kinds_are_not_mixed() {
     let with_bulk = |mut report: Report| {
@@ -178,7 +178,7 @@ fn hostile_reports() {
     }
 }
 
-/// A closed pipe is told apart from other failures, by every format.
+/// A closed pipe is distinguished from other failures, by every format.
 #[test]
 fn broken_pipe_is_recognised() {
     struct Closed;

@@ -47,12 +47,12 @@ impl Page<'_> {
         }
         self.line("\nmemory growth by call path, before → after")?;
         let signed = |change: Change<i64>| {
-            let told = |bytes: Option<i64>| match bytes {
+            let reported = |bytes: Option<i64>| match bytes {
                 None => "?".to_owned(),
                 Some(bytes) if bytes < 0 => format!("−{}", units::bytes(bytes.unsigned_abs())),
                 Some(bytes) => units::bytes(bytes.unsigned_abs()),
             };
-            format!("{} → {}", told(change.before), told(change.after))
+            format!("{} → {}", reported(change.before), reported(change.after))
         };
         let mut rows = Rows::new(&["resident", "heap", "mapped", "call path"], 0, self.style.width)
             .unwrapped();
@@ -166,14 +166,14 @@ impl Page<'_> {
         let doubt = if site.certain { "" } else { " (or not listed)" };
         let mut facts = Vec::new();
         if kind == Kind::Drain {
-            facts.push(told("pinned closes", site.pinned_per_second, units::rate));
-            facts.push(told("retained", site.retained_bytes, units::bytes));
-            facts.push(told("half freed within", site.pin_delay_p50_seconds, units::duration));
-            facts.push(told("class", site.class, |class| PinClass::words(class).to_owned()));
+            facts.push(reported("pinned closes", site.pinned_per_second, units::rate));
+            facts.push(reported("retained", site.retained_bytes, units::bytes));
+            facts.push(reported("half freed within", site.pin_delay_p50_seconds, units::duration));
+            facts.push(reported("class", site.class, |class| PinClass::words(class).to_owned()));
         } else {
-            facts.push(told("live", site.live, |n| n.to_string()));
-            facts.push(told("live bytes", site.live_bytes, units::bytes));
-            facts.push(told("allocated", site.allocated_per_second, units::rate));
+            facts.push(reported("live", site.live, |n| n.to_string()));
+            facts.push(reported("live bytes", site.live_bytes, units::bytes));
+            facts.push(reported("allocated", site.allocated_per_second, units::rate));
         }
         let facts: Vec<_> = facts.into_iter().flatten().collect();
         let status = self.style.paint(paint, site.status.words());
@@ -229,7 +229,7 @@ fn relative(before: f64, after: f64) -> Option<String> {
 }
 
 /// `name before → after`; nothing where neither is known.
-fn told<T: Copy>(name: &str, change: Change<T>, shown: impl Fn(T) -> String) -> Option<String> {
+fn reported<T: Copy>(name: &str, change: Change<T>, shown: impl Fn(T) -> String) -> Option<String> {
     if change.before.is_none() && change.after.is_none() {
         return None;
     }

@@ -67,32 +67,20 @@ impl Page<'_> {
             Some(_) => self.style.paint(GOOD, &value),
             None => value,
         };
-        let interval = match (allocator.dsr_interval, allocator.sampling) {
-            (Some(interval), Some(sampling)) => {
-                format!(" (95 %: {}, 1 of {} granules)", units::interval(interval), sampling.one_in)
-            }
-            _ => String::new(),
-        };
         self.fact(
             "DSR",
             &format!(
-                "{value}{interval}  {} drainable, {} pinned, {} unknown",
+                "{value}  {} drainable, {} pinned, {} unknown",
                 granules.drainable, granules.pinned, granules.unknown
             ),
         )
     }
 
-    /// What is known of all granules where only some were looked at.
+    /// What is known of all pages where some were sampled.
     fn estimates(&mut self, allocator: &Allocator) -> Result<(), Error> {
         let Some(sampling) = allocator.sampling else { return Ok(()) };
         let estimated = sampling.estimated;
         let mut parts = vec![format!("about {} closed", estimated.granules_closed)];
-        if allocator.kind == Kind::Drain {
-            parts.push(format!("{} pinned", estimated.granules_pinned));
-            if let Some(retained) = estimated.granules_retained {
-                parts.push(format!("{retained} retained{}", held(estimated.retained_bytes)));
-            }
-        }
         if let Some(live) = estimated.objects_live {
             let interval = estimated
                 .objects_live_bytes_interval
@@ -103,15 +91,12 @@ impl Page<'_> {
                 interval.unwrap_or_default()
             ));
         }
-        let counted = match sampling.granules_out {
-            Some(out) => format!("1 of {} was counted, {out} opens were left out", sampling.one_in),
-            None => format!(
-                "1 of {} granules was looked at, and every object that is larger than one; all other \
-                 numbers are of those",
-                sampling.one_in
-            ),
-        };
-        let text = format!("{}; {counted}", parts.join(", "));
+        let text = format!(
+            "{}; 1 of {} granules was looked at, and every object that is larger than one; all other \
+             numbers are of those",
+            parts.join(", "),
+            sampling.one_in
+        );
         self.fact("estimated", &text)
     }
 

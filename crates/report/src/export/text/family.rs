@@ -174,7 +174,7 @@ impl Page<'_> {
         }
         let chosen = outstanding(members, &found);
         for target in &chosen {
-            // What others have too is told above.
+            // What others have too is reported above.
             let is_own = |finding: &&Finding| {
                 !found
                     .iter()

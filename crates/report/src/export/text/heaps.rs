@@ -72,7 +72,7 @@ mod tests {
 
     /// What is there, what changed most, and why nothing is known; hostile names are escaped.
     #[test]
-    fn told() {
+    fn reported() {
         let heap = HeapSummary {
             allocator: "cpython".to_owned(),
             live_objects: 7,

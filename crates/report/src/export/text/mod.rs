@@ -130,7 +130,7 @@ impl Page<'_> {
             self.style.paint(BAD, "INCOMPLETE: something that the counts need was lost")
         };
         self.line(&verdict)?;
-        // Those that make it incomplete are told as findings, with their remedy.
+        // Those that make it incomplete are reported as findings, with their remedy.
         for line in health.lines.iter().filter(|line| line.severity == Severity::Notice) {
             let name = escape::shown(&line.name, SYMBOL);
             self.wrapped("  ", &format!("{name} {}: {}", line.count, line.meaning))?;
@@ -149,8 +149,8 @@ impl Page<'_> {
         if target.cost.hits > 0 {
             self.line(&format!("  {}", cost(&target.cost)))?;
         }
-        if let Some(told) = &target.memory {
-            memory::lines(told).iter().try_for_each(|line| self.wrapped("  ", line))?;
+        if let Some(reported) = &target.memory {
+            memory::lines(reported).iter().try_for_each(|line| self.wrapped("  ", line))?;
         }
         if let Some(census) = &target.census {
             heaps::lines(census).iter().try_for_each(|line| self.wrapped("  ", line))?;

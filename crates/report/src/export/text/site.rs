@@ -87,7 +87,7 @@ impl Page<'_> {
     }
 
     fn path(&mut self, site: &Site) -> Result<(), Error> {
-        let mut lines: Vec<String> = told(site).iter().flat_map(frame::lines).collect();
+        let mut lines: Vec<String> = reported(site).iter().flat_map(frame::lines).collect();
         if lines.len() > LINES {
             // The outermost says what kind of work it is; what lies between says least.
             let more = lines.len() - (LINES - 1);
@@ -187,7 +187,7 @@ const fn end(end: PathEnd) -> Option<&'static str> {
 }
 
 /// The frames that say something: a whole path up to `main`, or without the begin of its thread.
-fn told(site: &Site) -> &[SiteFrame] {
+fn reported(site: &Site) -> &[SiteFrame] {
     let frames = &site.frames[..];
     if site.path_end != PathEnd::Start {
         return frames;
@@ -266,7 +266,7 @@ mod tests {
         };
         let functions = |names: &[&str], path_end| {
             let frames = names.iter().map(|name| frame(name)).collect();
-            told(&Site { path_end, frames, ..Site::default() }).len()
+            reported(&Site { path_end, frames, ..Site::default() }).len()
         };
         let start = PathEnd::Start;
         assert_eq!(functions(&["f", "main", "__libc_start_main", "_start"], start), 2);

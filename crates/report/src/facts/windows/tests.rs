@@ -19,7 +19,7 @@ fn joined(windows: &Windows) -> AllocatorFacts {
     windows.join(nothing).targets[0].allocators[0].clone()
 }
 
-/// What a window leaves is told as left, not as open or retained; its counts and delays stay.
+/// What a window leaves is reported as left, not as open or retained; its counts and delays stay.
 #[test]
 fn windows_leave_what_they_cannot_follow() {
     let mut windows = Windows::new(8);
@@ -44,7 +44,7 @@ fn windows_leave_what_they_cannot_follow() {
     assert_eq!((facts.totals.drainable, facts.granules.len()), (3 * 7_526, 3));
 }
 
-/// Losses and hits of probes add up, findings are told once, the later state of the process is told.
+/// Losses and hits of probes add up, findings are reported once, the later state of the process is reported.
 #[test]
 fn processes_go_on() {
     let mut windows = Windows::new(8);
@@ -68,7 +68,7 @@ fn processes_go_on() {
 }
 
 /// An instance that was destroyed stays what it was; another one at its address counts for itself. A
-/// profile without an instance is told only as long as none was seen.
+/// profile without an instance is reported only as long as none was seen.
 #[test]
 fn instances_are_kept_apart() {
     let mut windows = Windows::new(8);
@@ -135,7 +135,7 @@ proptest! {
     }
 }
 
-/// A site is known by path and place of opening in every window; of sites that find no room it is told what they
+/// A site is known by path and place of opening in every window; of sites that find no room the report says what they
 /// have allocated.
 #[test]
 fn sites_keep_their_paths() {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{super::told, *};
+use super::{super::reported, *};
 use crate::{
     facts::{Moment, Snapshot},
     samples,
@@ -23,7 +23,7 @@ fn snapshot(halfway: Counts, now: Counts) -> Snapshot {
 }
 
 /// Attached to a healthy program, in which old objects are replaced by new ones for some time or all the
-/// time, that shrinks at some time, or that grows, nothing is told.
+/// time, that shrinks at some time, or that grows, nothing is reported.
 #[test]
 fn healthy_programs_are_not_accused() {
     for (name, halfway, now) in [
@@ -35,12 +35,12 @@ fn healthy_programs_are_not_accused() {
         ("it grows", (10_000, 2_000, 500), (20_000, 4_000, 1_000)),
         ("hardly any", (1_000, 1_000, 15), (2_000, 2_000, 30)),
     ] {
-        let found = told(&RULE, &snapshot(halfway, now));
+        let found = reported(&RULE, &snapshot(halfway, now));
         assert!(found.is_empty(), "{name}: {}", found[0].message);
     }
 }
 
-/// Where an alloc function is missed, it is told with the numbers, whether old objects are freed beside or
+/// Where an alloc function is missed, it is reported with the numbers, whether old objects are freed beside or
 /// not, and however many frees match.
 #[test]
 fn missed_functions_are_told() {
@@ -50,12 +50,12 @@ fn missed_functions_are_told() {
         ("one of fifty", (49_000, 49_000, 1_000), (98_000, 98_000, 2_000)),
         ("a busier second half", (10_000, 10_000, 10_000), (40_000, 40_000, 40_000)),
     ] {
-        let found = told(&RULE, &snapshot(halfway, now));
+        let found = reported(&RULE, &snapshot(halfway, now));
         assert_eq!(found.len(), 1, "{name}");
         assert!(found[0].message.contains("misses an alloc function"), "{}", found[0].message);
         assert_eq!(found[0].profile.as_deref(), Some("epoch-demo"));
     }
-    let found = told(&RULE, &snapshot((10_000, 10_000, 10_000), (20_000, 20_000, 20_000)));
+    let found = reported(&RULE, &snapshot((10_000, 10_000, 10_000), (20_000, 20_000, 20_000)));
     let begin = "20000 of 40000 frees (50.0 %) are of objects whose allocation was not seen";
     assert!(found[0].message.starts_with(begin), "{}", found[0].message);
 }
@@ -69,7 +69,7 @@ fn frees_that_belong_nowhere() {
         if let Some(moment) = &mut snapshot.halfway {
             moment.flows.unmatched = halfway;
         }
-        told(&RULE, &snapshot)
+        reported(&RULE, &snapshot)
     };
     let found = nowhere(5_000, 10_000);
     assert!(found[0].message.starts_with("10000 frees (33.3 % of all)"), "{}", found[0].message);
@@ -81,10 +81,10 @@ fn frees_that_belong_nowhere() {
 #[test]
 fn without_a_middle() {
     let half_probed = snapshot((10_000, 10_000, 10_000), (20_000, 20_000, 20_000));
-    assert!(told(&RULE, &Snapshot { halfway: None, ..half_probed }).is_empty());
+    assert!(reported(&RULE, &Snapshot { halfway: None, ..half_probed }).is_empty());
 }
 
-/// Where a process was observed from its start, up to 1 % is silent and more is told at once; a child may
+/// Where a process was observed from its start, up to 1 % is silent and more is reported at once; a child may
 /// free what its parent allocated, and a program that was found late what it had before.
 #[test]
 fn from_the_start() {
@@ -93,7 +93,7 @@ fn from_the_start() {
             Snapshot { halfway: None, ..snapshot((0, 0, 0), (2_573, 99, unmatched)) };
         snapshot.targets[0].began = began;
         snapshot.losses[Loss::AttachedLate as usize] = late;
-        told(&RULE, &snapshot)
+        reported(&RULE, &snapshot)
     };
     assert!(began(Began::FromStart, 0, 1).is_empty());
     let found = began(Began::FromStart, 0, 2);
