@@ -1,6 +1,6 @@
 //! What can be put on a target: empty programs, drainprof, bpftrace, perf.
 //!
-//! Each is in place when `attach` returns and gone when `detach` does; the target's text is looked at to
+//! Each is in place when `attach` returns and gone when `detach` does; the target's text is examined to
 //! be sure of both.
 
 use std::{
@@ -30,7 +30,7 @@ use crate::{
     worker::Counts,
 };
 
-/// Between two looks at whether probes are in place, where nobody says so.
+/// Between two examines whether probes are in place, where nobody says so.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// How long a peer may take to end before it is asked again.
@@ -327,7 +327,7 @@ mod tests {
 
     const DONE: Counts = Counts { allocated: Some(100.0), opened: Some(4.0) };
 
-    /// Counts of reports and of bpftrace's maps are held against the truth; one event less is told.
+    /// Counts of reports and of bpftrace's maps are held against the truth; one event less is reported.
     #[test]
     fn counts_are_compared() {
         let report = |allocated, opened| {

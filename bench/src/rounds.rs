@@ -125,7 +125,7 @@ impl Outcome {
                     self.notes
                         .extend(wrong.iter().map(|wrong| format!("{}: {wrong}", variant.name)));
                 }
-                // What is not there any more (the kernel refuses, the peer fails) is told, not left out.
+                // What is not there any more (the kernel refuses, the peer fails) is reported, not left out.
                 Err(error) => {
                     for table in &mut self.tables {
                         table[row].unavailable = Some(format!("{error:#}"));

@@ -1,4 +1,4 @@
-//! The benchmarks run from end to end: one short round each. Times are not looked at.
+//! The benchmarks run from end to end: one short round each. Times are not examined.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ fn bench(args: &[&str]) -> Result<String> {
 }
 
 /// Every benchmark yields samples of drainprof and of the floor, exact counts at scale, and a page; a peer
-/// that is missing is told with its reason.
+/// that is missing is reported with its reason.
 #[test]
 fn runs_from_end_to_end() -> Result<()> {
     if !requires_root() {
@@ -36,8 +36,8 @@ fn runs_from_end_to_end() -> Result<()> {
             let name = row["name"].as_str().context("a row has a name")?;
             let ours = ["bare", "floor", "drainprof"].iter().any(|word| name.starts_with(word));
             let measured = row["summary"]["median"].is_number() && row["unavailable"].is_null();
-            let told = row["unavailable"].as_str().is_some_and(|why| !why.is_empty());
-            assert!(measured || (told && !ours), "{}: {row}", benchmark["name"]);
+            let reported = row["unavailable"].as_str().is_some_and(|why| !why.is_empty());
+            assert!(measured || (reported && !ours), "{}: {row}", benchmark["name"]);
         }
     }
     let scale = benchmarks.iter().find(|benchmark| benchmark["name"] == "scale");

@@ -57,13 +57,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let others = [("Valgrind", stage.valgrind()?), ("LeakSanitizer", stage.leak_sanitizer()?)];
     println!("\n{}", table(&bug, &fixed));
     print!("{}", who_pins(&bug));
-    let told: Vec<_> =
+    let reported: Vec<_> =
         others.iter().filter_map(|(name, said)| Some((name, said.as_ref()?))).collect();
-    if !told.is_empty() {
+    if !reported.is_empty() {
         println!(
             "Leak detectors, which ask whether memory is freed in the end, on routing=request:"
         );
-        for (name, said) in told {
+        for (name, said) in reported {
             println!("  {name}: {said}");
         }
         println!();
@@ -119,8 +119,8 @@ impl Stage {
         command.arg("--leak-check=full").arg(&self.server);
         command.args(["routing=request", "requests=4000", "rate=0"]);
         let output = command.output().context("run valgrind")?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        let lines = told.lines().filter_map(|line| Some(line.split_once("== ")?.1.trim()));
+        let reported = String::from_utf8_lossy(&output.stderr);
+        let lines = reported.lines().filter_map(|line| Some(line.split_once("== ")?.1.trim()));
         let wanted =
             |line: &&str| line.starts_with("All heap") || line.starts_with("ERROR SUMMARY");
         Ok(Some(lines.filter(wanted).collect::<Vec<_>>().join("; ")))
@@ -136,8 +136,8 @@ impl Stage {
         let mut command = Command::new(program);
         command.args(["routing=request", "requests=4000", "rate=0"]);
         let output = command.output().context("run the server with LeakSanitizer")?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        let said = told.lines().find(|line| line.contains("ERROR") || line.contains("SUMMARY"));
+        let reported = String::from_utf8_lossy(&output.stderr);
+        let said = reported.lines().find(|line| line.contains("ERROR") || line.contains("SUMMARY"));
         Ok(Some(match said {
             Some(line) => line.trim().to_owned(),
             None => format!("says nothing, and the server ends with {}", output.status),

@@ -25,7 +25,7 @@ pub(crate) fn missing<'a>(wanted: &[&'a str]) -> Result<Vec<&'a str>> {
     Ok(wanted.iter().copied().filter(|name| !installed.contains(name)).collect())
 }
 
-/// Installs what is missing of `wanted`; `why` is told before root is asked for.
+/// Installs what is missing of `wanted`; `why` is reported before root is asked for.
 ///
 /// Services of the packages are not started: a `policy-rc.d` of our own stands in the way meanwhile.
 pub(crate) fn install(wanted: &[&str], why: &str) -> Result<()> {

@@ -98,8 +98,8 @@ pub(crate) fn read(what: &str, advice: &str, command: &mut Command) -> Result<St
     let Output { status, stdout, stderr } =
         command.output().with_context(|| format!("{what}: cannot run `{line}`; {advice}"))?;
     if !status.success() {
-        let told = String::from_utf8_lossy(&stderr);
-        bail!("{what} failed: `{line}` ended with {status}: {}; {advice}", told.trim());
+        let reported = String::from_utf8_lossy(&stderr);
+        bail!("{what} failed: `{line}` ended with {status}: {}; {advice}", reported.trim());
     }
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }

@@ -30,7 +30,7 @@ pub(super) const BENCHMARK: Known = Known {
 
 const PROCESSES: usize = 200;
 const ATTACHED: usize = 20;
-/// What the daemon has met less than a minute ago is looked at more often than what has been there for a while.
+/// What the daemon has met less than a minute ago is examined more often than what has been there for a while.
 const SETTLING: Duration = Duration::from_secs(75);
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {

@@ -28,7 +28,7 @@ const PEER_EMPTY: &str = "bpftrace, an empty program";
 
 /// What is measured.
 struct Case {
-    /// What the program is told.
+    /// What the program is reported.
     what: &'static str,
     title: &'static str,
     /// An operation.

@@ -1,4 +1,4 @@
-//! malloc and free of stock glibc, at level `objects`, beside everything else that can look at them.
+//! malloc and free of stock glibc, at level `objects`, beside everything else that can examine them.
 
 use std::process::{Command, Stdio};
 

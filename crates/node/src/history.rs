@@ -1,4 +1,4 @@
-//! The history for people and for programs: `drainprof.history/1` (the course of a process) and
+//! The history for people and for programs: `drainprof.history/1` (the time series of a process) and
 //! `drainprof.changes/1` (what has become of all).
 
 use std::io;
@@ -25,7 +25,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// The time of day of a number of milliseconds since 1970, as it is to be shown.
 pub type Clock<'a> = dyn Fn(u64) -> String + 'a;
 
-/// The course of the processes that had one process id.
+/// The time series of the processes that had one process id.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Course {
     /// From when on, in milliseconds since 1970.
@@ -57,7 +57,7 @@ struct Document<'a, T> {
     content: &'a T,
 }
 
-/// Writes a course as one JSON document.
+/// Writes a time series as one JSON document.
 pub fn course_json(course: &Course, out: &mut dyn io::Write) -> Result<(), Error> {
     json(&Document { schema: "drainprof.history/1", content: course }, out)
 }
@@ -72,7 +72,7 @@ fn json(document: &impl Serialize, out: &mut dyn io::Write) -> Result<(), Error>
     Ok(writeln!(out, "{}", escape::json(&text))?)
 }
 
-/// Writes a course with a sparkline for resident memory, and two for each profile.
+/// Writes a time series with a sparkline for resident memory, and two for each profile.
 pub fn course_text(
     course: &Course,
     clock: &Clock<'_>,

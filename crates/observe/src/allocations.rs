@@ -19,7 +19,7 @@ pub const MALLOCS: [&str; 4] =
 pub struct Allocations {
     /// Name of the profile.
     pub profile: String,
-    /// One of so many pages is looked at, and every object that is larger than a page; 1: all.
+    /// One of so many pages is examined, and every object that is larger than a page; 1: all.
     pub one_in: u32,
 }
 
@@ -72,7 +72,7 @@ mod tests {
         assert!(refused.to_string().contains("malloc-jemalloc"), "{refused}");
     }
 
-    /// Every malloc has a profile that can look at call paths; one that replaces the C library's is taken before it.
+    /// Every malloc has a profile that can examine call paths; one that replaces the C library's is taken before it.
     #[test]
     fn all_have_profiles() {
         let library = Library::built_in().unwrap();

@@ -86,7 +86,7 @@ impl Observer {
     }
 
     /// What is live of a series of kind `slab`; `None` for other kinds, where objects are not counted, and where only some
-    /// of the pages are looked at.
+    /// of the pages are examined.
     fn live_point(&self, record: &SeriesRecord, at_ns: u64) -> Option<LivePoint> {
         let own = self.allocators.get(record.state.key.allocator as usize)?;
         if own.profile.kind != Kind::Slab || !own.level.has_objects() || self.config.sample > 1 {

@@ -5,9 +5,11 @@
 //! the node daemon drives a pool of observers.
 
 pub mod allocations;
+mod cost;
 mod curves;
 pub mod discover;
 pub mod draft;
+mod fallback;
 mod flows;
 mod growth;
 mod lifecycle;
@@ -18,12 +20,10 @@ mod pages;
 mod paths;
 mod pins;
 mod place;
-mod price;
 mod programs;
+mod quiesce;
+mod reclaim;
 mod release;
-mod relieve;
-mod retreat;
-mod settle;
 mod sites;
 mod snapshot;
 pub mod why;
@@ -32,6 +32,6 @@ mod windows;
 pub use observation::Observation;
 pub use observer::{Ending, ObserveError, Observer, ObserverOptions};
 use pins::PathNumbers;
-pub use settle::settle;
+pub use quiesce::quiesce;
 pub use snapshot::self_use;
 pub use windows::Resting;

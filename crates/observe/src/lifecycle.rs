@@ -53,7 +53,7 @@ impl Observer {
             }
             target.process = Some(process);
         } else {
-            // Gone before it could be looked at: nobody would take out later what the kernel side has entered.
+            // Gone before it could be examined: nobody would take out later what the kernel side has entered.
             self.session.disarm_target(event.tgid, event.target_b);
         }
         self.targets.push(target);
@@ -91,7 +91,7 @@ impl Observer {
             self.follow_image(&process, &mut target, lost);
             target.process = Some(process);
         } else {
-            // Gone before it could be looked at: nobody would take out later what the kernel side has entered.
+            // Gone before it could be examined: nobody would take out later what the kernel side has entered.
             self.session.disarm_target(event.tgid, event.target_b);
         }
         let ending =
@@ -107,7 +107,7 @@ impl Observer {
         let planned = self.plan(process);
         let (plans, findings) = match planned {
             Ok(planned) => planned,
-            // Its memory is told without any profile.
+            // Its memory is reported without any profile.
             Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => {
                 self.meet_paths(target.target, process.pid);
                 return;

@@ -32,14 +32,14 @@ const MAX_EARLIER: usize = 8;
 const MAX_TARGETS: usize = 4096;
 /// Root directories that are kept open: of containers, one for each process that was not forked in our sight.
 const MAX_ROOTS: usize = 128;
-/// How often a generated function is looked for: JIT compilers write their maps late.
+/// How often a generated function is searched for: JIT compilers write their maps late.
 const MAX_TRIES: u8 = 5;
-/// Files of a target that are told with their build ids.
+/// Files of a target that are reported with their build ids.
 const MAX_MODULES: usize = 1024;
 /// Sentences about what went wrong that are kept.
 const MAX_TROUBLES: usize = 16;
 
-/// How names are looked for.
+/// How names are searched for.
 #[derive(Clone, Debug)]
 pub struct SymbolOptions {
     /// More directories laid out like `/usr/lib/debug`.
@@ -131,7 +131,7 @@ impl Symbols {
         })
     }
 
-    /// Takes notice of what a snapshot holds: looks at the mappings of targets that are new or have new
+    /// Takes notice of what a snapshot holds: examines the mappings of targets that are new or have new
     /// places, and asks for the names of these. What does not fit now is asked for the next time.
     pub fn learn(&mut self, snapshot: &Snapshot) {
         self.left_out = 0;

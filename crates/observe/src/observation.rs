@@ -37,7 +37,7 @@ use self::{
 };
 pub use self::{family::Excluded, governor::Saving};
 use crate::{
-    Ending, ObserveError, Observer, ObserverOptions, PathNumbers, names::SymbolOptions, settle,
+    Ending, ObserveError, Observer, ObserverOptions, PathNumbers, names::SymbolOptions, quiesce,
 };
 
 /// How long one turn takes events: a program may make them faster than they are taken.
@@ -448,7 +448,7 @@ impl Observation {
         snapshot
     }
 
-    /// Whether names are still looked for.
+    /// Whether names are still searched for.
     #[must_use]
     pub fn is_naming(&self) -> bool {
         self.naming.is_pending()
@@ -458,7 +458,7 @@ impl Observation {
     pub fn stop(&mut self, sink: &mut impl Sink) -> io::Result<()> {
         if let Some(observer) = self.stage.observer() {
             observer.stop();
-            settle(|| observer.totals());
+            quiesce(|| observer.totals());
         }
         self.learn_paths();
         self.take_events(sink, None)?;

@@ -28,7 +28,7 @@ pub struct ObserverOptions {
     pub level: Option<Level>,
     /// Whether children are followed; probes then sit on the files, for all processes that map them.
     pub follow: bool,
-    /// More places to look for separate debug files.
+    /// More places to search for separate debug files.
     pub debug_dirs: Vec<PathBuf>,
     /// What probes cost on this host.
     pub costs: Costs,
@@ -65,7 +65,7 @@ pub enum ObserveError {
         #[source]
         source: Box<PlanError>,
     },
-    /// The profile cannot look at the level that was asked for.
+    /// The profile cannot examine the level that was asked for.
     #[error(
         "profile {profile} cannot look at level {}; it offers {}", .level.name(), .offers.join(", ")
     )]
@@ -105,7 +105,7 @@ pub enum ObserveError {
     Symbols(#[source] std::io::Error),
 }
 
-/// One profile that was asked for is told in full; of a whole library, the names.
+/// One profile that was asked for is reported in full; of a whole library, the names.
 fn tried(profiles: &[NoMatch]) -> String {
     match profiles {
         [] => String::new(),
@@ -139,7 +139,7 @@ pub(super) struct Target {
     pub(super) container: Option<String>,
     pub(super) began: Began,
     pub(super) ended: Option<Ended>,
-    /// `None` for a process that was gone before it could be looked at.
+    /// `None` for a process that was gone before it could be examined.
     pub(super) process: Option<Process>,
     /// Allocators whose probes are in place in it.
     pub(super) allocators: Vec<u32>,
@@ -246,7 +246,7 @@ impl Observer {
     fn add_open(&mut self, process: &Process, from_start: bool) -> Result<(), ObserveError> {
         let pid = process.pid;
         let (plans, mut findings) = match self.plan(process) {
-            // What its memory does can be told without any profile.
+            // What its memory does can be reported without any profile.
             Err(ObserveError::NoMatch { .. })
                 if self.growth.is_some() || self.library.iter().next().is_none() =>
             {

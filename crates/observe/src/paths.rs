@@ -22,7 +22,7 @@ use super::{
     pins::Pins,
 };
 
-/// A stack whose code is not mapped as far as is known is looked at again after this time: a library may have just
+/// A stack whose code is not mapped as far as is known is examined again after this time: a library may have just
 /// been loaded.
 const AGAIN: Duration = Duration::from_millis(400);
 /// How often, until the code is given up.
@@ -35,7 +35,7 @@ const MAX_FRESH: usize = 4096;
 /// All that is known of call paths.
 pub(super) struct Paths {
     unwinder: Unwinder,
-    /// Spaces that were looked at, and where their code lies.
+    /// Spaces that were examined, and where their code lies.
     met: HashMap<u32, SpaceRanges>,
     /// Paths whose end was found here, by number, with the address spaces that they were found in.
     found: BTreeMap<u32, (u32, Arc<CallPath>)>,

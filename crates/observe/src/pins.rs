@@ -34,7 +34,7 @@ type Granule = (u32, u32);
 pub(super) struct Pins {
     events: Vec<(EventKind, Event)>,
     /// Pins whose close was not among the events that were told with them: it was told before, or it comes next,
-    /// because a close is told a moment after it is decided.
+    /// because a close is reported a moment after it is decided.
     early: HashMap<Granule, Vec<u32>>,
     /// Ids of granules that were pinned at their close, by slot: the kernel side does not have it any more where the
     /// last pin goes.
@@ -289,7 +289,7 @@ mod tests {
     }
 
     /// Pins that are freed before or after their close is told, in this batch or in the one before, are the close's;
-    /// those of other granules are not, and a close whose allocator has no object ids is not looked at.
+    /// those of other granules are not, and a close whose allocator has no object ids is not examined.
     #[test]
     fn freed_pins_belong_to_closes() {
         let events = vec![freed(1, 30), close(1, 4), freed(1, 31), close(2, 1), freed(1, 31)];

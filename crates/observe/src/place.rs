@@ -48,7 +48,7 @@ pub(super) fn plans(
         };
         let level = match level(profile, options.level, !options.profiles.is_empty()) {
             Ok(level) => level,
-            // One profile of many that cannot be looked at so shallowly leaves the process to the others.
+            // One profile of many that cannot be examined so shallowly leaves the process to the others.
             Err(error) if options.profiles.is_empty() => {
                 too_deep.get_or_insert(error);
                 continue;
@@ -77,7 +77,7 @@ pub(super) fn plans(
                 plans.push(plan);
             }
             Err(PlanError::NoMatch(no_match)) => missed.push(no_match),
-            // One profile of many that cannot be used is told; one that was asked for is an error.
+            // One profile of many that cannot be used is reported; one that was asked for is an error.
             Err(source) if options.profiles.is_empty() => findings.push(Finding {
                 code: "profile_unusable".to_owned(),
                 message: format!("profile {} matches but cannot be used: {source}", profile.name),
@@ -124,7 +124,7 @@ pub(super) fn wanted<'a>(
     })
 }
 
-/// The level to look at a profile with. One of many looks as deep as it can; one that was named must offer the level
+/// The level to examine a profile with. One of many looks as deep as it can; one that was named must offer the level
 /// that is asked for.
 fn level(profile: &Profile, asked: Option<Level>, named: bool) -> Result<Level, ObserveError> {
     let offers = profile::levels(profile);
@@ -169,7 +169,7 @@ impl Observer {
                 if self.in_place(probe, plan.allocator, scope) {
                     continue;
                 }
-                let attached = super::retreat::attach(probe, |probe| {
+                let attached = super::fallback::attach(probe, |probe| {
                     self.session.attach(probe, scope.and_then(NonZeroU32::new))
                 })?;
                 findings.extend(attached.finding);
@@ -177,7 +177,7 @@ impl Observer {
                     spec: attached.spec,
                     allocator: plan.allocator,
                     pid: scope,
-                    entry_ns: super::price::entry_ns(&attached.probe, &self.options.costs),
+                    entry_ns: super::cost::entry_ns(&attached.probe, &self.options.costs),
                     probe: attached.probe,
                 });
             }

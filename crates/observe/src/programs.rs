@@ -1,4 +1,4 @@
-//! Programs whose processes the kernel side notices by name before anybody has looked at them.
+//! Programs whose processes the kernel side notices by name before anybody has examined them.
 //!
 //! With probes on files, such a process is counted from its first instruction on. Without, its end is reported, so that nobody
 //! takes the counts for complete.
@@ -14,7 +14,7 @@ use drainprof_probe::bpf::BpfError;
 
 use super::observer::{Observer, Reasons, Target};
 
-/// What is known of a program's processes before they are looked at.
+/// What is known of a program's processes before they are examined.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) comm: String,

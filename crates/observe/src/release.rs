@@ -10,7 +10,7 @@ use super::observer::Observer;
 
 impl Observer {
     /// Stops counting in a process that runs on: it has ended, as far as this session is concerned. What was
-    /// counted is told once more, by the next snapshot, when calls that were under way have settled.
+    /// counted is reported once more, by the next snapshot, when calls that were under way have settled.
     pub fn release(&mut self, pid: u32) {
         self.session.disarm(pid);
         self.ended(pid, None);

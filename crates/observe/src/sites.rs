@@ -27,12 +27,12 @@ use super::{
 };
 
 /// The first sweep comes so late: until then stacks are unwound one after the other, and nothing shall be in the way.
-/// The shortest course that is judged has no gap as long as this and a sweep.
+/// The shortest time series that is judged has no gap as long as this and a sweep.
 const FIRST: Duration = Duration::from_millis(450);
-/// However slowly the courses grow, sites that are new are noticed after this time.
+/// However slowly the time series grow, sites that are new are noticed after this time.
 const LONGEST: Duration = Duration::from_secs(1);
 /// A process whose sites were followed for less time is not swept for once more at its end: nothing would be said of
-/// their courses, and a program may have thousands of such children.
+/// their time series, and a program may have thousands of such children.
 const WORTH_AN_END: Duration = Duration::from_secs(5);
 
 /// What is live of one site.
@@ -121,7 +121,7 @@ impl Live {
         held.own_bytes += size;
     }
 
-    /// The same as a point of a course.
+    /// The same as a point of a time series.
     fn now(&self, last_ns: u64, bytes: HeldBytes, kind: Option<Kind>) -> SiteNow {
         let granules = self.granules.len() as u64;
         let began = |held: &Granule| held.closed_ns.max(held.opened_ns);
@@ -167,7 +167,7 @@ struct Site {
 
 impl Observer {
     /// The sites with what belongs to them; `delays` of their pins, and `lives` of other objects, by site. This is a
-    /// sweep, and a point of all courses.
+    /// sweep, and a point of all time series.
     pub(super) fn sites(
         &mut self,
         now_ns: u64,
@@ -193,7 +193,7 @@ impl Observer {
         }
     }
 
-    /// A target is about to end, and with it the courses of its sites.
+    /// A target is about to end, and with it the time series of its sites.
     pub(super) fn end_sites(&mut self, target: u32) {
         let length = WORTH_AN_END.as_nanos() as u64;
         let is_own =
@@ -247,7 +247,7 @@ impl Observer {
         (sites, index)
     }
 
-    /// What sites hold back now, for their courses: those of processes that have not ended.
+    /// What sites hold back now, for their time series: those of processes that have not ended.
     fn courses_now(&self, sites: &[Site]) -> Vec<(u32, SiteNow)> {
         let last_ns = self.paths.as_ref().map_or(0, |paths| paths.courses.last_ns());
         let ended = self.ended_targets();

@@ -12,7 +12,7 @@ use std::{
 
 use super::{Process, ProcessError, identity, process::parent_of};
 
-/// Most processes that are looked at: the largest `pid_max` that Linux knows.
+/// Most processes that are examined: the largest `pid_max` that Linux knows.
 const MAX_PROCESSES: usize = 4 << 20;
 
 /// Who is whose child, at about one moment: children come and go while it is read.

@@ -17,7 +17,7 @@ use std::{
 
 /// Longest time for one request to a file system. A disk that is busy takes less.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Between two looks at a thread that works.
+/// Between two examines a thread that works.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Threads that are left behind from which on only what certainly does not block is read.
 const CAUTIOUS: usize = 4;

@@ -15,7 +15,7 @@ use super::{
     Elf, Image, LoadedObject, Process, SymbolHit, SymbolKind, elf::Slot, file::read_memory,
 };
 
-/// Most IFUNCs that are followed at once: every one costs a look at all relocations of the process.
+/// Most IFUNCs that are followed at once: every one costs a pass over all relocations of the process.
 const MAX_FOLLOWED: usize = 64;
 /// Most slots that are read of one IFUNC.
 const MAX_READS: usize = 4096;

@@ -161,7 +161,7 @@ impl ElfCache {
         if (metadata.dev(), metadata.ino()) != mapped.inode {
             return Err(ElfError::Changed { path: shown.clone() });
         }
-        // Where debug files are looked for depends on the root: a container brings its own.
+        // Where debug files are searched for depends on the root: a container brings its own.
         let root = search.process_root.as_deref().and_then(|root| identity(root).ok());
         let key = (mapped.inode, metadata.size(), (metadata.ctime(), metadata.ctime_nsec()), root);
         if let Some(found) = self.entries.get(&key) {

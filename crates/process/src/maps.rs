@@ -299,7 +299,7 @@ fn hex(text: &[u8]) -> Option<u64> {
 }
 
 /// The kernel writes a line break as `\012` and nothing else. A file that really has these four
-/// characters in its name cannot be told apart here; `mapped` then finds it through `map_files`.
+/// characters in its name cannot be distinguished here; `mapped` then finds it through `map_files`.
 fn unescape(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     let mut rest = name;

@@ -151,7 +151,7 @@ impl Process {
                 )
             },
         )?;
-        // Between our look at the process and this call the number may have got another owner; from
+        // Between our examine the process and this call the number may have got another owner; from
         // here on the descriptor holds on to the one that it names.
         if self.is_alive() { Ok(fd) } else { Err(ProcessError::Ended { pid: self.pid }) }
     }

@@ -64,7 +64,7 @@ pub fn library(dir: &Path, name: &str, args: &[&str]) -> PathBuf {
     cc(dir, name, ALLOCATOR, &all)
 }
 
-/// Reads an object; its debug file is looked for beside it and in `debug_dirs`.
+/// Reads an object; its debug file is searched for beside it and in `debug_dirs`.
 pub fn open(path: &Path, debug_dirs: &[PathBuf]) -> Elf {
     let search = DebugSearch {
         process_root: None,

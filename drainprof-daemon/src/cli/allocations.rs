@@ -46,7 +46,7 @@ pub(super) fn prepare(args: &mut AttachArgs) -> Result<()> {
     Ok(())
 }
 
-/// The first of these profiles that is known and no census. What is unknown is told where it is looked up.
+/// The first of these profiles that is known and no census. What is unknown is reported where it is looked up.
 fn not_a_census<'a>(library: &Library, named: &'a [String]) -> Option<&'a String> {
     named.iter().find(|name| library.get(name).is_some_and(|profile| !profile.implicit))
 }
@@ -101,7 +101,7 @@ mod tests {
         prepare(&mut parsed(more)).unwrap_err().to_string()
     }
 
-    /// What the view cannot have is refused with what to do instead, before any process is looked at.
+    /// What the view cannot have is refused with what to do instead, before any process is examined.
     #[test]
     fn cannot_have() {
         assert!(refused(&["--duty", "1s/10s"]).contains("leave out --duty"));

@@ -37,7 +37,7 @@ use super::{
 /// Requests that may wait for the loop.
 const REQUESTS: usize = 64;
 
-/// What `drainprof daemon` is told.
+/// What `drainprof daemon` is reported.
 #[derive(Args, Debug)]
 pub(super) struct DaemonArgs {
     #[command(flatten)]

@@ -20,11 +20,11 @@ use super::{
     selection::Selection,
 };
 
-/// From one look at the window to the next.
+/// From one check of the window to the next.
 const LOOK: Duration = Duration::from_millis(500);
 /// How much longer than planned a window may take: it has to attach, detach and name call paths.
 const GRACE: Duration = Duration::from_secs(120);
-/// Among so many of the latest windows ours is looked for.
+/// Among so many of the latest windows ours is searched for.
 const LATEST: u32 = 100;
 
 #[derive(Args, Debug)]
@@ -64,7 +64,7 @@ pub(super) fn main(args: &DiagnoseArgs) -> Result<u8> {
     require_no_terminal(format, args.output.as_deref())?;
     let pid = args.selection.resolve_one()?;
     let mut client = args.socket.connect()?;
-    // A wrong path is told before anything is asked for.
+    // A wrong path is reported before anything is asked for.
     let mut output = Output::open(args.output.as_deref(), args.filter.rows(ROWS))?;
     output.weigh(args.weight.into());
     let seconds = args.time.map(|time| time.as_secs_f64());

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use drainprof_observe::discover::{self, Detail, Discovery, LookOptions};
+use drainprof_observe::discover::{self, Detail, Discovery, ScanOptions};
 use drainprof_probe::{calibrate, plan::cost::Costs};
 
 use super::{
@@ -42,7 +42,7 @@ pub(super) struct DiscoverArgs {
     cache: CacheArgs,
 }
 
-/// Says what can be looked into. Attaches nothing, measures nothing, and works without privileges on the
+/// Says what can be examined. Attaches nothing, measures nothing, and works without privileges on the
 /// user's own processes.
 pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
     let (library, profiles) = options::library(&args.profile, &[])?;
@@ -53,7 +53,7 @@ pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
             );
         }
     }
-    let options = LookOptions {
+    let options = ScanOptions {
         pids: args.selection.resolve()?,
         profiles,
         asked: args.profile.clone(),
@@ -63,7 +63,7 @@ pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
             .unwrap_or_else(Costs::assumed),
         sites: args.sites.into(),
     };
-    let found = discover::look(&library, &options).context("cannot list the processes in /proc")?;
+    let found = discover::scan(&library, &options).context("cannot list the processes in /proc")?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     match args.format {
         PlainFormat::Text => discover::render_text(&found, detail(args), &mut out)?,

@@ -53,8 +53,8 @@ fn plain(command: clap::Command) -> clap::Command {
     command.term_width(100).mut_args(|arg| arg.hide_env_values(true)).mut_subcommands(plain)
 }
 
-/// An option, its help, and the command under which the page shows it.
-type Shown = (clap::Id, String, String);
+/// An option, its help, the command under which the page shows it, and its name there.
+type Shown = (clap::Id, String, String, Option<String>);
 
 /// One command. An option that an earlier command has with the same help is only named.
 fn section(page: &mut String, command: &clap::Command, shown: &mut Vec<Shown>) {
@@ -63,18 +63,19 @@ fn section(page: &mut String, command: &clap::Command, shown: &mut Vec<Shown>) {
     }
     let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
     let mut again: Vec<(String, Vec<String>)> = Vec::new();
-    let mut short = command.clone();
+    // Each subcommand has a section of its own.
+    let mut short = command.clone().mut_subcommands(|command| command.hide(true));
     for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_positional()) {
         let (id, help) = (arg.get_id().clone(), arg.get_help().map(ToString::to_string));
         let help = help.unwrap_or_default();
         let is_universal = matches!(id.as_str(), "help" | "version" | "verbose");
-        match shown.iter().find(|(known, text, _)| *known == id && (is_universal || *text == help))
-        {
-            None => shown.push((id, help, name.clone())),
-            Some((.., first)) => {
+        let long = arg.get_long().filter(|_| !is_universal).map(|long| format!("`--{long}`"));
+        let is_same = |(known, text, ..): &&Shown| *known == id && (is_universal || *text == help);
+        match shown.iter().find(is_same) {
+            None => shown.push((id, help, name.clone(), long)),
+            Some((_, _, first, _)) => {
                 short = short.mut_arg(id.as_str(), |arg| arg.hide(true));
-                let long = arg.get_long().map(|long| format!("`--{long}`"));
-                let Some(long) = long.filter(|_| !is_universal) else { continue };
+                let Some(long) = long else { continue };
                 match again.iter_mut().find(|(known, _)| known == first) {
                     Some((_, names)) => names.push(long),
                     None => again.push((first.clone(), vec![long])),
@@ -86,15 +87,20 @@ fn section(page: &mut String, command: &clap::Command, shown: &mut Vec<Shown>) {
     let help: Vec<_> = help.lines().map(str::trim_end).collect();
     let _ = write!(page, "\n## `{name}`\n\n```text\n{}\n```\n", help.join("\n").trim_end());
     for (first, names) in again {
-        let _ = write!(page, "\nAs of `{first}`:");
-        let mut width = usize::MAX;
-        for (at, name) in names.iter().enumerate() {
-            let comma = if at + 1 < names.len() { "," } else { "" };
-            let line = if width.saturating_add(name.len()) > 100 { '\n' } else { ' ' };
-            width = if line == '\n' { 0 } else { width } + name.len() + 2;
-            let _ = write!(page, "{line}{name}{comma}");
-        }
-        page.push('\n');
+        let there = shown.iter().filter(|(_, _, command, _)| *command == first);
+        let other: Vec<_> = there
+            .filter_map(|(.., long)| long.clone())
+            .filter(|long| !names.contains(long))
+            .collect();
+        let text = match other.as_slice() {
+            [] => "every option shown there".to_owned(),
+            other if other.len() < names.len() => format!("every option but {}", other.join(", ")),
+            _ => names.join(", "),
+        };
+        let options =
+            textwrap::Options::new(100).word_splitter(textwrap::WordSplitter::NoHyphenation);
+        let _ =
+            write!(page, "\n{}\n", textwrap::fill(&format!("As of `{first}`: {text}"), options));
     }
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         section(page, command, shown);

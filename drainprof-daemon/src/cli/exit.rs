@@ -49,7 +49,7 @@ impl Failure {
 
 /// Says an error on stderr, with its causes, and gives its exit code. A reader that has gone away is no
 /// failure.
-pub(super) fn told(error: &anyhow::Error) -> ExitCode {
+pub(super) fn reported(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::from(code::OK);
     }

@@ -51,13 +51,13 @@ pub(super) struct HistoryArgs {
     format: PlainFormat,
 }
 
-/// Shows processes and windows, or the course of one process.
+/// Shows processes and windows, or the time series of one process.
 pub(super) fn main(args: &HistoryArgs) -> Result<u8> {
     let Some(recording) = &args.replay else {
         let since = ago(now(), args.since);
         return shown(&History::open(&args.store.store)?, args, since);
     };
-    // A history like any other, for as long as it is looked at.
+    // A history like any other, for as long as it is examined.
     let directory = tempfile::tempdir().context("cannot make a directory for the replay")?;
     let options = Options {
         path: directory.path().join("replay.db"),

@@ -81,6 +81,6 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(code) => ExitCode::from(code),
-        Err(error) => exit::told(&error),
+        Err(error) => exit::reported(&error),
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn require_privileges() -> Result<()> {
     }
 }
 
-/// Says that process ids mean something else here than to the kernel side, before any is looked at.
+/// Says that process ids mean something else here than to the kernel side, before any is examined.
 pub(super) fn require_host_pids() -> Result<()> {
     let failed = kernel::run(&LiveHost)
         .into_iter()
@@ -211,7 +211,7 @@ pub(super) fn usage(text: impl Into<String>) -> anyhow::Error {
     Failure::new(code::USAGE, text).into()
 }
 
-/// How the prices of probes are come by.
+/// How the costs of probes are come by.
 pub(super) fn calibration(args: &CacheArgs, fresh: bool) -> CalibrateOptions {
     let root = nix::unistd::geteuid().is_root();
     let directory = || {
@@ -331,7 +331,7 @@ pub(super) fn report(args: &ObserveArgs) -> report::Options {
     }
 }
 
-/// The release of the running kernel; empty where it cannot be told.
+/// The release of the running kernel; empty where it cannot be reported.
 pub(super) fn kernel_release() -> String {
     nix::sys::utsname::uname()
         .map(|name| name.release().to_string_lossy().into_owned())

@@ -149,7 +149,7 @@ impl Output {
         self.style.weight = weight;
     }
 
-    /// Whether a person looks at it.
+    /// Whether a person examines it.
     pub(super) const fn is_terminal(&self) -> bool {
         self.terminal
     }

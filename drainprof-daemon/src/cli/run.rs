@@ -48,7 +48,7 @@ struct Command {
     follow_forks: bool,
     /// Whether any image was attached to.
     attached: bool,
-    /// Why the last image that was looked at was not.
+    /// Why the last image that was examined was not.
     refused: Option<anyhow::Error>,
     /// Whether the tracer has nothing more to say.
     silent: bool,

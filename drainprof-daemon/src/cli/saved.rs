@@ -17,7 +17,7 @@ const SENTENCE: usize = 300;
 /// What stands for stdin.
 const STDIN: &str = "-";
 
-/// Reads reports, each with the name that it is shown under. A report whose counts do not add up is told on
+/// Reads reports, each with the name that it is shown under. A report whose counts do not add up is reported on
 /// stderr, and read all the same.
 pub(super) fn read(files: &[PathBuf]) -> Result<Vec<(String, Report)>> {
     if files.iter().filter(|file| file.as_os_str() == STDIN).count() > 1 {
@@ -41,7 +41,7 @@ pub(super) fn read(files: &[PathBuf]) -> Result<Vec<(String, Report)>> {
 }
 
 fn bytes(file: &Path) -> Result<(String, Vec<u8>)> {
-    // One byte more than is taken, so that a file that is too large is told from one that just fits.
+    // One byte more than is taken, so that a file that is too large is reported from one that just fits.
     let limit = MOST_BYTES as u64 + 1;
     let mut bytes = Vec::new();
     if file.as_os_str() == STDIN {

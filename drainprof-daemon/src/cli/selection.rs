@@ -76,7 +76,7 @@ impl Selection {
         Ok(pids)
     }
 
-    /// The processes that are meant now, sorted, each looked at. Of several, those that have ended meanwhile are left
+    /// The processes that are meant now, sorted, each examined. Of several, those that have ended meanwhile are left
     /// out; so are, of those that were not named one by one, those that cannot be traced.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Selection {
         }
     }
 
-    /// Whether the others suffice where a process cannot be looked at.
+    /// Whether the others suffice where a process cannot be examined.
     pub(super) fn may_lack(&self, error: &ProcessError) -> bool {
         error.is_gone() || !self.is_by_number()
     }
@@ -180,7 +180,7 @@ mod tests {
         One::try_parse_from([&["x"], words].concat()).map(|one| one.selection)
     }
 
-    /// Numbers are sorted, each once, and taken without a look at the processes.
+    /// Numbers are sorted, each once, and taken without a check of the processes.
     #[test]
     fn numbers() {
         let selection = parsed(&["-p", "9,3", "-p", "3"]).unwrap();

@@ -50,7 +50,7 @@ impl<'a> Row<'a> {
         RowKey::of(self.target, self.allocator)
     }
 
-    /// What rows are told apart by, in an order of its own.
+    /// What rows are distinguished by, in an order of its own.
     pub(super) fn rank(&self) -> impl Ord + use<'a> {
         (self.target.pid, self.target.start_time, self.profile())
     }
@@ -75,7 +75,7 @@ impl<'a> Row<'a> {
         self.target.memory.map(|memory| memory.rss_bytes)
     }
 
-    /// How deep it is looked at now.
+    /// How deep it is examined now.
     pub(super) const fn level(&self) -> Option<Level> {
         self.target.level
     }

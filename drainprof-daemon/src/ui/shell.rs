@@ -167,8 +167,8 @@ pub fn run(app: &mut App, source: &mut dyn Source) -> io::Result<()> {
             Ok(None) => {}
             Err(error) => app.trouble(&error.in_full()),
         }
-        if let Some(told) = source.told() {
-            app.say(&told, false);
+        if let Some(reported) = source.reported() {
+            app.say(&reported, false);
         }
     }
 }
@@ -193,7 +193,7 @@ fn wait(source: &dyn Source) -> io::Result<()> {
     }
 }
 
-/// What the app makes of an event of the terminal; a new size is looked at before each picture.
+/// What the app makes of an event of the terminal; a new size is examined before each picture.
 fn key(event: &Event) -> Option<Key> {
     let Event::Key(KeyEvent { code, modifiers, kind, .. }) = event else { return None };
     if *kind == KeyEventKind::Release {

@@ -9,7 +9,7 @@ use super::rows::Row;
 /// What rows are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// Alerts, then pinned bytes per second, then growth of resident memory: what to look at first. No column has it.
+    /// Alerts, then pinned bytes per second, then growth of resident memory: what to examine first. No column has it.
     Urgency,
     /// Process id.
     Pid,

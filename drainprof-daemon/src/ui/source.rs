@@ -21,7 +21,7 @@ pub trait Source {
     fn ask(&mut self, request: &Request) -> Result<Result<Answer, Refusal>, SourceError>;
 
     /// Answers to earlier requests that have come since: a window that has ended, and why.
-    fn told(&mut self) -> Option<String> {
+    fn reported(&mut self) -> Option<String> {
         None
     }
 }

@@ -161,7 +161,7 @@ mod tests {
         BTreeMap::from([(7, MemoryReading { rss_bytes, minor_faults, ..more })])
     }
 
-    /// Steady growth is told exactly, but not before there is enough of it; it is forgotten with the process.
+    /// Steady growth is reported exactly, but not before there is enough of it; it is forgotten with the process.
     #[test]
     fn growth_of_memory() {
         let mut courses = Courses::default();

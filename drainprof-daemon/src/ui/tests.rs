@@ -354,7 +354,7 @@ fn trouble() {
     assert!(picture(&mut app, 80, 24).contains("KILL SWITCH"));
 }
 
-/// Colours are used only where they may be, and nothing is told by them alone.
+/// Colours are used only where they may be, and nothing is reported by them alone.
 #[test]
 fn colours() {
     let styles = |colour| {

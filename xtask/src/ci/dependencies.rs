@@ -1,7 +1,7 @@
 //! Dependencies: only allowed licences, and none that is not used.
 //!
 //! Licences are those that `deny.toml` allows, in cargo-deny's own format, so that cargo-deny can be run as
-//! well; advisories need its database and are not looked at here. A dependency counts as used when its
+//! well; advisories need its database and are not examined here. A dependency counts as used when its
 //! name stands in a source file of its package, which is what cargo-machete goes by.
 
 use std::collections::BTreeMap;

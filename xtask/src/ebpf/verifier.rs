@@ -24,8 +24,8 @@ pub(super) fn measure(drainprof: &Path) -> Result<Measured> {
     let output = command.output().with_context(|| format!("cannot run `{line}`"))?;
     // It fails where nothing can be attached, and its document then says why.
     let programs = programs(&String::from_utf8_lossy(&output.stdout)).with_context(|| {
-        let told = String::from_utf8_lossy(&output.stderr);
-        format!("`{line}` ended with {} {}", output.status, told.trim())
+        let reported = String::from_utf8_lossy(&output.stderr);
+        format!("`{line}` ended with {} {}", output.status, reported.trim())
     })?;
     let release = fs::read_to_string(RELEASE).with_context(|| format!("read {RELEASE}"))?;
     Ok(Measured { series: series(&release)?, programs })

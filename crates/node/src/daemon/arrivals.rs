@@ -279,7 +279,7 @@ mod tests {
             .any(|change| matches!(change, Change::Came(process, _) if process.pid == pid))
     }
 
-    /// A process is told once when it comes and once when it goes; in between it is quiet.
+    /// A process is reported once when it comes and once when it goes; in between it is quiet.
     #[test]
     fn one_process() {
         let mut arrivals = Arrivals::default();
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Whoever goes between the listing and the look at it is told as gone like all others.
+    /// Whoever goes between the listing and the check is reported as gone like all others.
     #[test]
     fn gone_meanwhile() {
         let mut cat = Waiting::start(std::path::Path::new("/bin/cat"));

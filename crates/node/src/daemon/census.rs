@@ -81,7 +81,7 @@ impl Censuses {
         let (ends, end) = oneshot::channel();
         // Not a thread of the runtime: that would wait for it at the daemon's end.
         thread::Builder::new().name("census".to_owned()).spawn(move || {
-            // Nobody may be left to be told.
+            // Nobody may be left to be reported.
             let _ = ends.send(census(pid, start_time, largest));
         })?;
         self.running = Some(Running { pid, start_time, began: Instant::now(), end });

@@ -18,7 +18,7 @@ pub(super) struct Newcomers {
     attach: Attach,
     /// When this process began, in clock ticks since boot.
     began: u64,
-    /// Processes that were looked at, whatever came of it.
+    /// Processes that were examined, whatever came of it.
     decided: HashSet<u32>,
     refused: Option<Instant>,
     late: u64,
@@ -30,7 +30,7 @@ impl Newcomers {
         Self { attach, began, decided: HashSet::new(), refused: None, late: 0 }
     }
 
-    /// A process was looked at.
+    /// A process was examined.
     pub(super) fn decided(&mut self, pid: u32) {
         self.decided.insert(pid);
     }
@@ -74,7 +74,7 @@ impl Newcomers {
 mod tests {
     use super::*;
 
-    /// Late is who began after us; missed is who was never looked at, unless there was no room.
+    /// Late is who began after us; missed is who was never examined, unless there was no room.
     #[test]
     fn late_and_missed() {
         let mut files = Newcomers::new(Attach::File);

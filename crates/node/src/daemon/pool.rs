@@ -1,4 +1,4 @@
-//! The kernel sides of the processes that are observed: one for all that are looked at equally deep, as long as it has
+//! The kernel sides of the processes that are observed: one for all that are examined equally deep, as long as it has
 //! room for newcomers.
 //!
 //! Some tables of a kernel side never give an entry back. So it takes newcomers only until they are three quarters
@@ -104,7 +104,7 @@ impl Pool {
         texts(&self.library) != texts(library)
     }
 
-    /// Whether something has ended that was not told yet.
+    /// Whether something has ended that was not reported yet.
     #[must_use]
     pub(super) fn has_ended(&self) -> bool {
         self.kernels.iter().any(|kernel| kernel.observer.has_ended())
@@ -202,7 +202,7 @@ impl Pool {
         }
     }
 
-    /// Gives back what was read of files: it is needed only while newcomers are looked at.
+    /// Gives back what was read of files: it is needed only while newcomers are examined.
     pub(super) fn forget_files(&mut self) {
         let mut had_any = false;
         for kernel in &mut self.kernels {
@@ -218,7 +218,7 @@ impl Pool {
     }
 
     /// Makes room in all maps.
-    pub(super) fn relieve(&mut self) {
+    pub(super) fn reclaim(&mut self) {
         for kernel in &mut self.kernels {
             kernel.observer.reclaim();
         }
@@ -234,7 +234,7 @@ impl Pool {
         all
     }
 
-    /// Forgets what has ended and was told: `is_over` answers for a kernel side's number and a target's. A kernel
+    /// Forgets what has ended and was reported: `is_over` answers for a kernel side's number and a target's. A kernel
     /// side without targets goes if it is worn, or knows other profiles than are in force. Probes go in the background, those of one call after those of
     /// the calls before. Returns the numbers of the kernel sides that have gone.
     pub(super) fn tidy(&mut self, is_over: impl Fn(u64, u32) -> bool) -> Vec<u64> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use drainprof_common::loss::Loss;
-use drainprof_observe::{ObserveError, ObserverOptions, settle};
+use drainprof_observe::{ObserveError, ObserverOptions, quiesce};
 use drainprof_probe::bpf::SessionConfig;
 use drainprof_process::{
     Process,
@@ -141,7 +141,7 @@ impl Roster {
                 return;
             }
         };
-        // The end of whoever was not listed is in the ring already, and is looked at before it is forgotten.
+        // The end of whoever was not listed is in the ring already, and is examined before it is forgotten.
         self.take_events(config);
         for change in changes {
             match change {
@@ -357,7 +357,7 @@ impl Roster {
                 self.gone(pid);
             }
         }
-        self.pool.relieve();
+        self.pool.reclaim();
     }
 
     /// The kernel side has noticed a process of a program that is watched, and counts it already: keeps it, unless the
@@ -444,10 +444,10 @@ impl Roster {
     }
 
     /// Waits until the counts of released and ended processes stand still.
-    pub(super) fn settle(&self) {
+    pub(super) fn quiesce(&self) {
         if self.pool.has_ended() {
             let kernels = || self.pool.kernels().iter();
-            settle(|| kernels().flat_map(|one| one.observer.ended_totals()).collect());
+            quiesce(|| kernels().flat_map(|one| one.observer.ended_totals()).collect());
         }
     }
 

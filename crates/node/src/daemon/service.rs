@@ -268,7 +268,7 @@ impl Service {
         let works = !self.kill.is_on() && !self.stopping;
         let level = works.then_some(self.config.daemon.level);
         let turns = self.roster.begin_turns(&self.config.governor, level, seconds);
-        self.roster.settle();
+        self.roster.quiesce();
         let seconds = self.began.elapsed().as_secs_f64();
         let pressure = self.roster.read_memory(&self.config, seconds);
         self.counters.begin(unix_ms(), self.roster.processes());

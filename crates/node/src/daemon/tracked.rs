@@ -25,7 +25,7 @@ pub(super) struct Tracked {
     pub(super) labels: Labels,
     /// Whether a profile matches it; else its memory alone is watched.
     pub(super) matched: bool,
-    /// How deep it is looked at; `None`: no probe is in it.
+    /// How deep it is examined; `None`: no probe is in it.
     pub(super) level: Option<Level>,
     /// Why at that level, in one sentence.
     pub(super) reason: String,
@@ -35,13 +35,13 @@ pub(super) struct Tracked {
     pub(super) trouble: Option<Finding>,
     /// The rules that watch it.
     pub(super) engine: Engine,
-    /// The levels at which it can be looked at; empty until it was.
+    /// The levels at which it can be examined; empty until it was.
     pub(super) possible: Vec<Level>,
-    /// Who decides how deep it may be looked at.
+    /// Who decides how deep it may be examined.
     pub(super) governor: Governor,
     /// For how much of the time it is observed.
     pub(super) observed: Observed,
-    /// What its rules have to say, as of the last look.
+    /// What its rules have to say, as of the last cycle.
     pub(super) alerts: Vec<Alert>,
     /// Its memory.
     memory: MemoryWatch,
@@ -56,7 +56,7 @@ pub(super) struct Tracked {
     spent: Option<Spent>,
 }
 
-/// What the probes took between two looks.
+/// What the probes took between two cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     /// Hits per second.
@@ -103,7 +103,7 @@ impl Tracked {
         }
     }
 
-    /// It is looked at another level from now on.
+    /// It is examined another level from now on.
     pub(super) fn turn(&mut self, level: Option<Level>, reason: String, unix_ms: u64) {
         if self.level != level {
             self.since_unix_ms = unix_ms;
@@ -215,7 +215,7 @@ impl Tracked {
         self.spent
     }
 
-    /// What the rules look at.
+    /// What the rules examine.
     #[must_use]
     pub(super) fn signals(&self, at: f64, seen: Option<(&TargetFacts, &Target)>) -> Signals {
         Signals {
@@ -312,7 +312,7 @@ fn add(sum: &mut ProfileSignals, allocator: &Allocator) {
         retention.slope_granules_per_second.filter(|slope| *slope != 0.0),
         retention.slope_interval,
     ) {
-        // The interval is told in granules; the bytes of one follow from the two slopes.
+        // The interval is reported in granules; the bytes of one follow from the two slopes.
         let bytes = slope / granules;
         let before =
             sum.retention_slope.unwrap_or(Slope { bytes_per_second: 0.0, interval: [0.0; 2] });

@@ -1,4 +1,4 @@
-//! Diagnostic windows: a process is looked at as deeply as its profiles allow, for a limited time.
+//! Diagnostic windows: a process is examined as deeply as its profiles allow, for a limited time.
 //!
 //! A window is a `drainprof attach` of its own. So its kernel maps and symbols are gone when it is, whatever it takes
 //! does not stay in the daemon, and a failure there is a failed window and no more. It ends by itself, on request, or
@@ -33,7 +33,7 @@ const MAX_REPORT: u64 = 64 << 20;
 const MAX_WORDS: u64 = 16 << 10;
 /// The exit code of a window that cost its process too much.
 const OVER_COST: i32 = 6;
-/// Exit codes with which a report is written: all is well, below a threshold, incomplete, too dear.
+/// Exit codes with which a report is written: all is well, below a threshold, incomplete, too expensive.
 const WITH_REPORT: [i32; 4] = [0, 3, 5, OVER_COST];
 
 /// How windows are run.
@@ -133,7 +133,7 @@ impl Window {
     }
 }
 
-/// What the process of a window is told.
+/// What the process of a window is reported.
 fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
     let (pid, length) = (record.pid.to_string(), format!("{:.3}s", record.seconds));
     let budget = format!("{:.4}", options.budget);
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(of(4, false, &saved(false)), Outcome::Failed);
     }
 
-    /// What a window is told is what was decided; growth is watched, and heaps are read, only where that is wanted.
+    /// A window gets what was decided; growth is watched, and heaps are read, only where that is wanted.
     #[test]
     fn what_a_window_is_told() {
         let record = WindowRecord {
@@ -251,7 +251,7 @@ mod tests {
             outcome: Outcome::Running,
             has_report: false,
         };
-        let told = |growth| {
+        let reported = |growth| {
             let options = WindowOptions {
                 start_time: 4711,
                 program: PathBuf::from("drainprof"),
@@ -267,11 +267,14 @@ mod tests {
         };
         let fixed = "attach -o json --top 100 -p 4242 -d 2.500s --started 4711 --level stacks --budget 0.2000";
         let places = "--profile-dir /etc/own --profile nginx";
-        assert_eq!(told(false), format!("{fixed} {places}"));
-        assert_eq!(told(true), format!("{fixed} --growth --census --census-limit 4096 {places}"));
+        assert_eq!(reported(false), format!("{fixed} {places}"));
+        assert_eq!(
+            reported(true),
+            format!("{fixed} --growth --census --census-limit 4096 {places}")
+        );
     }
 
-    /// A failure is told with the last thing that was said, without control characters.
+    /// A failure is reported with the last thing that was said, without control characters.
     #[test]
     fn failures_say_why() {
         let words = b"warning\ndrainprof: no profile matches \x1b[31m\n\n";

@@ -25,7 +25,7 @@ pub enum StoreError {
         "there is no history at {path}: `drainprof daemon` writes one; name another with --store"
     )]
     None {
-        /// Where it was looked for.
+        /// Where it was searched for.
         path: String,
     },
     /// The file is something else. It was not touched.
@@ -121,7 +121,7 @@ impl StoreError {
         Self::Io { step, path, source }
     }
 
-    /// A failure of `SQLite`, told apart by what can be done about it.
+    /// A failure of `SQLite`, distinguished by what can be done about it.
     pub(super) fn sqlite(step: &'static str, path: &Path, source: rusqlite::Error) -> Self {
         let path = shown(path);
         match &source {

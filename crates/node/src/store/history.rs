@@ -45,9 +45,9 @@ impl History {
             Found::Nothing => return Err(StoreError::None { path: shown(path) }),
             Found::Damaged => return Err(damaged(path, "its header cannot be read")),
         }
-        let told = |error| StoreError::sqlite("open", path, error);
+        let reported = |error| StoreError::sqlite("open", path, error);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(told)?;
+        let connection = Connection::open_with_flags(path, flags).map_err(reported)?;
         let (connection, same) = match checked(&connection) {
             Ok(same) => (connection, same),
             // Who may not write into the directory cannot make the files that readers and writer share. Where
@@ -55,11 +55,11 @@ impl History {
             Err(error) if cannot_share(&error) && file::length(&beside(path, "-wal")) == 0 => {
                 let still =
                     Connection::open_with_flags(address(path), flags | OpenFlags::SQLITE_OPEN_URI)
-                        .map_err(told)?;
-                let same = checked(&still).map_err(told)?;
+                        .map_err(reported)?;
+                let same = checked(&still).map_err(reported)?;
                 (still, same)
             }
-            Err(error) => return Err(told(error)),
+            Err(error) => return Err(reported(error)),
         };
         if !same {
             return Err(damaged(path, "its tables are others"));
@@ -77,7 +77,7 @@ impl History {
         self.changes(Some(pid), since)
     }
 
-    /// The course of a process since a time, in milliseconds since 1970: one for each that had the process id.
+    /// The time series of a process since a time, in milliseconds since 1970: one for each that had the process id.
     pub fn series(&self, who: Who, since: u64) -> Result<Vec<Series>, StoreError> {
         self.read(|transaction| {
             let from = lead_in(transaction, since)?;
@@ -149,7 +149,7 @@ impl History {
         })
     }
 
-    /// The time of the latest look at the node, in milliseconds since 1970.
+    /// The time of the latest state of the node, in milliseconds since 1970.
     pub fn latest(&self) -> Result<Option<u64>, StoreError> {
         self.read(|transaction| {
             let sql = "SELECT unix_ms FROM moment ORDER BY id DESC LIMIT 1";

@@ -47,7 +47,7 @@ fn interrupt(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// One look at the node.
+/// One examine the node.
 pub(super) fn moment(
     connection: &Connection,
     known: &mut Known,

@@ -10,7 +10,7 @@ use super::{DENSE, SPACING, StoreError, Writer, file::PAGE, put, signed, writer:
 const BATCH: i64 = 100;
 /// Spaces of time ([`SPACING`]) that one call thins at most.
 const SPACES: usize = 24;
-/// Moments that are looked at in one call.
+/// Moments that are examined in one call.
 const LOOKED_AT: i64 = 20_000;
 /// Pages that are given back in one step.
 const PAGES: u64 = 200;
@@ -31,28 +31,30 @@ impl Writer {
     /// then; its time is counted from the latest moment, so no clock is read.
     pub fn tidy(&mut self) -> Result<(), StoreError> {
         let path = self.options.path.clone();
-        let told = |error| StoreError::sqlite("tidy", &path, error);
-        let Some((newest, now)) = newest(&self.connection).map_err(told)? else { return Ok(()) };
+        let reported = |error| StoreError::sqlite("tidy", &path, error);
+        let Some((newest, now)) = newest(&self.connection).map_err(reported)? else {
+            return Ok(());
+        };
         let ago = |time: std::time::Duration| {
             now.saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
         };
         let oldest = ago(self.options.max_age);
         loop {
             self.bound_log()?;
-            if remove_before(&mut self.connection, oldest, newest).map_err(told)? == 0 {
+            if remove_before(&mut self.connection, oldest, newest).map_err(reported)? == 0 {
                 break;
             }
         }
-        remove_told_before(&self.connection, oldest).map_err(told)?;
-        for space in spaces(&self.connection, ago(DENSE)).map_err(told)? {
+        remove_told_before(&self.connection, oldest).map_err(reported)?;
+        for space in spaces(&self.connection, ago(DENSE)).map_err(reported)? {
             self.bound_log()?;
-            thin(&mut self.connection, space).map_err(told)?;
+            thin(&mut self.connection, space).map_err(reported)?;
         }
-        remove_unseen(&self.connection).map_err(told)?;
+        remove_unseen(&self.connection).map_err(reported)?;
         if self.is_large() {
             self.shrink()?;
         }
-        if self.give_back().map_err(told)? {
+        if self.give_back().map_err(reported)? {
             // The file is cut when the log is emptied into it.
             self.empty_log()?;
         }
@@ -68,15 +70,15 @@ impl Writer {
     /// Removes the oldest until an eighth of the file's bound is free.
     pub(super) fn shrink(&mut self) -> Result<(), StoreError> {
         let path = self.options.path.clone();
-        let told = |error| StoreError::sqlite("shrink", &path, error);
-        while self.used().map_err(told)? > self.share(14) {
+        let reported = |error| StoreError::sqlite("shrink", &path, error);
+        while self.used().map_err(reported)? > self.share(14) {
             self.bound_log()?;
-            if !remove_oldest(&mut self.connection).map_err(told)? {
+            if !remove_oldest(&mut self.connection).map_err(reported)? {
                 break;
             }
         }
-        remove_unseen(&self.connection).map_err(told)?;
-        self.give_back().map_err(told)?;
+        remove_unseen(&self.connection).map_err(reported)?;
+        self.give_back().map_err(reported)?;
         self.empty_log()
     }
 

@@ -1,4 +1,4 @@
-//! The one who writes the history: opening it, one transaction per look at the node, and what happens when that
+//! The one who writes the history: opening it, one transaction per examine the node, and what happens when that
 //! fails.
 
 use std::{
@@ -22,7 +22,7 @@ use crate::{WindowRecord, lock::Lock};
 
 /// How long the writer waits for a reader that keeps the log from being emptied.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// A look at the node is followed by [`Writer::tidy`] every so many times.
+/// A examine the node is followed by [`Writer::tidy`] every so many times.
 const TIDY_EVERY: u32 = 64;
 /// Bytes that a process or one of its profiles takes in a transaction, rounded up: row, page and index.
 const ROW_BYTES: u64 = 300;
@@ -84,7 +84,7 @@ impl Writer {
     pub fn open(options: &Options) -> Result<Self, StoreError> {
         options.check()?;
         let path = &options.path;
-        // What is no history is told as that, and gets no lock beside it.
+        // What is no history is reported as that, and gets no lock beside it.
         file::inspect(path)?;
         let lock = file::lock(path)?;
         let connection = match file::inspect(path)? {
@@ -292,7 +292,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Full, or not any more, is told once.
+    /// Full, or not any more, is reported once.
     fn tell(&mut self, error: Option<&StoreError>) {
         let full = matches!(error, Some(StoreError::Full { .. }));
         if error.is_some() {

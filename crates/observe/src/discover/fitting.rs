@@ -95,7 +95,7 @@ impl<'a> Fitter<'a> {
                 }
             }
         }
-        // Those that are used unasked first; among them those that cost least to look at.
+        // Those that are used unasked first; among them those that cost least to examine.
         fitting.fits.sort_by_key(|fit| {
             let dear = Level::ALL.iter().position(|level| level.name() == fit.default_level);
             (fit.unusable.is_some(), fit.on_request, requests::rank(&fit.profile), dear)

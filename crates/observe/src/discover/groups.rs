@@ -61,7 +61,7 @@ impl Grouper {
         group.rss_bytes = group.rss_bytes.saturating_add(member.rss_bytes);
     }
 
-    /// The groups: first what `attach` looks at unasked, and what holds most memory of it.
+    /// The groups: first what `attach` examines unasked, and what holds most memory of it.
     pub(super) fn finish(self, kinship: &Kinship, asked: &[String]) -> Vec<ProcessGroup> {
         let mut groups: Vec<_> = self
             .groups

@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(nearly(&by_symbols, &other, &Mismatch::NotMain), None);
     }
 
-    /// A package is looked for only where the file is still the one that is mapped.
+    /// A package is searched for only where the file is still the one that is mapped.
     #[test]
     fn deleted_files_have_no_package() {
         let mut found = object("/usr/sbin/server");

@@ -1,4 +1,4 @@
-//! What on this machine can be looked into: processes × profiles.
+//! What on this machine can be examined: processes × profiles.
 //!
 //! In running order: `look` goes through processes (`census` of who is there), `fitting` says which
 //! profiles fit a process and what a hit would cost there, `hints` what is missing where one nearly fits,
@@ -10,16 +10,16 @@
 mod fitting;
 mod groups;
 mod hints;
-mod look;
 mod model;
 mod packages;
 mod render;
 mod requests;
+mod scan;
 #[cfg(test)]
 mod schema;
 
-pub use look::{LookOptions, look};
 pub use model::{
     Discovery, Fit, Hint, LevelOffer, Looked, PassedOver, Prices, ProcessGroup, SCHEMA,
 };
 pub use render::{Detail, render_text};
+pub use scan::{ScanOptions, scan};

@@ -11,17 +11,17 @@ pub const SCHEMA: &str = "drainprof.discover/1";
 pub struct Discovery {
     /// [`SCHEMA`].
     pub schema: &'static str,
-    /// Where the prices are from.
+    /// Where the costs are from.
     pub prices: Prices,
-    /// How many processes were looked at.
+    /// How many processes were examined.
     pub looked: Looked,
     /// Processes that a profile fits or nearly fits, equal ones together, the best first.
     pub groups: Vec<ProcessGroup>,
-    /// Processes that could not be looked at, by reason.
+    /// Processes that could not be examined, by reason.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// Where prices are from; nothing is measured for this.
+/// Where costs are from; nothing is measured for this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prices {
@@ -34,7 +34,7 @@ pub enum Prices {
 /// Numbers of processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Looked {
-    /// All that were looked at.
+    /// All that were examined.
     pub processes: u64,
     /// Those that at least one profile fits.
     pub with_profile: u64,
@@ -95,9 +95,9 @@ pub struct LevelOffer {
     pub level: &'static str,
     /// How many probes it needs.
     pub probes: usize,
-    /// For each granule: its open and its close or reset, by the dearest probe of each.
+    /// For each granule: its open and its close or reset, by the most expensive probe of each.
     pub granule_ns: Option<f64>,
-    /// For each object: its alloc and its free, by the dearest probe of each; `None` where objects cost
+    /// For each object: its alloc and its free, by the most expensive probe of each; `None` where objects cost
     /// nothing.
     pub object_ns: Option<f64>,
 }
@@ -115,7 +115,7 @@ pub struct Hint {
     pub mend: Option<String>,
 }
 
-/// Processes that could not be looked at.
+/// Processes that could not be examined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PassedOver {
     /// `permission`, `foreign`, `gone`, `kernel_thread`, `unreadable` or `myself`.

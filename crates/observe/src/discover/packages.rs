@@ -15,10 +15,10 @@ use drainprof_process::{identity, open_directory, open_regular, through_root};
 
 /// Where dpkg keeps its lists.
 const LISTS: &str = "/var/lib/dpkg/info";
-/// Most packages and most bytes of one list that are looked at (the largest are a few MiB).
+/// Most packages and most bytes of one list that are examined (the largest are a few MiB).
 const MAX_LISTS: usize = 20_000;
 const MAX_LIST_BYTES: u64 = 32 << 20;
-/// Longest line that is looked at.
+/// Longest line that is examined.
 const MAX_LINE: usize = 4096;
 
 /// The packages that were looked up so far, by root directory and path.

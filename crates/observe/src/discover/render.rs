@@ -150,14 +150,14 @@ fn render_fit(fit: &Fit, out: &mut dyn Write) -> io::Result<()> {
         let default = if offer.level == fit.default_level { " (default)" } else { "" };
         writeln!(out, "    {:<18} {}", format!("{}{default}", offer.level), price(offer))?;
     }
-    // That a place is dear is what its price says.
-    let told: Vec<_> =
+    // That a place is expensive is what its cost says.
+    let reported: Vec<_> =
         fit.findings.iter().filter(|finding| finding.code != "expensive_site").collect();
-    for finding in told.iter().take(MAX_FINDINGS) {
+    for finding in reported.iter().take(MAX_FINDINGS) {
         writeln!(out, "    note: {}", finding.message)?;
     }
-    if told.len() > MAX_FINDINGS {
-        let more = told.len() - MAX_FINDINGS;
+    if reported.len() > MAX_FINDINGS {
+        let more = reported.len() - MAX_FINDINGS;
         writeln!(out, "    note: {more} more; `attach --dry-run` tells them all")?;
     }
     Ok(())

@@ -123,7 +123,7 @@ fn rendered(found: &Discovery, detail: Detail) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The text says the same in a few lines per program; what the prices show already is not said again.
+/// The text says the same in a few lines per program; what the costs show already is not said again.
 #[test]
 fn text() {
     insta::assert_snapshot!(rendered(&sample(), Detail::Full));

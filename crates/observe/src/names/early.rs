@@ -112,7 +112,7 @@ impl Symbols {
         let places = self.early.queue.remove(&number).unwrap_or_default();
         self.early.queued -= places.len();
         for place in places {
-            // What lies nowhere now is looked for again when its name is wanted.
+            // What lies nowhere now is searched for again when its name is wanted.
             let Some(spot) = self.find(number, place - 1) else { continue };
             if let Some(target) = self.targets.get_mut(&number) {
                 self.early.hold(number, target, &spot);

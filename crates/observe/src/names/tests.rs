@@ -79,7 +79,7 @@ fn loaded(pid: u32, path: &Path, offset: u64) -> u64 {
     mapping.start + (offset - mapping.file_offset)
 }
 
-/// Without a helper, functions are named by our own reader, the trouble is told, and what lies nowhere has
+/// Without a helper, functions are named by our own reader, the trouble is reported, and what lies nowhere has
 /// no name.
 #[test]
 fn without_a_helper() {
@@ -99,7 +99,7 @@ fn without_a_helper() {
 }
 
 /// A process that was met while it lived has names after its end; one that was not has none, and neither
-/// has one whose file was replaced meanwhile, which is told.
+/// has one whose file was replaced meanwhile, which is reported.
 #[test]
 fn ended_processes() {
     let directory = tempfile::tempdir().unwrap();

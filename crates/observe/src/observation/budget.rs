@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// The budget of so much time may be spent at once: what the probes cost is only known once they are in place.
 const BURST: Duration = Duration::from_secs(10);
 /// A trap also slows what the program does after it, which no price of a single hit has: three hits per request, at 1.9 µs
-/// by their prices, took 4.8 µs of each of nginx's requests (`docs/overhead.md`).
+/// by their costs, took 4.8 µs of each of nginx's requests (`docs/overhead.md`).
 pub(super) const BESIDE: f64 = 2.5;
 /// How often the account is checked.
 pub(super) const CHECK: Duration = Duration::from_millis(100);

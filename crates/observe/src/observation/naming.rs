@@ -12,7 +12,7 @@ use crate::{
     names::{SymbolOptions, Symbols},
 };
 
-/// How long the final report waits for names that are still looked for.
+/// How long the final report waits for names that are still searched for.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Between two checks whether they have come.
 const CHECK: Duration = Duration::from_millis(5);

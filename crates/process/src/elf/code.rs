@@ -1,6 +1,6 @@
 //! Code of an ELF object: where functions are, and their bytes.
 //!
-//! Read from the file when asked, never kept: most functions are never looked at. `plan` asks, to choose
+//! Read from the file when asked, never kept: most functions are never examined. `plan` asks, to choose
 //! where in a function its probe goes.
 
 use std::{fs::File, os::unix::fs::FileExt as _};

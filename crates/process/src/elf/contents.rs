@@ -24,13 +24,13 @@ use crate::guard;
 
 /// Most bytes that are kept of one file: headers, notes and the dynamic section. 100,000 section headers take 6 MiB.
 pub(super) const MAX_KEPT: u64 = 32 << 20;
-/// Longest text that the `object` crate looks for an end of.
+/// Longest text that the `object` crate searches for an end of.
 const MAX_TEXT: u64 = 4096;
 /// Most bytes that are asked for at once: a disk that is busy still answers in time.
 pub(super) const PIECE: usize = 1 << 20;
 /// Bytes of a table that are read at once.
 const WINDOW: u64 = 64 << 10;
-/// Longest name that is looked at; longer ones are not found.
+/// Longest name that is examined; longer ones are not found.
 pub(super) const MAX_NAME: usize = 32 * 1024;
 /// Most bytes of one string table that are read, the same ones again included.
 const MAX_STRINGS_READ: u64 = 512 << 20;

@@ -28,7 +28,7 @@ const SYSTEM_DIR: &str = "/usr/lib/debug";
 /// Largest debug file whose checksum is computed: the whole file has to be read.
 const MAX_CHECKED: u64 = 2 << 30;
 
-/// Where to look for the debug file of an object.
+/// Where to search for the debug file of an object.
 #[derive(Clone, Debug, Default)]
 pub struct DebugSearch {
     /// The root of the process (`/proc/PID/root`), if it is to be searched too.

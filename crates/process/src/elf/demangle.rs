@@ -26,7 +26,7 @@ const SHALLOW_LISTS: usize = 7;
 const MAX_WORK: u64 = 2 << 20;
 /// Most bytes that are read and written for all names of a file that a pattern is compared with.
 const MAX_TOTAL: u64 = 256 << 20;
-/// Shortest word of a pattern that is worth looking for in mangled names.
+/// Shortest word of a pattern that is worth searching for in mangled names.
 const MIN_WORD: usize = 4;
 /// Words that mangling abbreviates, so that they are not found in mangled names.
 const ABBREVIATED: &str = "allocator anonymous basic_iostream basic_istream basic_ostream basic_string bool char \

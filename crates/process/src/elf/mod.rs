@@ -278,7 +278,7 @@ impl Elf {
         debug::find_alternative(&self.search, &from, &name, &id)
     }
 
-    /// Where a debug file was looked for in vain, for messages; empty if one was found.
+    /// Where a debug file was searched for in vain, for messages; empty if one was found.
     #[must_use]
     pub fn debug_tried(&self) -> &[String] {
         &self.debug_lookup().tried

@@ -22,7 +22,7 @@ use super::{
 
 /// Most relocation sections of one object: linkers make one or two.
 const MAX_SECTIONS: usize = 64;
-/// Most relocations of one object that are looked at.
+/// Most relocations of one object that are examined.
 const MAX_RELOCATIONS: usize = 4_000_000;
 /// Most slots that are found in one object.
 const MAX_SLOTS: usize = 1024;

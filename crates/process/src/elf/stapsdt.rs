@@ -30,7 +30,7 @@ impl Elf {
     }
 
     /// The offset in the file of a semaphore; `None` where it lies in no writable data of the file, at an odd place, or
-    /// too far into the file for the kernel to be told.
+    /// too far into the file for the kernel to be reported.
     #[must_use]
     pub fn semaphore_offset(&self, vaddr: u64) -> Option<u32> {
         let offset = self.file_offset(vaddr)?;

@@ -170,7 +170,7 @@ fn symbol_versions() {
     assert_ne!(hits[0].vaddr, hits[1].vaddr);
 }
 
-/// Functions that are chosen when loading are told from functions.
+/// Functions that are chosen when loading are reported from functions.
 #[test]
 fn ifuncs() {
     let dir = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ fn cpp_types() {
     assert!(types.offset_of("ns::Arena<ns::Base, 1 6>", "refs").is_err(), "another argument");
 }
 
-/// What is no ELF file, no regular file, or not there is told apart.
+/// What is no ELF file, no regular file, or not there is distinguished.
 #[test]
 fn unreadable_files() {
     let dir = tempfile::tempdir().unwrap();

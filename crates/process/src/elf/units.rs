@@ -33,7 +33,7 @@ const MAX_KEPT: usize = 3 << 20;
 const MAX_UNITS: usize = 100_000;
 /// Most entries that are noted of one unit, and most children of one entry.
 const MAX_NOTED: usize = 1 << 20;
-/// Longest name that is looked at.
+/// Longest name that is examined.
 const MAX_TEXT: usize = 16 << 10;
 /// Most bytes of names that one search notes.
 const MAX_TEXTS: usize = 64 << 20;

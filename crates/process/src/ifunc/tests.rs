@@ -142,7 +142,7 @@ fn interposed() {
     assert!(followed(&program, "libwork.so").is_err());
 }
 
-/// Memory that may not be read, or is not there, is told with the reason.
+/// Memory that may not be read, or is not there, is reported with the reason.
 #[test]
 fn unreadable_memory() {
     let why = read_word(std::process::id(), 8).unwrap_err();

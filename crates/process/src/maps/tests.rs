@@ -195,7 +195,7 @@ fn executed_files_as_a_number() {
     assert_eq!(executed_files(cat.pid()).unwrap(), executed_files(cat.pid()).unwrap());
 }
 
-/// Generated code, the vDSO and the kernel's page for probes are told apart; data and files are none of
+/// Generated code, the vDSO and the kernel's page for probes are distinguished; data and files are none of
 /// these.
 #[test]
 fn memory_without_a_file() {

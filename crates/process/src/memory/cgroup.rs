@@ -1,7 +1,7 @@
 //! The memory control group of a process: what it uses, and the limits on the way up.
 //!
 //! Both versions can be mounted side by side, and the memory controller is in one of them. Called by `read`, which keeps
-//! what was found for as long as it looks at many processes.
+//! what was found for as long as it examines many processes.
 
 use std::{
     collections::HashMap,
@@ -14,9 +14,9 @@ use super::{GroupPressure, pressure};
 
 /// Version 1 has no word for "no limit", only a number near `i64::MAX` rounded to pages.
 const UNLIMITED: u64 = 1 << 62;
-/// Groups on the way up that are looked at. Hierarchies are a few levels deep.
+/// Groups on the way up that are examined. Hierarchies are a few levels deep.
 const MAX_DEPTH: usize = 64;
-/// Lines that are looked at. A machine with many containers has thousands of mounts.
+/// Lines that are examined. A machine with many containers has thousands of mounts.
 const MAX_LINES: usize = 65_536;
 /// A number and a newline.
 const MAX_NUMBER: u64 = 64;
@@ -51,7 +51,7 @@ pub(super) struct Mounts {
 }
 
 impl Mounts {
-    /// From the text of `/proc/self/mountinfo`; places are looked for below `root`.
+    /// From the text of `/proc/self/mountinfo`; places are searched for below `root`.
     pub(super) fn parse(text: &str, root: &Path) -> Self {
         let mut mounts = Self::default();
         for line in text.lines().take(MAX_LINES) {
@@ -124,7 +124,7 @@ impl Mount {
     }
 }
 
-/// Groups that were looked at, by the text that names them.
+/// Groups that were examined, by the text that names them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Groups(HashMap<String, Group>);
 

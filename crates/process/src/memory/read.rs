@@ -20,7 +20,7 @@ const MAX_BYTES: u64 = 64 << 10;
 /// A machine with many containers has thousands of mounts.
 const MAX_MOUNTS: u64 = 16 << 20;
 
-/// Looks at the memory of many processes, and looks at each control group once.
+/// Looks at the memory of many processes, and examines each control group once.
 #[derive(Clone, Debug)]
 pub struct MemoryReader {
     proc: PathBuf,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One look at a process's memory. Bytes, unless a field says otherwise.
+/// One examine a process's memory. Bytes, unless a field says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryReading {
     /// Resident memory, `VmRSS`: anonymous, file and shared memory together.

@@ -40,7 +40,7 @@ fn a_reused_number_is_another_process() {
     assert!(matches!(process.pidfd(), Err(ProcessError::Ended { .. })));
 }
 
-/// drainprof refuses itself, but can look at itself on purpose.
+/// drainprof refuses itself, but can examine itself on purpose.
 #[test]
 fn not_myself() {
     let pid = std::process::id();
@@ -93,7 +93,7 @@ fn kernel_thread() {
     assert!(matches!(Process::open(2), Err(ProcessError::KernelThread { .. })));
 }
 
-/// Numbers that no process can have are answered without a look at anything else.
+/// Numbers that no process can have are answered without a check of anything else.
 #[test]
 fn impossible_numbers() {
     for pid in [0, u32::MAX, i32::MAX.unsigned_abs()] {

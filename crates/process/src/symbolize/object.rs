@@ -30,7 +30,7 @@ use crate::{CloneKind, elf::readable};
 
 /// Most bytes that the compressed sections of one file may unfold to.
 const MAX_UNFOLDED: u64 = MAX_MEMORY / 4 * 3;
-/// Longest name that is looked at, bytes.
+/// Longest name that is examined, bytes.
 const MAX_NAME: usize = 32 << 10;
 
 const ENDIAN: Little = Little;

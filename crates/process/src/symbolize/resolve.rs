@@ -1,5 +1,5 @@
 //! Looks names up, on a thread of its own: finds debug files, asks the helper, and falls back to what can
-//! be told without it.
+//! be reported without it.
 //!
 //! Everything that can take long is here, so that no live line waits for it. Jobs come from `names`, with the
 //! files open already; answers go back there.

@@ -45,7 +45,7 @@ impl Root {
         self.path().map_or_else(|| path.to_owned(), |root| through_root(&root, path))
     }
 
-    /// Where debug files of `object` are looked for.
+    /// Where debug files of `object` are searched for.
     pub(super) fn search(&self, object: &MappedObject, debug_dirs: &[PathBuf]) -> DebugSearch {
         DebugSearch {
             process_root: self.path(),

@@ -100,7 +100,7 @@ fn what_is_forbidden_costs_one_object() {
     let entry = elf.resolve("entry")[0].vaddr;
     let file = File::open(&path).unwrap();
     let forbidden = "made a system call that it may not make";
-    for (what, told) in [
+    for (what, reported) in [
         ("connect", forbidden),
         ("open", forbidden),
         ("reopen", forbidden),
@@ -115,7 +115,7 @@ fn what_is_forbidden_costs_one_object() {
         let mut helper = misbehaves(directory.path(), what);
         let error = helper.ask(&[(Part::Object, &file)], &[entry], LIMIT).unwrap_err();
         assert!(matches!(error, HelperError::Died { .. }), "{what}: {error}");
-        assert!(error.to_string().contains(told), "{what}: {error}");
+        assert!(error.to_string().contains(reported), "{what}: {error}");
         let names = helper.ask(&[(Part::Object, &file)], &[entry], LIMIT).unwrap().names;
         let name = names[0].as_ref().unwrap();
         assert_eq!((name.function.as_str(), name.line), ("entry", Some(1)), "{what}");
@@ -148,12 +148,12 @@ fn bad_helpers() {
         ("printf '\\377\\377\\377\\377' >&0; exec sleep 1000", "not believed"),
         ("printf '\\014\\000\\000\\000{\"names\":[]}' >&0; exec sleep 1000", "does not fit"),
     ];
-    for (text, told) in cases {
+    for (text, reported) in cases {
         let mut helper = Helper::new(script(directory.path(), &format!("{HELLO} {text}")));
         let began = Instant::now();
         let error = helper.ask(&files, &[1], Duration::from_millis(500)).unwrap_err();
         assert!(matches!(error, HelperError::Died { .. }), "{text}: {error}");
-        assert!(error.to_string().contains(told), "{text}: {error}");
+        assert!(error.to_string().contains(reported), "{text}: {error}");
         assert!(began.elapsed() < LIMIT, "{text}");
     }
     // One that does not even start, and one that does and dies.

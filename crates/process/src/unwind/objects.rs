@@ -61,7 +61,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// None yet; all tables together will take at most `limit` bytes. Debug files are looked for in
+    /// None yet; all tables together will take at most `limit` bytes. Debug files are searched for in
     /// `debug_dirs` too.
     pub(super) fn new(limit: u64, debug_dirs: Vec<PathBuf>) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Objects {
     }
 
     /// The tables in the debug file of `object`, for addresses that its own tables do not cover. The file is
-    /// looked for once.
+    /// searched for once.
     pub(super) fn debug_of(
         &mut self,
         pid: u32,

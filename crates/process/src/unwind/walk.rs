@@ -13,7 +13,7 @@ use crate::{
     space::Place,
 };
 
-/// Address spaces that are known at once; the one that was looked at longest ago makes room.
+/// Address spaces that are known at once; the one that was examined longest ago makes room.
 const MAX_SPACES: usize = 4096;
 /// How often the mappings of a process are read at most because an address lies in none of them.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ impl Default for UnwinderOptions {
 /// A frame, and the stack from there on.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
-    /// The frame from which callers are looked for: usually one whose rule the kernel side did not know.
+    /// The frame from which callers are searched for: usually one whose rule the kernel side did not know.
     pub start: Cursor,
     /// Address of the first byte of `bytes`.
     pub base: u64,
@@ -94,7 +94,7 @@ enum Known {
     Nothing,
     /// It is not code, as far as is known now.
     NoCode,
-    /// Not to be told now: the mappings were read too short a time ago to be read again.
+    /// Not to be reported now: the mappings were read too short a time ago to be read again.
     Later,
 }
 
@@ -131,7 +131,7 @@ impl Unwinder {
         Ok(())
     }
 
-    /// Whether an address space was looked at, and has not had to make room since.
+    /// Whether an address space was examined, and has not had to make room since.
     #[must_use]
     pub fn knows(&self, space: u32) -> bool {
         self.spaces.contains_key(&space)
@@ -142,7 +142,7 @@ impl Unwinder {
         self.spaces.remove(&space);
     }
 
-    /// The executable memory of a space when it was last looked at, in order: first addresses, and first
+    /// The executable memory of a space when it was last examined, in order: first addresses, and first
     /// addresses after. Empty for a space that is not known.
     #[must_use]
     pub fn code_ranges(&self, space: u32) -> Vec<(u64, u64)> {
@@ -250,7 +250,7 @@ impl Unwinder {
     /// and nobody knows.
     fn original(&self, space: u32, pc: u64, slot: u64, snapshot: &Snapshot<'_>) -> Option<u64> {
         let lies = self.spaces.get(&space).and_then(|space| space.memory.place(pc));
-        // The page for probes may be younger than our look at the mappings.
+        // The page for probes may be younger than our examine the mappings.
         if !matches!(lies, None | Some(Place::Uprobes)) {
             return Some(pc);
         }
@@ -317,7 +317,7 @@ impl Unwinder {
 
     /// The rule of a frame whose code has no unwind information: the return from a signal handler, which is
     /// known by its instructions, or a function with a frame pointer, if that leads to a return address.
-    /// `None` where this cannot be told now.
+    /// `None` where this cannot be reported now.
     fn guess(&mut self, space: u32, at: &Cursor, snapshot: &Snapshot<'_>) -> Option<Rule> {
         let pid = self.spaces.get(&space)?.process.pid;
         let code = read_code(pid, at.pc, LONGEST_RETURN);

@@ -1,7 +1,7 @@
 //! USDT probes: places in a program that its authors named, with arguments that they chose.
 //!
 //! Each place is described by a note in the section `.note.stapsdt`: the address of a nop, the probe's names, the
-//! address of a counter that the program looks at before it computes arguments for nothing (its *semaphore*), and
+//! address of a counter that the program examines before it computes arguments for nothing (its *semaphore*), and
 //! where the arguments are, in the assembler's words. This module decodes notes, `operand` the words.
 //! It reads no file (`elf` hands it the section's notes) and knows no profile (`plan` asks). Notes are hostile:
 //! what is too long, or makes no sense, is refused with a reason.

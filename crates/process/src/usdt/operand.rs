@@ -7,7 +7,7 @@ use iced_x86::Register;
 
 use crate::printable;
 
-/// Most arguments that are looked at: `<sys/sdt.h>` has no more.
+/// Most arguments that are examined: `<sys/sdt.h>` has no more.
 pub const MAX_ARGUMENTS: usize = 12;
 /// Most terms of one displacement.
 const MAX_TERMS: usize = 16;
@@ -56,7 +56,7 @@ pub enum Location {
 }
 
 /// The arguments of a note, in order; each with the reason if it cannot be followed. Past the twelfth they are not
-/// looked at.
+/// examined.
 #[must_use]
 pub fn arguments(text: &str) -> Vec<Result<Argument, String>> {
     words(text).into_iter().take(MAX_ARGUMENTS).map(argument).collect()

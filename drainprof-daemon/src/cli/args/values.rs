@@ -65,7 +65,7 @@ pub(in crate::cli) enum WeightArg {
 }
 
 impl WeightArg {
-    /// Whether it is told only with `--growth`.
+    /// Whether it is reported only with `--growth`.
     pub(in crate::cli) const fn is_of_growth(self) -> bool {
         matches!(self, Self::Faults | Self::Heap | Self::Mappings)
     }

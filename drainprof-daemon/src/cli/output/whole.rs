@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(names(directory.path()), ["report.json"]);
     }
 
-    /// A link stays one; what is no regular file is not replaced; a missing directory is told at once.
+    /// A link stays one; what is no regular file is not replaced; a missing directory is reported at once.
     #[test]
     fn places() {
         let directory = tempfile::tempdir().unwrap();

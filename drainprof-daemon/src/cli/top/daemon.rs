@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(daemon.poll().unwrap(), Some(state()));
     }
 
-    /// Without a daemon it says where one was looked for.
+    /// Without a daemon it says where one was searched for.
     #[test]
     fn nobody_there() {
         let directory = tempfile::tempdir().unwrap();

@@ -86,7 +86,7 @@ struct Window {
     over: Option<(Instant, Outcome)>,
 }
 
-/// Processes that are looked at from the command line.
+/// Processes that are examined from the command line.
 pub(super) struct Live {
     options: Options,
     observation: Observation,

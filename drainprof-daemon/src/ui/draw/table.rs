@@ -57,7 +57,7 @@ const COLUMNS: [Shape; 15] = [
 /// Names are not longer than this, however wide the screen.
 const PROCESS: u16 = 24;
 const ALLOCATOR: u16 = 40;
-/// Longest name that is looked at.
+/// Longest name that is examined.
 const NAME: usize = 60;
 
 /// The columns for a screen of this width, in their order, with their widths.

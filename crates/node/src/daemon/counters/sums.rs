@@ -90,7 +90,7 @@ pub(super) fn add_delays(sum: &mut PinDelays, more: &Hist) {
     sum.sum_nanoseconds = sum.sum_nanoseconds.saturating_add(more.sum);
 }
 
-/// Counters go on for ever; gauges are of those alone that are looked at now.
+/// Counters go on for ever; gauges are of those alone that are examined now.
 fn add_allocator(sum: &mut Counts, allocator: &Allocator, runs: bool) {
     let granules = &allocator.granules;
     sum.opened += granules.opened;

@@ -144,7 +144,7 @@ pub(super) fn parse(text: &[u8], most: usize) -> Result<Request, String> {
     serde_json::from_slice(text).map_err(|error| format!("this is no request: {error}"))
 }
 
-/// Orders are told, with who gave them; questions only to who wants to know everything.
+/// Orders are reported, with who gave them; questions only to who wants to know everything.
 fn log(request: &Request, peer: &UCred) {
     let (uid, pid) = (peer.uid(), peer.pid());
     match request {

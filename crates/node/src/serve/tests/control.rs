@@ -102,7 +102,10 @@ fn place_has_one_owner() {
     let first = Server::bind(&options(socket.clone())).unwrap();
     let second = Server::bind(&options(socket.clone())).unwrap_err();
     let pid = std::process::id().to_string();
-    assert!(matches!(&second, ServeError::Running { pid: told, .. } if *told == pid), "{second}");
+    assert!(
+        matches!(&second, ServeError::Running { pid: reported, .. } if *reported == pid),
+        "{second}"
+    );
     assert!(UnixStream::connect(&socket).is_ok());
     drop(first);
     assert!(!socket.exists());

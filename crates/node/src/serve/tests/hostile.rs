@@ -60,7 +60,7 @@ async fn hanging_clients_are_cut_off() {
     running.stop().await;
 }
 
-/// Two hundred connections at once: those beyond the bound are told so, and none leaves a descriptor behind.
+/// Two hundred connections at once: those beyond the bound get that answer, and none leaves a descriptor behind.
 #[tokio::test]
 async fn connections_are_bounded() {
     let running = Running::start(limits(), None, true);

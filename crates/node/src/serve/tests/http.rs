@@ -89,11 +89,11 @@ async fn orders_are_checked() {
 async fn strangers_see_no_address() {
     let running = Running::start(Limits::default(), None, true);
     let text = "instance 0x7f12deadb000 in /srv/svc is worst";
-    let mut told = state();
+    let mut reported = state();
     let (instance, exe) = ("0x7f12deadb000", "/usr/bin/svc");
-    told.targets[0].allocators[0].instance = Some(instance.to_owned());
-    text.clone_into(&mut told.targets[0].alerts[0].message);
-    running.state.send(told.into()).unwrap();
+    reported.targets[0].allocators[0].instance = Some(instance.to_owned());
+    text.clone_into(&mut reported.targets[0].alerts[0].message);
+    running.state.send(reported.into()).unwrap();
     for path in ["/status", "/api/v1/state", "/api/v1/targets", "/api/v1/windows", "/metrics"] {
         let (bare, whole) = (get(running.http, path).await, get_all(running.http, path).await);
         assert_eq!((bare.status, whole.status), (200, 200), "{path}");

@@ -155,7 +155,7 @@ pub(super) fn add_counts(
     Ok(())
 }
 
-/// The course of one process: of memory since the time, of counters from the moment before it on.
+/// The time series of one process: of memory since the time, of counters from the moment before it on.
 pub(super) fn series(
     connection: &Connection,
     process: ProcessRow,

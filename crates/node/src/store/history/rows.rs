@@ -1,4 +1,4 @@
-//! What is read of a history: processes, what became of them, and their course.
+//! What is read of a history: processes, what became of them, and their time series.
 
 use drainprof_process::memory::MemoryReading;
 use drainprof_profile::Level;
@@ -39,15 +39,15 @@ pub struct ProcessChange {
     /// The process.
     #[serde(flatten)]
     pub process: ProcessRow,
-    /// The first and the last look at it in that time, in milliseconds since 1970.
+    /// The first and the last reading in that time, in milliseconds since 1970.
     pub first_unix_ms: u64,
     /// The last.
     pub last_unix_ms: u64,
     /// False if something that the counts need was lost in that time.
     pub complete: bool,
-    /// How deep it was looked at last.
+    /// How deep it was examined last.
     pub level: Option<Level>,
-    /// Resident memory at the first look that knows it.
+    /// Resident memory at the first reading that knows it.
     pub rss_first_bytes: Option<u64>,
     /// At the last one.
     pub rss_last_bytes: Option<u64>,
@@ -69,19 +69,19 @@ pub struct ProfileChange {
     pub sums: Sums,
     /// The DSR of these closes; null without a decided one.
     pub dsr: Option<f64>,
-    /// Granules open at the last look.
+    /// Granules open at the last cycle.
     pub open_now: u64,
-    /// Granules retained at the first look that knows it.
+    /// Granules retained at the first reading that knows it.
     pub retained_granules_first: Option<u64>,
-    /// At the last look; null where it does not know.
+    /// At the last cycle; null where it does not know.
     pub retained_granules_last: Option<u64>,
-    /// Their bytes at the first look that knows them.
+    /// Their bytes at the first reading that knows them.
     pub retained_bytes_first: Option<u64>,
-    /// At the last look; null where it does not know.
+    /// At the last cycle; null where it does not know.
     pub retained_bytes_last: Option<u64>,
 }
 
-/// The course of one process.
+/// The time series of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
     /// The process.
@@ -100,7 +100,7 @@ pub struct MemoryPoint {
     pub unix_ms: u64,
     /// False if something that the counts need was lost by then.
     pub complete: bool,
-    /// How deep it was looked at; null: no probe was in it.
+    /// How deep it was examined; null: no probe was in it.
     pub level: Option<Level>,
     /// Hits of its probes so far.
     pub hits: u64,
@@ -110,7 +110,7 @@ pub struct MemoryPoint {
     pub memory: Option<MemoryReading>,
 }
 
-/// The course of the allocators of one profile.
+/// The time series of the allocators of one profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProfileSeries {
     /// The profile.

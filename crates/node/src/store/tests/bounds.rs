@@ -84,7 +84,7 @@ fn old_is_thinned_then_removed() {
     assert_eq!((points.len() - old) as u64, day / every + 1);
     let opened = |pid| history.process(pid, 0).unwrap()[0].profiles[0].sums.opened;
     assert_eq!((opened(42), opened(43)), (2 * day / every, 330));
-    // Since a time in the thinned part, the last look before it is what counts from.
+    // Since a time in the thinned part, the last cycle before it is what counts from.
     let since = BEGIN + day / 2;
     let change = &history.process(42, since).unwrap()[0];
     let steps = 2 * day / every - change.profiles[0].sums.opened;

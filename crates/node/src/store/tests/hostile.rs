@@ -53,7 +53,7 @@ fn ask(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A file that was cut anywhere is set aside, whole as it was, and a new history begins; readers are told.
+/// A file that was cut anywhere is set aside, whole as it was, and a new history begins; readers are notified.
 #[test]
 fn truncated() {
     let (_directory, options) = written();

@@ -9,7 +9,7 @@ use crate::{
     store::{Event, History, Moment, StoreError, Sums, Who, Writer},
 };
 
-/// Points, counters and memory come back as they were written, and a history that nobody has begun is told as that.
+/// Points, counters and memory come back as they were written, and a history that nobody has begun is reported as that.
 #[test]
 fn course_of_a_process() {
     let directory = tempdir().unwrap();
@@ -113,7 +113,7 @@ fn windows_and_reports() {
     assert_eq!(history.window_report(u64::MAX).unwrap(), None);
 }
 
-/// Levels, alerts and the kill switch are told when they change, and once.
+/// Levels, alerts and the kill switch are reported when they change, and once.
 #[test]
 fn events_are_told_once() {
     let quiet = moment(BEGIN, vec![process(42, 1)]);
@@ -150,7 +150,7 @@ fn events_are_told_once() {
     assert_eq!(history.events(None, BEGIN + 3).unwrap(), []);
 }
 
-/// Readers see whole looks at the node only, while one is written after the other.
+/// Readers see whole examines the node only, while one is written after the other.
 #[test]
 fn reads_while_it_is_written() {
     let directory = tempdir().unwrap();

@@ -58,7 +58,7 @@ fn holds_what_was_acknowledged() {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (tell, told) = mpsc::channel();
+        let (tell, reported) = mpsc::channel();
         let reader = thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if let Some(id) = line.strip_prefix("kept ") {
@@ -68,15 +68,15 @@ fn holds_what_was_acknowledged() {
         });
         // Every other time it is left alone until it has kept something.
         if round % 2 == 1 {
-            acknowledged.push(told.recv_timeout(Duration::from_secs(20)).unwrap());
+            acknowledged.push(reported.recv_timeout(Duration::from_secs(20)).unwrap());
         }
         let end = Instant::now() + Duration::from_micros(dice.roll(60_000));
         while let Some(left) = end.checked_duration_since(Instant::now()) {
-            acknowledged.extend(told.recv_timeout(left));
+            acknowledged.extend(reported.recv_timeout(left));
         }
         child.kill().unwrap();
         reader.join().unwrap();
-        acknowledged.extend(told.iter());
+        acknowledged.extend(reported.iter());
         assert!(acknowledged.is_sorted_by(|one, next| one < next), "{acknowledged:?}");
         child.wait().unwrap();
         let history = match History::open(&options.path) {

@@ -15,7 +15,7 @@ use drainprof_report::{Host, Report, SCHEMA, SelfUse, Tool, Window};
 use super::{Moment, Options, ProcessMoment, ProfileCounts, ProfileMoment};
 use crate::{Labels, Outcome, WindowRecord};
 
-/// The time of the first look, in milliseconds since 1970.
+/// The time of the first reading, in milliseconds since 1970.
 const BEGIN: u64 = 1_700_000_000_000;
 
 fn options(directory: &Path) -> Options {

@@ -98,7 +98,7 @@ fn same_as_live() {
     assert!(!replayed.processes(0).unwrap()[0].complete);
 }
 
-/// A line that is no state is told with its number; what came before it is kept.
+/// A line that is no state is reported with its number; what came before it is kept.
 #[test]
 fn lines_that_are_no_states() {
     let good = serde_json::to_string(&state(1)).unwrap();

@@ -207,7 +207,7 @@ fn short_snapshots() {
     }
 }
 
-/// A library that is opened after the look at the mappings is unwound through; one that is closed has moved.
+/// A library that is opened after the mappings were read is unwound through; one that is closed has moved.
 #[test]
 fn libraries_opened_later() {
     let dir = tempfile::tempdir().unwrap();

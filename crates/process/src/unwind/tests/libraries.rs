@@ -10,7 +10,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use super::*;
 use crate::unwind::cfi::{Context, Tables};
 
-/// Those of them that exist are looked at, besides what this process has mapped: itself, libc, libgcc.
+/// Those of them that exist are examined, besides what this process has mapped: itself, libc, libgcc.
 const LIBRARIES: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
     "/usr/lib/x86_64-linux-gnu/libm.so.6",
@@ -18,7 +18,7 @@ const LIBRARIES: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0",
     "/usr/lib/x86_64-linux-gnu/libLLVM-14.so.1",
 ];
-/// Functions of each that are looked at.
+/// Functions of each that are examined.
 const FUNCTIONS: usize = 1500;
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -126,7 +126,7 @@ fn returns(code: &[(u64, Vec<u8>)], start: u64, end: u64) -> Vec<u64> {
         .collect()
 }
 
-/// How many return addresses were looked at, and how many of them have a rule.
+/// How many return addresses were examined, and how many of them have a rule.
 fn compare(path: &Path) -> (usize, usize) {
     let read = || FrameSections::read(fs::File::open(path).unwrap(), "library", 1 << 30).unwrap();
     let (tables, raw) = (Tables::new(read()), read());

@@ -80,14 +80,14 @@ impl Stopped {
     fn run(path: &Path) -> Self {
         let mut child =
             Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (start, bytes) = told(&mut child);
+        let (start, bytes) = reported(&mut child);
         Self { child, path: path.to_owned(), start, bytes }
     }
 
     /// Lets a program that was compiled with `UNTIL_LINE` run to its next `capture`.
     fn go_on(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        (self.start, self.bytes) = told(&mut self.child);
+        (self.start, self.bytes) = reported(&mut self.child);
     }
 
     fn pid(&self) -> u32 {
@@ -122,7 +122,7 @@ impl Stopped {
 }
 
 /// Where a program says that it stands, and its stack from there on.
-fn told(child: &mut Child) -> (Cursor, Vec<u8>) {
+fn reported(child: &mut Child) -> (Cursor, Vec<u8>) {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let mut words = line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap());

@@ -7,7 +7,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 const TRIES: u32 = 50;
 
 /// Waits until two readings of what is counted agree: until programs that were running when counting stopped have ended.
-pub fn settle(totals: impl Fn() -> Vec<u64>) {
+pub fn quiesce(totals: impl Fn() -> Vec<u64>) {
     let mut before = totals();
     for _ in 0..TRIES {
         thread::sleep(PAUSE);
@@ -23,14 +23,14 @@ pub fn settle(totals: impl Fn() -> Vec<u64>) {
 mod tests {
     use std::cell::Cell;
 
-    use super::{TRIES, settle};
+    use super::{TRIES, quiesce};
 
     /// What moves is read until it does not, and no longer than so often.
     #[test]
     fn until_nothing_moves() {
         for (still_after, reads) in [(0, 2), (5, 7), (u32::MAX, TRIES + 1)] {
             let read = Cell::new(0);
-            settle(|| {
+            quiesce(|| {
                 let number = read.replace(read.get() + 1);
                 vec![u64::from(number.min(still_after))]
             });

@@ -17,9 +17,9 @@ use super::{
 /// Most pids that are listed for one reason.
 const MAX_LISTED: usize = 8;
 
-/// What to look for, and where.
+/// What to search for, and where.
 #[derive(Clone, Debug)]
-pub struct LookOptions {
+pub struct ScanOptions {
     /// The processes; empty: all.
     pub pids: Vec<u32>,
     /// Names of the profiles; empty: all.
@@ -28,7 +28,7 @@ pub struct LookOptions {
     pub asked: Vec<String>,
     /// List also what nothing fits, and what nearly fits only on request.
     pub all: bool,
-    /// More places to look for separate debug files.
+    /// More places to search for separate debug files.
     pub debug_dirs: Vec<PathBuf>,
     /// What probes cost; assumed where nothing is remembered.
     pub costs: Costs,
@@ -38,9 +38,9 @@ pub struct LookOptions {
 
 /// Looks at processes and finds out which profiles fit them.
 ///
-/// A process that cannot be looked at is counted, with its reason; only a `/proc` that cannot be listed is
+/// A process that cannot be examined is counted, with its reason; only a `/proc` that cannot be listed is
 /// an error.
-pub fn look(library: &Library, options: &LookOptions) -> std::io::Result<Discovery> {
+pub fn scan(library: &Library, options: &ScanOptions) -> std::io::Result<Discovery> {
     let every = options.pids.is_empty();
     let mut pids: Vec<u32> = if every { processes()?.collect() } else { options.pids.clone() };
     pids.sort_unstable();
@@ -94,7 +94,7 @@ pub fn look(library: &Library, options: &LookOptions) -> std::io::Result<Discove
     })
 }
 
-/// Processes that could not be looked at, by reason.
+/// Processes that could not be examined, by reason.
 #[derive(Default)]
 struct PassedOvers(BTreeMap<&'static str, PassedOver>);
 
@@ -134,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    fn options(pids: &[u32]) -> LookOptions {
-        LookOptions {
+    fn options(pids: &[u32]) -> ScanOptions {
+        ScanOptions {
             pids: pids.to_vec(),
             profiles: Vec::new(),
             asked: Vec::new(),
@@ -146,28 +146,28 @@ mod tests {
         }
     }
 
-    /// Processes that cannot be looked at are counted with their reason; one that no profile fits is listed
+    /// Processes that cannot be examined are counted with their reason; one that no profile fits is listed
     /// only where all are asked for; one for which a profile must be named is listed with a command that does.
     #[test]
     fn nothing_is_left_out_silently() {
         let library = Library::built_in().unwrap();
         let cat = Waiting::start(std::path::Path::new("/bin/cat"));
         let own = std::process::id();
-        let named = |pids: &[u32]| LookOptions {
+        let named = |pids: &[u32]| ScanOptions {
             profiles: vec!["nginx".into()],
             asked: vec!["nginx".into()],
             ..options(pids)
         };
-        let found = look(&library, &named(&[cat.pid(), own, u32::MAX / 4])).unwrap();
+        let found = scan(&library, &named(&[cat.pid(), own, u32::MAX / 4])).unwrap();
         let reasons: Vec<_> = found.passed_over.iter().map(|passed| passed.reason).collect();
         assert_eq!(reasons, ["gone", "myself"]);
         assert_eq!((found.looked.processes, found.looked.without_profile), (1, 1));
         assert_eq!(found.groups, []);
-        let all = LookOptions { all: true, ..named(&[cat.pid()]) };
-        let found = look(&library, &all).unwrap();
+        let all = ScanOptions { all: true, ..named(&[cat.pid()]) };
+        let found = scan(&library, &all).unwrap();
         assert_eq!(found.groups[0].pids, [cat.pid()]);
         assert_eq!(found.groups[0].attach, None);
-        let found = look(&library, &options(&[cat.pid()])).unwrap();
+        let found = scan(&library, &options(&[cat.pid()])).unwrap();
         assert_eq!((found.looked.on_request, found.looked.without_profile), (1, 0));
         assert!(found.groups[0].fits.iter().all(|fit| fit.on_request));
         let command = format!("drainprof attach -p {} --profile malloc-glibc", cat.pid());

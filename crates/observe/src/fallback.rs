@@ -36,11 +36,11 @@ pub(super) fn attach(
     let at_entry = fall_back(probe).filter(|_| error.is_place_refused());
     let Some(at_entry) = at_entry else { return Err(error) };
     let spec = attach(&at_entry)?;
-    let finding = Some(told(probe, &at_entry));
+    let finding = Some(reported(probe, &at_entry));
     Ok(Attached { spec, probe: at_entry, finding })
 }
 
-fn told(planned: &PlannedProbe, placed: &PlannedProbe) -> Finding {
+fn reported(planned: &PlannedProbe, placed: &PlannedProbe) -> Finding {
     let text = |probe: &PlannedProbe| match &probe.choice.here {
         Some(here) => {
             format!("+{:#x} `{}` ({:.0} ns)", probe.choice.offset, here.instruction, here.cost_ns)

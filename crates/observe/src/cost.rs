@@ -7,7 +7,7 @@ use drainprof_probe::plan::{
 
 use crate::Observer;
 
-/// Nanoseconds of a hit at the probe's place. Where the planner could not read the code, as much as the dearest
+/// Nanoseconds of a hit at the probe's place. Where the planner could not read the code, as much as the most expensive
 /// kind of instruction.
 pub(super) fn entry_ns(probe: &PlannedProbe, costs: &Costs) -> f64 {
     let known = probe.choice.here.as_ref().map(|here| here.cost_ns);

@@ -50,7 +50,7 @@ fn kernel_says(probe: &PlannedProbe, errno: i32) -> BpfError {
 }
 
 /// A place that the kernel refuses, in whichever of its words, is left for the first instruction: the spec
-/// says so, the price is that one's, and a finding tells it.
+/// says so, the cost is that one's, and a finding tells it.
 #[test]
 fn a_refused_place_is_left() {
     for errno in [nix::libc::EINVAL, nix::libc::EOPNOTSUPP, 524, nix::libc::ENOEXEC] {
@@ -74,7 +74,7 @@ fn a_refused_place_is_left() {
     }
 }
 
-/// What the kernel takes stays where it was planned, and nothing is told.
+/// What the kernel takes stays where it was planned, and nothing is reported.
 #[test]
 fn a_place_that_is_taken_is_kept() {
     let attached = attach(&planned(), |_| Ok(3)).unwrap_or_else(|error| panic!("{error}"));
