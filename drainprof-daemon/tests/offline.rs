@@ -102,7 +102,7 @@ fn exit_codes() {
     expect(5, &["diff", "before.json", lossy]);
 }
 
-/// What cannot be read, and what is no report, is told with its name; a wrong command line with the option and
+/// What cannot be read, and what is no report, is reported with its name; a wrong command line with the option and
 /// the place.
 #[test]
 fn failures_say_what_and_where() {
@@ -195,7 +195,7 @@ fn in_place() {
     assert_eq!(report["targets"][0]["allocators"][0]["sites"].as_array().unwrap().len(), 1);
 }
 
-/// Counts that do not add up are told on stderr, once per report; the report is shown all the same.
+/// Counts that do not add up are reported on stderr, once per report; the report is shown all the same.
 #[test]
 fn changed_reports_are_told() {
     let directory = tempfile::tempdir().unwrap();
