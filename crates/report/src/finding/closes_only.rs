@@ -5,11 +5,7 @@ use drainprof_profile::Level;
 use super::{Case, Found, Rule};
 use crate::{Kind, Weight};
 
-pub(super) const RULE: Rule = Rule {
-    code: "closes_only",
-    what: "level `close` judges nothing of kinds `bulk` and `slab`",
-    check,
-};
+pub(super) const RULE: Rule = Rule { code: "closes_only", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
@@ -29,7 +25,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::told, *};
+    use super::{super::reported, *};
     use crate::samples;
 
     /// Told of a pool whose closes were counted alone, and of nothing whose closes are judged.
@@ -37,11 +33,11 @@ mod tests {
     fn judges_nothing() {
         let close = |mut snapshot: crate::facts::Snapshot| {
             snapshot.targets[0].allocators[0].level = Level::Close;
-            told(&RULE, &snapshot)
+            reported(&RULE, &snapshot)
         };
-        let told_of_bulk = close(samples::bulk_snapshot());
-        assert!(told_of_bulk[0].message.contains("of kind bulk, and judges nothing"));
+        let of_bulk = close(samples::bulk_snapshot());
+        assert!(of_bulk[0].message.contains("of kind bulk, and judges nothing"));
         assert!(close(samples::boundary_snapshot()).is_empty());
-        assert!(told(&RULE, &samples::bulk_snapshot()).is_empty());
+        assert!(reported(&RULE, &samples::bulk_snapshot()).is_empty());
     }
 }
