@@ -85,35 +85,27 @@ fn exit_code(error: &anyhow::Error) -> u8 {
 }
 
 fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
-    if let Some(failure) = cause.downcast_ref::<Failure>() {
-        return Some(failure.code);
+    macro_rules! of {
+        ($($error:ty => $code:expr,)*) => {
+            $(if let Some(error) = cause.downcast_ref::<$error>() {
+                let code: fn(&$error) -> Option<u8> = $code;
+                return code(error);
+            })*
+        };
     }
-    if let Some(error) = cause.downcast_ref::<ObserveError>() {
-        return observe_code(error);
-    }
-    if let Some(error) = cause.downcast_ref::<ProcessError>() {
-        return Some(target_code(error));
-    }
-    if let Some(error) = cause.downcast_ref::<SelectError>() {
-        return Some(select_code(error));
-    }
-    if let Some(error) = cause.downcast_ref::<CensusError>() {
-        return census_code(error);
-    }
-    if let Some(error) = cause.downcast_ref::<BpfError>() {
-        return bpf_code(error);
-    }
-    if let Some(error) = cause.downcast_ref::<CalibrateError>() {
-        return calibrate_code(error);
-    }
-    if let Some(error) = cause.downcast_ref::<LaunchError>() {
-        return Some(error.exit_code());
-    }
-    if let Some(error) = cause.downcast_ref::<AskError>() {
-        return ask_code(error);
-    }
-    if cause.is::<ProfileError>() || cause.is::<LibraryError>() || cause.is::<ConfigErrors>() {
-        return Some(code::CONFIG);
+    of! {
+        Failure => |error| Some(error.code),
+        ObserveError => observe_code,
+        ProcessError => |error| Some(target_code(error)),
+        SelectError => |error| Some(select_code(error)),
+        CensusError => census_code,
+        BpfError => bpf_code,
+        CalibrateError => calibrate_code,
+        LaunchError => |error| Some(error.exit_code()),
+        AskError => ask_code,
+        ProfileError => |_| Some(code::CONFIG),
+        LibraryError => |_| Some(code::CONFIG),
+        ConfigErrors => |_| Some(code::CONFIG),
     }
     None
 }

@@ -158,7 +158,7 @@ impl App {
             Key::Char('/' | 'r') => None,
             Key::Char('<') | Key::Left => Some(self.sort.neighbour(false)),
             Key::Char('>') | Key::Right => Some(self.sort.neighbour(true)),
-            Key::Char(letter) => Some(Sort::ALL.into_iter().find(|sort| sort.letter() == letter)?),
+            Key::Char(letter) => Some(*Sort::ALL.iter().find(|sort| sort.letter() == letter)?),
             _ => return None,
         };
         self.below.clear();

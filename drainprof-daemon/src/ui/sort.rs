@@ -6,88 +6,64 @@ use drainprof_node::AlertState;
 
 use super::rows::Row;
 
-/// What rows are sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
+/// Declares the orders, as the columns stand: each with the key that chooses it, and its name above the table.
+macro_rules! orders {
+    ($($(#[$doc:meta])* $order:ident = $letter:literal $words:literal,)*) => {
+        /// What rows are sorted by.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Sort {
+            $($(#[$doc])* $order,)*
+        }
+
+        impl Sort {
+            /// All of them, as the columns stand.
+            pub const ALL: &[Self] = &[$(Self::$order),*];
+
+            /// The key that chooses it.
+            pub(super) const fn letter(self) -> char {
+                match self {
+                    $(Self::$order => $letter,)*
+                }
+            }
+
+            /// Its name, for the line above the table.
+            pub(super) const fn words(self) -> &'static str {
+                match self {
+                    $(Self::$order => $words,)*
+                }
+            }
+        }
+    };
+}
+
+orders! {
     /// Alerts, then pinned bytes per second, then growth of resident memory: what to examine first. No column has it.
-    Urgency,
+    Urgency = 'u' "urgency",
     /// Process id.
-    Pid,
+    Pid = 'p' "pid",
     /// The process's name.
-    Process,
+    Process = 'n' "process",
     /// The profile, and the instance.
-    Allocator,
+    Allocator = 'a' "allocator",
     /// The DSR, the worst first.
-    Dsr,
+    Dsr = 'd' "DSR",
     /// Closes per second.
-    Closes,
+    Closes = 'c' "closes per second",
     /// Retained bytes.
-    Retained,
+    Retained = 'b' "bytes retained",
     /// Foreseen growth of retention.
-    Forecast,
+    Forecast = 'f' "forecast",
     /// Resident memory.
-    Rss,
+    Rss = 'm' "RSS",
     /// Its growth.
-    Slope,
+    Slope = 'g' "growth of RSS",
     /// The level.
-    Level,
+    Level = 'l' "level",
     /// What the probes cost.
-    Cost,
+    Cost = 'x' "cost",
 }
 
 impl Sort {
-    /// All of them, as the columns stand.
-    pub const ALL: [Self; 12] = [
-        Self::Urgency,
-        Self::Pid,
-        Self::Process,
-        Self::Allocator,
-        Self::Dsr,
-        Self::Closes,
-        Self::Retained,
-        Self::Forecast,
-        Self::Rss,
-        Self::Slope,
-        Self::Level,
-        Self::Cost,
-    ];
-
-    /// The key that chooses it.
-    pub(super) const fn letter(self) -> char {
-        match self {
-            Self::Urgency => 'u',
-            Self::Pid => 'p',
-            Self::Process => 'n',
-            Self::Allocator => 'a',
-            Self::Dsr => 'd',
-            Self::Closes => 'c',
-            Self::Retained => 'b',
-            Self::Forecast => 'f',
-            Self::Rss => 'm',
-            Self::Slope => 'g',
-            Self::Level => 'l',
-            Self::Cost => 'x',
-        }
-    }
-
-    /// Its name, for the line above the table.
-    pub(super) const fn words(self) -> &'static str {
-        match self {
-            Self::Urgency => "urgency",
-            Self::Pid => "pid",
-            Self::Process => "process",
-            Self::Allocator => "allocator",
-            Self::Dsr => "DSR",
-            Self::Closes => "closes per second",
-            Self::Retained => "bytes retained",
-            Self::Forecast => "forecast",
-            Self::Rss => "RSS",
-            Self::Slope => "growth of RSS",
-            Self::Level => "level",
-            Self::Cost => "cost",
-        }
-    }
-
     /// Whether the smallest stands first unless reversed: of names all, and of the DSR the worst.
     pub(super) const fn ascends(self) -> bool {
         matches!(self, Self::Pid | Self::Process | Self::Allocator | Self::Dsr)

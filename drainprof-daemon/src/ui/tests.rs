@@ -147,7 +147,7 @@ fn sorting() {
         .map(|row| row.chars().skip(29).take(6).collect::<String>().trim().to_owned())
         .collect();
     assert_eq!(dsr, ["0.9900", "0.7526", "0.5000", "–", "–"], "unknown last in either order");
-    for sort in super::Sort::ALL {
+    for &sort in super::Sort::ALL {
         app.sort_by(sort);
         let up = picture(&mut app, 80, 24);
         press(&mut app, "r");

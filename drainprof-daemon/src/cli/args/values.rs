@@ -23,45 +23,55 @@ pub(in crate::cli) enum PlainFormat {
     Json,
 }
 
-/// A level on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum LevelArg {
-    /// Closes only; reads live counts from memory.
-    Close,
-    /// Opens and closes only; reads live counts from memory.
-    Boundary,
-    /// Every alloc and free as well.
-    Objects,
-    /// Also the call stack of every alloc.
-    Stacks,
+/// Declares the choices of an option, each of which stands for the value of the same name.
+macro_rules! choices {
+    ($(#[$meta:meta])* $name:ident for $target:ty { $($(#[$doc:meta])* $choice:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+        pub(in crate::cli) enum $name {
+            $($(#[$doc])* $choice,)*
+        }
+
+        impl From<$name> for $target {
+            fn from(choice: $name) -> Self {
+                match choice {
+                    $($name::$choice => Self::$choice,)*
+                }
+            }
+        }
+    };
 }
 
-impl From<LevelArg> for Level {
-    fn from(level: LevelArg) -> Self {
-        match level {
-            LevelArg::Close => Self::Close,
-            LevelArg::Boundary => Self::Boundary,
-            LevelArg::Objects => Self::Objects,
-            LevelArg::Stacks => Self::Stacks,
-        }
+choices! {
+    /// A level on the command line.
+    LevelArg for Level {
+        /// Closes only; reads live counts from memory.
+        Close,
+        /// Opens and closes only; reads live counts from memory.
+        Boundary,
+        /// Every alloc and free as well.
+        Objects,
+        /// Also the call stack of every alloc.
+        Stacks,
     }
 }
 
-/// What the widths of a flame graph mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum WeightArg {
-    /// Granules pinned.
-    Granules,
-    /// Bytes of pins.
-    Bytes,
-    /// Bytes of retained granules.
-    Retained,
-    /// With --growth: resident memory added.
-    Faults,
-    /// With --growth: heap added.
-    Heap,
-    /// With --growth: memory still mapped.
-    Mappings,
+choices! {
+    /// What the widths of a flame graph mean.
+    WeightArg for PinWeight {
+        /// Granules pinned.
+        Granules,
+        /// Bytes of pins.
+        Bytes,
+        /// Bytes of retained granules.
+        Retained,
+        /// With --growth: resident memory added.
+        Faults,
+        /// With --growth: heap added.
+        Heap,
+        /// With --growth: memory still mapped.
+        Mappings,
+    }
 }
 
 impl WeightArg {
@@ -100,34 +110,13 @@ pub(in crate::cli) fn require_weight(
     Err(Failure::new(code::USAGE, text))
 }
 
-impl From<WeightArg> for PinWeight {
-    fn from(weight: WeightArg) -> Self {
-        match weight {
-            WeightArg::Granules => Self::Granules,
-            WeightArg::Bytes => Self::Bytes,
-            WeightArg::Retained => Self::Retained,
-            WeightArg::Faults => Self::Faults,
-            WeightArg::Heap => Self::Heap,
-            WeightArg::Mappings => Self::Mappings,
-        }
-    }
-}
-
-/// Which instructions of functions may be probed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum SitesArg {
-    /// The first one.
-    Entry,
-    /// The cheapest equivalent.
-    Cheapest,
-}
-
-impl From<SitesArg> for Sites {
-    fn from(sites: SitesArg) -> Self {
-        match sites {
-            SitesArg::Entry => Self::Entry,
-            SitesArg::Cheapest => Self::Cheapest,
-        }
+choices! {
+    /// Which instructions of functions may be probed.
+    SitesArg for Sites {
+        /// The first one.
+        Entry,
+        /// The cheapest equivalent.
+        Cheapest,
     }
 }
 
