@@ -20,6 +20,8 @@ const VARIANTS: &[(&str, &str, &[&str])] = &[
     ("ifunc_static", "ifunc", &["-static"]),
     ("psweep_fixed", "psweep", &["-no-pie", "-fno-pic"]),
     ("psweep_plain", "psweep", &["-fomit-frame-pointer", "-fshrink-wrap", "-fcf-protection=full"]),
+    ("abandon_plain", "abandon", &["-fomit-frame-pointer", "-fcf-protection=full"]),
+    ("nested_plain", "nested", &["-fomit-frame-pointer", "-fcf-protection=full"]),
     ("cost_endbr", "cost", &["-fcf-protection=full"]),
     ("cost_frameless", "cost", &["-fomit-frame-pointer"]),
     ("cost_entry", "cost", &["-fomit-frame-pointer", "-DBY_NUMBER"]),
@@ -87,7 +89,9 @@ fn main() -> Result<()> {
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
     }
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    for name in ["places_cpp", "paths_cpp", "arenas_cpp", "inlined", "pmr", "malloc_family"] {
+    for name in
+        ["places_cpp", "paths_cpp", "arenas_cpp", "inlined", "pmr", "malloc_family", "returns"]
+    {
         let source = sources.join("targets").join(name).with_extension("cc");
         run(Command::new(&compiler).args(COMMON).arg(source).arg("-o").arg(out.join(name)))?;
     }

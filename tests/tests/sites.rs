@@ -15,9 +15,9 @@ use serde_json::Value;
 const OBJECTS: [&str; 2] = ["--level", "objects"];
 const INT3: u8 = 0xcc;
 
-/// What `--dry-run -o json` says of the probes of a target of shapes.
-fn plan(target: &Target, sites: &str) -> Result<Vec<Value>> {
-    let (pid, profile) = (target.pid().to_string(), environment::profile("shapes"));
+/// What `--dry-run -o json` says of a profile's probes in a target.
+fn plan(target: &Target, profile: &str, sites: &str) -> Result<Vec<Value>> {
+    let (pid, profile) = (target.pid().to_string(), environment::profile(profile));
     let mut args = vec!["attach", "-p", &pid, "--profile", &profile, "--dry-run", "-o", "json"];
     args.extend(OBJECTS.iter().chain(&["--sites", sites]));
     let outcome = tracer::run_to_end(&args)?;
@@ -60,7 +60,7 @@ fn shapes_are_counted() -> Result<()> {
 fn shapes_are_planned() -> Result<()> {
     if requires_root() {
         let target = Target::start("shapes", &[])?;
-        let cheapest = plan(&target, "cheapest")?;
+        let cheapest = plan(&target, "shapes", "cheapest")?;
         for (symbol, instruction, moved, stop) in [
             ("shape_moved", "push rbx", &["arg1=r10", "arg2=r11"][..], ""),
             (
@@ -94,8 +94,51 @@ fn shapes_are_planned() -> Result<()> {
             assert!(row["stop"].as_str().unwrap_or_default().contains(stop), "{row:#}");
             assert!(row["cost_ns"].as_f64() <= row["entry_cost_ns"].as_f64(), "{row:#}");
         }
-        for row in plan(&target, "entry")? {
+        for row in plan(&target, "shapes", "entry")? {
             assert_eq!(row["offset"], 0, "{row:#}");
+        }
+    }
+    Ok(())
+}
+
+/// Functions that are judged at their returns are counted to the last call, with longjmp, signals, exceptions, tail calls
+/// and recursion: probed behind their first instructions where the return address is still on top, or at them.
+#[test]
+fn returns_are_counted() -> Result<()> {
+    if requires_root() {
+        for sites in ["cheapest", "entry"] {
+            trace("returns", &[], "returns", &["--level", "objects", "--sites", sites])?.exact();
+        }
+    }
+    Ok(())
+}
+
+/// Return probes stand where they can, and nowhere else.
+#[test]
+fn returns_are_planned() -> Result<()> {
+    if requires_root() {
+        let target = Target::start("returns", &[])?;
+        let planned = plan(&target, "returns", "cheapest")?;
+        for (symbol, offset, stop) in [
+            ("return_open", 4, ""),
+            ("return_close", 7, ""),
+            ("return_free", 7, ""),
+            ("return_framed", 4, ""),
+            ("return_early", 9, ""),
+            ("return_tail", 4, ""),
+            ("return_recursive", 7, ""),
+            ("return_busy", 4, ""),
+            ("return_spoilt", 0, "arg0 is not kept"),
+            ("return_moved", 0, "stack pointer"),
+            ("return_loop", 0, "jumps behind"),
+        ] {
+            let row = row(&planned, symbol)?;
+            assert_eq!(
+                (&row["offset"], &row["phase"]),
+                (&offset.into(), &"return".into()),
+                "{row:#}"
+            );
+            assert!(row["stop"].as_str().unwrap_or_default().contains(stop), "{row:#}");
         }
     }
     Ok(())
@@ -107,7 +150,7 @@ fn shapes_are_planned() -> Result<()> {
 fn places_are_taken() -> Result<()> {
     if requires_root() {
         let mut target = Target::start("shapes", &["times=50"])?;
-        let planned = plan(&target, "cheapest")?;
+        let planned = plan(&target, "shapes", "cheapest")?;
         let path = environment::target("shapes")?;
         let tracer = Tracer::attach(&[target.pid()], "shapes", &OBJECTS)?;
         let memory = File::open(format!("/proc/{}/mem", target.pid()))?;

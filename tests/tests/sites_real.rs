@@ -42,6 +42,7 @@ struct Planned {
     /// Offset in the file of its first instruction.
     at: u64,
     choice: Choice,
+    at_return: bool,
     calls: u32,
 }
 
@@ -65,6 +66,8 @@ struct Tally {
     planned: usize,
     moved: usize,
     calls: u64,
+    /// Of them those that are judged at the return.
+    returns: u64,
     arguments: u64,
     arguments_moved: u64,
 }
@@ -197,8 +200,8 @@ impl Traced {
 }
 
 /// What was planned for the functions of one object for which another place than the first was chosen: the
-/// offset of their first instructions, and the choice.
-type Object = Vec<(u64, Choice)>;
+/// offset of their first instructions, the choice, and whether it is for a probe at the return.
+type Object = Vec<(u64, Choice, bool)>;
 
 /// Plans and results of all workloads.
 #[derive(Default)]
@@ -220,12 +223,16 @@ impl Session {
             for (vaddr, size) in elf.code_symbols() {
                 let Some(at) = elf.file_offset(vaddr).filter(|_| size > 0) else { continue };
                 let arguments = random(&mut seed) % 7;
-                let needs =
-                    Needs { args: (1_u8 << arguments) - 1, caller: true, past_stores: false };
+                let needs = Needs {
+                    args: (1_u8 << arguments) - 1,
+                    caller: true,
+                    at_return: random(&mut seed) % 2 == 0,
+                    ..Needs::default()
+                };
                 let choice = chooser.choose(at, needs, &costs(&mut seed), None);
                 self.tally.planned += 1;
                 if choice.offset > 0 {
-                    object.push((at, choice));
+                    object.push((at, choice, needs.at_return));
                 }
             }
             self.tally.moved += object.len();
@@ -238,7 +245,7 @@ impl Session {
     fn arm(&mut self, traced: &Traced) -> Result<(Vec<Planned>, HashMap<u64, Breakpoint>)> {
         let (mut planned, mut breakpoints) = (Vec::new(), HashMap::new());
         for (path, start, offset) in traced.objects()? {
-            for (at, choice) in self.plan(&path)?.clone() {
+            for (at, choice, at_return) in self.plan(&path)?.clone() {
                 let Some(into) = at.checked_sub(offset) else { continue };
                 let (entry, function) = (start + into, planned.len());
                 let place = entry + u64::from(choice.offset);
@@ -252,7 +259,7 @@ impl Session {
                         path.display()
                     );
                 }
-                planned.push(Planned { path: path.clone(), at, choice, calls: 0 });
+                planned.push(Planned { path: path.clone(), at, choice, at_return, calls: 0 });
             }
         }
         Ok((planned, breakpoints))
@@ -328,6 +335,10 @@ fn compare(
     let entry_stack = regs.rsp + u64::from(choice.stack_moved);
     ensure!(entry_stack == call.registers[4], "the stack pointer moved otherwise: {choice:?}");
     ensure!(traced.word(entry_stack)? == call.caller, "another return address: {choice:?}");
+    if function.at_return {
+        ensure!(regs.rsp == call.registers[4], "the return address is not on top: {choice:?}");
+        tally.returns += 1;
+    }
     tally.calls += 1;
     for (argument, place) in choice.places.iter().enumerate() {
         let Some(place) = place else { continue };
@@ -396,7 +407,8 @@ fn real_programs() -> Result<()> {
     let Session { tally, hit, .. } = session;
     println!("{tally:?}, {} functions hit", hit.len());
     assert!(tally.planned > 10_000 && tally.moved > 4000, "{tally:?}");
+    assert!(tally.returns > 3000, "{tally:?}");
     assert!(hit.len() > 500, "{} functions hit", hit.len());
-    assert!(tally.calls > 15_000 && tally.arguments_moved > 300, "{tally:?}");
+    assert!(tally.calls > 12_000 && tally.arguments_moved > 300, "{tally:?}");
     Ok(())
 }

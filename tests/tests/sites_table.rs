@@ -108,7 +108,7 @@ fn open(path: &str) -> Result<Elf> {
 fn chosen(elf: &Elf, chooser: &Chooser<'_>, name: &str, arguments: u32) -> Result<Choice> {
     let offset = elf.resolve(name).first().and_then(|hit| hit.file_offset);
     let offset = offset.with_context(|| format!("{} has no {name}", elf.shown_path()))?;
-    let needs = Needs { args: (1 << arguments) - 1, caller: true, past_stores: false };
+    let needs = Needs { args: (1 << arguments) - 1, caller: true, ..Needs::default() };
     Ok(chooser.choose(offset, needs, &Costs::assumed(), None))
 }
 

@@ -64,6 +64,8 @@ exact! {
     realloc_mixed: "resize" ["times=2000"] "resize";
     /// Wrappers and tail calls among probed functions count an object once.
     wrappers_count_once: "nested" ["times=1000"] "nested";
+    /// The same with return probes behind `endbr64`.
+    wrappers_behind_endbr64: "nested_plain" ["times=1000"] "nested";
     /// What an open allocates before it returns the granule's id belongs to that granule.
     alloc_inside_open: "nested" ["times=1000", "inflight=1"] "nested";
     /// The same without any wrapper, so that a fault of either trap can be told apart.
@@ -159,8 +161,11 @@ fn bulk_pools_left_open() -> Result<()> {
 #[test]
 fn abandoned_calls() -> Result<()> {
     if requires_root() {
-        for mode in ["mode=longjmp", "mode=thread_exit", "mode=thread_unwind"] {
-            trace("abandon", &[mode], "arena", &["--level", "objects"])?.exact();
+        // Of the second the probes are behind `endbr64`.
+        for target in ["abandon", "abandon_plain"] {
+            for mode in ["mode=longjmp", "mode=thread_exit", "mode=thread_unwind"] {
+                trace(target, &[mode], "arena", &["--level", "objects"])?.exact();
+            }
         }
     }
     Ok(())

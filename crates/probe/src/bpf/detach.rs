@@ -3,6 +3,10 @@
 //! The kernel needs about a tenth of a second to remove one probe, one after the other, whoever asks. So
 //! links are closed on a thread of their own: nothing counts any more once the targets are taken out, and
 //! what was counted can be read and reported meanwhile.
+//!
+//! One link for all probes (`uprobe_multi`, Linux 6.6 and later) attaches and detaches ten in 80 ms. It is not used for
+//! one process: children that it forks without being followed keep the breakpoints as long as the link lives (650 ns
+//! a hit), whereas these links leave a child at its first hit.
 
 use std::thread::{Builder, JoinHandle};
 

@@ -37,11 +37,12 @@ pub enum Sites {
     Cheapest,
 }
 
-/// What the entry side of a probe computes from.
+/// What a probe computes from: its entry side, and its return side with what the entry has kept.
 #[must_use]
 pub fn needs(spec: &ProbeSpec) -> Needs {
-    let start = usize::from(spec.entry_start);
-    let code = spec.code.iter().skip(start).take(usize::from(spec.entry_len));
+    let side = |start: u16, len: u16| spec.code.iter().skip(start.into()).take(len.into());
+    let code =
+        side(spec.entry_start, spec.entry_len).chain(side(spec.return_start, spec.return_len));
     let past_stores = spec.flags & flags::UNSHARED != 0;
     code.fold(Needs { past_stores, ..Needs::default() }, |needs, insn| match insn.op {
         op::ARG if insn.arg < 6 => Needs { args: needs.args | 1 << insn.arg, ..needs },
@@ -98,14 +99,11 @@ impl<'a> Placer<'a> {
         let nothing = Needs { past_stores: true, ..Needs::default() };
         let together = asks.iter().fold(nothing, |all, ask| {
             let opens = matches!(ask.role, Role::Open | Role::Reset | Role::Move | Role::Alloc);
-            all.and(needs(ask.spec)).and(Needs { caller: opens, ..nothing })
+            let at_return = ask.phase == Phase::Return;
+            all.and(needs(ask.spec)).and(Needs { caller: opens, at_return, ..nothing })
         });
-        let returns = asks.iter().any(|ask| ask.phase == Phase::Return);
         let kept = match self.sites {
             _ if asks.iter().any(|ask| ask.is_usdt) => Some(Stop::Usdt),
-            // The kernel's trampoline stands in for the return address once a return probe was hit, and
-            // its breakpoint on the first instruction is paid for anyway.
-            _ if returns => Some(Stop::ReturnProbe),
             Sites::Entry => Some(Stop::Asked),
             Sites::Cheapest => None,
         };

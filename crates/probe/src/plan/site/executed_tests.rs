@@ -161,12 +161,20 @@ struct Tally {
     believed: usize,
     moved: usize,
     on_stack: usize,
+    /// Probes at the return that are not at the first instruction.
+    returns: usize,
     wrong: usize,
 }
 
 impl Tally {
     /// Compares `choice`, at the place after `prefix`, with the processor.
-    fn check(&mut self, machine: &Machine, code: &[u8], choice: &Choice, random: &mut Random) {
+    fn check(
+        &mut self,
+        machine: &Machine,
+        code: &[u8],
+        (needs, choice): (Needs, &Choice),
+        random: &mut Random,
+    ) {
         let input = inputs(machine, random);
         let caller = machine.word(input[4]);
         let seen = machine.run(&code[..choice.offset as usize], &input);
@@ -174,6 +182,11 @@ impl Tally {
         let entry = sp.wrapping_add(u64::from(choice.stack_moved));
         if entry != input[4] || machine.word(input[4]) != caller {
             self.wrong += 1;
+        }
+        if needs.at_return {
+            // What the kernel does there: it swaps the word that the stack pointer points to.
+            self.returns += usize::from(choice.offset > 0);
+            self.wrong += usize::from(sp != input[4] || machine.word(sp) != caller);
         }
         for (argument, place) in choice.places.iter().enumerate() {
             let Some(place) = place else { continue };
@@ -219,16 +232,18 @@ fn chosen_places_hold() {
         let needs = Needs {
             args: (random.below(64) & random.below(64)) as u8,
             caller: true,
+            at_return: random.below(3) == 0,
             // Stores to wherever a register points would have to be let happen.
             past_stores: false,
         };
         let costs = random_costs(&mut random);
         let choice = chosen(&machine, &code, needs, &costs);
         later += usize::from(choice.offset > 0);
-        tally.check(&machine, &code, &choice, &mut random);
+        tally.check(&machine, &code, (needs, &choice), &mut random);
     }
     assert_eq!(tally.wrong, 0, "{tally:?}");
-    assert!(later > 8000 && tally.moved > 500 && tally.on_stack > 300, "{later} {tally:?}");
+    assert!(later > 7000 && tally.moved > 400 && tally.on_stack > 200, "{later} {tally:?}");
+    assert!(tally.returns > 1000, "{tally:?}");
 }
 
 /// Whatever is believed of any register and any word of the stack, at any instruction of a straight line,
@@ -272,14 +287,22 @@ fn wrong_beliefs_are_caught() {
     let mut random = Random(3);
     let mut naive = Tally::default();
     let mut still = Tally::default();
+    let mut returns = Tally::default();
     for _ in 0..500 {
         let code = function(&machine, &mut random);
-        let needs = Needs { args: 63, caller: true, past_stores: false };
+        let needs = Needs { args: 63, caller: true, ..Needs::default() };
         let costs = random_costs(&mut random);
         let choice = chosen(&machine, &code, needs, &costs);
         let home = Choice { places: Choice::blind(Stop::Asked, needs).places, ..choice.clone() };
-        naive.check(&machine, &code, &home, &mut random);
-        still.check(&machine, &code, &Choice { stack_moved: 0, ..choice }, &mut random);
+        naive.check(&machine, &code, (needs, &home), &mut random);
+        let still_choice = Choice { stack_moved: 0, ..choice.clone() };
+        still.check(&machine, &code, (needs, &still_choice), &mut random);
+        let needs = Needs { at_return: true, ..needs };
+        returns.check(&machine, &code, (needs, &choice), &mut random);
     }
     assert!(naive.wrong > 10 && still.wrong > 50, "{naive:?} {still:?}");
+    assert!(
+        returns.wrong > 50,
+        "a return address elsewhere than at the stack pointer: {returns:?}"
+    );
 }

@@ -6,8 +6,8 @@
 //! call passes exactly once, before it has any effect, and at which each needed argument is known to be
 //! somewhere. It reads no file and knows no process: `places` hands it the bytes. Only x86-64.
 //!
-//! It does not look for a better place for probes at a function's return: these need the first
-//! instruction, where the return address is still on top of the stack.
+//! A probe at a function's return goes to an instruction of the same line, as long as the stack pointer is
+//! where it was at entry: the kernel swaps the return address that it points to.
 
 mod flow;
 mod jumps;
@@ -46,6 +46,9 @@ pub struct Needs {
     pub caller: bool,
     /// The probe may sit behind a store that others can see.
     pub past_stores: bool,
+    /// The probe is judged at the function's return: the stack pointer must point to the return address, and the
+    /// kernel side keeps the arguments of their own registers only.
+    pub at_return: bool,
 }
 
 impl Needs {
@@ -56,6 +59,7 @@ impl Needs {
             args: self.args | other.args,
             caller: self.caller || other.caller,
             past_stores: self.past_stores && other.past_stores,
+            at_return: self.at_return || other.at_return,
         }
     }
 
@@ -129,7 +133,7 @@ pub enum Stop {
     Size,
     /// Its bytes cannot be read.
     Unread,
-    /// A probe that is judged at the function's return needs its first instruction.
+    /// The stack pointer moves, and a probe at the function's return needs it where it was.
     ReturnProbe,
     /// It is code of another processor than x86-64.
     Machine,
@@ -161,7 +165,9 @@ impl std::fmt::Display for Stop {
             Self::TooLong => "the straight line is longer than is looked at",
             Self::Size => "the function's size is not known, or too large",
             Self::Unread => "the function's bytes cannot be read",
-            Self::ReturnProbe => "a probe at its return needs the first instruction",
+            Self::ReturnProbe => {
+                "the stack pointer moves, which a probe at the return needs where it was"
+            }
             Self::Machine => "only code of x86-64 is looked into",
             Self::Asked => "the first instruction was asked for",
             Self::Refused => "the kernel refuses a probe at the place that was chosen",
@@ -252,7 +258,7 @@ pub(super) fn calls(bytes: &[u8], address: u64) -> bool {
     })
 }
 
-/// Chooses the place of a probe at a function's entry.
+/// Chooses the place of a probe at a function's entry or return.
 ///
 /// `jumps` says whether anything in the object could jump to an address between two others, both
 /// included; it is asked at most once per place that would be better than the one before.
@@ -283,13 +289,20 @@ pub fn choose(
             stop = Stop::Cheapest;
             break;
         }
+        if needs.at_return && step.before.stack() != 0 {
+            if !matches!(stop, Stop::ArgumentLost(_)) {
+                stop = Stop::ReturnProbe;
+            }
+            break;
+        }
         let here = cost_of(&step.instruction, bytes, address, costs);
         let best_ns = best.here.as_ref().unwrap_or(&at_entry).cost_ns;
         if !is_eligible(here.kind) || here.cost_ns >= best_ns * WORTH {
             continue;
         }
         let Some(places) = places(&step.before, needs) else {
-            let lost = needs.arguments().find(|argument| place(&step.before, *argument).is_none());
+            let lost =
+                needs.arguments().find(|argument| place(&step.before, *argument, needs).is_none());
             stop = lost.map_or(stop, Stop::ArgumentLost);
             continue;
         };
@@ -372,18 +385,20 @@ fn cheapest(costs: &Costs) -> f64 {
     kinds.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
 }
 
-fn place(state: &State, argument: u8) -> Option<Place> {
-    match state.find(argument)? {
-        Found::Register(number) => Some(Place::Register(number)),
-        Found::Stack(offset) => i16::try_from(offset).ok().map(Place::Stack),
-    }
+fn place(state: &State, argument: u8, needs: Needs) -> Option<Place> {
+    let found = match state.find(argument)? {
+        Found::Register(number) => Place::Register(number),
+        Found::Stack(offset) => Place::Stack(i16::try_from(offset).ok()?),
+    };
+    let own = Place::Register(*ARGUMENTS.get(argument as usize)?);
+    (!needs.at_return || found == own).then_some(found)
 }
 
 /// Where the needed arguments are; `None` where one is nowhere.
 fn places(state: &State, needs: Needs) -> Option<[Option<Place>; 6]> {
     let mut all = [None; 6];
     for argument in needs.arguments() {
-        all[argument as usize] = Some(place(state, argument)?);
+        all[argument as usize] = Some(place(state, argument, needs)?);
     }
     Some(all)
 }

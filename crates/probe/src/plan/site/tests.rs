@@ -5,7 +5,7 @@ use super::*;
 const ADDRESS: u64 = 0x1000;
 
 fn needs(args: u8) -> Needs {
-    Needs { args, caller: true, past_stores: false }
+    Needs { args, caller: true, ..Needs::default() }
 }
 
 fn function(bytes: &[u8]) -> Function<'_> {
@@ -33,6 +33,35 @@ fn first_branch() {
 fn marked_frame() {
     let choice = chosen(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3], 63);
     assert_eq!((choice.offset, choice.stack_moved, choice.moved()), (4, 0, 0));
+}
+
+fn chosen_at_return(bytes: &[u8], args: u8) -> Choice {
+    let needs = Needs { at_return: true, ..needs(args) };
+    choose(function(bytes), needs, &Costs::assumed(), &|_, _| false)
+}
+
+/// A probe at the return moves with the stack pointer where it was: behind `endbr64` to the push, the jump of `free`, and a
+/// jump to another function; but not behind `sub rsp,8`, and not to where an argument has left its register.
+#[test]
+fn at_return() {
+    let place = |bytes: &[u8], args: u8| {
+        let choice = chosen_at_return(bytes, args);
+        (choice.offset, choice.stop)
+    };
+    let framed = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3];
+    assert_eq!(place(&framed, 63), (4, Stop::Cheapest));
+    assert_eq!(place(&[0x48, 0x85, 0xff, 0x74, 0x01, 0x53, 0xc3, 0xc3], 1), (3, Stop::Branch));
+    assert_eq!(place(&[0xf3, 0x0f, 0x1e, 0xfa, 0xe9, 0, 1, 0, 0], 1), (4, Stop::Branch));
+    // sub rsp,8; push rax; pop rax; add rsp,8; ret
+    let moved = [0x48, 0x83, 0xec, 8, 0x50, 0x58, 0x48, 0x83, 0xc4, 8, 0xc3];
+    assert_eq!(place(&moved, 1), (0, Stop::ReturnProbe));
+    assert_eq!(chosen(&moved, 1).offset, 4, "one at the entry moves on");
+    // mov rax,rdi; xor edi,edi; push rbx; pop rbx; ret
+    let elsewhere = [0x48, 0x89, 0xf8, 0x31, 0xff, 0x53, 0x5b, 0xc3];
+    assert_eq!(place(&elsewhere, 1), (0, Stop::ArgumentLost(0)));
+    assert_eq!((chosen(&elsewhere, 1).offset, place(&elsewhere, 2).0), (5, 5));
+    // xor eax,eax; push rbx; pop rbx; ret, then a jump back to the push.
+    assert_eq!(place(&[0x31, 0xc0, 0x53, 0x5b, 0xc3, 0xeb, 0xfb], 1), (0, Stop::JumpTarget));
 }
 
 /// `sub rsp,8; mov [rsp],rdi; xor edi,edi; push rax`: the argument is on the stack, the stack has moved.
@@ -174,6 +203,9 @@ fn any_bytes() {
         assert!((choice.offset as usize) < bytes.len().max(1));
         assert_eq!(choice.moved() & !args, 0);
         assert!(choice.stack_moved <= 1 << 20);
+        let choice = chosen_at_return(&bytes, args);
+        assert!((choice.offset as usize) < bytes.len().max(1));
+        assert_eq!((choice.moved(), choice.stack_moved), (0, 0));
     });
 }
 

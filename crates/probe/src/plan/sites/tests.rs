@@ -53,14 +53,16 @@ fn planned(dir: &Path, probes: Vec<Probe>, sites: Sites, arguments: &[u8]) -> At
     plan(request, &|_, _| true, &compile).unwrap()
 }
 
-/// What a probe needs is what its entry side reads, no more.
+/// What a probe needs is what its two sides read, no more.
 #[test]
 fn needs_of_specs() {
-    let all = Needs { args: 0b10_0101, caller: true, past_stores: false };
+    let all = Needs { args: 0b10_0101, caller: true, ..Needs::default() };
     assert_eq!(needs(&reads(&[0, 5, 2, 0], true)), all);
     assert_eq!(needs(&reads(&[], false)), Needs::default());
     let mut at_return = reads(&[1], true);
     (at_return.return_len, at_return.entry_len) = (at_return.entry_len, 0);
+    assert_eq!(needs(&at_return), Needs { args: 2, caller: true, ..Needs::default() });
+    at_return.return_len = 0;
     assert_eq!(needs(&at_return), Needs::default());
 }
 
@@ -84,7 +86,7 @@ fn places_are_written() {
     assert!(plan.probes.iter().all(|probe| probe.site.file_offset == probe.site.entry_offset));
 }
 
-/// Probes of one function sit at one place; with one of them at the return, at its first instruction.
+/// Probes of one function sit at one place, also with one of them at the return; where that one cannot move, none does.
 #[test]
 fn one_place_per_function() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,11 +94,14 @@ fn one_place_per_function() {
     let both = vec![probe(Role::Open, symbol("one")), close.clone()];
     let plan = planned(dir.path(), both, Sites::Cheapest, &[0]);
     assert_eq!(plan.probes.iter().map(|probe| probe.choice.offset).collect::<Vec<_>>(), [3, 3]);
-    let returning = Probe { phase: Phase::Return, ..probe(Role::Open, symbol("one")) };
-    let plan = planned(dir.path(), vec![returning, close], Sites::Cheapest, &[0]);
+    let returning = |name: &str| Probe { phase: Phase::Return, ..probe(Role::Open, symbol(name)) };
+    let both = vec![returning("two"), probe(Role::Close, symbol("two"))];
+    let plan = planned(dir.path(), both, Sites::Cheapest, &[0]);
     for probe in &plan.probes {
-        assert_eq!((probe.choice.offset, probe.choice.stop), (0, Stop::ReturnProbe));
+        assert_eq!((probe.choice.offset, probe.choice.stop), (0, Stop::ArgumentLost(0)));
     }
+    let plan = planned(dir.path(), vec![returning("one"), close], Sites::Cheapest, &[0]);
+    assert_eq!(plan.probes.iter().map(|probe| probe.choice.offset).collect::<Vec<_>>(), [3, 3]);
     let rows = plan.rows();
     let at_return = rows.iter().find(|row| row.phase == "return").unwrap();
     let at_entry = rows.iter().find(|row| row.phase == "entry").unwrap();
@@ -144,7 +149,7 @@ fn unreadable_objects() {
     let image = image(&[&path]);
     let elf = image.objects[0].elf.as_ref().unwrap();
     let offset = elf.resolve("pool_open")[0].file_offset.unwrap();
-    let needs = Needs { args: 3, caller: true, past_stores: false };
+    let needs = Needs { args: 3, caller: true, ..Needs::default() };
     let costs = Costs::assumed();
     assert!(Chooser::new(elf).choose(offset, needs, &costs, None).here.is_some());
     assert_eq!(Chooser::new(elf).choose(u64::MAX, needs, &costs, None).stop, Stop::Unread);
