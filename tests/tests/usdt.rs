@@ -52,6 +52,27 @@ fn counts_are_exact() -> Result<()> {
     Ok(())
 }
 
+/// A nop of five bytes behind the probe's own is used, where it is cheaper, but never in a function that may keep something
+/// below its stack pointer: the target checks every word of it.
+#[test]
+fn red_zone_is_left_alone() -> Result<()> {
+    if requires_root() {
+        trace("redzone", &[], "redzone", &["--level", "boundary"])?.exact();
+        let target = Target::start("redzone", &[])?;
+        let (pid, profile) = (target.pid().to_string(), environment::profile("redzone"));
+        let args = ["attach", "-p", &pid, "--profile", &profile, "--dry-run", "-o", "json"];
+        let outcome = tracer::run_to_end(&args)?;
+        let plan: Value = serde_json::from_str(&outcome.stdout.join("\n"))?;
+        let rows = plan.pointer("/processes/0/plans/0/probes").and_then(Value::as_array);
+        for row in rows.context("a list of probes")? {
+            let (role, kind) = (row["role"].as_str(), row["instruction_kind"].as_str());
+            ensure!(role != Some("open") || row["offset"] == 0, "in a leaf function: {row:#}");
+            ensure!((row["offset"] == 1) == (kind == Some("nop5")), "{row:#}");
+        }
+    }
+    Ok(())
+}
+
 /// With call paths, too: the walk begins within a function, at the place of the probe.
 #[test]
 fn call_paths_begin_at_the_place() -> Result<()> {
