@@ -1,9 +1,10 @@
-//! Writes the table of built-in profiles: each file of `profiles/` with its text.
+//! Writes the table of built-in profiles: each file of `profiles/` with its text. The directory is reached through a link
+//! inside of the crate, which `cargo package` follows.
 
 use std::{env, error::Error, fs, path::Path};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
     println!("cargo::rerun-if-changed={}", directory.display());
     let mut rows = Vec::new();
     for entry in fs::read_dir(directory)? {

@@ -2,7 +2,7 @@
 
 mod values;
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, sync::LazyLock, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use drainprof_report::{export::FORMATS, facts::Duty};
@@ -13,10 +13,11 @@ pub(super) use self::values::{
 };
 use self::values::{budget, duty, sample};
 use super::{
-    census::CensusArgs, config::ConfigArgs, ctl::CtlArgs, daemon::DaemonArgs,
-    diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs, filter::FilterArgs,
-    growth::GrowthArgs, history::HistoryArgs, profile_check::CheckArgs, profile_new::NewArgs,
-    report::ReportArgs, selection::Selection, top::TopArgs, why::WhyArgs,
+    census::CensusArgs, complete::CompletionsArgs, config::ConfigArgs, ctl::CtlArgs,
+    daemon::DaemonArgs, diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs,
+    filter::FilterArgs, growth::GrowthArgs, history::HistoryArgs, man::ManArgs,
+    profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, selection::Selection,
+    top::TopArgs, why::WhyArgs,
 };
 
 const EXIT_CODES: &str = "Exit codes:
@@ -24,9 +25,16 @@ const EXIT_CODES: &str = "Exit codes:
   5 incomplete result    6 over --budget    69 the kernel lacks a feature    77 no privilege
   78 bad profile or configuration    `run` forwards the command's status where drainprof itself was fine";
 
+/// Which build this is: the version, the commit if whoever built it named one, and what the kernel side is built from.
+static BUILD: LazyLock<String> = LazyLock::new(|| {
+    let commit = option_env!("DRAINPROF_COMMIT").unwrap_or("unknown");
+    let kernel_side = drainprof_probe::bpf::SOURCES_SHA256.trim();
+    format!("{}\ncommit {commit}\neBPF object of sources {kernel_side}", env!("CARGO_PKG_VERSION"))
+});
+
 /// Shows which granules of arenas, pools and slabs are pinned, in unmodified, running programs.
 #[derive(Debug, Parser)]
-#[command(name = "drainprof", version, after_help = EXIT_CODES, propagate_version = true)]
+#[command(name = "drainprof", version, long_version = BUILD.as_str(), after_help = EXIT_CODES, propagate_version = true)]
 pub(super) struct Cli {
     /// Log more on stderr; twice: everything.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -136,6 +144,18 @@ A selector has to match one process.")]
     Diagnose(DiagnoseArgs),
     /// Query or control the daemon.
     Ctl(CtlArgs),
+    /// Print a script that lets a shell complete commands, processes, profiles and formats.
+    #[command(after_help = "Examples:
+  source <(drainprof completions bash)            now; in ~/.bashrc: always
+  drainprof completions zsh > /usr/local/share/zsh/site-functions/_drainprof
+  drainprof completions fish > ~/.config/fish/completions/drainprof.fish
+Packages have them. Script and binary have to be of one version.")]
+    Completions(CompletionsArgs),
+    /// Write manual pages.
+    #[command(after_help = "Examples:
+  drainprof man | man -l -
+  drainprof man --dir ~/.local/share/man/man1")]
+    Man(ManArgs),
     /// Read symbols for another drainprof, which speaks to it over its stdin.
     #[command(name = drainprof_process::symbolize::COMMAND, hide = true)]
     SymbolHelper,
@@ -357,5 +377,20 @@ mod tests {
     #[test]
     fn command_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// `--version` names the build; `-V` is one line, which scripts read.
+    #[test]
+    fn version_names_the_build() {
+        let shown = |flag| Cli::try_parse_from(["drainprof", flag]).unwrap_err().to_string();
+        let version = format!("drainprof {}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!(shown("-V"), version);
+        let long = shown("--version");
+        let lines: Vec<_> = long.strip_prefix(&version).unwrap().lines().collect();
+        assert!(
+            matches!(lines[..], [commit, object] if commit.starts_with("commit ")
+            && object.strip_prefix("eBPF object of sources ").unwrap().len() == 64),
+            "{long}"
+        );
     }
 }

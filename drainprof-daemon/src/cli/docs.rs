@@ -10,7 +10,7 @@ use std::{
 use clap::{CommandFactory as _, Parser as _};
 use drainprof_report::Verdict;
 
-use super::{args::Cli, code};
+use super::{args::Cli, code, man::plain};
 
 /// Pages at the root of the repository; those in `docs/` and `tests/` are found.
 const ROOT_PAGES: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
@@ -42,15 +42,10 @@ fn cli_markdown() -> String {
          messages to stderr. `NO_COLOR` turns colours off; they need a terminal.\n\
          [Exit codes](exit-codes.md) have a page.\n",
     );
-    let mut command = Cli::command().term_width(100).mut_subcommands(plain);
+    let mut command = plain(Cli::command());
     command.build();
     section(&mut page, &command, &mut Vec::new());
     page
-}
-
-/// Without what depends on who asks: the values of environment variables.
-fn plain(command: clap::Command) -> clap::Command {
-    command.term_width(100).mut_args(|arg| arg.hide_env_values(true)).mut_subcommands(plain)
 }
 
 /// An option, its help, the command under which the page shows it, and its name there.

@@ -8,6 +8,7 @@ mod args;
 mod attach;
 mod calibrate;
 mod census;
+mod complete;
 mod config;
 mod ctl;
 mod daemon;
@@ -23,6 +24,7 @@ mod filter;
 mod growth;
 mod heaps;
 mod history;
+mod man;
 mod options;
 mod output;
 mod profile;
@@ -46,6 +48,14 @@ pub use exit::code;
 /// Runs the command that the arguments name, and says with which code to exit.
 #[must_use]
 pub fn main() -> ExitCode {
+    match complete::answer() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(code::USAGE);
+        }
+    }
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -75,6 +85,8 @@ pub fn main() -> ExitCode {
         args::Command::Doctor(doctor) => doctor::main(&doctor),
         args::Command::Diagnose(diagnose) => diagnose::main(&diagnose),
         args::Command::Ctl(ctl) => ctl::main(&ctl),
+        args::Command::Completions(completions) => complete::main(&completions),
+        args::Command::Man(man) => man::main(&man),
         args::Command::SymbolHelper => {
             symbolize::serve().context("the symbol helper lost its drainprof").map(|()| code::OK)
         }

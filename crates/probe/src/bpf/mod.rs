@@ -33,3 +33,6 @@ pub use paths::{LiveObject, PathRecord, StackSnapshot, Stacks};
 pub use read::{GranuleRecord, SeriesRecord};
 pub use session::{Arming, Offsets, Session, SessionConfig};
 pub use sizes::Sizes;
+
+/// The SHA-256 of what the kernel side is built from, in hexadecimal digits.
+pub const SOURCES_SHA256: &str = include_str!("../../ebpf/drainprof.bpf.digest");
