@@ -168,7 +168,7 @@ fn binary(root: &Path, package: &str, name: &str, profile: &[&str]) -> Result<Pa
 }
 
 /// Runs a build of one binary; its executable.
-fn executable(name: &str, command: &mut Command) -> Result<PathBuf> {
+pub(crate) fn executable(name: &str, command: &mut Command) -> Result<PathBuf> {
     let messages = build(&format!("build {name}"), command)?;
     let mut artifacts = messages.into_iter().filter_map(|message| match message {
         Message::CompilerArtifact(artifact) if artifact.target.name == name => artifact.executable,

@@ -9,6 +9,7 @@ mod busy;
 mod ci;
 mod crates;
 mod demo;
+mod dist;
 mod ebpf;
 mod fuzz;
 mod packages;
@@ -40,6 +41,8 @@ enum Task {
     Crates(crates::Args),
     /// Show a structural leak and its fix on a small server.
     Demo(demo::Args),
+    /// Make packages: .deb, tarball, image, bill of materials.
+    Dist(dist::Args),
     /// Measure what drainprof costs, beside its peers.
     Bench(bench::Args),
     /// Feed the parsers with hostile bytes for longer than the tests do.
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Ci(args) => ci::run(&args),
         Task::Crates(args) => crates::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
+        Task::Dist(args) => dist::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Bench(args) => bench::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Fuzz(args) => fuzz::run(&args).map(|()| ExitCode::SUCCESS),
     };

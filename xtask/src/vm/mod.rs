@@ -9,6 +9,7 @@ mod initramfs;
 mod kernel;
 mod matrix;
 mod qemu;
+mod systemd;
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,12 @@ pub(crate) struct Args {
     /// Emulate even where KVM is usable.
     #[arg(long)]
     no_kvm: bool,
+    /// Instead of tests, install and run the package on Debian with its own systemd.
+    #[arg(long, conflicts_with = "tests")]
+    systemd: bool,
+    /// With --systemd: package this drainprof instead of building one.
+    #[arg(long, value_name = "FILE", requires = "systemd")]
+    drainprof: Option<PathBuf>,
     /// Show what tests print as they print it, of those that pass as well.
     #[arg(long, short)]
     verbose: bool,
@@ -53,14 +60,31 @@ const SLOWEST: usize = 20;
 impl Args {
     /// All kernels and all tests, as a run of all tests wants them.
     pub(crate) fn of_tests(verbose: bool) -> Self {
-        Self { kernels: Vec::new(), timeout: SECONDS, no_kvm: false, verbose, tests: Vec::new() }
+        Self {
+            kernels: Vec::new(),
+            timeout: SECONDS,
+            no_kvm: false,
+            systemd: false,
+            drainprof: None,
+            verbose,
+            tests: Vec::new(),
+        }
+    }
+
+    /// Whether the kernels of this line are wanted.
+    fn wants(&self, version: &str) -> bool {
+        self.kernels.is_empty() || self.kernels.iter().any(|wanted| wanted == version)
     }
 }
 
 /// Builds what the machines run, boots them, and prints the sum.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = work::root()?;
-    let tally = artifacts::tests(&root, None).and_then(|built| matrix(&root, args, &built));
+    let tally = if args.systemd {
+        systemd::run(&root, args)
+    } else {
+        artifacts::tests(&root, None).and_then(|built| matrix(&root, args, &built))
+    };
     let tally = tally.unwrap_or_else(|error| {
         eprintln!("xtask vm: {error:#}");
         Tally::failure(format!("kernel matrix: {error}"))
@@ -85,8 +109,7 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Tests) -> Result<Tally> {
     let mut tally = Tally::default();
     let mut machines = Vec::new();
     for line in kernel::LINES {
-        let wanted = args.kernels.is_empty() || args.kernels.iter().any(|v| v == line.version);
-        if !wanted {
+        if !args.wants(line.version) {
             continue;
         }
         // One after the other: they come from one package manager.
@@ -100,6 +123,7 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Tests) -> Result<Tally> {
             name,
             kernel,
             initrd: &initrd,
+            disks: &[],
             seconds: args.timeout,
             verbose: args.verbose,
             kvm: &kvm,

@@ -28,6 +28,8 @@ pub(super) struct Machine<'a> {
     pub(super) name: &'a str,
     pub(super) kernel: &'a Path,
     pub(super) initrd: &'a Path,
+    /// The first is the root file system, where there is one; none is written to.
+    pub(super) disks: &'a [&'a Path],
     pub(super) seconds: u64,
     /// Whether to show the serial line from the script's first word on.
     pub(super) verbose: bool,
@@ -89,7 +91,14 @@ fn attempt(machine: &Machine<'_>, first_word: Option<Duration>) -> Result<Outcom
     ]);
     qemu.args(["-serial", "stdio", "-monitor", "none"]);
     qemu.arg("-kernel").arg(machine.kernel).arg("-initrd").arg(machine.initrd);
-    qemu.args(["-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off"]);
+    for disk in machine.disks {
+        let disk = disk.display();
+        qemu.args(["-drive", &format!("file={disk},format=raw,if=virtio,snapshot=on")]);
+    }
+    let root =
+        if machine.disks.is_empty() { "" } else { " root=/dev/vda rw systemd.show_status=no" };
+    let line = format!("console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off{root}");
+    qemu.args(["-append", &line]);
     qemu.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child =
         qemu.spawn().context("run qemu-system-x86_64; `cargo xtask setup` installs it")?;

@@ -1,0 +1,242 @@
+//! `cargo xtask dist`: packages of one build: `.deb`, debug symbols, tarball, OCI image, bill of materials, check sums.
+//!
+//! The binary is built once, without paths of this machine in it. All else is made from it and from the sources, with
+//! the time of the commit, so the same sources and tools make the same bytes; `--check` makes it twice and compares.
+
+mod crates;
+mod deb;
+mod image;
+mod materials;
+mod tree;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::Metadata;
+use sha2::{Digest as _, Sha256};
+
+use crate::{artifacts, packages, work};
+
+/// What makes the packages.
+const PACKAGES: [&str; 7] =
+    ["binutils", "dpkg-dev", "gzip", "lintian", "lowdown", "mmdebstrap", "xz-utils"];
+
+/// The only architecture.
+const ARCHITECTURE: &str = "amd64";
+
+/// Arguments of `dist`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Package this drainprof, built with symbols, instead of building one.
+    #[arg(long, value_name = "FILE")]
+    drainprof: Option<PathBuf>,
+    /// Debian's revision of the package.
+    #[arg(long, default_value_t = 1)]
+    revision: u32,
+    /// No image, which takes Debian's archive.
+    #[arg(long)]
+    no_image: bool,
+    /// Make all twice and compare the bytes; let lintian read the package.
+    #[arg(long)]
+    check: bool,
+    /// Instead of packages, install from the crates that `cargo package` makes.
+    #[arg(long)]
+    crates: bool,
+}
+
+/// What all packages are made from.
+struct Release<'a> {
+    root: &'a Path,
+    metadata: &'a Metadata,
+    version: String,
+    revision: u32,
+    /// Seconds since 1970: the time of all files.
+    epoch: String,
+    /// The program as it was linked.
+    drainprof: PathBuf,
+}
+
+impl Release<'_> {
+    /// The version of Debian's package.
+    fn debian_version(&self) -> String {
+        format!("{}-{}", self.version, self.revision)
+    }
+
+    /// The name of a file of this release.
+    fn name(&self, rest: &str) -> String {
+        format!("drainprof-{}{rest}", self.version)
+    }
+}
+
+/// Builds, packs, and checks.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let root = work::root()?;
+    let directory = artifacts::target_dir(&root).join("dist");
+    if args.crates {
+        return crates::install(&root, &artifacts::metadata(&root)?, &directory.join("crates"));
+    }
+    packages::install(&PACKAGES, "to make packages")?;
+    for made in pack(&root, args, &directory.join("packages"))? {
+        println!("{}", made.display());
+    }
+    Ok(())
+}
+
+/// The packages of a binary that is there, without an image: Debian's package is the first.
+pub(crate) fn packages_of(
+    root: &Path,
+    drainprof: &Path,
+    revision: u32,
+    directory: &Path,
+) -> Result<Vec<PathBuf>> {
+    packages::install(&PACKAGES, "to make packages")?;
+    let drainprof = Some(drainprof.to_owned());
+    pack(
+        root,
+        &Args { drainprof, revision, no_image: true, check: false, crates: false },
+        directory,
+    )
+}
+
+/// Makes the packages in `directory`, which is emptied; their paths.
+fn pack(root: &Path, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
+    let metadata = artifacts::metadata(root)?;
+    let package =
+        metadata.packages.iter().find(|package| package.name.as_str() == "drainprof-daemon");
+    let release = Release {
+        root,
+        version: package.context("the workspace has no drainprof-daemon")?.version.to_string(),
+        metadata: &metadata,
+        revision: args.revision,
+        epoch: epoch(root)?,
+        drainprof: match &args.drainprof {
+            Some(path) => {
+                path.canonicalize().with_context(|| format!("find {}", path.display()))?
+            }
+            None => build(root)?,
+        },
+    };
+    work::step(format!("dist: pack drainprof {}", release.debian_version()));
+    let made = once(&release, args, directory)?;
+    if args.check {
+        work::step("dist: pack again, and compare");
+        let again = directory.with_extension("again");
+        compare(&made, &once(&release, args, &again)?)?;
+        deb::lint(&made)?;
+    }
+    for path in &made {
+        let size = path.metadata().with_context(|| format!("read {}", path.display()))?.len();
+        work::note(format!("{:>8.1} MiB  {}", size as f64 / 1_048_576.0, path.display()));
+    }
+    Ok(made)
+}
+
+/// Makes each package once.
+fn once(release: &Release<'_>, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).with_context(|| format!("empty {}", directory.display()))?;
+    }
+    let stage = tree::stage(release, &directory.join("stage/tree"))?;
+    let mut made = vec![
+        deb::package(release, &stage, directory)?,
+        deb::symbols(release, &stage, directory)?,
+        tree::archive(release, &stage, directory)?,
+        materials::bill(release, &stage, directory)?,
+    ];
+    if !args.no_image {
+        made.push(image::image(release, &made[0], directory)?);
+    }
+    made.push(sums(&made, directory)?);
+    fs::remove_dir_all(directory.join("stage")).context("remove the stage")?;
+    Ok(made)
+}
+
+/// The time of the last commit, unless `SOURCE_DATE_EPOCH` names one.
+fn epoch(root: &Path) -> Result<String> {
+    if let Ok(epoch) = std::env::var("SOURCE_DATE_EPOCH") {
+        return Ok(epoch);
+    }
+    git(root, &["log", "-1", "--format=%ct"])
+}
+
+fn git(root: &Path, args: &[&str]) -> Result<String> {
+    let mut git = Command::new("git");
+    git.current_dir(root).args(args);
+    let text = work::read(
+        "ask git",
+        "set SOURCE_DATE_EPOCH and DRAINPROF_COMMIT outside of a clone",
+        &mut git,
+    )?;
+    Ok(text.trim().to_owned())
+}
+
+/// Builds the binary of the packages: profile `dist`, with symbols, and without paths of this machine.
+fn build(root: &Path) -> Result<PathBuf> {
+    work::step("dist: build drainprof (profile dist, which takes long)");
+    let commit = match std::env::var("DRAINPROF_COMMIT") {
+        Ok(commit) => commit,
+        Err(_) => git(root, &["describe", "--always", "--dirty", "--abbrev=12"])?,
+    };
+    let home = work::cargo_home().context("cargo has no home directory")?;
+    let sysroot = work::read(
+        "ask rustc",
+        "install Rust",
+        Command::new("rustc").args(["--print", "sysroot"]),
+    )?;
+    let maps = [(root, "/src"), (&home, "/cargo"), (Path::new(sysroot.trim()), "/rust")];
+    let flags = maps.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+    let mut command = work::cargo(root);
+    // With a target named, the flags are not those of build scripts, too.
+    command.args(["build", "--locked", "-p", "drainprof-daemon", "--bin", "drainprof"]);
+    command.args(["--profile", "dist", "--target", "x86_64-unknown-linux-gnu"]);
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("DRAINPROF_COMMIT", commit);
+    artifacts::executable("drainprof", &mut command)
+}
+
+/// The SHA-256 of each file, as `sha256sum --check` reads it.
+fn sums(made: &[PathBuf], directory: &Path) -> Result<PathBuf> {
+    let mut text = String::new();
+    for path in made {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let _ = writeln!(text, "{}  {name}", digest(&read(path)?));
+    }
+    write(&directory.join("SHA256SUMS"), text.as_bytes())
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Refuses files that are not byte for byte the same.
+fn compare(made: &[PathBuf], again: &[PathBuf]) -> Result<()> {
+    for (one, other) in made.iter().zip(again) {
+        if read(one)? != read(other)? {
+            bail!("not reproducible: {} and {} differ", one.display(), other.display());
+        }
+    }
+    work::note(format!("{} files are the same, byte for byte", made.len()));
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("read {}", path.display()))
+}
+
+/// Writes a file, and the directories that lead to it.
+fn write(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    }
+    fs::write(path, bytes).with_context(|| format!("write {}", path.display()))?;
+    Ok(path.to_owned())
+}

@@ -1,0 +1,145 @@
+//! `cargo xtask vm --systemd`: Debian with its own systemd, which installs the package and runs it for a while.
+//!
+//! The file system is made by mmdebstrap once and kept; each boot writes to a copy that qemu throws away. A second disk
+//! is an archive: two revisions of the package, a server to observe, and `deploy/debian/check.sh`, which prints results
+//! as test binaries do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, anyhow};
+
+use super::{Args, broken, kernel, matrix::Run, qemu};
+use crate::artifacts::{self, TestBinary};
+use crate::dist;
+use crate::tally::Tally;
+use crate::{packages, work};
+
+/// What making the file system and booting it takes.
+const PACKAGES: [&str; 4] = ["e2fsprogs", "gcc", "mmdebstrap", "qemu-system-x86"];
+
+/// What the machine has beside Debian's minimum: systemd, a kernel of each line, and curl, to read the daemon's page.
+const INCLUDED: &str =
+    "systemd-sysv,dbus,udev,procps,curl,linux-image-cloud-amd64,linux-image-6.12-cloud-amd64";
+
+/// Unpacks the second disk and runs what is in it.
+const UNIT: &str = "[Unit]\nDescription=check of the package\n\
+    [Service]\nType=idle\nExecStart=/bin/sh -c 'mkdir -p /opt/check && tar -C /opt/check -xf /dev/vdb && \
+    sh /opt/check/check.sh </dev/null >/dev/ttyS0 2>&1; systemctl poweroff --force --force'\n\
+    [Install]\nWantedBy=multi-user.target\n";
+
+/// What the script is called in the sum.
+const NAME: &str = "systemd";
+
+/// Boots Debian on each kernel, one after the other: an emulated machine with systemd keeps all processors busy.
+pub(super) fn run(root: &Path, args: &Args) -> Result<Tally> {
+    packages::install(&PACKAGES, "to boot Debian with systemd")?;
+    let directory = artifacts::target_dir(root).join("vm/systemd");
+    let disk = disk(&directory)?;
+    let payload = payload(root, args, &directory)?;
+    let kvm = AtomicBool::new(!args.no_kvm);
+    let runs = [Run {
+        binary: TestBinary { name: NAME.to_owned(), ..TestBinary::default() },
+        tests: Vec::new(),
+    }];
+    let mut tally = Tally::default();
+    for line in kernel::LINES {
+        if !args.wants(line.version) {
+            continue;
+        }
+        let found = |what| newest(&directory.join("boot"), &format!("{what}-{}.", line.version));
+        let booted = found("vmlinuz").and_then(|kernel| {
+            qemu::boot(&qemu::Machine {
+                name: line.version,
+                kernel: &kernel,
+                initrd: &found("initrd.img")?,
+                disks: &[&disk, &payload],
+                seconds: args.timeout,
+                verbose: args.verbose,
+                kvm: &kvm,
+                runs: &runs,
+            })
+        });
+        tally.add(booted.unwrap_or_else(|error| broken(line.version, &error)));
+    }
+    Ok(tally)
+}
+
+/// The file system, made if it is not there, and beside it `boot/` with its kernels.
+fn disk(directory: &Path) -> Result<PathBuf> {
+    let disk = directory.join("debian.ext4");
+    if disk.exists() {
+        return Ok(disk);
+    }
+    work::step("vm: make a file system of Debian 12 with systemd (kept; 400 MB of packages)");
+    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    let (tree, made) = (directory.join("tree"), directory.join("debian.ext4.new"));
+    remove_tree(&tree)?;
+    let unit = directory.join("check.service");
+    fs::write(&unit, UNIT).context("write the unit of the check")?;
+    let copy = format!("--customize-hook=copy-in {} /etc/systemd/system", unit.display());
+    let mut mmdebstrap = work::as_root("mmdebstrap", &[]);
+    mmdebstrap.args(["--quiet", "--variant=minbase", &format!("--include={INCLUDED}"), &copy]);
+    mmdebstrap.args(["--customize-hook=chroot \"$1\" systemctl enable check.service"]);
+    mmdebstrap.arg("bookworm").arg(&tree);
+    work::run("make Debian", "is Debian's archive reachable?", &mut mmdebstrap)?;
+    let mut copy = work::as_root("cp", &[]);
+    copy.args(["-r", "--no-target-directory"]).arg(tree.join("boot")).arg(directory.join("boot"));
+    work::run("copy the kernels", "is the disk full?", &mut copy)?;
+    let mut mke2fs = work::as_root("mke2fs", &[]);
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-d"]).arg(&tree).arg(&made).arg("1536M");
+    work::run("make the file system", "is the disk full?", &mut mke2fs)?;
+    remove_tree(&tree)?;
+    fs::rename(&made, &disk).context("name the file system")?;
+    Ok(disk)
+}
+
+fn remove_tree(tree: &Path) -> Result<()> {
+    let mut rm = work::as_root("rm", &[]);
+    work::run("remove a file system", "remove it by hand", rm.arg("-rf").arg(tree))
+}
+
+/// The last file whose name begins so.
+fn newest(directory: &Path, begin: &str) -> Result<PathBuf> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("list {}", directory.display()))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let is_meant = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin))
+    };
+    let found = paths.filter(is_meant).max();
+    found.ok_or_else(|| anyhow!("{} has no {begin}*", directory.display()))
+}
+
+/// The second disk: packages of the revisions 1 and 2, the server, its profile, the script.
+fn payload(root: &Path, args: &Args, directory: &Path) -> Result<PathBuf> {
+    let content = directory.join("payload");
+    if content.exists() {
+        fs::remove_dir_all(&content).context("empty the payload")?;
+    }
+    fs::create_dir_all(&content).context("create the payload")?;
+    let drainprof = match &args.drainprof {
+        Some(path) => path.clone(),
+        None => artifacts::drainprof_dev(root)?,
+    };
+    for revision in [1, 2] {
+        let made = dist::packages_of(root, &drainprof, revision, &directory.join("packages"))?;
+        let deb = made.first().context("no package was made")?;
+        fs::copy(deb, content.join(format!("drainprof-{revision}.deb")))
+            .context("copy a package")?;
+    }
+    artifacts::target(&root.join("tests/targets/request_server.c"), &content)?;
+    for (from, to) in [
+        ("tests/profiles/request-server.toml", "request-server.toml"),
+        ("deploy/debian/check.sh", "check.sh"),
+    ] {
+        fs::copy(root.join(from), content.join(to)).with_context(|| format!("copy {from}"))?;
+    }
+    let payload = directory.join("payload.tar");
+    let mut tar = Command::new("tar");
+    tar.arg("--create").arg("--file").arg(&payload).arg("--directory").arg(&content).arg(".");
+    work::run("pack the payload", "install tar", &mut tar)?;
+    Ok(payload)
+}
