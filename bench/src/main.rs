@@ -18,7 +18,7 @@ mod rounds;
 mod stats;
 mod worker;
 
-use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
+use std::{fs, io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
@@ -44,6 +44,9 @@ enum Command {
         /// Results of an earlier run; what is not measured now is taken over from them.
         #[arg(long, value_name = "FILE")]
         keep: Option<PathBuf>,
+        /// Seconds for which `soak` keeps the daemon busy.
+        #[arg(long, value_name = "SECONDS")]
+        soak: Option<u64>,
     },
     /// Turn results into the text of docs/performance.md.
     Page {
@@ -54,7 +57,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Command::parse() {
-        Command::Measure { only, quick, keep } => measure(&only, quick, keep),
+        Command::Measure { only, quick, keep, soak } => measure(&only, quick, keep, soak),
         Command::Page { file } => read(&file).and_then(|results| put(&page::text(&results))),
     };
     match outcome {
@@ -66,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(only: &[String], quick: bool, keep: Option<PathBuf>) -> Result<()> {
+fn measure(only: &[String], quick: bool, keep: Option<PathBuf>, soak: Option<u64>) -> Result<()> {
     for name in only {
         if !BENCHMARKS.iter().any(|known| known.name == name) {
             let known: Vec<&str> = BENCHMARKS.iter().map(|known| known.name).collect();
@@ -80,7 +83,8 @@ fn measure(only: &[String], quick: bool, keep: Option<PathBuf>) -> Result<()> {
         Some(file) if file.is_file() => Some(read(&file)?),
         _ => None,
     };
-    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let mut effort = if quick { Effort::QUICK } else { Effort::FULL };
+    effort.soak = soak.map_or(effort.soak, Duration::from_secs);
     let mut results = Results {
         schema: SCHEMA.to_owned(),
         quick,

@@ -3,7 +3,10 @@
 //! A machine grows warm, or busy, within minutes; within a round it changes little. So variants are
 //! compared within their round.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 
@@ -31,6 +34,8 @@ pub(crate) struct Effort {
     pub(crate) scale: (u64, u64),
     /// Rounds of the daemon's own use, and the seconds of each.
     pub(crate) idle: (usize, u64),
+    /// How long the daemon is kept busy.
+    pub(crate) soak: Duration,
 }
 
 impl Effort {
@@ -43,6 +48,7 @@ impl Effort {
         why_seconds: 30,
         scale: (1_000_000, 10_000_000),
         idle: (3, 60),
+        soak: Duration::from_secs(1200),
     };
 
     pub(crate) const QUICK: Self = Self {
@@ -54,6 +60,7 @@ impl Effort {
         why_seconds: 3,
         scale: (1_000, 10_000),
         idle: (1, 2),
+        soak: Duration::from_secs(35),
     };
 
     /// The option that tells a target the length of its batches.

@@ -160,6 +160,13 @@ pub(crate) fn bench(root: &Path) -> Result<PathBuf> {
     binary(root, BENCH_PACKAGE, BENCH_PACKAGE, &["--release"])
 }
 
+/// Builds the benchmarks as the tests are built: for what measures another program alone.
+pub(crate) fn bench_dev(root: &Path) -> Result<PathBuf> {
+    let mut command = work::cargo(root);
+    command.arg("build").args(HOST).args(["--bin", BENCH_PACKAGE]);
+    executable(BENCH_PACKAGE, &mut command)
+}
+
 /// Builds one binary of a package.
 fn binary(root: &Path, package: &str, name: &str, profile: &[&str]) -> Result<PathBuf> {
     let mut command = work::cargo(root);

@@ -38,6 +38,53 @@ pub(crate) struct Args {
     no_setup: bool,
 }
 
+/// Arguments of `soak`.
+#[derive(clap::Args)]
+pub(crate) struct SoakArgs {
+    /// How long: 90s, 20m, 2h.
+    #[arg(long = "for", value_name = "TIME", default_value = "20m", value_parser = seconds)]
+    length: u64,
+    /// Keep this drainprof busy instead of building one.
+    #[arg(long, value_name = "FILE")]
+    drainprof: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let units = [('s', 1), ('m', 60), ('h', 3600)];
+    let found = units
+        .iter()
+        .find_map(|(unit, seconds)| Some(text.strip_suffix(*unit)?.parse::<u64>().ok()? * seconds));
+    found.filter(|length| *length >= 60).ok_or_else(|| "a minute or more: 90s, 20m, 2h".to_owned())
+}
+
+/// Keeps a daemon busy; fails where something of it grows.
+pub(crate) fn soak(args: &SoakArgs) -> Result<()> {
+    let root = work::root()?;
+    setup::mount_tracefs()?;
+    let drainprof = match &args.drainprof {
+        Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display()))?,
+        None => artifacts::drainprof(&root)?,
+    };
+    let bench = artifacts::bench_dev(&root)?;
+    work::step(format!("soak: keep a daemon busy for {} s", args.length));
+    let mut command = work::as_root(bench, &[("DRAINPROF_BIN", drainprof.as_os_str())]);
+    command.args(["measure", "--only", "soak", "--soak", &args.length.to_string()]);
+    let output = command.stderr(Stdio::inherit()).output().context("run drainprof-bench")?;
+    let results: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("read the results")?;
+    let soak = &results["benchmarks"][0];
+    if let Some(why) = soak["failed"].as_str() {
+        bail!("the soak failed: {why}");
+    }
+    let goals = soak["goals"].as_array().context("the results have no goals")?;
+    let grow: Vec<_> = goals.iter().filter(|goal| goal["reached"] != true).collect();
+    if !grow.is_empty() {
+        let names: Vec<_> = grow.iter().filter_map(|goal| goal["what"].as_str()).collect();
+        bail!("the daemon grows: {}", names.join("; "));
+    }
+    Ok(())
+}
+
 /// Builds, measures, writes.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = work::root()?;

@@ -45,6 +45,8 @@ enum Task {
     Dist(dist::Args),
     /// Measure what drainprof costs, beside its peers.
     Bench(bench::Args),
+    /// Keep a daemon busy for long, and see whether anything of it grows.
+    Soak(bench::SoakArgs),
     /// Feed the parsers with hostile bytes for longer than the tests do.
     Fuzz(fuzz::Args),
 }
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Dist(args) => dist::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Bench(args) => bench::run(&args).map(|()| ExitCode::SUCCESS),
+        Task::Soak(args) => bench::soak(&args).map(|()| ExitCode::SUCCESS),
         Task::Fuzz(args) => fuzz::run(&args).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {

@@ -10,6 +10,7 @@ mod nginx;
 mod objects;
 mod postgresql;
 mod scale;
+mod soak;
 mod stacks;
 mod threads;
 mod why;
@@ -45,6 +46,7 @@ pub(crate) const BENCHMARKS: &[Known] = &[
     attach::BENCHMARK,
     after::BENCHMARK,
     daemon::BENCHMARK,
+    soak::BENCHMARK,
     growth::BENCHMARK,
     nginx::BENCHMARK,
     postgresql::BENCHMARK,
