@@ -6,6 +6,7 @@
 //! wait is for a line, the end of a stream or the end of a process, with a deadline.
 
 pub mod bind;
+pub mod browser;
 pub mod compare;
 pub mod elf;
 pub mod environment;

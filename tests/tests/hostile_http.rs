@@ -17,7 +17,8 @@ use drainprof_tests::{
 /// Another user: `nobody`, without groups or privileges.
 const NOBODY: [&str; 4] = ["--reuid=65534", "--regid=65534", "--clear-groups", "bash"];
 /// What everybody may ask for.
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
+    "/",
     "/metrics",
     "/healthz",
     "/readyz",
@@ -93,7 +94,9 @@ fn no_answer_has_an_address() -> Result<()> {
     let exe = fs::read_link(format!("/proc/{pid}/exe"))?;
     let directory = exe.parent().context("a directory")?.to_string_lossy().into_owned();
     assert!(state.contains(&directory), "{state}");
-    for path in PAGES {
+    let page = format!("/process/{pid}");
+    let history = format!("/api/v1/targets/{pid}/history");
+    for path in PAGES.into_iter().chain([page.as_str(), history.as_str()]) {
         let answer = asked_by_nobody(daemon.port(), &request(path, ""))?;
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
         assert_eq!(addresses(&answer, &ranges), Vec::<String>::new(), "{path}");

@@ -2,18 +2,19 @@
 //!
 //! Fast and without root when all is there. The toolchain of the kernel side is `build-ebpf --setup`'s job.
 
-use std::path::Path;
+use std::{path::Path, process::Command};
 
 use anyhow::Result;
 
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 27] = [
+const PACKAGES: [&str; 28] = [
     "apache2-utils",
     "apt",
     "binutils",
     "busybox-static",
+    "chromium",
     "cpio",
     "dwz",
     "dpkg",
@@ -64,6 +65,9 @@ const REAL_PACKAGES: [&str; 15] = [
     "varnish",
 ];
 
+/// The package at npm.
+const AXE: &str = "axe-core@4.14.1";
+
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Arguments of `setup`.
@@ -89,7 +93,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         work::step("setup: packages for the tests on further real programs");
         packages::install(&REAL_PACKAGES, "to be looked into by the tests")?;
     }
+    accessibility()?;
     mount_tracefs()
+}
+
+/// Fetches axe-core, which checks that pages are accessible, where npm is there; the test `page` runs it.
+fn accessibility() -> Result<()> {
+    let directory = work::root()?.join("target/axe");
+    if directory.join("package/axe.min.js").exists() || work::find_program("npm").is_none() {
+        return Ok(());
+    }
+    work::step("setup: axe-core for the test of the pages");
+    std::fs::create_dir_all(&directory)?;
+    let advice = "check the npm registry, or remove npm: the test then makes its own checks only";
+    let mut pack = Command::new("npm");
+    pack.args(["pack", "--silent", AXE]).current_dir(&directory);
+    let name = work::read("npm pack", advice, &mut pack)?;
+    let mut unpack = Command::new("tar");
+    unpack.args(["-xzf", name.trim(), "package/axe.min.js"]).current_dir(&directory);
+    work::run("unpack axe-core", advice, &mut unpack)
 }
 
 /// Mounts tracefs, which lists the tracepoints that drainprof uses, where it is absent.

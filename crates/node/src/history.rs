@@ -57,9 +57,15 @@ struct Document<'a, T> {
     content: &'a T,
 }
 
+/// A time series as a JSON document.
+#[must_use]
+pub fn course_document(course: &Course) -> impl Serialize + '_ {
+    Document { schema: "drainprof.history/1", content: course }
+}
+
 /// Writes a time series as one JSON document.
 pub fn course_json(course: &Course, out: &mut dyn io::Write) -> Result<(), Error> {
-    json(&Document { schema: "drainprof.history/1", content: course }, out)
+    json(&course_document(course), out)
 }
 
 /// Writes what has changed as one JSON document.

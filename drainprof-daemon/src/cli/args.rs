@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use drainprof_report::{export::FORMATS, facts::Duty};
 
 pub(super) use self::values::{
-    Budget, LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names, ratio,
-    require_weight,
+    AnswerFormat, Budget, LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names,
+    ratio, require_weight,
 };
 use self::values::{budget, duty, sample};
 use super::{

@@ -7,7 +7,7 @@ use clap::Args;
 use drainprof_census::{ContextDetail, Options, take};
 use drainprof_report::export;
 
-use super::{args::PlainFormat, code, output::Output, selection::Selection};
+use super::{args::AnswerFormat, code, output::Output, selection::Selection};
 
 /// Rows of a table.
 const ROWS: usize = 8;
@@ -20,8 +20,8 @@ pub(super) struct CensusArgs {
     #[arg(long)]
     freeze: bool,
     /// Output format.
-    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
-    format: PlainFormat,
+    #[arg(short = 'o', long, value_enum, default_value_t = AnswerFormat::Text)]
+    format: AnswerFormat,
     /// Write to this file instead of stdout.
     #[arg(short = 'O', long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -42,8 +42,9 @@ pub(super) fn main(args: &CensusArgs) -> Result<u8> {
     let census = take(pid, &options).context("cannot take a census")?;
     let style = output.style();
     match args.format {
-        PlainFormat::Text => export::write_heaps(&census, &style, output.writer())?,
-        PlainFormat::Json => {
+        AnswerFormat::Text => export::write_heaps(&census, &style, output.writer())?,
+        AnswerFormat::Html => export::html::write_census(&census, &style, output.writer())?,
+        AnswerFormat::Json => {
             serde_json::to_writer_pretty(output.writer(), &census).map_err(io::Error::from)?;
             output.writer().write_all(b"\n")?;
         }

@@ -129,6 +129,7 @@ fn serve_options(config: &Config) -> serve::Options {
         token_file: config.listen.token_file.clone(),
         socket: Some(config.listen.control.clone()),
         group: config.listen.control_group.clone(),
+        history: config.store.enabled.then(|| config.store.path.clone()),
         labels: config.metrics.labels.clone(),
         otlp: config
             .otlp

@@ -29,7 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::command::Command;
 use super::{
-    args::{CacheArgs, PlainFormat, duration},
+    args::{AnswerFormat, CacheArgs, duration},
     code,
     drive::block_on,
     options,
@@ -54,8 +54,8 @@ pub(super) struct WhyArgs {
     #[arg(short, long, value_parser = duration, value_name = "TIME", default_value = "30s")]
     duration: Duration,
     /// Output format.
-    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
-    format: PlainFormat,
+    #[arg(short = 'o', long, value_enum, default_value_t = AnswerFormat::Text)]
+    format: AnswerFormat,
     /// Write to this file instead of stdout.
     #[arg(short = 'O', long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -98,7 +98,7 @@ pub(super) fn main(args: &WhyArgs) -> Result<u8> {
 fn answer(
     inquired: &Inquired,
     mut unseen: Vec<String>,
-    format: PlainFormat,
+    format: AnswerFormat,
     output: &mut Output,
 ) -> Result<u8> {
     unseen.extend(inquired.unseen.iter().cloned());
@@ -113,8 +113,9 @@ fn answer(
     });
     let style = output.style();
     match format {
-        PlainFormat::Text => export::write_why(&why, &style, output.writer())?,
-        PlainFormat::Json => {
+        AnswerFormat::Text => export::write_why(&why, &style, output.writer())?,
+        AnswerFormat::Html => export::html::write_why(&why, output.writer())?,
+        AnswerFormat::Json => {
             serde_json::to_writer_pretty(output.writer(), &why).map_err(io::Error::from)?;
             output.writer().write_all(b"\n")?;
         }

@@ -52,6 +52,13 @@ impl Hub {
         Arc::clone(&self.state.borrow())
     }
 
+    /// Tells of each new state.
+    pub(super) fn news(&self) -> watch::Receiver<Arc<NodeState>> {
+        let mut news = self.state.clone();
+        news.mark_unchanged();
+        news
+    }
+
     /// The metrics as of the state of now.
     pub(super) fn metrics(&self) -> MutexGuard<'_, Metrics> {
         let mut metrics = locked(&self.metrics);

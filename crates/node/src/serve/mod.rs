@@ -50,6 +50,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// The group whose members may use the control socket besides root and the daemon's own user.
     pub group: Option<String>,
+    /// The history that pages and the API read; `None`: none is kept.
+    pub history: Option<PathBuf>,
     /// The labels that metrics carry.
     pub labels: Vec<Label>,
     /// Where to send metrics by OTLP; `None`: nowhere.
@@ -68,6 +70,7 @@ impl Default for Options {
             token_file: None,
             socket: Some(PathBuf::from(SOCKET)),
             group: None,
+            history: None,
             labels: Label::ALL.to_vec(),
             otlp: None,
             stale_after: Duration::from_secs(60),
@@ -246,7 +249,8 @@ impl Server {
             let listener =
                 tokio::net::TcpListener::from_std(listener).map_err(ServeError::Runtime)?;
             let guard = http::Guard::new(&self.options.hosts, self.token);
-            tasks.spawn(http::serve(listener, Arc::clone(&hub), guard, limits));
+            let past = http::Past::new(self.options.history);
+            tasks.spawn(http::serve(listener, Arc::clone(&hub), guard, past, limits));
         }
         if let Some(place) = self.control {
             tasks.spawn(control::serve(place.listen()?, Arc::clone(&hub), limits));

@@ -15,9 +15,10 @@ use drainprof_report::{Report, stored, stored::MOST_BYTES};
 use flate2::read::GzDecoder;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, params};
 
-use self::queries::{add_counts, gather, lead_in, processes, series};
+use self::queries::{add_counts, gather, lead_in, memory, processes, series};
 pub use self::rows::{
-    CountPoint, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries, Series, Who,
+    CountPoint, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries,
+    Series, Who,
 };
 use super::{
     Event, StoreError,
@@ -79,17 +80,32 @@ impl History {
 
     /// The time series of a process since a time, in milliseconds since 1970: one for each that had the process id.
     pub fn series(&self, who: Who, since: u64) -> Result<Vec<Series>, StoreError> {
+        self.series_between(who, since, u64::MAX)
+    }
+
+    /// The same up to a time, itself included.
+    pub fn series_between(
+        &self,
+        who: Who,
+        since: u64,
+        until: u64,
+    ) -> Result<Vec<Series>, StoreError> {
         self.read(|transaction| {
             let from = lead_in(transaction, since)?;
             let mut all = Vec::new();
             for process in processes(transaction, Some(who))?.into_values() {
-                let series = series(transaction, process, from, since)?;
+                let series = series(transaction, process, from, (since, until))?;
                 if !series.memory.is_empty() {
                     all.push(series);
                 }
             }
             Ok(all)
         })
+    }
+
+    /// Resident memory of all processes since a time, one point for each of so many parts of the time.
+    pub fn memory(&self, since: u64, until: u64, parts: u64) -> Result<MemoryOfAll, StoreError> {
+        self.read(|transaction| memory(transaction, (since, until), parts))
     }
 
     /// Windows that run or have ended, the latest first.

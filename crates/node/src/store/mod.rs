@@ -20,8 +20,8 @@ use std::{path::PathBuf, time::Duration};
 
 pub use error::StoreError;
 pub use history::{
-    CountPoint, History, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries,
-    Series, Who,
+    CountPoint, History, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange,
+    ProfileSeries, Series, Who,
 };
 pub use moment::{Event, Moment, ProcessMoment, ProfileCounts, ProfileMoment};
 pub use replay::replay;

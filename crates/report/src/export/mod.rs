@@ -10,6 +10,7 @@ pub mod escape;
 mod flamegraph;
 mod folded;
 mod heaps;
+pub mod html;
 mod json;
 pub mod live;
 mod ndjson;
@@ -199,6 +200,7 @@ pub const FORMATS: &[Format] = &[
             &ndjson::Ndjson,
         )
     },
+    whole("html", "html", "one page for a browser, in one file, without script", &html::Html),
     Format {
         paths: true,
         ..whole(

@@ -71,7 +71,8 @@ pub fn write_why(why: &Why, style: &Style, out: &mut dyn Write) -> io::Result<()
     page.answers("Next", &steps)
 }
 
-fn growing(why: &Why) -> String {
+/// Whether memory grows, in a sentence.
+pub(super) fn growing(why: &Why) -> String {
     let growing = &why.growing;
     let rss = units::bytes(growing.rss_bytes);
     let slope = match (growing.bytes_per_second, growing.interval) {

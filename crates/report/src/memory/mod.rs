@@ -50,7 +50,8 @@ pub struct Memory {
 
 impl Memory {
     /// What a series says; `None` where there is no reading.
-    pub(crate) fn of(series: &MemorySeries) -> Option<Self> {
+    #[must_use]
+    pub fn of(series: &MemorySeries) -> Option<Self> {
         let (from, first) = series.first()?;
         let (to, last) = series.newest()?;
         let trend = MemoryTrend::of(series);

@@ -219,7 +219,7 @@ pub(super) fn unseen(measured: &Measured<'_>) -> Vec<String> {
     };
     let is_idle = |allocator: &Allocator| {
         let granules = &allocator.granules;
-        granules.opened + granules.opened_before + granules.closed == 0
+        granules.opened == 0 && granules.opened_before == 0 && granules.closed == 0
     };
     // A server's master rests while its workers work.
     let works = |profile: &str| {

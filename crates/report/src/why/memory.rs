@@ -35,7 +35,7 @@ impl Growing {
             Some(Ended::Exit { .. }) => !alive,
         };
         let of_all = targets.iter().filter(counts);
-        let all: Vec<&Memory> = of_all.filter_map(|target| target.memory.as_ref()).collect();
+        let all: Vec<&Memory> = of_all.clone().filter_map(|target| target.memory.as_ref()).collect();
         let with = |verdict| all.iter().filter(|memory| memory.verdict == verdict).count();
         let verdicts = [
             MemoryVerdict::Growing,
@@ -59,7 +59,11 @@ impl Growing {
         });
         Self {
             verdict,
-            rss_bytes: all.iter().map(|memory| memory.last.rss_bytes).sum(),
+            rss_bytes: of_all
+                .filter_map(|target| {
+                    target.memory.as_ref().map(|memory| memory.last.rss_bytes).or(target.rss_bytes)
+                })
+                .fold(0, u64::saturating_add),
             bytes_per_second: sum,
             interval,
             processes: with(MemoryVerdict::Growing) as u64,

@@ -120,6 +120,21 @@ pub struct Why {
 }
 
 impl Why {
+    /// Answers from one report alone: no heap was read but those that are in it as sums.
+    #[must_use]
+    pub fn of_report(report: &Report) -> Self {
+        let mut why = Self::of(&Measured {
+            growth: report,
+            probes: std::slice::from_ref(report),
+            censuses: &[],
+            draft: None,
+            undrafted: None,
+            unseen: &[],
+        });
+        next::known(&mut why.next, report);
+        why
+    }
+
     /// Answers from what was measured. Nothing here depends on a clock or on the machine.
     #[must_use]
     pub fn of(measured: &Measured<'_>) -> Self {
@@ -131,8 +146,12 @@ impl Why {
         unseen.extend(holders::unseen(measured));
         let unexplained = memory::unexplained(&parts);
         if unexplained > UNEXPLAINED {
-            let share = crate::units::percent(unexplained);
-            unseen.push(format!("{share} of resident memory is anonymous memory of no known heap"));
+            unseen.push(if parts.is_empty() {
+                "no heap was read: what other memory is used for is not known".to_owned()
+            } else {
+                let share = crate::units::percent(unexplained);
+                format!("{share} of resident memory is anonymous memory of no known heap")
+            });
             if let Some(Drafted { against: Some(against), .. }) = measured.draft {
                 unseen.push(format!("a profile was drafted, but does not fit: {against}"));
             }

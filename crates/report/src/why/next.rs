@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Holder, HolderKind, Why};
-use crate::memory::MemoryVerdict;
+use crate::{Report, memory::MemoryVerdict};
 
 /// Heaps of language runtimes.
 const RUNTIMES: [&str; 2] = ["cpython", "ruby"];
@@ -91,6 +91,21 @@ pub(super) fn of(why: &Why, undrafted: bool) -> Vec<Next> {
         ));
     }
     steps
+}
+
+/// Steps whose answer is in the report itself name no command.
+pub(super) fn known(steps: &mut [Next], report: &Report) {
+    let mut allocators = report.targets.iter().flat_map(|target| &target.allocators);
+    let has_stacks =
+        allocators.any(|own| own.sites.as_ref().is_some_and(|sites| !sites.is_empty()));
+    let asks = |step: &&mut Next| {
+        step.command.as_ref().is_some_and(|command| command.contains("--level stacks"))
+    };
+    for step in steps.iter_mut().filter(asks).filter(|_| has_stacks) {
+        "See who pins: route these objects to a longer-lived allocator, copy them out, or close earlier."
+            .clone_into(&mut step.text);
+        step.command = None;
+    }
 }
 
 /// Few objects hold much.

@@ -23,6 +23,17 @@ pub(in crate::cli) enum PlainFormat {
     Json,
 }
 
+/// Formats of commands that answer for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum AnswerFormat {
+    /// A page for people.
+    Text,
+    /// One page for a browser, in one file.
+    Html,
+    /// One JSON document.
+    Json,
+}
+
 /// Declares the choices of an option, each of which stands for the value of the same name.
 macro_rules! choices {
     ($(#[$meta:meta])* $name:ident for $target:ty { $($(#[$doc:meta])* $choice:ident,)* }) => {

@@ -10,8 +10,15 @@ use axum::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{super::Limits, Peer, Shared, guard::Access};
-use crate::{Answer, NodeState, NodeTarget, Refusal, Request, WindowRecord};
+use super::{
+    super::Limits,
+    Peer, Shared,
+    guard::Access,
+    page::{Range, RangeQuery},
+};
+use crate::{
+    Answer, NodeState, NodeTarget, Refusal, Request, WindowRecord, history::course_document,
+};
 
 /// Windows that are listed where nobody says how many.
 const WINDOWS: u32 = 100;
@@ -23,6 +30,7 @@ pub(super) fn router(limits: &Limits) -> Router<Shared> {
         .route("/api/v1/state", get(state))
         .route("/api/v1/targets", get(targets))
         .route("/api/v1/targets/{pid}/report", get(report))
+        .route("/api/v1/targets/{pid}/history", get(history))
         .route("/api/v1/windows", get(windows))
         .route("/api/v1/windows/{id}/report", get(window_report))
         .route("/api/v1/diagnose", post(diagnose))
@@ -120,6 +128,34 @@ async fn report(
         Ok(pid) => shared.hub.ask(Request::Report { pid }).await,
         Err(refusal) => Err(refusal),
     })
+}
+
+/// The course of a process in a range, as `drainprof history -p PID -o json` has it.
+async fn history(
+    State(shared): State<Shared>,
+    Extension(access): Extension<Access>,
+    Path(pid): Path<String>,
+    Query(query): Query<RangeQuery>,
+) -> Response {
+    let now = shared.hub.state().unix_ms;
+    let range = match Range::of(&query, now) {
+        Ok(range) => range,
+        Err(message) => {
+            let body = Json(Refusal::Failed { message });
+            return (StatusCode::UNPROCESSABLE_ENTITY, body).into_response();
+        }
+    };
+    let course = match number(&pid, "process id") {
+        Ok(pid) => shared.past.course(pid, range).await,
+        Err(refusal) => Err(refusal),
+    };
+    match course {
+        Ok(course) if course.series.is_empty() => refused(&Refusal::NotFound {
+            message: format!("nothing is kept of a process {pid} in this time"),
+        }),
+        Ok(course) => shown(&shared, access, &course_document(&course)),
+        Err(refusal) => refused(&refusal),
+    }
 }
 
 #[derive(Deserialize)]

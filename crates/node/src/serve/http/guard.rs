@@ -60,6 +60,16 @@ impl Guard {
         }
     }
 
+    /// Whether there is a token at all.
+    pub(super) const fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Whether this is the token.
+    pub(super) fn is_token(&self, given: &str) -> bool {
+        self.token.as_ref().is_some_and(|token| token.is(given.trim().as_bytes()))
+    }
+
     /// Why a request that needs the token is refused, if it is.
     pub(super) fn refusal(&self, access: Access) -> Option<Response> {
         match (access, &self.token) {

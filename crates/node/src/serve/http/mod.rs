@@ -2,6 +2,7 @@
 
 mod api;
 mod guard;
+mod page;
 mod pages;
 mod places;
 mod redact;
@@ -22,6 +23,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+pub(super) use page::Past;
 pub use pages::in_words;
 use places::Places;
 use redact::Redactor;
@@ -33,7 +35,7 @@ use tokio::{
 
 use super::{Limits, hub::Hub};
 
-/// All that is served, by method; the document of the API and its tests follow this list.
+/// All that is served besides the page for browsers, by method; the document of the API and its tests follow this list.
 #[cfg(test)]
 pub(super) const ROUTES: &[(&str, &str)] = &[
     ("get", "/metrics"),
@@ -43,6 +45,7 @@ pub(super) const ROUTES: &[(&str, &str)] = &[
     ("get", "/api/v1/state"),
     ("get", "/api/v1/targets"),
     ("get", "/api/v1/targets/{pid}/report"),
+    ("get", "/api/v1/targets/{pid}/history"),
     ("get", "/api/v1/windows"),
     ("get", "/api/v1/windows/{id}/report"),
     ("post", "/api/v1/diagnose"),
@@ -62,6 +65,7 @@ struct Shared {
     hub: Arc<Hub>,
     guard: Arc<Guard>,
     redactor: Arc<Redactor>,
+    past: Arc<Past>,
 }
 
 impl FromRef<Shared> for Arc<Hub> {
@@ -76,15 +80,23 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nr
 /// After a failed accept, for example without a free descriptor, before the next.
 const PAUSE: Duration = Duration::from_millis(100);
 
-fn router(hub: Arc<Hub>, guard: Guard, limits: &Limits) -> Router {
-    let shared = Shared { hub, guard: Arc::new(guard), redactor: Arc::default() };
+fn router(hub: Arc<Hub>, guard: Guard, past: Past, limits: &Limits) -> Router {
+    let (guard, past) = (Arc::new(guard), Arc::new(past));
+    let shared = Shared { hub, guard, redactor: Arc::default(), past };
     let admit = middleware::from_fn_with_state(Arc::clone(&shared.guard), Guard::admit);
-    api::router(limits).merge(pages::router()).with_state(shared).layer(admit)
+    let pages = pages::router().merge(page::router(limits));
+    api::router(limits).merge(pages).with_state(shared).layer(admit)
 }
 
 /// Accepts until it is dropped; connections end with it.
-pub(super) async fn serve(listener: TcpListener, hub: Arc<Hub>, guard: Guard, limits: Limits) {
-    let router = router(hub, guard, &limits);
+pub(super) async fn serve(
+    listener: TcpListener,
+    hub: Arc<Hub>,
+    guard: Guard,
+    past: Past,
+    limits: Limits,
+) {
+    let router = router(hub, guard, past, &limits);
     let places = Arc::new(Places::new(limits.connections, limits.connections_per_client));
     let mut connections = JoinSet::new();
     loop {
@@ -145,7 +157,7 @@ pub(super) async fn answer(hub: Arc<Hub>, bytes: &[u8]) -> Vec<u8> {
     let limits = Limits::default();
     let local = IpAddr::from([127, 0, 0, 1]);
     let peer = Peer { remote: SocketAddr::new(local, 1), local, port: 9464 };
-    let router = router(hub, Guard::new(&[], None), &limits);
+    let router = router(hub, Guard::new(&[], None), Past::default(), &limits);
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let (mut from, mut to) = tokio::io::split(ours);
     let service = TowerToHyperService::new(router.layer(Extension(peer)));

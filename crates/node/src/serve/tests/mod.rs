@@ -5,6 +5,7 @@ mod hostile;
 mod http;
 mod openapi;
 mod otlp;
+mod page;
 
 use std::{
     io::{Read as _, Write as _},
@@ -233,6 +234,17 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn start(limits: Limits, otlp: Option<OtlpOptions>, answers: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        page::write_history(&directory.path().join("history.db"));
+        Self::start_in(directory, limits, otlp, answers)
+    }
+
+    /// The same with the history that a directory has, or has not.
+    pub(super) fn start_in(
+        directory: tempfile::TempDir,
+        limits: Limits,
+        otlp: Option<OtlpOptions>,
+        answers: bool,
+    ) -> Self {
         let token = directory.path().join("token");
         std::fs::write(&token, TOKEN).unwrap();
         std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -240,6 +252,7 @@ impl Running {
             token_file: Some(token),
             http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             socket: Some(directory.path().join("run/control.sock")),
+            history: Some(directory.path().join("history.db")),
             otlp,
             limits,
             ..Options::default()

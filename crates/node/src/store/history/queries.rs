@@ -7,7 +7,8 @@ use rusqlite::{Connection, Row, params};
 
 use super::{
     super::{ProfileCounts, SPACING, Tally, put, signed, unsigned},
-    CountPoint, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries, Series, Who,
+    CountPoint, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries,
+    Series, Who,
 };
 
 /// The number of a moment before the time, from which on every counter is found once before it.
@@ -155,30 +156,53 @@ pub(super) fn add_counts(
     Ok(())
 }
 
-/// The time series of one process: of memory since the time, of counters from the moment before it on.
+/// Resident memory of all processes, one point for each part of the time: the last.
+pub(super) fn memory(
+    connection: &Connection,
+    (since, until): (u64, u64),
+    parts: u64,
+) -> rusqlite::Result<MemoryOfAll> {
+    let mut statement = connection.prepare(
+        "SELECT p.pid, p.start_time, m.unix_ms, s.rss
+         FROM (SELECT max(id) AS id, unix_ms FROM moment WHERE unix_ms BETWEEN ?1 AND ?2
+               GROUP BY (unix_ms - ?1) / ?3) m
+         CROSS JOIN sample s ON s.moment = m.id JOIN process p ON p.id = s.process
+         WHERE s.rss IS NOT NULL ORDER BY m.id",
+    )?;
+    let part = (until.saturating_sub(since) / parts.max(1)).max(1);
+    let mut rows = statement.query(params![signed(since), signed(until), signed(part)])?;
+    let mut all = MemoryOfAll::new();
+    while let Some(row) = rows.next()? {
+        let key = (row.get(0)?, unsigned(row.get(1)?));
+        all.entry(key).or_default().push((unsigned(row.get(2)?), unsigned(row.get(3)?)));
+    }
+    Ok(all)
+}
+
+/// The time series of one process: of memory in the time, of counters from the moment before it on.
 pub(super) fn series(
     connection: &Connection,
     process: ProcessRow,
     from: i64,
-    since: u64,
+    (since, until): (u64, u64),
 ) -> rusqlite::Result<Series> {
     let memory = connection
         .prepare(
             "SELECT m.unix_ms, m.complete, s.level, s.hits, s.cost_seconds, s.rss, s.anon, s.file, s.shmem,
                     s.swap, s.vsz, s.pss, s.minor_faults, s.major_faults, s.cgroup, s.cgroup_limit
              FROM moment m CROSS JOIN sample s ON s.moment = m.id AND s.process = ?1
-             WHERE m.unix_ms >= ?2 ORDER BY m.id",
+             WHERE m.unix_ms BETWEEN ?2 AND ?3 ORDER BY m.id",
         )?
-        .query_map(params![process.id, signed(since)], memory_point)?
+        .query_map(params![process.id, signed(since), signed(until)], memory_point)?
         .collect::<rusqlite::Result<_>>()?;
     let names = profiles(connection)?;
     let mut gathered: BTreeMap<i64, (Tally, Vec<CountPoint>)> = BTreeMap::new();
     let mut statement = connection.prepare(&format!(
         "SELECT {COUNTS}, s.profile
          FROM moment m CROSS JOIN count s ON s.moment = m.id AND s.process = ?1
-         WHERE m.id >= ?2 ORDER BY m.id"
+         WHERE m.id >= ?2 AND m.unix_ms <= ?3 ORDER BY m.id"
     ))?;
-    let mut rows = statement.query(params![process.id, from])?;
+    let mut rows = statement.query(params![process.id, from, signed(until)])?;
     while let Some(row) = rows.next()? {
         let (run, unix_ms, counts) = counted(row)?;
         let (tally, points) = gathered.entry(row.get(COUNT_COLUMNS)?).or_default();

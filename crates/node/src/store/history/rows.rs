@@ -1,5 +1,7 @@
 //! What is read of a history: processes, what became of them, and their time series.
 
+use std::collections::BTreeMap;
+
 use drainprof_process::memory::MemoryReading;
 use drainprof_profile::Level;
 use serde::Serialize;
@@ -92,6 +94,9 @@ pub struct Series {
     /// Its allocators, by profile.
     pub profiles: Vec<ProfileSeries>,
 }
+
+/// Resident memory over time by process id and start time: milliseconds since 1970, and bytes.
+pub type MemoryOfAll = BTreeMap<(u32, u64), Vec<(u64, u64)>>;
 
 /// A process at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

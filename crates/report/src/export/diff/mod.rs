@@ -29,6 +29,7 @@ pub const DIFF_FORMATS: &[DiffFormat] = &[
         write: text::write,
     },
     DiffFormat { name: "json", what: "one drainprof.diff/1 document", write: json },
+    DiffFormat { name: "html", what: "one page for a browser, in one file", write: html },
     DiffFormat {
         name: "folded",
         what: "folded stacks with two columns, before and after",
@@ -45,6 +46,10 @@ pub const DIFF_FORMATS: &[DiffFormat] = &[
 #[must_use]
 pub fn diff_format(name: &str) -> Option<&'static DiffFormat> {
     DIFF_FORMATS.iter().find(|format| format.name == name)
+}
+
+fn html(diff: &Diff, style: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
+    super::html::write_diff(diff, style, out)
 }
 
 fn json(diff: &Diff, _: &Style, out: &mut dyn io::Write) -> Result<(), Error> {

@@ -12,7 +12,7 @@ const FILE: usize = 40;
 const ADDRESS: usize = 20;
 
 /// Function, file and line, and module, as far as they are known; else the bare address.
-pub(super) fn long(frame: &Frame, place: Option<&str>) -> Option<String> {
+pub(in crate::export) fn long(frame: &Frame, place: Option<&str>) -> Option<String> {
     let Some(mut text) = function(frame, LONG) else { return bare(frame, place) };
     if let Some(source) = source(frame.file.as_deref(), frame.line) {
         text = format!("{text} {source}");
@@ -31,7 +31,7 @@ pub(super) fn long(frame: &Frame, place: Option<&str>) -> Option<String> {
 }
 
 /// One line per function of a frame of a call path, the innermost first.
-pub(super) fn lines(at: &SiteFrame) -> Vec<String> {
+pub(in crate::export) fn lines(at: &SiteFrame) -> Vec<String> {
     let frame = &at.frame;
     let mut lines = Vec::new();
     for inlined in frame.inlined.iter().rev() {

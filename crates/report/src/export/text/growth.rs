@@ -280,7 +280,7 @@ const fn whole(bytes: f64) -> u64 {
 }
 
 /// Bytes with their sign.
-pub(super) fn signed(bytes: i64) -> String {
+pub(in crate::export) fn signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "−" } else { "+" };
     format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
 }

@@ -11,7 +11,7 @@ const HEAPS: usize = 8;
 const CHANGES: usize = 3;
 
 /// A line per heap.
-pub(super) fn lines(census: &Comparison) -> Vec<String> {
+pub(in crate::export) fn lines(census: &Comparison) -> Vec<String> {
     let heaps = census.end.iter().flat_map(|end| &end.heaps).take(HEAPS);
     let line = |heap: &HeapSummary| {
         let grown = census.growth.iter().find(|grown| grown.allocator == heap.allocator);

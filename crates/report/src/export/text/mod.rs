@@ -6,9 +6,9 @@
 mod allocator;
 mod census;
 mod family;
-mod frame;
-mod growth;
-mod heaps;
+pub(super) mod frame;
+pub(super) mod growth;
+pub(super) mod heaps;
 mod memory;
 mod site;
 mod system;
