@@ -35,7 +35,8 @@ impl Growing {
             Some(Ended::Exit { .. }) => !alive,
         };
         let of_all = targets.iter().filter(counts);
-        let all: Vec<&Memory> = of_all.clone().filter_map(|target| target.memory.as_ref()).collect();
+        let all: Vec<&Memory> =
+            of_all.clone().filter_map(|target| target.memory.as_ref()).collect();
         let with = |verdict| all.iter().filter(|memory| memory.verdict == verdict).count();
         let verdicts = [
             MemoryVerdict::Growing,

@@ -55,12 +55,7 @@ fn numbers(allocator: &Allocator) -> Vec<Fact> {
     let mut all = Vec::new();
     if allocator.kind == Kind::Drain {
         let class = if allocator.dsr.is_some_and(|dsr| dsr < POOR) { "bad" } else { "" };
-        let interval =
-            allocator.dsr_interval.map(|ends| format!("95 %: {}", units::interval(ends)));
-        all.push(
-            fact("DSR", html! { b class=(class) { (units::dsr(allocator.dsr)) } })
-                .and(interval.unwrap_or_default()),
-        );
+        all.push(fact("DSR", html! { b class=(class) { (units::dsr(allocator.dsr)) } }));
         let retention = &allocator.retention;
         all.push(match retention.granules {
             Some(count) => fact("retained", bytes_or(retention.bytes, count)).and(format!(

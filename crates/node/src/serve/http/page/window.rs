@@ -206,8 +206,10 @@ fn download(report: &Report, id: u64, name: &str) -> Response {
         return refused(&Refusal::Failed { message: error.to_string() });
     }
     let file = format!("attachment; filename=\"window-{id}.{}\"", format.extension);
-    let headers =
-        [(header::CONTENT_TYPE, "application/octet-stream".to_owned()), (header::CONTENT_DISPOSITION, file)];
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_DISPOSITION, file),
+    ];
     (headers, bytes).into_response()
 }
 
