@@ -161,6 +161,43 @@ fn pprof() -> Result<()> {
     Ok(())
 }
 
+/// The profile for the Firefox Profiler is made of events: its allocations that are not freed add up to the retained
+/// bytes of the same run with a report, and each has a call stack.
+#[test]
+fn firefox() -> Result<()> {
+    if requires_root() {
+        let directory = tempfile::tempdir()?;
+        let [profile, json] =
+            ["profile.json", "report.json"].map(|name| directory.path().join(name));
+        observe("firefox", &profile, &[])?;
+        observe("json", &json, &[])?;
+        let profile = saved(&profile)?;
+        let threads = profile["threads"].as_array().context("threads")?;
+        let tables: Vec<&Value> = threads
+            .iter()
+            .map(|own| &own["nativeAllocations"])
+            .filter(|own| own.is_object())
+            .collect();
+        let [table] = tables[..] else {
+            anyhow::bail!("{} threads with allocations", tables.len())
+        };
+        let mut retained = std::collections::BTreeMap::new();
+        let rows = table["memoryAddress"].as_array().into_iter().flatten();
+        for (address, bytes) in rows.zip(table["weight"].as_array().into_iter().flatten()) {
+            match bytes.as_i64().context("a number of bytes")? {
+                bytes if bytes < 0 => drop(retained.remove(&address.as_u64())),
+                bytes => drop(retained.insert(address.as_u64(), bytes.unsigned_abs())),
+            }
+        }
+        let report = saved(&json)?;
+        let held = report["targets"][0]["allocators"][0]["retention"]["bytes"].as_u64();
+        assert_eq!(Some(retained.values().sum()), held);
+        let text = profile.to_string();
+        assert!(text.contains("path_b_inner") && !text.contains("without times"), "no events");
+    }
+    Ok(())
+}
+
 /// A saved report that is read again is the same report, and its text shows the paths.
 #[test]
 fn saved_reports() -> Result<()> {

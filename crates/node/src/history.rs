@@ -4,7 +4,12 @@
 use std::io;
 
 use drainprof_report::{
-    export::{Error, Style, escape, shown, table::Rows},
+    export::{
+        Error, Style,
+        chart::{self, Curve, Unit},
+        escape, shown,
+        table::Rows,
+    },
     units,
 };
 use serde::Serialize;
@@ -76,6 +81,40 @@ pub fn changes_json(changes: &Changes, out: &mut dyn io::Write) -> Result<(), Er
 fn json(document: &impl Serialize, out: &mut dyn io::Write) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(document).map_err(Error::Json)?;
     Ok(writeln!(out, "{}", escape::json(&text))?)
+}
+
+/// Draws a course: resident memory and what each profile retains.
+pub fn course_svg(
+    course: &Course,
+    clock: &Clock<'_>,
+    out: &mut dyn io::Write,
+) -> Result<(), Error> {
+    let times = || course.series.iter().flat_map(|own| &own.memory).map(|point| point.unix_ms);
+    let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+    let seconds = |unix_ms: u64| unix_ms.saturating_sub(first) as f64 / 1e3;
+    let mut curves = Vec::new();
+    for series in &course.series {
+        let process = format!("{} ({})", shown(&series.process.comm, NAME), series.process.pid);
+        let rss = series.memory.iter().filter_map(|at| Some((at.unix_ms, at.memory?.rss_bytes)));
+        let mut add = |what: String, points: Vec<(u64, u64)>| {
+            let Some(&(_, now)) = points.last() else { return };
+            let name = format!("{what} of {process}: {}", units::bytes(now));
+            let points = points.into_iter().map(|(at, bytes)| (seconds(at), bytes));
+            curves.push(Curve { name, points: points.collect() });
+        };
+        add("resident memory".to_owned(), rss.collect());
+        for profile in &series.profiles {
+            let points = profile.points.iter();
+            let retained = points.filter_map(|at| Some((at.unix_ms, at.counts.retained_bytes?)));
+            add(format!("retained, {},", shown(&profile.profile, NAME)), retained.collect());
+        }
+    }
+    let more = match curves.len().saturating_sub(chart::LINES) {
+        0 => String::new(),
+        more => format!("; {more} more curves are left out"),
+    };
+    let below = format!("{} to {}{more}", clock(first), clock(last));
+    Ok(writeln!(out, "{}", chart::picture(&curves, Unit::Bytes, "Memory over time", &below))?)
 }
 
 /// Writes a time series with a sparkline for resident memory, and two for each profile.

@@ -452,4 +452,8 @@ impl Names for Observer {
         let allocator = self.allocators.get(*allocator as usize)?;
         Some((allocator.profile.name.as_str(), *instance))
     }
+
+    fn began_ns(&self) -> u64 {
+        self.began_ns.unwrap_or_default()
+    }
 }

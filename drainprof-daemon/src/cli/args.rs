@@ -199,7 +199,7 @@ pub(super) struct ObserveArgs {
     /// Write to this file instead of stdout.
     #[arg(short = 'O', long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// A record per close and late drain, at level stacks with the pinning stacks (ndjson).
+    /// A record per close and late drain, at level stacks with the pinning stacks (ndjson; firefox is made of them).
     #[arg(long)]
     pub(super) events: bool,
     /// Report memory growth per process: by call stack, by granule, as a trend, and time to the control group limit.

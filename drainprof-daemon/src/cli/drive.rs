@@ -14,7 +14,7 @@ use drainprof_probe::bpf::Detaching;
 use drainprof_process::printable_lines;
 use drainprof_report::{
     self as report, Finding, Report, Verdict, Weight,
-    export::{self, Format, Interval, live},
+    export::{self, Exporter, Format, Interval, live},
     facts::{CallPath, EventFacts, Names, Snapshot},
     filter::Filter,
     units,
@@ -63,9 +63,26 @@ pub(super) struct Driver {
 /// Where results go, and how they are written.
 struct Writer {
     output: Output,
-    format: &'static Format,
+    chosen: Chosen,
     /// Whether events may be shown: they are made of ids.
     events: bool,
+}
+
+/// The format of an observation.
+struct Chosen {
+    format: &'static Format,
+    /// Where the format is made of what an observation shows while it runs.
+    recorder: Option<Box<dyn Exporter>>,
+}
+
+impl Chosen {
+    fn new(format: &'static Format) -> Self {
+        Self { format, recorder: format.exporter.recorder() }
+    }
+
+    fn exporter(&self) -> &dyn Exporter {
+        self.recorder.as_deref().unwrap_or(self.format.exporter)
+    }
 }
 
 impl Sink for Writer {
@@ -73,7 +90,7 @@ impl Sink for Writer {
         if !self.events {
             return Ok(());
         }
-        self.format.exporter.event(event, names, self.output.writer()).map_err(of_export)?;
+        self.chosen.exporter().event(event, names, self.output.writer()).map_err(of_export)?;
         self.output.end_record(false)
     }
 
@@ -87,7 +104,8 @@ impl Sink for Writer {
         if !self.events {
             return Ok(());
         }
-        let written = self.format.exporter.path(number, target, path, names, self.output.writer());
+        let written =
+            self.chosen.exporter().path(number, target, path, names, self.output.writer());
         written.map_err(of_export)?;
         self.output.end_record(false)
     }
@@ -111,7 +129,11 @@ impl Driver {
         let filter = args.filter.live(options::top(args));
         Ok(Self {
             observation: Observation::new(options::observation(args)?)?,
-            writer: Writer { output, format, events: !filter.wanted().no_paths },
+            writer: Writer {
+                output,
+                chosen: Chosen::new(format),
+                events: !filter.wanted().no_paths,
+            },
             options: options::report(args),
             filter,
             fail_under: args.fail_under,
@@ -202,13 +224,13 @@ impl Driver {
         self.filter.anonymise(&mut now);
         let clock = clock();
         let between = Interval { before: self.before.as_ref(), now: &now, clock: &clock };
-        let Writer { output, format, .. } = &mut self.writer;
+        let Writer { output, chosen, .. } = &mut self.writer;
         let style = output.style();
-        if format.name == "text" && output.is_terminal() {
+        if chosen.format.name == "text" && output.is_terminal() {
             output.clear()?;
             live::screen(&between, &style, output.writer())?;
         } else {
-            format.exporter.interval(&between, &style, output.writer())?;
+            chosen.exporter().interval(&between, &style, output.writer())?;
         }
         output.end_record(true)?;
         self.before = Some(now);
@@ -232,12 +254,12 @@ impl Driver {
         report.findings.append(&mut self.savings);
         self.heaps.end(&mut report);
         self.filter.apply(&mut report);
-        let Writer { output, format, .. } = &mut self.writer;
-        if format.name == "text" && output.is_terminal() {
+        let Writer { output, chosen, .. } = &mut self.writer;
+        if chosen.format.name == "text" && output.is_terminal() {
             output.clear()?;
         }
         let style = output.style();
-        format.exporter.report(&report, &style, output.writer())?;
+        chosen.exporter().report(&report, &style, output.writer())?;
         output.finish()?;
         Ok((report::verdict(&report, self.fail_under), Leaving(detaching)))
     }

@@ -8,19 +8,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use drainprof_node::{
     history as show, store,
     store::{DEFAULT_PATH, History, Options, Who, Writer},
 };
 use drainprof_report::{Report, export::Format};
 
-use super::{
-    args::{PlainFormat, duration},
-    code,
-    exit::Failure,
-    output::Output,
-};
+use super::{args::duration, code, exit::Failure, output::Output};
 
 /// Windows that are listed at most.
 const WINDOWS: u32 = 1000;
@@ -47,8 +42,18 @@ pub(super) struct HistoryArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     replay: Option<PathBuf>,
     /// Output format.
-    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
-    format: PlainFormat,
+    #[arg(short = 'o', long, value_enum, default_value_t = HistoryFormat::Text)]
+    format: HistoryFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum HistoryFormat {
+    /// Tables and sparklines.
+    Text,
+    /// One document.
+    Json,
+    /// A picture of resident and retained memory; with --pid.
+    Svg,
 }
 
 /// Shows processes and windows, or the time series of one process.
@@ -89,14 +94,19 @@ fn shown(history: &History, args: &HistoryArgs, since: u64) -> Result<u8> {
             events: history.events(Some(pid), since)?,
         };
         match args.format {
-            PlainFormat::Text => show::course_text(&course, &clock, &style, output.writer())?,
-            PlainFormat::Json => show::course_json(&course, output.writer())?,
+            HistoryFormat::Text => show::course_text(&course, &clock, &style, output.writer())?,
+            HistoryFormat::Json => show::course_json(&course, output.writer())?,
+            HistoryFormat::Svg => show::course_svg(&course, &clock, output.writer())?,
         }
     } else {
         let changes = gathered(history, None, since)?;
         match args.format {
-            PlainFormat::Text => show::changes_text(&changes, &clock, &style, output.writer())?,
-            PlainFormat::Json => show::changes_json(&changes, output.writer())?,
+            HistoryFormat::Text => show::changes_text(&changes, &clock, &style, output.writer())?,
+            HistoryFormat::Json => show::changes_json(&changes, output.writer())?,
+            HistoryFormat::Svg => {
+                let text = "svg shows one process: name it with --pid";
+                return Err(Failure::new(code::USAGE, text).into());
+            }
         }
     }
     output.finish()?;

@@ -14,7 +14,10 @@ use drainprof_probe::{
     plan::Sites,
 };
 use drainprof_profile::{Level, Library};
-use drainprof_report::{self as report, export, export::Format};
+use drainprof_report::{
+    self as report,
+    export::{self, Events, Format},
+};
 
 use super::{
     args::{CacheArgs, LevelArg, ObserveArgs, SizeArgs},
@@ -180,7 +183,7 @@ pub(super) fn observation(args: &ObserveArgs) -> Result<Options> {
     Ok(Options {
         session: SessionConfig {
             sizes: sizes(&args.sizes, level, args.growth, &host),
-            events: args.events,
+            events: args.events || records(args),
             sample: args.sample.unwrap_or(1),
             growth: args.growth.then(|| growth_offsets(&host)).transpose()?,
             growth_paths: !args.growth_sums,
@@ -260,9 +263,9 @@ fn sizes(args: &SizeArgs, level: Option<Level>, growth: bool, host: &dyn HostVie
 pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
     let format = export::format(&args.format)
         .ok_or_else(|| usage(format!("no format is called {}", args.format)))?;
-    if args.events && !format.events {
+    if args.events && format.events == Events::No {
         return Err(usage(format!(
-            "--events needs a format with records for them (ndjson), not {}",
+            "--events needs a format with records for them (ndjson, firefox), not {}",
             format.name
         )));
     }
@@ -303,6 +306,13 @@ pub(super) fn format(args: &ObserveArgs) -> Result<&'static Format> {
         ));
     }
     Ok(format)
+}
+
+/// Whether the format is made of events, and they may be shown.
+fn records(args: &ObserveArgs) -> bool {
+    let format = export::format(&args.format);
+    let records = format.is_some_and(|format| format.events == Events::Always);
+    records && !args.filter.no_paths() && !args.growth_alone
 }
 
 /// The level asked for; a format that shows call paths asks for them.

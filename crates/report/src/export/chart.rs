@@ -1,4 +1,5 @@
-//! `chart`: an SVG picture of what call paths hold over time, one line for each of the few that hold most.
+//! Curves over time as SVG pictures: `chart`, one line for each of the few call paths that hold most, and `retention`, one
+//! for each allocator. [`picture`] draws any curves.
 //!
 //! A leak rises to the right end; a cache stays level; what is freed at the end falls there.
 
@@ -10,12 +11,12 @@ use super::{
     stack::outer,
     weigh::command,
 };
-use crate::{Report, Site, Target, units};
+use crate::{Allocator, Kind, Report, Site, Target, units};
 
 /// Lines of a picture: more could not be distinguished.
-const LINES: usize = 8;
+pub const LINES: usize = 8;
 /// Colours that people with any colour vision tell apart (Okabe and Ito).
-const COLOURS: [&str; LINES] =
+pub const COLOURS: [&str; LINES] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31"];
 /// Characters of a function's name, and of the title's list of processes.
 const NAME: usize = 56;
@@ -28,6 +29,7 @@ const BOTTOM: f64 = 430.0;
 /// Grid lines on an axis, at most.
 const TICKS: f64 = 8.0;
 
+/// What call paths hold.
 #[derive(Debug)]
 pub(super) struct Chart;
 
@@ -39,15 +41,28 @@ impl Exporter for Chart {
     }
 }
 
-/// What one call path holds over time.
-struct Line<'a> {
-    target: &'a Target,
-    site: &'a Site,
-    /// Seconds, and bytes or objects.
-    points: Vec<(f64, u64)>,
+/// What allocators hold back.
+#[derive(Debug)]
+pub(super) struct Retention;
+
+impl Exporter for Retention {
+    fn report(&self, report: &Report, _: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
+        out.write_all(&held_back(report))?;
+        out.write_all(b"\n")?;
+        Ok(())
+    }
 }
 
-impl Line<'_> {
+/// A line of a picture.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Curve {
+    /// What it is: without control characters, of any other characters.
+    pub name: String,
+    /// Seconds, and a value.
+    pub points: Vec<(f64, u64)>,
+}
+
+impl Curve {
     fn peak(&self) -> u64 {
         self.points.iter().map(|point| point.1).max().unwrap_or_default()
     }
@@ -55,29 +70,17 @@ impl Line<'_> {
     fn last(&self) -> u64 {
         self.points.last().map_or(0, |point| point.1)
     }
-
-    /// The two innermost functions, and what is held at the end.
-    fn name(&self, unit: Unit, has_many: bool) -> String {
-        let frames = self.site.frames.iter().take(2);
-        let names: Vec<String> = frames.map(|frame| escape::shown(&outer(frame), NAME)).collect();
-        let path = if names.is_empty() { "[unknown]".to_owned() } else { names.join(" ← ") };
-        let own = if has_many {
-            format!("{} ({}): ", escape::shown(&self.target.comm, NAME), self.target.pid)
-        } else {
-            String::new()
-        };
-        let verdict = match self.site.verdict {
-            Some(verdict) => format!(", {}", verdict.words()),
-            None => String::new(),
-        };
-        format!("{own}{path}: {}{verdict}", unit.shown(self.last()))
-    }
 }
 
+/// What the values of a picture are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+pub enum Unit {
+    /// Bytes.
     Bytes,
+    /// Objects.
     Objects,
+    /// Granules.
+    Granules,
 }
 
 impl Unit {
@@ -85,6 +88,7 @@ impl Unit {
         match self {
             Self::Bytes => units::bytes(value),
             Self::Objects => units::counted(value, "object", "objects"),
+            Self::Granules => units::counted(value, "granule", "granules"),
         }
     }
 
@@ -93,13 +97,21 @@ impl Unit {
         let is_enough = |step: &u64| most as f64 / *step as f64 <= TICKS;
         let mut steps = (0..63u32).map(|power| match self {
             Self::Bytes => 1u64 << power,
-            Self::Objects => {
+            Self::Objects | Self::Granules => {
                 let digit = [1u64, 2, 5][power as usize % 3];
                 digit.saturating_mul(10u64.saturating_pow(power / 3))
             }
         });
         steps.find(is_enough).unwrap_or(u64::MAX)
     }
+}
+
+/// Keeps the curves that end highest; how many are left out.
+fn keep_largest(curves: &mut Vec<Curve>) -> usize {
+    curves.sort_by_key(|curve| Reverse((curve.last(), curve.peak())));
+    let more = curves.len().saturating_sub(LINES);
+    curves.truncate(LINES);
+    more
 }
 
 /// Sites of all processes.
@@ -110,21 +122,37 @@ fn sites(report: &Report) -> impl Iterator<Item = (&Target, &Site)> {
     })
 }
 
-/// Those that ever held something, the one that holds most at the end first.
-fn lines(report: &Report, unit: Unit) -> Vec<Line<'_>> {
-    let mut lines: Vec<Line<'_>> = sites(report)
+/// The two innermost functions of a call path, what it holds at the end, and the verdict.
+fn named(target: Option<&Target>, site: &Site, last: &str) -> String {
+    let frames = site.frames.iter().take(2);
+    let names: Vec<String> = frames.map(|frame| escape::shown(&outer(frame), NAME)).collect();
+    let path = if names.is_empty() { "[unknown]".to_owned() } else { names.join(" ← ") };
+    let own = match target {
+        Some(target) => format!("{} ({}): ", escape::shown(&target.comm, NAME), target.pid),
+        None => String::new(),
+    };
+    let verdict = match site.verdict {
+        Some(verdict) => format!(", {}", verdict.words()),
+        None => String::new(),
+    };
+    format!("{own}{path}: {last}{verdict}")
+}
+
+/// Call paths that ever held something.
+fn curves(report: &Report, unit: Unit) -> Vec<Curve> {
+    let has_many = report.targets.len() > 1;
+    sites(report)
         .filter_map(|(target, site)| {
             let points = site.live_over_time.as_ref()?.series.iter();
             let points = points.map(|&(at, objects, bytes, _)| match unit {
                 Unit::Bytes => (at, bytes.unwrap_or_default()),
-                Unit::Objects => (at, objects),
+                Unit::Objects | Unit::Granules => (at, objects),
             });
-            Some(Line { target, site, points: points.collect() })
+            let mut curve = Curve { name: String::new(), points: points.collect() };
+            curve.name = named(has_many.then_some(target), site, &unit.shown(curve.last()));
+            Some(curve).filter(|curve| curve.peak() > 0)
         })
-        .filter(|line| line.peak() > 0)
-        .collect();
-    lines.sort_by_key(|line| Reverse((line.last(), line.peak())));
-    lines
+        .collect()
 }
 
 fn draw(report: &Report) -> Vec<u8> {
@@ -135,29 +163,75 @@ fn draw(report: &Report) -> Vec<u8> {
     } else {
         (Unit::Objects, "Live objects over time")
     };
-    let mut lines = lines(report, unit);
+    let mut curves = curves(report, unit);
     let mut left_out = Vec::new();
-    if lines.len() > LINES {
-        left_out.push(format!("{} more call paths hold less", lines.len() - LINES));
-        lines.truncate(LINES);
+    let more = keep_largest(&mut curves);
+    if more > 0 {
+        left_out.push(format!("{more} more call paths hold less"));
     }
     let unknown = sites(report).count() - known().count();
     if unknown > 0 {
         left_out.push(format!("{unknown} call paths have no readings over time"));
     }
     let below = subtitle(report, &left_out);
-    if lines.is_empty() {
+    if curves.is_empty() {
         let why = "No call path has live objects over time: it needs --level stacks";
         return nothing(&[what.to_owned(), why.to_owned(), below]);
     }
-    let mut targets: Vec<String> = lines.iter().map(|line| command(line.target)).collect();
-    targets.dedup();
-    let title = format!("{what} · {}", escape::shown(&targets.join(", "), LIST));
-    picture(&lines, unit, &title, &below).into_bytes()
+    picture(&curves, unit, &title(what, report), &below).into_bytes()
 }
 
-/// The picture's text: axes, then each line with its name.
-fn picture(lines: &[Line<'_>], unit: Unit, title: &str, below: &str) -> String {
+fn title(what: &str, report: &Report) -> String {
+    let mut targets: Vec<String> = report.targets.iter().map(command).collect();
+    targets.dedup();
+    format!("{what} · {}", escape::shown(&targets.join(", "), LIST))
+}
+
+/// What allocators hold back over time: of kind `drain` retained granules, of the others open ones.
+fn held_back(report: &Report) -> Vec<u8> {
+    let allocators = || {
+        let targets = report.targets.iter();
+        targets.flat_map(|target| target.allocators.iter().map(move |own| (target, own)))
+    };
+    let series = |own: &Allocator| own.retention.series.clone().unwrap_or_default();
+    let has_sizes = allocators().flat_map(|(_, own)| series(own)).all(|point| point.2.is_some());
+    let (unit, what) = if has_sizes {
+        (Unit::Bytes, "Bytes held back over time")
+    } else {
+        (Unit::Granules, "Granules held back over time")
+    };
+    let curve = |(target, own): (&Target, &Allocator)| {
+        let points = series(own).into_iter();
+        let points = points.map(|(at, granules, bytes)| match unit {
+            Unit::Bytes => (at, bytes.unwrap_or_default()),
+            Unit::Objects | Unit::Granules => (at, granules),
+        });
+        let mut curve = Curve { name: String::new(), points: points.collect() };
+        let instance = own.instance.as_ref().map_or_else(String::new, |own| format!(" {own}"));
+        let name = format!("{}{instance} in {} ({})", own.profile, target.comm, target.pid);
+        let held = if own.kind == Kind::Drain { "retained" } else { "open" };
+        let verdict = own.retention.verdict.map_or("", |verdict| verdict.words());
+        let mark = if verdict.is_empty() { "" } else { ", " };
+        let last = unit.shown(curve.last());
+        curve.name = format!("{}: {last} {held}{mark}{verdict}", escape::shown(&name, LIST));
+        Some(curve).filter(|curve| !curve.points.is_empty())
+    };
+    let mut curves: Vec<Curve> = allocators().filter_map(curve).collect();
+    let more = keep_largest(&mut curves);
+    let left_out =
+        if more > 0 { vec![format!("{more} more allocators hold less")] } else { Vec::new() };
+    let below = subtitle(report, &left_out);
+    if curves.is_empty() {
+        let why = "No allocator has readings over time: kind drain needs --level objects";
+        return nothing(&[what.to_owned(), why.to_owned(), below]);
+    }
+    picture(&curves, unit, &title(what, report), &below).into_bytes()
+}
+
+/// An SVG picture: axes, then each curve with its name below; of more than [`LINES`] the first ones. Times are seconds.
+#[must_use]
+pub fn picture(curves: &[Curve], unit: Unit, title: &str, below: &str) -> String {
+    let lines = &curves[..curves.len().min(LINES)];
     let height = BOTTOM + 60.0 + 22.0 * lines.len() as f64;
     let mut svg = format!(
         "<?xml version=\"1.0\" standalone=\"no\"?>\n\
@@ -175,7 +249,7 @@ fn picture(lines: &[Line<'_>], unit: Unit, title: &str, below: &str) -> String {
     let times = || lines.iter().flat_map(|line| &line.points).map(|point| point.0);
     let (from, to) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
     let length = (to - from).max(1e-3);
-    let most = lines.iter().map(Line::peak).max().unwrap_or_default().max(1);
+    let most = lines.iter().map(Curve::peak).max().unwrap_or_default().max(1);
     let step = unit.step(most);
     let top = most.div_ceil(step).saturating_mul(step);
     let x = |at: f64| LEFT + (at - from) / length * (RIGHT - LEFT);
@@ -193,9 +267,7 @@ fn picture(lines: &[Line<'_>], unit: Unit, title: &str, below: &str) -> String {
         let at = from + length * f64::from(part) / 8.0;
         svg += &text([x(at), BOTTOM + 20.0], "middle", &units::duration(at));
     }
-    let has_many = lines.iter().any(|line| line.target.target != lines[0].target.target);
     for (row, (line, colour)) in lines.iter().zip(COLOURS).enumerate() {
-        let name = line.name(unit, has_many);
         let points: Vec<String> = line
             .points
             .iter()
@@ -206,7 +278,7 @@ fn picture(lines: &[Line<'_>], unit: Unit, title: &str, below: &str) -> String {
             "<polyline points=\"{}\" stroke=\"{colour}\" stroke-width=\"2\" fill=\"none\">\
              <title>{}</title></polyline>",
             points.join(" "),
-            xml(&name)
+            xml(&line.name)
         );
         let at = BOTTOM + 50.0 + 22.0 * row as f64;
         let _ = writeln!(
@@ -214,7 +286,7 @@ fn picture(lines: &[Line<'_>], unit: Unit, title: &str, below: &str) -> String {
             "<path d=\"M{LEFT} {:.1}h30\" stroke=\"{colour}\" stroke-width=\"4\"/>",
             at - 4.0
         );
-        svg += &text([LEFT + 40.0, at], "start", &name);
+        svg += &text([LEFT + 40.0, at], "start", &line.name);
     }
     svg += "</svg>";
     svg
@@ -282,6 +354,30 @@ mod tests {
         // 81,920 and 65,536 of 81,920 bytes, and nothing.
         assert_eq!(ends, [TOP, 142.0, BOTTOM]);
         assert!(text.contains("64.0 KiB") && text.contains("10.0 s"), "{text}");
+    }
+
+    /// What allocators hold back is a curve each, with the verdict; of more than fit, those that end highest stay.
+    #[test]
+    fn retention() {
+        let drawn = |report: &Report| {
+            let mut out = Vec::new();
+            Retention.report(report, &Style::default(), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let mut report = Report::build(&samples::stacks_snapshot(), &Options::default());
+        let text = drawn(&report);
+        Document::parse(&text).unwrap();
+        assert!(text.contains("Bytes held back over time"), "{text}");
+        assert!(text.contains("epoch-demo") && text.contains(": 7.8 MiB retained, "), "{text}");
+        let own = report.targets[0].allocators[0].clone();
+        report.targets[0].allocators = vec![own; LINES + 2];
+        let text = drawn(&report);
+        assert_eq!(text.matches("<polyline").count(), LINES);
+        assert!(text.contains("2 more allocators hold less"), "{text}");
+        for own in &mut report.targets[0].allocators {
+            own.retention.series = None;
+        }
+        assert!(drawn(&report).contains("needs --level objects"));
     }
 
     /// Without sizes it is objects; without readings the picture says what is missing; names are escaped.

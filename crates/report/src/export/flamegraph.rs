@@ -1,57 +1,70 @@
-//! `flamegraph`: an SVG picture of the call paths, drawn by `inferno`.
+//! `flamegraph` and `icicle`: an SVG picture of the call paths, drawn by `inferno`.
 //!
-//! It needs nothing from elsewhere: search and zoom are a script in the file itself.
+//! It needs nothing from elsewhere: search and zoom are a script in the file itself. `key` has the colours.
 
-use std::{
-    io::{self, Write as _},
-    str::FromStr as _,
-};
+mod key;
 
-use inferno::flamegraph::{Options, Palette, from_lines};
+use std::io::{self, Write as _};
 
+use inferno::flamegraph::{Direction, Options, from_lines};
+
+pub(super) use self::key::with_key;
 use super::{Error, Exporter, Style, escape, weigh, weigh::Stacks};
 use crate::{Report, units};
 
 /// Characters of a title's lists (processes, profiles), and of the line below it: what does not fit the
 /// picture's width would be cut at both ends.
-const LIST: usize = 32;
+const LIST: usize = 27;
 const BELOW: usize = 150;
 /// All widths of a picture add up to less: what is more is only in a report that was made by hand.
 const MOST: u64 = 1 << 52;
 
+/// Grows up from the outermost function, or hangs down from it.
 #[derive(Debug)]
-pub(super) struct Flamegraph;
+pub(super) enum Flamegraph {
+    Up,
+    Down,
+}
 
 impl Exporter for Flamegraph {
     fn report(&self, report: &Report, style: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
         let stacks = weigh(report, style.weight);
-        let svg =
-            if stacks.folded.is_empty() { empty(report, &stacks) } else { draw(report, &stacks)? };
+        let svg = if stacks.folded.is_empty() {
+            empty(report, &stacks)
+        } else {
+            self.draw(report, &stacks)?
+        };
         out.write_all(&svg)?;
         out.write_all(b"\n")?;
         Ok(())
     }
 }
 
-fn draw(report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
-    let share = MOST / stacks.folded.len() as u64;
-    let lines: Vec<String> = stacks
-        .folded
-        .iter()
-        .map(|(stack, value)| format!("{stack} {}", (*value).min(share)))
-        .collect();
-    let mut options = Options::default();
-    options.title = title(stacks);
-    options.subtitle = Some(subtitle(report, &stacks.left_out));
-    stacks.quantity.words().clone_into(&mut options.count_name);
-    // The same report is the same picture: a colour follows from the function's name.
-    options.deterministic = true;
-    if let Ok(palette) = Palette::from_str("mem") {
-        options.colors = palette;
+impl Flamegraph {
+    fn draw(&self, report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
+        let share = MOST / stacks.folded.len() as u64;
+        let lines: Vec<String> = stacks
+            .folded
+            .iter()
+            .map(|(stack, value)| format!("{stack} {}", (*value).min(share)))
+            .collect();
+        let mut palette = key::palette(stacks);
+        let mut options = Options::default();
+        options.title = title(stacks);
+        options.subtitle = Some(subtitle(report, &stacks.left_out));
+        stacks.quantity.words().clone_into(&mut options.count_name);
+        // The same report is the same picture: a colour follows from the numbers.
+        options.deterministic = true;
+        options.palette_map = Some(&mut palette);
+        options.bgcolors = Some(key::BACKGROUND);
+        options.direction = match self {
+            Self::Up => Direction::Straight,
+            Self::Down => Direction::Inverted,
+        };
+        let mut svg = Vec::new();
+        from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
+        Ok(with_key(svg, &key::of(stacks)))
     }
-    let mut svg = Vec::new();
-    from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
-    Ok(svg)
 }
 
 fn title(stacks: &Stacks) -> String {
@@ -67,7 +80,8 @@ fn title(stacks: &Stacks) -> String {
     let of = |list: Vec<&str>| escape::shown(&list.join(", "), LIST);
     let targets = of(stacks.targets.iter().map(String::as_str).collect());
     let profiles = of(stacks.profiles.iter().map(String::as_str).collect());
-    let words = stacks.quantity.words();
+    let total = stacks.folded.values().fold(0, |sum: u64, value| sum.saturating_add(*value));
+    let words = format!("{} ({})", stacks.quantity.words(), stacks.quantity.shown(total));
     if targets.is_empty() {
         return format!("{who}: {words}");
     }

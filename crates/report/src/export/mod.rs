@@ -3,10 +3,11 @@
 //! An exporter cannot tell where its report came from, looks nothing up, and reads no clock: times of
 //! day and names arrive as text. `cli` picks a format by name; help and documentation read the table.
 
-mod chart;
+pub mod chart;
 mod contexts;
 pub mod diff;
 pub mod escape;
+mod firefox;
 mod flamegraph;
 mod folded;
 mod heaps;
@@ -100,9 +101,15 @@ pub struct Interval<'a> {
 }
 
 /// One output format.
-pub trait Exporter: fmt::Debug + Sync {
+pub trait Exporter: fmt::Debug + Send + Sync {
     /// Writes a whole report.
     fn report(&self, report: &Report, style: &Style, out: &mut dyn io::Write) -> Result<(), Error>;
+
+    /// One that remembers the intervals and events of an observation for its report; `None` where the format needs none
+    /// of them.
+    fn recorder(&self) -> Option<Box<dyn Exporter>> {
+        None
+    }
 
     /// Writes what changed in an interval; nothing where the format has no such thing.
     fn interval(
@@ -138,6 +145,17 @@ pub trait Exporter: fmt::Debug + Sync {
     }
 }
 
+/// Whether a format has records for single events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Events {
+    /// It has none.
+    No,
+    /// If asked for (`--events`).
+    Asked,
+    /// It is made of them.
+    Always,
+}
+
 /// One row of the table of formats.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
@@ -147,8 +165,8 @@ pub struct Format {
     pub extension: &'static str,
     /// What it is, in half a line.
     pub what: &'static str,
-    /// Whether it has records for single events (`--events`).
-    pub events: bool,
+    /// Whether it has records for single events.
+    pub events: Events,
     /// Whether it grows while an observation runs; the other ones come whole at the end.
     pub grows: bool,
     /// Whether it shows call paths and nothing else, so that it needs the level `stacks`.
@@ -170,7 +188,7 @@ const fn whole(
         name,
         extension,
         what,
-        events: false,
+        events: Events::No,
         grows: false,
         paths: false,
         binary: false,
@@ -191,7 +209,7 @@ pub const FORMATS: &[Format] = &[
     },
     whole("json", "json", "one drainprof.report/1 document at the end", &json::Json),
     Format {
-        events: true,
+        events: Events::Asked,
         grows: true,
         ..whole(
             "ndjson",
@@ -216,7 +234,16 @@ pub const FORMATS: &[Format] = &[
             "flamegraph",
             "svg",
             "call paths as a flame graph (SVG), as wide as --weight says",
-            &flamegraph::Flamegraph,
+            &flamegraph::Flamegraph::Up,
+        )
+    },
+    Format {
+        paths: true,
+        ..whole(
+            "icicle",
+            "icicle.svg",
+            "the flame graph upside down: callers on top",
+            &flamegraph::Flamegraph::Down,
         )
     },
     Format {
@@ -228,6 +255,12 @@ pub const FORMATS: &[Format] = &[
             &chart::Chart,
         )
     },
+    whole(
+        "retention",
+        "retention.svg",
+        "what allocators hold back over time (SVG)",
+        &chart::Retention,
+    ),
     Format {
         paths: true,
         binary: true,
@@ -236,6 +269,16 @@ pub const FORMATS: &[Format] = &[
             "pb.gz",
             "call paths for `go tool pprof` and other viewers of profiles (compressed protobuf)",
             &pprof::Pprof,
+        )
+    },
+    Format {
+        events: Events::Always,
+        paths: true,
+        ..whole(
+            "firefox",
+            "firefox.json",
+            "a profile for profiler.firefox.com: what any range of time retains, by call path",
+            &firefox::Firefox::OF_REPORTS,
         )
     },
 ];
@@ -289,6 +332,31 @@ mod tests {
                 let text = String::from_utf8(out).unwrap();
                 let bad = text.chars().find(|&c| c != '\n' && escape::is_hostile(c));
                 assert_eq!(bad, None, "{name} as {}", format.name);
+            }
+        }
+    }
+
+    /// At 80 columns no line of the text is longer, and no cell of a table is broken: the numbers are those of a wide page,
+    /// but for text that is cut with a mark.
+    #[test]
+    fn eighty_columns() {
+        for (name, snapshot) in samples::all() {
+            let report = Report::build(&snapshot, &Options::default());
+            let text = |width| {
+                let mut out = Vec::new();
+                let style = Style { width, ..Style::default() };
+                FORMATS[0].exporter.report(&report, &style, &mut out).unwrap();
+                String::from_utf8(out).unwrap()
+            };
+            let narrow = text(80);
+            for line in narrow.lines() {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+            let wide = text(200);
+            let wide: Vec<&str> = wide.split_whitespace().collect();
+            let has_digit = |word: &&str| word.contains(|c: char| c.is_ascii_digit());
+            for word in narrow.split_whitespace().filter(has_digit) {
+                assert!(wide.contains(&word) || word.ends_with('…'), "{name}: {word} in {narrow}");
             }
         }
     }

@@ -323,6 +323,9 @@ mod tests {
         fn series(&self, series: u32) -> Option<(&str, u64)> {
             (series == 5).then_some(("epoch-demo", 0x7f00_0000_1000))
         }
+        fn began_ns(&self) -> u64 {
+            0
+        }
     }
 
     fn close() -> Event {

@@ -3,6 +3,8 @@
 //! The names come from a target, so what would mean something to a reader of folded stacks (or to a terminal)
 //! is escaped. Called by `weigh`, and for single names by `pprof`.
 
+use std::iter;
+
 use super::escape;
 use crate::{PathEnd, Site, SiteFrame};
 
@@ -25,18 +27,19 @@ pub(super) fn stack(root: Root<'_>, site: &Site) -> String {
 
 /// A call path's frames, the outermost first.
 pub(super) fn frames(root: Root<'_>, end: PathEnd, path: &[SiteFrame]) -> String {
-    let mut frames: Vec<String> =
-        [root.process, root.profile].into_iter().flatten().map(|text| folded(text)).collect();
-    frames.extend(cut(end).map(str::to_owned));
-    for frame in path.iter().rev() {
-        frames.push(folded(&outer(frame)));
-        frames.extend(frame.frame.inlined.iter().map(|inlined| folded(&inlined.function)));
-        if frames.len() >= FRAMES {
-            break;
-        }
-    }
-    frames.truncate(FRAMES);
-    frames.join(";")
+    let root = [root.process, root.profile].into_iter().flatten().cloned();
+    // Where the callers are cut, our own words stand: they need no change.
+    let frames = root.chain(names(end, path)).map(|name| folded(&name));
+    frames.take(FRAMES).collect::<Vec<_>>().join(";")
+}
+
+/// The names of a call path, the outermost function first, as they are; at most so many as a stack has frames.
+pub(super) fn names(end: PathEnd, path: &[SiteFrame]) -> impl Iterator<Item = String> + '_ {
+    let frames = path.iter().rev().flat_map(|frame| {
+        let inlined = frame.frame.inlined.iter().map(|inlined| inlined.function.clone());
+        iter::once(outer(frame)).chain(inlined)
+    });
+    cut(end).map(str::to_owned).into_iter().chain(frames).take(FRAMES)
 }
 
 /// What stands where the callers of a path that is cut would stand.

@@ -1,6 +1,6 @@
 //! Plain tables: a header, columns as wide as their content, no lines.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 
 /// A table that is written line by line.
 pub struct Rows {
@@ -22,8 +22,13 @@ impl Rows {
         Self { table: plain(width), left: 1 }
     }
 
-    /// Adds a row.
+    /// Adds a row. In a table of several columns it is one line: text that does not fit ends in `…`.
     pub fn push(&mut self, row: Vec<String>) {
+        let several = row.len() > 1;
+        let mut row = Row::from(row);
+        if several {
+            row.max_height(1);
+        }
         self.table.add_row(row);
     }
 
@@ -57,11 +62,25 @@ impl Rows {
     }
 }
 
+/// A bar for a share from 0 to 1, in eighths of a column; nothing only for nothing.
+#[must_use]
+pub fn bar(share: f64, columns: usize) -> String {
+    const PARTS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+    #[allow(clippy::cast_sign_loss, reason = "between 0 and the number of columns")]
+    let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).ceil() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    if eighths % 8 > 0 {
+        bar.push(PARTS[eighths % 8]);
+    }
+    bar
+}
+
 fn plain(width: u16) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_truncation_indicator("…")
         .set_width(width);
     table
 }
@@ -80,6 +99,29 @@ mod tests {
             rows.lines("  "),
             ["  name      count", "  a             7", "  longer  1234567"]
         );
+    }
+
+    /// Whole and parts of columns; the least there is can be seen.
+    #[test]
+    fn bars() {
+        assert_eq!(
+            (bar(1.0, 5), bar(0.5, 5), bar(1e-9, 5)),
+            ("█████".into(), "██▌".into(), "▏".into())
+        );
+        assert_eq!(
+            (bar(0.0, 5), bar(f64::NAN, 5), bar(7.0, 2)),
+            (String::new(), String::new(), "██".into())
+        );
+    }
+
+    /// A cell that does not fit is cut, and its row stays one line.
+    #[test]
+    fn narrow() {
+        let mut rows = Rows::new(&["name", "count"], 1, 20);
+        rows.push(vec!["a very long name of a thing".to_owned(), "1234567".to_owned()]);
+        let lines = rows.lines("");
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[1].contains('…') && lines[1].ends_with(" 1234567"), "{lines:?}");
     }
 
     /// Double-width characters take two columns.

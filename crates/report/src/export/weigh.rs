@@ -120,6 +120,40 @@ impl Quantity {
         }
     }
 
+    /// What of it is there still; `None` where that is all of it, or not known.
+    fn kept(self, site: &Site) -> Option<u64> {
+        match self {
+            Self::PinnedGranules => Some(site.granules_retained),
+            Self::PinBytes => site.bytes_live,
+            Self::AllocatedBytes => site.live_bytes,
+            Self::AllocatedObjects => site.live,
+            _ => None,
+        }
+    }
+
+    /// What a colour says: of what was counted, what is gone and what is there still; or the only thing that a width is.
+    pub(super) const fn colours(self) -> [&'static str; 2] {
+        match self {
+            Self::PinnedGranules => ["drained since", "retained now"],
+            Self::PinBytes | Self::AllocatedBytes | Self::AllocatedObjects => {
+                ["freed since", "live now"]
+            }
+            Self::RetainedBytes => ["", "retained now"],
+            Self::LiveBytes => ["", "live now"],
+            Self::SelectedBytes | Self::SelectedObjects => ["", "asked for"],
+            Self::RssBytes | Self::HeapBytes => ["", "added"],
+            Self::MappedBytes => ["", "mapped now"],
+        }
+    }
+
+    /// A number of it, with its unit.
+    pub(super) fn shown(self, value: u64) -> String {
+        match self.unit() {
+            "bytes" => units::bytes(value),
+            _ => value.to_string(),
+        }
+    }
+
     /// What a picture of growth weighs; `None` for the others.
     const fn of_growth(weight: PinWeight) -> Option<Self> {
         match weight {
@@ -165,6 +199,8 @@ pub(super) struct Stacks {
     pub(super) quantity: Quantity,
     /// Frames, the outermost first, joined by `;`, and the number; none of them 0.
     pub(super) folded: BTreeMap<String, u64>,
+    /// What of each is there still, where that is known and is not all.
+    pub(super) kept: BTreeMap<String, u64>,
     /// The processes that are in it, `comm (pid)`.
     pub(super) targets: Vec<String>,
     /// The profiles that are in it.
@@ -209,6 +245,7 @@ pub(super) fn weigh(report: &Report, weight: PinWeight) -> Stacks {
         drawn.iter().map(|part| part.allocator.profile.clone()).collect();
     let mut targets = Vec::new();
     let mut folded: BTreeMap<String, u64> = BTreeMap::new();
+    let mut kept: BTreeMap<String, u64> = BTreeMap::new();
     for part in drawn {
         let process = format!("{} ({})", part.target.comm, part.target.pid);
         let root = Root {
@@ -218,7 +255,12 @@ pub(super) fn weigh(report: &Report, weight: PinWeight) -> Stacks {
         for site in part.sites {
             let value = quantity.of(site).unwrap_or_default();
             if value > 0 {
-                let sum = folded.entry(stack(root, site)).or_default();
+                let stack = stack(root, site);
+                if let Some(own) = quantity.kept(site) {
+                    let sum = kept.entry(stack.clone()).or_default();
+                    *sum = sum.saturating_add(own.min(value));
+                }
+                let sum = folded.entry(stack).or_default();
                 *sum = sum.saturating_add(value);
             }
         }
@@ -226,7 +268,7 @@ pub(super) fn weigh(report: &Report, weight: PinWeight) -> Stacks {
             targets.push(process);
         }
     }
-    Stacks { quantity, folded, targets, profiles, left_out }
+    Stacks { quantity, folded, kept, targets, profiles, left_out }
 }
 
 /// The stacks of growth.
@@ -234,6 +276,7 @@ fn grown(report: &Report, quantity: Quantity) -> Stacks {
     let mut stacks = Stacks {
         quantity,
         folded: BTreeMap::new(),
+        kept: BTreeMap::new(),
         targets: Vec::new(),
         profiles: BTreeSet::new(),
         left_out: Vec::new(),

@@ -8,6 +8,8 @@ pub trait Names {
     fn pid(&self, target: u32) -> Option<u32>;
     /// Profile and instance (0: none) of a series.
     fn series(&self, series: u32) -> Option<(&str, u64)>;
+    /// When the report's time begins (`CLOCK_MONOTONIC` ns).
+    fn began_ns(&self) -> u64;
 }
 
 /// Pins of one call stack.

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, io};
 use inferno::flamegraph::{self, Options};
 
 use super::{Error, PinWeight, Style, escape};
-use crate::export::stack::folded;
+use crate::export::{flamegraph::with_key, stack::folded};
 use crate::{
     Kind,
     diff::{AllocatorDiff, Change, Diff, DiffFrame, GrowthDiff, SiteDiff},
@@ -54,7 +54,11 @@ pub(super) fn flame_graph(
     }
     let gone = stacks.paths.values().filter(|[_, after]| *after == 0).count();
     let mut options = Options::default();
-    options.title = format!("{} after, coloured by the change", stacks.what);
+    let [before, after] = [0, 1].map(|side| {
+        let sum = stacks.paths.values().fold(0u64, |sum, own| sum.saturating_add(own[side]));
+        if stacks.unit == "bytes" { units::bytes(sum) } else { sum.to_string() }
+    });
+    options.title = format!("{} after ({before} → {after}), coloured by the change", stacks.what);
     let [before, after] = [&diff.before, &diff.after].map(|side| {
         let file = escape::shown(&side.file, NAME);
         let incomplete = if side.complete { "" } else { ", INCOMPLETE" };
@@ -65,13 +69,20 @@ pub(super) fn flame_graph(
         1 => "; 1 path is gone and has no width".to_owned(),
         gone => format!("; {gone} paths are gone and have no width"),
     };
-    options.subtitle = Some(format!("{before} → {after}; red grew, blue shrank{missing}"));
+    options.subtitle = Some(format!("{before} → {after}{missing}"));
     stacks.unit.clone_into(&mut options.count_name);
     options.factor = divisor as f64;
     options.deterministic = true;
     let mut svg = Vec::new();
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
-    out.write_all(&svg)?;
+    // The ends of the library's scale, and its middle.
+    let key = [
+        ("rgb(100,100,255)", "shrank most"),
+        ("rgb(250,250,250)", "as before"),
+        ("rgb(255,100,100)", "grew most"),
+    ];
+    let key = key.map(|(colour, what)| (colour.to_owned(), what.to_owned()));
+    out.write_all(&with_key(svg, &key))?;
     Ok(())
 }
 

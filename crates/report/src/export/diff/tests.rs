@@ -87,7 +87,10 @@ fn folded() {
 #[test]
 fn flame_graph() {
     let svg = written("flamegraph", &diff(), &Style::default());
-    assert!(svg.contains("pinned granules after, coloured by the change"));
+    assert!(svg.contains("pinned granules after (4948 → 1400), coloured by the change"), "{svg}");
+    for key in ["shrank most", "as before", "grew most"] {
+        assert!(svg.contains(&format!(">{key}</text>")), "no {key} in the key of colours");
+    }
     assert!(svg.contains("before.json (10.0 s) → after.json (20.0 s)"), "{svg}");
     assert!(svg.contains("1 path is gone"));
     assert!(svg.contains("<title>session_alloc (100 granules, 7.14%; -278.57%)</title>"), "{svg}");

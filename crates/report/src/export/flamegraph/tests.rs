@@ -5,7 +5,7 @@ use crate::{self as report, export::PinWeight, facts::Snapshot, samples};
 
 fn svg(report: &Report, weight: PinWeight) -> String {
     let mut out = Vec::new();
-    Flamegraph.report(report, &Style { weight, ..Style::default() }, &mut out).unwrap();
+    Flamegraph::Up.report(report, &Style { weight, ..Style::default() }, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -69,7 +69,7 @@ fn widths() {
 fn titles() {
     let mut report = built(&samples::stacks_snapshot());
     let text = texts(&svg(&report, PinWeight::Retained));
-    let title = "Who pins: bytes of granules retained now · svc (4242) · epoch-demo";
+    let title = "Who pins: bytes of granules retained now (7.8 MiB) · svc (4242) · epoch-demo";
     assert!(text.iter().any(|line| line == title), "{text:?}");
     assert!(text.iter().any(|line| line == "10.0 s observed"), "{text:?}");
     report.complete = false;
@@ -85,7 +85,10 @@ fn titles() {
     let [title, below] = [&text[0], &text[1]].map(|line| line.chars().count());
     assert!(title > 100 && title < 119 && below > 100 && below < 169, "{text:?}");
     let holders = texts(&svg(&built(&samples::holders_snapshot()), PinWeight::Granules));
-    assert!(holders.iter().any(|line| line.starts_with("Who holds: live bytes · ")), "{holders:?}");
+    assert!(
+        holders.iter().any(|line| line.starts_with("Who holds: live bytes (19.5 KiB) · ")),
+        "{holders:?}"
+    );
 }
 
 /// Where there is nothing to draw, the picture says why.
@@ -143,4 +146,76 @@ fn huge_numbers() {
     let frames = frames(&svg(&report, PinWeight::Granules));
     let told = width(&frames, "libplugin.so+0x777");
     assert!((told - 0.25).abs() < 1e-4, "{told}");
+}
+
+/// A function is coloured by what of its weight is retained still; a line below says so, and the search can be seen.
+#[test]
+fn colours() {
+    let report = built(&samples::stacks_snapshot());
+    let text = svg(&report, PinWeight::Granules);
+    let document = parsed(&text);
+    let colour = |function: &str| {
+        let start = format!("{function} (");
+        let is_it = |node: &roxmltree::Node<'_, '_>| {
+            node.has_tag_name("title") && node.text().is_some_and(|text| text.starts_with(&start))
+        };
+        let title = document.descendants().find(is_it).unwrap();
+        let frame = title.parent().unwrap();
+        let rect = frame.children().find(|node| node.has_tag_name("rect")).unwrap();
+        rect.attribute("fill").unwrap().to_owned()
+    };
+    assert_eq!(colour("make_session"), "rgb(232,126,61)", "all retained");
+    assert_eq!(colour("libplugin.so+0x777"), "rgb(118,183,227)", "all drained");
+    // 2000 of 2424.
+    assert_eq!(colour("log_in"), "rgb(233,162,117)");
+    let lines = texts(&text);
+    for line in ["drained since", "half of it", "retained now", "Search (Ctrl-F)"] {
+        assert!(lines.iter().any(|text| text == line), "no {line} in {lines:?}");
+    }
+    assert!(!text.contains("opacity:0.1"), "a search that can be seen");
+    let size = |name: &str| document.root_element().attribute(name).unwrap();
+    assert!(size("viewBox").ends_with(&format!(" {}", size("height"))), "{}", size("viewBox"));
+    let retained = texts(&svg(&report, PinWeight::Retained));
+    assert!(!retained.iter().any(|text| text.contains("since")), "{retained:?}");
+}
+
+/// An icicle has the same frames, callers on top.
+#[test]
+fn icicle() {
+    let report = built(&samples::stacks_snapshot());
+    let mut out = Vec::new();
+    Flamegraph::Down.report(&report, &Style::default(), &mut out).unwrap();
+    let down = String::from_utf8(out).unwrap();
+    let up = svg(&report, PinWeight::Granules);
+    let sorted = |text: &str| {
+        let mut titles: Vec<String> = frames(text).into_iter().map(|frame| frame.0).collect();
+        titles.sort();
+        titles
+    };
+    assert_eq!(sorted(&up), sorted(&down));
+    let height = |text: &str, function: &str| -> f64 {
+        let document = parsed(text);
+        let start = format!("{function} (");
+        let title = document.descendants().find(|node| {
+            node.has_tag_name("title") && node.text().is_some_and(|text| text.starts_with(&start))
+        });
+        let frame = title.unwrap().parent().unwrap();
+        let rect = frame.children().find(|node| node.has_tag_name("rect")).unwrap();
+        rect.attribute("y").unwrap().parse().unwrap()
+    };
+    assert!(height(&up, "main") > height(&up, "make_session"));
+    assert!(height(&down, "main") < height(&down, "make_session"));
+}
+
+/// The picture of the documentation is what the sample gives (`UPDATE_DOCS=1` renews it).
+#[test]
+fn documented() {
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/pins.svg");
+    let drawn = svg(&built(&samples::stacks_snapshot()), PinWeight::Granules);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &drawn).unwrap();
+    }
+    let fresh = std::fs::read_to_string(path).is_ok_and(|page| page == drawn);
+    assert!(fresh, "docs/examples/pins.svg is stale: run with UPDATE_DOCS=1");
 }

@@ -3,13 +3,17 @@
 //! One row of numbers per path, the path below it, innermost function first. What is the same for every
 //! program (the way from the kernel to `main` or to a thread's function) is left out of whole paths.
 
-use super::{Error, Page, Rows, SENTENCE, SYMBOL, allocator::count, escape, frame};
+use super::{
+    super::table::bar, Error, Page, Rows, SENTENCE, SYMBOL, allocator::count, escape, frame,
+};
 use crate::{Allocator, Growth, Kind, PathEnd, Site, SiteFrame, units};
 
 /// Lines that a path takes at most.
 const LINES: usize = 12;
 /// Threads that are named.
 const THREADS: usize = 4;
+/// Columns of a bar: with a number it is as wide as the first header.
+const BAR: usize = 5;
 /// Columns before a path's lines.
 const INDENT: &str = "         ";
 
@@ -21,7 +25,9 @@ impl Page<'_> {
         let mut shown: Vec<&Site> = sites.iter().collect();
         if shown.first().is_some_and(|site| site.selected.is_some()) {
             let header = ["asked for", "objects", "bytes", "from", "to", "live now"];
-            self.ranked(&header, &shown, selected)?;
+            self.ranked(&header, &shown, selected, |site| {
+                site.selected.map_or(0, |own| own.objects)
+            })?;
         } else if allocator.kind == Kind::Drain {
             // The others come after them, so those that are not listed have none either.
             shown.retain(|site| site.objects > 0);
@@ -31,16 +37,18 @@ impl Page<'_> {
             silent = if shown.len() < sites.len() { ", which pin nothing" } else { "" };
             let header =
                 ["who pins", "granules", "share", "pins", "held", "p50 late", "p99 late", "class"];
-            self.ranked(&header, &shown, pins)?;
+            self.ranked(&header, &shown, pins, |site| site.granules_pinned)?;
         } else if shown.first().is_some_and(|site| site.estimated.is_some()) {
             let header = ["outstanding", "bytes", "95 %", "objects", "counted", "bytes"];
-            self.ranked(&header, &shown, estimated)?;
+            self.ranked(&header, &shown, estimated, |site| {
+                site.estimated.map_or(0, |own| own.live)
+            })?;
         } else if shown.first().is_some_and(|site| site.granules_held.is_some()) {
             let header = ["who holds", "granules", "alone", "live", "bytes", "allocated", "bytes"];
-            self.ranked(&header, &shown, keeps)?;
+            self.ranked(&header, &shown, keeps, |site| site.granules_held.unwrap_or(0))?;
         } else if !shown.is_empty() {
             let header = ["who holds", "live", "bytes", "allocated", "bytes"];
-            self.ranked(&header, &shown, holds)?;
+            self.ranked(&header, &shown, holds, |site| site.live.unwrap_or(0))?;
         }
         let rows = shown.len().min(self.style.top);
         let silent = if rows < shown.len() { "" } else { silent };
@@ -50,17 +58,22 @@ impl Page<'_> {
         }
     }
 
-    /// The rows, each with its path below it.
+    /// The rows, each with its path below it. On a terminal, the number of a row has a bar of its weight behind it.
     fn ranked(
         &mut self,
         header: &[&str],
         sites: &[&Site],
         row: fn(&Site) -> Vec<String>,
+        weight: fn(&Site) -> u64,
     ) -> Result<(), Error> {
         let mut rows = Rows::new(header, 1, self.style.width.saturating_sub(4)).unwrapped();
         let sites = &sites[..sites.len().min(self.style.top)];
+        let most = sites.iter().map(|site| weight(site)).max().unwrap_or_default();
         for (rank, site) in sites.iter().enumerate() {
-            let mut cells = vec![format!("{}.", rank + 1)];
+            let share = weight(site) as f64 / most.max(1) as f64;
+            let bar = if self.style.colour { bar(share, BAR) } else { String::new() };
+            let mut cells =
+                vec![format!("{:<3}{bar}", format!("{}.", rank + 1)).trim_end().to_owned()];
             cells.extend(row(site));
             rows.push(cells);
         }
@@ -236,6 +249,22 @@ mod tests {
             assert!(line.chars().count() <= 80, "{line}");
         }
         assert!(text.contains("who pins  granules"), "{text}");
+    }
+
+    /// On a terminal a row has a bar of its weight, and is no wider for it.
+    #[test]
+    fn bars() {
+        let style = Style { width: 80, colour: true, ..Style::default() };
+        let text = page(|_| {}, &style);
+        let plain = page(|_| {}, &Style { width: 80, ..Style::default() });
+        assert!(
+            text.contains("    1. █████      2000") && text.contains("    2. █▏          424"),
+            "{text}"
+        );
+        let row =
+            |text: &str| text.lines().find(|line| line.contains(" 2000 ")).unwrap().chars().count();
+        assert_eq!(row(&text), row(&plain));
+        assert!(!plain.contains('█'));
     }
 
     /// A deep path shows its inner end and its outermost frame, and says how many lie between.
