@@ -20,5 +20,5 @@ pub use memory::MemoryWatch;
 pub use request::{Answer, Asked, Refusal, Request};
 pub use state::{
     Alert, AlertState, Counts, Heaps, LabelSet, Labels, NodeState, NodeTarget, Outcome, PinDelays,
-    SCHEMA, Shares, WindowRecord, WorstSite,
+    Pushed, SCHEMA, Shares, WindowRecord, WorstSite,
 };

@@ -61,6 +61,22 @@ pub struct NodeState {
     pub counts: Vec<Counts>,
     /// Diagnostic windows that run or ended last, oldest first.
     pub windows: Vec<WindowRecord>,
+    /// What came of the profiles for the store of profiles; null where none is configured.
+    #[serde(default)]
+    pub pushed: Option<Pushed>,
+}
+
+/// Profiles of diagnostic windows, by what came of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Pushed {
+    /// Arrived.
+    pub sent: u64,
+    /// Refused by the store.
+    pub refused: u64,
+    /// Given up after some attempts: the store did not answer, or failed.
+    pub unreachable: u64,
+    /// Left out, because too many waited.
+    pub dropped: u64,
 }
 
 /// Where a process belongs; null where it is in no such thing.

@@ -173,6 +173,7 @@ pub(crate) fn state() -> NodeState {
             window(1, Outcome::Finished, BEGAN - 100_000),
             window(2, Outcome::Running, BEGAN - 12_000),
         ],
+        pushed: None,
     }
 }
 

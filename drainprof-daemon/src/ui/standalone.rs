@@ -75,6 +75,7 @@ pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeStat
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: beside.windows.clone(),
+        pushed: None,
     }
 }
 

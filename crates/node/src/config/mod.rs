@@ -21,7 +21,8 @@ pub use error::{ConfigError, ConfigErrors, Place};
 pub use files::{MAX_FILE_BYTES, MAX_FILES};
 pub use load::{DIRECTORY, FILE, Loaded, Origin, Sources, load, parse};
 pub use model::{
-    Address, Attach, Config, Daemon, Label, Listen, Maps, Metrics, Otlp, Select, Store, Window,
+    Address, Attach, Config, Daemon, Label, Listen, Maps, Metrics, Otlp, Pyroscope, Select, Store,
+    Window,
 };
 #[cfg(test)]
 pub(crate) use page::item;

@@ -40,6 +40,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// Metrics sent to an OpenTelemetry collector.
     pub otlp: Otlp,
+    /// Call stacks of diagnostic windows sent to a store of profiles.
+    pub pyroscope: Pyroscope,
     /// When the daemon traces a process more deeply.
     pub triggers: trigger::Config,
     /// What the probes may cost.
@@ -236,6 +238,24 @@ section! {
         #[schemars(extend("x-range" = ["1s", "1d"]))]
         interval: Time = Time::minutes(1),
     }
+}
+
+/// Call stacks of diagnostic windows sent to a store of profiles.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(extend("x-restart" = true))]
+pub struct Pyroscope {
+    /// The address of Pyroscope, or of an agent with its `/ingest`, such as Alloy. Not set: the daemon sends nothing.
+    #[serde(deserialize_with = "url")]
+    #[schemars(extend("format" = "url"), example = "\"http://127.0.0.1:4040\"")]
+    pub endpoint: Option<String>,
+    /// A file with the value of the `Authorization` header: `Basic …` or `Bearer …`. Only its owner may read it.
+    #[serde(deserialize_with = "optional_absolute")]
+    #[schemars(with = "Option<String>", extend("format" = "path"), example = "\"/etc/drainprof/pyroscope\"")]
+    pub authorization_file: Option<PathBuf>,
+    /// The tenant: the value of the `X-Scope-OrgID` header.
+    #[schemars(example = "\"team-a\"")]
+    pub tenant: Option<String>,
 }
 
 /// Where to listen.

@@ -17,6 +17,7 @@ mod memory;
 mod newcomers;
 mod observed;
 mod pool;
+mod push;
 mod roster;
 mod rules;
 mod service;

@@ -24,8 +24,8 @@ use tokio::{
 };
 
 use super::{
-    census::Censuses, counters::Counters, history::HistoryWriter, kill::KillSwitch, roster::Roster,
-    tick::Tick, unix_ms, view::View, window::STOPPING, windows::Windows,
+    census::Censuses, counters::Counters, history::HistoryWriter, kill::KillSwitch, push::Pusher,
+    roster::Roster, tick::Tick, unix_ms, view::View, window::STOPPING, windows::Windows,
 };
 use crate::{
     Asked, NodeState, SCHEMA,
@@ -71,6 +71,9 @@ pub enum ServiceError {
     /// The kernel side cannot be loaded.
     #[error(transparent)]
     Observe(Box<ObserveError>),
+    /// Profiles cannot be sent as configured.
+    #[error("{0}")]
+    Push(String),
     /// The system refuses a signal handler, a timer or a thread.
     #[error("cannot {step}")]
     System {
@@ -90,6 +93,7 @@ pub struct Service {
     windows: Windows,
     censuses: Censuses,
     history: Option<HistoryWriter>,
+    pusher: Option<Pusher>,
     kill: KillSwitch,
     publish: watch::Sender<Arc<NodeState>>,
     /// What the last cycle read.
@@ -112,6 +116,7 @@ impl Service {
     /// Loads the kernel side for the configured level. Must be called inside the runtime.
     pub fn new(setup: Setup) -> Result<(Self, watch::Receiver<Arc<NodeState>>), ServiceError> {
         let Setup { config, session, library, mut options, kernel, .. } = setup;
+        let pusher = Pusher::start(&config.pyroscope).map_err(ServiceError::Push)?;
         options.follow = config.daemon.attach == Attach::File;
         options.profiles.clone_from(&config.daemon.profiles);
         let roster =
@@ -135,6 +140,7 @@ impl Service {
             censuses: Censuses::default(),
             roster,
             history,
+            pusher,
             kill: KillSwitch::default(),
             publish,
             last: View::of(Vec::new(), &kernel),
@@ -230,6 +236,9 @@ impl Service {
         if let Some(history) = self.history.take() {
             history.end();
         }
+        if let Some(pusher) = self.pusher.take() {
+            pusher.end().await;
+        }
         self.roster.end().await;
     }
 
@@ -323,6 +332,7 @@ impl Service {
             label_sets: self.counters.label_sets(),
             counts,
             windows: self.windows.list(),
+            pushed: self.pusher.as_ref().map(Pusher::pushed),
             ..empty_state()
         };
         if let Some(history) = &mut self.history {
@@ -342,7 +352,8 @@ impl Service {
             format!("{file} cannot be read: its file system does not answer, and is left alone until it does")
         });
         let troubles = history.into_iter().chain(self.refused.clone()).chain(hangs);
-        troubles.chain(self.censuses.trouble()).collect()
+        let pusher = self.pusher.as_ref().and_then(Pusher::trouble);
+        troubles.chain(self.censuses.trouble()).chain(pusher).collect()
     }
 
     fn publish_windows(&self) {
@@ -371,6 +382,7 @@ fn empty_state() -> NodeState {
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: Vec::new(),
+        pushed: None,
     }
 }
 

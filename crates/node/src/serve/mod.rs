@@ -30,6 +30,7 @@ pub use http::in_words;
 use hub::Hub;
 pub use otlp::OtlpOptions;
 use token::Token;
+pub(crate) use token::secret;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -168,7 +169,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The token is not safe with its file.
-    #[error("cannot take the token of {}: {why}", path.display())]
+    #[error("cannot take the secret of {}: {why}", path.display())]
     Token {
         /// The file.
         path: PathBuf,

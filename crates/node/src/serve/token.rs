@@ -27,27 +27,11 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads it from a file that nobody but its owner can read: root, or this process's user.
+    /// Reads it from a file that nobody but its owner can read.
     pub(super) fn read(path: &Path) -> Result<Self, ServeError> {
+        let token = secret(path)?;
         let refused = |why: String| ServeError::Token { path: path.to_owned(), why };
-        let failed = |error: io::Error| refused(format!("cannot read it: {error}"));
-        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
-        let about = file.metadata().map_err(failed)?;
-        if !about.is_file() {
-            return Err(refused("it is not a regular file".to_owned()));
-        }
-        let (uid, mode) = (about.uid(), about.mode() & 0o7777);
-        if uid != 0 && uid != Uid::effective().as_raw() {
-            return Err(refused(format!("it belongs to user {uid}; chown it to root")));
-        }
-        if mode & 0o077 != 0 {
-            return Err(refused(format!("others can use it (mode {mode:04o}); chmod it to 0600")));
-        }
-        let mut text = Vec::new();
-        file.take(LONGEST + 1).read_to_end(&mut text).map_err(failed)?;
-        let token = text.trim_ascii().to_vec();
-        if text.len() as u64 > LONGEST || !token.iter().all(u8::is_ascii_graphic) {
+        if token.contains(&b' ') {
             return Err(refused("a token is one line of letters, digits and signs".to_owned()));
         }
         if token.len() < SHORTEST {
@@ -61,6 +45,33 @@ impl Token {
         let differs = |sum: u8, (own, other): (&u8, &u8)| sum | black_box(own ^ other);
         self.0.len() == given.len() && self.0.iter().zip(given).fold(0, differs) == 0
     }
+}
+
+/// The line of a file that nobody but its owner can read: root, or this process's user.
+pub(crate) fn secret(path: &Path) -> Result<Vec<u8>, ServeError> {
+    let refused = |why: String| ServeError::Token { path: path.to_owned(), why };
+    let failed = |error: io::Error| refused(format!("cannot read it: {error}"));
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
+    if !about.is_file() {
+        return Err(refused("it is not a regular file".to_owned()));
+    }
+    let (uid, mode) = (about.uid(), about.mode() & 0o7777);
+    if uid != 0 && uid != Uid::effective().as_raw() {
+        return Err(refused(format!("it belongs to user {uid}; chown it to root")));
+    }
+    if mode & 0o077 != 0 {
+        return Err(refused(format!("others can use it (mode {mode:04o}); chmod it to 0600")));
+    }
+    let mut text = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut text).map_err(failed)?;
+    let secret = text.trim_ascii().to_vec();
+    let is_shown = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+    if text.len() as u64 > LONGEST || !secret.iter().all(is_shown) {
+        return Err(refused("it is not one line of letters, digits and signs".to_owned()));
+    }
+    Ok(secret)
 }
 
 #[cfg(test)]

@@ -191,6 +191,13 @@ impl Metrics {
             families.count(&table::WINDOWS, vec![("outcome", name.to_owned())], count);
         }
         families.count(&table::WINDOWS_RUNNING, Vec::new(), running);
+        let pushed = state.pushed.iter().flat_map(|own| {
+            let lost = [("refused", own.refused), ("unreachable", own.unreachable)];
+            [("sent", own.sent), ("dropped", own.dropped)].into_iter().chain(lost)
+        });
+        for (outcome, count) in pushed {
+            families.count(&table::PUSHED, vec![("outcome", outcome.to_owned())], count);
+        }
     }
 
     fn pressure(&mut self, state: &NodeState, families: &mut Families) {

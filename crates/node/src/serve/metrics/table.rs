@@ -168,6 +168,8 @@ metrics! {
         "Diagnostic windows that have ended since the daemon started, by outcome.";
     WINDOWS_RUNNING = "windows_running", None, Gauge, &[],
         "Diagnostic windows that run.";
+    PUSHED = "profiles_pushed", None, Counter, &["outcome"],
+        "Profiles of diagnostic windows for the store of profiles: sent, refused, unreachable (given up), dropped (no room). Absent without one.";
     PRESSURE = "memory_pressure", Some("ratio"), Gauge, &["scope", "over"],
         "Share of time in which some or all (full) tasks of the machine waited for memory, over 10, 60 or 300 seconds.";
     PRESSURE_WAITED = "memory_pressure_waited", Some("seconds"), Counter, &["scope"],

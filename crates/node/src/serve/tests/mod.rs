@@ -28,7 +28,8 @@ use tokio::{
 use super::{Limits, Options, OtlpOptions, Server};
 use crate::{
     Alert, AlertState, Answer, Asked, Counts, Heaps, LabelSet, Labels, NodeState, NodeTarget,
-    Outcome, PinDelays, Refusal, Request, SCHEMA, Shares, WindowRecord, WorstSite, daemon::other,
+    Outcome, PinDelays, Pushed, Refusal, Request, SCHEMA, Shares, WindowRecord, WorstSite,
+    daemon::other,
 };
 
 pub(super) fn report() -> Report {
@@ -192,6 +193,7 @@ pub(super) fn state() -> NodeState {
             .to_vec(),
         counts: vec![counts, gone],
         windows: vec![window(7, Outcome::Finished), window(8, Outcome::Running)],
+        pushed: Some(Pushed { sent: 3, refused: 1, unreachable: 2, dropped: 4 }),
     }
 }
 

@@ -61,6 +61,7 @@ fn state(step: u64) -> NodeState {
         processes_late: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
+        pushed: None,
         windows: if step < 5 {
             Vec::new()
         } else {
@@ -96,6 +97,26 @@ fn same_as_live() {
     assert_eq!(replayed.events(None, 0).unwrap().len(), 3);
     assert_eq!(replayed.windows(9).unwrap()[0].outcome, Outcome::Finished);
     assert!(!replayed.processes(0).unwrap()[0].complete);
+}
+
+/// The picture of a process has a curve of resident memory with a point per moment, named with process and last value.
+#[test]
+fn picture() {
+    let directory = tempdir().unwrap();
+    let options = options(directory.path());
+    let mut writer = Writer::open(&options).unwrap();
+    for step in 0..10 {
+        writer.append(&Moment::of(&state(step))).unwrap();
+    }
+    let series = History::open(&options.path).unwrap().series(Who::Pid(42), 0).unwrap();
+    let course = crate::history::Course { since_unix_ms: 0, series, events: Vec::new() };
+    let mut out = Vec::new();
+    crate::history::course_svg(&course, &|unix_ms| unix_ms.to_string(), &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let points = text.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert_eq!(points.split(' ').count(), 10);
+    assert!(text.contains("resident memory of svc (42): "), "{text}");
+    assert!(text.contains(&format!("{BEGIN} to {}", BEGIN + 45_000)), "{text}");
 }
 
 /// A line that is no state is reported with its number; what came before it is kept.
