@@ -74,9 +74,20 @@ fn dashboard_asks_for_our_metrics() -> Result<()> {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), panels.len());
-    for panel in panels {
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
         let question = panel["targets"][0]["expr"].as_str().context("a panel asks something")?;
         assert!(question.contains("drainprof_"), "{question}");
+        // A link by a label needs the label in each series.
+        let labels = ["instance", "exe"];
+        for link in panel["fieldConfig"]["defaults"]["links"].as_array().into_iter().flatten() {
+            let url = link["url"].as_str().context("a link has a URL")?;
+            for label in labels.iter().filter(|own| url.contains(&format!("labels.{own}}}"))) {
+                let (_, by) =
+                    question.split_once(" by (").context("a panel with links is a sum")?;
+                let (by, _) = by.split_once(')').context("a list of labels")?;
+                assert!(by.split(", ").any(|own| own == *label), "no {label} in {question}");
+            }
+        }
     }
     Ok(())
 }
