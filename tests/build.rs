@@ -89,12 +89,17 @@ fn main() -> Result<()> {
         run(Command::new("objcopy").arg("--strip-all").arg(out.join(name)).arg(stripped))?;
     }
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    for name in
-        ["places_cpp", "paths_cpp", "arenas_cpp", "inlined", "pmr", "malloc_family", "returns"]
-    {
-        let source = sources.join("targets").join(name).with_extension("cc");
-        run(Command::new(&compiler).args(COMMON).arg(source).arg("-o").arg(out.join(name)))?;
+    let plain =
+        ["places_cpp", "paths_cpp", "arenas_cpp", "inlined", "pmr", "malloc_family", "returns"];
+    let plain = plain.map(|name| (name, name, None));
+    let without = ("classes_without_rtti", "classes", Some("-fno-rtti"));
+    for (name, source, flag) in plain.into_iter().chain([("classes", "classes", None), without]) {
+        let source = sources.join("targets").join(source).with_extension("cc");
+        let mut command = Command::new(&compiler);
+        run(command.args(COMMON).args(flag).arg(source).arg("-o").arg(out.join(name)))?;
     }
+    let stripped = out.join("classes_stripped");
+    run(Command::new("objcopy").arg("--strip-all").arg(out.join("classes")).arg(stripped))?;
     // Optimised, which the tests' own programs are not.
     run(Command::new(env::var("RUSTC")?)
         .args(["--edition", "2024", "-O", "-g", "--crate-name", "rust_paths", "-o"])

@@ -2,13 +2,14 @@
  * stays, and a few large ones. glibc's own numbers are printed at the handshake; then the target sleeps, works, or trims.
  *
  * Lines on stdin: `trim` calls malloc_trim(0) and prints by how much the resident memory fell; `work` lets a thread
- * allocate and free without end; `grow` makes more holes and prints the numbers again; anything else ends it. Nothing is
+ * allocate and free without end; `out` asks for the main heap to be swapped out; `grow` makes more holes and prints the numbers again; anything else ends it. Nothing is
  * allocated between the numbers and the sleep.
  */
 /* cflags: -pthread */
 #include "truth.h"
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 enum { THREADS_AT_MOST = 64, LARGE = 5 };
 
@@ -92,6 +93,10 @@ int main(int argc, char **argv) {
             long before = resident_kib();
             malloc_trim(0);
             printf("TRIMMED %ld\n", before - resident_kib());
+        } else if (line[0] == 'o') {
+            char *from = (char *)((uintptr_t)kept[0] & ~4095ul);
+            if (madvise(from, (size_t)((char *)sbrk(0) - from) & ~4095ul, MADV_PAGEOUT)) abort();
+            printf("OUT\n");
         } else if (line[0] == 'g') {
             /* What was freed is used again, so it takes more objects each time. */
             grown++;

@@ -137,6 +137,79 @@ fn touches_nothing() -> Result<()> {
     Ok(())
 }
 
+/// A file of swap that is in use until this is dropped.
+struct Swap(tempfile::NamedTempFile);
+
+impl Swap {
+    /// `None` where this machine cannot swap to a file.
+    fn new() -> Result<Option<Self>> {
+        let file = tempfile::NamedTempFile::new_in("/var/tmp")?;
+        fs::write(file.path(), vec![0; 128 << 20])?;
+        for program in ["mkswap", "swapon"] {
+            if !Command::new(program).arg(file.path()).output()?.status.success() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Self(file)))
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        drop(Command::new("swapoff").arg(self.0.path()).status());
+    }
+}
+
+/// A heap that is swapped out stays there: neither faults nor swapped memory change, and what was not read is unknown.
+#[test]
+fn swapped() -> Result<()> {
+    if !requires_root() || !has_programs(&["mkswap", "swapon"]) {
+        return Ok(());
+    }
+    let Some(swap) = Swap::new()? else {
+        environment::skip("this machine cannot swap to a file in /var/tmp");
+        return Ok(());
+    };
+    let (mut process, _) = holes(100_000, 0)?;
+    process.send_line("out")?;
+    process.expect_out("OUT")?;
+    let before = counters(process.pid())?;
+    let census = census(process.pid())?;
+    let swapped = number(&census, "swap_bytes")?;
+    assert!(swapped > 10 << 20, "{swapped} of some 28 MiB: {before:?}");
+    assert_eq!(counters(process.pid())?, before, "{census}");
+    assert!(number(heap(&census, "glibc")?, "unknown_bytes")? > 10 << 20, "{census}");
+    process.finish()?;
+    drop(swap);
+    Ok(())
+}
+
+/// A program's own structures, as a profile describes them: a list by the members' names, and an array.
+#[test]
+fn own_structures() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let mut process = Process::start("pools", Command::new(environment::target("pools")?))?;
+    let ready = process.expect_out("READY ")?;
+    let truth: Value = serde_json::from_str(ready.trim_start_matches("READY "))?;
+    let mut command = Command::new(environment::drainprof()?);
+    command.args(["census", "-o", "json", "-p", &process.pid().to_string(), "--profile"]);
+    let output = command.arg(environment::profile("pools")?).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let census: Value = serde_json::from_slice(&output.stdout)?;
+    let structures = census["structures"].as_array().context("structures")?;
+    let [blocks, slabs] = &structures[..] else { anyhow::bail!("{census}") };
+    assert_eq!(blocks["mapped_bytes"], number(&truth, "blocks")? * 16384, "{blocks}");
+    assert_eq!(blocks["live_objects"], truth["objects"], "{blocks}");
+    assert_eq!(blocks["live_bytes"], truth["bytes"], "{blocks}");
+    assert_eq!(slabs["mapped_bytes"], number(&truth, "slabs")? * 4096, "{slabs}");
+    assert_eq!(slabs["live_objects"], truth["bits"], "{slabs}");
+    assert_eq!(slabs["live_bytes"], number(&truth, "bits")? * 64, "{slabs}");
+    process.finish()?;
+    Ok(())
+}
+
 /// A cache of tuples that pins arenas; its own statistics come just before it sleeps.
 const PYTHON: &str = "
 import signal, sys
@@ -217,6 +290,9 @@ fn jemalloc() -> Result<()> {
     let delete: Vec<_> =
         (0..50_000).step_by(2).map(|key| words(format!("DEL key:{key}"))).collect();
     client.ask_all(&delete)?;
+    let value = "v".repeat(100_000);
+    let large: Vec<_> = (0..20).map(|key| words(format!("SET large:{key} {value}"))).collect();
+    client.ask_all(&large)?;
     // Once before, so that what it takes to answer is there.
     client.ask(&["MEMORY", "MALLOC-STATS"])?;
     let census = census(server.pid())?;
@@ -239,8 +315,77 @@ fn jemalloc() -> Result<()> {
         compared += 1;
     }
     assert!(compared >= 10, "{compared} classes in {bins}");
+    // Large objects do not begin at a page.
+    let (_, all_large) = bins.split_once("large:").context("large objects")?;
+    let mut objects = 0;
+    for line in all_large.lines().skip(1).take_while(|line| !line.trim().is_empty()) {
+        let words: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        // size, index, allocated, nmalloc, /s, ndalloc, /s, nrequests, /s, curlextents
+        let [size, .., extents] = words[..] else { continue };
+        let own = classes.iter().find(|class| class["size"] == size);
+        let own = own.map_or(0, |own| own["objects"].as_u64().unwrap_or(0));
+        // What the question itself and its answer take.
+        assert!(own.abs_diff(extents) <= 1, "{size}: {own}, {line}");
+        objects += extents;
+    }
+    assert!(objects >= 20, "{objects} large objects in {all_large}");
     server.signal(nix::sys::signal::Signal::SIGTERM)?;
     server.finish()?;
+    Ok(())
+}
+
+/// The objects of a heap by C++ class: with RTTI, stripped, and without RTTI by the vtables' symbols. The class that holds
+/// the pages is named with the next step.
+#[test]
+fn classes() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    for target in ["classes", "classes_stripped", "classes_without_rtti"] {
+        let command = Command::new(environment::target(target)?);
+        let mut process = Process::start(target, command)?;
+        let ready = process.expect_out("READY ")?;
+        let truth: BTreeMap<String, u64> =
+            serde_json::from_str(ready.trim_start_matches("READY "))?;
+        let census = census(process.pid())?;
+        let heap = heap(&census, "glibc")?;
+        let types = heap["types"].as_array().context("types")?;
+        let own = types.iter().map(|one| {
+            Ok((one["name"].as_str().context("a name")?.to_owned(), number(one, "objects")?))
+        });
+        assert_eq!(own.collect::<Result<BTreeMap<_, _>>>()?, truth, "{target}");
+        let session = types.iter().find(|one| one["name"] == "app::Session").context("sessions")?;
+        assert!(number(session, "arenas_alone")? > 300, "{target}: {session}");
+        let steps = census["next"].as_array().context("steps")?;
+        let named = steps.iter().filter_map(|step| step["text"].as_str());
+        let named = named.filter(|text| text.starts_with("glibc: 1000 `app::Session` objects"));
+        assert_eq!(named.count(), 1, "{target}: {steps:?}");
+        process.finish()?;
+    }
+    Ok(())
+}
+
+/// The census as a picture and as gauges: cells of the map, and the heap's bytes.
+#[test]
+fn other_formats() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let (process, truth) = holes(20_000, 1)?;
+    let print = |format: &str| -> Result<String> {
+        let mut command = Command::new(environment::drainprof()?);
+        let output = command.args(["census", "-o", format, "-p", &process.pid().to_string()]);
+        Ok(String::from_utf8(output.output()?.stdout)?)
+    };
+    let picture = print("svg")?;
+    assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
+    assert!(picture.matches("<title>").count() > 500, "a cell for each page");
+    let gauges = print("openmetrics")?;
+    let free = number(&truth, "free")?;
+    let gauge = format!("drainprof_heap_free_bytes{{pid=\"{}\",", process.pid());
+    let line = gauges.lines().find(|line| line.starts_with(&gauge)).context("the gauge")?;
+    assert!(line.ends_with(&format!(" {free}")), "{line}");
+    process.finish()?;
     Ok(())
 }
 

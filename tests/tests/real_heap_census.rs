@@ -1,5 +1,5 @@
 //! The census from outside of further allocators as Debian has them: Ruby against `ObjectSpace.count_objects` and
-//! `GC.stat`, mimalloc against a program that knows what it holds.
+//! `GC.stat`, Go against `runtime.MemStats`, mimalloc and tcmalloc against programs that know what they hold.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -23,6 +23,15 @@ fn heap(pid: u32, allocator: &str) -> Result<Value> {
     let heaps = census["heaps"].as_array().context("heaps")?;
     let heap = heaps.iter().find(|heap| heap["allocator"] == allocator);
     heap.cloned().with_context(|| format!("{allocator} in {census}"))
+}
+
+/// Waits until its state says that it has stopped.
+fn until_stopped(pid: u32) -> Result<()> {
+    let stat = format!("/proc/{pid}/stat");
+    while !std::fs::read_to_string(&stat)?.contains(") T ") {
+        std::thread::yield_now();
+    }
+    Ok(())
 }
 
 /// Objects that hold pages. The program stops between its own count and the first object that it makes after it.
@@ -54,11 +63,7 @@ fn ruby() -> Result<()> {
     command.args(["-e", RUBY]);
     let mut process = Process::start("ruby", command)?;
     process.expect_out("READY")?;
-    // Its state says that it has stopped.
-    let stat = format!("/proc/{}/stat", process.pid());
-    while !std::fs::read_to_string(&stat)?.contains(") T ") {
-        std::thread::yield_now();
-    }
+    until_stopped(process.pid())?;
     let heap = heap(process.pid(), "ruby")?;
     process.signal(Signal::SIGCONT)?;
     let line = process.expect_out("COUNTS ")?;
@@ -78,6 +83,104 @@ fn ruby() -> Result<()> {
     assert_eq!(pages, truth("heap_allocated_pages")?, "{line}");
     let strings = types.iter().find(|one| one["name"] == "T_STRING").context("strings")?;
     ensure!(strings["arenas"].as_u64() > Some(pages / 2), "{strings}");
+    process.finish()?;
+    Ok(())
+}
+
+/// A program that stops between its own count of the objects of each size and the first that it makes after it.
+const GO: &str = r#"
+package main
+import ("fmt"; "os"; "runtime"; "syscall")
+type session struct { words [10]int; next *session }
+var kept []*session
+var buffers [][]byte
+var stats runtime.MemStats
+func main() {
+	for i := 0; i < 300000; i++ {
+		one := &session{}
+		if i%37 == 0 { kept = append(kept, one) }
+		buffer := make([]byte, 16+i%500)
+		if i%50 == 0 { buffers = append(buffers, buffer) }
+	}
+	large := make([]byte, 5<<20)
+	runtime.GC()
+	runtime.GC()
+	fmt.Println("READY")
+	runtime.ReadMemStats(&stats)
+	runtime.ReadMemStats(&stats)
+	syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	fmt.Print("COUNTS {")
+	for i, size := range stats.BySize {
+		if i > 0 { fmt.Printf("\"%d\":%d,", size.Size, size.Mallocs-size.Frees) }
+	}
+	fmt.Printf("\"stacks\":%d}\n", stats.StackInuse)
+	fmt.Println(len(kept), len(buffers), large[7])
+}
+"#;
+
+/// Objects in use of each size equal what Go says of itself, with symbols and without, where large ones lie too.
+#[test]
+fn go() -> Result<()> {
+    if !requires_root() || !has_programs(&["go"]) {
+        return Ok(());
+    }
+    let directory = tempfile::tempdir()?;
+    let (source, program) = (directory.path().join("spans.go"), directory.path().join("spans"));
+    std::fs::write(&source, GO)?;
+    for flags in ["", "-s -w"] {
+        let mut build = Command::new("go");
+        build.env("HOME", directory.path()).args(["build", "-ldflags", flags, "-o"]);
+        let built = build.arg(&program).arg(&source).output()?;
+        ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let mut process = Process::start("spans", Command::new(&program))?;
+        process.expect_out("READY")?;
+        until_stopped(process.pid())?;
+        let heap = heap(process.pid(), "go")?;
+        process.signal(Signal::SIGCONT)?;
+        let line = process.expect_out("COUNTS ")?;
+        let mut truth: BTreeMap<String, u64> =
+            serde_json::from_str(line.trim_start_matches("COUNTS "))?;
+        let stacks = truth.remove("stacks").context("stacks")?;
+        let classes = heap["classes"].as_array().context("classes")?;
+        let objects = |size: &str| {
+            let class = classes.iter().find(|class| class["size"].to_string() == size);
+            class.and_then(|class| class["objects"].as_u64()).unwrap_or_default()
+        };
+        for (size, count) in &truth {
+            assert_eq!(objects(size), *count, "{size}: {line} {classes:?}");
+        }
+        assert_eq!(objects(&(5 << 20).to_string()), 1, "{classes:?}");
+        assert_eq!(heap["types"][0]["bytes"].as_u64(), Some(stacks), "{heap}");
+        process.finish()?;
+    }
+    Ok(())
+}
+
+const TCMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4";
+
+/// Objects of tcmalloc by size: of what lives none is missing, and what caches keep is little.
+#[test]
+fn tcmalloc() -> Result<()> {
+    if !requires_root() || !has_programs(&[TCMALLOC]) {
+        return Ok(());
+    }
+    let mut command = Command::new(environment::target("classes")?);
+    command.env("LD_PRELOAD", TCMALLOC);
+    let mut process = Process::start("classes", command)?;
+    process.expect_out("READY ")?;
+    let heap = heap(process.pid(), "tcmalloc")?;
+    let classes = heap["classes"].as_array().context("classes")?;
+    let objects = |size: u64| {
+        let class = classes.iter().find(|class| class["size"] == size);
+        class.and_then(|class| class["objects"].as_u64()).unwrap_or_default()
+    };
+    // A session has 88 bytes, a cache 64 and a part of another class, what is hidden 112.
+    assert!((1000..1100).contains(&objects(96)), "{classes:?}");
+    assert!((250..350).contains(&objects(80)), "{classes:?}");
+    assert!((250..350).contains(&objects(112)), "{classes:?}");
+    let resident = heap["resident_bytes"].as_u64().context("resident")?;
+    let free = heap["granules"]["empty_bytes"].as_u64().context("free spans")?;
+    assert!(free * 2 > resident && resident > 20_000 * 1500, "{heap}");
     process.finish()?;
     Ok(())
 }

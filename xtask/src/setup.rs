@@ -44,12 +44,13 @@ const PACKAGES: [&str; 28] = [
 pub(crate) const DEMO_PACKAGES: [&str; 2] = ["gcc", "libc6-dev"];
 
 /// What the benchmarks need beyond [`PACKAGES`]: the peers.
-const BENCH_PACKAGES: [&str; 4] = ["bpftrace", "heaptrack", "linux-perf", "valgrind"];
+const BENCH_PACKAGES: [&str; 5] = ["bpftrace", "gdb", "heaptrack", "linux-perf", "valgrind"];
 
 /// What the tests on further real programs (`real_*`) need beyond [`PACKAGES`]; alphabetical.
-const REAL_PACKAGES: [&str; 15] = [
+const REAL_PACKAGES: [&str; 16] = [
     "bind9",
     "bind9-dnsutils",
+    "golang-go",
     "haproxy",
     "ldb-tools",
     "libgoogle-perftools4",

@@ -3,6 +3,7 @@
 mod after;
 mod attach;
 mod boundary;
+mod census;
 mod daemon;
 mod growth;
 mod malloc;
@@ -51,6 +52,7 @@ pub(crate) const BENCHMARKS: &[Known] = &[
     nginx::BENCHMARK,
     postgresql::BENCHMARK,
     why::BENCHMARK,
+    census::BENCHMARK,
 ];
 
 /// Runs one; what goes wrong is part of the result.

@@ -111,6 +111,8 @@ fn sum(space: &Space<'_>, pools: &[Pool], pool_bytes: u64, arena_bytes: u64) -> 
         arena.live_bytes += pool.used * pool.size;
         heap.live_objects += pool.used;
         heap.live_bytes += pool.used * pool.size;
+        let live = (pool.used, pool.used * pool.size);
+        space.note_granule(&mut heap.map, pool.address, pool_bytes, live);
         if pool.used == 0 {
             granules.empty += 1;
             continue;
@@ -130,7 +132,7 @@ fn sum(space: &Space<'_>, pools: &[Pool], pool_bytes: u64, arena_bytes: u64) -> 
     heap.free_bytes = heap.mapped_bytes.saturating_sub(heap.live_bytes);
     heap.granules = granules;
     heap.classes = classes.finish();
-    heap.types = types.finish();
+    heap.types = types.finish(arena_bytes);
     heap.arenas = arenas
         .into_iter()
         .map(|(number, arena)| Arena { number, mapped_bytes: arena_bytes, ..arena })

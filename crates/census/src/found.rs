@@ -1,6 +1,12 @@
 //! What the walkers have in common: what they find, and which memory others have found already.
 
-use crate::{model::Heap, space::Space};
+use crate::{
+    model::Heap,
+    space::{PAGE, Space},
+};
+
+/// Bytes of memory that are searched at once.
+const PIECE: u64 = 1 << 20;
 
 /// A heap, with what is known of its memory.
 pub(crate) struct Found {
@@ -26,10 +32,53 @@ impl Taken {
         self.0.sort_unstable();
     }
 
+    /// Whether any stretch lies between two addresses, or reaches in.
+    pub(crate) fn meets(&self, start: u64, end: u64) -> bool {
+        let next = self.0.partition_point(|(first, _)| *first < end);
+        next.checked_sub(1).and_then(|last| self.0.get(last)).is_some_and(|(_, last)| *last > start)
+    }
+
     /// The end of the stretch that an address lies in.
     pub(crate) fn end_of(&self, address: u64) -> Option<u64> {
         let next = self.0.partition_point(|(start, _)| *start <= address);
         let (_, end) = self.0.get(next.checked_sub(1)?)?;
         (address < *end).then_some(*end)
     }
+}
+
+/// Reads what is present of a range and not taken, piece by piece, each with the page behind it, into which a structure
+/// may reach; the bytes that were read, at most `most`.
+pub(crate) fn pieces(
+    space: &Space<'_>,
+    (start, end): (u64, u64),
+    taken: &Taken,
+    most: u64,
+    mut each: impl FnMut(&[u8]),
+) -> u64 {
+    let region = space.region(start, end);
+    let (mut at, mut searched) = (start, 0);
+    let mut piece = Vec::new();
+    while at < end && searched < most {
+        if let Some(to) = taken.end_of(at) {
+            at = to.next_multiple_of(PAGE);
+            continue;
+        }
+        if !region.is_present(at) {
+            at = region.next_present(at);
+            continue;
+        }
+        let wanted = |at: u64| region.is_present(at) && taken.end_of(at).is_none();
+        let mut to = at;
+        while to < end.min(at + PIECE) && wanted(to) {
+            to += PAGE;
+        }
+        let more = if to < end && wanted(to) { PAGE } else { 0 };
+        piece.resize((to + more - at) as usize, 0);
+        if space.read(at, &mut piece) {
+            each(&piece);
+        }
+        searched += (to - at).min(most - searched);
+        at = to;
+    }
+    searched
 }

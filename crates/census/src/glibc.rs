@@ -12,8 +12,9 @@ use std::collections::HashSet;
 use self::arena::{Segment, segments};
 use crate::{
     classes::class_of,
+    cxx::Classes,
     found::{Found, Taken},
-    granules::{PageSums, Pages},
+    granules::{Label, PageSums, Pages},
     model::{Arena, Heap},
     space::{PAGE, Region, Space},
 };
@@ -30,8 +31,13 @@ const ATTEMPTS: u32 = 3;
 /// Looks for glibc's heaps; `None` where there are none.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let arena::Arenas { main_known, segments } = segments(space)?;
+    // Another allocator may use `brk`.
+    if !main_known && segments.iter().any(|one| taken.meets(one.start, one.end)) {
+        return None;
+    }
     let heap = Heap { allocator: "glibc".to_owned(), ..Heap::default() };
-    let mut walk = Walk { space, heap, sums: PageSums::default(), candidates: Vec::new() };
+    let sums = PageSums::default();
+    let mut walk = Walk { space, heap, sums, cxx: Classes::new(space), candidates: Vec::new() };
     let fast = if main_known { caches::fast_chunks(space, &segments) } else { HashSet::new() };
     let mut trimmable = 0;
     let mut stretches = Vec::new();
@@ -49,15 +55,18 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
         walk.arena(segment.arena).mapped_bytes += bytes;
         walk.heap.resident_bytes +=
             region.present_bytes(segment.mapped_start / PAGE * PAGE, segment.end);
-        walk.sums.add(pages, |address| region.is_present(address));
+        let map = &mut walk.heap.map;
+        let note = |address, live| space.note_granule(map, address, PAGE, live);
+        walk.sums.add(pages, |address| region.is_present(address), note);
     }
     let mut all = taken.clone();
     all.add(segments.iter().map(|segment| (segment.mapped_start, segment.end)));
     walk.mapped_chunks(&all);
-    let Walk { mut heap, sums, .. } = walk;
+    let Walk { mut heap, sums, cxx, .. } = walk;
     heap.trimmable_bytes = main_known.then_some(trimmable);
     heap.granules = sums.granules();
     heap.classes = sums.classes(OVERHEAD);
+    heap.types = cxx.finish(sums.alone_kinds());
     let note = "glibc: its main arena was not found, so chunks in fastbins count as live, and other arenas are missing";
     let notes = if main_known { Vec::new() } else { vec![note.to_owned()] };
     let taken = segments.iter().map(|segment| (segment.mapped_start, segment.end)).collect();
@@ -68,6 +77,7 @@ struct Walk<'a> {
     space: &'a Space<'a>,
     heap: Heap,
     sums: PageSums,
+    cxx: Classes<'a>,
     /// Chunks that may be a thread's cache.
     candidates: Vec<u64>,
 }
@@ -103,7 +113,8 @@ impl<'a> Walk<'a> {
                 if let Some(start) = run.take() {
                     trimmable += would_go(&region, start, at, false);
                 }
-                self.live(at, chunk.bytes, segment.arena, pages);
+                let word = region.word(at + 16).unwrap_or_default();
+                self.live(at, chunk.bytes, word, segment.arena, pages);
             } else {
                 let start = *run.get_or_insert(at);
                 self.heap.free_bytes += chunk.bytes;
@@ -122,7 +133,8 @@ impl<'a> Walk<'a> {
         (region, trimmable)
     }
 
-    fn live(&mut self, at: u64, bytes: u64, arena: usize, pages: &mut Pages) {
+    /// A chunk in use, with the first word of its object.
+    fn live(&mut self, at: u64, bytes: u64, word: u64, arena: usize, pages: &mut Pages) {
         if bytes < SMALLEST {
             // The mark at the end of a heap.
             return;
@@ -130,13 +142,19 @@ impl<'a> Walk<'a> {
         if caches::SIZES.contains(&bytes) {
             self.candidates.push(at);
         }
-        let class = class_of(bytes);
-        pages.add(at, bytes, class);
-        self.sums.count(class, bytes, true);
+        let label = self.label(at, bytes, word);
+        pages.add(at, bytes, label);
+        self.sums.count(label.class, bytes, true);
         self.arena(arena).live_objects += 1;
         self.arena(arena).live_bytes += bytes;
         self.heap.live_objects += 1;
         self.heap.live_bytes += bytes;
+    }
+
+    fn label(&mut self, at: u64, bytes: u64, word: u64) -> Label {
+        let kind = self.cxx.class(word);
+        self.cxx.count(kind, 1, bytes, (at / PAGE, (at + bytes - 1) / PAGE));
+        Label { class: class_of(bytes), kind }
     }
 
     fn arena(&mut self, index: usize) -> &mut Arena {
@@ -185,7 +203,10 @@ impl<'a> Walk<'a> {
                     }
                 };
                 let resident = region.present_bytes(at, at + bytes);
-                self.sums.add_large(class_of(bytes), bytes, resident);
+                let word = self.space.word(at + 16).unwrap_or_default();
+                let label = self.label(at, bytes, word);
+                self.sums.add_large(label, bytes, resident);
+                self.space.note_granule(&mut self.heap.map, at, bytes, (1, bytes));
                 self.heap.live_objects += 1;
                 self.heap.live_bytes += bytes;
                 self.heap.mapped_alone_bytes += bytes;

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::{
     classes::largest,
-    model::{Class, Granules, HeldBy},
+    model::{Class, Granules, Heap, HeldBy, MapCell},
     present::Numbered,
     space::PAGE,
 };
@@ -13,12 +13,31 @@ use crate::{
 /// Upper ends of the ranges of objects per granule that are distinguished; more are one range.
 const RANGES: [u64; 6] = [1, 2, 4, 8, 16, 64];
 
+/// Cells of a map, at most.
+const CELLS: usize = 4096;
+
+/// A map of granules: in the order of addresses, neighbours together where there are many.
+pub(crate) fn cells(mut map: Vec<MapCell>) -> Vec<MapCell> {
+    map.sort_unstable_by_key(|cell| cell.address);
+    let joined = |cells: &[MapCell]| {
+        let sum = |of: fn(&MapCell) -> u64| cells.iter().map(of).fold(0, u64::saturating_add);
+        MapCell {
+            address: cells.first().map_or(0, |cell| cell.address),
+            granules: sum(|cell| cell.granules),
+            bytes: sum(|cell| cell.bytes),
+            objects: sum(|cell| cell.objects),
+            live_bytes: sum(|cell| cell.live_bytes),
+        }
+    };
+    map.chunks(map.len().div_ceil(CELLS).max(1)).map(joined).collect()
+}
+
 /// Granules by how many objects hold them.
 pub(crate) fn held(granules: impl Iterator<Item = (u64, u64)>) -> Vec<HeldBy> {
-    let mut counts = [(0, 0); RANGES.len() + 1];
+    let mut counts = [(0u64, 0u64); RANGES.len() + 1];
     for (objects, bytes) in granules.filter(|(objects, _)| *objects > 0) {
         let (count, sum) = &mut counts[RANGES.partition_point(|most| *most < objects)];
-        (*count, *sum) = (*count + 1, *sum + bytes);
+        (*count, *sum) = (*count + 1, sum.saturating_add(bytes));
     }
     let ranges = counts.iter().enumerate().filter(|(_, (count, _))| *count > 0);
     ranges
@@ -29,6 +48,31 @@ pub(crate) fn held(granules: impl Iterator<Item = (u64, u64)>) -> Vec<HeldBy> {
             bytes: *bytes,
         })
         .collect()
+}
+
+impl Heap {
+    /// A heap of granules, each with its bytes, its live objects and the bytes of these.
+    #[must_use]
+    pub fn of_granules(allocator: &str, unit: &str, all: &[(u64, u64, u64)]) -> Self {
+        let sum = |of: fn(&(u64, u64, u64)) -> u64| all.iter().map(of).fold(0, u64::saturating_add);
+        let empty = || all.iter().filter(|(_, live, _)| *live == 0);
+        let (mapped_bytes, live_bytes) = (sum(|one| one.0), sum(|one| one.2));
+        Self {
+            allocator: allocator.to_owned(),
+            mapped_bytes,
+            live_objects: sum(|one| one.1),
+            live_bytes,
+            free_bytes: mapped_bytes.saturating_sub(live_bytes),
+            granules: Granules {
+                unit: unit.to_owned(),
+                empty: empty().count() as u64,
+                empty_bytes: empty().fold(0, |sum, one| sum.saturating_add(one.0)),
+                held: held(all.iter().map(|(bytes, live, _)| (*live, *bytes))),
+                ..Granules::default()
+            },
+            ..Self::default()
+        }
+    }
 }
 
 /// The objects of granules that hold objects of one size each, by size.
@@ -58,16 +102,30 @@ impl BySize {
     }
 }
 
-/// A page that objects of several classes hold.
+/// A page that objects of several classes or kinds hold.
 const MIXED: u16 = u16::MAX;
+
+/// What an object is, as far as pages are concerned: its size class, and its C++ class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) class: u16,
+    pub(crate) kind: u16,
+}
 
 /// What lies in one page.
 #[derive(Clone, Copy, Default)]
 struct Page {
     objects: u16,
-    class: u16,
-    /// One object fills it.
-    is_full: bool,
+    label: Label,
+    /// Bytes of objects in it.
+    bytes: u16,
+}
+
+impl Page {
+    /// Whether one object fills it.
+    fn is_full(&self) -> bool {
+        self.objects == 1 && u64::from(self.bytes) == PAGE
+    }
 }
 
 /// The pages of one stretch of a heap, as far as they are present.
@@ -83,30 +141,40 @@ impl Pages {
     }
 
     /// A live object: it holds all the pages that it touches.
-    pub(crate) fn add(&mut self, start: u64, bytes: u64, class: u16) {
-        for page in self.touched(start, bytes) {
-            page.class = if page.objects == 0 || page.class == class { class } else { MIXED };
+    pub(crate) fn add(&mut self, start: u64, bytes: u64, label: Label) {
+        for (page, own) in self.touched(start, bytes) {
+            let is_first = page.objects == 0;
+            let joined = |one, other| if is_first || one == other { other } else { MIXED };
+            let Label { class, kind } = page.label;
+            page.label =
+                Label { class: joined(class, label.class), kind: joined(kind, label.kind) };
             page.objects = page.objects.saturating_add(1);
-            page.is_full = false;
-        }
-        let (first, end) =
-            (start.next_multiple_of(PAGE), start.saturating_add(bytes) / PAGE * PAGE);
-        for page in self.touched(first, end.saturating_sub(first)) {
-            page.is_full = true;
+            page.bytes = page.bytes.saturating_add(own);
         }
     }
 
     /// An object that was added is not live.
     pub(crate) fn remove(&mut self, start: u64, bytes: u64) {
-        for page in self.touched(start, bytes) {
+        for (page, own) in self.touched(start, bytes) {
             page.objects = page.objects.saturating_sub(1);
+            page.bytes = page.bytes.saturating_sub(own);
         }
     }
 
-    fn touched(&mut self, start: u64, bytes: u64) -> &mut [Page] {
+    /// The pages that an object lies in, each with the bytes that are in it. All but the first and the last are full of it.
+    fn touched(&mut self, start: u64, bytes: u64) -> impl Iterator<Item = (&mut Page, u16)> {
+        let end = start.saturating_add(bytes);
         let first = self.present.below(start);
-        let end = self.present.below(start.saturating_add(bytes).saturating_add(PAGE - 1));
-        self.pages.get_mut(first..end).unwrap_or_default()
+        let next = self.present.below(end.saturating_add(PAGE - 1));
+        let last_byte = end.saturating_sub(1);
+        let [starts, ends] = [start, last_byte].map(|at| self.present.contains(at));
+        let pages = self.pages.get_mut(first..next).unwrap_or_default();
+        let last = pages.len().saturating_sub(1);
+        pages.iter_mut().enumerate().map(move |(index, page)| {
+            let before = if index == 0 && starts { start % PAGE } else { 0 };
+            let behind = if index == last && ends { PAGE - 1 - last_byte % PAGE } else { 0 };
+            (page, (PAGE - before).saturating_sub(behind) as u16)
+        })
     }
 
     fn numbered(&self) -> impl Iterator<Item = (u64, Page)> {
@@ -122,28 +190,50 @@ pub(crate) struct PageSums {
     empty: u64,
     full: u64,
     alone: BTreeMap<u16, u64>,
+    alone_kinds: BTreeMap<u16, (u64, u64)>,
     classes: BTreeMap<u16, (u64, u64)>,
 }
 
 impl PageSums {
-    pub(crate) fn add(&mut self, pages: &Pages, present: impl Fn(u64) -> bool) {
-        for (_, page) in pages.numbered().filter(|(address, _)| present(*address)) {
+    pub(crate) fn add(
+        &mut self,
+        pages: &Pages,
+        present: impl Fn(u64) -> bool,
+        mut note: impl FnMut(u64, (u64, u64)),
+    ) {
+        for (address, page) in pages.numbered().filter(|(address, _)| present(*address)) {
+            note(address, (page.objects.into(), page.bytes.into()));
             match page {
                 Page { objects: 0, .. } => self.empty += 1,
-                Page { is_full: true, .. } => self.full += 1,
+                page if page.is_full() => self.full += 1,
                 Page { objects, .. } => self.held.push((u64::from(objects), PAGE)),
             }
-            if page.objects > 0 && page.class != MIXED {
-                *self.alone.entry(page.class).or_default() += 1;
+            if page.objects > 0 {
+                self.held_alone(page.label, 1);
             }
         }
     }
 
     /// An object with pages of its own, of which so many bytes are resident.
-    pub(crate) fn add_large(&mut self, class: u16, bytes: u64, resident: u64) {
-        self.count(class, bytes, true);
+    pub(crate) fn add_large(&mut self, label: Label, bytes: u64, resident: u64) {
+        self.count(label.class, bytes, true);
         self.full += resident / PAGE;
-        *self.alone.entry(class).or_default() += resident / PAGE;
+        self.held_alone(label, resident / PAGE);
+    }
+
+    fn held_alone(&mut self, Label { class, kind }: Label, pages: u64) {
+        if class != MIXED {
+            *self.alone.entry(class).or_default() += pages;
+        }
+        if kind != MIXED {
+            let (count, bytes) = self.alone_kinds.entry(kind).or_default();
+            (*count, *bytes) = (*count + pages, *bytes + pages * PAGE);
+        }
+    }
+
+    /// Pages that objects of one kind alone hold, and their bytes.
+    pub(crate) fn alone_kinds(&self) -> &BTreeMap<u16, (u64, u64)> {
+        &self.alone_kinds
     }
 
     /// A live object of a class; a negative number takes it back.

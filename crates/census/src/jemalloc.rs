@@ -1,23 +1,27 @@
-//! The slabs and large objects of jemalloc 5.3, without symbols.
+//! The slabs and large objects of jemalloc 5.1 to 5.3, without symbols.
 //!
-//! Each extent has an `edata` of 128 bytes in anonymous memory: bits at 0 (arena 12, slab at bit 12, state 3 at bit 17,
-//! size index 8 at bit 20, free regions 10 at bit 28), address at 8, size at 16, for slabs a bitmap of free regions at
-//! 64. A slab's free regions are counted twice, in the bits and in the bitmap: only what agrees is a slab. Regions in
-//! threads' caches count as live. Source: `include/jemalloc/internal/edata.h` and `sc.h` of jemalloc 5.3.
+//! Each extent has a description of 128 bytes in anonymous memory: bits at 0 (arena 12, slab at bit 12; then state, size
+//! index and free regions, see `LAYOUTS`), address at 8, size at 16, for slabs a bitmap of free regions at 64. A slab's
+//! free regions are counted twice, in the bits and in the bitmap: only what agrees is a slab. Regions in threads' caches
+//! count as live. Source: `edata.h` (5.3), `extent_structs.h` (5.1, 5.2) and `sc.h` in `include/jemalloc/internal`.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    found::{Found, Taken},
+    cxx::{Classes, NO_CLASS},
+    found::{Found, Taken, pieces},
     granules::{BySize, held},
     model::{Arena, Granules, Heap},
     space::{PAGE, RangeKind, Space, word_of},
 };
 
-/// Bytes of an `edata`, and its alignment.
+/// Bytes of a description.
 const EDATA: usize = 128;
-/// Bytes that are read at once.
-const PIECE: u64 = 1 << 20;
+/// What differs between versions: 5.3, and 5.1 and 5.2.
+const LAYOUTS: [Layout; 2] = [
+    Layout { alignment: 128, state: (17, 7), index: 20, free: 28, unused: 48 },
+    Layout { alignment: 64, state: (16, 3), index: 18, free: 26, unused: 63 },
+];
 /// Most memory that is searched.
 const MAX_SEARCHED: u64 = 4 << 30;
 /// A slab has at most so many regions.
@@ -27,6 +31,19 @@ const SMALLEST_LARGE: u64 = 16 << 10;
 /// Fewer slabs than this may be chance.
 const FEWEST: usize = 4;
 
+/// Where a description has what.
+struct Layout {
+    /// Of the description, bytes.
+    alignment: usize,
+    /// The first bit of the state, and its mask.
+    state: (u32, u64),
+    /// The first bits of the size index and of the number of free regions.
+    index: u32,
+    free: u32,
+    /// Bits from here on are 0.
+    unused: u32,
+}
+
 /// An extent.
 #[derive(Clone, Copy)]
 struct Extent {
@@ -35,8 +52,14 @@ struct Extent {
     /// Bytes of an object in it.
     size: u64,
     live: u64,
+    /// Where its object lies, if it is large.
+    object: u64,
+    /// The regions of a slab that are free.
+    free: [u64; (MAX_REGIONS / 64) as usize],
     state: State,
 }
+
+type Extents = BTreeMap<u64, Extent>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -47,14 +70,21 @@ enum State {
 
 /// Looks for jemalloc's extents in anonymous memory that no other heap has taken.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
-    let mut extents = BTreeMap::new();
+    let mut extents = LAYOUTS.map(|_| Extents::new());
     let mut searched = 0;
     for range in space.anonymous() {
-        searched += search(space, (range.start, range.end), taken, searched, &mut extents);
+        let bounds = (range.start, range.end);
+        searched += pieces(space, bounds, taken, MAX_SEARCHED - searched, |piece| {
+            for (layout, extents) in LAYOUTS.iter().zip(&mut extents) {
+                let descriptions = piece.windows(EDATA).step_by(layout.alignment);
+                extents.extend(descriptions.filter_map(|edata| extent(space, edata, layout)));
+            }
+        });
     }
-    if extents.values().filter(|extent| extent.state == State::Slab).count() < FEWEST {
-        return None;
-    }
+    let slabs =
+        |extents: &Extents| extents.values().filter(|extent| extent.state == State::Slab).count();
+    let extents =
+        extents.into_iter().max_by_key(slabs).filter(|extents| slabs(extents) >= FEWEST)?;
     let extents = without_overlaps(extents);
     let mut found = sum(space, &extents);
     if searched >= MAX_SEARCHED {
@@ -67,50 +97,12 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     Some(found)
 }
 
-/// Searches a range for extents; returns the bytes searched.
-fn search(
-    space: &Space<'_>,
-    (start, end): (u64, u64),
-    taken: &Taken,
-    before: u64,
-    extents: &mut BTreeMap<u64, Extent>,
-) -> u64 {
-    let region = space.region(start, end);
-    let (mut at, mut searched) = (start, 0);
-    let mut piece = Vec::new();
-    while at < end && before + searched < MAX_SEARCHED {
-        if let Some(to) = taken.end_of(at) {
-            at = to.next_multiple_of(PAGE);
-            continue;
-        }
-        if !region.is_present(at) {
-            at = region.next_present(at);
-            continue;
-        }
-        let mut to = at;
-        while to < end.min(at + PIECE) && region.is_present(to) && taken.end_of(to).is_none() {
-            to += PAGE;
-        }
-        piece.resize((to - at) as usize, 0);
-        if space.read(at, &mut piece) {
-            for edata in piece.chunks_exact(EDATA) {
-                if let Some((address, extent)) = extent(space, edata) {
-                    extents.insert(address, extent);
-                }
-            }
-        }
-        searched += to - at;
-        at = to;
-    }
-    searched
-}
-
-/// The extent that an `edata` describes; `None` where it makes no sense.
-fn extent(space: &Space<'_>, edata: &[u8]) -> Option<(u64, Extent)> {
+/// The extent that a description is of; `None` where it makes no sense.
+fn extent(space: &Space<'_>, edata: &[u8], layout: &Layout) -> Option<(u64, Extent)> {
     let word = |at| word_of(edata, at);
-    let (bits, address, size_word) = (word(0)?, word(8)?, word(16)?);
-    let bytes = size_word & !(PAGE - 1);
-    if address == 0 || !address.is_multiple_of(PAGE) || bytes == 0 || bits >> 48 != 0 {
+    let (bits, object, size_word) = (word(0)?, word(8)?, word(16)?);
+    let (bytes, address) = (size_word & !(PAGE - 1), object & !(PAGE - 1));
+    if address == 0 || bytes == 0 || bits >> layout.unused != 0 {
         return None;
     }
     let range = space.range_at(address)?;
@@ -118,23 +110,27 @@ fn extent(space: &Space<'_>, edata: &[u8]) -> Option<(u64, Extent)> {
     if range.kind != RangeKind::Anonymous || !is_inside {
         return None;
     }
-    let (is_slab, state) = (bits >> 12 & 1 != 0, bits >> 17 & 7);
-    let (index, free) = (bits >> 20 & 0xff, bits >> 28 & 0x3ff);
+    let (shift, mask) = layout.state;
+    let (is_slab, state) = (bits >> 12 & 1 != 0, bits >> shift & mask);
+    let (index, free) = (bits >> layout.index & 0xff, bits >> layout.free & 0x3ff);
     let arena = bits & 0xfff;
     let size = size_of(index);
-    let extent = Extent { arena, bytes, size, live: 1, state: State::Large };
+    let bitmap = std::array::from_fn(|index| word(64 + index * 8).unwrap_or_default());
+    let extent = Extent { arena, bytes, size, live: 1, object, free: bitmap, state: State::Large };
     match (is_slab, state) {
         (true, 0) => {
             let regions = bytes.checked_div(size)?;
             let live = regions.checked_sub(free)?;
             let is_sane = bytes.is_multiple_of(size) && (1..=MAX_REGIONS).contains(&regions);
-            (is_sane && free_regions(edata, regions)? == free)
+            (is_sane && object == address && free_regions(&bitmap, regions) == free)
                 .then_some((address, Extent { live, state: State::Slab, ..extent }))
         }
-        // With a page more, so that objects begin at different offsets.
-        (false, 0) => (size >= SMALLEST_LARGE && (size..=size + PAGE).contains(&bytes))
+        // With a page more, in which the object begins anywhere.
+        (false, 0) => (size >= SMALLEST_LARGE
+            && (size..=size + PAGE).contains(&bytes)
+            && object - address + size <= bytes)
             .then_some((address, extent)),
-        (false, 1..=3) if index >= NO_INDEX => {
+        (false, 1..=3) if index >= NO_INDEX && object == address => {
             Some((address, Extent { size: 0, live: 0, state: State::Free, ..extent }))
         }
         _ => None,
@@ -142,11 +138,9 @@ fn extent(space: &Space<'_>, edata: &[u8]) -> Option<(u64, Extent)> {
 }
 
 /// Bits that are set in a slab's bitmap.
-fn free_regions(edata: &[u8], regions: u64) -> Option<u64> {
-    let words = regions.div_ceil(64) as usize;
-    (0..words)
-        .map(|index| word_of(edata, 64 + index * 8).map(|word| u64::from(word.count_ones())))
-        .sum()
+fn free_regions(bitmap: &[u64], regions: u64) -> u64 {
+    let words = bitmap.iter().take(regions.div_ceil(64) as usize);
+    words.map(|word| u64::from(word.count_ones())).sum()
 }
 
 /// Size indices from here on are those of free extents.
@@ -166,7 +160,7 @@ const fn size_of(index: u64) -> u64 {
 }
 
 /// Extents in ascending order; where two overlap, one is out of date: what is in use counts.
-fn without_overlaps(extents: BTreeMap<u64, Extent>) -> Vec<(u64, Extent)> {
+fn without_overlaps(extents: Extents) -> Vec<(u64, Extent)> {
     let mut kept: Vec<(u64, Extent)> = Vec::new();
     for (address, extent) in extents {
         match kept.last() {
@@ -187,6 +181,7 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
     let mut classes = BySize::default();
     let mut arenas: BTreeMap<u64, Arena> = BTreeMap::new();
     let (mut slabs, mut held_bytes) = (Vec::new(), 0);
+    let (mut cxx, mut alone) = (Classes::new(space), BTreeMap::new());
     let mut granules = Granules { unit: "slab".to_owned(), ..Granules::default() };
     for (address, extent) in extents {
         let resident = space
@@ -206,8 +201,13 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
         arena.live_objects += extent.live;
         arena.live_bytes += live_bytes;
         classes.add(extent.size, extent.live, extent.bytes);
+        space.note_granule(&mut heap.map, *address, extent.bytes, (extent.live, live_bytes));
         if extent.live > 0 {
             held_bytes += resident;
+            if let Some(class) = count_classes(space, *address, extent, &mut cxx) {
+                let (count, bytes) = alone.entry(class).or_default();
+                (*count, *bytes) = (*count + 1, *bytes + extent.bytes);
+            }
         }
         match extent.state {
             State::Large => {
@@ -224,6 +224,7 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
     granules.held = held(slabs.into_iter());
     heap.granules = granules;
     heap.classes = classes.finish();
+    heap.types = cxx.finish(&alone);
     heap.arenas = arenas.into_iter().map(|(number, arena)| Arena { number, ..arena }).collect();
     let taken =
         extents.iter().map(|(address, extent)| (*address, address + extent.bytes)).collect();
@@ -233,6 +234,34 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
         held_bytes,
         notes: vec!["jemalloc: regions in the caches of threads count as live".to_owned()],
     }
+}
+
+/// Counts the live objects of an extent by C++ class; the class, where all are of one.
+fn count_classes(
+    space: &Space<'_>,
+    address: u64,
+    extent: &Extent,
+    cxx: &mut Classes<'_>,
+) -> Option<u16> {
+    let mut region = space.region(address, address + extent.bytes);
+    let mut word = |at: u64| region.word(at).unwrap_or_default();
+    let granule = (address / PAGE, address / PAGE);
+    let mut only = None;
+    let mut count = |word| {
+        let class = cxx.class(word);
+        cxx.count(class, 1, extent.size, granule);
+        only = Some(only.map_or(class, |before| if before == class { class } else { NO_CLASS }));
+    };
+    if extent.state == State::Large {
+        count(word(extent.object));
+    } else {
+        for region in 0..(extent.bytes / extent.size).min(MAX_REGIONS) {
+            if extent.free[(region / 64) as usize] >> (region % 64) & 1 == 0 {
+                count(word(address + region * extent.size));
+            }
+        }
+    }
+    only.filter(|class| *class != NO_CLASS)
 }
 
 #[cfg(test)]
@@ -259,6 +288,19 @@ mod tests {
         memory
     }
 
+    /// The same as 5.2 has it: no multiple of 128, serial numbers in the highest bits.
+    fn older() -> Pieces {
+        let mut memory = memory(60);
+        for slab in (0..COUNT).rev() {
+            let at = EDATAS + slab * EDATA as u64;
+            memory.put(at, &[0; 16]);
+            let bits = 1 << 12 | 4 << 18 | 60 << 26 | slab << 42;
+            memory
+                .put(at + 64, &[bits, SLABS + slab * PAGE, PAGE | 5, 0, 0, 0, 0, 0, (1 << 60) - 1]);
+        }
+        memory
+    }
+
     fn ranges() -> Vec<crate::space::Range> {
         vec![anonymous(EDATAS, 4096), anonymous(SLABS, COUNT * PAGE)]
     }
@@ -281,6 +323,27 @@ mod tests {
         let heap =
             find(&Space::new(ranges(), &memory), &Taken::default()).expect("there are slabs").heap;
         assert_eq!(heap.live_objects, 28);
+    }
+
+    /// Slabs of an older version; a large object that begins anywhere in its first page; classes of what is live.
+    #[test]
+    fn versions_and_objects() {
+        let mut memory = older();
+        let file = crate::cxx::tests::add_classes(&mut memory);
+        let bits = 36 << 18 | 1 << 13;
+        let large = SLABS + COUNT * PAGE;
+        memory.put(EDATAS + 64 + COUNT * 128, &[bits, large + 0x140, 5 * PAGE]);
+        memory.pieces.push((large, vec![0; 5 * PAGE as usize]));
+        for at in [SLABS + 60 * 64, SLABS + 61 * 64, SLABS + PAGE + 63 * 64, large + 0x140] {
+            memory.put(at, &[crate::cxx::tests::SESSION]);
+        }
+        let ranges = vec![file, anonymous(EDATAS, 4096), anonymous(SLABS, (COUNT + 5) * PAGE)];
+        let heap =
+            find(&Space::new(ranges, &memory), &Taken::default()).expect("there are slabs").heap;
+        assert_eq!((heap.live_objects, heap.granules.full), (33, 1));
+        let [one] = heap.types.as_slice() else { panic!("{:?}", heap.types) };
+        assert_eq!((one.name.as_str(), one.objects, one.arenas), ("Session", 4, 3));
+        assert_eq!((one.arenas_alone, one.alone_bytes), (1, 5 * PAGE));
     }
 
     proptest! {

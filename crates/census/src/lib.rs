@@ -13,9 +13,12 @@ mod classes;
 mod compare;
 mod contexts;
 mod cpython;
+mod cxx;
+mod files;
 mod found;
 mod freeze;
 mod glibc;
+mod go;
 mod granules;
 mod jemalloc;
 mod mimalloc;
@@ -23,11 +26,12 @@ mod model;
 mod pagemap;
 mod parts;
 mod present;
-mod program;
 mod ruby;
 mod space;
+mod steps;
 mod summary;
 mod target;
+mod tcmalloc;
 #[cfg(any(test, feature = "testing"))]
 #[allow(
     clippy::missing_panics_doc,
@@ -40,8 +44,8 @@ pub mod testing;
 
 pub use compare::{ClassGrowth, Comparison, HeapGrowth, TypeGrowth};
 pub use model::{
-    Arena, Census, Class, Context, ContextKind, Granules, Heap, HeldBy, Part, PartKind, SCHEMA,
-    Type,
+    Arena, Census, Class, Context, ContextKind, Granules, Heap, HeldBy, MapCell, Part, PartKind,
+    SCHEMA, Step, Type,
 };
 pub use summary::{HeapSummary, Summary};
-pub use target::{CensusError, ContextDetail, Options, take};
+pub use target::{CensusError, ContextDetail, Options, Reader, take};

@@ -180,6 +180,8 @@ fn sum(space: &Space<'_>, segments: &[Segment]) -> Found {
             heap.live_bytes += live * page.size;
             heap.cached_bytes += cached * page.size;
             classes.add(page.size, live, page.bytes);
+            let used = (live, live * page.size);
+            space.note_granule(&mut heap.map, page.address, page.bytes, used);
             if page.used > 0 {
                 held_bytes += region.present_bytes(page.address, page.address + page.bytes);
             }

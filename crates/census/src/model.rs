@@ -31,10 +31,25 @@ pub struct Census {
     pub parts: Vec<Part>,
     /// The heaps that were found.
     pub heaps: Vec<Heap>,
+    /// Structures of the program that a profile describes (`[[walk]]`), as heaps. They lie in the heaps above.
+    pub structures: Vec<Heap>,
+    /// What to do, the most bytes first.
+    pub next: Vec<Step>,
     /// The memory contexts of a PostgreSQL backend, each after its parent. They lie in the heap of glibc.
     pub contexts: Vec<Context>,
     /// What was not found or not read, in sentences.
     pub notes: Vec<String>,
+}
+
+/// What to do about memory that is held, or free and kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Step {
+    /// Resident bytes that it is about.
+    pub bytes: u64,
+    /// A sentence.
+    pub text: String,
+    /// The command that says more; null where there is none.
+    pub command: Option<String>,
 }
 
 /// Resident memory of one kind.
@@ -71,7 +86,7 @@ pub enum PartKind {
 /// A heap: all arenas of one allocator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Heap {
-    /// `glibc`, `cpython`, `ruby`, `jemalloc`, `mimalloc`.
+    /// `glibc`, `cpython`, `ruby`, `go`, `jemalloc`, `mimalloc`, `tcmalloc`.
     pub allocator: String,
     /// Bytes that the allocator has from the system.
     pub mapped_bytes: u64,
@@ -91,14 +106,35 @@ pub struct Heap {
     pub unknown_bytes: u64,
     /// Resident bytes that `malloc_trim(0)` would give back now; null where the allocator has nothing like it.
     pub trimmable_bytes: Option<u64>,
+    /// Resident bytes that would be free if live objects lay side by side, at most: sizes are rounded up, and live objects
+    /// count as resident.
+    pub compaction_bytes: u64,
     /// Pages, pools or slabs, by how many live objects hold them.
     pub granules: Granules,
     /// Arenas: glibc's and jemalloc's by number, `CPython`'s 256 KiB or 1 MiB each.
     pub arenas: Vec<Arena>,
     /// Live objects by size, by bytes in granules that they alone hold.
     pub classes: Vec<Class>,
-    /// Live objects by type where it is known, the most bytes first.
+    /// Its granules by address, where they were asked for; not part of the document.
+    #[serde(skip)]
+    pub map: Vec<MapCell>,
+    /// Live objects by type where it is known: Python types, Ruby's built-in ones, C++ classes with virtual functions.
     pub types: Vec<Type>,
+}
+
+/// Granules side by side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapCell {
+    /// The first address.
+    pub address: u64,
+    /// Granules.
+    pub granules: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Live objects in them.
+    pub objects: u64,
+    /// Bytes of these.
+    pub live_bytes: u64,
 }
 
 /// A memory context of PostgreSQL, with the numbers of `pg_backend_memory_contexts`.
@@ -142,7 +178,7 @@ pub enum ContextKind {
 /// What is given back as a whole, or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Granules {
-    /// `page`, `pool`, `slab`, `heap page` (Ruby), `mimalloc page`.
+    /// `page`, `pool`, `slab`, `heap page` (Ruby), `mimalloc page`, `span` (Go, tcmalloc).
     pub unit: String,
     /// Granules without a live object that are resident in part.
     pub empty: u64,
@@ -208,8 +244,10 @@ pub struct Type {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Arenas (of Ruby: heap pages) with at least one of them.
+    /// Arenas (of Ruby: heap pages; of C++ classes: pages or slabs) with at least one of them.
     pub arenas: u64,
     /// Arenas in which no object is of another type.
     pub arenas_alone: u64,
+    /// Bytes of these: they would come free if the objects were gone.
+    pub alone_bytes: u64,
 }

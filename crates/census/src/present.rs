@@ -134,6 +134,11 @@ impl Numbered {
         block.map_or(self.len, |(block, first)| first + block.count(0, page) as usize)
     }
 
+    /// Whether the page of an address is among them.
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        self.present.contains(address)
+    }
+
     /// Their addresses.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
         let next = |address: &u64| self.present.next(address.checked_add(PAGE)?);

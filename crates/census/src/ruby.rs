@@ -95,7 +95,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
             pages.push(page);
         }
     }
-    (pages.len() >= FEWEST).then(|| sum(&pages))
+    (pages.len() >= FEWEST).then(|| sum(space, &pages))
 }
 
 /// The page at an address; `None` where there is none.
@@ -145,7 +145,7 @@ fn count(space: &Space<'_>, page: &mut HeapPage) {
     page.types = Some(types);
 }
 
-fn sum(pages: &[HeapPage]) -> Found {
+fn sum(space: &Space<'_>, pages: &[HeapPage]) -> Found {
     let mut heap = Heap { allocator: "ruby".to_owned(), ..Heap::default() };
     let mut granules = Granules { unit: "heap page".to_owned(), ..Granules::default() };
     let (mut classes, mut held_bytes) = (BySize::default(), 0);
@@ -156,6 +156,8 @@ fn sum(pages: &[HeapPage]) -> Found {
         heap.live_objects += page.live;
         heap.live_bytes += page.live * page.slot;
         classes.add(page.slot, page.live, page.bytes);
+        let live = (page.live, page.live * page.slot);
+        space.note_granule(&mut heap.map, page.address, page.bytes, live);
         if page.live > 0 {
             held_bytes += page.resident;
         } else {
@@ -172,6 +174,7 @@ fn sum(pages: &[HeapPage]) -> Found {
             sum.bytes += own * page.slot;
             sum.arenas += 1;
             sum.arenas_alone += u64::from(own == page.live);
+            sum.alone_bytes += if own == page.live { page.bytes } else { 0 };
         }
     }
     heap.free_bytes = heap.mapped_bytes - heap.live_bytes;

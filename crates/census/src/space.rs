@@ -1,8 +1,14 @@
 //! The address space of a process as walkers see it.
 
-use std::cell::Cell;
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+};
 
-use crate::present::{Numbered, Present};
+use crate::{
+    model::MapCell,
+    present::{Numbered, Present},
+};
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
@@ -14,6 +20,10 @@ const MOST_IN_ALL: u64 = 1 << 40;
 const SPARSENESS: u64 = 8;
 /// … and bytes of all mappings that are larger.
 const MOST_SPARSE: u64 = 4 << 30;
+/// Bytes of which it is asked at once which pages are present, how often that is remembered, and where addresses end.
+const CHECKED: u64 = 2 << 20;
+const MOST_CHECKED: usize = 1024;
+const END: u64 = (1 << 47) - PAGE;
 /// Bytes that a [`Region`] reads at once.
 const WINDOW: u64 = 256 << 10;
 
@@ -33,6 +43,11 @@ pub(crate) trait Memory {
     /// Fills `bytes` with what the mapped file has there; whether it could be read. The process takes no part.
     fn read_file(&self, _address: u64, _bytes: &mut [u8]) -> bool {
         false
+    }
+
+    /// The mangled name of the class whose vtable has this address, by its symbol.
+    fn vtable(&self, _address: u64) -> Option<String> {
+        None
     }
 }
 
@@ -71,6 +86,10 @@ pub(crate) struct Space<'a> {
     read_bytes: Cell<u64>,
     /// Bytes of mappings that are not looked at, though something is in them.
     too_large: u64,
+    /// Which pages were present when it was asked, by address.
+    checked: RefCell<HashMap<u64, Present>>,
+    /// Whether each granule is noted.
+    pub(crate) wants_map: bool,
 }
 
 impl<'a> Space<'a> {
@@ -95,7 +114,27 @@ impl<'a> Space<'a> {
             }
             (range.kind, range.writable) = (RangeKind::Anonymous, false);
         }
-        Self { ranges, memory, read_bytes: Cell::new(0), too_large }
+        Self {
+            ranges,
+            memory,
+            read_bytes: Cell::new(0),
+            too_large,
+            checked: RefCell::default(),
+            wants_map: false,
+        }
+    }
+
+    /// Notes a granule for the map: its live objects and their bytes.
+    pub(crate) fn note_granule(
+        &self,
+        map: &mut Vec<MapCell>,
+        address: u64,
+        bytes: u64,
+        (objects, live_bytes): (u64, u64),
+    ) {
+        if self.wants_map {
+            map.push(MapCell { address, granules: 1, bytes, objects, live_bytes });
+        }
     }
 
     /// What is not looked at, in a sentence.
@@ -123,10 +162,11 @@ impl<'a> Space<'a> {
         self.ranges.iter().filter(wanted)
     }
 
-    /// Reads without a check of what is present: for single structures that are in use.
+    /// Reads memory of one mapping, if all of it is present: else the process would get pages that it has not.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         let Some(end) = address.checked_add(bytes.len() as u64) else { return false };
-        if self.range_at(address).is_none_or(|range| end > range.end) {
+        let is_mapped = self.range_at(address).is_some_and(|range| end <= range.end);
+        if !is_mapped || !self.is_present(address, end) {
             return false;
         }
         self.read_bytes.set(self.read_bytes.get() + bytes.len() as u64);
@@ -136,6 +176,36 @@ impl<'a> Space<'a> {
     /// Reads from the file that is mapped there: for constants whose page need not be present.
     pub(crate) fn read_file(&self, address: u64, bytes: &mut [u8]) -> bool {
         self.memory.read_file(address, bytes)
+    }
+
+    fn is_present(&self, start: u64, end: u64) -> bool {
+        let mut checked = self.checked.borrow_mut();
+        let mut pages = (start / PAGE..end.div_ceil(PAGE)).map(|page| page * PAGE);
+        pages.all(|page| {
+            let first = page / CHECKED * CHECKED;
+            if checked.len() >= MOST_CHECKED && !checked.contains_key(&first) {
+                checked.clear();
+            }
+            let ask = || self.memory.present(first, first.saturating_add(CHECKED).min(END));
+            checked.entry(first).or_insert_with(ask).contains(page)
+        })
+    }
+
+    /// Fills `bytes` from constants of a mapped file, to the end of their mapping at most; how many there are. No page is
+    /// touched that is not present.
+    pub(crate) fn read_constant(&self, address: u64, bytes: &mut [u8]) -> usize {
+        let Some(range) = self.range_at(address) else { return 0 };
+        let Ok(room) = usize::try_from(range.end - address) else { return 0 };
+        let length = bytes.len().min(room);
+        let bytes = &mut bytes[..length];
+        let is_read =
+            self.read(address, bytes) || (!range.writable && self.memory.read_file(address, bytes));
+        if is_read { length } else { 0 }
+    }
+
+    /// The mangled name of the class whose vtable has this address, by its symbol.
+    pub(crate) fn vtable(&self, address: u64) -> Option<String> {
+        self.memory.vtable(address)
     }
 
     /// The word of a structure at an offset. Addresses of structures come from the process and may be anything.

@@ -7,16 +7,20 @@ use drainprof_process::{MappedMemory, Process, ProcessError, mapped_memory, read
 use crate::{
     contexts::{self, Contexts},
     cpython,
+    files::Files,
     found::{Taken, Walker},
     freeze::while_frozen,
-    glibc, jemalloc, mimalloc,
+    glibc, go,
+    granules::cells,
+    jemalloc, mimalloc,
     model::{Census, Heap, SCHEMA},
     pagemap::Pagemap,
     parts::parts,
     present::Present,
-    program::Program,
     ruby,
-    space::{Memory, Range, RangeKind, Space},
+    space::{Memory, PAGE, Range, RangeKind, Space},
+    steps::steps,
+    tcmalloc,
 };
 
 /// What PostgreSQL's server calls the root of its memory contexts.
@@ -34,6 +38,8 @@ pub struct Options {
     pub freeze: bool,
     /// How much of PostgreSQL's memory contexts is read.
     pub contexts: ContextDetail,
+    /// Whether heaps have maps of their granules.
+    pub map: bool,
 }
 
 /// How much of PostgreSQL's memory contexts is read.
@@ -104,10 +110,9 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
     let mut ranges: Vec<Range> = mapped_memory(pid)?.iter().map(range).collect();
     check_size(pid, &ranges, options)?;
     mark_stacks(pid, process, &mut ranges);
-    let wants_contexts = options.contexts != ContextDetail::None;
-    let program = wants_contexts.then(|| Program::open(process)).flatten();
-    let memory = Target::open(process, program)?;
-    let space = Space::new(ranges, &memory);
+    let memory = Target::open(process)?;
+    let mut space = Space::new(ranges, &memory);
+    space.wants_map = options.map;
     let mut census = Census {
         schema: SCHEMA.to_owned(),
         pid,
@@ -121,7 +126,9 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
     census.notes.extend(space.note());
     census.parts = parts(&space, &heaps);
     census.heaps = heaps.into_iter().map(|(heap, _)| heap).collect();
-    if let Some(top) = memory.program.as_ref().and_then(|program| program.exported(TOP_CONTEXT)) {
+    census.next = steps(&census);
+    let wants_contexts = options.contexts != ContextDetail::None;
+    if let Some(top) = wants_contexts.then(|| memory.files.exported(TOP_CONTEXT)).flatten() {
         let Contexts { contexts, notes } =
             contexts::read(&space, top, options.contexts == ContextDetail::Idents);
         census.contexts = contexts;
@@ -147,22 +154,34 @@ fn check_size(pid: u32, ranges: &[Range], options: &Options) -> Result<(), Censu
 }
 
 /// The walkers, the surest first: a chunk of glibc may look like anything, a pool does not.
-const WALKERS: [Walker; 5] =
-    [cpython::find, ruby::find, mimalloc::find, jemalloc::find, glibc::find];
+const WALKERS: [Walker; 7] = [
+    cpython::find,
+    ruby::find,
+    go::find,
+    mimalloc::find,
+    jemalloc::find,
+    tcmalloc::find,
+    glibc::find,
+];
 
 /// The heaps, each with the resident bytes of its granules that are held.
 pub(crate) fn heaps(space: &Space<'_>, notes: &mut Vec<String>) -> Vec<(Heap, u64)> {
     let (mut heaps, mut taken) = (Vec::new(), Taken::default());
     for walker in WALKERS {
-        if let Some(found) = walker(space, &taken) {
+        if let Some(mut found) = walker(space, &taken) {
             taken.add(found.taken);
+            let heap = &mut found.heap;
+            heap.map = cells(std::mem::take(&mut heap.map));
+            let used = heap.live_bytes.saturating_add(heap.unknown_bytes);
+            heap.compaction_bytes = heap.resident_bytes.saturating_sub(used) / PAGE * PAGE;
             notes.extend(found.notes);
             heaps.push((found.heap, found.held_bytes));
         }
     }
     if heaps.is_empty() {
         notes.push(
-            "no heap was found whose structures are known: glibc, CPython, Ruby, jemalloc 5.3, mimalloc 2.0"
+            "no heap was found whose structures are known: glibc, CPython, Ruby, Go, jemalloc 5.1 to 5.3, tcmalloc, \
+             mimalloc 2.0"
                 .to_owned(),
         );
     }
@@ -173,17 +192,17 @@ pub(crate) fn heaps(space: &Space<'_>, notes: &mut Vec<String>) -> Vec<(Heap, u6
 struct Target {
     pid: u32,
     pagemap: Pagemap,
-    program: Option<Program>,
+    files: Files,
 }
 
 impl Target {
-    fn open(process: &Process, program: Option<Program>) -> Result<Self, ProcessError> {
+    fn open(process: &Process) -> Result<Self, ProcessError> {
         let pid = process.pid;
         let path = format!("/proc/{pid}/pagemap");
         let pagemap = Pagemap::open(&path).map_err(|error| {
             ProcessError::from_io(pid, "read which pages are present", path.into(), error)
         })?;
-        Ok(Self { pid, pagemap, program })
+        Ok(Self { pid, pagemap, files: Files::of(process) })
     }
 }
 
@@ -193,7 +212,11 @@ impl Memory for Target {
     }
 
     fn read_file(&self, address: u64, bytes: &mut [u8]) -> bool {
-        self.program.as_ref().is_some_and(|program| program.read(address, bytes))
+        self.files.read(address, bytes)
+    }
+
+    fn vtable(&self, address: u64) -> Option<String> {
+        self.files.vtable(address)
     }
 
     fn present(&self, start: u64, end: u64) -> Present {
@@ -202,6 +225,35 @@ impl Memory for Target {
 
     fn skips_holes(&self) -> bool {
         self.pagemap.skips_holes()
+    }
+}
+
+/// Memory of a process for who walks its structures: pages that are not present are not read.
+pub struct Reader(Target);
+
+impl Reader {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The process cannot be inspected.
+    pub fn open(process: &Process) -> Result<Self, ProcessError> {
+        Target::open(process).map(Self)
+    }
+
+    /// Fills `bytes` from `address` on; whether all of them are present and could be read.
+    #[must_use]
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let Some(end) = address.checked_add(bytes.len() as u64) else { return false };
+        let Some(last) = end.checked_next_multiple_of(PAGE) else { return false };
+        let first = address / PAGE * PAGE;
+        let is_present = self.0.present(first, last).bytes(first, last) == last - first;
+        is_present && self.0.read(address, bytes)
+    }
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Reader").field(&self.0.pid).finish()
     }
 }
 
@@ -268,7 +320,7 @@ mod tests {
     use drainprof_process::testing::cc;
 
     use super::*;
-    use crate::{space::PAGE, testing::processor_time};
+    use crate::testing::processor_time;
 
     /// Reserves 160 GiB, with two large objects of glibc in them, of two pages and of three, of which three are present.
     const RESERVES: &str = r#"

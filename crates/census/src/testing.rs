@@ -32,6 +32,8 @@ pub(crate) struct Pieces {
     pub(crate) untouched: Vec<(u64, u64)>,
     /// Words that every other read finds in place of those in the pieces.
     pub(crate) torn: Vec<(u64, u64)>,
+    /// Vtables with symbols, and the classes' mangled names.
+    pub(crate) vtables: Vec<(u64, String)>,
     pub(crate) reads: Cell<u64>,
     /// Whether pages that are not present cost time.
     pub(crate) slow: bool,
@@ -43,7 +45,17 @@ impl Pieces {
         assert!(self.try_put(address, words), "the addresses are in a piece");
     }
 
-    /// The same; false where they do not.
+    /// Writes bytes, which lie in a piece, and fill words.
+    #[cfg(test)]
+    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) {
+        for (word, at) in bytes.chunks(8).zip((address..).step_by(8)) {
+            let mut all = [0; 8];
+            all[..word.len()].copy_from_slice(word);
+            self.put(at, &[u64::from_le_bytes(all)]);
+        }
+    }
+
+    /// Writes words in a row; false where they do not lie in a piece.
     fn try_put(&mut self, address: u64, words: &[u64]) -> bool {
         words.iter().zip(0..).all(|(word, index)| {
             let Some(at) = address.checked_add(index * 8) else { return false };
@@ -90,6 +102,11 @@ impl Memory for Pieces {
 
     fn skips_holes(&self) -> bool {
         !self.slow
+    }
+
+    fn vtable(&self, address: u64) -> Option<String> {
+        let found = self.vtables.iter().find(|(vtable, _)| *vtable == address);
+        found.map(|(_, name)| name.clone())
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 
+use drainprof_census::HeapSummary;
 use drainprof_report::{
     export::{
         Error, Style,
@@ -16,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     WindowRecord,
-    store::{Event, ProcessChange, ProfileSeries, Series, Sums},
+    store::{Event, HeapPoint, ProcessChange, ProfileSeries, Series, Sums},
 };
 
 /// Columns of a sparkline.
@@ -146,6 +147,7 @@ pub fn course_text(
             .iter()
             .filter_map(|point| Some((point.unix_ms, point.memory?.rss_bytes as f64)));
         rows.push(line("", "RSS", &rss.collect::<Vec<_>>(), span, &bytes));
+        heap_lines(&series.heaps, span, &mut rows);
         for profile in &series.profiles {
             profile_lines(profile, span, &mut rows);
         }
@@ -155,6 +157,22 @@ pub fn course_text(
         writeln!(out)?;
     }
     events_text(&course.events, clock, out)
+}
+
+/// Of each heap what lives, and what is resident with nothing alive in it.
+fn heap_lines(points: &[HeapPoint], span: (u64, u64), rows: &mut Rows) {
+    let mut allocators: Vec<&str> = points.iter().map(|one| one.heap.allocator.as_str()).collect();
+    allocators.sort_unstable();
+    allocators.dedup();
+    for allocator in allocators {
+        let own = points.iter().filter(|one| one.heap.allocator == allocator);
+        let course = |of: fn(&HeapSummary) -> u64| -> Vec<(u64, f64)> {
+            own.clone().map(|one| (one.unix_ms, of(&one.heap) as f64)).collect()
+        };
+        let title = format!("{} heap", shown(allocator, NAME));
+        rows.push(line(&title, "live", &course(|heap| heap.live_bytes), span, &bytes));
+        rows.push(line("", "idle", &course(HeapSummary::idle_bytes), span, &bytes));
+    }
 }
 
 fn profile_lines(profile: &ProfileSeries, span: (u64, u64), rows: &mut Rows) {
@@ -356,6 +374,35 @@ mod tests {
         assert_eq!(sparkline(&[(7, 1.0)], (7, 7)).trim_end(), "▄");
         assert_eq!(sparkline(&[], (0, u64::MAX)), " ".repeat(COLUMNS));
         assert_eq!(column(u64::MAX, (0, u64::MAX)), COLUMNS - 1);
+    }
+
+    /// Each heap has a line of what lives and one of what is idle.
+    #[test]
+    fn heaps() {
+        let point = |unix_ms, allocator: &str, live_bytes| HeapPoint {
+            unix_ms,
+            heap: HeapSummary {
+                allocator: allocator.to_owned(),
+                resident_bytes: 8192,
+                live_bytes,
+                ..HeapSummary::default()
+            },
+        };
+        let points = [point(0, "go", 1024), point(0, "glibc", 0), point(9, "go", 4096)];
+        let mut rows = Rows::new(&["", "", "", "lowest", "highest", "last"], 3, 120).unwrapped();
+        heap_lines(&points, (0, 9), &mut rows);
+        let text = rows.lines("").join("\n");
+        let words = |line: usize| {
+            let line = text.lines().nth(line).unwrap_or_default();
+            line.split_whitespace().filter(|word| !word.contains('▁')).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            words(3),
+            ["go", "heap", "live", "█", "1.0", "KiB", "4.0", "KiB", "4.0", "KiB"],
+            "{text}"
+        );
+        assert_eq!(words(4)[0], "idle", "{text}");
+        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("glibc heap")), "{text}");
     }
 
     /// Growth has a sign, and what is not known is not zero.

@@ -26,6 +26,7 @@ mod reclaim;
 mod release;
 mod sites;
 mod snapshot;
+pub mod structures;
 pub mod why;
 mod windows;
 

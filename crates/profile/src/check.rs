@@ -199,6 +199,12 @@ impl Checked<'_> {
         let kind = self.profile.kind;
         let at_kind = |message: &str| self.place.fail(self.kind.span().start, message);
         let lacks = |role| self.having(role).next().is_none();
+        if self.profile.probes.is_empty() && !self.profile.structures.is_empty() {
+            let message = "a profile without probes is for a census only";
+            let is_named = self.profile.on_request;
+            let error = || at_kind(message).with_hint("say `on_request = true`");
+            return if is_named { Ok(()) } else { Err(error()) };
+        }
         if self.profile.probes.is_empty() {
             let error = self.place.fail(self.place.text.len(), "the profile has no probe");
             return Err(error.with_hint("expected at least one `[[probe]]`"));

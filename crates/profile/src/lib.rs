@@ -18,6 +18,7 @@ mod library;
 mod model;
 mod nesting;
 mod parse;
+mod structures;
 mod versions;
 
 pub use compile::{
@@ -31,7 +32,7 @@ pub use keys::Key;
 pub use library::{Library, LibraryError, built_in_text};
 pub use model::{
     Address, BinaryOp, Expr, GranulePages, Level, MatchRule, NotMeasurable, Phase, Probe, Profile,
-    ReadType, Source, Span, UnaryOp, Version, Walk,
+    ReadType, Source, Span, Structure, UnaryOp, Version, Walk,
 };
 pub use nesting::too_deep;
 pub use parse::{MAX_MATCHES, MAX_NAME_BYTES, MAX_PROBES, MAX_PROFILE_BYTES, SCHEMA, parse};

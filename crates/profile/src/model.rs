@@ -94,6 +94,8 @@ pub struct Profile {
     pub not_measurable: Vec<NotMeasurable>,
     /// The probes, in the file's order.
     pub probes: Vec<Probe>,
+    /// Structures that a census reads.
+    pub structures: Vec<Structure>,
     /// Where it came from.
     pub source: Source,
 }
@@ -105,6 +107,21 @@ pub struct GranulePages {
     pub at: Vec<Expr>,
     /// Bytes of each piece.
     pub bytes: u64,
+}
+
+/// Granules that a census finds in a program's own structures. No expression knows anything of a hit.
+#[derive(Clone, Debug)]
+pub struct Structure {
+    /// What the granules are called.
+    pub name: String,
+    /// The granules' addresses: of each expression all values.
+    pub at: Vec<Expr>,
+    /// Bytes of a granule; `arg0` is its address, here and below.
+    pub bytes: Expr,
+    /// Live objects in it.
+    pub live: Expr,
+    /// Bytes of these.
+    pub live_bytes: Expr,
 }
 
 /// Which ELF objects, mapped by a process, a profile is about: every line given must hold.

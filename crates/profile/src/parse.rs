@@ -19,6 +19,7 @@ use super::{
     expr,
     keys::Key,
     model::{Address, Expr, GranulePages, MatchRule, Phase, Probe, Profile, Source, Span},
+    structures::{self, RawWalk},
     versions::{self, RawNotMeasurable, RawVersion},
 };
 
@@ -52,6 +53,8 @@ struct RawProfile {
     versions: BTreeMap<String, Spanned<RawVersion>>,
     #[serde(default)]
     not_measurable: BTreeMap<String, Spanned<RawNotMeasurable>>,
+    #[serde(default, rename = "walk")]
+    walks: Vec<Spanned<RawWalk>>,
     #[serde(default, rename = "probe")]
     probes: Vec<Spanned<RawProbe>>,
 }
@@ -214,6 +217,7 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
         versions: versions::parse(place, &raw.versions)?,
         not_measurable: versions::not_measurable(place, raw.not_measurable)?,
         probes,
+        structures: structures::parse(place, &raw.walks)?,
         source: source.clone(),
     };
     check::check(place, &profile, &raw.kind, implicit, &raw.probes)?;

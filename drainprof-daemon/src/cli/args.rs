@@ -124,7 +124,7 @@ SIGINT end it.")]
     #[command(after_help = "Examples:
   drainprof census -p 4242
   drainprof census -p 4242 -o json | jq '.heaps[].trimmable_bytes'
-Reads glibc's malloc, CPython, Ruby, jemalloc 5.3, mimalloc 2.0 and PostgreSQL's contexts.
+Reads the heaps of glibc, jemalloc 5, tcmalloc, mimalloc 2.0, Go, CPython and Ruby, and PostgreSQL's contexts.
 Without --freeze, the process runs on. A selector has to match one process.")]
     Census(CensusArgs),
     /// Measure probe costs on this host.

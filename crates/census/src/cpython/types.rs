@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::{HEADER, Pool};
 use crate::{
     model::Type,
-    space::{Space, word_of},
+    space::{PAGE, Space, word_of},
 };
 
 /// Bytes in front of an object.
@@ -61,8 +61,9 @@ impl<'a> Types<'a> {
     /// Counts the live blocks of a pool.
     pub(super) fn count(&mut self, pool: &Pool, pool_bytes: u64) {
         let mut bytes = vec![0; pool_bytes as usize];
-        if !self.space.read(pool.address, &mut bytes) {
-            return;
+        // Pages behind the last block that was used need not be present.
+        for (page, at) in bytes.chunks_mut(PAGE as usize).zip((pool.address..).step_by(4096)) {
+            self.space.read(at, page);
         }
         let begun = (pool.unused - HEADER) / pool.size;
         let mut is_free = vec![false; begun as usize];
@@ -90,7 +91,7 @@ impl<'a> Types<'a> {
     }
 
     /// The types, the most bytes first.
-    pub(super) fn finish(self) -> Vec<Type> {
+    pub(super) fn finish(self, arena_bytes: u64) -> Vec<Type> {
         let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
         for count in &self.counts {
             for (arena, own) in &count.arenas {
@@ -102,16 +103,17 @@ impl<'a> Types<'a> {
             .into_iter()
             .zip(self.counts)
             .filter(|(_, count)| count.objects > 0)
-            .map(|(name, count)| Type {
-                name,
-                objects: count.objects,
-                bytes: count.bytes,
-                arenas: count.arenas.len() as u64,
-                arenas_alone: count
-                    .arenas
-                    .iter()
-                    .filter(|(arena, own)| objects.get(arena) == Some(own))
-                    .count() as u64,
+            .map(|(name, count)| {
+                let is_alone = |(arena, own): &(&u64, &u64)| objects.get(arena) == Some(own);
+                let alone = count.arenas.iter().filter(is_alone).count() as u64;
+                Type {
+                    name,
+                    objects: count.objects,
+                    bytes: count.bytes,
+                    arenas: count.arenas.len() as u64,
+                    arenas_alone: alone,
+                    alone_bytes: alone * arena_bytes,
+                }
             })
             .collect();
         types.sort_by_key(|one| std::cmp::Reverse(one.bytes));
@@ -165,11 +167,7 @@ impl<'a> Types<'a> {
     fn text(&self, address: u64) -> Option<String> {
         let name = self.space.field(address, NAME)?;
         let mut bytes = [0; MAX_NAME];
-        // The name may stand at the end of its mapping.
-        let most = (1..=4)
-            .rev()
-            .map(|part| MAX_NAME * part / 4)
-            .find(|most| self.space.read(name, &mut bytes[..*most]))?;
+        let most = self.space.read_constant(name, &mut bytes);
         let end = bytes[..most].iter().position(|byte| *byte == 0).unwrap_or(most);
         let text = std::str::from_utf8(&bytes[..end]).ok()?;
         let is_name =

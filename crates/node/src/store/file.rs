@@ -21,7 +21,7 @@ use crate::lock::{Attempt, Lock};
 /// What `SQLite` files of drainprof carry as their `application_id`: `drpf`.
 pub(super) const APPLICATION_ID: u32 = u32::from_be_bytes(*b"drpf");
 /// The version of [`SCHEMA`], `user_version` in the file.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// The tables.
 const SCHEMA: &str = include_str!("schema.sql");
 /// Bytes of a page.

@@ -23,7 +23,7 @@ pub use history::{
     CountPoint, History, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange,
     ProfileSeries, Series, Who,
 };
-pub use moment::{Event, Moment, ProcessMoment, ProfileCounts, ProfileMoment};
+pub use moment::{Event, HeapPoint, Moment, ProcessMoment, ProfileCounts, ProfileMoment};
 pub use replay::replay;
 pub use tally::{Sums, Tally};
 pub use writer::{Standing, Writer};

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use drainprof_census::HeapSummary;
 use drainprof_process::memory::MemoryReading;
 use drainprof_profile::Level;
 use drainprof_report::Allocator;
@@ -12,6 +13,8 @@ use crate::{AlertState, Labels, NodeState, NodeTarget};
 const NAME: usize = 256;
 /// Characters of a path or a label.
 const PATH: usize = 1024;
+/// Resident bytes of a heap whose process is kept for it.
+const LARGE_HEAP: u64 = 64 << 20;
 /// Characters of a sentence.
 pub(super) const SENTENCE: usize = 1000;
 
@@ -61,6 +64,8 @@ pub struct ProcessMoment {
     pub cost_seconds: f64,
     /// Its allocators, those of a profile together, in order of the profiles' names.
     pub profiles: Vec<ProfileMoment>,
+    /// Its heaps, as the last census found them.
+    pub heaps: Vec<HeapPoint>,
     /// Rules that fire, with what they have seen, in order of their names.
     pub firing: BTreeMap<String, String>,
 }
@@ -74,6 +79,16 @@ pub struct ProfileMoment {
     pub kind: String,
     /// The counts.
     pub counts: ProfileCounts,
+}
+
+/// A heap at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct HeapPoint {
+    /// When its census was taken, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// What it found.
+    #[serde(flatten)]
+    pub heap: HeapSummary,
 }
 
 /// Counts of granules. Of a sampled allocator those of the sample, but for what is retained, which is the estimate
@@ -184,10 +199,12 @@ impl Moment {
     }
 }
 
-/// A process of which the memory alone is watched is kept while a rule concerns it: all of them, all of the time, would
-/// leave no room for the others.
+/// A process without a profile is kept while a rule concerns it, or where a heap is large: all of them, all of the time,
+/// would leave no room for the others.
 fn is_kept(target: &NodeTarget) -> bool {
-    target.matched || !target.alerts.is_empty()
+    let is_large = |heap: &HeapSummary| heap.resident_bytes >= LARGE_HEAP;
+    let heaps = target.heaps.iter().flat_map(|heaps| &heaps.summary.heaps);
+    target.matched || !target.alerts.is_empty() || heaps.into_iter().any(is_large)
 }
 
 impl ProcessMoment {
@@ -198,6 +215,13 @@ impl ProcessMoment {
             let counts = ProfileCounts::of(allocator);
             *sum = Some(sum.map_or(counts, |sum| sum.plus(counts)));
         }
+        let heaps = target.heaps.iter().flat_map(|heaps| {
+            let point = |heap: &HeapSummary| HeapPoint {
+                unix_ms: heaps.unix_ms,
+                heap: HeapSummary { allocator: cut(&heap.allocator, NAME), ..heap.clone() },
+            };
+            heaps.summary.heaps.iter().map(point)
+        });
         let labels = &target.labels;
         let part = |text: &Option<String>| text.as_ref().map(|text| cut(text, PATH));
         Self {
@@ -226,6 +250,7 @@ impl ProcessMoment {
                     counts: counts.unwrap_or_default(),
                 })
                 .collect(),
+            heaps: heaps.collect(),
             firing: target
                 .alerts
                 .iter()

@@ -4,7 +4,7 @@ use drainprof_profile::Level;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{
-    Event, Moment, ProcessMoment,
+    Event, HeapPoint, Moment, ProcessMoment,
     moment::{SENTENCE, cut},
     signed, unsigned,
     writer::{Known, KnownProcess, ProcessKey},
@@ -76,6 +76,9 @@ pub(super) fn moment(
     )?;
     let mut counts = connection
         .prepare("INSERT OR REPLACE INTO count VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
+    let mut heaps = connection.prepare(
+        "INSERT OR IGNORE INTO heap VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    )?;
     for process in &moment.processes {
         let key = ProcessKey {
             pid: process.pid,
@@ -104,6 +107,22 @@ pub(super) fn moment(
             bytes(memory.and_then(|memory| memory.cgroup_bytes)),
             bytes(memory.and_then(|memory| memory.cgroup_limit_bytes)),
         ])?;
+        for HeapPoint { unix_ms, heap } in &process.heaps {
+            heaps.execute(params![
+                row.id,
+                signed(*unix_ms),
+                heap.allocator,
+                signed(heap.mapped_bytes),
+                signed(heap.resident_bytes),
+                signed(heap.held_bytes),
+                signed(heap.live_objects),
+                signed(heap.live_bytes),
+                signed(heap.cached_bytes),
+                signed(heap.free_bytes),
+                signed(heap.unknown_bytes),
+                bytes(heap.trimmable_bytes),
+            ])?;
+        }
         for part in &process.profiles {
             let profile = profile(connection, known, &part.profile, &part.kind)?;
             let of = &part.counts;

@@ -150,9 +150,10 @@ fn remove(connection: &mut Connection, ids: &[i64]) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Events and windows that began before a time.
+/// Events, censuses and windows that began before a time.
 fn remove_told_before(connection: &Connection, time: i64) -> rusqlite::Result<()> {
     connection.execute("DELETE FROM event WHERE unix_ms < ?1", [time])?;
+    connection.execute("DELETE FROM heap WHERE unix_ms < ?1", [time])?;
     connection.execute("DELETE FROM window WHERE began_ms < ?1", [time]).map(drop)
 }
 
@@ -193,6 +194,7 @@ fn remove_unseen(connection: &Connection) -> rusqlite::Result<()> {
         "DELETE FROM process WHERE last < (SELECT coalesce(min(id), 0) FROM moment)",
         [],
     )?;
+    connection.execute("DELETE FROM heap WHERE process NOT IN (SELECT id FROM process)", [])?;
     connection
         .execute("DELETE FROM run WHERE id < (SELECT run FROM moment ORDER BY id LIMIT 1)", [])
         .map(drop)

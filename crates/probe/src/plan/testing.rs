@@ -28,6 +28,7 @@ pub(crate) fn profile(rule: MatchRule, probes: Vec<Probe>) -> Arc<Profile> {
         rule,
         granule_bytes: None,
         granule_pages: None,
+        structures: Vec::new(),
         implicit: false,
         on_request: false,
         nested: false,

@@ -363,6 +363,19 @@ impl Elf {
         found.map(|symbol| symbol.vaddr)
     }
 
+    /// The mangled name, without `_ZTV`, of the C++ class whose vtable objects have at `vaddr`: behind its first two words.
+    #[must_use]
+    pub fn vtable_at(&self, vaddr: u64) -> Option<String> {
+        let holds = |symbol: &symbols::Symbol<'_>| {
+            let into = vaddr.checked_sub(symbol.vaddr);
+            symbol.kind == SymbolKind::Object
+                && into.is_some_and(|into| (16..symbol.size).contains(&into))
+        };
+        let mut symbols = self.tables().flat_map(|table| table.starting_with("_ZTV"));
+        let symbol = symbols.find(holds)?;
+        symbol.name.strip_prefix(b"_ZTV").map(|name| String::from_utf8_lossy(name).into_owned())
+    }
+
     /// The function that holds `vaddr`, an address in the file's own address space.
     #[must_use]
     pub fn symbol_at(&self, vaddr: u64) -> Option<SymbolHit> {

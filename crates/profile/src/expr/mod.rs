@@ -50,6 +50,25 @@ pub fn parse_pages(text: &str) -> Result<Expr, ExprError> {
     Ok(expr)
 }
 
+/// Parses an expression about a structure that a census reads: `args` arguments are known, and nothing of a hit.
+pub fn parse_of_structure(text: &str, args: u8) -> Result<Expr, ExprError> {
+    fn knows(expr: &Expr, args: u8) -> bool {
+        let knows_own = match expr {
+            Expr::Arg(index) => *index < args,
+            Expr::Ret | Expr::Caller => false,
+            _ => true,
+        };
+        knows_own && expr.children().all(|child| knows(child, args))
+    }
+    let expr = parser::parse_pages(text)?;
+    if knows(&expr, args) {
+        return Ok(expr);
+    }
+    let known = if args > 0 { "`arg0` (the granule), `var`" } else { "`var`" };
+    let message = format!("only {known}, `offsetof`, reads and walks are known in a structure");
+    Err(ExprError::new(0, message))
+}
+
 /// Parses a label, `str(address)`, to the expression of the address.
 pub fn parse_label(text: &str) -> Result<Expr, ExprError> {
     parser::parse_label(text)

@@ -110,7 +110,7 @@ const REFUSALS: &[(&str, &str, &str)] = &[
     (
         "summary",
         "sumary",
-        "p.toml:4:1: unknown key `sumary`; expected one of `schema`, `name`, `kind`, `summary`, `on_request`, `match`, `granule`, `versions`, `not_measurable`, `probe`",
+        "p.toml:4:1: unknown key `sumary`; expected one of `schema`, `name`, `kind`, `summary`, `on_request`, `match`, `granule`, `versions`, `not_measurable`, `walk`, `probe`",
     ),
     ("[granule]", "[variants]\n[granule]", "p.toml:12:2: unknown key `variants`"),
     (
@@ -365,6 +365,7 @@ fn every_key_is_documented() {
         "schema = 1\n[granule]\nunknown = 1",
         "schema = 1\n[versions.new]\nunknown = 1",
         "schema = 1\n[not_measurable.new]\nunknown = 1",
+        "schema = 1\n[[walk]]\nunknown = 1",
         "schema = 1\n[[probe]]\nunknown = 1",
     ] {
         let shown = refusal(text);
@@ -374,7 +375,7 @@ fn every_key_is_documented() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 10 + 4 + 5 + 3 + 4 + 17);
+    assert_eq!(keys, 11 + 4 + 5 + 3 + 4 + 5 + 17);
     for word in Role::ALL.map(Role::name).iter().chain(&["drain", "bulk", "slab"]) {
         assert!(docs.contains(&format!("`{word}`")), "{word} is not in docs/profiles.md");
     }

@@ -1,14 +1,19 @@
 //! The census of a process's heaps, for people: what resident memory is, what would go back, and what holds the rest.
 
+mod map;
+mod metrics;
+
 use std::io::{self, Write};
 
 use drainprof_census::{Census, Granules, Heap, Part, PartKind};
 
+pub use self::{map::write_heap_map, metrics::write_heap_metrics};
 use super::{Style, contexts::write_contexts, escape::shown, table::Rows};
 use crate::units;
 
-/// Characters of a name.
+/// Characters of a name, and of a step.
 const NAME: usize = 60;
+const STEP: usize = 400;
 
 /// Writes the page. Sizes, counts and names of types: no contents.
 ///
@@ -42,6 +47,13 @@ pub fn write_heaps(census: &Census, style: &Style, out: &mut dyn Write) -> io::R
     lines(rows, out)?;
     for heap in &census.heaps {
         write_heap(heap, style, out)?;
+    }
+    for structure in &census.structures {
+        write_structure(structure, style, out)?;
+    }
+    for step in &census.next {
+        let command = step.command.as_ref().map(|command| format!(": {command}"));
+        writeln!(out, "\nnext: {}{}", shown(&step.text, STEP), command.unwrap_or_default())?;
     }
     if !census.contexts.is_empty() {
         write_contexts(&census.contexts, style, out)?;
@@ -83,12 +95,29 @@ fn write_heap(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()>
             units::bytes(heap.unknown_bytes)
         )?;
     }
+    let compaction = units::bytes(heap.compaction_bytes);
+    writeln!(out, "  compaction would free {compaction} at most")?;
     if let Some(bytes) = heap.trimmable_bytes {
         writeln!(out, "  malloc_trim(0) would give back {} now", units::bytes(bytes))?;
     }
     write_granules(&heap.granules, style, out)?;
     write_classes(heap, style, out)?;
     write_types(heap, style, out)
+}
+
+/// A structure that a profile describes: its granules lie in the heaps above.
+fn write_structure(of: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let all = of.granules.empty + of.granules.held.iter().map(|held| held.granules).sum::<u64>();
+    writeln!(
+        out,
+        "\n{}: {all} × {} of {}: {} live in {}",
+        shown(&of.allocator, NAME),
+        shown(&of.granules.unit, NAME),
+        units::bytes(of.mapped_bytes),
+        units::bytes(of.live_bytes),
+        units::counted(of.live_objects, "object", "objects"),
+    )?;
+    write_granules(&of.granules, style, out)
 }
 
 fn write_granules(granules: &Granules, style: &Style, out: &mut dyn Write) -> io::Result<()> {
@@ -133,14 +162,20 @@ fn write_types(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()
     if heap.types.is_empty() {
         return Ok(());
     }
-    let mut rows = Rows::new(&["type", "objects", "live", "arenas", "alone"], 1, style.width);
+    let granule = match heap.allocator.as_str() {
+        "cpython" => "arena",
+        _ => &heap.granules.unit,
+    };
+    let held = format!("{granule}s");
+    let header = ["type", "objects", "live", &held, "they alone hold"];
+    let mut rows = Rows::new(&header, 1, style.width);
     for one in heap.types.iter().take(style.top) {
         rows.push(vec![
             shown(&one.name, NAME),
             one.objects.to_string(),
             units::bytes(one.bytes),
             one.arenas.to_string(),
-            one.arenas_alone.to_string(),
+            units::bytes(one.alone_bytes),
         ]);
     }
     lines(rows, out)

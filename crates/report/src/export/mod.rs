@@ -26,7 +26,7 @@ mod why;
 use std::{fmt, io};
 
 pub use escape::shown;
-pub use heaps::write_heaps;
+pub use heaps::{write_heap_map, write_heap_metrics, write_heaps};
 pub use weigh::PinWeight;
 use weigh::weigh;
 pub use why::write_why;

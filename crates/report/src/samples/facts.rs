@@ -85,6 +85,7 @@ pub(super) fn profile(name: &str, kind: Kind) -> Profile {
         rule: MatchRule::default(),
         granule_bytes: Some(4096),
         granule_pages: None,
+        structures: Vec::new(),
         implicit: false,
         on_request: false,
         nested: false,

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use drainprof_census::HeapSummary;
 use drainprof_process::memory::MemoryReading;
 use rusqlite::{Connection, Row, params};
 
 use super::{
-    super::{ProfileCounts, SPACING, Tally, put, signed, unsigned},
+    super::{HeapPoint, ProfileCounts, SPACING, Tally, put, signed, unsigned},
     CountPoint, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries,
     Series, Who,
 };
@@ -220,7 +221,31 @@ pub(super) fn series(
         })
         .collect();
     profiles.sort_by(|one, other| one.profile.cmp(&other.profile));
-    Ok(Series { process, memory, profiles })
+    let heaps = connection
+        .prepare(
+            "SELECT unix_ms, allocator, mapped, resident, held, objects, live, cached, free, unknown, trimmable
+             FROM heap WHERE process = ?1 AND unix_ms >= ?2 ORDER BY unix_ms, allocator",
+        )?
+        .query_map(params![process.id, signed(since)], heap_point)?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Series { process, memory, heaps, profiles })
+}
+
+fn heap_point(row: &Row<'_>) -> rusqlite::Result<HeapPoint> {
+    let plain = |at: usize| row.get::<_, i64>(at).map(unsigned);
+    let heap = HeapSummary {
+        allocator: row.get(1)?,
+        mapped_bytes: plain(2)?,
+        resident_bytes: plain(3)?,
+        held_bytes: plain(4)?,
+        live_objects: plain(5)?,
+        live_bytes: plain(6)?,
+        cached_bytes: plain(7)?,
+        free_bytes: plain(8)?,
+        unknown_bytes: plain(9)?,
+        trimmable_bytes: row.get::<_, Option<i64>>(10)?.map(unsigned),
+    };
+    Ok(HeapPoint { unix_ms: plain(0)?, heap })
 }
 
 fn memory_point(row: &Row<'_>) -> rusqlite::Result<MemoryPoint> {

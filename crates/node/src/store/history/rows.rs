@@ -6,7 +6,7 @@ use drainprof_process::memory::MemoryReading;
 use drainprof_profile::Level;
 use serde::Serialize;
 
-use super::super::{ProfileCounts, Sums};
+use super::super::{HeapPoint, ProfileCounts, Sums};
 use crate::Labels;
 
 /// Which process.
@@ -91,6 +91,8 @@ pub struct Series {
     pub process: ProcessRow,
     /// Its memory, oldest first.
     pub memory: Vec<MemoryPoint>,
+    /// Its heaps, oldest census first.
+    pub heaps: Vec<HeapPoint>,
     /// Its allocators, by profile.
     pub profiles: Vec<ProfileSeries>,
 }

@@ -1,12 +1,13 @@
 //! What is written is read again, as it was.
 
+use drainprof_census::HeapSummary;
 use drainprof_profile::Level;
 use tempfile::tempdir;
 
 use super::{BEGIN, moment, options, process, report, window};
 use crate::{
     Outcome,
-    store::{Event, History, Moment, StoreError, Sums, Who, Writer},
+    store::{Event, HeapPoint, History, Moment, ProcessMoment, StoreError, Sums, Who, Writer},
 };
 
 /// Points, counters and memory come back as they were written, and a history that nobody has begun is reported as that.
@@ -34,6 +35,33 @@ fn course_of_a_process() {
     assert_eq!(points[9].added, Sums { opened: 100, drainable: 90, pinned: 10, unknown: 0 });
     assert_eq!(history.series(Who::Process(one.process.id), 0).unwrap(), series);
     assert_eq!(history.latest().unwrap(), Some(BEGIN + 45_000));
+}
+
+/// A census is kept once, however often its moment is written, and goes with its time.
+#[test]
+fn censuses() {
+    let directory = tempdir().unwrap();
+    let options = options(directory.path());
+    let mut writer = Writer::open(&options).unwrap();
+    let of = |unix_ms, live_bytes| HeapPoint {
+        unix_ms,
+        heap: HeapSummary {
+            allocator: "glibc".to_owned(),
+            resident_bytes: 1 << 20,
+            live_bytes,
+            trimmable_bytes: Some(4096),
+            ..HeapSummary::default()
+        },
+    };
+    let (first, second) = (of(BEGIN, 10), of(BEGIN + 60_000, 20));
+    for (step, point) in [&first, &first, &second].into_iter().enumerate() {
+        let one = ProcessMoment { heaps: vec![point.clone()], ..process(42, 1) };
+        writer.append(&moment(BEGIN + 30_000 * step as u64, vec![one])).unwrap();
+    }
+    let history = History::open(&options.path).unwrap();
+    let heaps = |since| history.series(Who::Pid(42), since).unwrap()[0].heaps.clone();
+    assert_eq!(heaps(0), [first, second.clone()]);
+    assert_eq!(heaps(BEGIN + 1), [second]);
 }
 
 /// What has changed since a time counts from the look before it, over restarts of the daemon and of the process.

@@ -217,6 +217,7 @@ fn profile_with(probe: Probe) -> Profile {
         rule: MatchRule::default(),
         granule_bytes: None,
         granule_pages: None,
+        structures: Vec::new(),
         implicit: false,
         on_request: false,
         nested: false,
