@@ -232,6 +232,10 @@ fn read_chunk(region: &mut Region<'_>, at: u64, segment: &Segment) -> Option<Chu
         if let Some(chunk) = chunk(region, at, segment) {
             return Some(chunk);
         }
+        region.ask_again(at + 8);
+        if let Some(word) = region.word(at + 8) {
+            region.ask_again(at.saturating_add(word & !7).saturating_add(8));
+        }
         if !region.is_present(at + 8) {
             return None;
         }

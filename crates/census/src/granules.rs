@@ -123,7 +123,7 @@ struct Page {
 
 impl Page {
     /// Whether one object fills it.
-    fn is_full(&self) -> bool {
+    fn is_full(self) -> bool {
         self.objects == 1 && u64::from(self.bytes) == PAGE
     }
 }

@@ -88,6 +88,16 @@ impl Present {
         })
     }
 
+    /// Puts the page of an address in.
+    pub(crate) fn insert(&mut self, address: u64) {
+        let (page, index) = (address / PAGE, self.index(address / PAGE));
+        let number = page / BLOCK;
+        if self.0.get(index).is_none_or(|block| block.number != number) {
+            self.0.insert(index, Block { number, bits: [0; _] });
+        }
+        self.0[index].bits[(page % BLOCK / BITS) as usize] |= 1 << (page % BITS);
+    }
+
     /// Takes the page of an address out.
     pub(crate) fn remove(&mut self, address: u64) {
         let (page, index) = (address / PAGE, self.index(address / PAGE));

@@ -296,6 +296,16 @@ impl Region<'_> {
         word_of(&self.window, usize::try_from(offset).ok()?)
     }
 
+    /// Asks again whether the page of an address is present: while the kernel moves a page, it is not.
+    pub(crate) fn ask_again(&mut self, address: u64) {
+        let page = address / PAGE * PAGE;
+        let is_inside = (self.first..self.end).contains(&page) && !self.is_present(page);
+        if is_inside && self.space.memory.present(page, page + PAGE).contains(page) {
+            self.present.insert(page);
+            self.space.checked.borrow_mut().remove(&(page / CHECKED * CHECKED));
+        }
+    }
+
     /// Forgets what was read, so that it is read again.
     pub(crate) fn refresh(&mut self) {
         self.filled = 0;
@@ -355,6 +365,36 @@ mod tests {
         let words = (at..at + pages * PAGE).step_by(16).filter_map(|at| region.word(at)).count();
         assert_eq!(words as u64, pages / 2 * PAGE / 16);
         assert!(space.read_bytes() <= 4 * pages * PAGE + 4 * WINDOW, "{}", space.read_bytes());
+    }
+
+    /// Memory whose pages are present when they are asked for a second time.
+    struct Moved(Pieces, Cell<u32>);
+
+    impl Memory for Moved {
+        fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+            self.0.read(address, bytes)
+        }
+
+        fn present(&self, start: u64, end: u64) -> Present {
+            self.1.set(self.1.get() + 1);
+            if self.1.get() == 1 { Present::default() } else { self.0.present(start, end) }
+        }
+    }
+
+    /// A page that was on the move is read when it is asked for again; one that is absent stays so.
+    #[test]
+    fn moved_pages() {
+        let at = 0x7f00_0000_0000;
+        let mut memory = Pieces::default();
+        memory.pieces.push((at, vec![1; 2 * PAGE as usize]));
+        memory.absent.push(at + PAGE);
+        let memory = Moved(memory, Cell::new(0));
+        let space = Space::new(vec![anonymous(at, 2 * PAGE)], &memory);
+        let mut region = space.region(at, at + 2 * PAGE);
+        assert_eq!(region.word(at), None);
+        [at, at + PAGE, at + 2 * PAGE].into_iter().for_each(|page| region.ask_again(page));
+        assert_eq!(region.word(at), Some(0x0101_0101_0101_0101));
+        assert_eq!((region.word(at + PAGE), region.present_bytes(at, at + 2 * PAGE)), (None, PAGE));
     }
 
     /// What is larger than any heap, or empty, is not looked at.

@@ -35,7 +35,7 @@ pub(super) struct CensusArgs {
     /// Stop the process for the reading, so that all figures are of one moment: 0.1 s for 100 MB.
     #[arg(long)]
     freeze: bool,
-    /// Output format.
+    /// Format of the census.
     #[arg(short = 'o', long, value_enum, default_value_t = CensusFormat::Text)]
     format: CensusFormat,
     /// Write to this file instead of stdout.
