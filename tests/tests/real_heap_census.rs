@@ -130,8 +130,8 @@ fn go() -> Result<()> {
     for flags in ["", "-s -w"] {
         let mut build = Command::new("go");
         build.env("HOME", directory.path()).args(["build", "-ldflags", flags, "-o"]);
-        let built = build.arg(&program).arg(&source).output()?;
-        ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let output = build.arg(&program).arg(&source).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let mut process = Process::start("spans", Command::new(&program))?;
         process.expect_out("READY")?;
         until_stopped(process.pid())?;
@@ -142,14 +142,14 @@ fn go() -> Result<()> {
             serde_json::from_str(line.trim_start_matches("COUNTS "))?;
         let stacks = truth.remove("stacks").context("stacks")?;
         let classes = heap["classes"].as_array().context("classes")?;
-        let objects = |size: &str| {
-            let class = classes.iter().find(|class| class["size"].to_string() == size);
+        let objects = |size: u64| {
+            let class = classes.iter().find(|class| class["size"] == size);
             class.and_then(|class| class["objects"].as_u64()).unwrap_or_default()
         };
         for (size, count) in &truth {
-            assert_eq!(objects(size), *count, "{size}: {line} {classes:?}");
+            assert_eq!(objects(size.parse()?), *count, "{size}: {line} {classes:?}");
         }
-        assert_eq!(objects(&(5 << 20).to_string()), 1, "{classes:?}");
+        assert_eq!(objects(5 << 20), 1, "{classes:?}");
         assert_eq!(heap["types"][0]["bytes"].as_u64(), Some(stacks), "{heap}");
         process.finish()?;
     }
