@@ -4,6 +4,7 @@
 //! after some attempts is counted ([`Pushed`]).
 
 use std::{
+    fmt::Write as _,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -166,7 +167,9 @@ fn encoded(text: &str) -> String {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
                 all.push(byte.into());
             }
-            _ => all.push_str(&format!("%{byte:02X}")),
+            _ => {
+                let _ = write!(all, "%{byte:02X}");
+            }
         }
         all
     })

@@ -12,7 +12,7 @@ mod tests;
 use std::{
     collections::BTreeSet,
     io,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use fxprof_processed_profile::{
@@ -36,32 +36,43 @@ const MARKERS: usize = 10_000;
 /// Ids above are no addresses for a viewer: its numbers are exact up to here.
 const ADDRESSES: u64 = 1 << 52;
 
-/// Writes reports; one from [`Exporter::recorder`] also what was recorded until then.
+/// Writes reports as they are.
+#[derive(Debug)]
+pub(super) struct Firefox;
+
+/// Writes a report with what was recorded until then.
 #[derive(Debug, Default)]
-pub(super) struct Firefox(Option<Mutex<Recording>>);
+struct Recorder(Mutex<Recording>);
 
-impl Firefox {
-    pub(super) const OF_REPORTS: Self = Self(None);
-
-    fn record(&self, note: impl FnOnce(&mut Recording)) {
-        if let Some(recording) = &self.0 {
-            note(&mut recording.lock().unwrap_or_else(PoisonError::into_inner));
-        }
-    }
+fn write(
+    report: &Report,
+    recording: Option<&Recording>,
+    out: &mut dyn io::Write,
+) -> Result<(), Error> {
+    let text = serde_json::to_string(&profile(report, recording)).map_err(Error::Json)?;
+    writeln!(out, "{}", escape::json(&text))?;
+    Ok(())
 }
 
 impl Exporter for Firefox {
     fn report(&self, report: &Report, _: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
-        let recording =
-            self.0.as_ref().map(|all| all.lock().unwrap_or_else(PoisonError::into_inner));
-        let profile = profile(report, recording.as_deref());
-        let text = serde_json::to_string(&profile).map_err(Error::Json)?;
-        writeln!(out, "{}", escape::json(&text))?;
-        Ok(())
+        write(report, None, out)
     }
 
     fn recorder(&self) -> Option<Box<dyn Exporter>> {
-        Some(Box::new(Self(Some(Mutex::default()))))
+        Some(Box::<Recorder>::default())
+    }
+}
+
+impl Recorder {
+    fn recording(&self) -> MutexGuard<'_, Recording> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Exporter for Recorder {
+    fn report(&self, report: &Report, _: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
+        write(report, Some(&self.recording()), out)
     }
 
     fn interval(
@@ -70,7 +81,7 @@ impl Exporter for Firefox {
         _: &Style,
         _: &mut dyn io::Write,
     ) -> Result<(), Error> {
-        self.record(|recording| recording.reading(interval.now));
+        self.recording().reading(interval.now);
         Ok(())
     }
 
@@ -80,7 +91,7 @@ impl Exporter for Firefox {
         names: &dyn Names,
         _: &mut dyn io::Write,
     ) -> Result<(), Error> {
-        self.record(|recording| recording.event(event, names));
+        self.recording().event(event, names);
         Ok(())
     }
 
@@ -92,7 +103,7 @@ impl Exporter for Firefox {
         names: &dyn Names,
         _: &mut dyn io::Write,
     ) -> Result<(), Error> {
-        self.record(|recording| recording.path(number, path, names));
+        self.recording().path(number, path, names);
         Ok(())
     }
 }

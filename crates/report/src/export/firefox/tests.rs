@@ -158,7 +158,7 @@ fn lost_events_do_not_count() {
     assert_eq!(sums.values().sum::<i64>(), 8_192_000);
     let rest = sums["[granules without times in the report]"].unsigned_abs();
     assert_eq!(rest, 8_192_000 - listed);
-    assert_eq!(profile, written(&Firefox::OF_REPORTS, &report), "as of a saved report");
+    assert_eq!(profile, written(&Firefox, &report), "as of a saved report");
 }
 
 /// Of every sample the whole range retains what the report says, to the byte: pinned granules, or live objects.
@@ -166,7 +166,7 @@ fn lost_events_do_not_count() {
 fn whole_range_is_the_report() {
     for (name, snapshot) in samples::all() {
         let report = Report::build(&snapshot, &Options::default());
-        let profile = written(&Firefox::OF_REPORTS, &report);
+        let profile = written(&Firefox, &report);
         let own = report.targets.iter().flat_map(|target| &target.allocators);
         let threads = allocators(&profile);
         assert_eq!(own.clone().count(), threads.len());
@@ -218,7 +218,7 @@ fn counters() {
 #[test]
 fn growth() {
     let report = Report::build(&samples::growth_snapshot(), &Options::default());
-    let profile = written(&Firefox::OF_REPORTS, &report);
+    let profile = written(&Firefox, &report);
     let sums = retained(&profile["threads"][0], always());
     assert_eq!(sums.values().sum::<i64>(), (1 << 20) + 3 * 65_536, "{sums:?}");
 }

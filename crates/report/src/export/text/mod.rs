@@ -111,13 +111,14 @@ impl Page<'_> {
                 units::duration(report.window.seconds)
             ))?;
         }
-        self.line(&format!(
+        let used = format!(
             "own use: CPU {}{ratio}, RSS {} (peak {}), kernel maps {}",
             units::duration(own.cpu_seconds),
             units::bytes(own.rss_bytes),
             units::bytes(own.peak_rss_bytes),
             units::bytes(own.map_bytes)
-        ))?;
+        );
+        self.wrapped("", &used)?;
         if let Some(pressure) = &report.pressure {
             self.wrapped("", &memory::pressure(pressure))?;
         }
