@@ -94,7 +94,8 @@ reload() {
     systemctl reload drainprof
     until_true sh -c 'journalctl --unit drainprof --output cat | grep -F "stays in force"' || return 1
     rm /etc/drainprof/conf.d/more.toml
-    systemctl reload drainprof && active && [ "$(state MainPID)" = "$pid" ] && until_true counts
+    # It is "reloading" until it says that it is ready again.
+    systemctl reload drainprof && until_true active && [ "$(state MainPID)" = "$pid" ] && until_true counts
 }
 
 killed() {
