@@ -1,4 +1,4 @@
-//! A real browser without a screen: Chromium, driven over its DevTools pipe.
+//! A real browser without a screen: Chromium, driven over its `DevTools` pipe.
 
 use std::{
     fs,
@@ -72,7 +72,8 @@ impl Browser {
     /// Sends a request and waits for its answer.
     pub fn ask(&mut self, method: &str, parameters: Value) -> Result<Value> {
         self.last += 1;
-        let mut request = json!({ "id": self.last, "method": method, "params": parameters });
+        let mut request = json!({ "id": self.last, "method": method });
+        request["params"] = parameters;
         if !self.session.is_empty() {
             request["sessionId"] = self.session.clone().into();
         }
@@ -102,7 +103,7 @@ impl Browser {
                 self.complaints.push(parameters["exceptionDetails"].to_string());
             }
             Some("Runtime.consoleAPICalled") => {
-                self.complaints.push(parameters["args"].to_string())
+                self.complaints.push(parameters["args"].to_string());
             }
             Some("Log.entryAdded") => self.complaints.push(parameters["entry"].to_string()),
             _ => {}
@@ -189,7 +190,7 @@ impl Drop for Browser {
     }
 }
 
-/// Base64, as DevTools writes it.
+/// Base64, as `DevTools` writes it.
 fn decoded(text: &str) -> Result<Vec<u8>> {
     let digit = |byte: u8| -> Result<u32> {
         Ok(u32::from(match byte {

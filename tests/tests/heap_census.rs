@@ -195,7 +195,7 @@ fn own_structures() -> Result<()> {
     let truth: Value = serde_json::from_str(ready.trim_start_matches("READY "))?;
     let mut command = Command::new(environment::drainprof()?);
     command.args(["census", "-o", "json", "-p", &process.pid().to_string(), "--profile"]);
-    let output = command.arg(environment::profile("pools")?).output()?;
+    let output = command.arg(environment::profile("pools")).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let census: Value = serde_json::from_slice(&output.stdout)?;
     let structures = census["structures"].as_array().context("structures")?;

@@ -112,7 +112,8 @@ fn an_empty_daemon() -> Result<()> {
         return Ok(());
     }
     let _alone = alone();
-    let daemon = Daemon::start(&[], "select.rules = []\nselect.default = \"exclude\"")?;
+    let nothing = "select.rules = [{ action = \"include\", exe = \"/nothing\" }]";
+    let daemon = Daemon::start(&[], nothing)?;
     let mut browser = Browser::start()?;
     let url = |path: &str| format!("http://127.0.0.1:{}{path}", daemon.port());
     at_all_widths(&mut browser, "empty", &url("/"))?;

@@ -226,7 +226,7 @@ impl Session {
                 let needs = Needs {
                     args: (1_u8 << arguments) - 1,
                     caller: true,
-                    at_return: random(&mut seed) % 2 == 0,
+                    at_return: random(&mut seed).is_multiple_of(2),
                     ..Needs::default()
                 };
                 let choice = chooser.choose(at, needs, &costs(&mut seed), None);

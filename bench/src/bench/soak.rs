@@ -138,7 +138,8 @@ fn busy(daemon: &Daemon, workers: &mut [Worker], length: Duration) -> Result<Vec
             ensure!(status < 300, "no window: {status} {answer}");
         }
         let (now, total) = (began.elapsed(), used()?);
-        let share = 100.0 * (total - spent).as_secs_f64() / (now - then).as_secs_f64();
+        let passed = now.saturating_sub(then).as_secs_f64();
+        let share = 100.0 * total.saturating_sub(spent).as_secs_f64() / passed;
         (spent, then) = (total, now);
         samples.push((now.as_secs_f64(), sample(daemon, share)?));
     }
@@ -196,8 +197,7 @@ fn slope(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     if size == 0 {
         return None;
     }
-    let blocks: Vec<(f64, f64)> =
-        points.chunks_exact(size).take(BLOCKS).map(|block| mean(block)).collect();
+    let blocks: Vec<(f64, f64)> = points.chunks_exact(size).take(BLOCKS).map(mean).collect();
     let (x_mean, y_mean) = mean(&blocks);
     let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
         blocks.iter().map(|(x, y)| term(x - x_mean, y - y_mean)).sum()

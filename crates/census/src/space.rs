@@ -392,7 +392,9 @@ mod tests {
         let space = Space::new(vec![anonymous(at, 2 * PAGE)], &memory);
         let mut region = space.region(at, at + 2 * PAGE);
         assert_eq!(region.word(at), None);
-        [at, at + PAGE, at + 2 * PAGE].into_iter().for_each(|page| region.ask_again(page));
+        for page in [at, at + PAGE, at + 2 * PAGE] {
+            region.ask_again(page);
+        }
         assert_eq!(region.word(at), Some(0x0101_0101_0101_0101));
         assert_eq!((region.word(at + PAGE), region.present_bytes(at, at + 2 * PAGE)), (None, PAGE));
     }

@@ -62,7 +62,8 @@ pub(super) fn answer() -> Result<bool, clap::Error> {
 /// Lets options complete to what is there: processes, their names, profiles.
 fn with_candidates(command: Command) -> Command {
     let add = |arg: Arg| {
-        let value = arg.get_value_names().and_then(|names| names.first()).map(|name| name.as_str());
+        let value =
+            arg.get_value_names().and_then(|names| names.first()).map(clap::builder::Str::as_str);
         match (arg.get_id().as_str(), value) {
             (_, Some("PID")) => arg.add(ArgValueCandidates::new(pids)),
             (_, Some("NAME|FILE")) => arg.add(ArgValueCompleter::new(profiles_or_files)),

@@ -103,9 +103,9 @@ async fn an_empty_daemon() {
     is_page(&help);
     assert!(help.body.contains("drainable closes / (drainable + pinned closes)"));
     for path in ["/process/4242", "/process/x", "/window/x"] {
-        let none = get(running.http, path).await;
-        is_page(&none);
-        assert_eq!(none.status, 404, "{path}");
+        let missing = get(running.http, path).await;
+        is_page(&missing);
+        assert_eq!(missing.status, 404, "{path}");
     }
     assert_eq!(get(running.http, "/process/4242?from=x").await.status, 422);
     let script = get(running.http, "/page.js").await;

@@ -174,9 +174,10 @@ pub fn word(name: &str) -> Markup {
 /// The same, where the page shows it by another name.
 #[must_use]
 pub fn named(name: &str, shown: &str) -> Markup {
-    match TERMS.iter().find(|term| term.name == name) {
-        Some(term) => html! { dfn title=(term.what) { (shown) } },
-        None => html! { (shown) },
+    if let Some(term) = TERMS.iter().find(|term| term.name == name) {
+        html! { dfn title=(term.what) { (shown) } }
+    } else {
+        html! { (shown) }
     }
 }
 

@@ -143,11 +143,11 @@ fn admitted(
     access: Access,
     headers: &HeaderMap,
     token: &str,
-) -> Result<(), Response> {
+) -> Result<(), Refusal> {
     let foreign = headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin");
     if foreign {
         let message = "this form belongs to another site".to_owned();
-        return Err(refused(&Refusal::Forbidden { message }));
+        return Err(Refusal::Forbidden { message });
     }
     if access == Access::Full || shared.guard.is_token(token) {
         return Ok(());
@@ -157,8 +157,7 @@ fn admitted(
     } else {
         "this needs a token, and listen.token_file names none; or ask on the control socket"
     };
-    let refusal = Refusal::Forbidden { message: message.to_owned() };
-    Err((StatusCode::FORBIDDEN, refused(&refusal)).into_response())
+    Err(Refusal::Forbidden { message: message.to_owned() })
 }
 
 /// The field for the token.

@@ -183,7 +183,7 @@ pub(super) async fn report(
     Form(form): Form<ReportForm>,
 ) -> Response {
     if let Err(refusal) = admitted(&shared, access, &headers, &form.token) {
-        return refusal;
+        return refused(&refusal);
     }
     let Ok(number) = id.parse::<u64>() else { return not_found("this window") };
     let report = match report_of(&shared, number).await {
@@ -229,7 +229,7 @@ pub(super) async fn compare(
     Form(form): Form<CompareForm>,
 ) -> Response {
     if let Err(refusal) = admitted(&shared, access, &headers, &form.token) {
-        return refusal;
+        return refused(&refusal);
     }
     let (before, after) =
         (report_of(&shared, form.before).await, report_of(&shared, form.after).await);
@@ -261,7 +261,7 @@ pub(super) async fn open(
     Form(form): Form<StartForm>,
 ) -> Response {
     if let Err(refusal) = admitted(&shared, access, &headers, &form.token) {
-        return refusal;
+        return refused(&refusal);
     }
     let Ok(pid) = pid.parse::<u32>() else { return not_found("this process") };
     if !form.seconds.is_finite() || form.seconds <= 0.0 {
