@@ -127,6 +127,13 @@ mod tests {
     use std::path::PathBuf;
 
     use drainprof_profile::{Source, parse};
+    use nix::{
+        sys::{
+            signal::{Signal, kill},
+            wait::waitpid,
+        },
+        unistd::{ForkResult, Pid, fork, pause},
+    };
 
     use super::*;
 
@@ -152,14 +159,37 @@ mod tests {
         parse(&text, &Source::File(PathBuf::from("own.toml"))).unwrap()
     }
 
-    /// Lists and arrays in this very process; a list without an end, and memory that is not there, are errors.
+    /// A copy of this process, as it is now: what is read has the same addresses there.
+    struct Copy(Pid);
+
+    impl Copy {
+        fn of_this_process() -> Self {
+            // SAFETY: the child calls `pause` alone, which is async-signal-safe.
+            match unsafe { fork() }.unwrap() {
+                ForkResult::Parent { child } => Self(child),
+                ForkResult::Child => loop {
+                    pause();
+                },
+            }
+        }
+    }
+
+    impl Drop for Copy {
+        fn drop(&mut self) {
+            let _ = kill(self.0, Signal::SIGKILL);
+            let _ = waitpid(self.0, None);
+        }
+    }
+
+    /// Lists and arrays in a copy of this process; a list without an end, and memory that is not there, are errors.
     #[test]
     fn own_structures() {
         let mut pools = [[0u64, 3, 300], [0, 0, 0], [0, 1, 64]];
         let at = |index: usize, pools: &[[u64; 3]; 3]| std::ptr::from_ref(&pools[index]) as u64;
         (pools[0][0], pools[1][0]) = (at(1, &pools), at(2, &pools));
         let root = at(0, &pools);
-        let process = Process::open(std::process::id()).unwrap();
+        let copy = Copy::of_this_process();
+        let process = Process::open(copy.0.as_raw().cast_unsigned()).unwrap();
         let reader = Reader::open(&process).unwrap();
         let of = |text: &str, resolver: &Places| {
             granules(&profile(text).structures[0], &Memory::new(&reader), resolver)

@@ -20,10 +20,10 @@ use crate::lock::{Attempt, Lock};
 
 /// What `SQLite` files of drainprof carry as their `application_id`: `drpf`.
 pub(super) const APPLICATION_ID: u32 = u32::from_be_bytes(*b"drpf");
-/// The version of [`SCHEMA`], `user_version` in the file.
+/// The version of the tables, `user_version` in the file.
 pub(super) const VERSION: u32 = 2;
-/// The tables.
-const SCHEMA: &str = include_str!("schema.sql");
+/// What each version added to the tables, the first first.
+const SCHEMAS: [&str; VERSION as usize] = [include_str!("schema.sql"), include_str!("heaps.sql")];
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
 
@@ -43,7 +43,7 @@ const ASIDE: usize = 3;
 pub(super) enum Found {
     /// Nothing, or a file without content.
     Nothing,
-    /// A history of this version.
+    /// A history of this version or an earlier one.
     History,
     /// A history whose header is damaged.
     Damaged,
@@ -68,7 +68,7 @@ pub(super) fn inspect(path: &Path) -> Result<Found, StoreError> {
     };
     let ours = number(APPLICATION) == Some(APPLICATION_ID);
     match (header.starts_with(MAGIC), ours, number(USER_VERSION)) {
-        (true, true, Some(VERSION)) => Ok(Found::History),
+        (true, true, Some(1..=VERSION)) => Ok(Found::History),
         (true, true, Some(found)) if found > VERSION => {
             Err(StoreError::Newer { path: shown(path), found, known: VERSION })
         }
@@ -131,17 +131,35 @@ fn fill(path: &Path) -> rusqlite::Result<()> {
     connection.pragma_update(None, "page_size", signed(PAGE))?;
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "application_id", i64::from(APPLICATION_ID))?;
-    connection.execute_batch(SCHEMA)?;
+    connection.execute_batch(&SCHEMAS.concat())?;
     connection.pragma_update(None, "user_version", VERSION)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.close().map_err(|(_, error)| error)
 }
 
-/// Whether the tables are those that [`begin`] makes: a changed byte may have renamed a column, and a file from
+/// Adds the tables that an earlier version lacks: all of them, or none.
+pub(super) fn upgrade(connection: &Connection) -> rusqlite::Result<()> {
+    let transaction = connection.unchecked_transaction()?;
+    let missing = SCHEMAS.iter().skip(version(&transaction)? as usize);
+    for schema in missing {
+        transaction.execute_batch(schema)?;
+    }
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.commit()
+}
+
+/// The version of the tables.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Whether the tables are those of the file's version: a changed byte may have renamed a column, and a file from
 /// elsewhere may bring views and triggers.
 pub(super) fn same_tables(connection: &Connection) -> rusqlite::Result<bool> {
     let expected = Connection::open_in_memory()?;
-    expected.execute_batch(SCHEMA)?;
+    for schema in SCHEMAS.iter().take(version(connection)? as usize) {
+        expected.execute_batch(schema)?;
+    }
     Ok(tables(connection)? == tables(&expected)?)
 }
 

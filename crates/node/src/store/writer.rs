@@ -364,7 +364,11 @@ fn connect(options: &Options) -> Result<Connection, StoreError> {
         Ok((connection, sound))
     });
     match sound.map_err(|error| StoreError::sqlite("open", path, error))? {
-        (connection, sound) if sound == "ok" => Ok(connection),
+        (connection, sound) if sound == "ok" => {
+            file::upgrade(&connection)
+                .map_err(|error| StoreError::sqlite("upgrade", path, error))?;
+            Ok(connection)
+        }
         (_, what) => Err(StoreError::Corrupt { path: shown(path), what }),
     }
 }

@@ -7,7 +7,7 @@ use drainprof_process::memory::MemoryReading;
 use rusqlite::{Connection, Row, params};
 
 use super::{
-    super::{HeapPoint, ProfileCounts, SPACING, Tally, put, signed, unsigned},
+    super::{HeapPoint, ProfileCounts, SPACING, Tally, file, put, signed, unsigned},
     CountPoint, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries,
     Series, Who,
 };
@@ -221,14 +221,27 @@ pub(super) fn series(
         })
         .collect();
     profiles.sort_by(|one, other| one.profile.cmp(&other.profile));
-    let heaps = connection
+    let heaps = heaps(connection, process.id, since, until)?;
+    Ok(Series { process, memory, heaps, profiles })
+}
+
+/// What censuses found; a file of the first version has none.
+fn heaps(
+    connection: &Connection,
+    process: i64,
+    since: u64,
+    until: u64,
+) -> rusqlite::Result<Vec<HeapPoint>> {
+    if file::version(connection)? < 2 {
+        return Ok(Vec::new());
+    }
+    connection
         .prepare(
             "SELECT unix_ms, allocator, mapped, resident, held, objects, live, cached, free, unknown, trimmable
-             FROM heap WHERE process = ?1 AND unix_ms >= ?2 ORDER BY unix_ms, allocator",
+             FROM heap WHERE process = ?1 AND unix_ms BETWEEN ?2 AND ?3 ORDER BY unix_ms, allocator",
         )?
-        .query_map(params![process.id, signed(since)], heap_point)?
-        .collect::<rusqlite::Result<_>>()?;
-    Ok(Series { process, memory, heaps, profiles })
+        .query_map(params![process, signed(since), signed(until)], heap_point)?
+        .collect()
 }
 
 fn heap_point(row: &Row<'_>) -> rusqlite::Result<HeapPoint> {

@@ -37,13 +37,8 @@ fn course_of_a_process() {
     assert_eq!(history.latest().unwrap(), Some(BEGIN + 45_000));
 }
 
-/// A census is kept once, however often its moment is written, and goes with its time.
-#[test]
-fn censuses() {
-    let directory = tempdir().unwrap();
-    let options = options(directory.path());
-    let mut writer = Writer::open(&options).unwrap();
-    let of = |unix_ms, live_bytes| HeapPoint {
+fn heap(unix_ms: u64, live_bytes: u64) -> HeapPoint {
+    HeapPoint {
         unix_ms,
         heap: HeapSummary {
             allocator: "glibc".to_owned(),
@@ -52,8 +47,35 @@ fn censuses() {
             trimmable_bytes: Some(4096),
             ..HeapSummary::default()
         },
-    };
-    let (first, second) = (of(BEGIN, 10), of(BEGIN + 60_000, 20));
+    }
+}
+
+/// A history of the first version is read as it is, and gets the newer tables from the first writer.
+#[test]
+fn first_version() {
+    let directory = tempdir().unwrap();
+    let options = options(directory.path());
+    Writer::open(&options).unwrap().append(&moment(BEGIN, vec![process(42, 100)])).unwrap();
+    let connection = rusqlite::Connection::open(&options.path).unwrap();
+    connection.execute_batch("DROP TABLE heap; PRAGMA user_version = 1").unwrap();
+    drop(connection);
+    let read = || History::open(&options.path).unwrap().series(Who::Pid(42), 0).unwrap();
+    let before = read();
+    assert_eq!((before[0].memory.len(), before[0].heaps.len()), (1, 0));
+    let mut writer = Writer::open(&options).unwrap();
+    assert_eq!(read(), before);
+    let with_heap = ProcessMoment { heaps: vec![heap(BEGIN, 10)], ..process(42, 200) };
+    writer.append(&moment(BEGIN + 5000, vec![with_heap])).unwrap();
+    assert_eq!((read()[0].memory.len(), read()[0].heaps.len()), (2, 1));
+}
+
+/// A census is kept once, however often its moment is written, and goes with its time.
+#[test]
+fn censuses() {
+    let directory = tempdir().unwrap();
+    let options = options(directory.path());
+    let mut writer = Writer::open(&options).unwrap();
+    let (first, second) = (heap(BEGIN, 10), heap(BEGIN + 60_000, 20));
     for (step, point) in [&first, &first, &second].into_iter().enumerate() {
         let one = ProcessMoment { heaps: vec![point.clone()], ..process(42, 1) };
         writer.append(&moment(BEGIN + 30_000 * step as u64, vec![one])).unwrap();
