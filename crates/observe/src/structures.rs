@@ -188,6 +188,8 @@ mod tests {
         let at = |index: usize, pools: &[[u64; 3]; 3]| std::ptr::from_ref(&pools[index]) as u64;
         (pools[0][0], pools[1][0]) = (at(1, &pools), at(2, &pools));
         let root = at(0, &pools);
+        let mut ring = [0u64, 1, 1];
+        ring[0] = std::ptr::from_ref(&ring) as u64;
         let copy = Copy::of_this_process();
         let process = Process::open(copy.0.as_raw().cast_unsigned()).unwrap();
         let reader = Reader::open(&process).unwrap();
@@ -205,8 +207,7 @@ mod tests {
         }
         let heap = Heap::of_granules("own", "pool", &wanted);
         assert_eq!((heap.live_objects, heap.live_bytes, heap.granules.empty), (4, 364, 1));
-        pools[2][0] = root;
-        assert_eq!(of(list, &Places(root)), Err(EvalError::Cut), "{pools:?}");
+        assert_eq!(of(list, &Places(ring[0])), Err(EvalError::Cut), "{ring:?}");
         assert_eq!(of(list, &Places(8)), Err(EvalError::Fault));
     }
 }
