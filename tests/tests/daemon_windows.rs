@@ -273,8 +273,9 @@ triggers.dsr_drop.enabled = false
     let state = daemon.until("it is paused", paused)?;
     let reason = target(&state, pid).and_then(|one| one["reason"].as_str()).unwrap_or_default();
     assert!(reason.contains("budget") && reason.contains("paused"), "{reason}");
+    // At the cheapest level of its profile.
     let state = daemon.until("it is observed again", |state| !paused(state))?;
-    assert_eq!(level(&state, pid).as_deref(), Some("boundary"));
+    assert_eq!(level(&state, pid).as_deref(), Some("close"));
     daemon.until("it is paused again", paused)?;
     daemon.until("an alert says so", |state| {
         let alerts = target(state, pid).and_then(|one| one["alerts"].as_array());
