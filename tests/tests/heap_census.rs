@@ -318,7 +318,7 @@ fn jemalloc() -> Result<()> {
     // Large objects do not begin at a page.
     let (_, all_large) = bins.split_once("large:").context("large objects")?;
     let mut objects = 0;
-    for line in all_large.lines().skip(1).take_while(|line| !line.trim().is_empty()) {
+    for line in all_large.lines().skip(1).take_while(|line| !line.starts_with("extents")) {
         let words: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         // size, index, allocated, nmalloc, /s, ndalloc, /s, nrequests, /s, curlextents
         let [size, .., extents] = words[..] else { continue };

@@ -187,7 +187,16 @@ impl<'a> Space<'a> {
                 checked.clear();
             }
             let ask = || self.memory.present(first, first.saturating_add(CHECKED).min(END));
-            checked.entry(first).or_insert_with(ask).contains(page)
+            let known = checked.entry(first).or_insert_with(ask);
+            if known.contains(page) {
+                return true;
+            }
+            // The process may have got it since, or the kernel moved it then.
+            let is_present = self.memory.present(page, page + PAGE).contains(page);
+            if is_present {
+                known.insert(page);
+            }
+            is_present
         })
     }
 
