@@ -32,9 +32,12 @@ struct Able<'p> {
     cost_ns: f64,
 }
 
+/// Costs that differ by no more are alike: measured again, they may change places.
+const ALIKE: f64 = 1.2;
+
 impl Builder<'_> {
     /// Plans the best of the probes of `group` in `object`: one that sees all calls, if there is one; of
-    /// these the cheapest; of these the first in the profile.
+    /// these the first in the profile that costs about as little as the cheapest.
     pub(super) fn place_one_of(
         &mut self,
         object: &LoadedObject,
@@ -74,12 +77,10 @@ impl Builder<'_> {
             }
             members.push(member);
         }
-        let rank = |one: &Able<'_>| (one.found.doubt.is_some(), one.cost_ns);
-        // The first of equals is kept.
-        let best = able.into_iter().min_by(|one, other| {
-            let ((one_doubt, one_ns), (other_doubt, other_ns)) = (rank(one), rank(other));
-            one_doubt.cmp(&other_doubt).then(one_ns.total_cmp(&other_ns))
-        });
+        let certain = able.iter().any(|one| one.found.doubt.is_none());
+        able.retain(|one| one.found.doubt.is_none() == certain);
+        let cheapest = able.iter().map(|one| one.cost_ns).fold(f64::INFINITY, f64::min);
+        let best = able.into_iter().find(|one| one.cost_ns <= cheapest * ALIKE);
         if let Some(best) = best {
             members[best.listed].used = true;
             for finding in best.found.findings {

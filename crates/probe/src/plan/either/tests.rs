@@ -120,6 +120,20 @@ fn the_first_of_equals() {
     assert_eq!(symbols(&plan_of(both("second", "hook"))), ["second"]);
 }
 
+/// Costs that are about equal do not decide: the first of the profile is placed.
+#[test]
+fn the_first_of_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut costs = Costs::assumed();
+    let probes = || vec![member(Role::Alloc, "inner"), member(Role::Alloc, "hook")];
+    for (nanoseconds, placed) in [(590.0, "inner"), (700.0, "hook")] {
+        costs.entry_ns = [nanoseconds; InstructionKind::ALL.len()];
+        costs.entry_ns[InstructionKind::Push as usize] = 500.0;
+        let plan = planned(dir.path(), probes(), &costs, Sites::Cheapest).unwrap();
+        assert_eq!(symbols(&plan), [placed], "{nanoseconds}");
+    }
+}
+
 /// A USDT probe is a member like any other: the cost is that of its own instruction, and it drops out where the note is
 /// absent, or an argument that it names cannot be followed.
 #[test]
