@@ -134,7 +134,7 @@ fn a_service_that_leaks() -> Result<()> {
         return Ok(());
     }
     let _alone = alone();
-    let quick = "window.cost = \"400%\"\ngovernor.enabled = false\ndaemon.level = \"objects\"\n";
+    let quick = "triggers.dsr_low.enabled = false\ntriggers.dsr_drop.enabled = false\nwindow.cost = \"400%\"\ngovernor.enabled = false\ndaemon.level = \"objects\"\n";
     let daemon = Daemon::start(&["arena"], quick)?;
     let mut service = Target::start("routing", &["rate=500"])?;
     let pid = service.pid();
@@ -144,7 +144,7 @@ fn a_service_that_leaks() -> Result<()> {
         nix::unistd::Pid::from_raw(pid.cast_signed()),
         nix::sys::signal::Signal::SIGUSR1,
     )?;
-    daemon.until("enough is pinned", |state| sum(state, "arena", "pinned") > 500)?;
+    daemon.until("enough is pinned", |state| sum(state, "test-arena", "pinned") > 500)?;
     let mut browser = Browser::start()?;
     let url = |path: &str| format!("http://127.0.0.1:{}{path}", daemon.port());
     // A window, by the form, with the token.
@@ -215,7 +215,7 @@ fn select(browser: &mut Browser, daemon: &Daemon, pid: u32) -> Result<()> {
     let query = query.as_str().context("a query")?;
     ensure!(query.contains("from=") && query.contains("to="), "{query}");
     let cells = browser.value(
-        "[...document.querySelectorAll('tbody tr')].filter((row) => row.cells[0].textContent === 'arena') \
+        "[...document.querySelectorAll('tbody tr')].filter((row) => row.cells[0].textContent === 'test-arena') \
          .map((row) => [...row.cells].slice(1, 4).map((cell) => Number(cell.textContent)))[0]",
     )?;
     let (status, body) = daemon.get(&format!("/api/v1/targets/{pid}/history{query}"))?;
