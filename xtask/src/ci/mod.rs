@@ -93,7 +93,7 @@ fn format(root: &Path) -> Result<()> {
 fn clippy(root: &Path) -> Result<()> {
     let mut cargo = work::cargo(root);
     cargo.arg("clippy").args(HOST).args(["--all-targets", "--", "-D", "warnings"]);
-    work::run("clippy", "mend what it says above", &mut cargo)
+    work::run("clippy", "fix what it says above", &mut cargo)
 }
 
 fn documentation(root: &Path) -> Result<()> {

@@ -30,7 +30,7 @@ pub(super) fn install(root: &Path, metadata: &Metadata, directory: &Path) -> Res
         package.args(["-p", member.name.as_str()]);
     }
     work::step("dist: pack the crates");
-    work::run("pack the crates", "mend what cargo says above", &mut package)?;
+    work::run("pack the crates", "fix what cargo says above", &mut package)?;
     let mut patch = String::from("[patch.crates-io]\n");
     for member in &crates {
         let name = format!("{}-{}", member.name, member.version);

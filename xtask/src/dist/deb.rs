@@ -137,5 +137,5 @@ pub(super) fn lint(made: &[PathBuf]) -> Result<()> {
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error", "--tag-display-limit", "0"]);
     lintian.args(made.iter().filter(|path| path.extension().is_some_and(|end| end == "deb")));
-    work::run("lintian", "mend what it says above", lintian.stdout(std::io::stderr()))
+    work::run("lintian", "fix what it says above", lintian.stdout(std::io::stderr()))
 }

@@ -242,5 +242,5 @@ pub(super) fn clippy(root: &Path) -> Result<()> {
     let mut clippy = toolchain.clippy(root);
     clippy.args(["--release", "--locked", "-p", CRATE, "--target", TARGET, "--target-dir"]);
     clippy.arg(artifacts::target_dir(root).join("bpf")).args(["--", "-D", "warnings"]);
-    work::run("clippy of the kernel side", "mend what it says above", &mut clippy)
+    work::run("clippy of the kernel side", "fix what it says above", &mut clippy)
 }

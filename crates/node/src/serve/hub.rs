@@ -52,7 +52,7 @@ impl Hub {
         Arc::clone(&self.state.borrow())
     }
 
-    /// Tells of each new state.
+    /// Reports each new state.
     pub(super) fn news(&self) -> watch::Receiver<Arc<NodeState>> {
         let mut news = self.state.clone();
         news.mark_unchanged();

@@ -9,7 +9,7 @@ use super::{
     words::Deed,
 };
 
-/// Records of granules that are told: instances of a template are types of their own.
+/// Most records of granules: instances of a template are types of their own.
 const MAX_RECORDS: usize = 8;
 /// Arguments that a probe can name.
 const MAX_ARGUMENT: usize = 6;
