@@ -6,8 +6,8 @@
  * slabs: slabs of a page are opened, used and closed; of `share` in 10,000 an object stays.
  * fork:  a child touches `child` MiB, the parent `mb`.
  * exec:  touches `mb` MiB, then executes itself with mode=touch and `child` MiB.
- * creep: pages are touched, `rate` per second, from SIGUSR1 to SIGUSR2, until a line comes: each is a slab of which an
- *        object stays.
+ * creep: pages are touched, `rate` per second, from SIGUSR1 to SIGUSR2 (then it says `AT rest`), until a line comes: each
+ *        is a slab of which an object stays.
  * thrash: `mb` MiB of a file are read through a mapping, again and again, until a line comes.
  * sparse: one page is touched in each of `count` regions of 2 MiB.
  * storm: touches pages and gives them back, until `faults` have been touched: seven of eight are read, which is a fault
@@ -175,8 +175,15 @@ static void creeps(u64 rate) {
     if (at == MAP_FAILED || madvise(at, room, MADV_NOHUGEPAGE)) fail("mmap");
     struct pollfd in = {.fd = 0, .events = POLLIN};
     u64 touched = 0;
-    while (poll(&in, 1, 10) <= 0)
+    bool moving = false;
+    while (poll(&in, 1, 10) <= 0) {
         for (u64 i = 0; creeping && i < rate / 100 && touched < room / PAGE; i++) creep(at + PAGE * touched++);
+        if (moving && !creeping) {
+            printf("AT rest\n");
+            fflush(stdout);
+        }
+        moving = creeping;
+    }
     printf("{\"truth\":1,\"touched\":%llu}\n", touched * PAGE);
 }
 
