@@ -134,7 +134,9 @@ fn a_service_that_leaks() -> Result<()> {
         return Ok(());
     }
     let _alone = alone();
-    let quick = "triggers.dsr_low.enabled = false\ntriggers.dsr_drop.enabled = false\nwindow.cost = \"400%\"\ngovernor.enabled = false\ndaemon.level = \"objects\"\n";
+    // Its rule is about to fire, but opens no window meanwhile.
+    let quick = "window.cost = \"400%\"\ngovernor.enabled = false\ndaemon.level = \"objects\"\n\
+                 triggers.dsr_low.for = \"10m\"\ntriggers.dsr_drop.enabled = false\n";
     let daemon = Daemon::start(&["arena"], quick)?;
     let mut service = Target::start("routing", &["rate=500"])?;
     let pid = service.pid();

@@ -1,10 +1,13 @@
 //! `drainprof top` at a daemon, on a real terminal: what it shows is what the daemon knows and what is true, windows are
 //! the daemon's own, and a daemon that goes away is told of and found again.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result};
 use drainprof_report::units;
 use drainprof_tests::{
     environment::{self, requires_root},
+    http,
     node::{Daemon, alone, target},
     paths::{shown, steps},
     screen::{Screen, line},
@@ -64,6 +67,7 @@ fn shows_what_the_daemon_counts() -> Result<()> {
         let closed = |pid| granules(state, pid).and_then(|granules| granules["closed"].as_u64());
         closed(leaking) == Some(2000) && closed(stepping) == Some(2)
     })?;
+    let then = known["unix_ms"].as_u64().context("a time")?;
     let known = granules(&known, leaking).context("the daemon has counts")?;
     let [opened, closed, drainable, pinned, unknown] = counts(&known).context("all counts")?;
     let dsr = units::dsr(Some(drainable as f64 / closed as f64));
@@ -105,8 +109,45 @@ fn shows_what_the_daemon_counts() -> Result<()> {
     screen.until("one process has ended", |text| line(text, leaking).is_none())?;
     screen.press(&["q"])?;
     screen.is_restored()?;
+    the_past(&daemon, then, (leaking, &dsr), stepping)?;
     daemon.finish()?;
     Ok(())
+}
+
+/// As of a later time the history has one process less; so many steps back it is there, with its DSR.
+fn the_past(daemon: &Daemon, then: u64, (pid, dsr): (u32, &str), other: u32) -> Result<()> {
+    let later = daemon.until("it knows of the end", |state| {
+        target(state, pid).is_none() && target(state, other).is_some()
+    })?;
+    let later = later["unix_ms"].as_u64().context("a time")?;
+    let (binary, store) = (environment::drainprof()?, daemon.file("store/history.db"));
+    let mut times = Vec::new();
+    http::until("the history has that state", || {
+        let mut history = Command::new(&binary);
+        history.args(["history", "-o", "json", "-p", &other.to_string(), "--store"]).arg(&store);
+        let all: Value = serde_json::from_slice(&history.output()?.stdout)?;
+        let memory = all["processes"][0]["memory"].as_array().context("its memory")?;
+        times = memory.iter().filter_map(|one| one["unix_ms"].as_u64()).collect();
+        Ok(times.contains(&later))
+    })?;
+    let steps = times.iter().filter(|time| (then + 1..=later).contains(time)).count();
+
+    let screen = Screen::start(80, 24)?;
+    let (binary, store) = (binary.display(), store.display());
+    screen.full_screen(&format!("NO_COLOR=1 {binary} top --at {later} --store {store}"))?;
+    let text = screen.until("the later state", |text| line(text, other).is_some())?;
+    assert!(text.starts_with("drainprof top  history  20"), "{text}");
+    assert!(line(&text, pid).is_none(), "{text}");
+    for _ in 0..steps {
+        screen.press(&["Left"])?;
+    }
+    screen.until("the state before its end", |text| {
+        line(text, pid).is_some_and(|line| line.contains(&format!(" {dsr} ")))
+    })?;
+    screen.press(&["d", "Home", "Enter"])?;
+    screen.shows("the history keeps counts and memory")?;
+    screen.press(&["q", "q"])?;
+    screen.is_restored()
 }
 
 /// `w` opens a window of the daemon's, a second one is refused, and the report that the daemon keeps is shown: it names

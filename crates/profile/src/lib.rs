@@ -25,6 +25,9 @@ pub use compile::{
     CompileError, Resolver, compile, default_level, follows_objects, judging_levels, levels, wanted,
 };
 pub use drainprof_common::spec::{Kind, Role};
+/// All kinds.
+pub const KINDS: [Kind; 3] = [Kind::Drain, Kind::Bulk, Kind::Slab];
+
 pub use error::ProfileError;
 pub use eval::{EvalError, eval, eval_all};
 pub use finding::Finding;

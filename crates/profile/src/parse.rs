@@ -306,11 +306,10 @@ pub(super) fn name(
 }
 
 fn kind(place: Text<'_>, raw: &Spanned<String>) -> Result<Kind, ProfileError> {
-    const KINDS: [Kind; 3] = [Kind::Drain, Kind::Bulk, Kind::Slab];
-    KINDS.into_iter().find(|kind| kind.name() == raw.get_ref()).ok_or_else(|| {
+    crate::KINDS.into_iter().find(|kind| kind.name() == raw.get_ref()).ok_or_else(|| {
         place
             .fail(raw.span().start, format!("unknown kind `{}`", raw.get_ref()))
-            .with_hint(format!("expected {}", one_of(KINDS.map(Kind::name))))
+            .with_hint(format!("expected {}", one_of(crate::KINDS.map(Kind::name))))
     })
 }
 

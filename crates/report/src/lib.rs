@@ -109,7 +109,7 @@ mod kind_name {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
         let name = String::deserialize(from)?;
-        [Kind::Drain, Kind::Bulk, Kind::Slab]
+        drainprof_profile::KINDS
             .into_iter()
             .find(|kind| kind.name() == name)
             .ok_or_else(|| D::Error::unknown_variant(&name, &["drain", "bulk", "slab"]))

@@ -1,6 +1,7 @@
 //! Numbers for people: bytes, times, rates and shares. Used by findings and by the text formats.
 
 use bytesize::ByteSize;
+use jiff::{Timestamp, tz::TimeZone};
 
 /// Bytes in IEC units: `9.7 MiB`.
 #[must_use]
@@ -61,6 +62,15 @@ pub fn byte_rate(per_second: f64) -> String {
 #[must_use]
 pub fn percent(share: f64) -> String {
     format!("{} %", three_digits(share * 100.0))
+}
+
+/// A point in time, in milliseconds since 1970, as people here read it: `2026-01-31 12:00:05`.
+#[must_use]
+pub fn clock(unix_ms: u64) -> String {
+    i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).map_or_else(
+        || "?".to_owned(),
+        |time| time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+    )
 }
 
 /// A DSR: four digits after the point, and never rounded up to a 1 that it is not.

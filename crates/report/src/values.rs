@@ -7,7 +7,7 @@ use std::{fmt, ops::Div, str::FromStr, time::Duration};
 
 use bytesize::ByteSize;
 use jiff::{
-    SignedDuration, SpanRelativeTo, SpanRound, Unit,
+    SignedDuration, SpanRelativeTo, SpanRound, Timestamp, Unit, Zoned, civil,
     fmt::friendly::{Designator, Spacing, SpanParser, SpanPrinter},
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -102,6 +102,25 @@ impl fmt::Display for Time {
             Err(_) => out.write_str(&printer.unsigned_duration_to_string(&self.0)),
         }
     }
+}
+
+/// A point in time as people write it, in milliseconds since 1970: `10:30`, the last one before `now`;
+/// `2026-01-31 12:00`, in the time zone of `now`; `2026-01-31T12:00Z`; or the number itself.
+pub fn unix_ms(text: &str, now: &Zoned) -> Result<u64, String> {
+    let wrong =
+        || format!("{text:?} is no time: 10:30, 2026-01-31T12:00, or milliseconds since 1970");
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let daily = || {
+        let time: civil::Time = text.parse().ok()?;
+        let today = now.with().time(time).build().ok()?;
+        if today <= *now { Some(today) } else { today.yesterday().ok() }
+    };
+    let dated = || text.parse::<civil::DateTime>().ok()?.to_zoned(now.time_zone().clone()).ok();
+    let stamp = text.parse::<Timestamp>().ok();
+    let time = stamp.or_else(|| dated().or_else(daily).map(|time| time.timestamp()));
+    time.and_then(|time| u64::try_from(time.as_millisecond()).ok()).ok_or_else(wrong)
 }
 
 /// A share of something; from 0 to 1 where nothing else is said. Written `80%` or 0.8.
@@ -256,6 +275,26 @@ mod tests {
         time: Time,
         share: Share,
         bytes: Bytes,
+    }
+
+    /// Times of day are the last ones; dates have the zone of now, or their own.
+    #[test]
+    fn points_in_time() {
+        let now: Zoned = "2026-03-01T09:00:00+01:00[Europe/Berlin]".parse().unwrap();
+        let ms = |text: &str| text.parse::<Timestamp>().unwrap().as_millisecond().cast_unsigned();
+        for (text, is) in [
+            ("08:59", "2026-03-01T07:59:00Z"),
+            ("09:00:00", "2026-03-01T08:00:00Z"),
+            ("10:30", "2026-02-28T09:30:00Z"),
+            ("2026-02-01 12:00", "2026-02-01T11:00:00Z"),
+            ("2026-02-01T12:00Z", "2026-02-01T12:00:00Z"),
+        ] {
+            assert_eq!(unix_ms(text, &now), Ok(ms(is)), "{text}");
+        }
+        assert_eq!(unix_ms("1700000000000", &now), Ok(1_700_000_000_000));
+        for text in ["", "25:00", "yesterday", "-5", "1969-01-01", "2026-13-01T00:00"] {
+            assert!(unix_ms(text, &now).unwrap_err().contains("is no time"), "{text}");
+        }
     }
 
     /// All ways to write a value are read; what is written is read again as the same.

@@ -9,7 +9,7 @@ use drainprof_report::{export::FORMATS, facts::Duty};
 
 pub(super) use self::values::{
     AnswerFormat, Budget, LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names,
-    ratio, require_weight,
+    point_in_time, ratio, require_weight,
 };
 use self::values::{budget, duty, sample};
 use super::{
@@ -84,6 +84,7 @@ Probes take at most 2 % of one CPU. Exit code 5: it cannot be told, and the answ
     /// Show processes and allocators live on the terminal.
     #[command(after_help = "Examples:
   drainprof top                       what the daemon watches
+  drainprof top --at 10:30            what it saw then; arrow keys lead through the history
   drainprof top -p 4242               one process, without a daemon
   drainprof top --socket ./control.sock
 Press ? for the keys.",

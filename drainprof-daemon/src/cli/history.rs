@@ -13,7 +13,7 @@ use drainprof_node::{
     history as show, store,
     store::{DEFAULT_PATH, History, Options, Who, Writer},
 };
-use drainprof_report::{Report, export::Format};
+use drainprof_report::{Report, export::Format, units::clock};
 
 use super::{args::duration, code, exit::Failure, output::Output};
 
@@ -26,6 +26,13 @@ pub(super) struct StoreArgs {
     /// The daemon's history.
     #[arg(long, value_name = "PATH", env = "DRAINPROF_STORE", default_value = DEFAULT_PATH)]
     store: PathBuf,
+}
+
+impl StoreArgs {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.store
+    }
 }
 
 #[derive(Args, Debug)]
@@ -175,19 +182,4 @@ fn now() -> u64 {
 
 fn ago(now: u64, time: Duration) -> u64 {
     now.saturating_sub(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// A time as people here read it.
-fn clock(unix_ms: u64) -> String {
-    i64::try_from(unix_ms)
-        .ok()
-        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
-        .map_or_else(
-            || "?".to_owned(),
-            |time| {
-                time.to_zoned(jiff::tz::TimeZone::system())
-                    .strftime("%Y-%m-%d %H:%M:%S")
-                    .to_string()
-            },
-        )
 }

@@ -2,6 +2,7 @@
 
 mod daemon;
 mod live;
+mod past;
 mod stderr;
 
 use std::{fs::File, io::IsTerminal as _, path::PathBuf, time::Duration};
@@ -11,13 +12,14 @@ use drainprof_observe::{names::SymbolOptions, observation::Options};
 use drainprof_probe::plan::Sites;
 
 use super::{
-    args::{CacheArgs, LevelArg, duration},
+    args::{CacheArgs, LevelArg, duration, point_in_time},
     ctl::SocketArgs,
     exit::{Failure, code},
+    history::StoreArgs,
     options, output,
     selection::Selection,
 };
-use crate::ui::{App, Look, Replay, Source, shell};
+use crate::ui::{App, Look, Replay, Seen, Source, shell};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct TopArgs {
@@ -38,8 +40,13 @@ pub(super) struct TopArgs {
     /// Without a daemon: how long a diagnostic window lasts.
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     window: Duration,
+    /// Show the daemon's history as of a time: 10:30, 2026-01-31T12:00; arrow keys lead through it.
+    #[arg(long, value_name = "TIME", value_parser = point_in_time, conflicts_with = "selection")]
+    at: Option<u64>,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Show recorded states, one JSON document a line, one in each interval.
-    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "selection")]
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with_all = ["selection", "at"])]
     replay: Option<PathBuf>,
     #[command(flatten)]
     cache: CacheArgs,
@@ -58,17 +65,21 @@ pub(super) fn main(args: &TopArgs) -> Result<u8> {
     let period = args.interval.max(SHORTEST);
     if let Some(path) = &args.replay {
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        show(&mut Replay::new(file, period))?;
+        show(&mut Replay::new(file, period), None)?;
+    } else if let Some(at) = args.at {
+        let mut past = past::Past::open(args.store.path(), at)?;
+        let seen = past.seen()?;
+        show(&mut past, Some(seen))?;
     } else if args.selection.is_none() {
         let daemon = daemon::Daemon::connect(args.socket.path(), period);
-        show(&mut daemon.context(
-            "there is nothing to show; without a daemon, name a process: `drainprof top -p PID`",
-        )?)?;
+        let nothing = "there is nothing to show; without a daemon, name a process: `drainprof top -p PID`; \
+                       what it saw before: `drainprof top --at TIME`";
+        show(&mut daemon.context(nothing)?, None)?;
     } else {
         let processes = args.selection.open()?;
         let mut live =
             live::Live::start(options(args)?, &processes, &args.selection, period, args.window)?;
-        let shown = show(&mut live);
+        let shown = show(&mut live, None);
         // Whatever happened, no probe stays.
         live.finish();
         shown?;
@@ -82,9 +93,16 @@ fn options(args: &TopArgs) -> Result<Options> {
     Ok(Options { symbols: Some(SymbolOptions::default()), ..plain })
 }
 
-fn show(source: &mut dyn Source) -> Result<()> {
-    let mut app =
-        App::new(Look { source: source.name().to_owned(), colour: output::no_color().is_none() });
+/// Shows what the source has; `past`: a state of it, where it has others than the present.
+fn show(source: &mut dyn Source, past: Option<Seen>) -> Result<()> {
+    let mut app = App::new(Look {
+        source: source.name().to_owned(),
+        past: past.is_some(),
+        colour: output::no_color().is_none(),
+    });
+    if let Some(seen) = past {
+        app.rewound(seen);
+    }
     // What the log says would be written across the picture.
     let held = stderr::Held::hold().context("cannot hold the messages back")?;
     let shown = shell::run(&mut app, source);

@@ -10,6 +10,7 @@ use super::{
     page::{Page, Text},
     rows::{self, Rates, Row, RowKey},
     sort::Sort,
+    source::{Seen, Step},
 };
 
 /// Longest filter.
@@ -24,6 +25,8 @@ pub enum Action {
     Quit,
     /// Stop the process, as Ctrl-Z does elsewhere, and come back.
     Suspend,
+    /// Go to another state of the past, and hand it to [`App::rewound`].
+    Step(Step),
     /// Ask the source, and hand the answer to [`App::answered`].
     Ask(Request),
 }
@@ -33,6 +36,8 @@ pub enum Action {
 pub struct Look {
     /// Where the states come from, for the title.
     pub source: String,
+    /// Whether states are of the past, through which arrow keys lead.
+    pub past: bool,
     /// Whether colours may be used; `NO_COLOR` says no. They are never the only sign of anything.
     pub colour: bool,
 }
@@ -117,6 +122,14 @@ impl App {
             }
         }
         self.state = Some(state);
+    }
+
+    /// Shows a state of the past.
+    pub fn rewound(&mut self, seen: Seen) {
+        self.trouble = None;
+        self.rates =
+            seen.before.map_or_else(BTreeMap::new, |before| rows::rates(&before, &seen.state));
+        self.state = Some(seen.state);
     }
 
     /// There is no new state, and why.

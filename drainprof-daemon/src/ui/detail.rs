@@ -87,19 +87,26 @@ impl Lines {
     }
 }
 
-/// The lines for a page of `width` columns. `windows`: the latest first, of all processes.
-pub(super) fn lines(row: &Row<'_>, windows: &[&WindowRecord], width: u16) -> Vec<Line> {
+/// The lines for a page of `width` columns. `windows`: the latest first, of all processes. `past`: the history keeps less
+/// than a daemon knows.
+pub(super) fn lines(row: &Row<'_>, windows: &[&WindowRecord], width: u16, past: bool) -> Vec<Line> {
     let mut out = Lines { lines: Vec::new(), width: usize::from(width) };
     process(row, &mut out);
     heaps(row, &mut out);
     alerts(row, &mut out);
     if let Some(allocator) = row.allocator {
         counts(row, allocator, &mut out);
-        sites(allocator, &mut out);
-        histogram(allocator, &mut out);
+        if past {
+            let kept = "the history keeps counts and memory; call paths and ages are in the reports of windows";
+            out.sentence(Tone::Plain, kept);
+        } else {
+            sites(allocator, &mut out);
+            histogram(allocator, &mut out);
+        }
     }
     findings(row, &mut out);
-    windows_of(row, windows, &mut out);
+    let none = if past { "none by then" } else { "none so far; w starts one" };
+    windows_of(row, windows, none, &mut out);
     out.lines
 }
 
@@ -226,14 +233,19 @@ fn counts(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
     out.sentence(
         Tone::Plain,
         &format!(
-            "opened {}  closed {}: drainable {}, pinned {}, unknown {}  open {} (most {})",
+            "opened {}  closed {}: drainable {}, pinned {}, unknown {}  open {}{}",
             granules.opened,
             granules.closed,
             granules.drainable,
             granules.pinned,
             granules.unknown,
             granules.open_now,
-            granules.open_peak,
+            // Of the past it is not known.
+            if granules.open_peak < granules.open_now.max(1) {
+                String::new()
+            } else {
+                format!(" (most {})", granules.open_peak)
+            },
         ),
     );
     if let Some(objects) = allocator.objects {
@@ -393,11 +405,11 @@ fn findings(row: &Row<'_>, out: &mut Lines) {
     }
 }
 
-fn windows_of(row: &Row<'_>, windows: &[&WindowRecord], out: &mut Lines) {
+fn windows_of(row: &Row<'_>, windows: &[&WindowRecord], none: &str, out: &mut Lines) {
     out.heading("Windows");
     let ours: Vec<_> = windows.iter().filter(|window| window.pid == row.target.pid).collect();
     if ours.is_empty() {
-        out.plain("none so far; w starts one");
+        out.plain(none);
     }
     for window in ours.iter().take(WINDOWS) {
         out.sentence(

@@ -40,7 +40,7 @@ impl App {
             Page::Windows { .. } => windows::draw(self, frame, body),
             Page::Detail { key, scroll } => {
                 let lines = match self.row(key) {
-                    Some(row) => detail::lines(&row, &self.windows(), area.width)
+                    Some(row) => detail::lines(&row, &self.windows(), area.width, self.look.past)
                         .into_iter()
                         .map(|line| Line::styled(line.text, self.tone(line.tone)))
                         .collect(),
@@ -81,15 +81,16 @@ impl App {
         let Some(state) = &self.state else {
             return Line::from(format!("drainprof top  {}", self.look.source));
         };
-        let mut text = format!(
-            "drainprof top  {}, up {}",
-            self.look.source,
-            units::duration(state.uptime_seconds)
-        );
+        let mut text = format!("drainprof top  {}", self.look.source);
+        // Writing to a String cannot fail.
+        if self.look.past {
+            let _ = write!(text, "  {}", units::clock(state.unix_ms));
+        } else {
+            let _ = write!(text, ", up {}", units::duration(state.uptime_seconds));
+        }
         let own = &state.self_use;
         let cpu = numbers::or_unknown(own.cpu_ratio, numbers::share);
         let rss = numbers::bytes(own.rss_bytes as f64);
-        // Writing to a String cannot fail.
         let _ = write!(text, "  itself {cpu} CPU {rss}");
         if let Some(pressure) = &state.pressure {
             let (some, full) = (pressure.some.avg10, pressure.full.avg10);
@@ -154,6 +155,9 @@ impl App {
             )
         });
         let keys = match &self.page {
+            Page::Table if self.look.past => {
+                "?:help q:quit ←→:step []:10 min Enter:detail /:filter <>:sort Tab:windows"
+            }
             Page::Table => {
                 "?:help q:quit Enter:detail /:filter <>:sort w:window Tab:windows t:report"
             }
@@ -211,7 +215,8 @@ fn problem(state: &NodeState) -> Option<String> {
             .incomplete()
             .map(|line| format!("{} {}", shown(&line.name, 60), line.count))
             .collect();
-        return Some(format!("INCOMPLETE: {}", lost.join(", ")));
+        let lost = if lost.is_empty() { state.incomplete.join("; ") } else { lost.join(", ") };
+        return Some(format!("INCOMPLETE: {lost}"));
     }
     (!state.ready).then(|| "not all processes have been looked at yet".to_owned())
 }

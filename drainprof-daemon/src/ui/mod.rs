@@ -2,8 +2,8 @@
 //!
 //! [`App`] is the pure part: states and keys go in, pictures and [`Action`]s come out. It reads no clock, does no I/O and
 //! asks nobody. What it shows comes from a [`Source`]: a file of recorded states ([`Replay`]), or, in `cli`, a daemon's
-//! control socket, or an observer of its own, whose reports [`standalone`] turns into states. [`shell`] is the terminal
-//! around it.
+//! control socket, its history, whose moments [`past`] turns into states, or an observer of its own, whose reports
+//! [`standalone`] does. [`shell`] is the terminal around it.
 
 mod ages;
 mod app;
@@ -12,6 +12,7 @@ mod draw;
 mod keys;
 mod numbers;
 mod page;
+pub mod past;
 mod press;
 mod replay;
 mod rows;
@@ -28,4 +29,4 @@ pub use app::{Action, App, Look};
 pub use keys::Key;
 pub use replay::Replay;
 pub use sort::Sort;
-pub use source::{Source, SourceError};
+pub use source::{Seen, Source, SourceError, Step};

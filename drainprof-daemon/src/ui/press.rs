@@ -9,6 +9,7 @@ use super::{
     page::Page,
     rows::{Row, RowKey},
     sort::Sort,
+    source::Step,
 };
 
 /// What a view makes of a key.
@@ -144,6 +145,16 @@ impl App {
 
     /// What a key means where the view has no use of its own for it. What changes the table leads back to it.
     fn key_anywhere(&mut self, key: Key) -> Option<Action> {
+        let step = match key {
+            Key::Left => Some(Step::Back),
+            Key::Right => Some(Step::Forth),
+            Key::Char('[') => Some(Step::FarBack),
+            Key::Char(']') => Some(Step::FarForth),
+            _ => None,
+        };
+        if let Some(step) = step.filter(|_| self.look.past) {
+            return Some(Action::Step(step));
+        }
         let sort = match key {
             Key::Tab | Key::Char('W') => {
                 self.open(Page::Windows { selected: None });
@@ -211,9 +222,9 @@ impl App {
 
     fn scroll(&mut self, key: Key) -> Pressed {
         let lines = match &self.page {
-            Page::Detail { key, .. } => self
-                .row(key)
-                .map_or(0, |row| detail::lines(&row, &self.windows(), self.size.0).len()),
+            Page::Detail { key, .. } => self.row(key).map_or(0, |row| {
+                detail::lines(&row, &self.windows(), self.size.0, self.look.past).len()
+            }),
             Page::Report { text, .. } => text.lines.len(),
             Page::Help { .. } => HELP.len(),
             Page::Table | Page::Windows { .. } => 0,

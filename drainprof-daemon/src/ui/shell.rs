@@ -159,6 +159,11 @@ pub fn run(app: &mut App, source: &mut dyn Source) -> io::Result<()> {
                         Err(error) => app.say(&error.in_full(), true),
                     }
                 }
+                Some(Action::Step(step)) => match source.step(step) {
+                    Ok(Some(seen)) => app.rewound(seen),
+                    Ok(None) => {}
+                    Err(error) => app.say(&error.in_full(), true),
+                },
                 None => {}
             }
         }

@@ -20,10 +20,37 @@ pub trait Source {
     /// Asks it for something.
     fn ask(&mut self, request: &Request) -> Result<Result<Answer, Refusal>, SourceError>;
 
+    /// Goes to another state; `None`: it has but one, the present.
+    fn step(&mut self, _step: Step) -> Result<Option<Seen>, SourceError> {
+        Ok(None)
+    }
+
     /// Answers to earlier requests that have come since: a window that has ended, and why.
     fn reported(&mut self) -> Option<String> {
         None
     }
+}
+
+/// A way through the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// To the state before.
+    Back,
+    /// To the next.
+    Forth,
+    /// Ten minutes back, or to the first.
+    FarBack,
+    /// Ten minutes ahead, or to the last.
+    FarForth,
+}
+
+/// A state of the past.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// The state.
+    pub state: NodeState,
+    /// The one before it by the same daemon, for the rates in between.
+    pub before: Option<NodeState>,
 }
 
 /// Why there is no state or no answer. The screen shows it, and the source is tried again.

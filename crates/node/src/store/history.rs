@@ -1,5 +1,6 @@
 //! Reading the history: while it is written, after the daemon was killed, and without the right to write.
 
+mod past;
 mod queries;
 mod rows;
 
@@ -18,7 +19,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transac
 use self::queries::{add_counts, gather, lead_in, memory, processes, series};
 pub use self::rows::{
     CountPoint, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries,
-    Series, Who,
+    Readings, Series, Who,
 };
 use super::{
     Event, StoreError,

@@ -21,7 +21,7 @@ use std::{path::PathBuf, time::Duration};
 pub use error::StoreError;
 pub use history::{
     CountPoint, History, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange,
-    ProfileSeries, Series, Who,
+    ProfileSeries, Readings, Series, Who,
 };
 pub use moment::{Event, HeapPoint, Moment, ProcessMoment, ProfileCounts, ProfileMoment};
 pub use replay::replay;

@@ -47,7 +47,7 @@ fn interrupt(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// One examine the node.
+/// One state of the node.
 pub(super) fn moment(
     connection: &Connection,
     known: &mut Known,

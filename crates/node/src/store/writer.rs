@@ -1,4 +1,4 @@
-//! The one who writes the history: opening it, one transaction per examine the node, and what happens when that
+//! The one who writes the history: opening it, one transaction per state of the node, and what happens when that
 //! fails.
 
 use std::{
@@ -22,7 +22,7 @@ use crate::{WindowRecord, lock::Lock};
 
 /// How long the writer waits for a reader that keeps the log from being emptied.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// A examine the node is followed by [`Writer::tidy`] every so many times.
+/// A state of the node is followed by [`Writer::tidy`] every so many times.
 const TIDY_EVERY: u32 = 64;
 /// Bytes that a process or one of its profiles takes in a transaction, rounded up: row, page and index.
 const ROW_BYTES: u64 = 300;

@@ -101,6 +101,13 @@ pub(super) fn known(steps: &mut [Next], report: &Report) {
     let asks = |step: &&mut Next| {
         step.command.as_ref().is_some_and(|command| command.contains("--level stacks"))
     };
+    // Only `why` reads heaps.
+    for step in steps.iter_mut().filter(|step| step.command.as_deref() == Some("drainprof doctor"))
+    {
+        "See whether memory grows, and what it is used for.".clone_into(&mut step.text);
+        step.command =
+            report.targets.first().map(|target| format!("drainprof why -p {}", target.pid));
+    }
     for step in steps.iter_mut().filter(asks).filter(|_| has_stacks) {
         "See who pins: route these objects to a longer-lived allocator, copy them out, or close earlier."
             .clone_into(&mut step.text);

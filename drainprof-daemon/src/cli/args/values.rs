@@ -171,6 +171,11 @@ pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A point in time, in milliseconds since 1970.
+pub(in crate::cli) fn point_in_time(text: &str) -> Result<u64, String> {
+    drainprof_report::values::unix_ms(text, &jiff::Zoned::now())
+}
+
 /// A sample: N, or 1/N, for one of N.
 pub(super) fn sample(text: &str) -> Result<u32, String> {
     let number = text.strip_prefix("1/").unwrap_or(text);

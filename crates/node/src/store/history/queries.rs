@@ -188,12 +188,10 @@ pub(super) fn series(
     (since, until): (u64, u64),
 ) -> rusqlite::Result<Series> {
     let memory = connection
-        .prepare(
-            "SELECT m.unix_ms, m.complete, s.level, s.hits, s.cost_seconds, s.rss, s.anon, s.file, s.shmem,
-                    s.swap, s.vsz, s.pss, s.minor_faults, s.major_faults, s.cgroup, s.cgroup_limit
-             FROM moment m CROSS JOIN sample s ON s.moment = m.id AND s.process = ?1
+        .prepare(&format!(
+            "SELECT {SAMPLE} FROM moment m CROSS JOIN sample s ON s.moment = m.id AND s.process = ?1
              WHERE m.unix_ms BETWEEN ?2 AND ?3 ORDER BY m.id",
-        )?
+        ))?
         .query_map(params![process.id, signed(since), signed(until)], memory_point)?
         .collect::<rusqlite::Result<_>>()?;
     let names = profiles(connection)?;
@@ -236,15 +234,18 @@ fn heaps(
         return Ok(Vec::new());
     }
     connection
-        .prepare(
-            "SELECT unix_ms, allocator, mapped, resident, held, objects, live, cached, free, unknown, trimmable
-             FROM heap WHERE process = ?1 AND unix_ms BETWEEN ?2 AND ?3 ORDER BY unix_ms, allocator",
-        )?
+        .prepare(&format!(
+            "SELECT {HEAP} FROM heap WHERE process = ?1 AND unix_ms BETWEEN ?2 AND ?3 ORDER BY unix_ms, allocator",
+        ))?
         .query_map(params![process, signed(since), signed(until)], heap_point)?
         .collect()
 }
 
-fn heap_point(row: &Row<'_>) -> rusqlite::Result<HeapPoint> {
+/// The columns that [`heap_point`] reads.
+pub(super) const HEAP: &str =
+    "unix_ms, allocator, mapped, resident, held, objects, live, cached, free, unknown, trimmable";
+
+pub(super) fn heap_point(row: &Row<'_>) -> rusqlite::Result<HeapPoint> {
     let plain = |at: usize| row.get::<_, i64>(at).map(unsigned);
     let heap = HeapSummary {
         allocator: row.get(1)?,
@@ -261,7 +262,12 @@ fn heap_point(row: &Row<'_>) -> rusqlite::Result<HeapPoint> {
     Ok(HeapPoint { unix_ms: plain(0)?, heap })
 }
 
-fn memory_point(row: &Row<'_>) -> rusqlite::Result<MemoryPoint> {
+/// The columns that [`memory_point`] reads.
+pub(super) const SAMPLE: &str =
+    "m.unix_ms, m.complete, s.level, s.hits, s.cost_seconds, s.rss, s.anon, s.file, s.shmem,
+         s.swap, s.vsz, s.pss, s.minor_faults, s.major_faults, s.cgroup, s.cgroup_limit";
+
+pub(super) fn memory_point(row: &Row<'_>) -> rusqlite::Result<MemoryPoint> {
     let bytes = |at: usize| row.get::<_, Option<i64>>(at).map(|value| value.map(unsigned));
     let plain = |at: usize| bytes(at).map(Option::unwrap_or_default);
     let memory = match bytes(5)? {
@@ -295,11 +301,12 @@ fn memory_point(row: &Row<'_>) -> rusqlite::Result<MemoryPoint> {
 }
 
 /// The columns that [`counted`] reads, and how many they are.
-const COUNTS: &str = "m.run, m.unix_ms, s.opened, s.drainable, s.pinned, s.unknown, s.open_now,
+pub(super) const COUNTS: &str =
+    "m.run, m.unix_ms, s.opened, s.drainable, s.pinned, s.unknown, s.open_now,
          s.retained_granules, s.retained_bytes";
-const COUNT_COLUMNS: usize = 9;
+pub(super) const COUNT_COLUMNS: usize = 9;
 
-fn counted(row: &Row<'_>) -> rusqlite::Result<(i64, u64, ProfileCounts)> {
+pub(super) fn counted(row: &Row<'_>) -> rusqlite::Result<(i64, u64, ProfileCounts)> {
     let plain = |at: usize| row.get::<_, i64>(at).map(unsigned);
     let maybe = |at: usize| row.get::<_, Option<i64>>(at).map(|value| value.map(unsigned));
     let counts = ProfileCounts {
@@ -314,7 +321,9 @@ fn counted(row: &Row<'_>) -> rusqlite::Result<(i64, u64, ProfileCounts)> {
     Ok((row.get(0)?, plain(1)?, counts))
 }
 
-fn profiles(connection: &Connection) -> rusqlite::Result<BTreeMap<i64, (String, String)>> {
+pub(super) fn profiles(
+    connection: &Connection,
+) -> rusqlite::Result<BTreeMap<i64, (String, String)>> {
     connection
         .prepare("SELECT id, name, kind FROM profile")?
         .query_map([], |row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?))))?

@@ -100,6 +100,9 @@ pub struct Series {
 /// Resident memory over time by process id and start time: milliseconds since 1970, and bytes.
 pub type MemoryOfAll = BTreeMap<(u32, u64), Vec<(u64, u64)>>;
 
+/// The memory of processes over time by process id and start time: milliseconds since 1970, and what was read.
+pub type Readings = BTreeMap<(u32, u64), Vec<(u64, MemoryReading)>>;
+
 /// A process at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MemoryPoint {

@@ -4,6 +4,7 @@ mod bounds;
 mod hostile;
 mod kept;
 mod killed;
+mod past;
 mod replayed;
 
 use std::path::Path;

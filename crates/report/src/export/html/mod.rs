@@ -170,7 +170,7 @@ pub fn losses(report: &Report) -> Markup {
     html! {
         p {
             (named("losses", "Losses")) ": "
-            @if health.lines.is_empty() { "none" }
+            @if health.lines.is_empty() { "none" } @else if report.complete { "none that the counts need" }
             @if !report.complete { " " b.bad { "the report is incomplete" } }
         }
         @if !health.lines.is_empty() {

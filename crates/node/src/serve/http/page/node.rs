@@ -71,7 +71,7 @@ fn health(view: &View<'_>, state: &NodeState) -> Markup {
     html! {
         (facts(&[
             fact("alerts firing", html! { b class=(if firing > 0 { "bad" } else { "" }) { (firing) } })
-                .and(format!("of {} processes", state.targets.len())),
+                .and(format!("of {}", units::counted(state.targets.len() as u64, "process", "processes"))),
             fact("losses", if state.complete { "none that counts need" } else { "incomplete" }),
             fact("traced", state.targets.iter().filter(|target| target.level.is_some()).count())
                 .and(format!("{} match a profile", state.targets.iter().filter(|target| target.matched).count())),
@@ -84,7 +84,7 @@ fn health(view: &View<'_>, state: &NodeState) -> Markup {
         @for text in &state.degraded { p.warn { "Degraded: " (view.text(text, SENTENCE)) } }
         @for text in &state.incomplete { p.bad { "Incomplete: " (view.text(text, SENTENCE)) } }
         @if state.processes_late > 0 {
-            p.dim { (state.processes_late) " processes began before their probes were in place: what they did before is not counted." }
+            p.dim { (units::counted(state.processes_late, "process", "processes")) " began before the probes were in place: what they did before is not counted." }
         }
         @if noticed.clone().next().is_some() {
             details {

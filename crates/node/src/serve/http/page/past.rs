@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use drainprof_report::values;
+use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
@@ -95,6 +96,11 @@ pub(in crate::serve::http) struct Range {
 }
 
 impl RangeQuery {
+    /// Whether nothing is asked for.
+    pub(super) const fn is_default(&self) -> bool {
+        self.from.is_none() && self.to.is_none() && self.last.is_none()
+    }
+
     /// So many seconds up to now.
     pub(super) fn of_last(last: Option<u64>) -> Self {
         Self { last, ..Self::default() }
@@ -104,12 +110,10 @@ impl RangeQuery {
 impl Range {
     /// The range that a request asks for; an hour up to now where it names none.
     pub(in crate::serve::http) fn of(query: &RangeQuery, now: u64) -> Result<Self, String> {
-        let wrong = |text: &str| {
-            format!("{text:?} is no time: milliseconds since 1970, or 2026-01-31T12:00")
-        };
+        let here = zoned(now).ok_or("the clock of this machine is wrong")?;
         let time = |text: &Option<String>| match text.as_deref().filter(|text| !text.is_empty()) {
             None => Ok(None),
-            Some(text) => milliseconds(text).map(Some).ok_or_else(|| wrong(text)),
+            Some(text) => values::unix_ms(text, &here).map(Some),
         };
         let (from, to) = (time(&query.from)?, time(&query.to)?);
         let length = query.last.map_or(RANGE, |last| last.saturating_mul(1000)).clamp(1, LONGEST);
@@ -127,29 +131,20 @@ impl Range {
     }
 }
 
-fn milliseconds(text: &str) -> Option<u64> {
-    if let Ok(number) = text.parse() {
-        return Some(number);
-    }
-    let time: DateTime = text.parse().ok()?;
-    let time = time.to_zoned(TimeZone::UTC).ok()?;
-    u64::try_from(time.timestamp().as_millisecond()).ok()
-}
-
-fn utc(unix_ms: u64) -> Option<DateTime> {
+fn zoned(unix_ms: u64) -> Option<Zoned> {
     let time = Timestamp::from_millisecond(i64::try_from(unix_ms).ok()?).ok()?;
-    Some(time.to_zoned(TimeZone::UTC).datetime())
+    Some(time.to_zoned(TimeZone::UTC))
 }
 
 /// A time for people: `2026-01-31 12:00:05 UTC`.
 pub(super) fn clock(unix_ms: u64) -> String {
-    utc(unix_ms)
+    zoned(unix_ms)
         .map_or_else(|| "?".to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
 /// A time as a browser's field has it.
 pub(super) fn field(unix_ms: u64) -> String {
-    utc(unix_ms).map(|time| time.strftime("%Y-%m-%dT%H:%M:%S").to_string()).unwrap_or_default()
+    zoned(unix_ms).map(|time| time.strftime("%Y-%m-%dT%H:%M:%S").to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]

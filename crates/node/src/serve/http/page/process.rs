@@ -50,20 +50,26 @@ pub(super) async fn page(
 ) -> Response {
     let Ok(pid) = pid.parse::<u32>() else { return not_found("this process") };
     let state = shared.hub.state();
-    let range = match Range::of(&query, state.unix_ms) {
+    let asked = match Range::of(&query, state.unix_ms) {
         Ok(range) => range,
         Err(message) => return nonsense(message),
     };
     let view = View { shared: &shared, access };
     let now = state.targets.iter().find(|target| target.pid == pid);
     let now = now.and_then(|target| view.seen(target));
-    let course = shared.past.course(pid, range).await;
+    let course = shared.past.course(pid, asked).await;
     let (course, no_course) = match course {
         Ok(course) => (Some(course), None),
         Err(refusal) => (None, Some(refusal.to_string())),
     };
     let series =
         course.as_ref().map(|course| own(&course.series, now.as_ref())).unwrap_or_default();
+    // Where nothing is asked for, an hour of which most is empty shows nothing.
+    let first = series.and_then(|own| own.memory.first()).filter(|_| query.is_default());
+    let range = Range {
+        from: first.map_or(asked.from, |point| point.unix_ms.min(asked.to.saturating_sub(60_000))),
+        ..asked
+    };
     if now.is_none() && series.is_none() {
         return not_found(&format!("process {pid} in this time"));
     }
@@ -79,6 +85,7 @@ pub(super) async fn page(
     let content = html! {
         @if let Some(target) = &now { (head(&view, target)) } @else { p.warn { "It has ended, or is not watched any more." } }
         (answer(&state, now.as_ref(), series))
+        (who(&windows))
         (choose(pid, range))
         @match series {
             Some(series) => (in_range(&view, series, (events, &windows), range)),
@@ -190,6 +197,18 @@ fn report(state: &NodeState, target: &NodeTarget, memory: Option<Memory>) -> Rep
     }
 }
 
+/// Where the call stacks are: in the report of the last window that has one.
+fn who(windows: &[WindowRecord]) -> Markup {
+    html! {
+        @if let Some(window) = windows.iter().find(|window| window.has_report) {
+            p {
+                "Who: " a href={ "/window/" (window.id) } { "the report of window " (window.id) }
+                " names the call stacks."
+            }
+        }
+    }
+}
+
 /// Links and a form for the range.
 fn choose(pid: u32, range: Range) -> Markup {
     let length = range.to - range.from;
@@ -253,7 +272,7 @@ fn in_range(
             (curve("Memory", memory, &bytes, None))
             (curve("Retained bytes", of(&retained, false), &bytes, None))
             (curve("DSR of the closes", of(&|own| per_part(own, range, |sums, _| sums.dsr()), true), &dsr, Some(1.0)))
-            (curve("Pinned closes per second", of(&|own| per_part(own, range, |sums, seconds| Some(sums.pinned as f64 / seconds)), true), &count, None))
+            (curve("Pinned closes per second", of(&|own| per_part(own, range, |sums, seconds| Some(sums.pinned as f64 / seconds?)), true), &count, None))
             (curve("Open granules", of(&|own| own.points.iter().map(|point| (point.unix_ms as f64, point.counts.open_now as f64)).collect(), false), &plain, None))
         }
         (split(series))
@@ -282,29 +301,32 @@ fn retained(own: &ProfileSeries) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// What was counted in each part of the range, in its middle.
+/// What was counted in each part of the range, by the time of its last reading; with it the seconds since the last
+/// reading before.
 fn per_part(
     own: &ProfileSeries,
     range: Range,
-    value: impl Fn(&Sums, f64) -> Option<f64>,
+    value: impl Fn(&Sums, Option<f64>) -> Option<f64>,
 ) -> Vec<(f64, f64)> {
     let length = ((range.to - range.from) / PARTS as u64).max(1);
-    let mut parts = vec![(Sums::default(), false); PARTS];
+    // What was counted, and when the last of it.
+    let mut parts: Vec<Option<(Sums, u64)>> = vec![None; PARTS];
     for point in &own.points {
         let index = (point.unix_ms.saturating_sub(range.from) / length) as usize;
-        let index = index.min(PARTS - 1);
-        if let Some((sums, seen)) = parts.get_mut(index) {
-            *sums = sums.plus(point.added);
-            *seen = true;
+        if let Some(part) = parts.get_mut(index.min(PARTS - 1)) {
+            let sums = part.map_or(Sums::default(), |(sums, _)| sums);
+            *part = Some((sums.plus(point.added), point.unix_ms));
         }
     }
-    let seconds = length as f64 / 1000.0;
-    let middle = |index: usize| (range.from + index as u64 * length + length / 2) as f64;
+    let mut before: Option<u64> = None;
     parts
-        .iter()
-        .enumerate()
-        .filter(|(_, (_, seen))| *seen)
-        .filter_map(|(index, (sums, _))| Some((middle(index), value(sums, seconds)?)))
+        .into_iter()
+        .flatten()
+        .filter_map(|(sums, last)| {
+            let seconds =
+                before.replace(last).map(|before| last.saturating_sub(before) as f64 / 1000.0);
+            Some((last as f64, value(&sums, seconds)?))
+        })
         .collect()
 }
 
