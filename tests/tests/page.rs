@@ -1,6 +1,6 @@
 //! The daemon's pages and `-o html` in a real browser: at three widths, light and dark, with data and without.
 
-use std::{env, fs, path::Path};
+use std::{env, fs, path::Path, sync::Once};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
@@ -90,6 +90,7 @@ fn at_all_widths(browser: &mut Browser, name: &str, url: &str) -> Result<()> {
             browser.look(width, dark)?;
             browser.open(url)?;
             check(browser, &what)?;
+            accessible(browser, &what)?;
             let scheme =
                 browser.value("getComputedStyle(document.documentElement).backgroundColor")?;
             ensure!((scheme == "rgb(255, 255, 255)") != dark, "{what}: {scheme}");
@@ -170,14 +171,16 @@ fn a_service_that_leaks() -> Result<()> {
     browser.until_loaded()?;
     for width in WIDTHS {
         browser.look(width, width == 380)?;
-        check(&mut browser, &format!("window at {width}"))?;
+        let what = format!("window at {width}");
+        check(&mut browser, &what)?;
+        accessible(&mut browser, &what)?;
     }
     let text = browser.value("document.body.textContent")?;
     ensure!(text.as_str().is_some_and(|text| text.contains("make_session")), "{text}");
     at_all_widths(&mut browser, "node", &url("/"))?;
     at_all_widths(&mut browser, "process", &url(&format!("/process/{pid}")))?;
     select(&mut browser, &daemon, pid)?;
-    accessible(&mut browser)?;
+    accessible(&mut browser, "a selected time")?;
     // The same report as a file.
     let (_, report) =
         daemon.get(&format!("/api/v1/windows/{}/report", state["windows"][0]["id"]))?;
@@ -234,12 +237,13 @@ fn select(browser: &mut Browser, daemon: &Daemon, pid: u32) -> Result<()> {
 }
 
 /// axe-core finds nothing serious in the page that is open; `cargo xtask setup` installs it.
-fn accessible(browser: &mut Browser) -> Result<()> {
+fn accessible(browser: &mut Browser, what: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/axe/package/axe.min.js");
     let Ok(script) = fs::read_to_string(&path) else {
-        skip(
-            "axe-core is not installed (`cargo xtask setup` needs npm for it); own checks were made",
-        );
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            skip("axe-core is not installed (`cargo xtask setup` needs npm for it); own checks were made");
+        });
         return Ok(());
     };
     browser.value(&format!("{script}; 0"))?;
@@ -250,6 +254,6 @@ fn accessible(browser: &mut Browser) -> Result<()> {
     let all = found.as_array().context("a list")?;
     let bad = |one: &&Value| one[0] == "serious" || one[0] == "critical";
     let bad: Vec<_> = all.iter().filter(bad).collect();
-    ensure!(bad.is_empty(), "{bad:#?}");
+    ensure!(bad.is_empty(), "{what}: {bad:#?}");
     Ok(())
 }

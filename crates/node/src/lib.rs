@@ -8,6 +8,8 @@ pub mod history;
 mod labels;
 mod lock;
 mod memory;
+#[cfg(test)]
+mod receiver;
 mod request;
 mod section;
 pub mod serve;

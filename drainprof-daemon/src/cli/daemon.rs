@@ -131,11 +131,12 @@ fn serve_options(config: &Config) -> serve::Options {
         group: config.listen.control_group.clone(),
         history: config.store.enabled.then(|| config.store.path.clone()),
         labels: config.metrics.labels.clone(),
-        otlp: config
-            .otlp
-            .endpoint
-            .clone()
-            .map(|endpoint| serve::OtlpOptions { endpoint, interval: config.otlp.interval.get() }),
+        otlp: config.otlp.endpoint.clone().map(|endpoint| serve::OtlpOptions {
+            endpoint,
+            authorization_file: config.otlp.authorization_file.clone(),
+            ca_file: config.otlp.ca_file.clone(),
+            interval: config.otlp.interval.get(),
+        }),
         stale_after: (config.daemon.interval.get() * 5).max(Duration::from_secs(60)),
         ..serve::Options::default()
     }

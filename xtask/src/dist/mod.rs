@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: packages of one build: `.deb`, debug symbols, tarball, OCI image, bill of materials, check sums.
+//! `cargo xtask dist`: packages of one build: `.deb`, debug symbols, tarball, OCI image, bill of materials, release notes,
+//! check sums.
 //!
 //! The binary is built once, without paths of this machine in it. All else is made from it and from the sources, with
 //! the time of the commit, so the same sources and tools make the same bytes; `--check` makes it twice and compares.
@@ -145,6 +146,7 @@ fn once(release: &Release<'_>, args: &Args, directory: &Path) -> Result<Vec<Path
         deb::symbols(release, &stage, directory)?,
         tree::archive(release, &stage, directory)?,
         materials::bill(release, &stage, directory)?,
+        notes(release, directory)?,
     ];
     if !args.no_image {
         made.push(image::image(release, &made[0], directory)?);
@@ -196,6 +198,24 @@ fn build(root: &Path) -> Result<PathBuf> {
     artifacts::executable("drainprof", &mut command)
 }
 
+/// What the changelog says of this version.
+fn notes(release: &Release<'_>, directory: &Path) -> Result<PathBuf> {
+    let changes = read(&release.root.join("CHANGELOG.md"))?;
+    let changes = String::from_utf8(changes).context("CHANGELOG.md is no text")?;
+    let text = section(&changes, &release.version).with_context(|| {
+        format!("CHANGELOG.md has no section `## {}`: write it", release.version)
+    })?;
+    write(&directory.join(release.name("-notes.md")), text.as_bytes())
+}
+
+/// The section of a version, without its heading.
+fn section<'a>(changes: &'a str, version: &str) -> Option<&'a str> {
+    let heading = format!("\n## {version}\n");
+    let (_, rest) = changes.split_once(&heading)?;
+    let text = rest.split("\n## ").next()?.trim();
+    (!text.is_empty()).then_some(text)
+}
+
 /// The SHA-256 of each file, as `sha256sum --check` reads it.
 fn sums(made: &[PathBuf], directory: &Path) -> Result<PathBuf> {
     let mut text = String::new();
@@ -239,4 +259,20 @@ fn write(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     }
     fs::write(path, bytes).with_context(|| format!("write {}", path.display()))?;
     Ok(path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::section;
+
+    /// The section of one version, whatever stands around it; none where there is no word.
+    #[test]
+    fn sections() {
+        let changes =
+            "# Changes\n\n## 0.2.0\n\n- one\n\nMore:\n\n- two\n\n## 0.1.0\n\n- old\n\n## 0.0.1\n";
+        assert_eq!(section(changes, "0.2.0"), Some("- one\n\nMore:\n\n- two"));
+        assert_eq!(section(changes, "0.1.0"), Some("- old"));
+        assert_eq!(section(changes, "0.0.1"), None);
+        assert_eq!(section(changes, "0.2"), None);
+    }
 }

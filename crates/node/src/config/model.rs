@@ -234,9 +234,22 @@ section! {
         #[serde(deserialize_with = "url")]
         #[schemars(extend("format" = "url"), example = "\"http://127.0.0.1:4318/v1/metrics\"")]
         endpoint: Option<String> = None,
+        /// A file with the value of the `Authorization` header: `Basic …` or `Bearer …`. Only its owner may read it.
+        #[serde(deserialize_with = "optional_absolute")]
+        #[schemars(with = "Option<String>", extend("format" = "path"), example = "\"/etc/drainprof/otlp\"")]
+        authorization_file: Option<PathBuf> = None,
+        /// A file with the certificates (PEM) that the collector's must come from. Not set: those that the machine trusts.
+        #[serde(deserialize_with = "optional_absolute")]
+        #[schemars(with = "Option<String>", extend("format" = "path"), example = "\"/etc/drainprof/ca.pem\"")]
+        ca_file: Option<PathBuf> = None,
         /// Time between two exports.
         #[schemars(extend("x-range" = ["1s", "1d"]))]
         interval: Time = Time::minutes(1),
+        /// Where the call stacks of diagnostic windows go, as OpenTelemetry's profiles, which are in development. Not set:
+        /// nowhere.
+        #[serde(deserialize_with = "url")]
+        #[schemars(extend("format" = "url"), example = "\"http://127.0.0.1:4318/v1development/profiles\"")]
+        profiles_endpoint: Option<String> = None,
     }
 }
 
@@ -253,6 +266,10 @@ pub struct Pyroscope {
     #[serde(deserialize_with = "optional_absolute")]
     #[schemars(with = "Option<String>", extend("format" = "path"), example = "\"/etc/drainprof/pyroscope\"")]
     pub authorization_file: Option<PathBuf>,
+    /// A file with the certificates (PEM) that its certificate must come from. Not set: those that the machine trusts.
+    #[serde(deserialize_with = "optional_absolute")]
+    #[schemars(with = "Option<String>", extend("format" = "path"), example = "\"/etc/drainprof/ca.pem\"")]
+    pub ca_file: Option<PathBuf>,
     /// The tenant: the value of the `X-Scope-OrgID` header.
     #[schemars(example = "\"team-a\"")]
     pub tenant: Option<String>,

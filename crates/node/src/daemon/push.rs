@@ -1,7 +1,8 @@
-//! Sends the call stacks of diagnostic windows to a store of profiles: pprof to Pyroscope's `/ingest`, which Alloy has, too.
+//! Sends the call stacks of diagnostic windows to stores of profiles: pprof to Pyroscope's `/ingest`, which Alloy has, too,
+//! and OpenTelemetry's profiles to a collector.
 //!
-//! A task of its own sends; the loop only hands over, and never waits. What finds no room, is refused, or cannot be sent
-//! after some attempts is counted ([`Pushed`]).
+//! For each store a task of its own sends; the loop only hands over, and never waits. What finds no room, is refused, or
+//! cannot be sent after some attempts is counted ([`Pushed`]).
 
 use std::{
     fmt::Write as _,
@@ -11,13 +12,17 @@ use std::{
 
 use axum::http::{HeaderValue, Request, StatusCode, header};
 use drainprof_report::{Report, export};
-use opentelemetry_http::{Bytes, HttpClient as _, hyper::HyperClient};
+use opentelemetry_http::{Bytes, HttpClient as _};
 use tokio::{
     sync::mpsc::{self, Receiver, Sender},
     task::JoinHandle,
 };
 
-use crate::{Labels, Pushed, WindowRecord, config::Pyroscope, serve};
+use crate::{
+    Labels, Pushed, WindowRecord,
+    config::{Config, Otlp, Pyroscope},
+    serve::{HttpClient, Peer, sensitive},
+};
 
 /// Profiles that can wait.
 const WAITING: usize = 16;
@@ -33,14 +38,65 @@ const VALUE: usize = 200;
 
 /// One profile on its way.
 struct Profile {
-    /// The URL's query.
-    query: String,
+    /// What follows the endpoint in the URL.
+    target: String,
     bytes: Vec<u8>,
+}
+
+/// How a store wants it.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    content_type: &'static str,
+    write: fn(&WindowRecord, &Labels, &Report) -> Option<Profile>,
+}
+
+const INGEST: Form = Form { content_type: "binary/octet-stream", write: ingest };
+const OTLP: Form = Form { content_type: "application/x-protobuf", write: otlp };
+
+/// All stores.
+#[derive(Debug, Default)]
+pub(super) struct Pushers(Vec<Pusher>);
+
+impl Pushers {
+    /// Starts a task for each store that is configured. Has to be called on the runtime. The error is a sentence.
+    pub(super) fn start(config: &Config) -> Result<Self, String> {
+        let pyroscope = Pusher::pyroscope(&config.pyroscope, PAUSE)?;
+        let otlp = Pusher::otlp(&config.otlp, PAUSE)?;
+        Ok(Self(pyroscope.into_iter().chain(otlp).collect()))
+    }
+
+    /// Hands over what a window saw, if it has call stacks.
+    pub(super) fn window(&self, record: &WindowRecord, labels: &Labels, report: &Report) {
+        self.0.iter().for_each(|pusher| pusher.window(record, labels, report));
+    }
+
+    /// What came of the profiles so far, of all stores together; `None`: there is none.
+    pub(super) fn pushed(&self) -> Option<Pushed> {
+        self.0.iter().map(Pusher::pushed).reduce(|one, other| Pushed {
+            sent: one.sent + other.sent,
+            refused: one.refused + other.refused,
+            unreachable: one.unreachable + other.unreachable,
+            dropped: one.dropped + other.dropped,
+        })
+    }
+
+    /// Why profiles are not sent now, for each store.
+    pub(super) fn troubles(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(Pusher::trouble)
+    }
+
+    /// Sends what waits, as far as that is quick, and ends.
+    pub(super) async fn end(self) {
+        for pusher in self.0 {
+            pusher.end().await;
+        }
+    }
 }
 
 /// Hands profiles to the task that sends them.
 #[derive(Debug)]
-pub(super) struct Pusher {
+struct Pusher {
+    form: Form,
     way: Sender<Profile>,
     task: JoinHandle<()>,
     state: Arc<Mutex<State>>,
@@ -55,74 +111,75 @@ struct State {
 }
 
 impl Pusher {
-    /// Starts the task; `None`: no endpoint is configured. Has to be called on the runtime. The error is a sentence.
-    pub(super) fn start(config: &Pyroscope) -> Result<Option<Self>, String> {
-        Self::with_pause(config, PAUSE)
+    /// Pyroscope's; `None`: no endpoint is configured.
+    fn pyroscope(config: &Pyroscope, pause: Duration) -> Result<Option<Self>, String> {
+        let Some(endpoint) = &config.endpoint else { return Ok(None) };
+        let peer = Peer {
+            url: endpoint,
+            authorization_file: config.authorization_file.as_deref(),
+            ca_file: config.ca_file.as_deref(),
+        };
+        let tenant = |own: &String| {
+            sensitive(own.as_bytes())
+                .ok_or_else(|| "`pyroscope.tenant` is no value of an HTTP header".to_owned())
+        };
+        let tenant = config.tenant.as_ref().map(tenant).transpose()?;
+        Self::start(peer, INGEST, tenant, pause).map(Some)
     }
 
-    fn with_pause(config: &Pyroscope, pause: Duration) -> Result<Option<Self>, String> {
-        let Some(endpoint) = &config.endpoint else { return Ok(None) };
-        if !endpoint.starts_with("http://") {
-            return Err(format!(
-                "cannot send profiles to {endpoint}: expected a URL that begins with http://; let an agent on this \
-                 machine forward them with TLS"
-            ));
-        }
-        let header = |name: &str, value: &[u8]| {
-            let mut value = HeaderValue::from_bytes(value)
-                .map_err(|_| format!("`pyroscope.{name}` is no value of an HTTP header"))?;
-            value.set_sensitive(true);
-            Ok::<_, String>(value)
+    /// The collector's; `None`: it gets no profiles.
+    fn otlp(config: &Otlp, pause: Duration) -> Result<Option<Self>, String> {
+        let Some(endpoint) = &config.profiles_endpoint else { return Ok(None) };
+        let peer = Peer {
+            url: endpoint,
+            authorization_file: config.authorization_file.as_deref(),
+            ca_file: config.ca_file.as_deref(),
         };
-        let authorization = match &config.authorization_file {
-            Some(path) => {
-                let secret = serve::secret(path).map_err(|error| error.to_string())?;
-                Some(header("authorization_file", &secret)?)
-            }
-            None => None,
-        };
-        let tenant =
-            config.tenant.as_ref().map(|own| header("tenant", own.as_bytes())).transpose()?;
-        let sender = Endpoint {
-            client: HyperClient::with_default_connector(TIMEOUT, authorization),
-            url: format!("{}/ingest", endpoint.trim_end_matches('/')),
-            tenant,
-            pause,
-        };
+        Self::start(peer, OTLP, None, pause).map(Some)
+    }
+
+    fn start(
+        peer: Peer<'_>,
+        form: Form,
+        tenant: Option<HeaderValue>,
+        pause: Duration,
+    ) -> Result<Self, String> {
+        let endpoint = peer.url.to_owned();
+        let client = peer
+            .client(TIMEOUT)
+            .map_err(|why| format!("cannot send profiles to {endpoint}: {why}"))?;
+        let sender = Endpoint { client, url: endpoint.clone(), form, tenant, pause };
         let state = Arc::new(Mutex::new(State::default()));
         let (way, waiting) = mpsc::channel(WAITING);
         let task = tokio::spawn(send_all(sender, waiting, Arc::clone(&state)));
-        Ok(Some(Self { way, task, state, endpoint: endpoint.clone() }))
+        Ok(Self { form, way, task, state, endpoint })
     }
 
     /// Hands over what a window saw, if it has call stacks.
-    pub(super) fn window(&self, record: &WindowRecord, labels: &Labels, report: &Report) {
+    fn window(&self, record: &WindowRecord, labels: &Labels, report: &Report) {
         let allocators = report.targets.iter().flat_map(|target| &target.allocators);
         if allocators.flat_map(|own| own.sites.iter().flatten()).next().is_none() {
             return;
         }
-        let Some(pprof) = export::format("pprof") else { return };
-        let mut bytes = Vec::new();
-        let written = pprof.exporter.report(report, &export::Style::default(), &mut bytes);
-        let profile = Profile { query: query(record, labels), bytes };
-        if written.is_err() || self.way.try_send(profile).is_err() {
+        let profile = (self.form.write)(record, labels, report);
+        if profile.is_none_or(|profile| self.way.try_send(profile).is_err()) {
             self.state.lock().unwrap_or_else(PoisonError::into_inner).pushed.dropped += 1;
         }
     }
 
     /// What came of the profiles so far.
-    pub(super) fn pushed(&self) -> Pushed {
+    fn pushed(&self) -> Pushed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).pushed
     }
 
     /// Why profiles are not sent now; `None`: they are.
-    pub(super) fn trouble(&self) -> Option<String> {
+    fn trouble(&self) -> Option<String> {
         let why = self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()?;
         Some(format!("profiles are not sent to {}: {why}", self.endpoint))
     }
 
     /// Sends what waits, as far as that is quick, and ends.
-    pub(super) async fn end(self) {
+    async fn end(self) {
         drop(self.way);
         let mut task = self.task;
         if tokio::time::timeout(SHUTDOWN, &mut task).await.is_err() {
@@ -130,6 +187,36 @@ impl Pusher {
             task.abort();
         }
     }
+}
+
+/// For Pyroscope: pprof, and in the URL what it is of.
+fn ingest(record: &WindowRecord, labels: &Labels, report: &Report) -> Option<Profile> {
+    let pprof = export::format("pprof")?;
+    let mut bytes = Vec::new();
+    pprof.exporter.report(report, &export::Style::default(), &mut bytes).ok()?;
+    Some(Profile { target: format!("/ingest?{}", query(record, labels)), bytes })
+}
+
+/// For a collector, whose endpoint is the whole URL.
+#[allow(clippy::unnecessary_wraps, reason = "as every `Form::write`")]
+fn otlp(record: &WindowRecord, labels: &Labels, report: &Report) -> Option<Profile> {
+    let pid = record.pid.to_string();
+    let known = [
+        ("service.name", Some(labels.exe.as_str())),
+        ("process.executable.name", Some(labels.exe.as_str())),
+        ("process.pid", Some(pid.as_str())),
+        ("container.id", labels.container.as_deref()),
+        ("k8s.namespace.name", labels.namespace.as_deref()),
+        ("drainprof.pod", labels.pod.as_deref()),
+        ("drainprof.unit", labels.unit.as_deref()),
+        ("drainprof.cgroup", labels.cgroup.as_deref()),
+        ("drainprof.rule", Some(record.asked_by.as_str())),
+    ];
+    let resource: Vec<(&str, &str)> =
+        known.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+    let began = record.began_unix_ms.saturating_mul(1_000_000);
+    let bytes = export::otlp_profiles(report, &resource, began);
+    Some(Profile { target: String::new(), bytes })
 }
 
 /// The name of the series, its labels, and the time.
@@ -177,8 +264,9 @@ fn encoded(text: &str) -> String {
 
 /// Where profiles go.
 struct Endpoint {
-    client: HyperClient,
+    client: HttpClient,
     url: String,
+    form: Form,
     tenant: Option<HeaderValue>,
     pause: Duration,
 }
@@ -193,8 +281,10 @@ enum Failure {
 
 impl Endpoint {
     async fn attempt(&self, profile: &Profile) -> Result<(), Failure> {
-        let mut request = Request::post(format!("{}?{}", self.url, profile.query))
-            .header(header::CONTENT_TYPE, "binary/octet-stream")
+        let url =
+            if profile.target.is_empty() { &*self.url } else { self.url.trim_end_matches('/') };
+        let mut request = Request::post(format!("{url}{}", profile.target))
+            .header(header::CONTENT_TYPE, self.form.content_type)
             .header(header::USER_AGENT, concat!("drainprof/", env!("CARGO_PKG_VERSION")));
         if let Some(tenant) = &self.tenant {
             request = request.header("X-Scope-OrgID", tenant);

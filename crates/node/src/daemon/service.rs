@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{
-    census::Censuses, counters::Counters, history::HistoryWriter, kill::KillSwitch, push::Pusher,
+    census::Censuses, counters::Counters, history::HistoryWriter, kill::KillSwitch, push::Pushers,
     roster::Roster, tick::Tick, unix_ms, view::View, window::STOPPING, windows::Windows,
 };
 use crate::{
@@ -93,7 +93,7 @@ pub struct Service {
     windows: Windows,
     censuses: Censuses,
     history: Option<HistoryWriter>,
-    pusher: Option<Pusher>,
+    pushers: Pushers,
     kill: KillSwitch,
     publish: watch::Sender<Arc<NodeState>>,
     /// What the last cycle read.
@@ -116,7 +116,7 @@ impl Service {
     /// Loads the kernel side for the configured level. Must be called inside the runtime.
     pub fn new(setup: Setup) -> Result<(Self, watch::Receiver<Arc<NodeState>>), ServiceError> {
         let Setup { config, session, library, mut options, kernel, .. } = setup;
-        let pusher = Pusher::start(&config.pyroscope).map_err(ServiceError::Push)?;
+        let pushers = Pushers::start(&config).map_err(ServiceError::Push)?;
         options.follow = config.daemon.attach == Attach::File;
         options.profiles.clone_from(&config.daemon.profiles);
         let roster =
@@ -140,7 +140,7 @@ impl Service {
             censuses: Censuses::default(),
             roster,
             history,
-            pusher,
+            pushers,
             kill: KillSwitch::default(),
             publish,
             last: View::of(Vec::new(), &kernel),
@@ -236,9 +236,7 @@ impl Service {
         if let Some(history) = self.history.take() {
             history.end();
         }
-        if let Some(pusher) = self.pusher.take() {
-            pusher.end().await;
-        }
+        std::mem::take(&mut self.pushers).end().await;
         self.roster.end().await;
     }
 
@@ -332,7 +330,7 @@ impl Service {
             label_sets: self.counters.label_sets(),
             counts,
             windows: self.windows.list(),
-            pushed: self.pusher.as_ref().map(Pusher::pushed),
+            pushed: self.pushers.pushed(),
             ..empty_state()
         };
         if let Some(history) = &mut self.history {
@@ -352,8 +350,7 @@ impl Service {
             format!("{file} cannot be read: its file system does not answer, and is left alone until it does")
         });
         let troubles = history.into_iter().chain(self.refused.clone()).chain(hangs);
-        let pusher = self.pusher.as_ref().and_then(Pusher::trouble);
-        troubles.chain(self.censuses.trouble()).chain(pusher).collect()
+        troubles.chain(self.censuses.trouble()).chain(self.pushers.troubles()).collect()
     }
 
     fn publish_windows(&self) {

@@ -10,6 +10,7 @@ mod http;
 mod hub;
 pub mod metrics;
 mod otlp;
+mod outgoing;
 pub mod systemd;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -29,6 +30,7 @@ pub use control::{AskError, Client, SOCKET};
 pub use http::in_words;
 use hub::Hub;
 pub use otlp::OtlpOptions;
+pub(crate) use outgoing::{Client as HttpClient, Peer, sensitive};
 use token::Token;
 pub(crate) use token::secret;
 use tokio::{

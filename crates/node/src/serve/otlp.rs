@@ -6,6 +6,7 @@
 
 use std::{
     future::poll_fn,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,7 +18,7 @@ use opentelemetry::{
     KeyValue,
     metrics::{Meter, MeterProvider as _},
 };
-use opentelemetry_otlp::{MetricExporter, WithExportConfig as _};
+use opentelemetry_otlp::{MetricExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::{
     Resource,
     error::OTelSdkResult,
@@ -32,6 +33,7 @@ use super::{
     ServeError,
     hub::Hub,
     metrics::{Definition, METRICS, Series, Type, Value},
+    outgoing::Peer,
 };
 use crate::PinDelays;
 
@@ -43,8 +45,12 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// Where metrics are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpOptions {
-    /// The whole URL, as `http://collector:4318/v1/metrics`. Without TLS: a collector on this machine forwards with.
+    /// The whole URL, as `http://collector:4318/v1/metrics`.
     pub endpoint: String,
+    /// A file with the value of the `Authorization` header.
+    pub authorization_file: Option<PathBuf>,
+    /// A file with the certificates (PEM) that the collector's must come from; `None`: those that this machine trusts.
+    pub ca_file: Option<PathBuf>,
     /// From one sending to the next.
     pub interval: Duration,
 }
@@ -58,12 +64,16 @@ impl Sender {
     pub(super) fn start(options: &OtlpOptions, hub: &Arc<Hub>) -> Result<Self, ServeError> {
         let failed =
             |message: String| ServeError::Otlp { endpoint: options.endpoint.clone(), message };
-        if !options.endpoint.starts_with("http://") {
-            return Err(failed("expected a URL that begins with http://".to_owned()));
-        }
+        let peer = Peer {
+            url: &options.endpoint,
+            authorization_file: options.authorization_file.as_deref(),
+            ca_file: options.ca_file.as_deref(),
+        };
+        let client = peer.client(TIMEOUT).map_err(failed)?;
         let runtime = Handle::try_current().map_err(|error| failed(error.to_string()))?;
         let exporter = MetricExporter::builder()
             .with_http()
+            .with_http_client(client)
             .with_endpoint(&options.endpoint)
             .with_timeout(TIMEOUT)
             .build()

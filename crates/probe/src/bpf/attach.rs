@@ -20,8 +20,9 @@ use drainprof_process::{guarded, open_same};
 use drainprof_profile::Phase;
 
 use super::{
-    BpfError, Leftover, counted, names,
-    session::{Plain, load_error, program, take},
+    BpfError, Leftover, counted,
+    load::{Plain, load_error, program, take},
+    names,
 };
 use crate::{
     kernel::ProgramStatistics,

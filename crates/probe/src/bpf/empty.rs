@@ -14,8 +14,9 @@ use aya::{
 };
 
 use super::{
-    BpfError, Detaching, names,
-    session::{OBJECT, load_error, program},
+    BpfError, Detaching,
+    load::{OBJECT, load_error, program},
+    names,
 };
 
 /// The smallest ring that every kernel takes; the other maps hold one entry.

@@ -20,12 +20,12 @@ use drainprof_common::{
 
 use super::{
     BpfError, GranuleRecord, Sizes,
+    load::{Plain, descriptor, mapped, take},
     memory::{Cursors, Mapped},
     names,
     nested::NestedLifetimes,
     read::now_ns,
     removal::{read_parts, take_out},
-    session::{Plain, descriptor, mapped, take},
 };
 
 /// Words of a granule's slot before its label.

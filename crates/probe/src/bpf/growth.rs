@@ -13,9 +13,9 @@ use drainprof_common::growth::{
 
 use super::{
     BpfError, Sizes,
+    load::{Plain, load_error, mapped, program, take},
     memory::Mapped,
     names,
-    session::{Plain, load_error, mapped, program, take},
 };
 
 /// Records taken from the ring in one go.

@@ -13,6 +13,7 @@ mod error;
 mod features;
 mod granules;
 mod growth;
+mod load;
 mod memory;
 mod names;
 mod nested;

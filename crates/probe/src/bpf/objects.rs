@@ -11,10 +11,10 @@ use drainprof_common::maps::{Bucket, ObjectEntry, ObjectKey, ObjectValue, WAYS, 
 use super::{
     BpfError, Sizes,
     granules::BPF_NOEXIST,
+    load::{Plain, descriptor, mapped, take},
     memory::{Cursors, Mapped},
     names,
     removal::take_out,
-    session::{Plain, descriptor, mapped, take},
 };
 
 /// Objects by their ids.

@@ -24,9 +24,9 @@ use drainprof_common::{
 
 use super::{
     BpfError, Sizes,
+    load::{Plain, mapped, take},
     memory::{Cursors, Mapped},
     names,
-    session::{Plain, mapped, take},
 };
 
 /// Records taken from the ring in one go.

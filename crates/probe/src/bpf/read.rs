@@ -12,9 +12,9 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::{
     BpfError, Sizes,
+    load::mapped,
     memory::{Cursors, Mapped},
     names,
-    session::mapped,
 };
 
 /// `CLOCK_MONOTONIC` nanoseconds, the clock of the kernel side.

@@ -12,9 +12,9 @@ use drainprof_common::maps::{
 
 use super::{
     Arming, BpfError,
+    load::{Plain, mapped, take},
     memory::Mapped,
     names,
-    session::{Plain, mapped, take},
 };
 
 /// The processes, and the words in front of them.

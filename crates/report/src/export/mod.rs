@@ -27,6 +27,7 @@ use std::{fmt, io};
 
 pub use escape::shown;
 pub use heaps::{write_heap_map, write_heap_metrics, write_heaps};
+pub use pprof::otlp_profiles;
 pub use weigh::PinWeight;
 use weigh::weigh;
 pub use why::write_why;

@@ -1,15 +1,15 @@
-use std::{
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt as _,
-};
+use std::{io::Read as _, os::unix::fs::PermissionsExt as _};
 
 use drainprof_report::{Options, samples};
 use flate2::read::GzDecoder;
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use prost::Message as _;
 
 use super::*;
-use crate::Outcome;
+use crate::{
+    Outcome,
+    receiver::{Receiver, answer},
+};
 
 /// As much of pprof's `profile.proto` as is checked here: field numbers and types are those of the published definition.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -44,47 +44,6 @@ struct Label {
     str: i64,
 }
 
-/// A request: its first line, its headers in small letters, and its body.
-struct Taken {
-    line: String,
-    head: String,
-    body: Vec<u8>,
-}
-
-/// Takes one request and answers it with a status.
-fn take(listener: &TcpListener, status: &str) -> Taken {
-    let (mut stream, taken) = request(listener);
-    answer(&mut stream, status);
-    taken
-}
-
-/// Takes one request.
-fn request(listener: &TcpListener) -> (TcpStream, Taken) {
-    let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut bytes = Vec::new();
-    loop {
-        let mut some = [0; 4096];
-        let read = stream.read(&mut some).unwrap();
-        assert!(read > 0, "the request ended early");
-        bytes.extend(&some[..read]);
-        let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
-        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-        let line = head.lines().next().unwrap().to_owned();
-        let head = head.to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
-        if bytes.len() >= end + 4 + length.trim().parse::<usize>().unwrap() {
-            let body = bytes.split_off(end + 4);
-            return (stream, Taken { line, head, body });
-        }
-    }
-}
-
-fn answer(stream: &mut TcpStream, status: &str) {
-    let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
-    stream.write_all(answer.as_bytes()).unwrap();
-}
-
 fn record() -> WindowRecord {
     WindowRecord {
         id: 7,
@@ -108,37 +67,37 @@ fn report() -> Report {
     Report::build(&samples::stacks_snapshot(), &Options::default())
 }
 
-fn config(listener: &TcpListener) -> Pyroscope {
-    let endpoint = format!("http://{}/", listener.local_addr().unwrap());
-    Pyroscope { endpoint: Some(endpoint), ..Pyroscope::default() }
+fn config(receiver: &Receiver) -> Pyroscope {
+    let endpoint = format!("{}/", receiver.url());
+    Pyroscope { endpoint: Some(endpoint), ca_file: receiver.ca_file(), ..Pyroscope::default() }
 }
 
 fn pusher(config: &Pyroscope) -> Pusher {
-    Pusher::with_pause(config, Duration::from_millis(1)).unwrap().unwrap()
+    Pusher::pyroscope(config, Duration::from_millis(1)).unwrap().unwrap()
 }
 
 async fn served<T: Send + 'static>(serve: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(serve).await.unwrap()
 }
 
-/// A window's profile arrives after a failure, with name, labels, time, headers, and the numbers of the report.
+/// A window's profile arrives by TLS after a failure, with name, labels, time, headers, and the numbers of the report.
 #[tokio::test]
 async fn a_window_arrives() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("authorization");
     std::fs::write(&secret, "Basic bmFtZTpwYXNzd29yZA==\n").unwrap();
     std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let receiver = Receiver::tls();
     let config = Pyroscope {
         authorization_file: Some(secret),
         tenant: Some("team-a".to_owned()),
-        ..config(&listener)
+        ..config(&receiver)
     };
     let pusher = pusher(&config);
     pusher.window(&record(), &labels(), &report());
     let taken = served(move || {
-        take(&listener, "503 Service Unavailable");
-        take(&listener, "200 OK")
+        receiver.take("503 Service Unavailable");
+        receiver.take("200 OK")
     })
     .await;
     let name = "svc%7Bunit%3Da_b_.service%2Cexe%3Dsvc%2Crule%3Ddsr_low%7D";
@@ -167,33 +126,82 @@ async fn a_window_arrives() {
     pusher.end().await;
 }
 
+/// A collector gets the same as OpenTelemetry's profiles, with what the process is; both stores are counted together.
+#[tokio::test]
+async fn a_collector() {
+    let (receiver, other) = (Receiver::tls(), Receiver::plain());
+    let otlp = Otlp {
+        profiles_endpoint: Some(format!("{}/v1development/profiles", receiver.url())),
+        ca_file: receiver.ca_file(),
+        ..Otlp::default()
+    };
+    let config = Config { otlp, pyroscope: config(&other), ..Config::default() };
+    let pushers = Pushers::start(&config).unwrap();
+    pushers.window(&record(), &labels(), &report());
+    let taken = served(move || {
+        other.take("200 OK");
+        receiver.take("200 OK")
+    })
+    .await;
+    assert_eq!(taken.line, "POST /v1development/profiles HTTP/1.1");
+    assert!(taken.head.contains("content-type: application/x-protobuf"), "{}", taken.head);
+    let sent = ExportProfilesServiceRequest::decode(&taken.body[..]).unwrap();
+    let of = &sent.resource_profiles[0];
+    let resource = format!("{:?}", of.resource);
+    for known in ["service.name", "process.pid", "4242", "drainprof.unit", "dsr_low"] {
+        assert!(resource.contains(known), "no {known} in {resource}");
+    }
+    let profile = &of.scope_profiles[0].profiles[0];
+    assert_eq!(profile.time_unix_nano, 1_700_000_000_500_000_000);
+    assert_eq!(profile.samples.iter().map(|sample| sample.values[0]).sum::<i64>(), 2_474);
+    let states: Vec<_> = pushers.0.iter().map(|pusher| Arc::clone(&pusher.state)).collect();
+    pushers.end().await;
+    assert!(states.iter().all(|state| state.lock().unwrap().pushed.sent == 1));
+}
+
+/// Whose certificate does not come from where it must gets nothing.
+#[tokio::test]
+async fn a_stranger() {
+    let (receiver, other) = (Receiver::tls(), Receiver::tls());
+    let pusher = pusher(&Pyroscope { ca_file: other.ca_file(), ..config(&receiver) });
+    pusher.window(&record(), &labels(), &report());
+    let refusing = std::thread::spawn(move || receiver.request());
+    let state = Arc::clone(&pusher.state);
+    pusher.end().await;
+    let state = state.lock().unwrap();
+    assert_eq!((state.pushed.sent, state.pushed.unreachable), (0, 1));
+    let trouble = state.trouble.as_deref().unwrap_or_default();
+    assert!(trouble.contains("certificate"), "{trouble}");
+    assert!(!refusing.is_finished(), "no request has come");
+}
+
 /// What is refused is not tried again; what fails is tried five times; both are counted, and the trouble is told until
 /// one arrives.
 #[tokio::test]
 async fn losses_are_counted() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let pusher = pusher(&config(&listener));
+    let receiver = Receiver::plain();
+    let pusher = pusher(&config(&receiver));
     for _ in 0..2 {
         pusher.window(&record(), &labels(), &report());
     }
-    let listener = served(move || {
-        take(&listener, "401 Unauthorized");
+    let receiver = served(move || {
+        receiver.take("401 Unauthorized");
         for _ in 0..ATTEMPTS {
-            take(&listener, "500 Internal Server Error");
+            receiver.take("500 Internal Server Error");
         }
-        listener
+        receiver
     })
     .await;
     // It is counted once the answer is read, and before the next profile is sent.
     pusher.window(&record(), &labels(), &report());
-    let (state, listener) = served({
+    let (state, receiver) = served({
         let state = Arc::clone(&pusher.state);
         move || {
-            let (mut stream, _) = request(&listener);
+            let (mut stream, _) = receiver.request();
             let seen = state.lock().unwrap().pushed;
             let trouble = state.lock().unwrap().trouble.clone();
-            answer(&mut stream, "204 No Content");
-            ((seen, trouble), listener)
+            answer(&mut *stream, "204 No Content");
+            ((seen, trouble), receiver)
         }
     })
     .await;
@@ -201,7 +209,7 @@ async fn losses_are_counted() {
     assert_eq!(state, (expected, Some("it answers 500 Internal Server Error".to_owned())));
     let seen = Arc::clone(&pusher.state);
     pusher.end().await;
-    drop(listener);
+    drop(receiver);
     let seen = seen.lock().unwrap();
     assert_eq!((seen.pushed.sent, seen.trouble.clone()), (1, None));
 }
@@ -209,8 +217,8 @@ async fn losses_are_counted() {
 /// The queue is bounded: what finds no room is counted, and nobody waits. A report without call stacks is not sent.
 #[tokio::test]
 async fn no_room() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let pusher = pusher(&config(&listener));
+    let receiver = Receiver::plain();
+    let pusher = pusher(&config(&receiver));
     let plain = Report::build(&samples::drain_snapshot(), &Options::default());
     pusher.window(&record(), &labels(), &plain);
     // On this thread, the task that sends does not run before the next `await`.
@@ -224,10 +232,20 @@ async fn no_room() {
 /// Endpoints and secrets that cannot be used are refused at the start, with the reason.
 #[tokio::test]
 async fn refused_at_the_start() {
-    assert!(Pusher::start(&Pyroscope::default()).unwrap().is_none());
+    assert_eq!(Pushers::start(&Config::default()).unwrap().pushed(), None);
     let endpoint = |url: &str| Pyroscope { endpoint: Some(url.to_owned()), ..Pyroscope::default() };
-    let refused = |config: &Pyroscope| Pusher::start(config).unwrap_err();
-    assert!(refused(&endpoint("https://store")).contains("with TLS"));
+    let refused = |config: &Pyroscope| {
+        let config = Config { pyroscope: config.clone(), ..Config::default() };
+        Pushers::start(&config).unwrap_err()
+    };
+    assert!(refused(&endpoint("ftp://store")).contains("http:// or https://"));
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    for (file, why) in
+        [("/does/not/exist".into(), "cannot take"), (empty.path().to_owned(), "none")]
+    {
+        let config = Pyroscope { ca_file: Some(file), ..endpoint("https://store") };
+        assert!(refused(&config).contains(why));
+    }
     let tenant = Pyroscope { tenant: Some("a\nb".to_owned()), ..endpoint("http://store") };
     assert!(refused(&tenant).contains("`pyroscope.tenant`"));
     let missing = Some("/does/not/exist".into());

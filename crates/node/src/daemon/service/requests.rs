@@ -174,9 +174,7 @@ impl Service {
         let Closed { record, labels, report } = self.windows.close(&self.config, now, ended);
         if let (Some(labels), Some(report)) = (labels, &report) {
             self.counters.blame(&labels, (record.id, super::unix_ms()), report);
-            if let Some(pusher) = &self.pusher {
-                pusher.window(&record, &labels, report);
-            }
+            self.pushers.window(&record, &labels, report);
         }
         if let Some(report) = &report {
             self.censuses.charge(report);

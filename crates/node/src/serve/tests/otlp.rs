@@ -1,8 +1,4 @@
-use std::{
-    io::{Read as _, Write as _},
-    net::TcpListener,
-    time::Duration,
-};
+use std::time::Duration;
 
 use opentelemetry_proto::tonic::{
     collector::metrics::v1::ExportMetricsServiceRequest,
@@ -11,47 +7,31 @@ use opentelemetry_proto::tonic::{
 use prost::Message as _;
 
 use super::Running;
-use crate::serve::{Limits, OtlpOptions};
+use crate::{
+    receiver::Receiver,
+    serve::{Limits, OtlpOptions},
+};
 
-/// Takes one request, answers it with a status, and gives its body.
-fn take(listener: &TcpListener, status: &str) -> Vec<u8> {
-    let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut bytes = Vec::new();
-    loop {
-        let mut some = [0; 4096];
-        let read = stream.read(&mut some).unwrap();
-        assert!(read > 0, "the request ended early");
-        bytes.extend(&some[..read]);
-        let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
-        let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
-        assert!(head.starts_with("post /v1/metrics "), "{head}");
-        assert!(head.contains("content-type: application/x-protobuf"), "{head}");
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
-        let length: usize = length.trim().parse().unwrap();
-        if bytes.len() >= end + 4 + length {
-            let answer =
-                format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
-            stream.write_all(answer.as_bytes()).unwrap();
-            return bytes.split_off(end + 4);
-        }
-    }
-}
-
-/// An endpoint that fails at first gets everything the next time: names, labels and values as in the text formats.
+/// An endpoint that fails at first gets by TLS everything the next time: names, labels and values as in the text formats.
 #[tokio::test]
 async fn metrics_arrive() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = format!("http://{}/v1/metrics", listener.local_addr().unwrap());
-    let otlp = OtlpOptions { endpoint, interval: Duration::from_millis(200) };
+    let receiver = Receiver::tls();
+    let otlp = OtlpOptions {
+        endpoint: format!("{}/v1/metrics", receiver.url()),
+        authorization_file: None,
+        ca_file: receiver.ca_file(),
+        interval: Duration::from_millis(200),
+    };
     let running = Running::start(Limits::default(), Some(otlp), true);
-    let body = tokio::task::spawn_blocking(move || {
-        take(&listener, "400 Bad Request");
-        take(&listener, "200 OK")
+    let taken = tokio::task::spawn_blocking(move || {
+        receiver.take("400 Bad Request");
+        receiver.take("200 OK")
     })
     .await
     .unwrap();
-    let sent = ExportMetricsServiceRequest::decode(body.as_slice()).unwrap();
+    assert_eq!(taken.line, "POST /v1/metrics HTTP/1.1");
+    assert!(taken.head.contains("content-type: application/x-protobuf"), "{}", taken.head);
+    let sent = ExportMetricsServiceRequest::decode(taken.body.as_slice()).unwrap();
     let metrics = &sent.resource_metrics[0].scope_metrics[0].metrics;
     let find = |name: &str| metrics.iter().find(|metric| metric.name == name).unwrap();
     let Some(Data::Sum(closes)) = &find("drainprof_granule_closes").data else { panic!("no sum") };

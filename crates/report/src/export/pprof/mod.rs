@@ -3,6 +3,7 @@
 //! One sample per call path. Addresses are those in the process; what they are called stands in the file, so
 //! that a viewer needs neither the program nor its debug information.
 
+mod otlp;
 mod proto;
 mod tables;
 
@@ -11,6 +12,7 @@ use std::io;
 use flate2::{Compression, write::GzEncoder};
 use prost::Message as _;
 
+pub use self::otlp::otlp_profiles;
 use self::{
     proto::{Profile, Sample, ValueType},
     tables::Tables,

@@ -1,0 +1,317 @@
+//! Who comes and goes: processes that a scan finds, that the kernel side follows, and that have ended.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use drainprof_common::loss::Loss;
+use drainprof_observe::ObserveError;
+use drainprof_process::{Process, printable};
+use drainprof_profile::Level;
+
+use super::{
+    super::{
+        arrivals::Change,
+        lifecycle::{Followed, Lifecycle},
+        tracked::Tracked,
+        unix_ms,
+    },
+    ATTACHING, Roster, UNMATCHED, WAITING,
+};
+use crate::{
+    Labels,
+    config::{Config, Facts},
+};
+
+/// What was found of a process.
+enum Found {
+    /// A profile matches, and its probes are in place.
+    Attached(Level),
+    /// A profile matches, and no probe is placed: why.
+    Without(String),
+    /// The probes cannot be placed.
+    Failed(ObserveError),
+    /// As many processes have probes as may: no profile was tried.
+    Beyond,
+    /// No profile matches.
+    Unmatched,
+    /// It has ended.
+    Ended,
+}
+
+impl Roster {
+    /// Finds processes that started, changed or ended. `now` is a time since any fixed moment.
+    pub(in crate::daemon) fn scan(&mut self, config: &Config, killed: bool, now: Duration) {
+        let changes = match self.arrivals.scan(now) {
+            Ok(changes) => changes,
+            Err(error) => {
+                self.warn_once("proc", || format!("cannot list the processes: {error}"));
+                return;
+            }
+        };
+        // The end of whoever was not listed is in the ring already, and is examined before it is forgotten.
+        self.take_events(config);
+        for change in changes {
+            match change {
+                Change::Came(process, made_of) | Change::Mapped(process, made_of) => {
+                    if self.waiting.len() < WAITING {
+                        self.waiting.push_back((process, made_of));
+                    }
+                }
+                Change::Gone(pid) => self.gone(pid),
+            }
+        }
+        self.admit(config, killed);
+    }
+
+    /// Checks newcomers, for a while.
+    pub(in crate::daemon) fn admit(&mut self, config: &Config, killed: bool) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        while began.elapsed() < ATTACHING
+            && let Some((process, made_of)) = self.waiting.pop_front()
+        {
+            self.meet(config, killed, process, made_of);
+        }
+        if self.is_complete() {
+            self.pool.forget_files();
+        }
+    }
+
+    /// Checks one process that started or changed.
+    fn meet(&mut self, config: &Config, killed: bool, process: Process, made_of: u64) {
+        let pid = process.pid;
+        let known = self.tracked.get(&pid).map(|known| {
+            (known.process.start_time == process.start_time, known.process.exe == process.exe)
+        });
+        let mut earlier = None;
+        match known {
+            // The same program with more mapped; or the kernel side has followed its exec.
+            Some((true, same)) => {
+                if !same && let Some(known) = self.tracked.get_mut(&pid) {
+                    known.process = process.clone();
+                    known.labels = labels_of(&process);
+                }
+                if self.pool.is_observing(pid) && !self.pool.lacks_probes(pid) {
+                    return;
+                }
+                if self.pool.is_observing(pid) {
+                    self.pool.release(pid);
+                    self.again.push(pid);
+                    return;
+                }
+                earlier = self.tracked.remove(&pid).filter(|_| same);
+            }
+            Some((false, _)) => self.gone(pid),
+            None => {}
+        }
+        self.newcomers.decided(pid);
+        // Most processes of a machine are of a few kinds: each kind is matched once.
+        let is_unmatched = made_of != 0 && self.unmatched.contains(&made_of);
+        if is_unmatched && !config.select.unmatched {
+            return;
+        }
+        let labels = labels_of(&process);
+        let facts = Facts {
+            exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
+            comm: &printable(&process.comm),
+            labels: &labels,
+        };
+        if let Err(why) = self.selector.selects(&facts) {
+            tracing::debug!(pid, comm = process.comm, %why, "not watched");
+            return;
+        }
+        let watched = self.tracked.len();
+        if watched >= config.select.max_processes as usize {
+            self.warn_once("max_processes", || {
+                format!(
+                    "{watched} processes are watched, the limit of select.max_processes; process {pid} and others are not"
+                )
+            });
+            return;
+        }
+        let start_time = process.start_time;
+        let tracked = Tracked::new(process, labels, String::new(), unix_ms()).after(earlier);
+        let found = if is_unmatched { Found::Unmatched } else { self.find(config, killed, pid) };
+        match found {
+            Found::Attached(level) => self.attached(pid, start_time, level, known.is_none()),
+            Found::Beyond => self.newcomers.refused(),
+            Found::Ended => self.newcomers.gone(pid),
+            Found::Without(_) | Found::Failed(_) | Found::Unmatched => {}
+        }
+        self.watch(config, tracked, found, made_of);
+    }
+
+    /// The probes of a process are in place.
+    fn attached(&mut self, pid: u32, start_time: u64, level: Level, is_new: bool) {
+        if is_new && self.newcomers.attached_late(start_time) {
+            self.pool.count_process(Loss::AttachedLate);
+        }
+        if let Err(error) = self.pool.watch_program(pid, level) {
+            self.warn_once("programs", || {
+                format!("new processes are found by scans only: {error}")
+            });
+        }
+    }
+
+    /// Looks for profiles that match a process, and attaches their probes.
+    fn find(&mut self, config: &Config, killed: bool, pid: u32) -> Found {
+        let level = config.daemon.level;
+        let with_probes = self.tracked.values().filter(|one| one.matched).count();
+        if with_probes >= config.select.max_targets as usize {
+            self.warn_once("max_targets", || {
+                format!(
+                    "{with_probes} processes have probes, the limit of select.max_targets; process {pid} and others \
+                     get none"
+                )
+            });
+            return Found::Beyond;
+        }
+        let found = if killed {
+            Process::open(pid)
+                .map_err(ObserveError::from)
+                .and_then(|process| self.pool.matches(&process, level))
+        } else {
+            self.pool.add(pid, level)
+        };
+        match found {
+            Ok(()) | Err(ObserveError::Level { .. }) if killed => {
+                Found::Without("the kill switch is on".to_owned())
+            }
+            Ok(()) => Found::Attached(level),
+            Err(ObserveError::NoMatch { .. }) => Found::Unmatched,
+            // It ended meanwhile.
+            Err(ObserveError::Target(error)) => {
+                tracing::debug!(pid, %error, "not watched");
+                Found::Ended
+            }
+            Err(ObserveError::Level { profile, offers, .. }) => Found::Without(format!(
+                "profile {profile} does not offer level {}, only {}: probes come in a window",
+                level.name(),
+                offers.join(", ")
+            )),
+            Err(error) => Found::Failed(error),
+        }
+    }
+
+    /// Watches a process from now on: its granules where a profile matches, its memory in any case.
+    fn watch(&mut self, config: &Config, mut tracked: Tracked, found: Found, made_of: u64) {
+        let unix_ms = unix_ms();
+        let pid = tracked.process.pid;
+        match found {
+            Found::Attached(level) => {
+                tracked.turn(Some(level), "as configured".to_owned(), unix_ms);
+            }
+            Found::Without(reason) => tracked.turn(None, reason, unix_ms),
+            Found::Failed(error) => tracked.fail(&error, unix_ms),
+            Found::Beyond => {
+                tracked.matched = false;
+                let reason = "no profile was tried: select.max_targets is reached".to_owned();
+                tracked.turn(None, reason, unix_ms);
+            }
+            Found::Unmatched => {
+                if self.unmatched.len() >= UNMATCHED {
+                    self.unmatched.clear();
+                }
+                self.unmatched.insert(made_of);
+                tracked.matched = false;
+                tracked.turn(None, "no profile matches: its memory is watched".to_owned(), unix_ms);
+            }
+            Found::Ended => return,
+        }
+        if !tracked.matched && !config.select.unmatched {
+            return;
+        }
+        if tracked.matched {
+            tracing::info!(
+                pid,
+                comm = tracked.process.comm,
+                level = tracked.level.map_or("none", Level::name),
+                "watched"
+            );
+        }
+        self.tracked.insert(pid, tracked);
+    }
+
+    /// A process has ended. The next cycle counts it.
+    fn gone(&mut self, pid: u32) {
+        self.newcomers.gone(pid);
+        self.pool.ended(pid);
+        if let Some(tracked) = self.tracked.remove(&pid) {
+            self.left.insert(pid, tracked.labels);
+        }
+    }
+
+    /// Takes events that have come from the kernel sides, and reclaims room in their maps.
+    pub(in crate::daemon) fn take_events(&mut self, config: &Config) {
+        let Lifecycle { followed, unseen, ended } = Lifecycle::take(self.pool.kernels_mut());
+        for Followed { pid, level, kernel, target } in followed {
+            match target {
+                Some(target) => self.newcomer(config, (pid, level), (kernel, target)),
+                None => self.follow(pid, level, "its parent is watched"),
+            }
+        }
+        for pid in unseen {
+            let is_known = self.tracked.contains_key(&pid);
+            if !is_known && self.newcomers.is_missed(pid) {
+                self.pool.count_process(Loss::ProcessMissed);
+            }
+        }
+        for pid in ended {
+            // A first thread may end before its process.
+            if self.tracked.get(&pid).is_some_and(|known| !known.process.is_alive()) {
+                self.gone(pid);
+            }
+        }
+        self.pool.reclaim();
+    }
+
+    /// The kernel side has noticed a process of a program that is watched, and counts it already: keeps it, unless the
+    /// configuration says otherwise.
+    fn newcomer(&mut self, config: &Config, (pid, level): (u32, Level), (id, target): (u64, u32)) {
+        // What is gone by now is counted with its program.
+        let Ok(process) = Process::open(pid) else { return };
+        let labels = labels_of(&process);
+        let facts = Facts {
+            exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
+            comm: &printable(&process.comm),
+            labels: &labels,
+        };
+        let with_probes = self.tracked.values().filter(|one| one.matched).count();
+        let refused = self.selector.selects(&facts).is_err();
+        let full = with_probes >= config.select.max_targets as usize
+            || self.tracked.len() >= config.select.max_processes as usize;
+        if full {
+            self.newcomers.refused();
+        }
+        if refused || full || self.pool.observes_elsewhere(pid, id) {
+            self.pool.discard(id, pid, target);
+        } else {
+            self.follow(pid, level, "its program is watched");
+        }
+    }
+
+    /// The kernel side has followed a fork or an exec: the process is watched already.
+    fn follow(&mut self, pid: u32, level: Level, why: &str) {
+        let Ok(process) = Process::open(pid) else { return };
+        let labels = labels_of(&process);
+        let unix_ms = unix_ms();
+        if let Some(known) = self.tracked.get_mut(&pid) {
+            known.process = process;
+            known.labels = labels;
+            return;
+        }
+        let mut tracked = Tracked::new(process, labels, String::new(), unix_ms);
+        tracked.turn(Some(level), why.to_owned(), unix_ms);
+        self.tracked.insert(pid, tracked);
+    }
+}
+
+/// The labels of a process; of one that has ended already, its executable alone.
+fn labels_of(process: &Process) -> Labels {
+    let exe = process.exe.to_string_lossy();
+    Labels::read(Path::new("/proc"), process.pid, &exe).unwrap_or_else(|_| Labels::parse(&exe, b""))
+}
