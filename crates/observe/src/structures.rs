@@ -2,7 +2,10 @@
 //!
 //! The program runs on, so what it changes meanwhile may be missed. What cannot be read is said, and never guessed.
 
-use std::{cell::Cell, cell::RefCell, collections::HashMap};
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeSet, HashMap},
+};
 
 use drainprof_census::{Heap, Reader};
 use drainprof_common::interp::Machine;
@@ -52,14 +55,24 @@ fn granules(
     memory: &Memory<'_>,
     resolver: &dyn Resolver,
 ) -> Result<Vec<Granule>, EvalError> {
-    let mut addresses = Vec::new();
+    let mut waiting = Vec::new();
     for at in &structure.at {
-        addresses.extend(eval_all(at, memory, resolver)?);
+        waiting.extend(eval_all(at, memory, resolver)?);
     }
-    addresses.sort_unstable();
-    addresses.dedup();
-    if addresses.len() > MAX_GRANULES {
-        return Err(EvalError::Cut);
+    // Each once, so that branches that lead back end.
+    let mut addresses = BTreeSet::new();
+    while let Some(address) = waiting.pop() {
+        if !addresses.insert(address) {
+            continue;
+        }
+        if addresses.len() > MAX_GRANULES {
+            return Err(EvalError::Cut);
+        }
+        memory.granule.set(address);
+        for branch in &structure.branches {
+            let further = eval_all(branch, memory, resolver)?;
+            waiting.extend(further.into_iter().filter(|address| *address != 0));
+        }
     }
     let one = |address: &u64| {
         memory.granule.set(*address);
@@ -179,6 +192,33 @@ mod tests {
             let _ = kill(self.0, Signal::SIGKILL);
             let _ = waitpid(self.0, None);
         }
+    }
+
+    /// A tree in a copy of this process, one of whose branches leads back; a branch to where no memory is, is an error.
+    #[test]
+    fn own_trees() {
+        let mut nodes = [[0u64; 4]; 4];
+        let at = |index: usize, nodes: &[[u64; 4]; 4]| std::ptr::from_ref(&nodes[index]) as u64;
+        let place = [0, 1, 2, 3].map(|index| at(index, &nodes));
+        // Left, live objects, their bytes, right.
+        nodes[0] = [place[1], 1, 10, place[2]];
+        nodes[1] = [0, 2, 20, place[3]];
+        nodes[2] = [place[0], 3, 30, 0];
+        nodes[3] = [0, 4, 40, 0];
+        let mut astray = [8u64, 0, 0, 0];
+        let astray = std::ptr::from_mut(&mut astray) as u64;
+        let copy = Copy::of_this_process();
+        let process = Process::open(copy.0.as_raw().cast_unsigned()).unwrap();
+        let reader = Reader::open(&process).unwrap();
+        let mut profile = profile("var(\"root\")");
+        profile.structures[0].branches = ["*(u64)(arg0)", "*(u64)(arg0 + 24)"]
+            .map(|text| drainprof_profile::expr::parse(text).unwrap())
+            .to_vec();
+        let of = |root| granules(&profile.structures[0], &Memory::new(&reader), &Places(root));
+        let mut found = of(place[0]).unwrap();
+        found.sort_unstable();
+        assert_eq!(found, [(4096, 1, 10), (4096, 2, 20), (4096, 3, 30), (4096, 4, 40)]);
+        assert_eq!(of(astray), Err(EvalError::Fault));
     }
 
     /// Lists and arrays in a copy of this process; a list without an end, and memory that is not there, are errors.

@@ -116,7 +116,9 @@ pub struct Structure {
     pub name: String,
     /// The granules' addresses: of each expression all values.
     pub at: Vec<Expr>,
-    /// Bytes of a granule; `arg0` is its address, here and below.
+    /// The addresses of further granules, which the granule at `arg0` leads to; 0: none. `arg0` is its address below, too.
+    pub branches: Vec<Expr>,
+    /// Bytes of a granule.
     pub bytes: Expr,
     /// Live objects in it.
     pub live: Expr,

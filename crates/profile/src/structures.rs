@@ -20,6 +20,7 @@ const MAX_WALKS: usize = 16;
 pub(super) struct RawWalk {
     name: Spanned<String>,
     at: Spanned<OneOrMany>,
+    branches: Option<Spanned<OneOrMany>>,
     bytes: Spanned<String>,
     live: Spanned<String>,
     live_bytes: Spanned<String>,
@@ -40,10 +41,13 @@ pub(super) fn parse(
             let parsed = expr::parse_of_structure(text.get_ref(), 1);
             parsed.map_err(|error| place.fail(text.span().start, error.message))
         };
-        let at = |text: &str| expr::parse_of_structure(text, 0).map_err(|error| error.message);
+        let with = |args: u8| {
+            move |text: &str| expr::parse_of_structure(text, args).map_err(|error| error.message)
+        };
         Ok(Structure {
             name: name(place, &raw.name, "a walk's name")?,
-            at: line(place, Some(&raw.at), at)?,
+            at: line(place, Some(&raw.at), with(0))?,
+            branches: line(place, raw.branches.as_ref(), with(1))?,
             bytes: of_granule(&raw.bytes)?,
             live: of_granule(&raw.live)?,
             live_bytes: of_granule(&raw.live_bytes)?,
@@ -55,7 +59,7 @@ pub(super) fn parse(
 impl Structure {
     /// All its expressions.
     pub fn expressions(&self) -> impl Iterator<Item = &Expr> {
-        self.at.iter().chain([&self.bytes, &self.live, &self.live_bytes])
+        self.at.iter().chain(&self.branches).chain([&self.bytes, &self.live, &self.live_bytes])
     }
 }
 
@@ -75,6 +79,7 @@ symbols = ["pools"]
 [[walk]]
 name = "pool"
 at = "walk(*(u64)(var(\"pools\")), *(u64)(it), it)"
+branches = ["*(u64)(arg0 + 16)", "*(u64)(arg0 + 24)"]
 bytes = "4096"
 live = "*(u32)(arg0 + 8)"
 live_bytes = "*(u32)(arg0 + 8) * 64"
@@ -88,10 +93,11 @@ live_bytes = "*(u32)(arg0 + 8) * 64"
         };
         let profile = parse(PROFILE).unwrap();
         assert_eq!((profile.structures.len(), profile.probes.len()), (1, 0));
-        assert_eq!(profile.structures[0].expressions().count(), 4);
+        assert_eq!(profile.structures[0].expressions().count(), 6);
         for (from, to, message) in [
-            ("arg0 + 8", "arg1 + 8", "p.toml:12:8: only `arg0`"),
-            ("4096", "ret", "p.toml:11:9: only `arg0`"),
+            ("arg0 + 8", "arg1 + 8", "p.toml:13:8: only `arg0`"),
+            ("arg0 + 16", "arg1 + 16", "p.toml:11:13: only `arg0`"),
+            ("4096", "ret", "p.toml:12:9: only `arg0`"),
             ("it)\"", "arg0)\"", "p.toml:10:6: only `var`"),
             ("\"pool\"", "\"Pool\"", "`Pool` cannot be a walk's name"),
             ("live =", "lives =", "unknown key `lives`"),
