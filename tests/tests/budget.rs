@@ -67,7 +67,8 @@ fn a_level_less() -> Result<()> {
     Ok(())
 }
 
-/// Where nothing costs less, windows are measured: the DSR is that of the server, which pins every fourth arena.
+/// Where nothing costs less, windows are measured: the DSR is that of the server, which pins every fourth arena. What costs
+/// thirty times the budget has one in this time, since its probes cost until the kernel has removed them.
 #[test]
 fn parts_of_the_time() -> Result<()> {
     if !requires_root() {
@@ -77,16 +78,16 @@ fn parts_of_the_time() -> Result<()> {
     let report = busy.attach("drain", &["-d", "10s"])?;
     assert!(codes(&report).contains(&"duty_lowered"), "{}", report["findings"]);
     let duty = &report["window"]["duty"];
-    assert!(duty["windows"].as_u64() >= Some(2), "{duty}");
+    assert!(duty["windows"].as_u64() >= Some(1), "{duty}");
     let observed = duty["observed_seconds"].as_f64().context("observed seconds")?;
-    assert!(observed < 5.0, "{observed}");
+    assert!(observed < 1.0, "{observed}");
     let allocator = &report["targets"][0]["allocators"][0];
     let dsr = allocator["dsr"].as_f64().context("a DSR")?;
     let decided = allocator["granules"]["closed"].as_u64().context("closes")?;
     // One arena at each end of a window is not decided.
     assert!((dsr - 0.75).abs() <= 4.0 / decided as f64, "{dsr} of {decided}");
     let cost = report["targets"][0]["cost"]["cpu_seconds"].as_f64().context("a cost")?;
-    // Ten seconds' budget at once, the rest as it comes in, and what a check is late.
-    assert!(cost < 0.05 * 20.0 + 0.3, "{cost} s");
+    // No more than the budget of the time.
+    assert!(cost < 0.05 * 10.0, "{cost} s");
     Ok(())
 }

@@ -234,11 +234,9 @@ impl Observation {
             }
             if let Some(budget) = self.budget.as_mut().filter(|_| self.account <= now) {
                 self.account = now + budget::CHECK;
-                self.steps.extend(
-                    budget
-                        .check(now, budget::BESIDE * observer.cost_seconds())
-                        .map(Step::OverBudget),
-                );
+                let cost = budget::BESIDE * observer.cost_seconds();
+                let over = budget.check(now, cost, self.cycle.is_none());
+                self.steps.extend(over.map(Step::OverBudget));
             }
             if self.sample <= now {
                 self.sample = Instant::now() + observer.sample();

@@ -205,6 +205,7 @@ mod tests {
         nodes[1] = [0, 2, 20, place[3]];
         nodes[2] = [place[0], 3, 30, 0];
         nodes[3] = [0, 4, 40, 0];
+        std::hint::black_box(&nodes);
         let mut astray = [8u64, 0, 0, 0];
         let astray = std::ptr::from_mut(&mut astray) as u64;
         let copy = Copy::of_this_process();

@@ -46,6 +46,8 @@ impl Stage {
 pub(super) struct Cycle {
     /// `None`: there is one change only, to other probes as soon as the last are gone.
     duty: Option<Duty>,
+    /// How long the period has to be for each second with probes; 0 where nobody has asked for less.
+    stretch: f64,
     /// When the last one began.
     began: Instant,
     /// When the next change is due; `None` before the first begins.
@@ -56,12 +58,18 @@ pub(super) struct Cycle {
 
 impl Cycle {
     pub(super) fn new(duty: Duty) -> Self {
-        Self { duty: Some(duty), began: Instant::now(), change: None, detaching: None }
+        Self {
+            duty: Some(duty),
+            stretch: 0.0,
+            began: Instant::now(),
+            change: None,
+            detaching: None,
+        }
     }
 
-    /// The first window has just ended.
-    pub(super) fn resting(duty: Option<Duty>) -> Self {
-        Self { duty, began: Instant::now(), change: None, detaching: None }
+    /// The first window has just ended. Its probes cost until they are gone, which counts in the length of periods.
+    pub(super) fn resting(duty: Option<Duty>, stretch: f64) -> Self {
+        Self { duty, stretch, began: Instant::now(), change: None, detaching: None }
     }
 
     pub(super) fn detaching(self) -> Option<Detaching> {
@@ -80,6 +88,11 @@ impl Cycle {
             None => self.change,
         }
     }
+}
+
+/// Years later at most.
+fn after(begin: Instant, time: Duration) -> Instant {
+    begin.checked_add(time).unwrap_or_else(|| begin + Duration::from_secs(1 << 30))
 }
 
 impl Observation {
@@ -107,6 +120,8 @@ impl Observation {
         let Some(cycle) = &mut self.cycle else { return Ok(()) };
         if let Some(detaching) = cycle.detaching.take_if(|detaching| detaching.is_over()) {
             detaching.wait();
+            let earliest = after(cycle.began, cycle.began.elapsed().mul_f64(cycle.stretch));
+            cycle.change = cycle.change.max(Some(earliest));
             if let (Stage::Resting(resting), Some(_)) = (&self.stage, cycle.duty) {
                 let left = cycle.change.map(|at| at.saturating_duration_since(Instant::now()));
                 self.steps.push_back(Step::CycleEnded {

@@ -24,7 +24,8 @@ const CYCLES: u32 = 4;
 const PERIOD: Duration = Duration::from_secs(10);
 /// No window is shorter: placing and removing the probes takes as long.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Of the budget, so much is for the windows: probes cost something while they come and go, too.
+/// Of the budget, so much is for the windows. Probes also cost until the last is gone, which takes the kernel a tenth of a
+/// second each and more: the pause after a window is as long as all of that wants.
 const FOR_WINDOWS: f64 = 0.5;
 
 /// How less is spent from now on.
@@ -47,7 +48,7 @@ impl Observation {
         let Some(observer) = self.stage.observer() else { return Ok(Saving::Nothing) };
         if let Some(level) = observer.cheaper_level() {
             self.stop(sink)?;
-            self.change_probes(None, |_| (), |resting| resting.begin_again_at(level));
+            self.change_probes(None, 0.0, |_| (), |resting| resting.begin_again_at(level));
             return Ok(Saving::Level(level));
         }
         if !observer.can_pause() {
@@ -57,7 +58,8 @@ impl Observation {
         let duty = duty(share, budget, left);
         self.stop(sink)?;
         self.end_interval(sink)?;
-        self.change_probes(Some(duty), |observer| observer.pause_as(duty), |_| ());
+        let stretch = share / (FOR_WINDOWS * budget);
+        self.change_probes(Some(duty), stretch, |observer| observer.pause_as(duty), |_| ());
         Ok(Saving::Duty(duty))
     }
 
@@ -65,6 +67,7 @@ impl Observation {
     fn change_probes(
         &mut self,
         duty: Option<Duty>,
+        stretch: f64,
         before: impl FnOnce(&mut Observer),
         after: impl FnOnce(&mut Resting),
     ) {
@@ -72,7 +75,7 @@ impl Observation {
             Stage::Observing(mut observer) => {
                 before(&mut observer);
                 self.poller.forget_rings();
-                self.cycle = Some(Cycle::resting(duty));
+                self.cycle = Some(Cycle::resting(duty, stretch));
                 self.rest(observer);
             }
             other => self.stage = other,
