@@ -147,7 +147,7 @@ impl Why {
         let unexplained = memory::unexplained(&parts);
         if unexplained > UNEXPLAINED {
             unseen.push(if parts.is_empty() {
-                "no heap was read: what other memory is used for is not known".to_owned()
+                "what the rest of memory is used for is not known".to_owned()
             } else {
                 let share = crate::units::percent(unexplained);
                 format!("{share} of resident memory is anonymous memory of no known heap")
