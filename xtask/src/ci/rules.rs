@@ -48,6 +48,14 @@ pub(super) fn check(root: &Path) -> Result<()> {
                 .push(format!("{name}:{first}: {many} lines have more than {WIDTH} characters"));
         }
     }
+    for extension in ["c", "h", "md", "rs", "toml"] {
+        for path in work::files(root, extension)? {
+            if let Some(line) = conflict(&read(&path)?) {
+                let name = path.strip_prefix(root).unwrap_or(&path).display();
+                breaches.push(format!("{name}:{line}: a merge was not finished"));
+            }
+        }
+    }
     for page in PAGES {
         for (file, test) in named_tests(&read(&root.join(page))?) {
             let path =
@@ -83,6 +91,12 @@ fn long_lines(text: &str) -> impl Iterator<Item = usize> {
     long.map(|(index, _)| index + 1)
 }
 
+/// The number of the first line that a merge has left, from 1.
+fn conflict(text: &str) -> Option<usize> {
+    let is_left = |line: &str| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ");
+    text.lines().position(is_left).map(|index| index + 1)
+}
+
 /// The tests that a page names: `file::test`.
 fn named_tests(page: &str) -> impl Iterator<Item = (&str, &str)> {
     page.split('`').skip(1).step_by(2).filter_map(|name| name.rsplit_once("::"))
@@ -106,7 +120,14 @@ fn inherits_lints(manifest: &str) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{has_test, inherits_lints, long_lines, named_tests};
+    use super::{conflict, has_test, inherits_lints, long_lines, named_tests};
+
+    /// What a merge leaves is found by its line; lines under a heading are none.
+    #[test]
+    fn unfinished_merges() {
+        assert_eq!(conflict("a\n<<<<<<< HEAD\nb\n=======\nc\n>>>>>>> e5\n"), Some(2));
+        assert_eq!(conflict("Title\n=======\n\n> a quotation\n"), None);
+    }
 
     /// Characters are counted, not bytes; blocks of code may be wider.
     #[test]
