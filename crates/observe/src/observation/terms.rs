@@ -21,7 +21,7 @@ pub struct Options {
     pub symbols: Option<SymbolOptions>,
     /// Time between [`Step::Interval`]s; `None`: there are none.
     pub interval: Option<Duration>,
-    /// Time from [`Observation::start`] to [`Step::TimeUp`].
+    /// Time from [`super::Observation::start`] to [`Step::TimeUp`].
     pub duration: Option<Duration>,
     /// The share of one CPU that the probes may cost, on average; above it [`Step::OverBudget`] comes.
     pub budget: Option<f64>,
@@ -65,12 +65,12 @@ impl Sink for () {
 /// Something that happened.
 #[derive(Debug)]
 pub enum Step {
-    /// A process ended. The caller calls [`Observation::ended`], with its status where it knows that.
+    /// A process ended. The caller calls [`super::Observation::ended`], with its status where it knows that.
     Ended(u32),
     /// An interval is over: what is known now, with the names that are known now.
     Interval(Box<Snapshot>),
     /// The probes take this share of one CPU since they were placed, and the budget is spent. Comes again until the caller
-    /// ends the observation, or calls [`Observation::spend_less`].
+    /// ends the observation, or calls [`super::Observation::spend_less`].
     OverBudget(f64),
     /// The probes of a lower level are in place, and what was measured before is dropped. Children that were born
     /// meanwhile are not followed: the caller adds them.

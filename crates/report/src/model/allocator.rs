@@ -4,6 +4,8 @@ use drainprof_profile::Level;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+#[allow(unused_imports, reason = "documentation links to it")]
+use super::Window;
 use crate::{Census, Frame, Kind, Site, schema};
 
 /// One allocator instance of one process.
