@@ -375,7 +375,7 @@ fn every_key_is_documented() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 11 + 4 + 5 + 3 + 4 + 5 + 17);
+    assert_eq!(keys, 11 + 4 + 5 + 3 + 4 + 6 + 17);
     for word in Role::ALL.map(Role::name).iter().chain(&["drain", "bulk", "slab"]) {
         assert!(docs.contains(&format!("`{word}`")), "{word} is not in docs/profiles.md");
     }
