@@ -9,9 +9,7 @@ use drainprof_node::{
 };
 use drainprof_process::memory::{MemoryReading, Pressure, Waiting};
 use drainprof_profile::{KINDS, Level};
-use drainprof_report::{
-    Allocator, Cost, Granules, Lifetimes, Overdue, Pins, Retention, SelfUse, Tool,
-};
+use drainprof_report::{Allocator, Cost, Granules, Retention, SelfUse, Tool};
 
 /// The state of a node of which only this is known. `readings` are those of the last minutes, for what they say of growth;
 /// `windows` those that had begun, oldest first.
@@ -124,12 +122,6 @@ fn allocator(of: &ProfileMoment, level: Option<Level>) -> Option<Allocator> {
     let counts = of.counts;
     let decided = counts.drainable.saturating_add(counts.pinned);
     Some(Allocator {
-        profile: of.profile.clone(),
-        kind,
-        instance: None,
-        destroyed: false,
-        level: level.unwrap_or(Level::Boundary),
-        not_measurable: None,
         granules: Granules {
             opened: counts.opened,
             closed: decided.saturating_add(counts.unknown),
@@ -140,22 +132,12 @@ fn allocator(of: &ProfileMoment, level: Option<Level>) -> Option<Allocator> {
             ..Granules::default()
         },
         dsr: drainprof_report::dsr(kind, counts.drainable, counts.pinned),
-        sampling: None,
-        objects: None,
-        pins: Pins::default(),
         retention: Retention {
             granules: counts.retained_granules,
             bytes: counts.retained_bytes,
             ..Retention::default()
         },
-        live_over_time: None,
-        lifetimes: Lifetimes::default(),
-        open_granules: Vec::new(),
-        pinned_granules: Vec::new(),
-        overdue: Overdue { granules: 0, bytes: None, rule: String::new() },
-        census: None,
-        sites: None,
-        sites_total: None,
+        ..Allocator::unknown(&of.profile, kind, level.unwrap_or(Level::Boundary))
     })
 }
 

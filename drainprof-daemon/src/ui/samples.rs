@@ -9,36 +9,14 @@ use drainprof_process::memory::{MemoryReading, Pressure, Waiting};
 use drainprof_profile::Level;
 use drainprof_report::{
     Allocator, Bucket, Cost, Finding, Frame, Granules, Growth, Kind, Lifetimes, OpenGranule,
-    Overdue, PathEnd, PinClass, PinnedGranule, Pins, Report, Retention, SelfUse, Site, SiteFrame,
-    Tool, Weight,
+    PathEnd, PinClass, PinnedGranule, Report, Retention, SelfUse, Site, SiteFrame, Tool, Weight,
 };
 
 /// When the first state is taken.
 pub(super) const BEGAN: u64 = 1_700_000_000_000;
 
 pub(super) fn allocator(profile: &str) -> Allocator {
-    Allocator {
-        profile: profile.to_owned(),
-        kind: Kind::Drain,
-        instance: None,
-        destroyed: false,
-        level: Level::Boundary,
-        not_measurable: None,
-        granules: Granules::default(),
-        dsr: None,
-        sampling: None,
-        objects: None,
-        pins: Pins::default(),
-        retention: Retention::default(),
-        live_over_time: None,
-        lifetimes: Lifetimes::default(),
-        open_granules: Vec::new(),
-        pinned_granules: Vec::new(),
-        overdue: Overdue { granules: 0, bytes: None, rule: String::new() },
-        census: None,
-        sites: None,
-        sites_total: None,
-    }
+    Allocator::unknown(profile, Kind::Drain, Level::Boundary)
 }
 
 pub(super) fn open(age_seconds: Option<f64>) -> OpenGranule {

@@ -49,7 +49,7 @@ pub enum Step {
 pub struct Seen {
     /// The state.
     pub state: NodeState,
-    /// The one before it by the same daemon, for the rates in between.
+    /// The one before it, for the rates in between.
     pub before: Option<NodeState>,
 }
 

@@ -1,10 +1,9 @@
 //! The app as its user sees it: pictures after keys and states.
 
+mod past;
+
 use drainprof_census::{HeapSummary, Summary};
-use drainprof_node::{
-    Answer, Heaps, NodeState, NodeTarget, Outcome, Refusal, Request,
-    store::{Moment, Readings},
-};
+use drainprof_node::{Answer, Heaps, NodeState, NodeTarget, Outcome, Refusal, Request};
 use drainprof_report::{Allocator, Retention};
 use proptest::prelude::*;
 use ratatui::{Terminal, backend::TestBackend};
@@ -12,9 +11,7 @@ use ratatui::{Terminal, backend::TestBackend};
 use super::{
     app::{Action, App, Look},
     keys::Key,
-    past,
     samples::{self, allocator, later, report, state, target},
-    source::{Seen, Step as Direction},
 };
 
 fn app() -> App {
@@ -107,44 +104,6 @@ fn tables() {
     insta::assert_snapshot!("table_200x12", picture(&mut running(200, 12), 200, 12));
     let waiting = picture(&mut app(), 80, 5);
     assert!(waiting.contains("waiting for the first state"), "{waiting}");
-}
-
-/// Of the past: its time stands above it, arrows lead through it, and rates are those up to it, forth and back.
-#[test]
-fn the_past() {
-    let past = |state: &NodeState| {
-        past::state_of(&Moment::of(state), &Readings::new(), state.windows.clone())
-    };
-    let mut app = App::new(Look { source: "history".to_owned(), past: true, colour: false });
-    app.resized(120, 40);
-    let (first, second) = (past(&state()), past(&later()));
-    app.rewound(Seen { state: second.clone(), before: Some(first.clone()) });
-    let shown = picture(&mut app, 120, 40);
-    assert!(shown.contains("history  2023-11-1") && shown.contains(" 1000 "), "{shown}");
-    for (key, step) in [
-        (Key::Left, Direction::Back),
-        (Key::Right, Direction::Forth),
-        (Key::Char('['), Direction::FarBack),
-        (Key::Char(']'), Direction::FarForth),
-    ] {
-        assert_eq!(app.key(key), Some(Action::Step(step)));
-    }
-    app.rewound(Seen { state: first, before: None });
-    assert_ne!(picture(&mut app, 120, 40), shown);
-    app.rewound(Seen { state: second.clone(), before: None });
-    assert!(!picture(&mut app, 120, 40).contains(" 1000 "), "no rates without a state before");
-    press(&mut app, "\n");
-    let detail = picture(&mut app, 120, 40);
-    for says in ["opened 12000", "the history keeps counts and memory", "open 1\n", "dsr_dropping"]
-    {
-        assert!(detail.contains(says), "{says}: {detail}");
-    }
-    let lossy = NodeState { complete: false, ..state() };
-    app.rewound(Seen { state: past(&lossy), before: None });
-    let shown = picture(&mut app, 120, 40);
-    assert!(shown.contains("INCOMPLETE: something that counts need was lost"), "{shown}");
-    // In the present the same keys sort.
-    assert_eq!(running(120, 40).key(Key::Left), None);
 }
 
 /// One allocator with everything, and one of which hardly anything is known.

@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 /// The budget of so much time may be spent at once.
 const BURST: Duration = Duration::from_secs(10);
-/// What probes cost is only known once they are in place. What they cost in so much time is what they are predicted to
-/// cost,
+/// What probes cost is only known once they are in place: what they cost in so much time is the prediction.
 const OPENING: Duration = Duration::from_secs(1);
-/// and if that is so many times the budget, nothing is spent in advance.
+/// If that is so many times the budget, nothing is spent in advance.
 const CLEARLY: f64 = 5.0;
 /// A trap also slows what the program does after it, which no price of a single hit has: three hits per request, at 1.9 µs
 /// by their costs, took 4.8 µs of each of nginx's requests (`docs/overhead.md`).

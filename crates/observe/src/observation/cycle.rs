@@ -58,13 +58,7 @@ pub(super) struct Cycle {
 
 impl Cycle {
     pub(super) fn new(duty: Duty) -> Self {
-        Self {
-            duty: Some(duty),
-            stretch: 0.0,
-            began: Instant::now(),
-            change: None,
-            detaching: None,
-        }
+        Self::resting(Some(duty), 0.0)
     }
 
     /// The first window has just ended. Its probes cost until they are gone, which counts in the length of periods.

@@ -61,6 +61,35 @@ pub struct Allocator {
     pub sites_total: Option<u64>,
 }
 
+impl Allocator {
+    /// One of which nothing else is known.
+    #[must_use]
+    pub fn unknown(profile: &str, kind: Kind, level: Level) -> Self {
+        Self {
+            profile: profile.to_owned(),
+            kind,
+            instance: None,
+            destroyed: false,
+            level,
+            not_measurable: None,
+            granules: Granules::default(),
+            dsr: None,
+            sampling: None,
+            objects: None,
+            pins: Pins::default(),
+            retention: Retention::default(),
+            live_over_time: None,
+            lifetimes: Lifetimes::default(),
+            open_granules: Vec::new(),
+            pinned_granules: Vec::new(),
+            overdue: Overdue { granules: 0, bytes: None, rule: String::new() },
+            census: None,
+            sites: None,
+            sites_total: None,
+        }
+    }
+}
+
 /// Pages are sampled, by their addresses: objects larger than a page are all counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sampling {

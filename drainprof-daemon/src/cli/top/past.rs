@@ -42,7 +42,7 @@ impl Past {
         let mut windows = self.history.windows(WINDOWS)?;
         windows.retain(|window| window.began_unix_ms <= now);
         windows.reverse();
-        // Counters begin anew with each daemon: rates leave out what falls.
+        // Counters start at zero with each daemon: rates leave out what falls.
         let before = self.history.moment_at(now.saturating_sub(1))?;
         Ok(Seen {
             state: state_of(&self.at, &readings, windows),

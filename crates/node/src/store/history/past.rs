@@ -1,6 +1,6 @@
 //! The node as it was: states are read back as they were kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -169,20 +169,27 @@ fn add_told(
          WHERE id IN (SELECT max(id) FROM moment WHERE run < ?1
                       UNION ALL SELECT max(last) FROM process WHERE pid = ?2 AND id <> ?3 AND last < ?4)",
     )?;
-    let mut events = connection.prepare(
-        "SELECT kind, text FROM event
-         WHERE unix_ms > ?1 AND unix_ms <= ?2 AND pid = ?3 AND kind IN ('level', 'alert', 'alert_over') ORDER BY id",
-    )?;
+    let mut by_pid: HashMap<u32, Vec<(i64, &mut ProcessMoment)>> = HashMap::new();
     for (id, process) in processes {
-        let since: i64 =
-            begin.query_row(params![run, process.pid, id, moment], |row| row.get(0))?;
-        let mut rows = events.query(params![since, signed(until), process.pid])?;
-        while let Some(row) = rows.next()? {
-            let (kind, text): (String, String) = (row.get(0)?, row.get(1)?);
-            let parts = text.split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned()));
-            match (kind.as_str(), parts) {
-                ("level", Some((_, reason))) => process.reason = reason,
-                ("alert", Some((rule, message))) => drop(process.firing.insert(rule, message)),
+        let since = begin.query_row(params![run, process.pid, id, moment], |row| row.get(0))?;
+        by_pid.entry(process.pid).or_default().push((since, process));
+    }
+    let first = by_pid.values().flatten().map(|(since, _)| *since).min();
+    let mut events = connection.prepare(
+        "SELECT unix_ms, pid, kind, text FROM event
+         WHERE unix_ms > ?1 AND unix_ms <= ?2 AND kind IN ('level', 'alert', 'alert_over') ORDER BY id",
+    )?;
+    let mut rows = events.query(params![first.unwrap_or_default(), signed(until)])?;
+    while let Some(row) = rows.next()? {
+        let (unix_ms, pid): (i64, Option<u32>) = (row.get(0)?, row.get(1)?);
+        let known = pid.and_then(|pid| by_pid.get_mut(&pid)).into_iter().flatten();
+        let (kind, text): (String, String) = (row.get(2)?, row.get(3)?);
+        for (_, process) in known.filter(|(since, _)| unix_ms > *since) {
+            match (kind.as_str(), text.split_once(": ")) {
+                ("level", Some((_, reason))) => reason.clone_into(&mut process.reason),
+                ("alert", Some((rule, message))) => {
+                    process.firing.insert(rule.to_owned(), message.to_owned());
+                }
                 ("alert_over", _) => drop(process.firing.remove(&text)),
                 _ => {}
             }
