@@ -64,6 +64,11 @@ pub(super) fn symbols(release: &Release<'_>, stage: &Path, directory: &Path) -> 
     work::run("take the debug symbols", "install binutils", &mut objcopy)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644))
         .context("change the mode of the symbols")?;
+    // Its changelog and copyright are those of the program.
+    let documents = stage.join("usr/share/doc");
+    fs::create_dir_all(&documents).context("create the directory of the symbols' documents")?;
+    std::os::unix::fs::symlink("drainprof", documents.join("drainprof-dbgsym"))
+        .context("link the symbols' documents")?;
     let fields = format!(
         "Section: debug\nDepends: drainprof (= {})\nAuto-Built-Package: debug-symbols\nBuild-Ids: {id}\n",
         release.debian_version()
