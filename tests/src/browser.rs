@@ -160,6 +160,19 @@ impl Browser {
         Ok(answer["result"]["value"].take())
     }
 
+    /// Waits until an expression holds in the page.
+    pub fn until(&mut self, expression: &str) -> Result<()> {
+        // The page's own clock drives it, so nothing here waits in vain.
+        let within = deadline().as_millis();
+        let held = self.value(&format!(
+            "new Promise((done) => {{ const begin = Date.now(); const look = () => {{ \
+             if ({expression}) done(true); else if (Date.now() - begin > {within}) done(false); \
+             else setTimeout(look, 50); }}; look(); }})"
+        ))?;
+        ensure!(held == true, "never became true in the page: {expression}");
+        Ok(())
+    }
+
     /// Moves, presses or releases the mouse.
     pub fn mouse(&mut self, kind: &str, x: f64, y: f64) -> Result<()> {
         let buttons = u8::from(kind != "mouseReleased");

@@ -179,6 +179,7 @@ fn a_service_that_leaks() -> Result<()> {
     ensure!(text.as_str().is_some_and(|text| text.contains("make_session")), "{text}");
     at_all_widths(&mut browser, "node", &url("/"))?;
     at_all_widths(&mut browser, "process", &url(&format!("/process/{pid}")))?;
+    names_who_pins(&mut browser, &url(&format!("/process/{pid}")))?;
     select(&mut browser, &daemon, pid)?;
     accessible(&mut browser, "a selected time")?;
     // The same report as a file.
@@ -198,6 +199,26 @@ fn a_service_that_leaks() -> Result<()> {
     service.finish()?;
     daemon.finish()?;
     Ok(())
+}
+
+/// With the token that was typed into a form of this tab, the page of a process names call stacks; without it, it does not.
+fn names_who_pins(browser: &mut Browser, url: &str) -> Result<()> {
+    browser.look(1280, false)?;
+    browser.open(url)?;
+    browser.until("document.body.textContent.includes('make_session')")?;
+    check(browser, "who pins")?;
+    accessible(browser, "who pins")?;
+    // A form still has it.
+    ensure!(browser.value("document.querySelector('input[name=token]').value")? == TOKEN);
+    browser.value("sessionStorage.setItem('drainprof.token', 'another')")?;
+    browser.open(url)?;
+    browser.until("sessionStorage.getItem('drainprof.token') === null")?;
+    browser.open(url)?;
+    let text = browser.value("document.body.textContent")?;
+    let text = text.as_str().context("a text")?;
+    ensure!(text.contains("to whoever has the token") && !text.contains("make_session"), "{text}");
+    // The refusal stands in the console; the next page has none of it.
+    browser.open(url)
 }
 
 /// Drags across a picture, and compares the page of that time with the API.

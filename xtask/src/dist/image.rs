@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 
 use super::tree::write_gz;
 use super::{ARCHITECTURE, Release, digest, read, write};
-use crate::work;
+use crate::{artifacts, packages, work};
+
+/// What runs an image.
+const RUNTIME: [&str; 4] = ["curl", "podman", "runc", "uidmap"];
 
 /// Debian's release of the base.
 const SUITE: &str = "bookworm";
@@ -62,7 +65,8 @@ pub(super) fn image(release: &Release<'_>, deb: &Path, directory: &Path) -> Resu
         "layers": layers.iter().map(|(layer, _)| layer).collect::<Vec<_>>(),
     });
     let mut manifest = blob(&layout, "manifest", manifest.to_string().as_bytes())?;
-    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": release.version });
+    let name = format!("drainprof:{}", release.version);
+    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": name });
     let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
     write(&layout.join("index.json"), index.to_string().as_bytes())?;
     write(&layout.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
@@ -80,6 +84,17 @@ pub(super) fn image(release: &Release<'_>, deb: &Path, directory: &Path) -> Resu
     tar.arg("--directory").arg(&layout).args(["blobs", "index.json", "oci-layout"]);
     work::run("pack the image", "install tar", &mut tar)?;
     Ok(path)
+}
+
+/// Runs the image as `deploy/kubernetes` does, beside a container with a server that leaks.
+pub(super) fn check(root: &Path, image: &Path, directory: &Path) -> Result<()> {
+    packages::install(&RUNTIME, "to run the image")?;
+    work::step("dist: run the image in a container");
+    let server = artifacts::target(&root.join("tests/targets/request_server.c"), directory)?;
+    let mut script = work::as_root("sh", &[]);
+    script.arg(root.join("deploy/container/check.sh")).args([image, &server]);
+    script.arg(root.join("tests/profiles/request-server.toml")).stdout(std::io::stderr());
+    work::run("run the image", "see what it says above", &mut script)
 }
 
 /// Adds a layer; its descriptor, and the digest of what it unpacks to.

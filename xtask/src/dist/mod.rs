@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// No image, which takes Debian's archive.
     #[arg(long)]
     no_image: bool,
-    /// Make all twice and compare the bytes; let lintian read the package.
+    /// Pack twice and compare the bytes; let lintian read the packages; run the image in a container.
     #[arg(long)]
     check: bool,
     /// Instead of packages, install from the crates that `cargo package` makes.
@@ -127,6 +127,8 @@ fn pack(root: &Path, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
         let again = directory.with_extension("again");
         compare(&made, &once(&release, args, &again)?)?;
         deb::lint(&made)?;
+        let image = made.iter().find(|path| path.to_string_lossy().ends_with("-image-amd64.tar"));
+        image.map(|image| image::check(root, image, &again)).transpose()?;
     }
     for path in &made {
         let size = path.metadata().with_context(|| format!("read {}", path.display()))?.len();

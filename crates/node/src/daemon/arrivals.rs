@@ -211,7 +211,7 @@ fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Optio
             // The least precise first: a later scan then finds what is mapped meanwhile.
             let pages = mapped_pages(pid);
             let files = executed_files(pid).ok();
-            let objects = objects(&process);
+            let objects = fingerprint(&process);
             let start_time = process.start_time;
             // Spread over the time, so that those that were there at the start are not all due at once.
             let part = f64::from(pid % 16) / 16.0;
@@ -242,7 +242,7 @@ fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
         return None;
     }
     let process = Process::open(pid).ok()?;
-    let objects = objects(&process);
+    let objects = fingerprint(&process);
     let start_time = process.start_time;
     let is_same = start_time == seen.start_time;
     let has_mapped = objects != seen.objects;
@@ -255,7 +255,7 @@ fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
 }
 
 /// A fingerprint of a process's executable, root directory and mapped objects; 0 where they cannot be read.
-fn objects(process: &Process) -> u64 {
+pub(super) fn fingerprint(process: &Process) -> u64 {
     let pid = process.pid;
     let Ok(Ok(objects)) = guarded(move || mapped_objects(pid)) else { return 0 };
     let mut inodes: Vec<(u64, u64)> = objects.into_iter().map(|object| object.inode).collect();

@@ -13,6 +13,8 @@ use drainprof_process::Process;
 use drainprof_profile::{Level, Library};
 use drainprof_report::facts::Snapshot;
 
+use super::allocator;
+
 /// How far a kernel side may be worn and still take newcomers.
 const WORN: f64 = 0.75;
 
@@ -212,9 +214,7 @@ impl Pool {
         if !had_any {
             return;
         }
-        // SAFETY: this only gives free memory back to the kernel. Without it, what the tables of symbols of large
-        // programs took stays with a daemon that needs it for a moment an hour.
-        unsafe { nix::libc::malloc_trim(0) };
+        allocator::give_back();
     }
 
     /// Makes room in all maps.

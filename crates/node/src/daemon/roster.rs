@@ -3,7 +3,7 @@
 mod admission;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -27,6 +27,7 @@ use super::{
     rules,
     tracked::Tracked,
     unix_ms,
+    unmatched::Unmatched,
     view::View,
 };
 use crate::{
@@ -40,8 +41,6 @@ use crate::{
 const ATTACHING: Duration = Duration::from_millis(500);
 /// Newcomers that can wait for their turn. A later scan finds those beyond again.
 const WAITING: usize = 4_096;
-/// Fingerprints of unmatched processes that are remembered.
-const UNMATCHED: usize = 4_096;
 
 /// The level of a process from now on, and why.
 pub(super) type Turn = (Option<Level>, String);
@@ -66,8 +65,7 @@ pub(super) struct Roster {
     arrivals: Arrivals,
     /// Newcomers with their fingerprints.
     waiting: VecDeque<(Process, u64)>,
-    /// Fingerprints of processes that no profile matches.
-    unmatched: HashSet<u64>,
+    unmatched: Unmatched,
     tracked: BTreeMap<u32, Tracked>,
     /// Labels of processes that have ended and are not counted yet.
     left: BTreeMap<u32, Labels>,
@@ -95,7 +93,7 @@ impl Roster {
             pool,
             arrivals: Arrivals::default(),
             waiting: VecDeque::new(),
-            unmatched: HashSet::new(),
+            unmatched: Unmatched::default(),
             tracked: BTreeMap::new(),
             left: BTreeMap::new(),
             again: Vec::new(),
@@ -321,7 +319,7 @@ impl Roster {
         self.pool.prepare(config.daemon.level).map_err(|error| error.to_string())?;
         self.arrivals = Arrivals::default();
         self.waiting.clear();
-        self.unmatched.clear();
+        self.unmatched = Unmatched::default();
         self.newcomers.forget();
         Ok(())
     }

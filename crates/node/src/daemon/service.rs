@@ -24,8 +24,9 @@ use tokio::{
 };
 
 use super::{
-    census::Censuses, counters::Counters, history::HistoryWriter, kill::KillSwitch, push::Pushers,
-    roster::Roster, tick::Tick, unix_ms, view::View, window::STOPPING, windows::Windows,
+    allocator, census::Censuses, counters::Counters, history::HistoryWriter, kill::KillSwitch,
+    push::Pushers, roster::Roster, tick::Tick, unix_ms, view::View, window::STOPPING,
+    windows::Windows,
 };
 use crate::{
     Asked, NodeState, SCHEMA,
@@ -115,6 +116,7 @@ pub struct Service {
 impl Service {
     /// Loads the kernel side for the configured level. Must be called inside the runtime.
     pub fn new(setup: Setup) -> Result<(Self, watch::Receiver<Arc<NodeState>>), ServiceError> {
+        allocator::keep_little();
         let Setup { config, session, library, mut options, kernel, .. } = setup;
         let pushers = Pushers::start(&config).map_err(ServiceError::Push)?;
         options.follow = config.daemon.attach == Attach::File;

@@ -53,6 +53,12 @@ impl<T: Copy> Recent<T> {
         (last - first >= span).then_some(*value)
     }
 
+    /// Seconds between the oldest value and the newest.
+    pub(super) fn span(&self) -> f64 {
+        let ends = self.points.front().zip(self.points.back());
+        ends.map_or(0.0, |((first, _), (last, _))| last - first)
+    }
+
     /// Oldest, middle and newest value of a window that is nearly full.
     pub(super) fn halves(&self, over: f64) -> Option<[T; 3]> {
         let first = self.first(over * 0.9)?;

@@ -4,8 +4,8 @@ use drainprof_common::hist::{BUCKETS, Hist, lower_bound};
 
 use super::{
     At, BEGINNING, Case, Changes, FLATTENED, Fitted, Growth, HEIGHT, Kind, LEFT, LONG,
-    MIN_GRANULES, MIN_GROWTH, MIN_POINTS, MIN_SECONDS, SETTLED, SETTLING, SHUTDOWN, STEADY, STILL,
-    Shape, TURNOVER, fit, seconds, words,
+    MIN_GRANULES, MIN_GROWTH, MIN_POINTS, MIN_SECONDS, SETTLED, SETTLING, SHUTDOWN, SLACK, STEADY,
+    STILL, Shape, TURNOVER, fit, seconds, words,
 };
 
 /// The verdict, why, and the time series that it was taken from.
@@ -27,7 +27,7 @@ impl Case {
             return (Growth::None, words::none(self.subject), None);
         }
         let early = |reason| (Growth::TooEarly, reason, None);
-        if self.length() < MIN_SECONDS {
+        if self.length() < MIN_SECONDS - SLACK {
             return early(words::short(self.length()));
         }
         if self.held.len() < MIN_POINTS {

@@ -31,6 +31,8 @@ use crate::{
 
 /// Seconds that must have been observed.
 pub const MIN_SECONDS: f64 = 5.0;
+/// Of as much, the first and the last sample miss a little.
+const SLACK: f64 = 0.05;
 /// Points of the curve that there must be.
 pub const MIN_POINTS: usize = 40;
 /// Granules that must have been held back, and by which a curve must have grown.

@@ -155,8 +155,14 @@ fn granules(allocator: &Allocator, seconds: f64) -> Option<Holder> {
     let retention = &allocator.retention;
     let retained = retention.bytes.or_else(|| of(retention.granules?)).unwrap_or_default();
     let bytes = retained.max(allocator.overdue.bytes.unwrap_or_default());
-    let reason = allocator.retention.verdict_reason.as_ref().filter(|_| grows);
-    let reason = reason.map(|reason| format!("; growing: {}", shown(reason, 2 * NAME)));
+    // Whether what is held comes back is the next question.
+    let course = match verdict {
+        _ if grows => Some("growing"),
+        Some(Growth::Bounded) => Some("bounded"),
+        _ => None,
+    };
+    let reason = allocator.retention.verdict_reason.as_ref().zip(course);
+    let reason = reason.map(|(reason, course)| format!("; {course}: {}", shown(reason, 2 * NAME)));
     let name = shown(&allocator.profile, NAME);
     Some(Holder {
         allocator: allocator.profile.clone(),
@@ -191,6 +197,7 @@ fn counts(allocator: &Allocator, pinned: Option<f64>, grows: bool) -> Option<Str
             let known = allocator.pins.bytes.is_some();
             counts.push_str(if known { ", " } else { ", at least " });
             counts.push_str(&units::byte_rate(rate));
+            counts.push_str(" before late drains");
         }
         if let Some(retained) = retention.granules.filter(|granules| *granules > 0) {
             counts.push_str(", retained ");

@@ -17,7 +17,7 @@ use super::{
         tracked::Tracked,
         unix_ms,
     },
-    ATTACHING, Roster, UNMATCHED, WAITING,
+    ATTACHING, Roster, WAITING,
 };
 use crate::{
     Labels,
@@ -36,7 +36,7 @@ enum Found {
     Beyond,
     /// No profile matches.
     Unmatched,
-    /// It has ended.
+    /// It has ended, or is not what it was when it was found.
     Ended,
 }
 
@@ -109,8 +109,7 @@ impl Roster {
             None => {}
         }
         self.newcomers.decided(pid);
-        // Most processes of a machine are of a few kinds: each kind is matched once.
-        let is_unmatched = made_of != 0 && self.unmatched.contains(&made_of);
+        let is_unmatched = self.unmatched.knows(made_of);
         if is_unmatched && !config.select.unmatched {
             return;
         }
@@ -135,14 +134,20 @@ impl Roster {
         }
         let start_time = process.start_time;
         let tracked = Tracked::new(process, labels, String::new(), unix_ms()).after(earlier);
-        let found = if is_unmatched { Found::Unmatched } else { self.find(config, killed, pid) };
+        let mut found =
+            if is_unmatched { Found::Unmatched } else { self.find(config, killed, pid) };
+        let is_new_kind = !is_unmatched && matches!(found, Found::Unmatched);
+        if is_new_kind && !self.unmatched.learn(&tracked.process, made_of) {
+            // A later scan finds what became of it.
+            found = Found::Ended;
+        }
         match found {
             Found::Attached(level) => self.attached(pid, start_time, level, known.is_none()),
             Found::Beyond => self.newcomers.refused(),
             Found::Ended => self.newcomers.gone(pid),
             Found::Without(_) | Found::Failed(_) | Found::Unmatched => {}
         }
-        self.watch(config, tracked, found, made_of);
+        self.watch(config, tracked, found);
     }
 
     /// The probes of a process are in place.
@@ -198,7 +203,7 @@ impl Roster {
     }
 
     /// Watches a process from now on: its granules where a profile matches, its memory in any case.
-    fn watch(&mut self, config: &Config, mut tracked: Tracked, found: Found, made_of: u64) {
+    fn watch(&mut self, config: &Config, mut tracked: Tracked, found: Found) {
         let unix_ms = unix_ms();
         let pid = tracked.process.pid;
         match found {
@@ -213,10 +218,6 @@ impl Roster {
                 tracked.turn(None, reason, unix_ms);
             }
             Found::Unmatched => {
-                if self.unmatched.len() >= UNMATCHED {
-                    self.unmatched.clear();
-                }
-                self.unmatched.insert(made_of);
                 tracked.matched = false;
                 tracked.turn(None, "no profile matches: its memory is watched".to_owned(), unix_ms);
             }

@@ -47,13 +47,15 @@ impl Rule for DsrLow {
             if decided < self.min_closes {
                 return Condition::Unknown;
             }
+            // What is watched for less has no five minutes yet.
+            let seen = recent.span().min(self.over.as_seconds());
             let message = || {
                 format!(
                     "{}: DSR {} over the last {}, {} of {decided} decided closes left a granule behind; \
                      the threshold is {}",
                     profile.profile,
                     units::dsr(Some(dsr)),
-                    self.over,
+                    units::duration(seen),
                     closes.pinned,
                     self.below.0
                 )

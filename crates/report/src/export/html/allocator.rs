@@ -169,7 +169,9 @@ fn held_over_time(title: &str, name: &str, series: &[(f64, u64, Option<u64>)]) -
     .draw()
 }
 
-fn sites(allocator: &Allocator, top: usize) -> Markup {
+/// The call stacks that pin or hold, as a table of so many rows.
+#[must_use]
+pub fn sites(allocator: &Allocator, top: usize) -> Markup {
     let sites = allocator.sites.as_deref().unwrap_or_default();
     let pins = allocator.kind == Kind::Drain;
     let columns = if pins {

@@ -17,7 +17,7 @@ mod words;
 
 use std::io;
 
-pub use allocator::allocator;
+pub use allocator::{allocator, sites};
 pub use curve::{Curve, Line, spark};
 pub use diff::diff;
 use drainprof_census::Census;

@@ -72,29 +72,37 @@ fn parts(memory: &Memory) -> Markup {
     bar("Resident memory", &parts, &units::bytes)
 }
 
-/// Findings, worst first.
+/// Findings, worst first; notes, which are no warnings, on request.
 #[must_use]
 pub fn findings(findings: &[Finding]) -> Markup {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| std::cmp::Reverse(finding.weight));
+    let notes = sorted.partition_point(|finding| finding.weight > Weight::Info);
+    let (bad, notes) = sorted.split_at(notes);
+    let list = |all: &[&Finding]| {
+        html! { ul.plain { @for finding in all { li { (sentence(finding)) } } } }
+    };
     html! {
-        @if !sorted.is_empty() {
-            ul.plain {
-                @for finding in sorted { li {
-                    @let (class, mark) = match finding.weight {
-                        Weight::Info => ("dim", "note"),
-                        Weight::Warning => ("warn", "warning"),
-                        Weight::Error => ("bad", "error"),
-                    };
-                    b class=(class) { (mark) } " "
-                    span.id { (shown(&finding.code, NAME)) } " "
-                    @for about in [&finding.profile, &finding.instance].into_iter().flatten() {
-                        (shown(about, NAME)) " "
-                    }
-                    (shown(&finding.message, SENTENCE))
-                } }
-            }
+        @if !bad.is_empty() { (list(bad)) }
+        @if !notes.is_empty() {
+            details { summary { "Notes: " (notes.len()) } (list(notes)) }
         }
+    }
+}
+
+fn sentence(finding: &Finding) -> Markup {
+    let (class, mark) = match finding.weight {
+        Weight::Info => ("dim", "note"),
+        Weight::Warning => ("warn", "warning"),
+        Weight::Error => ("bad", "error"),
+    };
+    html! {
+        b class=(class) { (mark) } " "
+        span.id { (shown(&finding.code, NAME)) } " "
+        @for about in [&finding.profile, &finding.instance].into_iter().flatten() {
+            (shown(about, NAME)) " "
+        }
+        (shown(&finding.message, SENTENCE))
     }
 }
 

@@ -59,13 +59,25 @@
   });
   fill();
 
+  // With the token, pages name call stacks, too. One that is not right any more is forgotten.
+  const load = async () => {
+    const token = sessionStorage.getItem(key);
+    const response = await fetch(location.href, token ? { headers: { Authorization: `Bearer ${token}` } } : {});
+    if (response.status !== 401 || !token) return response;
+    sessionStorage.removeItem(key);
+    return fetch(location.href);
+  };
+
   // A live page is fetched again when the daemon has news; what the reader has opened stays open.
   const renew = async () => {
     const busy = document.activeElement?.matches(":focus-visible, input") && main.contains(document.activeElement);
     const idle = !selecting && !document.hidden && !busy;
     if (!idle || Date.now() - fresh < 4000 || String(getSelection()) !== "") return;
     fresh = Date.now();
-    const response = await fetch(location.href);
+    await replace();
+  };
+  const replace = async () => {
+    const response = await load();
     if (!response.ok) return;
     const next = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("main");
     const open = [...main.querySelectorAll("details")].map((one) => one.open);
@@ -74,6 +86,7 @@
     main.replaceChildren(...next.childNodes);
     fill();
   };
+  if (sessionStorage.getItem(key) && location.pathname.startsWith("/process/")) replace().catch(() => {});
   const clock = document.getElementById("clock");
   if (main.hasAttribute("data-live")) {
     const news = new EventSource("/events");

@@ -32,8 +32,12 @@ use crate::{
 
 /// Rows of lists.
 const ROWS: usize = 20;
+/// Call stacks that are named beside the answer.
+const PINNERS: usize = 5;
 /// Events that are listed.
 const EVENTS: usize = 100;
+/// The shortest time that is shown unasked.
+const LEAST_MS: u64 = 10_000;
 /// Parts of the time by which rates and DSR are shown.
 const PARTS: usize = 120;
 /// Lines of a picture.
@@ -67,7 +71,8 @@ pub(super) async fn page(
     // Where nothing is asked for, an hour of which most is empty shows nothing.
     let first = series.and_then(|own| own.memory.first()).filter(|_| query.is_default());
     let range = Range {
-        from: first.map_or(asked.from, |point| point.unix_ms.min(asked.to.saturating_sub(60_000))),
+        from: first
+            .map_or(asked.from, |point| point.unix_ms.min(asked.to.saturating_sub(LEAST_MS))),
         ..asked
     };
     if now.is_none() && series.is_none() {
@@ -85,7 +90,7 @@ pub(super) async fn page(
     let content = html! {
         @if let Some(target) = &now { (head(&view, target)) } @else { p.warn { "It has ended, or is not watched any more." } }
         (answer(&state, now.as_ref(), series))
-        (who(&windows))
+        (who(&view, &windows).await)
         (choose(pid, range))
         @match series {
             Some(series) => (in_range(&view, series, (events, &windows), range)),
@@ -197,13 +202,28 @@ fn report(state: &NodeState, target: &NodeTarget, memory: Option<Memory>) -> Rep
     }
 }
 
-/// Where the call stacks are: in the report of the last window that has one.
-fn who(windows: &[WindowRecord]) -> Markup {
+/// Who pins, by the report of the last window that has one; whoever has no token learns where that is.
+async fn who(view: &View<'_>, windows: &[WindowRecord]) -> Markup {
+    let Some(window) = windows.iter().find(|window| window.has_report) else {
+        return html! {};
+    };
+    let report = match view.access {
+        Access::Full => window::report_of(view.shared, window.id).await.ok(),
+        Access::Public => None,
+    };
+    let allocators =
+        report.iter().flat_map(|report| &report.targets).flat_map(|own| &own.allocators);
+    let named: Vec<_> =
+        allocators.filter(|own| own.sites.as_ref().is_some_and(|all| !all.is_empty())).collect();
     html! {
-        @if let Some(window) = windows.iter().find(|window| window.has_report) {
+        @if let Some(report) = report.as_deref().filter(|_| !named.is_empty()) {
+            h2 { "Who" small { ", by " a href={ "/window/" (window.id) } { "window " (window.id) } " of " (clock(window.began_unix_ms)) } }
+            @for own in named { h3 { (view.text(&own.profile, NAME)) } (parts::sites(own, PINNERS)) }
+            (parts::flame(report, PinWeight::Granules))
+        } @else {
             p {
                 "Who: " a href={ "/window/" (window.id) } { "the report of window " (window.id) }
-                " names the call stacks."
+                " names the call stacks" @if view.access == Access::Public { " to whoever has the token" } "."
             }
         }
     }

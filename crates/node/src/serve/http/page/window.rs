@@ -159,7 +159,7 @@ fn shown_report(report: &Report) -> Markup {
     whole(report, &Style { top: ROWS, ..Style::default() })
 }
 
-async fn report_of(shared: &Shared, id: u64) -> Result<Box<Report>, Refusal> {
+pub(super) async fn report_of(shared: &Shared, id: u64) -> Result<Box<Report>, Refusal> {
     match shared.hub.ask(Request::WindowReport { id }).await? {
         Answer::Report { report } => Ok(report),
         _ => Err(Refusal::Failed { message: "the daemon has answered something else".to_owned() }),

@@ -1,0 +1,22 @@
+//! The C library's allocator, which otherwise keeps what the daemon needs for a moment an hour, such as symbols of large
+//! programs and reports of windows.
+
+use nix::libc;
+
+/// Larger blocks are mapped, and go back as soon as they are freed; more free memory at the heap's end does, too.
+const LARGE: libc::c_int = 256 << 10;
+
+/// Keeps little. Unless told otherwise, the allocator takes the size of the largest block that was freed, up to 32 MiB,
+/// for usual, and keeps twice as much.
+pub(super) fn keep_little() {
+    for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+        // SAFETY: this only sets a number in the allocator, under its own lock. Where it fails, nothing changes.
+        unsafe { libc::mallopt(parameter, LARGE) };
+    }
+}
+
+/// Gives free memory back to the kernel, wherever it lies.
+pub(super) fn give_back() {
+    // SAFETY: this only gives free memory back to the kernel, under the allocator's own locks.
+    unsafe { libc::malloc_trim(0) };
+}
