@@ -34,10 +34,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     work::step("demo: what it takes");
     packages::install(&setup::DEMO_PACKAGES, "to compile the demo's server")?;
     setup::mount_tracefs()?;
-    work::step("demo: build drainprof (release; minutes at the first time) and the server");
+    work::step(
+        "demo: build drainprof (as for the tests; minutes at the first time) and the server",
+    );
     let drainprof = match &args.drainprof {
         Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display()))?,
-        None => artifacts::drainprof(&root)?,
+        None => artifacts::drainprof_dev(&root)?,
     };
     let directory = artifacts::target_dir(&root).join("demo");
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;

@@ -26,7 +26,7 @@ fn low_fires() {
     assert!(run.fired[0] <= 60.0, "{:?}", run.fired);
     assert_eq!(
         run.message(),
-        "demo: DSR 0.7000 over the last 5m, 690 of 2300 decided closes left a granule behind; the threshold is 0.8"
+        "demo: DSR 0.7000 over the last 1 min 55 s, 690 of 2300 decided closes left a granule behind; the threshold is 0.8"
     );
     assert_eq!(run.engine.wants(&run.config).unwrap().rule, "dsr_low");
 }
