@@ -10,7 +10,6 @@ home=$(mktemp -d)
 podman() { command podman --root "$home/root" --runroot "$home/runroot" --storage-driver vfs --runtime runc "$@"; }
 end() {
     podman rm --force --time 5 --all >/dev/null 2>&1 || true
-    podman unshare true 2>/dev/null || true
     rm -rf "$home"
 }
 trap end EXIT

@@ -27,6 +27,11 @@ const USERS: &str = "printf 'root:x:0:0:root:/root:/usr/sbin/nologin\\n\
     nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\\n' > \"$1/etc/passwd\"; \
     printf 'root:x:0:\\nnogroup:x:65534:\\ndrainprof:x:999:\\n' > \"$1/etc/group\"";
 
+/// Where the image lies.
+pub(super) fn path(release: &Release<'_>, directory: &Path) -> PathBuf {
+    directory.join(release.name("-image-amd64.tar"))
+}
+
 /// Makes the image of the package `deb`.
 pub(super) fn image(release: &Release<'_>, deb: &Path, directory: &Path) -> Result<PathBuf> {
     let layout = directory.join("stage/image");
@@ -70,7 +75,7 @@ pub(super) fn image(release: &Release<'_>, deb: &Path, directory: &Path) -> Resu
     let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
     write(&layout.join("index.json"), index.to_string().as_bytes())?;
     write(&layout.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-    let path = directory.join(release.name("-image-amd64.tar"));
+    let path = path(release, directory);
     let mut tar = Command::new("tar");
     tar.args([
         "--create",

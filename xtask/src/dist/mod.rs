@@ -127,8 +127,9 @@ fn pack(root: &Path, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
         let again = directory.with_extension("again");
         compare(&made, &once(&release, args, &again)?)?;
         deb::lint(&made)?;
-        let image = made.iter().find(|path| path.to_string_lossy().ends_with("-image-amd64.tar"));
-        image.map(|image| image::check(root, image, &again)).transpose()?;
+        if !args.no_image {
+            image::check(root, &image::path(&release, directory), &again)?;
+        }
     }
     for path in &made {
         let size = path.metadata().with_context(|| format!("read {}", path.display()))?.len();

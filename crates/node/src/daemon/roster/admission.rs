@@ -134,13 +134,11 @@ impl Roster {
         }
         let start_time = process.start_time;
         let tracked = Tracked::new(process, labels, String::new(), unix_ms()).after(earlier);
-        let mut found =
-            if is_unmatched { Found::Unmatched } else { self.find(config, killed, pid) };
-        let is_new_kind = !is_unmatched && matches!(found, Found::Unmatched);
-        if is_new_kind && !self.unmatched.learn(&tracked.process, made_of) {
-            // A later scan finds what became of it.
-            found = Found::Ended;
-        }
+        let found = if is_unmatched {
+            Found::Unmatched
+        } else {
+            self.find(config, killed, &tracked.process, made_of)
+        };
         match found {
             Found::Attached(level) => self.attached(pid, start_time, level, known.is_none()),
             Found::Beyond => self.newcomers.refused(),
@@ -163,7 +161,8 @@ impl Roster {
     }
 
     /// Looks for profiles that match a process, and attaches their probes.
-    fn find(&mut self, config: &Config, killed: bool, pid: u32) -> Found {
+    fn find(&mut self, config: &Config, killed: bool, process: &Process, made_of: u64) -> Found {
+        let pid = process.pid;
         let level = config.daemon.level;
         let with_probes = self.tracked.values().filter(|one| one.matched).count();
         if with_probes >= config.select.max_targets as usize {
@@ -187,7 +186,11 @@ impl Roster {
                 Found::Without("the kill switch is on".to_owned())
             }
             Ok(()) => Found::Attached(level),
-            Err(ObserveError::NoMatch { .. }) => Found::Unmatched,
+            Err(ObserveError::NoMatch { .. }) if self.unmatched.learn(process, made_of) => {
+                Found::Unmatched
+            }
+            // A later scan finds what became of it.
+            Err(ObserveError::NoMatch { .. }) => Found::Ended,
             // It ended meanwhile.
             Err(ObserveError::Target(error)) => {
                 tracing::debug!(pid, %error, "not watched");

@@ -207,10 +207,7 @@ async fn who(view: &View<'_>, windows: &[WindowRecord]) -> Markup {
     let Some(window) = windows.iter().find(|window| window.has_report) else {
         return html! {};
     };
-    let report = match view.access {
-        Access::Full => window::report_of(view.shared, window.id).await.ok(),
-        Access::Public => None,
-    };
+    let report = window::seen_report(view, window.id).await;
     let allocators =
         report.iter().flat_map(|report| &report.targets).flat_map(|own| &own.allocators);
     let named: Vec<_> =

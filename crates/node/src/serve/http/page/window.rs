@@ -132,7 +132,7 @@ pub(super) async fn about(
     // Of older ones only the report is known.
     let known = latest(&shared).await.into_iter().find(|window| window.id == number);
     let is_running = known.as_ref().is_some_and(|window| window.outcome == Outcome::Running);
-    let report = if access == Access::Full { report_of(&shared, number).await.ok() } else { None };
+    let report = seen_report(&view, number).await;
     let content = html! {
         @if let Some(window) = &known { (list(&view, std::slice::from_ref(window))) }
         @if is_running { p { "It runs. Its report is there when it ends." } }
@@ -159,7 +159,15 @@ fn shown_report(report: &Report) -> Markup {
     whole(report, &Style { top: ROWS, ..Style::default() })
 }
 
-pub(super) async fn report_of(shared: &Shared, id: u64) -> Result<Box<Report>, Refusal> {
+/// A window's report, where the client may see it and there is one.
+pub(super) async fn seen_report(view: &View<'_>, id: u64) -> Option<Box<Report>> {
+    match view.access {
+        Access::Full => report_of(view.shared, id).await.ok(),
+        Access::Public => None,
+    }
+}
+
+async fn report_of(shared: &Shared, id: u64) -> Result<Box<Report>, Refusal> {
     match shared.hub.ask(Request::WindowReport { id }).await? {
         Answer::Report { report } => Ok(report),
         _ => Err(Refusal::Failed { message: "the daemon has answered something else".to_owned() }),
