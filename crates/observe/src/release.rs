@@ -46,11 +46,9 @@ impl Observer {
         (leftover, pids)
     }
 
-    /// Forgets what was read of ELF files; what is needed again is read again. Returns whether there was anything.
-    pub fn forget_files(&mut self) -> bool {
-        let had_any = !self.cache.is_empty();
+    /// Forgets what was read of ELF files; what is needed again is read again.
+    pub fn forget_files(&mut self) {
         self.cache = ElfCache::new();
-        had_any
     }
 
     /// Whether a target has ended that was not forgotten yet.

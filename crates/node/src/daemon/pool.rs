@@ -13,8 +13,6 @@ use drainprof_process::Process;
 use drainprof_profile::{Level, Library};
 use drainprof_report::facts::Snapshot;
 
-use super::allocator;
-
 /// How far a kernel side may be worn and still take newcomers.
 const WORN: f64 = 0.75;
 
@@ -206,15 +204,9 @@ impl Pool {
 
     /// Gives back what was read of files: it is needed only while newcomers are examined.
     pub(super) fn forget_files(&mut self) {
-        let mut had_any = false;
         for kernel in &mut self.kernels {
-            had_any |= kernel.observer.forget_files();
+            kernel.observer.forget_files();
         }
-        // Most newcomers are of a kind that is known, and no file was read for them.
-        if !had_any {
-            return;
-        }
-        allocator::give_back();
     }
 
     /// Makes room in all maps.

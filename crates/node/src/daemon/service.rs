@@ -38,6 +38,9 @@ use crate::{
 /// How often the loop takes events and reclaims room in maps, whatever the interval.
 const TICK: Duration = Duration::from_millis(200);
 
+/// How often free memory goes back to the kernel: windows, censuses and newcomers need much for a moment.
+const GIVE_BACK: Duration = Duration::from_secs(60);
+
 /// What the daemon starts with.
 pub struct Setup {
     /// The configuration.
@@ -170,6 +173,7 @@ impl Service {
             .map_err(|source| ServiceError::System { step: "make a timer", source })?;
         let mut scan = every(self.config.daemon.discover_interval.get());
         let mut cycle = every(self.config.daemon.interval.get());
+        let mut free = every(GIVE_BACK);
         let watchdog = systemd::watchdog_interval();
         let mut alive = every(watchdog.unwrap_or(Duration::from_secs(3600)));
         self.check_kill_switch();
@@ -191,6 +195,7 @@ impl Service {
                 }
                 _ = scan.tick() => self.scan(),
                 _ = cycle.tick() => self.cycle(),
+                _ = free.tick() => allocator::give_back(),
                 Some(asked) = requests.recv() => self.answer(asked),
                 Some(ended) = self.windows.next_ended(), if self.windows.is_busy() => {
                     self.window_ended(ended);
