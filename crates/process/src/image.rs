@@ -139,12 +139,6 @@ impl ElfCache {
         Self::default()
     }
 
-    /// Whether nothing was read.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     fn get(&mut self, mapped: &MappedObject, search: DebugSearch) -> Result<Arc<Elf>, ElfError> {
         let path = &mapped.open_path;
         let shown = &mapped.shown_path;

@@ -112,8 +112,8 @@ Save both with -o json --top 10000: a --top above the number of sites.")]
     #[command(after_help = "Examples:
   drainprof daemon --dry-run                      processes to watch, and why not others
   drainprof daemon --config ./my.toml --set daemon.interval=10s
-Signals: SIGHUP reloads the configuration, SIGUSR1 opens a diagnostic window on the worst process, SIGTERM and
-SIGINT end it.")]
+Signals: SIGHUP reloads the configuration, SIGUSR1 opens a diagnostic window on the worst process,
+SIGTERM and SIGINT end it.")]
     Daemon(DaemonArgs),
     /// List, show and check allocator profiles.
     #[command(after_help = "Examples:
