@@ -205,7 +205,7 @@ section! {
         #[schemars(with = "String", extend("format" = "path", "x-restart" = true))]
         path: PathBuf = PathBuf::from("/var/lib/drainprof/history.db"),
         /// How far it goes back.
-        #[schemars(extend("x-range" = ["1h", "3660d"]))]
+        #[schemars(extend("x-range" = ["5m", "3660d"]))]
         max_age: Time = Time::days(30),
         /// How large its files may become; the oldest entries go first.
         #[schemars(extend("x-range" = ["4MiB", "1TiB"]))]
