@@ -206,6 +206,8 @@ fn names_who_pins(browser: &mut Browser, url: &str) -> Result<()> {
     browser.look(1280, false)?;
     browser.open(url)?;
     browser.until("document.body.textContent.includes('make_session')")?;
+    // The answer on top is the window's, which knows most.
+    browser.until("document.querySelector('section.why').textContent.includes('make_session')")?;
     check(browser, "who pins")?;
     accessible(browser, "who pins")?;
     // A form still has it.

@@ -71,8 +71,10 @@ pub struct Drafted {
     pub against: Option<String>,
 }
 
-/// The answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The answer; what weighs most comes first.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Memory grows, and goes on growing.

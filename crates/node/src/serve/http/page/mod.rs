@@ -1,6 +1,7 @@
 //! The daemon's page: what a browser shows at `/`. Rendered here, of the same parts as `-o html`; all of it can be read
 //! without script. What a client without the token sees is what the API gives it.
 
+mod answer;
 mod live;
 mod node;
 mod past;

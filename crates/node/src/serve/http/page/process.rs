@@ -6,12 +6,10 @@ use axum::{
     response::Response,
 };
 use drainprof_report::{
-    Began, Host, Memory, Report, SCHEMA, Target, Window,
     export::{
         PinWeight,
         html::{self as parts, Curve, Line, bar, cell, fact, facts, number, table, text},
     },
-    series::MemorySeries,
     units,
 };
 use maud::{Markup, html};
@@ -19,6 +17,7 @@ use maud::{Markup, html};
 use super::{
     super::{Shared, guard::Access},
     NAME, SENTENCE, View,
+    answer::{answer, looked, report, who},
     node::{labels, pinned_rate},
     nonsense, not_found, page as shell,
     past::{Range, RangeQuery, clock, field},
@@ -27,13 +26,11 @@ use super::{
 use crate::{
     NodeState, NodeTarget, WindowRecord,
     history::Course,
-    store::{Event, MemoryPoint, ProfileSeries, Series, Sums},
+    store::{Event, ProfileSeries, Series, Sums},
 };
 
 /// Rows of lists.
 const ROWS: usize = 20;
-/// Call stacks that are named beside the answer.
-const PINNERS: usize = 5;
 /// Events that are listed.
 const EVENTS: usize = 100;
 /// The shortest time that is shown unasked.
@@ -87,10 +84,11 @@ pub(super) async fn page(
     let title = format!("{} ({pid})", view.text(comm.unwrap_or_default(), NAME));
     let events: &[Event] =
         course.as_ref().map(|course: &Course| course.events.as_slice()).unwrap_or_default();
+    let looked = looked(&view, &windows, now.as_ref()).await;
     let content = html! {
         @if let Some(target) = &now { (head(&view, target)) } @else { p.warn { "It has ended, or is not watched any more." } }
-        (answer(&state, now.as_ref(), series))
-        (who(&view, &windows).await)
+        (answer(&state, now.as_ref(), series, looked.as_ref()))
+        (who(&view, &windows, looked.as_ref()))
         (choose(pid, range))
         @match series {
             Some(series) => (in_range(&view, series, (events, &windows), range)),
@@ -123,104 +121,6 @@ fn head(view: &View<'_>, target: &NodeTarget) -> Markup {
         @for alert in &target.alerts {
             p class=(if alert.state == crate::AlertState::Firing { "bad" } else { "warn" }) {
                 b { (view.text(&alert.rule, NAME)) } " since " (clock(alert.since_unix_ms)) ": " (view.text(&alert.message, SENTENCE))
-            }
-        }
-    }
-}
-
-/// The answer of the present counts, and of memory in the range.
-fn answer(state: &NodeState, now: Option<&NodeTarget>, series: Option<&Series>) -> Markup {
-    let memory = series.and_then(memory).or_else(|| now.and_then(memory_now));
-    let Some(target) = now else {
-        return html! {
-            @if let Some(memory) = &memory { p { "In this time: " (memory.verdict_reason) "." } }
-        };
-    };
-    parts::answer(&report(state, target, memory))
-}
-
-/// Memory in the range, judged as a report judges it.
-fn memory(series: &Series) -> Option<Memory> {
-    let mut readings = MemorySeries::new();
-    for MemoryPoint { unix_ms, memory, .. } in &series.memory {
-        if let Some(memory) = memory {
-            readings.add(*unix_ms as f64 / 1000.0, memory);
-        }
-    }
-    Memory::of(&readings)
-}
-
-/// Without a history: the last reading, and the slope of the last minutes.
-fn memory_now(target: &NodeTarget) -> Option<Memory> {
-    let mut readings = MemorySeries::new();
-    readings.add(0.0, &target.memory?);
-    let memory = Memory::of(&readings)?;
-    Some(Memory {
-        slope_bytes_per_second: target.rss_slope_bytes_per_second,
-        slope_interval: target.rss_slope_interval,
-        r_squared: target.rss_r_squared,
-        seconds_to_limit: target.seconds_to_limit,
-        ..memory
-    })
-}
-
-/// The present state of a process as a report.
-fn report(state: &NodeState, target: &NodeTarget, memory: Option<Memory>) -> Report {
-    let seconds = state.unix_ms.saturating_sub(target.since_unix_ms) as f64 / 1000.0;
-    let own = Target {
-        target: 0,
-        pid: target.pid,
-        start_time: target.start_time,
-        comm: target.comm.clone(),
-        exe: target.exe.clone(),
-        container: None,
-        began: Began::Attached,
-        ended: None,
-        rss_bytes: target.memory.map(|memory| memory.rss_bytes),
-        memory,
-        findings: target.findings.clone(),
-        cost: target.cost,
-        probes: Vec::new(),
-        allocators: target.allocators.clone(),
-        modules: Vec::new(),
-        growth: None,
-        census: None,
-    };
-    Report {
-        schema: SCHEMA.to_owned(),
-        tool: state.tool.clone(),
-        host: Host { kernel: String::new() },
-        complete: state.complete,
-        losses: state.losses.iter().map(|(name, count)| (name.clone(), Some(*count))).collect(),
-        window: Window { seconds, duty: None },
-        pressure: state.pressure,
-        self_use: state.self_use,
-        symbols: None,
-        findings: Vec::new(),
-        system: false,
-        targets: vec![own],
-    }
-}
-
-/// Who pins, by the report of the last window that has one; whoever has no token learns where that is.
-async fn who(view: &View<'_>, windows: &[WindowRecord]) -> Markup {
-    let Some(window) = windows.iter().find(|window| window.has_report) else {
-        return html! {};
-    };
-    let report = window::seen_report(view, window.id).await;
-    let allocators =
-        report.iter().flat_map(|report| &report.targets).flat_map(|own| &own.allocators);
-    let named: Vec<_> =
-        allocators.filter(|own| own.sites.as_ref().is_some_and(|all| !all.is_empty())).collect();
-    html! {
-        @if let Some(report) = report.as_deref().filter(|_| !named.is_empty()) {
-            h2 { "Who" small { ", by " a href={ "/window/" (window.id) } { "window " (window.id) } " of " (clock(window.began_unix_ms)) } }
-            @for own in named { h3 { (view.text(&own.profile, NAME)) } (parts::sites(own, PINNERS)) }
-            (parts::flame(report, PinWeight::Granules))
-        } @else {
-            p {
-                "Who: " a href={ "/window/" (window.id) } { "the report of window " (window.id) }
-                " names the call stacks" @if view.access == Access::Public { " to whoever has the token" } "."
             }
         }
     }
@@ -444,7 +344,7 @@ fn present(state: &NodeState, target: &NodeTarget) -> Markup {
     html! {
         h2 { "Now" small { ", since " (clock(target.since_unix_ms)) } }
         @for one in &report.targets { (facts(&more)) (parts::target(one, ROWS)) }
-        @if let Some(heaps) = heaps {
+        @if let Some(heaps) = heaps.filter(|heaps| heaps.failure.is_some() || !heaps.summary.heaps.is_empty()) {
             h3 { "Heaps" small { ", read " (clock(heaps.unix_ms)) } }
             @if let Some(failure) = &heaps.failure { p.warn { (drainprof_report::export::shown(failure, SENTENCE)) } }
             @for heap in &heaps.summary.heaps { (parts::heap_bar(heap)) }
