@@ -67,11 +67,16 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let mut attached = start("cost", ATTACHED)?;
     let others = start("malloc_pairs", PROCESSES - ATTACHED)?;
     let directory = tempfile::tempdir()?;
+    // Whatever else runs on this machine is not measured.
+    let targets = environment::target("brief")?;
+    let targets = targets.parent().context("the targets lie in a directory")?.canonicalize()?;
     // It reaches its size while the daemon warms up.
     let age = (effort.soak / 4).max(SHORTEST_HISTORY).as_secs();
     let more = format!(
         "window.cooldown = \"1s\"\nwindow.budget_per_hour = \"1h\"\ncensus.interval = \"10s\"\n\
-         store.max_bytes = \"4MiB\"\nstore.max_age = \"{age}s\""
+         store.max_bytes = \"4MiB\"\nstore.max_age = \"{age}s\"\n\
+         select.rules = [{{ action = \"include\", exe = [\"{}/*\"] }}]",
+        targets.display()
     );
     node::configure_at_usual_pace(directory.path(), &["arena"], &more)?;
     let daemon = Daemon::start_in(directory)?;
