@@ -3,12 +3,15 @@
 //! nginx makes one pool per connection and one per request, so `ab -n 100 -c 1` opens exactly 200 and
 //! closes exactly 200. It has done all that it was asked when it sleeps in its wait for events.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     compare::sum_rule,
-    environment::{has_programs, requires_root},
+    environment::{self, has_programs, requires_root},
     nginx::{Nginx, worker_pid},
     tracer::{Outcome, Tracer},
 };
@@ -171,4 +174,51 @@ fn idle_connections_hold_pools() -> Result<()> {
         nginx.quit()?;
     }
     Ok(())
+}
+
+/// A census of the same, without a probe: each connection and each request that is held is there, with its bytes, and
+/// the master has none.
+#[test]
+fn census_of_pools() -> Result<()> {
+    if ready() {
+        let nginx = Nginx::start(true)?;
+        let whole = "GET /index.html HTTP/1.1\r\nHost: a\r\n\r\n";
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(nginx.ask(whole)?);
+        }
+        for _ in 0..3 {
+            held.push(nginx.ask("GET /index.html HTTP/1.1\r\nHo")?);
+        }
+        nginx.settle()?;
+        let pools = census_pools(nginx.worker)?;
+        let named = |name: &str| -> Vec<&Value> {
+            pools.iter().filter(|pool| pool["name"] == name).collect()
+        };
+        assert_eq!(pools.len(), 1 + 8 + 3, "{pools:?}");
+        assert_eq!(named("configuration").len(), 1, "{pools:?}");
+        let requests = named("request");
+        let bytes: Vec<_> = requests.iter().map(|pool| pool["total_bytes"].as_u64()).collect();
+        assert_eq!(bytes, [Some(4096); 3], "{pools:?}");
+        // A half-sent request has its header of 1 KiB beside the pool's own block, which malloc rounds.
+        let connections = named("connection");
+        let half = |bytes: u64| (512 + 1024..512 + 1024 + 32).contains(&bytes);
+        let sizes = connections.iter().filter_map(|pool| pool["total_bytes"].as_u64());
+        let (large, small): (Vec<u64>, Vec<u64>) = sizes.partition(|bytes| half(*bytes));
+        assert_eq!((large.len(), small), (3, vec![512; 5]), "{pools:?}");
+        let master = census_pools(nginx.process.pid())?;
+        assert_eq!(master.len(), 1, "{master:?}");
+        drop(held);
+        nginx.quit()?;
+    }
+    Ok(())
+}
+
+fn census_pools(pid: u32) -> Result<Vec<Value>> {
+    let mut command = Command::new(environment::drainprof()?);
+    let output = command.args(["census", "-o", "json", "-p", &pid.to_string()]).output()?;
+    ensure!(output.status.success(), "{output:?}");
+    let mut census: Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(census["contexts"].as_array().into_iter().flatten().all(|own| own["kind"] == "pool"));
+    Ok(census["contexts"].as_array_mut().map(std::mem::take).unwrap_or_default())
 }

@@ -7,19 +7,16 @@
 //! Contexts lie in the heap of glibc: they are a view of memory that its census has already counted.
 
 mod kinds;
-mod pages;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use self::{
-    kinds::{Reader, SHAPES, Shape, Sums},
-    pages::Pages,
-};
+use self::kinds::{SHAPES, Shape, Sums};
 use crate::{
     model::{Context, ContextKind},
-    space::{PAGE, RangeKind, Space},
+    pages::Reader,
+    space::Space,
 };
 
 /// Most contexts that are read.
@@ -61,7 +58,7 @@ struct Node {
 
 /// Reads the tree of which `top` is the address of the pointer to its root. With idents, which can be SQL, or without.
 pub(crate) fn read(space: &Space<'_>, top: u64, idents: bool) -> Contexts {
-    let reader = Reader { pages: Pages::new(space), steps: MAX_STEPS };
+    let reader = Reader::new(space, MAX_STEPS);
     let mut tree = Tree { reader, names: HashMap::new(), seen: HashSet::new(), broken: 0 };
     let all = tree.nodes(top);
     let shapes = tree.shapes(&all);
@@ -249,8 +246,8 @@ impl Tree<'_> {
         if let Some(known) = self.names.get(&address) {
             return known.clone();
         }
-        let name = match self.text(address, MAX_NAME) {
-            None => self.is_constant(address).then(|| UNREAD.to_owned()),
+        let name = match self.reader.text(address, MAX_NAME) {
+            None => self.reader.is_constant(address).then(|| UNREAD.to_owned()),
             text => text.filter(|text| {
                 !text.is_empty() && text.len() < MAX_NAME && !text.chars().any(char::is_control)
             }),
@@ -263,28 +260,8 @@ impl Tree<'_> {
 
     /// A context's ident. It can be SQL, and comes from a user.
     fn ident(&mut self, address: u64) -> Option<String> {
-        let text = self.text(address, MAX_IDENT * 4)?;
+        let text = self.reader.text(address, MAX_IDENT * 4)?;
         let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
         Some(shown.take(MAX_IDENT).collect())
-    }
-
-    /// Whether an address lies in what a file has and nobody changes.
-    fn is_constant(&self, address: u64) -> bool {
-        let range = self.reader.pages.space.range_at(address);
-        range.is_some_and(|range| range.kind == RangeKind::File && !range.writable)
-    }
-
-    /// Text up to its end, or to so many bytes. Constants are read from their file if their page is not present.
-    fn text(&mut self, address: u64, most: usize) -> Option<String> {
-        let range = self.reader.pages.space.range_at(address)?;
-        let most = most.min(usize::try_from(range.end - address).unwrap_or(most));
-        let mut bytes = vec![0; most];
-        // Its page may be the last one that is present.
-        let here = most.min((PAGE - address % PAGE) as usize);
-        let is_read = self.reader.pages.read(address, &mut bytes)
-            || self.is_constant(address) && self.reader.pages.space.read_file(address, &mut bytes)
-            || self.reader.pages.read(address, &mut bytes[..here]);
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(most);
-        is_read.then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 }

@@ -144,7 +144,7 @@ pub struct Context {
     pub name: String,
     /// Its ident, at most 64 characters; null if it has none or idents were not asked for. It can be SQL text.
     pub ident: Option<String>,
-    /// Its level: 0 is `TopMemoryContext`.
+    /// Its level: 0 is the root.
     pub level: u64,
     /// The index of its parent in this list; null at level 0.
     pub parent: Option<u64>,
@@ -170,6 +170,8 @@ pub enum ContextKind {
     Slab,
     /// Blocks whose chunks are not freed one by one.
     Bump,
+    /// Blocks and large objects that are given back with the pool (nginx, APR).
+    Pool,
     /// No known layout.
     #[default]
     Unknown,

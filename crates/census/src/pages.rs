@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::space::{PAGE, Space, words_by};
+use crate::space::{PAGE, RangeKind, Space, words_by};
 
 /// Pages that are remembered.
 const MAX_PAGES: usize = 4096;
@@ -10,23 +10,23 @@ const MAX_PAGES: usize = 4096;
 type Page = Option<Box<[u8; PAGE as usize]>>;
 
 /// Pages of a process as they were when they were first looked at.
-pub(super) struct Pages<'a> {
-    pub(super) space: &'a Space<'a>,
+pub(crate) struct Pages<'a> {
+    pub(crate) space: &'a Space<'a>,
     pages: HashMap<u64, Page>,
 }
 
 impl<'a> Pages<'a> {
-    pub(super) fn new(space: &'a Space<'a>) -> Self {
+    pub(crate) fn new(space: &'a Space<'a>) -> Self {
         Self { space, pages: HashMap::new() }
     }
 
     /// Forgets what was read, so that it is read again.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.pages.clear();
     }
 
     /// Fills `bytes` from `address` on; whether all of them are present and could be read.
-    pub(super) fn read(&mut self, address: u64, bytes: &mut [u8]) -> bool {
+    pub(crate) fn read(&mut self, address: u64, bytes: &mut [u8]) -> bool {
         let mut done = 0;
         while done < bytes.len() {
             let Some(at) = address.checked_add(done as u64) else { return false };
@@ -40,7 +40,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Several words in a row.
-    pub(super) fn words<const N: usize>(&mut self, address: u64) -> Option<[u64; N]> {
+    pub(crate) fn words<const N: usize>(&mut self, address: u64) -> Option<[u64; N]> {
         words_by(|bytes| self.read(address, bytes))
     }
 
@@ -57,5 +57,54 @@ impl<'a> Pages<'a> {
             is_read.then_some(bytes)
         });
         page.as_deref()
+    }
+}
+
+/// Reads structures, within a number of steps.
+pub(crate) struct Reader<'a> {
+    pub(crate) pages: Pages<'a>,
+    /// Structures that may still be visited.
+    pub(crate) steps: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(space: &'a Space<'a>, steps: u64) -> Self {
+        Self { pages: Pages::new(space), steps }
+    }
+
+    /// Counts a structure that is visited; `None` once there were too many.
+    pub(crate) fn step(&mut self) -> Option<()> {
+        self.steps = self.steps.checked_sub(1)?;
+        Some(())
+    }
+
+    /// A word of a structure.
+    pub(crate) fn word(&mut self, structure: u64, offset: u64) -> Option<u64> {
+        self.pages.words::<1>(structure.checked_add(offset)?).map(|[word]| word)
+    }
+
+    /// Whether an address lies in memory where heaps may be.
+    pub(crate) fn is_heap(&self, address: u64) -> bool {
+        self.pages.space.range_at(address).is_some_and(|range| range.writable)
+    }
+
+    /// Whether an address lies in what a file has and nobody changes.
+    pub(crate) fn is_constant(&self, address: u64) -> bool {
+        let range = self.pages.space.range_at(address);
+        range.is_some_and(|range| range.kind == RangeKind::File && !range.writable)
+    }
+
+    /// Text up to its end, or to so many bytes. Constants are read from their file if their page is not present.
+    pub(crate) fn text(&mut self, address: u64, most: usize) -> Option<String> {
+        let range = self.pages.space.range_at(address)?;
+        let most = most.min(usize::try_from(range.end - address).unwrap_or(most));
+        let mut bytes = vec![0; most];
+        // Its page may be the last one that is present.
+        let here = most.min((PAGE - address % PAGE) as usize);
+        let is_read = self.pages.read(address, &mut bytes)
+            || self.is_constant(address) && self.pages.space.read_file(address, &mut bytes)
+            || self.pages.read(address, &mut bytes[..here]);
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(most);
+        is_read.then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 }

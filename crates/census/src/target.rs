@@ -16,6 +16,7 @@ use crate::{
     model::{Census, Heap, SCHEMA},
     pagemap::Pagemap,
     parts::parts,
+    pools,
     present::Present,
     ruby,
     space::{Memory, PAGE, Range, RangeKind, Space},
@@ -36,13 +37,13 @@ pub struct Options {
     pub largest_bytes: Option<u64>,
     /// Whether all threads of the process stand still while it is read.
     pub freeze: bool,
-    /// How much of PostgreSQL's memory contexts is read.
+    /// How much of PostgreSQL's memory contexts and of servers' pools is read.
     pub contexts: ContextDetail,
     /// Whether heaps have maps of their granules.
     pub map: bool,
 }
 
-/// How much of PostgreSQL's memory contexts is read.
+/// How much of PostgreSQL's memory contexts and of servers' pools is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContextDetail {
     /// Nothing: they lie in a heap whose census has counted them.
@@ -128,9 +129,9 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
     census.heaps = heaps.into_iter().map(|(heap, _)| heap).collect();
     census.next = steps(&census);
     let wants_contexts = options.contexts != ContextDetail::None;
-    if let Some(top) = wants_contexts.then(|| memory.files.exported(TOP_CONTEXT)).flatten() {
-        let Contexts { contexts, notes } =
-            contexts::read(&space, top, options.contexts == ContextDetail::Idents);
+    if let Some(Contexts { contexts, notes }) =
+        wants_contexts.then(|| views(&space, &memory.files, options.contexts)).flatten()
+    {
         census.contexts = contexts;
         census.notes.extend(notes);
     }
@@ -140,6 +141,17 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
         return Err(ProcessError::Ended { pid }.into());
     }
     Ok(census)
+}
+
+/// What the program divides its heap into, where it exports the root of that.
+fn views(space: &Space<'_>, files: &Files, detail: ContextDetail) -> Option<Contexts> {
+    if let Some(top) = files.exported(TOP_CONTEXT) {
+        return Some(contexts::read(space, top, detail == ContextDetail::Idents));
+    }
+    [pools::NGINX, pools::APR].into_iter().find_map(|(root, read)| {
+        let top = files.exported(root)?;
+        Some(read(space, top))
+    })
 }
 
 fn check_size(pid: u32, ranges: &[Range], options: &Options) -> Result<(), CensusError> {

@@ -193,11 +193,14 @@ fn build(root: &Path) -> Result<PathBuf> {
     )?;
     let maps = [(root, "/src"), (&home, "/cargo"), (Path::new(sysroot.trim()), "/rust")];
     let flags = maps.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+    // The same for what crates have in C and assembler.
+    let of_c = maps.map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display()));
     let mut command = work::cargo(root);
     // With a target named, the flags are not those of build scripts, too.
     command.args(["build", "--locked", "-p", "drainprof-daemon", "--bin", "drainprof"]);
     command.args(["--profile", "dist", "--target", "x86_64-unknown-linux-gnu"]);
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("DRAINPROF_COMMIT", commit);
+    command.env("CFLAGS_x86_64_unknown_linux_gnu", of_c.join(" "));
     artifacts::executable("drainprof", &mut command)
 }
 

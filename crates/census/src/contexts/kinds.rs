@@ -4,8 +4,7 @@
 //! both ways, lie in memory, and add up to what the context says that it has. Sources: `aset.c`, `generation.c`,
 //! `slab.c` and `bump.c` in `src/backend/utils/mmgr` of PostgreSQL 13 to 18.
 
-use super::pages::Pages;
-use crate::model::ContextKind;
+use crate::{model::ContextKind, pages::Reader};
 
 /// Offsets of what all contexts begin with; see the module above.
 const MEM_ALLOCATED: u64 = 8;
@@ -87,13 +86,6 @@ pub(super) struct Sums {
     pub(super) blocks: u64,
     /// `None` where not all of it is present.
     pub(super) free: Option<u64>,
-}
-
-/// Reads contexts, within a number of steps.
-pub(super) struct Reader<'a> {
-    pub(super) pages: Pages<'a>,
-    /// Blocks and free chunks that may still be visited.
-    pub(super) steps: u64,
 }
 
 /// A block: where it begins and ends, and its free bytes.
@@ -286,20 +278,6 @@ impl Reader<'_> {
             && self.is_heap(start)
             && self.is_heap(end - 1);
         is_sane.then(|| Block { start, end, free: end - at })
-    }
-
-    /// Whether an address lies in memory where contexts may be.
-    pub(super) fn is_heap(&self, address: u64) -> bool {
-        self.pages.space.range_at(address).is_some_and(|range| range.writable)
-    }
-
-    pub(super) fn step(&mut self) -> Option<()> {
-        self.steps = self.steps.checked_sub(1)?;
-        Some(())
-    }
-
-    pub(super) fn word(&mut self, structure: u64, offset: u64) -> Option<u64> {
-        self.pages.words::<1>(structure.checked_add(offset)?).map(|[word]| word)
     }
 }
 

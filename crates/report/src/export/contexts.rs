@@ -1,4 +1,4 @@
-//! PostgreSQL's memory contexts in a census, for people: added up by the path of names that leads to them.
+//! PostgreSQL's memory contexts and servers' pools in a census, for people: added up by the path of names that leads to them.
 
 use std::{
     cmp::Reverse,
@@ -6,7 +6,7 @@ use std::{
     io::{self, Write},
 };
 
-use drainprof_census::Context;
+use drainprof_census::{Context, ContextKind};
 
 use super::{Style, escape::shown, table::Rows};
 use crate::units;
@@ -37,16 +37,21 @@ pub(super) fn write_contexts(
             sum.free = sum.free.saturating_add(context.free_bytes.unwrap_or_default());
         }
     }
+    let (what, column) = if contexts.iter().any(|own| own.kind == ContextKind::Pool) {
+        (units::counted(all.contexts, "pool", "pools"), "pools")
+    } else {
+        let number = units::counted(all.contexts, "memory context", "memory contexts");
+        (format!("{number} of PostgreSQL"), "contexts")
+    };
     writeln!(
         out,
-        "\n{} of PostgreSQL: {}, of these {} free",
-        units::counted(all.contexts, "memory context", "memory contexts"),
+        "\n{what}: {}, of these {} free",
         units::bytes(all.total),
         units::bytes(all.free),
     )?;
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(_, sum)| Reverse(sum.total));
-    let mut rows = Rows::new(&["context", "contexts", "bytes", "free"], 1, style.width);
+    let mut rows = Rows::new(&["name", column, "bytes", "free"], 1, style.width);
     for ((path, ident), sum) in sums.into_iter().take(style.top) {
         let ident = ident.map(|ident| format!(": {}", shown(ident, PATH))).unwrap_or_default();
         rows.push(vec![

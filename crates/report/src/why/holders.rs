@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use drainprof_census::{Census, Heap, HeapSummary, Summary};
+use drainprof_census::{Census, ContextKind, Heap, HeapSummary, Summary};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -331,8 +331,9 @@ fn contexts(census: &Census) -> Option<String> {
     let most = census.contexts.iter().max_by_key(|context| context.total_bytes)?;
     let free = most.free_bytes.map(|free| format!(", {} of them free", units::bytes(free)));
     (share(most.total_bytes, census.rss_bytes) >= SHARE).then(|| {
+        let what = if most.kind == ContextKind::Pool { "pool" } else { "memory context" };
         format!(
-            "memory context {} has {}{}",
+            "{what} {} has {}{}",
             shown(&most.name, NAME),
             units::bytes(most.total_bytes),
             free.unwrap_or_default()

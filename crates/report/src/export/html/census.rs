@@ -1,6 +1,6 @@
 //! A census of a process's heaps, as a page's content.
 
-use drainprof_census::{Census, Context, Heap, Part, PartKind};
+use drainprof_census::{Census, Context, ContextKind, Heap, Part, PartKind};
 use maud::{Markup, html};
 
 use super::{
@@ -109,8 +109,8 @@ fn contexts(contexts: &[Context], top: usize) -> Markup {
     ]).collect();
     html! {
         @if !rows.is_empty() {
-            h2 { "Memory contexts" }
-            (table("The largest", &[text("context"), number("bytes"), number("free")], &rows))
+            h2 { @if sorted.iter().any(|own| own.kind == ContextKind::Pool) { "Pools" } @else { "Memory contexts" } }
+            (table("The largest", &[text("name"), number("bytes"), number("free")], &rows))
         }
     }
 }
