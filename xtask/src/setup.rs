@@ -47,7 +47,8 @@ pub(crate) const DEMO_PACKAGES: [&str; 2] = ["gcc", "libc6-dev"];
 const BENCH_PACKAGES: [&str; 5] = ["bpftrace", "gdb", "heaptrack", "linux-perf", "valgrind"];
 
 /// What the tests on further real programs (`real_*`) need beyond [`PACKAGES`]; alphabetical.
-const REAL_PACKAGES: [&str; 16] = [
+const REAL_PACKAGES: [&str; 17] = [
+    "apache2-bin",
     "bind9",
     "bind9-dnsutils",
     "golang-go",
