@@ -86,7 +86,7 @@ pub struct GrowthCell {
     pub target: u32,
     /// A [`Cause`]; written last, 0 while the cell is not filled.
     pub cause: u32,
-    /// One more than the path's number; 0: not known.
+    /// One more than the path's number, 0: not known; with [`with_stack`] also a stack of the kernel.
     pub path: u32,
     /// Zero.
     pub reserved: u32,
@@ -109,6 +109,25 @@ pub const fn cell_hash(target: u32, cause: u32, path: u32) -> u64 {
     let whose = (target as u64) << 32 | path as u64;
     let hash = path_hash(path_hash(PATH_SEED, whose), cause as u64);
     if hash == 0 { 1 } else { hash }
+}
+
+/// Entries of `KERNEL_STACKS`; the last one is not used.
+pub const KERNEL_STACKS: u32 = 1024;
+/// Bits of a cell's `path` that tell the path.
+const PATH_BITS: u32 = 22;
+
+/// A cell's `path`, of one more than a path's number and one more than the number of a stack of the kernel; 0 is none.
+#[inline(always)]
+#[must_use]
+pub const fn with_stack(path: u32, stack: u32) -> u32 {
+    path | stack << PATH_BITS
+}
+
+/// The two of them again.
+#[inline(always)]
+#[must_use]
+pub const fn path_and_stack(path: u32) -> (u32, u32) {
+    (path & ((1 << PATH_BITS) - 1), path >> PATH_BITS)
 }
 
 /// What is known of a target's memory: a value of `GROWTH_TARGETS`, by target.
@@ -243,6 +262,15 @@ mod tests {
         assert!(Cause::from_raw(0).is_none() && Cause::from_raw(10).is_none());
         assert!(MapKind::from_raw(0).is_none() && MapKind::from_raw(8).is_none());
         assert_eq!(MapKind::from_raw(6), Some(MapKind::Mremap));
+    }
+
+    /// A path and a stack come apart again, the largest too.
+    #[test]
+    fn stacks_of_the_kernel() {
+        for both in [(0, 0), (7, 0), (0, 9), ((1 << 22) - 1, KERNEL_STACKS - 1)] {
+            assert_eq!(path_and_stack(with_stack(both.0, both.1)), both);
+        }
+        assert_eq!(with_stack(7, 0), 7);
     }
 
     /// Cells differ by target, cause and path.

@@ -59,4 +59,6 @@ globals! {
     syscall_number_offset, SYSCALL_NUMBER_OFFSET: 8;
     /// 0: growth is reported without call paths.
     growth_paths, GROWTH_PATHS: 1;
+    /// 1: growth that the kernel causes is reported with its stack.
+    kernel_stacks, KERNEL_STACKS_WANTED: 0;
 }

@@ -10,11 +10,13 @@ use aya_ebpf::{
         bpf_get_current_pid_tgid,
         generated::{bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_task_pt_regs},
     },
+    programs::tracing::StackIdContext,
 };
 use drainprof_common::{
     growth::{
-        Cause, GROWTH_THREADS, GrowthCell, GrowthTarget, GrowthThread, MapKind, MapRecord, PAGE,
-        REGION, REGION_WORDS, RegionKey, RegionPages, cell_hash, fault, member,
+        Cause, GROWTH_THREADS, GrowthCell, GrowthTarget, GrowthThread, KERNEL_STACKS, MapKind,
+        MapRecord, PAGE, REGION, REGION_WORDS, RegionKey, RegionPages, cell_hash, fault, member,
+        with_stack,
     },
     loss::Loss,
     maps::TargetValue,
@@ -122,16 +124,34 @@ pub(crate) fn path_of(number: u32) -> u32 {
     cell(number).map_or(0, |cell| unsafe { (*cell).path })
 }
 
+/// One more than the number of the kernel's stack at this moment; 0 where it is not wanted, or has no room.
+#[inline(always)]
+fn kernel_stack(ctx: &impl StackIdContext) -> u32 {
+    if config::kernel_stacks() == 0 {
+        return 0;
+    }
+    let number = ctx.get_stackid(&maps::KERNEL_STACKS, 0).map_or(0, |number| number as u32 + 1);
+    if number < KERNEL_STACKS { number } else { 0 }
+}
+
 /// A page fault at an address of the process.
 #[inline(always)]
-pub(crate) fn fault(target: TargetValue, cause: Cause, address: u64, error: u64) {
+pub(crate) fn fault(
+    ctx: &impl StackIdContext,
+    target: TargetValue,
+    cause: Cause,
+    address: u64,
+    error: u64,
+) {
     let target = target.target;
     // Registers are not even read where nobody asks for the path: a fault is short.
     let path = match if config::growth_paths() == 0 { None } else { user_regs() } {
         Some(regs) => paths::of_user(&regs, target, cause == Cause::Fault),
         None => 0,
     };
-    let number = begin(target, cause, path, address & !(PAGE - 1));
+    // A fault of the program has always the same.
+    let stack = if cause == Cause::KernelFault { kernel_stack(ctx) } else { 0 };
+    let number = begin(target, cause, with_stack(path, stack), address & !(PAGE - 1));
     if cause == Cause::KernelFault {
         return;
     }
@@ -204,7 +224,14 @@ fn memory(target: u32) -> Option<*mut GrowthTarget> {
 
 /// The address space of a target is now of this size in one kind of memory. `own`: one of its threads has changed it.
 #[inline(always)]
-pub(crate) fn resized(target: TargetValue, own: bool, mm_id: u32, kind: u32, size: u64) {
+pub(crate) fn resized(
+    ctx: &impl StackIdContext,
+    target: TargetValue,
+    own: bool,
+    mm_id: u32,
+    kind: u32,
+    size: u64,
+) {
     let Some(memory) = memory(target.target) else { return };
     let kind = kind as usize;
     if kind >= member::COUNT {
@@ -223,8 +250,9 @@ pub(crate) fn resized(target: TargetValue, own: bool, mm_id: u32, kind: u32, siz
         }
     }
     if number == 0 {
-        let cause = if own { Cause::Other } else { Cause::Outside };
-        number = growth_cell(target.target, cause as u32, 0);
+        let (cause, stack) =
+            if own { (Cause::Other, kernel_stack(ctx)) } else { (Cause::Outside, 0) };
+        number = growth_cell(target.target, cause as u32, with_stack(0, stack));
     }
     // SAFETY: map memory; `kind` is below the arrays' length.
     let delta = unsafe {

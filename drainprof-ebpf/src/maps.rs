@@ -3,7 +3,7 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf, StackTrace},
 };
 use drainprof_common::{
     granule::IndexWord,
@@ -185,6 +185,10 @@ pub(crate) static GROWTH_HASHES: Array<HashBucket> = Array::with_max_entries(2, 
 /// The cells.
 #[map]
 pub(crate) static GROWTH_CELLS: Array<GrowthCell> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Stacks of the kernel, where they are wanted.
+#[map]
+pub(crate) static KERNEL_STACKS: StackTrace = StackTrace::with_max_entries(1, 0);
 
 /// What threads are doing that may add pages.
 #[map]

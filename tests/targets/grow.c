@@ -10,6 +10,7 @@
  *        is a slab of which an object stays.
  * thrash: `mb` MiB of a file are read through a mapping, again and again, until a line comes.
  * sparse: one page is touched in each of `count` regions of 2 MiB.
+ * read:  `mb` MiB are locked, and as many read from /dev/zero into fresh memory: the kernel touches all of them.
  * storm: touches pages and gives them back, until `faults` have been touched: seven of eight are read, which is a fault
  *        that brings nothing (the page of zeros), and one written.
  */
@@ -210,6 +211,22 @@ PROBED u64 storm(u64 faults) {
     return writes;
 }
 
+PROBED void read_pages(int file, char *at, u64 bytes) {
+    if (read(file, at, bytes) != (ssize_t)bytes) fail("read");
+}
+
+/* No page of these is touched by the program itself. */
+static void by_kernel(u64 bytes) {
+    char *at = fresh(2 * bytes);
+    int file = open("/dev/zero", O_RDONLY);
+    if (mlock(&file, sizeof file)) fail("mlock");
+    /* Between these two calls no page is touched, so that what is locked is known to be no fault's. */
+    madvise(at, 2 * bytes, MADV_NOHUGEPAGE);
+    if (mlock(at, bytes)) fail("mlock");
+    read_pages(file, at + bytes, bytes);
+    printf("{\"truth\":1,\"bytes\":%lu}\n", bytes);
+}
+
 PROBED void sparse(u64 count) {
     char *at = mmap(NULL, count * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED || madvise(at, count * HUGE, MADV_NOHUGEPAGE)) fail("mmap");
@@ -256,6 +273,8 @@ int main(int argc, char **argv) {
         thrash(mb * MIB);
     } else if (!strcmp(mode, "sparse")) {
         sparse(option("count", 100));
+    } else if (!strcmp(mode, "read")) {
+        by_kernel(mb * MIB);
     } else if (!strcmp(mode, "storm")) {
         u64 faults = option("faults", 1000), writes = storm(faults);
         printf("{\"truth\":1,\"faults\":%lu,\"writes\":%lu}\n", faults, writes);

@@ -239,6 +239,43 @@ fn without_a_profile() -> Result<()> {
     Ok(())
 }
 
+/// What the kernel touches in a program's name is told apart by the kernel's own stacks, which begin where the page was
+/// needed; no address of it is told.
+#[test]
+fn stacks_of_the_kernel() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let mut target = Target::start("grow", &["mode=read", "mb=4"])?;
+    let mut command: Command = tracer::command()?;
+    command.args(["growth", "--kernel-stacks", "-o", "json", "--top", "1000", "-p"]);
+    command.arg(target.pid().to_string());
+    let mut tracer = Tracer::spawn(command)?;
+    tracer.attached()?;
+    target.go()?;
+    let bytes = number(&target.finish()?.truths[0], "/bytes")?;
+    let outcome = tracer.finish()?;
+    let report: Value = serde_json::from_str(&outcome.stdout.join("\n"))?;
+    ensure!(report["complete"] == true, "{}", report["losses"]);
+    let growth = &report["targets"][0]["growth"];
+    near("read", through(growth, "read_pages", "/rss/anon_bytes")?, bytes)?;
+    near("within the system call", through(growth, "ksys_read", "/rss/anon_bytes")?, bytes)?;
+    near("locked", through(growth, "__mm_populate", "/rss/anon_bytes")?, bytes)?;
+    let sum = |at: &str| number(growth, &format!("/rss/{at}/anon_bytes"));
+    let parts = sum("by_paths")? + sum("by_others")? + sum("from_outside")?;
+    ensure!(parts == sum("change")?, "{}", growth["rss"]);
+    let frames: Vec<&Value> = growth["paths"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|path| path["frames"].as_array().into_iter().flatten())
+        .filter(|frame| frame["module"] == "[kernel]")
+        .collect();
+    let sane = |frame: &&Value| frame["address"].is_null() && frame["function"].is_string();
+    ensure!(!frames.is_empty() && frames.iter().all(sane), "{frames:?}");
+    Ok(())
+}
+
 /// Without a process the whole machine is observed: one that starts meanwhile is found by its command, with its call
 /// stacks and all of its pages.
 #[test]

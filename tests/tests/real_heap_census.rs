@@ -1,11 +1,11 @@
 //! The census from outside of further allocators as Debian has them: Ruby against `ObjectSpace.count_objects` and
 //! `GC.stat`, Go against `runtime.MemStats`, mimalloc and tcmalloc against programs that know what they hold.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{collections::BTreeMap, process::Command, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
-    environment::{self, has_programs, requires_root},
+    environment::{self, deadline, has_programs, requires_root},
     process::Process,
 };
 use nix::sys::signal::Signal;
@@ -27,11 +27,15 @@ fn heap(pid: u32, allocator: &str) -> Result<Value> {
 
 /// Waits until its state says that it has stopped.
 fn until_stopped(pid: u32) -> Result<()> {
-    let stat = format!("/proc/{pid}/stat");
-    while !std::fs::read_to_string(&stat)?.contains(") T ") {
+    let (stat, until) = (format!("/proc/{pid}/stat"), Instant::now() + deadline());
+    loop {
+        let text = std::fs::read_to_string(&stat)?;
+        if text.contains(") T ") {
+            return Ok(());
+        }
+        ensure!(!text.contains(") Z ") && Instant::now() < until, "it does not stop: {text}");
         std::thread::yield_now();
     }
-    Ok(())
 }
 
 /// Objects that hold pages. The program stops between its own count and the first object that it makes after it.

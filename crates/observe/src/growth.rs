@@ -8,7 +8,7 @@ use std::{
 };
 
 use drainprof_common::{
-    growth::{Cause, GrowthCell, GrowthTarget, member},
+    growth::{Cause, GrowthCell, GrowthTarget, member, path_and_stack},
     loss::Loss,
 };
 use drainprof_process::{
@@ -112,9 +112,17 @@ impl Observer {
         let (Some(growth), Some(paths)) = (&self.growth, &self.paths) else { return };
         let mut known: BTreeMap<u32, Arc<CallPath>> = BTreeMap::new();
         let mut path = |number: u32| {
-            let read = || match number.checked_sub(1) {
-                Some(number) => paths.path(&self.session, number),
-                None => Arc::default(),
+            let read = || {
+                let (number, stack) = path_and_stack(number);
+                let own = number.checked_sub(1).map(|number| paths.path(&self.session, number));
+                let own = own.unwrap_or_default();
+                match stack.checked_sub(1).map(|stack| self.session.growth.kernel_stack(stack)) {
+                    Some(mut addresses) => {
+                        addresses.extend(&own.addresses);
+                        Arc::new(CallPath { addresses, end: own.end })
+                    }
+                    None => own,
+                }
             };
             Arc::clone(known.entry(number).or_insert_with(read))
         };
@@ -191,7 +199,7 @@ impl Observer {
 fn added(cells: &[(Cause, GrowthCell)]) -> BTreeMap<(u32, u32), i64> {
     let mut sums: BTreeMap<(u32, u32), i64> = BTreeMap::new();
     for (cause, cell) in cells {
-        if matches!(cause, Cause::Other | Cause::Outside) {
+        if is_apart(*cause, cell) {
             continue;
         }
         let resident = [member::ANON, member::FILE, member::SHMEM];
@@ -199,6 +207,11 @@ fn added(cells: &[(Cause, GrowthCell)]) -> BTreeMap<(u32, u32), i64> {
         *sum = resident.iter().fold(*sum, |sum, kind| sum.saturating_add(cell.rss[*kind]));
     }
     sums
+}
+
+/// Whether a cell has no call path, not even the kernel's.
+fn is_apart(cause: Cause, cell: &GrowthCell) -> bool {
+    cause == Cause::Outside || cause == Cause::Other && cell.path == 0
 }
 
 fn add_cell(
@@ -212,16 +225,9 @@ fn add_cell(
             *sum = sum.saturating_add(value);
         }
     };
-    match cause {
-        Cause::Other => return sum(&mut facts.other),
-        Cause::Outside => return sum(&mut facts.outside),
-        Cause::Fault
-        | Cause::KernelFault
-        | Cause::Brk
-        | Cause::Mmap
-        | Cause::Munmap
-        | Cause::Mremap
-        | Cause::Madvise => {}
+    if is_apart(cause, cell) {
+        let apart = if cause == Cause::Other { &mut facts.other } else { &mut facts.outside };
+        return sum(apart);
     }
     let totals = FaultTotals {
         faults: if cause == Cause::Fault { cell.events } else { 0 },

@@ -15,7 +15,7 @@ use std::{
 };
 
 use drainprof_process::{
-    Frame, MappedObject, Module, Space, Spot,
+    Frame, MappedObject, Module, Space, Spot, kernel,
     symbolize::{self, Done, Job, MAX_ADDRESSES, Root, Within},
 };
 use drainprof_report::facts::{Snapshot, SymbolFacts, TargetFacts};
@@ -163,6 +163,11 @@ impl Symbols {
     fn ask(&mut self, number: u32, fresh: Vec<u64>) {
         let mut files: BTreeMap<(u64, u64), InFile> = BTreeMap::new();
         let (mut vdso, mut generated) = (Vec::new(), Vec::new());
+        let (of_kernel, fresh): (Vec<u64>, Vec<u64>) =
+            fresh.into_iter().partition(|place| kernel::is_address(*place));
+        for (place, frame) in kernel::frames(&of_kernel) {
+            self.remember(number, place, Known::Named(frame));
+        }
         for place in fresh {
             // The call lies before the place that it returns to, maybe as the last of its function.
             let Some(call) = place.checked_sub(1) else { continue };

@@ -14,6 +14,7 @@ mod frame;
 mod guard;
 mod ifunc;
 mod image;
+pub mod kernel;
 mod mapped;
 mod maps;
 pub mod memory;

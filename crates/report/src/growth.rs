@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use drainprof_common::growth::member;
-use drainprof_process::memory::GranuleState;
+use drainprof_process::{kernel, memory::GranuleState};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,10 @@ use crate::{
     facts::{CallPath, Frames, GrowthFacts, MapTotals, PathGrowth, Snapshot, TargetFacts},
     trend,
 };
+
+/// What functions of the kernel are called that call our programs.
+const TRACING: [&str; 6] =
+    ["bpf_", "__bpf_", "perf_trace_", "__traceiter_", "trace_call_bpf", "do_trace_"];
 
 /// How a process's memory has grown since the attach. Bytes, unless a field says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -354,7 +358,17 @@ fn reported(path: &CallPath, own: &PathGrowth, snapshot: &Snapshot, frames: &Fra
         frames: path
             .addresses
             .iter()
-            .map(|&address| SiteFrame { address: hex(address), frame: name(address, frames) })
+            .map(|&address| {
+                let shown = if kernel::is_address(address) { None } else { hex(address) };
+                SiteFrame { address: shown, frame: name(address, frames) }
+            })
+            .skip_while(|own| is_of_tracing(&own.frame))
             .collect(),
     }
+}
+
+/// Whether code of the kernel is only there because it is watched.
+fn is_of_tracing(frame: &Frame) -> bool {
+    let is_one = |name: &str| TRACING.iter().any(|prefix| name.starts_with(prefix));
+    frame.module.as_deref() == Some(kernel::MODULE) && frame.function.as_deref().is_some_and(is_one)
 }

@@ -233,6 +233,9 @@ pub(super) struct ObserveArgs {
     /// Growth as sums of each process, without call paths.
     #[arg(skip)]
     pub(super) growth_sums: bool,
+    /// Growth that the kernel causes with its stacks.
+    #[arg(skip)]
+    pub(super) growth_kernel: bool,
     /// Show probe sites, attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,

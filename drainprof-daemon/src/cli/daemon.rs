@@ -207,6 +207,7 @@ fn sizes(config: &Config, host: &dyn HostView) -> Sizes {
             Level::Close | Level::Boundary | Level::Objects => 0,
         },
         growth: false,
+        kernel_stacks: false,
         ring_bytes: asked
             .ring
             .map_or(room.ring_bytes, |ring| u32::try_from(ring.0).unwrap_or(u32::MAX)),

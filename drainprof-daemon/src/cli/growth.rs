@@ -19,6 +19,10 @@ pub(super) struct GrowthArgs {
     /// Record sums only, without call stacks: cheaper.
     #[arg(long)]
     no_stacks: bool,
+    /// Tell apart what the kernel does in the program's name by the kernel's stacks, innermost: faults within system
+    /// calls, and system calls that change memory otherwise.
+    #[arg(long, conflicts_with = "no_stacks")]
+    kernel_stacks: bool,
     #[command(flatten)]
     attach: AttachArgs,
 }
@@ -66,13 +70,15 @@ fn require_growth_alone(args: &GrowthArgs) -> Result<()> {
     }
 }
 
-fn attach_args(GrowthArgs { view, no_stacks, mut attach }: GrowthArgs) -> AttachArgs {
+fn attach_args(args: GrowthArgs) -> AttachArgs {
+    let GrowthArgs { view, no_stacks, kernel_stacks, mut attach } = args;
     attach.observe.system = attach.selection.is_none();
     attach.observe.follow_forks |= attach.observe.system;
     let observe = &mut attach.observe;
     // The view of a malloc is a census: beside it, growth is watched where it is asked for.
     observe.growth |= view != View::Allocations;
     observe.growth_sums = no_stacks;
+    observe.growth_kernel = kernel_stacks;
     observe.growth_alone = observe.profile.is_empty() && observe.level.is_none();
     let is_picture =
         drainprof_report::export::format(&observe.format).is_some_and(|format| format.paths);

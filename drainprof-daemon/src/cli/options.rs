@@ -182,7 +182,10 @@ pub(super) fn observation(args: &ObserveArgs) -> Result<Options> {
     let host = LiveHost;
     Ok(Options {
         session: SessionConfig {
-            sizes: sizes(&args.sizes, level, args.growth, &host),
+            sizes: Sizes {
+                kernel_stacks: args.growth_kernel,
+                ..sizes(&args.sizes, level, args.growth, &host)
+            },
             events: args.events || records(args),
             sample: args.sample.unwrap_or(1),
             growth: args.growth.then(|| growth_offsets(&host)).transpose()?,
@@ -255,6 +258,7 @@ fn sizes(args: &SizeArgs, level: Option<Level>, growth: bool, host: &dyn HostVie
             Some(Level::Close | Level::Boundary | Level::Objects) | None => 0,
         },
         growth,
+        kernel_stacks: false,
         ring_bytes: args.ring_bytes.unwrap_or(defaults.ring_bytes),
     }
 }

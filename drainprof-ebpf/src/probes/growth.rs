@@ -40,7 +40,7 @@ fn try_fault(ctx: &RawTracePointContext, cause: Cause) -> Option<()> {
     if address >= USER_END {
         return None;
     }
-    growth::fault(target, cause, address, error);
+    growth::fault(ctx, target, cause, address, error);
     Some(())
 }
 
@@ -68,7 +68,7 @@ fn try_rss_changed(ctx: &TracePointContext) -> Option<()> {
             ctx.read_at::<u64>(config::rss_size_offset() as usize).ok()?,
         )
     };
-    growth::resized(target, own, mm_id, kind, size);
+    growth::resized(ctx, target, own, mm_id, kind, size);
     Some(())
 }
 

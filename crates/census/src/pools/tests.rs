@@ -69,7 +69,7 @@ fn nginx() -> Pieces {
     nginx_pool(&mut memory, own, 4096, 4000, at(18), own + 200);
     memory.put(own + 200, &[own + 216, at(20) + 16]);
     memory.put(own + 216, &[0, 0]);
-    memory.put(at(20), &[0, 8208 | 1]);
+    memory.put(at(20), &[0, 0x2011]);
     memory.put(at(18), &[at(18) + 96, at(18) + 4096, 0, 0]);
     memory
 }

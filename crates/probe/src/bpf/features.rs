@@ -19,6 +19,7 @@ pub fn self_test(offsets: Offsets) -> Result<Vec<ProgramStatistics>, BpfError> {
         targets: 4,
         call_paths: 64,
         growth: false,
+        kernel_stacks: false,
         ring_bytes: 4_096,
     };
     let mut session = Session::load(&SessionConfig {

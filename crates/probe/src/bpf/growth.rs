@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use aya::{
     Ebpf,
-    maps::{HashMap, MapData, RingBuf},
+    maps::{HashMap, MapData, RingBuf, StackTraceMap, stack_trace::StackTrace},
     programs::{RawTracePoint, TracePoint},
 };
 use drainprof_common::growth::{
@@ -44,6 +44,7 @@ struct Maps {
     targets: HashMap<MapData, u32, Plain<GrowthTarget>>,
     touched: HashMap<MapData, Plain<RegionKey>, Plain<RegionPages>>,
     records: RingBuf<MapData>,
+    stacks: StackTraceMap<MapData>,
 }
 
 impl Maps {
@@ -71,6 +72,7 @@ impl Maps {
             targets: take(ebpf, names::GROWTH_TARGETS)?,
             touched: take(ebpf, names::TOUCHED)?,
             records: take(ebpf, names::MAPPINGS)?,
+            stacks: take(ebpf, names::KERNEL_STACKS)?,
         })
     }
 }
@@ -128,6 +130,13 @@ impl Growth {
             touched.entry(key.0.target).or_default().insert(key.0.region, pages.0);
         }
         touched
+    }
+
+    /// The addresses of a stack of the kernel, the innermost first, by its number; none where it is not there any more.
+    #[must_use]
+    pub fn kernel_stack(&self, number: u32) -> Vec<u64> {
+        let found = self.0.as_ref().and_then(|growth| growth.stacks.get(&number, 0).ok());
+        found.iter().flat_map(StackTrace::frames).map(|frame| frame.ip).collect()
     }
 
     /// The system calls that have come, and how many records could not be decoded.

@@ -59,6 +59,7 @@ pub(super) fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, Bpf
         ("RSS_SIZE_OFFSET", growth.size),
         ("SYSCALL_NUMBER_OFFSET", growth.syscall),
         ("GROWTH_PATHS", u32::from(config.growth_paths)),
+        ("KERNEL_STACKS_WANTED", u32::from(sizes.kernel_stacks)),
     ];
     let entries = [
         (names::TARGETS, sizes.targets),
@@ -95,6 +96,7 @@ pub(super) fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, Bpf
         (names::GROWTH_THREADS, sizes.growth_threads()),
         (names::GROWTH_TARGETS, sizes.growth_targets()),
         (names::ADDRESS_SPACES, sizes.growth_targets()),
+        (names::KERNEL_STACKS, sizes.kernel_stacks()),
         (names::TOUCHED, sizes.regions()),
         (names::MAPPINGS, sizes.mapping_ring()),
     ];

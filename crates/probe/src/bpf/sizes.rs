@@ -1,7 +1,10 @@
 //! How large the maps are: set at load, from the configuration and from the memory that there is.
 
 use drainprof_common::{
-    growth::{GROWTH_THREADS, GrowthCell, GrowthTarget, GrowthThread, RegionKey, RegionPages},
+    growth::{
+        GROWTH_THREADS, GrowthCell, GrowthTarget, GrowthThread, KERNEL_STACKS, RegionKey,
+        RegionPages,
+    },
     maps::{
         Bucket, GRANULE_WORDS, HIST_WORDS, HistSlot, ObjectEntry, ProbeCounts, SERIES_WORDS,
         SeriesState, Slot, TARGET_WORDS, ThreadState, Totals, index_entries,
@@ -16,6 +19,8 @@ use drainprof_common::{
 
 /// Bytes that the kernel adds to each hash element, and its share of the bucket array.
 const HASH_OVERHEAD: u64 = 48 + 16;
+/// Bytes of a stack of the kernel: 127 addresses, and what the map adds.
+const STACK_BYTES: usize = 127 * 8 + 32;
 
 /// Sizes of the maps, in entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub struct Sizes {
     pub call_paths: u32,
     /// Whether growth is wanted: its maps are of the smallest size otherwise.
     pub growth: bool,
+    /// Whether growth that the kernel causes is told apart by its stacks.
+    pub kernel_stacks: bool,
     /// Bytes of the ring buffer; a power of two of at least a page.
     pub ring_bytes: u32,
 }
@@ -54,6 +61,7 @@ impl Default for Sizes {
             targets: 4_096,
             call_paths: 0,
             growth: false,
+            kernel_stacks: false,
             ring_bytes: 1 << 20,
         }
     }
@@ -205,6 +213,12 @@ impl Sizes {
         if self.growth { 65_536 } else { 1 }
     }
 
+    /// Stacks of the kernel.
+    #[must_use]
+    pub const fn kernel_stacks(&self) -> u32 {
+        if self.kernel_stacks { KERNEL_STACKS } else { 1 }
+    }
+
     /// Bytes of the ring for system calls that change mappings.
     #[must_use]
     pub const fn mapping_ring(&self) -> u32 {
@@ -218,6 +232,7 @@ impl Sizes {
         of(self.growth_cells(), size_of::<GrowthCell>() + 8)
             + of(self.growth_threads(), size_of::<GrowthThread>())
             + of(self.growth_targets(), target)
+            + of(self.kernel_stacks(), STACK_BYTES)
             + of(self.regions(), size_of::<RegionKey>() + size_of::<RegionPages>() + overhead)
             + u64::from(self.mapping_ring())
     }
