@@ -13,7 +13,7 @@ use crate::{
     found::{Found, Taken},
     granules::{BySize, held},
     model::{Arena, Granules, Heap},
-    space::{Space, word_of},
+    space::{Region, Space, word_of},
 };
 
 /// Bytes of a pool's header.
@@ -22,6 +22,8 @@ const HEADER: u64 = 48;
 const CLASSES: u64 = 32;
 /// Bytes of a pool and of an arena: 3.10 and later, 3.9.
 const LAYOUTS: [(u64, u64); 2] = [(16 << 10, 1 << 20), (4 << 10, 256 << 10)];
+/// Headers that are asked for at once.
+const AT_ONCE: usize = 4096;
 /// Fewer pools than this may be chance.
 const FEWEST: usize = 8;
 
@@ -53,7 +55,14 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
 }
 
 fn pools(space: &Space<'_>, taken: &Taken, bytes: u64) -> Vec<Pool> {
-    let mut pools = Vec::new();
+    let (mut pools, mut places) = (Vec::new(), Vec::new());
+    let add = |pools: &mut Vec<Pool>, places: &mut Vec<u64>, region: &Region<'_>| {
+        let headers = space.read_each::<{ HEADER as usize }>(places);
+        pools.extend(places.drain(..).zip(headers).filter_map(|(at, header)| {
+            let found = pool(&header?, at, bytes)?;
+            Some(Pool { resident: region.present_bytes(at, at + bytes), ..found })
+        }));
+    };
     for range in space.anonymous() {
         let region = space.region(range.start, range.end);
         let mut at = range.start.next_multiple_of(bytes);
@@ -63,22 +72,19 @@ fn pools(space: &Space<'_>, taken: &Taken, bytes: u64) -> Vec<Pool> {
                 continue;
             }
             if taken.end_of(at).is_none() {
-                let found = pool(space, at, bytes);
-                let resident =
-                    |pool| Pool { resident: region.present_bytes(at, at + bytes), ..pool };
-                pools.extend(found.map(resident));
+                places.push(at);
             }
             at += bytes;
+            if places.len() >= AT_ONCE {
+                add(&mut pools, &mut places, &region);
+            }
         }
+        add(&mut pools, &mut places, &region);
     }
     pools
 }
 
-fn pool(space: &Space<'_>, address: u64, bytes: u64) -> Option<Pool> {
-    let mut header = [0; HEADER as usize];
-    if !space.read(address, &mut header) {
-        return None;
-    }
+fn pool(header: &[u8; HEADER as usize], address: u64, bytes: u64) -> Option<Pool> {
     let half =
         |at: usize| Some(u64::from(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?)));
     let (used, arena, index) = (half(0)?, half(32)?, half(36)?);
@@ -92,7 +98,7 @@ fn pool(space: &Space<'_>, address: u64, bytes: u64) -> Option<Pool> {
         && unused <= bytes
         && (unused - HEADER).is_multiple_of(size)
         && (unused - HEADER) / size >= used;
-    let free_list = word_of(&header, 8)?;
+    let free_list = word_of(header, 8)?;
     let resident = 0;
     is_pool.then_some(Pool { address, arena, size, used, blocks, free_list, unused, resident })
 }

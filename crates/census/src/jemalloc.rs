@@ -12,7 +12,7 @@ use crate::{
     found::{Found, Taken, pieces},
     granules::{BySize, held},
     model::{Arena, Granules, Heap},
-    space::{PAGE, RangeKind, Space, word_of},
+    space::{PAGE, RangeKind, Region, Space, word_of},
 };
 
 /// Bytes of a description.
@@ -183,10 +183,10 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
     let (mut slabs, mut held_bytes) = (Vec::new(), 0);
     let (mut cxx, mut alone) = (Classes::new(space), BTreeMap::new());
     let mut granules = Granules { unit: "slab".to_owned(), ..Granules::default() };
+    let mut last = None;
     for (address, extent) in extents {
-        let resident = space
-            .region(*address, address + extent.bytes)
-            .present_bytes(*address, address + extent.bytes);
+        let region = region_with(space, &mut last, *address, extent.bytes);
+        let resident = region.present_bytes(*address, address + extent.bytes);
         let live_bytes = extent.live * extent.size;
         heap.mapped_bytes += extent.bytes;
         heap.resident_bytes += resident;
@@ -204,7 +204,7 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
         space.note_granule(&mut heap.map, *address, extent.bytes, (extent.live, live_bytes));
         if extent.live > 0 {
             held_bytes += resident;
-            if let Some(class) = count_classes(space, *address, extent, &mut cxx) {
+            if let Some(class) = count_classes(space, region, (*address, extent), &mut cxx) {
                 let (count, bytes) = alone.entry(class).or_default();
                 (*count, *bytes) = (*count + 1, *bytes + extent.bytes);
             }
@@ -236,14 +236,28 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
     }
 }
 
+/// The region that an extent lies in: the last one, else all of its mapping from there on. Extents ascend.
+fn region_with<'a, 'b>(
+    space: &'a Space<'a>,
+    last: &'b mut Option<Region<'a>>,
+    address: u64,
+    bytes: u64,
+) -> &'b mut Region<'a> {
+    let end = address.saturating_add(bytes);
+    let known = last.take().filter(|region| region.holds(address, end));
+    last.insert(known.unwrap_or_else(|| {
+        let mapped = space.range_at(address).map_or(end, |range| range.end);
+        space.region(address, end.max(mapped))
+    }))
+}
+
 /// Counts the live objects of an extent by C++ class; the class, where all are of one.
 fn count_classes(
     space: &Space<'_>,
-    address: u64,
-    extent: &Extent,
+    region: &mut Region<'_>,
+    (address, extent): (u64, &Extent),
     cxx: &mut Classes<'_>,
 ) -> Option<u16> {
-    let mut region = space.region(address, address + extent.bytes);
     let mut word = |at: u64| region.word(at).unwrap_or_default();
     let granule = (address / PAGE, address / PAGE);
     let mut only = None;
@@ -253,7 +267,7 @@ fn count_classes(
         only = Some(only.map_or(class, |before| if before == class { class } else { NO_CLASS }));
     };
     if extent.state == State::Large {
-        count(word(extent.object));
+        count(space.word(extent.object).unwrap_or_default());
     } else {
         for region in 0..(extent.bytes / extent.size).min(MAX_REGIONS) {
             if extent.free[(region / 64) as usize] >> (region % 64) & 1 == 0 {

@@ -24,6 +24,8 @@ const MOST_SPARSE: u64 = 4 << 30;
 const CHECKED: u64 = 2 << 20;
 const MOST_CHECKED: usize = 1024;
 const END: u64 = (1 << 47) - PAGE;
+/// Structures that are read at once: as many parts as the kernel takes.
+const AT_ONCE: usize = 1024;
 /// Bytes that a [`Region`] reads at once.
 const WINDOW: u64 = 256 << 10;
 
@@ -31,6 +33,14 @@ const WINDOW: u64 = 256 << 10;
 pub(crate) trait Memory {
     /// Fills `bytes` from `address` on; whether all of them could be read.
     fn read(&self, address: u64, bytes: &mut [u8]) -> bool;
+
+    /// Fills `bytes` with as many from each of these addresses, which divide it evenly; how many of them could be read
+    /// before one that could not.
+    fn read_each(&self, addresses: &[u64], bytes: &mut [u8]) -> usize {
+        let each = bytes.len() / addresses.len().max(1);
+        let mut parts = addresses.iter().zip(bytes.chunks_exact_mut(each.max(1)));
+        parts.position(|(at, part)| !self.read(*at, part)).unwrap_or(addresses.len())
+    }
 
     /// The pages from `start` to `end` that are present. Others are not to be read.
     fn present(&self, start: u64, end: u64) -> Present;
@@ -173,6 +183,34 @@ impl<'a> Space<'a> {
         self.memory.read(address, bytes)
     }
 
+    /// So many bytes at each of these addresses, where all of them are present and can be read: a few requests for many
+    /// structures.
+    pub(crate) fn read_each<const N: usize>(&self, addresses: &[u64]) -> Vec<Option<[u8; N]>> {
+        let mut found = vec![None; addresses.len()];
+        let mut wanted: Vec<usize> = (0..addresses.len()).collect();
+        wanted.retain(|index| {
+            let at = addresses[*index];
+            let end = at.saturating_add(N as u64);
+            self.range_at(at).is_some_and(|range| end <= range.end) && self.is_present(at, end)
+        });
+        let mut left = wanted.as_slice();
+        let (mut places, mut bytes) = (Vec::new(), Vec::new());
+        while !left.is_empty() {
+            let (now, later) = left.split_at(left.len().min(AT_ONCE));
+            places.clear();
+            places.extend(now.iter().map(|index| addresses[*index]));
+            bytes.resize(now.len() * N, 0);
+            let read = self.memory.read_each(&places, &mut bytes).min(now.len());
+            self.read_bytes.set(self.read_bytes.get() + (read * N) as u64);
+            for (index, part) in now.iter().zip(bytes.as_chunks::<N>().0).take(read) {
+                found[*index] = Some(*part);
+            }
+            // What cannot be read is passed over.
+            left = if read == now.len() { later } else { &left[read + 1..] };
+        }
+        found
+    }
+
     /// Reads from the file that is mapped there: for constants whose page need not be present.
     pub(crate) fn read_file(&self, address: u64, bytes: &mut [u8]) -> bool {
         self.memory.read_file(address, bytes)
@@ -274,6 +312,11 @@ pub(crate) struct Region<'a> {
 }
 
 impl Region<'_> {
+    /// Whether it goes from the one address to the other.
+    pub(crate) fn holds(&self, start: u64, end: u64) -> bool {
+        self.first <= start && end <= self.end
+    }
+
     /// Whether the page of an address is present.
     pub(crate) fn is_present(&self, address: u64) -> bool {
         self.present.contains(address)

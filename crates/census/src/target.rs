@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use drainprof_process::{MappedMemory, Process, ProcessError, mapped_memory, read_memory};
+use drainprof_process::{
+    MappedMemory, Process, ProcessError, mapped_memory, read_memory, read_memory_at,
+};
 
 use crate::{
     contexts::{self, Contexts},
@@ -221,6 +223,12 @@ impl Target {
 impl Memory for Target {
     fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         read_memory(self.pid, address, bytes) == Ok(bytes.len())
+    }
+
+    fn read_each(&self, addresses: &[u64], bytes: &mut [u8]) -> usize {
+        let each = bytes.len() / addresses.len().max(1);
+        let read = read_memory_at(self.pid, addresses, bytes).unwrap_or_default();
+        read.checked_div(each).unwrap_or_default()
     }
 
     fn read_file(&self, address: u64, bytes: &mut [u8]) -> bool {

@@ -47,6 +47,18 @@ pub fn read_memory(pid: u32, address: u64, bytes: &mut [u8]) -> Result<usize, Er
     process_vm_readv(Pid::from_raw(pid.cast_signed()), &mut [IoSliceMut::new(bytes)], &remote)
 }
 
+/// Reads as many bytes from each of these addresses, which divide `bytes` evenly; how many bytes there are before the first
+/// that cannot be read. The kernel takes 1024 addresses at once.
+pub fn read_memory_at(pid: u32, addresses: &[u64], bytes: &mut [u8]) -> Result<usize, Errno> {
+    let len = bytes.len() / addresses.len().max(1);
+    let part = |address: &u64| {
+        let base = usize::try_from(*address).map_err(|_| Errno::EFAULT)?;
+        Ok(RemoteIoVec { base, len })
+    };
+    let remote: Vec<RemoteIoVec> = addresses.iter().map(part).collect::<Result<_, Errno>>()?;
+    process_vm_readv(Pid::from_raw(pid.cast_signed()), &mut [IoSliceMut::new(bytes)], &remote)
+}
+
 /// Where the walk along a path begins.
 #[derive(Debug, PartialEq, Eq)]
 enum Start {

@@ -38,7 +38,8 @@ pub use elf::{
 pub use error::ProcessError;
 pub use family::{Kinship, family, incarnations, processes};
 pub use file::{
-    identity, open_directory, open_regular, open_same, read_memory, read_proc, through_root,
+    identity, open_directory, open_regular, open_same, read_memory, read_memory_at, read_proc,
+    through_root,
 };
 pub use frame::{Frame, Inlined, Module, PathEnd};
 pub use guard::{Stuck, given_up, guarded};

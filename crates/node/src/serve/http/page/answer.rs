@@ -46,26 +46,26 @@ pub(super) fn answer(
     looked: Option<&Looked<'_>>,
 ) -> Markup {
     let memory = series.and_then(memory).or_else(|| now.and_then(memory_now));
-    let Some(target) = now else {
-        return html! {
-            @if let Some(memory) = &memory { p { "In this time: " (memory.verdict_reason) "." } }
-        };
-    };
-    let present = report(state, target, memory.clone());
+    let present = now.map(|target| report(state, target, memory.clone()));
     if let Some(looked) = looked {
         let mut report = (*looked.report).clone();
-        for own in report.targets.iter_mut().filter(|own| own.pid == target.pid) {
+        for own in report.targets.iter_mut().filter(|own| own.pid == looked.window.pid) {
             own.memory.clone_from(&memory);
         }
-        if Why::of_report(&report).answer <= Why::of_report(&present).answer {
+        let weight = |report: &Report| Why::of_report(report).answer;
+        if present.as_ref().is_none_or(|present| weight(&report) <= weight(present)) {
             let (id, began) = (looked.window.id, clock(looked.window.began_unix_ms));
             return html! {
                 (parts::answer(&report))
-                p.dim { "By " a href={ "/window/" (id) } { "window " (id) } " of " (began) ", and by memory until now." }
+                p.dim { "By " a href={ "/window/" (id) } { "window " (id) } " of " (began) ", and by memory in this time." }
             };
         }
     }
-    parts::answer(&present)
+    match (&present, &memory) {
+        (Some(present), _) => parts::answer(present),
+        (None, Some(memory)) => html! { p { "In this time: " (memory.verdict_reason) "." } },
+        (None, None) => html! {},
+    }
 }
 
 /// Memory in the range, judged as a report judges it.
