@@ -130,7 +130,8 @@ fn kernel_stack(ctx: &impl StackIdContext) -> u32 {
     if config::kernel_stacks() == 0 {
         return 0;
     }
-    let number = ctx.get_stackid(&maps::KERNEL_STACKS, 0).map_or(0, |number| number as u32 + 1);
+    let found = ctx.get_stackid(&maps::KERNEL_STACKS, 0);
+    let number = found.map_or(0, |number| number.cast_unsigned() as u32 + 1);
     if number < KERNEL_STACKS { number } else { 0 }
 }
 
