@@ -60,7 +60,8 @@ fn drainprof(who: Who, capabilities: &[String]) -> Result<Command> {
             .arg(format!("--ambient-caps={set}")),
     };
     let drainprof = tracer::command()?;
-    command.env("NO_COLOR", "1").env("HOME", "/").env_remove("XDG_CACHE_HOME");
+    command.env("NO_COLOR", "1").env("DRAINPROF_BUDGET", "none");
+    command.env("HOME", "/").env_remove("XDG_CACHE_HOME");
     command.arg("--").arg(drainprof.get_program());
     Ok(command)
 }

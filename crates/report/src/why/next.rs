@@ -109,7 +109,7 @@ pub(super) fn known(steps: &mut [Next], report: &Report) {
             report.targets.first().map(|target| format!("drainprof why -p {}", target.pid));
     }
     for step in steps.iter_mut().filter(asks).filter(|_| has_stacks) {
-        "See who pins: route these objects to a longer-lived allocator, copy them out, or close earlier."
+        "Take the objects of who pins from a longer-lived allocator, copy them out, or close earlier."
             .clone_into(&mut step.text);
         step.command = None;
     }
