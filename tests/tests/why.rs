@@ -278,7 +278,13 @@ fn a_live_count_is_proven() -> Result<()> {
     // A session ends after 1 s; the draft is tried for 7, within its budget.
     server.args(["requests=1000000000", "rate=24", "session=24"]);
     let server = Process::start("server", server)?;
-    let why = without_profile(server.pid(), "21s", &drafts)?;
+    // A machine with other work leaves probes less time within the budget; then it says that the kind stays open.
+    let mut why = without_profile(server.pid(), "21s", &drafts)?;
+    for longer in ["42s", "84s"] {
+        if why["unseen"].to_string().contains("closes left live objects") {
+            why = without_profile(server.pid(), longer, &drafts)?;
+        }
+    }
     let draft = &why["draft"];
     assert_eq!((&draft["kind"], &draft["against"]), (&"drain".into(), &Value::Null), "{why:#}");
     assert_eq!(draft["live"], "*(u64)(arg0 + offsetof(arena, live))", "{why:#}");
