@@ -4,7 +4,7 @@
 //! misbehave.
 
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     process::Command,
     thread,
@@ -51,7 +51,12 @@ impl Helper {
     fn descriptors(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         for entry in fs::read_dir(format!("/proc/{}/fd", self.0))? {
-            let link = fs::read_link(entry?.path())?.display().to_string();
+            let link = match fs::read_link(entry?.path()) {
+                Ok(link) => link.display().to_string(),
+                // Closed since the directory was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error).context("read a descriptor of the helper"),
+            };
             all.push(link.split_once(":[").map_or(link.clone(), |(kind, _)| kind.to_owned()));
         }
         all.sort();
