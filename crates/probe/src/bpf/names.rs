@@ -133,11 +133,19 @@ mod tests {
                 }
             }
         }
-        let is_program = |section: &str| {
-            ["uprobe", "uretprobe", "tracepoint", "raw_tp"]
-                .iter()
-                .any(|kind| section.starts_with(kind))
-        };
         assert_eq!(used, symbols(SymbolKind::Text, is_program));
+    }
+
+    /// What a kernel may lack, such as kprobes, is not needed: code is in programs for uprobes and tracepoints, and in
+    /// their functions.
+    #[test]
+    fn uprobes_and_tracepoints_only() {
+        let others =
+            symbols(SymbolKind::Text, |section| !is_program(section) && section != ".text");
+        assert!(others.is_empty(), "{others:?}");
+    }
+
+    fn is_program(section: &str) -> bool {
+        ["uprobe", "uretprobe", "tracepoint", "raw_tp"].iter().any(|kind| section.starts_with(kind))
     }
 }
