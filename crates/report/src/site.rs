@@ -28,9 +28,10 @@ pub struct Site {
     pub objects_live: u64,
     /// Their bytes; null where the profile knows no sizes.
     pub bytes_live: Option<u64>,
-    /// Granules that are retained now with at least one of its objects.
+    /// Granules that are retained now with at least one of its objects, those of ended windows of a duty cycle left out.
     pub granules_retained: u64,
-    /// Bytes of these granules; null where the profile knows none.
+    /// Bytes of these granules; null where the profile knows none, and where windows ended with pinned granules, of which
+    /// nothing more was seen.
     pub retained_bytes: Option<u64>,
     /// Close to free of its pins that were freed.
     pub pin_delay_seconds: Spread,

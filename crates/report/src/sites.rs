@@ -165,7 +165,8 @@ impl<'a> Joined<'a> {
             bytes_live: sizes(self.sum(|part| part.pins_live_bytes)),
             granules_retained: self
                 .granules(|part| part.granules_retained, self.allocator.retained_granules),
-            retained_bytes: known.bytes.then(|| self.retained_bytes()),
+            retained_bytes: (known.bytes && self.allocator.left_retained == 0)
+                .then(|| self.retained_bytes()),
             pin_delay_seconds: spread(&delays),
             pin_delay_total_seconds: seconds(delays.sum),
             class: classes.class(),

@@ -21,6 +21,8 @@ fn judge(subject: &Subject<'_>) -> Option<Found> {
     };
     let retained = if subject.shown.destroyed {
         "what they retained went with the allocator".to_owned()
+    } else if subject.shown.retention.is_cut() {
+        "what it retains now was not seen".to_owned()
     } else {
         format!("{} granules{held} are retained by it now", site.granules_retained)
     };

@@ -252,6 +252,14 @@ pub struct Retention {
     pub forecast_bytes_per_day: Option<f64>,
 }
 
+impl Retention {
+    /// Whether windows have ended with pinned granules: what is retained now is more than was seen, or less.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.left_granules.is_some_and(|left| left > 0)
+    }
+}
+
 /// Live objects over time, and what that looks like. Only of kind `slab` it is judged: elsewhere granules are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LiveOverTime {

@@ -207,6 +207,13 @@ fn counts(allocator: &Allocator, pinned: Option<f64>, grows: bool) -> Option<Str
             counts.push_str(" of ");
             counts.push_str(&units::bytes(bytes));
         }
+        // What windows left is not followed; how much there was at once says how much it can be.
+        let most = retention.series.iter().flatten().filter_map(|point| point.2).max();
+        if let Some(most) = most.filter(|most| retention.is_cut() && *most > 0) {
+            counts.push_str(", up to ");
+            counts.push_str(&units::bytes(most));
+            counts.push_str(" retained at once");
+        }
         return Some(counts);
     }
     if overdue > 0 {

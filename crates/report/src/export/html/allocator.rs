@@ -194,12 +194,14 @@ pub fn sites(allocator: &Allocator, top: usize) -> Markup {
         ]
     };
     let all = allocator.sites_total.unwrap_or_default().max(sites.len() as u64);
-    let rows: Vec<_> = sites.iter().take(top).map(|site| row(site, pins)).collect();
+    let cut = allocator.retention.is_cut();
+    let rows: Vec<_> = sites.iter().take(top).map(|site| row(site, pins, cut)).collect();
     let caption = format!("Call stacks: {} of {all}", rows.len());
     table(&caption, &columns, &rows)
 }
 
-fn row(site: &Site, pins: bool) -> Vec<Markup> {
+/// `cut`: windows have ended with pinned granules.
+fn row(site: &Site, pins: bool, cut: bool) -> Vec<Markup> {
     let class = site.class.map_or("", crate::PinClass::words);
     let verdict = site.verdict.map(Growth::words).unwrap_or_default();
     if pins {
@@ -207,7 +209,11 @@ fn row(site: &Site, pins: bool) -> Vec<Markup> {
             path(&site.frames, &site.threads),
             cell(site.share.map(units::percent).unwrap_or_default()),
             cell(site.granules_pinned),
-            cell(bytes_or(site.retained_bytes, site.granules_retained)),
+            cell(if cut {
+                "not seen".to_owned()
+            } else {
+                bytes_or(site.retained_bytes, site.granules_retained)
+            }),
             cell(site.pin_delay_seconds.p50.map_or("-".to_owned(), units::duration)),
             html! { (class) @if !verdict.is_empty() { br; small { (verdict) } } },
         ]

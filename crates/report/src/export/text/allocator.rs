@@ -171,14 +171,23 @@ impl Page<'_> {
             return self.fact("retained", &format!("not measurable at level {level}"));
         };
         let bytes = held(retention.bytes);
-        self.fact("retained", &format!("{granules} granules{bytes}, {drained} drained late"))?;
-        if let Some(left) = retention.left_granules.filter(|&left| left > 0) {
+        let left = retention.left_granules.filter(|&left| left > 0).map(|left| {
             let bytes = held(retention.left_bytes);
-            let text = format!(
-                "{left} more{bytes} were closed and pinned at a window's end; what became of them \
-                 was not seen"
-            );
-            self.fact("", &text)?;
+            format!(
+                "{left} granules{bytes} were closed and pinned at a window's end; what became of \
+                 them was not seen"
+            )
+        });
+        match left {
+            Some(left) if granules == 0 => {
+                self.fact("retained", &format!("not known; {drained} drained late"))?;
+                self.fact("", &left)?;
+            }
+            left => {
+                let text = format!("{granules} granules{bytes}, {drained} drained late");
+                self.fact("retained", &text)?;
+                left.map_or(Ok(()), |left| self.fact("", &left))?;
+            }
         }
         if let Some(delay) = spread(&retention.pin_delay_seconds) {
             self.fact("pin delay", &delay)?;

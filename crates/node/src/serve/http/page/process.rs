@@ -187,7 +187,15 @@ fn in_range(
         @if !complete { p.bad { "Something that the counts need was lost in this time." } }
         div.charts {
             (curve("Memory", memory, &bytes, None))
-            (curve("Retained bytes", of(&retained, false), &bytes, None))
+            @let retained = of(&retained, false);
+            @if retained.iter().any(|line| !line.points.is_empty()) {
+                (curve("Retained bytes", retained, &bytes, None))
+            } @else {
+                p.dim {
+                    "Retained bytes are not counted at this level, but in diagnostic windows, and from level "
+                    code { "objects" } " on."
+                }
+            }
             (curve("DSR of the closes", of(&|own| per_part(own, range, |sums, _| sums.dsr()), true), &dsr, Some(1.0)))
             (curve("Pinned closes per second", of(&|own| per_part(own, range, |sums, seconds| Some(sums.pinned as f64 / seconds?)), true), &count, None))
             (curve("Open granules", of(&|own| own.points.iter().map(|point| (point.unix_ms as f64, point.counts.open_now as f64)).collect(), false), &plain, None))
