@@ -12,6 +12,7 @@ use drainprof_probe::{
 };
 use drainprof_process::Process;
 use drainprof_profile::{Level, Library, Source};
+use drainprof_report::facts::Duty;
 use drainprof_tests::environment;
 
 /// The configuration that the command has by default.
@@ -38,8 +39,8 @@ fn config() -> Result<SessionConfig> {
     })
 }
 
-/// A loaded observer for one profile of the tests.
-pub(crate) fn observer(profile: &str, level: Level) -> Result<Observer> {
+/// A loaded observer for one profile of the tests; for windows of a duty cycle if there is one.
+pub(crate) fn observer(profile: &str, level: Level, duty: Option<Duty>) -> Result<Observer> {
     let file = PathBuf::from(environment::profile(profile));
     let (library, name) = if file.is_file() {
         let library = Library::load(std::slice::from_ref(&file), &[])?;
@@ -63,7 +64,7 @@ pub(crate) fn observer(profile: &str, level: Level) -> Result<Observer> {
             fresh: false,
         }),
         sites: Sites::Cheapest,
-        duty: None,
+        duty,
     };
     Ok(Observer::new(&config()?, library, options)?)
 }
@@ -71,7 +72,7 @@ pub(crate) fn observer(profile: &str, level: Level) -> Result<Observer> {
 /// Empty programs wherever drainprof would put its own, for this process or for all that map its files;
 /// they go when the session is dropped.
 pub(crate) fn attach(pid: u32, profile: &str, level: Level, for_all: bool) -> Result<Session> {
-    let mut observer = observer(profile, level)?;
+    let mut observer = observer(profile, level, None)?;
     let process = Process::open(pid)?;
     let (plans, _) = observer.plan(&process)?;
     let scope = NonZeroU32::new(pid).filter(|_| !for_all);

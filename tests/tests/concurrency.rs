@@ -31,6 +31,21 @@ fn a_million_events_of_eight_threads() -> Result<()> {
     Ok(())
 }
 
+/// The same in a window of a duty cycle, whose probes are put in place in another way.
+#[test]
+fn eight_threads_in_a_window() -> Result<()> {
+    if requires_root() {
+        let events = format!("events={}", 8 * sweep_closes(12_500)?);
+        let more = ["--level", "objects", "--duty", "1h/2h"];
+        let traced = trace("threads", &[&events], "arena", &more)?;
+        let any = drainprof_tests::compare::Count::Any;
+        Expect::default().loss("allocs_after_close", any).check(&traced);
+        let granules = &traced.outcome.report()["targets"][0]["allocators"][0]["granules"];
+        assert_eq!(granules["unknown"], 0, "every open was seen: {granules}");
+    }
+    Ok(())
+}
+
 /// Two processes of one program, traced by one drainprof: neither's events are counted for the other.
 #[test]
 fn two_processes_at_once() -> Result<()> {

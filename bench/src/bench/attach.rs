@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use drainprof_profile::Level;
+use drainprof_report::facts::Duty;
 use drainprof_tests::tracer::Tracer;
 
 use super::Known;
@@ -26,6 +27,8 @@ const PROFILE: &str = "ten";
 const LOAD: &str = "load maps and lifecycle programs (before the target is touched)";
 const ATTACH: &str = "attach: plan, load, place ten probes, arm";
 const DETACH: &str = "detach";
+const WINDOW_ATTACH: &str = "attach in a window of a duty cycle";
+const WINDOW_DETACH: &str = "detach after it";
 const COMMAND: &str = "the command, from its start until it counts";
 const END: &str = "the command, from Ctrl-C to its end";
 const CALM: &str = "undisturbed, for as long";
@@ -34,7 +37,8 @@ const DETACHING: &str = "while drainprof detaches";
 const FLOOR: &str = "while ten empty programs are attached";
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
-    let mut times = [LOAD, ATTACH, DETACH, COMMAND, END].map(|name| (name, Vec::new()));
+    let mut times = [LOAD, ATTACH, DETACH, WINDOW_ATTACH, WINDOW_DETACH, COMMAND, END]
+        .map(|name| (name, Vec::new()));
     let mut pauses = [CALM, ATTACHING, DETACHING, FLOOR].map(|name| (name, Vec::new()));
     let mut worker = Worker::start("pause", &[])?;
     for round in 0..effort.rounds {
@@ -55,6 +59,18 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         times[1].1.clone(),
     ));
     benchmark.goals.push(Goal::new("detaching them", "ms", Bound::Stated, times[2].1.clone()));
+    benchmark.goals.push(Goal::new(
+        "attaching them in a window of a duty cycle",
+        "ms",
+        Bound::AtMost(50.0),
+        times[3].1.clone(),
+    ));
+    benchmark.goals.push(Goal::new(
+        "detaching them after it",
+        "ms",
+        Bound::AtMost(200.0),
+        times[4].1.clone(),
+    ));
     benchmark.goals.push(Goal::new(
         "longest pause of the target while drainprof attaches",
         "µs",
@@ -77,12 +93,12 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
 
 /// One round: in the order of the rows.
 struct Measured {
-    milliseconds: [f64; 5],
+    milliseconds: [f64; 7],
     pauses: [f64; 4],
 }
 
 fn once(worker: &mut Worker) -> Result<Measured> {
-    let (observer, load) = timed(|| floor::observer(PROFILE, Level::Objects));
+    let (observer, load) = timed(|| floor::observer(PROFILE, Level::Objects, None));
     let mut observer = observer?;
     let pid = worker.pid();
     let ((added, attach), attaching) =
@@ -91,6 +107,11 @@ fn once(worker: &mut Worker) -> Result<Measured> {
     // As long as the attach took, and nothing happens: it is this time that is measured.
     let ((), calm) = paused(worker, || std::thread::sleep(attach))?;
     let (((), detach), detaching) = paused(worker, || timed(|| drop(observer)))?;
+    let duty = Duty { on: Duration::from_secs(1), period: Duration::from_secs(10) };
+    let mut windows = floor::observer(PROFILE, Level::Objects, Some(duty))?;
+    let (added, window_attach) = timed(|| windows.add(pid, false));
+    added?;
+    let ((), window_detach) = timed(|| drop(windows));
     let (session, empty) = paused(worker, || floor::attach(pid, PROFILE, Level::Objects, false))?;
     drop(session?);
     let (tracer, command) = timed(|| Tracer::attach(&[pid], PROFILE, &["--level", "objects"]));
@@ -98,7 +119,8 @@ fn once(worker: &mut Worker) -> Result<Measured> {
     tracer.interrupt()?;
     let (outcome, end) = timed(|| tracer.finish());
     outcome?.report.context("drainprof wrote no report")?;
-    let milliseconds = [load, attach, detach, command, end].map(|time| time.as_secs_f64() * 1e3);
+    let milliseconds = [load, attach, detach, window_attach, window_detach, command, end]
+        .map(|time| time.as_secs_f64() * 1e3);
     Ok(Measured { milliseconds, pauses: [calm, attaching, detaching, empty] })
 }
 

@@ -17,7 +17,7 @@ use drainprof_report::{
     series::{HeldSeries, LiveSeries},
 };
 
-use super::{growth::Growth, paths::Paths, place::Placed, programs::Program};
+use super::{growth::Growth, paths::Paths, place::Placed, programs::Program, windows};
 
 /// What is to be observed, and how.
 #[derive(Clone, Debug)]
@@ -212,7 +212,7 @@ impl Observer {
         }
         Ok(Self {
             config: config.clone(),
-            session: Session::load(config)?,
+            session: windows::load(config, &options)?,
             library,
             cache: ElfCache::new(),
             allocators: Vec::new(),

@@ -16,6 +16,18 @@ use super::{
     snapshot,
 };
 
+/// A kernel side, for a window where there is a duty cycle.
+pub(super) fn load(
+    config: &SessionConfig,
+    options: &ObserverOptions,
+) -> Result<Session, ObserveError> {
+    let loaded = match options.duty {
+        Some(_) => Session::load_for_window(config),
+        None => Session::load(config),
+    };
+    Ok(loaded?)
+}
+
 /// What is kept from one window to the next.
 pub struct Resting {
     config: SessionConfig,
@@ -54,7 +66,7 @@ impl Resting {
     /// A new kernel side for the next window. Fails where the machine cannot give it now; the window can
     /// be tried later.
     pub fn load(&self) -> Result<Session, ObserveError> {
-        let mut session = Session::load(&self.config)?;
+        let mut session = load(&self.config, &self.options)?;
         let taken = self.targets.iter().map(|target| target.target + 1).max();
         session.reserve_targets(taken.unwrap_or_default());
         Ok(session)

@@ -49,6 +49,14 @@ pub fn mapped_objects(pid: u32) -> Result<Vec<MappedObject>, ProcessError> {
 }
 
 impl MappedObject {
+    /// The offset in the file of an address in the process, where code of the file is mapped there.
+    #[must_use]
+    pub fn file_offset(&self, address: u64) -> Option<u64> {
+        let mut mappings = self.mappings.iter().filter(|mapping| mapping.executable);
+        let mapping = mappings.find(|mapping| (mapping.start..mapping.end).contains(&address))?;
+        Some(address - mapping.start + mapping.file_offset)
+    }
+
     /// Opens this very file, of at most `max_bytes`, at the first of `paths` where it is.
     pub(crate) fn open<'a>(
         &self,

@@ -22,6 +22,7 @@ use drainprof_profile::Phase;
 use super::{
     BpfError, Leftover, counted,
     load::{Plain, load_error, program, take},
+    multi::{Multi, Place},
     names,
 };
 use crate::{
@@ -36,7 +37,7 @@ const MAX_FILE: u64 = 16 << 30;
 pub(super) struct Link {
     /// The process that it is in; `None`: all that map the object.
     pid: Option<NonZeroU32>,
-    _hold: Hold,
+    hold: Hold,
 }
 
 /// What keeps a probe in place.
@@ -45,6 +46,15 @@ enum Hold {
     Plain { _link: UProbeLink },
     /// With a counter.
     Counted { _fd: OwnedFd },
+    /// So that it goes quickly.
+    Quick { _fd: OwnedFd },
+}
+
+impl Link {
+    /// Whether many of its kind go at once.
+    pub(super) const fn is_quick(&self) -> bool {
+        matches!(self.hold, Hold::Quick { .. })
+    }
 }
 
 /// Opens the object once, and makes sure that it is the one that was planned for: the path goes through
@@ -62,9 +72,10 @@ fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -
 
 /// The programs, and the probes that they are attached to.
 pub(super) struct Probes {
-    /// First, so that they go before the programs.
     links: Vec<Link>,
     ebpf: Ebpf,
+    /// For probes of one process that are to go quickly.
+    multi: Option<Multi>,
     specs: Array<MapData, Plain<ProbeSpec>>,
     /// Specs that are taken, of `most`.
     taken: u32,
@@ -72,9 +83,9 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    pub(super) fn take(mut ebpf: Ebpf, most: u32) -> Result<Self, BpfError> {
+    pub(super) fn take(mut ebpf: Ebpf, multi: Option<Multi>, most: u32) -> Result<Self, BpfError> {
         let specs = take(&mut ebpf, names::PROBES)?;
-        Ok(Self { links: Vec::new(), ebpf, specs, taken: 0, most })
+        Ok(Self { links: Vec::new(), ebpf, multi, specs, taken: 0, most })
     }
 
     /// How many specs are taken.
@@ -131,13 +142,25 @@ impl Probes {
         index: u32,
         pid: Option<NonZeroU32>,
     ) -> Result<(), BpfError> {
+        let cookie = Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack();
+        let path = format!("/proc/self/fd/{}", object.as_raw_fd());
+        let semaphore = site.usdt.as_ref().and_then(|usdt| usdt.semaphore);
+        if let (Some(multi), Some(of)) = (&mut self.multi, pid) {
+            let (path, offset) = (Path::new(&path), site.file_offset);
+            let place = Place { path, offset, counter: semaphore, cookie, pid: of };
+            match multi.attach(name, &place) {
+                Ok(fd) => {
+                    self.links.push(Link { pid, hold: Hold::Quick { _fd: fd } });
+                    return Ok(());
+                }
+                // The other way says what is wrong, if it fails too.
+                Err(error) => tracing::debug!(name, %error, "no link that goes quickly"),
+            }
+        }
         let program: &mut UProbe = program(&mut self.ebpf, name)?;
         if program.fd().is_err() {
             program.load().map_err(|source| load_error(name, source))?;
         }
-        let cookie = Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack();
-        let path = format!("/proc/self/fd/{}", object.as_raw_fd());
-        let semaphore = site.usdt.as_ref().and_then(|usdt| usdt.semaphore);
         let hold = if let Some(counter) = semaphore {
             let program = program.fd().map_err(|source| failed(site, source))?.as_fd();
             let path = Path::new(&path);
@@ -156,7 +179,7 @@ impl Probes {
                 .map(|link| Hold::Plain { _link: link })
                 .map_err(|source| failed(site, source))?
         };
-        self.links.push(Link { pid, _hold: hold });
+        self.links.push(Link { pid, hold });
         Ok(())
     }
 
@@ -206,5 +229,12 @@ impl Probes {
             .collect();
         programs.sort_by(|a, b| a.name.cmp(&b.name));
         programs
+    }
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        // Those that can go together do.
+        drop(self.take_all());
     }
 }

@@ -2,13 +2,10 @@
 //!
 //! The kernel needs about a tenth of a second to remove one probe, one after the other, whoever asks. So
 //! links are closed on a thread of their own: nothing counts any more once the targets are taken out, and
-//! what was counted can be read and reported meanwhile.
-//!
-//! One link for all probes (`uprobe_multi`, Linux 6.6 and later) attaches and detaches ten in 80 ms. It is not used for
-//! one process: children that it forks without being followed keep the breakpoints as long as the link lives (650 ns
-//! a hit), whereas these links leave a child at its first hit.
+//! what was counted can be read and reported meanwhile. Those of windows (`multi`) go together, if they are closed at
+//! once.
 
-use std::thread::{Builder, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 
 use super::attach::Link;
 
@@ -46,8 +43,11 @@ impl Detaching {
     }
 }
 
+/// Threads that close links at once.
+const THREADS: usize = 16;
+
 /// Probes that were taken from a session, and are still in place: they go when this is dropped, which takes the
-/// kernel a tenth of a second each.
+/// kernel a tenth of a second each, or for all of them together where they are those of windows.
 #[derive(Default)]
 #[must_use = "dropping it waits for the kernel"]
 pub struct Leftover(pub(super) Vec<Link>);
@@ -66,6 +66,25 @@ impl Leftover {
 
     /// Takes them out, in the background.
     pub fn detach(self) -> Detaching {
-        Detaching::begin(self.0)
+        Detaching::begin(self)
+    }
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        let (quick, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.0).into_iter().partition(Link::is_quick);
+        let mut parts: Vec<Vec<Link>> = Vec::new();
+        parts.resize_with(THREADS.min(quick.len()), Vec::new);
+        for (number, link) in quick.into_iter().enumerate() {
+            parts[number % THREADS].push(link);
+        }
+        thread::scope(|scope| {
+            for part in parts {
+                // Where no thread can be started, the closure is dropped with what it holds.
+                let _ = Builder::new().name("detach".to_owned()).spawn_scoped(scope, || drop(part));
+            }
+            drop(others);
+        });
     }
 }

@@ -15,6 +15,7 @@ mod granules;
 mod growth;
 mod load;
 mod memory;
+mod multi;
 mod names;
 mod nested;
 mod objects;

@@ -26,6 +26,7 @@ use super::{
     granules::Granules,
     load::{attach_lifecycle, check_maps, load_object, mapped, take},
     memory::Cursors,
+    multi::Multi,
     names,
     objects::Objects,
     read::Counters,
@@ -100,6 +101,16 @@ impl Session {
     /// Loads the kernel side: maps and the lifecycle programs. Probe programs are loaded when they are
     /// first needed.
     pub fn load(config: &SessionConfig) -> Result<Self, BpfError> {
+        Self::load_with(config, false)
+    }
+
+    /// The same for a window of a duty cycle: probes of single processes go quickly afterwards, where the kernel can do that.
+    /// Children that a process forks keep them meanwhile.
+    pub fn load_for_window(config: &SessionConfig) -> Result<Self, BpfError> {
+        Self::load_with(config, true)
+    }
+
+    fn load_with(config: &SessionConfig, brief: bool) -> Result<Self, BpfError> {
         let cpus = aya::util::nr_cpus()
             .map_err(|(path, source)| BpfError::Unsupported {
                 what: format!("report its number of CPUs ({path})"),
@@ -110,6 +121,7 @@ impl Session {
         let sizes = config.sizes;
         let mut ebpf = load_object(config, cpus)?;
         check_maps(&ebpf)?;
+        let multi = if brief { Multi::prepare(&ebpf) } else { None };
         attach_lifecycle(&mut ebpf, config.calls)?;
         let cursors = Cursors::new(mapped(&ebpf, names::CURSORS, cursor::COUNT as usize)?);
         // Target 0 is none: zeroed memory never looks like a target.
@@ -123,7 +135,7 @@ impl Session {
             diagnostics: Diagnostics::take(&mut ebpf)?,
             stacks: Stacks::take(&mut ebpf, &sizes, &cursors)?,
             growth: Growth::take(&mut ebpf, &sizes, config.growth.is_some())?,
-            probes: Probes::take(ebpf, sizes.probes)?,
+            probes: Probes::take(ebpf, multi, sizes.probes)?,
             cursors,
             sizes,
             cpus,

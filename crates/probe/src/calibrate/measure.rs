@@ -59,7 +59,8 @@ fn costs(
     let mut costs =
         Costs { entry_ns: [0.0; InstructionKind::ALL.len()], return_ns: 0.0, measured: true };
     let place = |sample: &Sample| {
-        file_offset(mapped, sample.function as usize as u64)
+        mapped
+            .file_offset(sample.function as usize as u64)
             .ok_or_else(|| own("find its own functions in its executable", None))
     };
     for sample in samples() {
@@ -170,15 +171,6 @@ fn own_object() -> Result<(File, MappedObject), CalibrateError> {
     Ok((file, mapped))
 }
 
-/// The offset in the file of an address in this process.
-fn file_offset(object: &MappedObject, address: u64) -> Option<u64> {
-    object
-        .mappings
-        .iter()
-        .find(|mapping| mapping.executable && (mapping.start..mapping.end).contains(&address))
-        .map(|mapping| address - mapping.start + mapping.file_offset)
-}
-
 fn own(step: &'static str, source: Option<io::Error>) -> CalibrateError {
     CalibrateError::Own { step, source }
 }
@@ -194,7 +186,7 @@ mod tests {
     fn offsets_lead_to_the_samples() {
         let (file, object) = own_object().unwrap();
         for sample in samples() {
-            let offset = file_offset(&object, sample.function as usize as u64).unwrap();
+            let offset = object.file_offset(sample.function as usize as u64).unwrap();
             let mut bytes = [0; 5];
             file.read_exact_at(&mut bytes, offset).unwrap();
             let first: &[u8] = match sample.kind {
@@ -220,8 +212,8 @@ mod tests {
     fn no_offset_outside() {
         let (_, object) = own_object().unwrap();
         let on_stack = 0_u8;
-        assert_eq!(file_offset(&object, 0), None);
-        assert_eq!(file_offset(&object, &raw const on_stack as u64), None);
+        assert_eq!(object.file_offset(0), None);
+        assert_eq!(object.file_offset(&raw const on_stack as u64), None);
     }
 
     /// What was not looked at costs the most of what was; a return that measured below nothing costs what the

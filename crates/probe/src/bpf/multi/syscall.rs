@@ -1,0 +1,125 @@
+//! The system calls bpf(2) for links of many probes.
+
+use std::{
+    ffi::{CStr, CString},
+    io,
+    os::{
+        fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
+        unix::ffi::OsStrExt as _,
+    },
+};
+
+use aya_obj::{
+    btf::FuncSecInfo,
+    generated::{
+        BPF_F_UPROBE_MULTI_RETURN, bpf_attach_type, bpf_attr,
+        bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_7, bpf_cmd, bpf_insn, bpf_prog_type,
+    },
+};
+use nix::libc;
+
+use super::Place;
+
+const UPROBE_MULTI: u32 = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+/// How often a load that was interrupted is tried.
+const TRIES: u32 = 10;
+
+/// Arguments of which nothing is set.
+pub(super) fn nothing() -> bpf_attr {
+    // SAFETY: a union of structures of integers, for which zeros are valid, and mean "not given".
+    unsafe { std::mem::zeroed() }
+}
+
+/// Calls bpf(2).
+///
+/// # Safety
+///
+/// The pointers in `arguments` are those that the command asks for, and valid.
+pub(super) unsafe fn call(command: bpf_cmd, arguments: &mut bpf_attr) -> libc::c_long {
+    let arguments = std::ptr::from_mut(arguments);
+    // SAFETY: the kernel reads the arguments, of the stated size, and what the caller vouches for.
+    unsafe { libc::syscall(libc::SYS_bpf, command as u32, arguments, size_of::<bpf_attr>()) }
+}
+
+/// The same for a new descriptor.
+///
+/// # Safety
+///
+/// As for [`call`].
+pub(super) unsafe fn descriptor(command: bpf_cmd, arguments: &mut bpf_attr) -> io::Result<OwnedFd> {
+    // SAFETY: the caller vouches for the arguments.
+    let result = unsafe { call(command, arguments) };
+    match RawFd::try_from(result) {
+        // SAFETY: the system call has just returned it: nobody else has it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Loads the types of an object (BTF).
+pub(super) fn load_types(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut arguments = nothing();
+    arguments.__bindgen_anon_7.btf = bytes.as_ptr() as u64;
+    arguments.__bindgen_anon_7.btf_size = bytes.len() as u32;
+    // SAFETY: the bytes outlive the call.
+    unsafe { descriptor(bpf_cmd::BPF_BTF_LOAD, &mut arguments) }
+}
+
+/// Loads instructions for such links. `functions`: the descriptor of the types, and what they say of the functions, in
+/// records of the stated size.
+pub(super) fn load(
+    license: &CStr,
+    instructions: &[bpf_insn],
+    functions: Option<(BorrowedFd<'_>, &FuncSecInfo, usize)>,
+) -> io::Result<OwnedFd> {
+    let mut arguments = nothing();
+    let of = &mut arguments;
+    of.__bindgen_anon_3.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
+    of.__bindgen_anon_3.expected_attach_type = UPROBE_MULTI;
+    of.__bindgen_anon_3.insns = instructions.as_ptr() as u64;
+    of.__bindgen_anon_3.insn_cnt = instructions.len() as u32;
+    of.__bindgen_anon_3.license = license.as_ptr() as u64;
+    let records = functions.map_or_else(Vec::new, |(_, records, _)| records.func_info_bytes());
+    if let Some((types, functions, size)) = functions.filter(|(.., size)| *size > 0) {
+        of.__bindgen_anon_3.prog_btf_fd = types.as_raw_fd().cast_unsigned();
+        of.__bindgen_anon_3.func_info = records.as_ptr() as u64;
+        of.__bindgen_anon_3.func_info_cnt = functions.len() as u32;
+        of.__bindgen_anon_3.func_info_rec_size = size as u32;
+    }
+    let mut tries = 0;
+    loop {
+        // SAFETY: the instructions, the licence and the records outlive the call.
+        match unsafe { descriptor(bpf_cmd::BPF_PROG_LOAD, &mut arguments) } {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < TRIES => tries += 1,
+            result => return result,
+        }
+    }
+}
+
+/// A link from a program to one place, at the entry or at the return of the function that begins there.
+pub(super) fn link(
+    program: BorrowedFd<'_>,
+    at_return: bool,
+    place: &Place<'_>,
+) -> io::Result<OwnedFd> {
+    let path = CString::new(place.path.as_os_str().as_bytes())?;
+    let counter = place.counter.map(u64::from);
+    let mut arguments = nothing();
+    let of = &mut arguments;
+    of.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
+    of.link_create.attach_type = UPROBE_MULTI;
+    of.link_create.__bindgen_anon_3.uprobe_multi =
+        bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_7 {
+            path: path.as_ptr() as u64,
+            offsets: std::ptr::from_ref(&place.offset) as u64,
+            ref_ctr_offsets: counter
+                .as_ref()
+                .map_or(0, |counter| std::ptr::from_ref(counter) as u64),
+            cookies: std::ptr::from_ref(&place.cookie) as u64,
+            cnt: 1,
+            flags: if at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+            pid: place.pid.get(),
+        };
+    // SAFETY: the path, the offset, the counter and the cookie outlive the call; there is one of each.
+    unsafe { descriptor(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }
+}
