@@ -57,7 +57,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         |what, bound, rounds, row| Goal::new(what, "×", bound, rounds).because(table.why_not(row));
     benchmark.goals.push(goal(
         "bpftrace adds ÷ drainprof adds",
-        Bound::AtLeast(10.0),
+        Bound::AtLeast(5.0),
         table.times(BPFTRACE, DRAINPROF),
         BPFTRACE,
     ));

@@ -23,6 +23,7 @@ pub(super) const BENCHMARK: Known = Known {
     run,
 };
 
+const CLOSE: &str = "drainprof, close";
 const BOUNDARY: &str = "drainprof, boundary";
 const OBJECTS: &str = "drainprof, objects";
 const FOLLOW: &[&str] = &["--follow-forks"];
@@ -36,6 +37,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     ensure!(output.status.success(), "pgbench -i failed: {output:?}");
     let variants = [
         Variant::new(FLOOR_BOUNDARY, Probing::FloorOnFile("postgresql", Level::Boundary)),
+        Variant::new(CLOSE, Probing::Drainprof("postgresql", Level::Close, FOLLOW)),
         Variant::new(BOUNDARY, Probing::Drainprof("postgresql", Level::Boundary, FOLLOW)),
         Variant::new(FLOOR_OBJECTS, Probing::FloorOnFile("postgresql", Level::Objects)),
         Variant::new(OBJECTS, Probing::Drainprof("postgresql", Level::Objects, FOLLOW)),
@@ -54,9 +56,11 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     for rows in outcome.tables {
         let (title, unit) = (String::new(), "transactions per second".to_owned());
         let table = Table { title, unit, compare: Compare::Ratio, rows };
-        for (level, bound, row) in
-            [("boundary", Bound::AtLeast(0.98), BOUNDARY), ("objects", Bound::Stated, OBJECTS)]
-        {
+        for (level, bound, row) in [
+            ("close", Bound::AtLeast(0.95), CLOSE),
+            ("boundary", Bound::AtLeast(0.90), BOUNDARY),
+            ("objects", Bound::Stated, OBJECTS),
+        ] {
             let what = format!("transactions/s with level {level} ÷ bare");
             let goal = Goal::new(&what, "×", bound, table.compared(row));
             benchmark.goals.push(goal.because(table.why_not(row)));
