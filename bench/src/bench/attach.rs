@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use drainprof_observe::Observer;
 use drainprof_profile::Level;
 use drainprof_report::facts::Duty;
 use drainprof_tests::tracer::Tracer;
@@ -23,6 +24,8 @@ pub(super) const BENCHMARK: Known = Known {
     run,
 };
 
+/// How often it is looked whether the probes are gone.
+const LOOK: Duration = Duration::from_millis(1);
 const PROFILE: &str = "ten";
 const LOAD: &str = "load maps and lifecycle programs (before the target is touched)";
 const ATTACH: &str = "attach: plan, load, place ten probes, arm";
@@ -106,12 +109,12 @@ fn once(worker: &mut Worker) -> Result<Measured> {
     added?;
     // As long as the attach took, and nothing happens: it is this time that is measured.
     let ((), calm) = paused(worker, || std::thread::sleep(attach))?;
-    let (((), detach), detaching) = paused(worker, || timed(|| drop(observer)))?;
+    let (detach, detaching) = paused(worker, || detached(observer))?;
     let duty = Duty { on: Duration::from_secs(1), period: Duration::from_secs(10) };
     let mut windows = floor::observer(PROFILE, Level::Objects, Some(duty))?;
     let (added, window_attach) = timed(|| windows.add(pid, false));
     added?;
-    let ((), window_detach) = timed(|| drop(windows));
+    let window_detach = detached(windows);
     let (session, empty) = paused(worker, || floor::attach(pid, PROFILE, Level::Objects, false))?;
     drop(session?);
     let (tracer, command) = timed(|| Tracer::attach(&[pid], PROFILE, &["--level", "objects"]));
@@ -128,6 +131,20 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let began = Instant::now();
     let made = work();
     (made, began.elapsed())
+}
+
+/// Takes the probes out, then the kernel side: how long the probes took.
+fn detached(observer: Observer) -> Duration {
+    let began = Instant::now();
+    let detaching = observer.end();
+    let gone = loop {
+        if let Some(gone) = detaching.gone() {
+            break gone;
+        }
+        std::thread::sleep(LOOK);
+    };
+    detaching.wait();
+    gone.saturating_duration_since(began)
 }
 
 /// Does something and asks the target for its longest pause meanwhile, in microseconds.

@@ -113,8 +113,11 @@ impl Observation {
     pub(super) fn turn_cycle(&mut self, sink: &mut impl Sink) -> io::Result<()> {
         let Some(cycle) = &mut self.cycle else { return Ok(()) };
         if let Some(detaching) = cycle.detaching.take_if(|detaching| detaching.is_over()) {
+            // Probes cost as long as they are there; what else is taken down costs the targets nothing.
+            let gone = detaching.gone().unwrap_or_else(Instant::now);
             detaching.wait();
-            let earliest = after(cycle.began, cycle.began.elapsed().mul_f64(cycle.stretch));
+            let cost = gone.saturating_duration_since(cycle.began).mul_f64(cycle.stretch);
+            let earliest = after(cycle.began, cost);
             cycle.change = cycle.change.max(Some(earliest));
             if let (Stage::Resting(resting), Some(_)) = (&self.stage, cycle.duty) {
                 let left = cycle.change.map(|at| at.saturating_duration_since(Instant::now()));

@@ -5,7 +5,11 @@
 //! what was counted can be read and reported meanwhile. Those of windows (`multi`) go together, if they are closed at
 //! once.
 
-use std::thread::{self, Builder, JoinHandle};
+use std::{
+    sync::{Arc, OnceLock},
+    thread::{self, Builder, JoinHandle},
+    time::Instant,
+};
 
 use super::attach::Link;
 
@@ -15,20 +19,36 @@ use super::attach::Link;
 #[must_use = "the probes are still there until it was waited for"]
 pub struct Detaching {
     thread: Option<JoinHandle<()>>,
+    /// When the last probe was gone.
+    gone: Arc<OnceLock<Instant>>,
 }
 
 impl Detaching {
-    /// Closes whatever `links` holds on another thread; on this one where there can be no other.
-    pub(super) fn begin<T: Send + 'static>(links: T) -> Self {
+    /// Closes probes, then whatever `rest` holds, on another thread; on this one where there can be no other.
+    pub(super) fn begin<T: Send + 'static>(probes: impl Send + 'static, rest: T) -> Self {
+        let gone = Arc::new(OnceLock::new());
+        let known = Arc::clone(&gone);
+        let work = move || {
+            drop(probes);
+            // It is set nowhere else.
+            let _ = known.set(Instant::now());
+            drop(rest);
+        };
         // Where no thread can be started, the closure is dropped with what it holds.
-        let thread = Builder::new().name("detach".to_owned()).spawn(move || drop(links));
+        let thread = Builder::new().name("detach".to_owned()).spawn(work);
         if let Err(error) = &thread {
             tracing::debug!(%error, "no thread to detach on");
         }
-        Self { thread: thread.ok() }
+        Self { thread: thread.ok(), gone }
     }
 
-    /// Whether the probes are gone.
+    /// When the last probe was gone, if all are. What else there was may go later.
+    #[must_use]
+    pub fn gone(&self) -> Option<Instant> {
+        self.gone.get().copied()
+    }
+
+    /// Whether the probes are gone, and all else.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
@@ -66,7 +86,7 @@ impl Leftover {
 
     /// Takes them out, in the background.
     pub fn detach(self) -> Detaching {
-        Detaching::begin(self)
+        Detaching::begin(self, ())
     }
 }
 

@@ -73,7 +73,7 @@ impl EmptyProbes {
 
     /// Detaches in a thread of its own, so that nobody waits for it but the end of this process.
     pub fn detach_in_background(self) {
-        let _ = Detaching::begin(self);
+        let _ = Detaching::begin(self, ());
     }
 
     fn attach(

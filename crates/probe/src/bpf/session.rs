@@ -264,7 +264,7 @@ impl Session {
     /// Ends the session in the background: its probes, then its maps and all that was counted.
     pub fn end(mut self) -> Detaching {
         let probes = self.probes.take_all();
-        Detaching::begin((probes, self))
+        Detaching::begin(probes, self)
     }
 
     /// Loads every program that is not loaded yet; what the kernel says about each, by name.
