@@ -65,6 +65,8 @@ impl Detaching {
 
 /// Threads that close links at once.
 const THREADS: usize = 16;
+/// What such a thread needs: it closes descriptors.
+const STACK: usize = 64 << 10;
 
 /// Probes that were taken from a session, and are still in place: they go when this is dropped, which takes the
 /// kernel a tenth of a second each, or for all of them together where they are those of windows.
@@ -101,8 +103,9 @@ impl Drop for Leftover {
         }
         thread::scope(|scope| {
             for part in parts {
+                let builder = Builder::new().name("detach".to_owned()).stack_size(STACK);
                 // Where no thread can be started, the closure is dropped with what it holds.
-                let _ = Builder::new().name("detach".to_owned()).spawn_scoped(scope, || drop(part));
+                let _ = builder.spawn_scoped(scope, || drop(part));
             }
             drop(others);
         });
