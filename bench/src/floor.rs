@@ -5,39 +5,14 @@ use std::{num::NonZeroU32, path::PathBuf};
 use anyhow::{Context as _, Result};
 use drainprof_observe::{Observer, ObserverOptions};
 use drainprof_probe::{
-    bpf::{Offsets, Session, SessionConfig, Sizes},
+    bpf::Session,
     calibrate::{self, CalibrateOptions},
-    kernel::{self, LiveHost},
     plan::Sites,
 };
 use drainprof_process::Process;
 use drainprof_profile::{Level, Library, Source};
 use drainprof_report::facts::Duty;
-use drainprof_tests::environment;
-
-/// The configuration that the command has by default.
-fn config() -> Result<SessionConfig> {
-    let tracefs = kernel::ensure_mounted(&LiveHost).context("find tracefs")?;
-    let offset = |category: &str, event: &str, field: &str| -> Result<u32> {
-        let format = tracefs.format(&LiveHost, category, event)?;
-        let found = format.field(field).with_context(|| format!("{event} has no field {field}"))?;
-        Ok(found.offset)
-    };
-    let offsets = Offsets {
-        newtask_pid: offset("task", "task_newtask", "pid")?,
-        newtask_flags: offset("task", "task_newtask", "clone_flags")?,
-        exec_old_pid: offset("sched", "sched_process_exec", "old_pid")?,
-    };
-    Ok(SessionConfig {
-        sizes: Sizes::default(),
-        events: false,
-        offsets,
-        sample: 1,
-        growth: None,
-        growth_paths: false,
-        calls: true,
-    })
-}
+use drainprof_tests::{environment, session::session_config};
 
 /// A loaded observer for one profile of the tests; for windows of a duty cycle if there is one.
 pub(crate) fn observer(profile: &str, level: Level, duty: Option<Duty>) -> Result<Observer> {
@@ -66,7 +41,7 @@ pub(crate) fn observer(profile: &str, level: Level, duty: Option<Duty>) -> Resul
         sites: Sites::Cheapest,
         duty,
     };
-    Ok(Observer::new(&config()?, library, options)?)
+    Ok(Observer::new(&session_config()?, library, options)?)
 }
 
 /// Empty programs wherever drainprof would put its own, for this process or for all that map its files;
@@ -76,7 +51,7 @@ pub(crate) fn attach(pid: u32, profile: &str, level: Level, for_all: bool) -> Re
     let process = Process::open(pid)?;
     let (plans, _) = observer.plan(&process)?;
     let scope = NonZeroU32::new(pid).filter(|_| !for_all);
-    let mut session = Session::load(&config()?)?;
+    let mut session = Session::load(&session_config()?)?;
     for probe in plans.iter().flat_map(|plan| &plan.probes) {
         session.attach_empty(probe, scope)?;
     }

@@ -27,6 +27,7 @@ pub mod process;
 pub mod redis;
 pub mod runtimes;
 pub mod screen;
+pub mod session;
 pub mod shipped;
 pub mod subversion;
 pub mod talloc;

@@ -6,41 +6,19 @@ use std::{fs::File, num::NonZeroU32, os::unix::fs::FileExt as _, path::PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use drainprof_observe::{Observer, ObserverOptions};
 use drainprof_probe::{
-    bpf::{Arming, Offsets, Session, SessionConfig, Sizes},
-    kernel::{self, LiveHost},
+    bpf::{Arming, Session},
     plan::{Sites, cost::Costs, fall_back},
 };
 use drainprof_process::Process;
 use drainprof_profile::{Level, Library};
 use drainprof_tests::{
     environment::{self, requires_root},
+    session::session_config,
     target::Target,
 };
 
 /// Where the atomic instruction of `refused_open` is, and how it begins.
 const LOCK: (u64, u8) = (5, 0xf0);
-
-fn config() -> Result<SessionConfig> {
-    let tracefs = kernel::ensure_mounted(&LiveHost).context("find tracefs")?;
-    let offset = |category: &str, event: &str, field: &str| -> Result<u32> {
-        let format = tracefs.format(&LiveHost, category, event)?;
-        Ok(format.field(field).with_context(|| format!("{event}: no field {field}"))?.offset)
-    };
-    let offsets = Offsets {
-        newtask_pid: offset("task", "task_newtask", "pid")?,
-        newtask_flags: offset("task", "task_newtask", "clone_flags")?,
-        exec_old_pid: offset("sched", "sched_process_exec", "old_pid")?,
-    };
-    Ok(SessionConfig {
-        sizes: Sizes::default(),
-        events: false,
-        offsets,
-        sample: 1,
-        growth: None,
-        growth_paths: false,
-        calls: true,
-    })
-}
 
 /// The kernel's answer is known for a refusal of the place; on its function's first instruction the same
 /// probe is taken, and sees every call.
@@ -60,7 +38,7 @@ fn the_first_instruction_is_taken_instead() -> Result<()> {
         sites: Sites::Cheapest,
     };
     let library = Library::load(&[PathBuf::from(environment::profile("refused"))], &[])?;
-    let mut observer = Observer::new(&config()?, library, options)?;
+    let mut observer = Observer::new(&session_config()?, library, options)?;
     let (plans, _) = observer.plan(&Process::open(target.pid())?)?;
     let mut planned = plans.iter().flat_map(|plan| &plan.probes);
     let planned = planned.find(|probe| probe.site.symbol == "refused_open");
@@ -71,7 +49,7 @@ fn the_first_instruction_is_taken_instead() -> Result<()> {
     File::open(&misplaced.site.open_path)?.read_exact_at(&mut byte, misplaced.site.file_offset)?;
     ensure!(byte[0] == LOCK.1, "{:#x} is no prefix of an atomic instruction", byte[0]);
 
-    let mut session = Session::load(&config()?)?;
+    let mut session = Session::load(&session_config()?)?;
     let pid = NonZeroU32::new(target.pid());
     let error = session.attach(&misplaced, pid).err();
     let error = error.context("the kernel lets an atomic instruction be probed")?;

@@ -1,7 +1,9 @@
 //! Letting single targets go while others are observed on: how a session serves processes that come and go for days.
 //!
-//! What the kernel side has counted for a target stays where it is, in entries that are never used again. So a session
-//! wears out ([`Observer::wear`]), and whoever runs for days begins a new one in time.
+//! What the kernel side has counted for a target stays where it is, in entries that are neither read nor used again. So a
+//! session wears out ([`Observer::wear`]), and whoever runs for days begins a new one in time.
+
+use std::collections::BTreeSet;
 
 use drainprof_probe::bpf::{Detaching, Leftover};
 use drainprof_process::{ElfCache, Process};
@@ -23,6 +25,10 @@ impl Observer {
             .into_iter()
             .partition(|target| target.ended.is_some() && is_over(target.target));
         self.targets = kept;
+        let numbers: BTreeSet<u32> = gone.iter().map(|target| target.target).collect();
+        if !numbers.is_empty() {
+            self.session.forget_series(|key| numbers.contains(&key.target));
+        }
         let mut leftover = Leftover::default();
         let mut pids = Vec::new();
         for target in gone {

@@ -232,6 +232,9 @@ impl Observer {
         let mut places: BTreeMap<Key, usize> = BTreeMap::new();
         let (mut sites, mut index) = (Vec::new(), HashMap::new());
         for (number, slot) in self.session.stacks.read_sites() {
+            if self.session.is_forgotten(slot.series) {
+                continue;
+            }
             let path = slot.path.wrapping_sub(1);
             let path = known.entry(path).or_insert_with(|| paths.path(&self.session, path));
             let key = (slot.series, Arc::clone(path), slot.place);

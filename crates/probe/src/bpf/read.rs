@@ -1,12 +1,12 @@
 //! Reading what the kernel side has counted.
 
-use std::{mem::offset_of, sync::atomic::Ordering, time::Duration};
+use std::{collections::HashSet, mem::offset_of, sync::atomic::Ordering, time::Duration};
 
 use aya::Ebpf;
 use drainprof_common::{
     hist::{Hist, Of},
     loss::{LOSS_COUNT, Loss, LossCounts},
-    maps::{HistSlot, ProbeCounts, SeriesState, Slot, Totals, cursor},
+    maps::{HistKey, HistSlot, ProbeCounts, SeriesKey, SeriesState, Slot, Totals, cursor},
 };
 use nix::time::{ClockId, clock_gettime};
 
@@ -65,6 +65,8 @@ pub(super) struct Counters {
     losses: Mapped<[u64; 32]>,
     own_losses: LossCounts,
     cursors: Cursors,
+    /// Series that are not read any more. Their entries are never used again.
+    forgotten: HashSet<u32>,
 }
 
 impl Counters {
@@ -85,6 +87,7 @@ impl Counters {
             losses: mapped(ebpf, names::LOSSES, n)?,
             own_losses: [0; LOSS_COUNT],
             cursors: cursors.clone(),
+            forgotten: HashSet::new(),
         })
     }
 
@@ -110,9 +113,27 @@ impl Counters {
         }
     }
 
-    /// All series.
+    /// Reads the series of these keys no more.
+    pub(super) fn forget_series(&mut self, is_over: impl Fn(SeriesKey) -> bool) {
+        for series in 0..self.cursors.filled(cursor::SERIES, self.series_state.len()) {
+            let series = series as u32;
+            if !self.is_forgotten(series)
+                && self.series_state(series).is_some_and(|state| is_over(state.key))
+            {
+                self.forgotten.insert(series);
+            }
+        }
+    }
+
+    /// Whether a series is not read any more.
+    pub(super) fn is_forgotten(&self, series: u32) -> bool {
+        self.forgotten.contains(&series)
+    }
+
+    /// All series but those that are forgotten.
     pub(super) fn series(&self) -> Vec<SeriesRecord> {
         (0..self.cursors.filled(cursor::SERIES, self.series_state.len()))
+            .filter(|series| !self.is_forgotten(*series as u32))
             .filter_map(|series| {
                 let ends = self.sum_totals(series);
                 let state = self.series_state.get(series);
@@ -145,9 +166,13 @@ impl Counters {
         sum
     }
 
-    /// All histograms: what of, series, place.
+    /// All histograms but those of forgotten series: what of, series, place.
     pub(super) fn histograms(&self) -> impl Iterator<Item = (Of, u32, u64, Hist)> {
         (0..self.cursors.filled(cursor::HIST, self.histograms.len())).filter_map(|index| {
+            let HistKey { series, .. } = self.histograms.part(index, 0);
+            if self.is_forgotten(series) {
+                return None;
+            }
             let HistSlot { key, hist } = self.histograms.get(index);
             let of = [Of::PinDelay, Of::Lifetime, Of::SiteDelay, Of::SiteLife]
                 .into_iter()

@@ -279,7 +279,18 @@ impl Session {
         self.probes.program_statistics()
     }
 
-    /// All series.
+    /// What is counted in the series of these keys is read no more, neither totals nor histograms.
+    pub fn forget_series(&mut self, is_over: impl Fn(SeriesKey) -> bool) {
+        self.counters.forget_series(is_over);
+    }
+
+    /// Whether a series is not read any more.
+    #[must_use]
+    pub fn is_forgotten(&self, series: u32) -> bool {
+        self.counters.is_forgotten(series)
+    }
+
+    /// All series but those that are forgotten.
     #[must_use]
     pub fn read_series(&self) -> Vec<SeriesRecord> {
         self.counters.series()
@@ -309,7 +320,7 @@ impl Session {
         self.counters.losses()
     }
 
-    /// All histograms: what of, series, place. Lifetimes of one place may come in two parts.
+    /// All histograms but those of forgotten series: what of, series, place. Lifetimes of a place may come in two parts.
     #[must_use]
     pub fn read_histograms(&self) -> Vec<(Of, u32, u64, Hist)> {
         self.counters.histograms().chain(self.granules.nested_lifetimes()).collect()

@@ -1,0 +1,60 @@
+//! What one kernel side holds of processes that come and go.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use drainprof_observe::{Observer, ObserverOptions};
+use drainprof_probe::plan::{Sites, cost::Costs};
+use drainprof_profile::{Level, Library};
+use drainprof_tests::{
+    environment::{self, requires_root},
+    session::session_config,
+    target::Target,
+};
+
+/// Processes that come after one another.
+const PROCESSES: u64 = 5;
+/// Granules that each opens and closes.
+const OPENS: u64 = 10;
+
+/// Each process is reported once with all that it has done. Then nothing of it is read any more: what is read in each
+/// cycle does not grow with the processes that have been.
+#[test]
+fn what_has_ended_is_read_no_more() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let options = ObserverOptions {
+        profiles: vec!["test-arena".to_owned()],
+        level: Some(Level::Boundary),
+        follow: false,
+        debug_dirs: Vec::new(),
+        costs: Costs::assumed(),
+        duty: None,
+        sites: Sites::Cheapest,
+    };
+    let library = Library::load(&[PathBuf::from(environment::profile("arena"))], &[])?;
+    let mut observer = Observer::new(&session_config()?, library, options)?;
+    let mut read = Vec::new();
+    for number in 1..=PROCESSES {
+        let mut target = Target::start("brief", &[&format!("opens={OPENS}"), "ms=1"])?;
+        let pid = target.pid();
+        observer.add(pid, false)?;
+        target.go()?;
+        target.finish()?;
+        observer.ended(pid, None);
+        let snapshot = observer.snapshot();
+        let mut seen = snapshot.targets.iter();
+        let one = seen.next().context("the process is reported")?;
+        assert!(seen.next().is_none(), "process {number}: others are reported, too");
+        let closes = one.allocators.iter().map(|facts| facts.totals.drainable).sum::<u64>();
+        assert_eq!((one.pid, closes), (pid, OPENS));
+        let (leftover, pids) = observer.forget(|_| true);
+        leftover.detach().wait();
+        assert_eq!(pids, [pid]);
+        assert!(observer.snapshot().targets.is_empty());
+        read.push(observer.totals().len());
+    }
+    assert!(read.iter().all(|words| *words == read[0]), "words read after each: {read:?}");
+    Ok(())
+}
