@@ -18,6 +18,7 @@ pub use self::allocator::{
     Overdue, PinnedGranule, Pins, Place, Retention, Sampling, Spread, dsr,
 };
 use super::{Memory, MemoryGrowth, Module, Symbols, schema};
+use crate::units;
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.report/1";
@@ -92,6 +93,19 @@ impl Window {
     #[must_use]
     pub fn observed(&self) -> f64 {
         self.duty.map_or(self.seconds, |duty| duty.observed_seconds)
+    }
+
+    /// The same in words, with the time that it is a part of.
+    #[must_use]
+    pub fn observed_words(&self) -> String {
+        let observed = units::duration(self.observed());
+        match self.duty {
+            Some(duty) => {
+                let windows = units::counted(duty.windows, "window", "windows");
+                format!("{observed} of {}, in {windows}", units::duration(self.seconds))
+            }
+            None => observed,
+        }
     }
 }
 

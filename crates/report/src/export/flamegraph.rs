@@ -10,7 +10,7 @@ use inferno::flamegraph::{Direction, Options, from_lines};
 
 pub(super) use self::key::with_key;
 use super::{Error, Exporter, Style, escape, weigh, weigh::Stacks};
-use crate::{Report, units};
+use crate::Report;
 
 /// Characters of a title's lists (processes, profiles), and of the line below it: what does not fit the
 /// picture's width would be cut at both ends.
@@ -97,7 +97,7 @@ pub(super) fn subtitle(report: &Report, left_out: &[String]) -> String {
     if !report.complete {
         parts.push("INCOMPLETE: something that the counts need was lost".to_owned());
     }
-    parts.push(format!("{} observed", units::duration(report.window.observed())));
+    parts.push(format!("{} observed", report.window.observed_words()));
     let mut allocators = report.targets.iter().flat_map(|target| &target.allocators);
     if let Some(sampling) = allocators.find_map(|allocator| allocator.sampling) {
         parts.push(format!("estimated from a sample of 1 of {} pages", sampling.one_in));

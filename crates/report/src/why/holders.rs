@@ -212,7 +212,7 @@ fn counts(allocator: &Allocator, pinned: Option<f64>, grows: bool) -> Option<Str
         if let Some(most) = most.filter(|most| retention.is_cut() && *most > 0) {
             counts.push_str(", up to ");
             counts.push_str(&units::bytes(most));
-            counts.push_str(" retained at once");
+            counts.push_str(" of address space retained at once");
         }
         return Some(counts);
     }

@@ -109,7 +109,7 @@ pub(super) fn known(steps: &mut [Next], report: &Report) {
             report.targets.first().map(|target| format!("drainprof why -p {}", target.pid));
     }
     for step in steps.iter_mut().filter(asks).filter(|_| has_stacks) {
-        "Take the objects of who pins from a longer-lived allocator, copy them out, or close earlier."
+        "Take the objects of who pins from a longer-lived allocator, copy them out, or close when they are freed."
             .clone_into(&mut step.text);
         step.command = None;
     }
@@ -123,7 +123,7 @@ fn pinned(why: &Why, first: Option<&Holder>, pid: u32) -> Next {
     };
     match first {
         Some(Holder { kind: HolderKind::Granules, allocator, .. }) => Next {
-            text: "Find which objects pin: route them to a longer-lived allocator, copy them out, or close earlier."
+            text: "Find which objects pin: route them to a longer-lived allocator, copy them out, or close when they are freed."
                 .to_owned(),
             command: Some(format!(
                 "drainprof attach -p {pid} --profile {} --level stacks -d 1m",

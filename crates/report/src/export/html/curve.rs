@@ -106,7 +106,7 @@ impl Curve<'_> {
         let (low, high) =
             (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
         if low.to_bits() == high.to_bits() {
-            return format!("{} throughout", shown(last));
+            return format!("{} at each reading", shown(last));
         }
         format!(
             "{} → {} (lowest {}, highest {})",

@@ -148,16 +148,11 @@ pub fn whole(report: &Report, style: &Style) -> Markup {
 
 /// Who wrote it, of which time.
 fn about(report: &Report) -> Markup {
-    let observed = units::duration(report.window.observed());
     html! {
         p.dim {
             (shown(&report.tool.name, NAME)) " " (shown(&report.tool.version, NAME))
             @if !report.host.kernel.is_empty() { ", Linux " (shown(&report.host.kernel, NAME)) }
-            ", " (observed) " observed"
-            @if let Some(duty) = report.window.duty {
-                " of " (units::duration(report.window.seconds)) " in " (duty.windows) " cycles"
-            }
-            ", own CPU time " (units::duration(report.self_use.cpu_seconds))
+            ", observed for " (report.window.observed_words()) ", own CPU time " (units::duration(report.self_use.cpu_seconds))
             ", own memory " (units::bytes(report.self_use.peak_rss_bytes.saturating_add(report.self_use.map_bytes)))
         }
     }

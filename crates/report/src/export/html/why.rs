@@ -146,7 +146,7 @@ fn sure(report: &Report) -> Vec<String> {
     }
     sure.push(format!(
         "observed for {}; what takes longer than that to come back looks like a leak",
-        units::duration(report.window.observed())
+        report.window.observed_words()
     ));
     sure
 }

@@ -55,13 +55,18 @@ pub const TERMS: &[Term] = &[
         "raise it, or restart in time",
     ),
     term("granule", "what an allocator gives back as a whole: arena, pool, slab, page", ""),
+    term(
+        "kind",
+        "drain: a close should find the granule empty; bulk: it frees all that is in it; slab: it comes when nothing is left",
+        "",
+    ),
     term("opened", "granules that were opened since the probes are in place", ""),
     term("closes", "times at which a granule should become reclaimable", ""),
     term("drainable", "closes with no live object: the memory comes free at once", ""),
     term(
         "pinned",
         "closes with at least one live object: the whole granule stays",
-        "allocate what lives long elsewhere, copy it out, or close later",
+        "allocate what lives long elsewhere, copy it out, or close when it is freed",
     ),
     term(
         "unknown",
@@ -71,7 +76,7 @@ pub const TERMS: &[Term] = &[
     term(
         "DSR",
         "drainable closes / (drainable + pinned closes): 1 is perfect",
-        "below 0.95, see who pins",
+        "the lower, the more closes leave a granule behind: see who pins",
     ),
     term(
         "pinned bytes/s",
@@ -93,6 +98,7 @@ pub const TERMS: &[Term] = &[
         "granules that are closed, pinned and not yet drained, and their bytes: memory held for few objects",
         "if it grows, the pins are a leak; if it is level, a cost",
     ),
+    term("grown", "what is retained at the end of the time, less what was at its begin", ""),
     term(
         "late drains",
         "pinned granules whose last pin was freed after the close",
@@ -100,7 +106,7 @@ pub const TERMS: &[Term] = &[
     ),
     term(
         "pin delay",
-        "time from a granule's close to the free of a pin",
+        "time from a granule's close to the free of a pin; the median where it is one number",
         "if it is far above the lifetime, these objects belong elsewhere",
     ),
     term("lifetime", "time from a granule's open (or reset) to its close", ""),
@@ -146,7 +152,11 @@ pub const TERMS: &[Term] = &[
         "pages that were touched for the first time since the attach",
         "see which call stacks touch most",
     ),
-    term("faults", "page faults of the process per second", ""),
+    term(
+        "faults",
+        "page faults of the process per second",
+        "a window with page faults names the call paths that touch memory first",
+    ),
     term(
         "cost",
         "CPU time that the probes took from the process, as a share of one CPU",

@@ -179,13 +179,13 @@ async fn help(Extension(_): Extension<Access>) -> Response {
         h2 { "Why is this not RSS?" }
         p {
             "RSS is all resident memory: live objects, free memory that the allocator keeps, and granules that are "
-            "retained by few objects. Only the last two are waste. Retained bytes are counted exactly; a census reads "
-            "the heaps from outside and says what is free."
+            "retained by few objects. Only the last two are waste. Retained bytes are the sizes of granules, "
+            "touched or not, counted from level objects on; a census reads the heaps from outside and says what is free."
         }
         h2 { "What do I do?" }
         p {
             "Growing: open a diagnostic window; it names the call stacks. Pinned: allocate what lives long elsewhere, "
-            "copy it out, or close later. Free: malloc_trim(0), or fewer arenas."
+            "copy it out, or close when it is freed. Free: malloc_trim(0), or fewer arenas."
         }
         h2 { "What the numbers mean" }
         (html::glossary())

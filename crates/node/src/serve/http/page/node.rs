@@ -70,7 +70,7 @@ fn health(view: &View<'_>, state: &NodeState) -> Markup {
     let noticed = lines.iter().filter(|line| line.severity == Severity::Notice);
     html! {
         (facts(&[
-            fact("alerts firing", html! { b class=(if firing > 0 { "bad" } else { "" }) { (firing) } })
+            fact("with an alert", html! { b class=(if firing > 0 { "bad" } else { "" }) { (firing) } })
                 .and(format!("of {}", units::counted(state.targets.len() as u64, "process", "processes"))),
             fact("losses", if state.complete { "none that counts need" } else { "incomplete" }),
             fact("traced", state.targets.iter().filter(|target| target.level.is_some()).count())
