@@ -85,6 +85,7 @@ pub(crate) const BARE: &str = "bare";
 pub(crate) const BARE_AGAIN: &str = "bare at the end";
 pub(crate) const FLOOR: &str = "floor";
 pub(crate) const FLOOR_BOUNDARY: &str = "floor of boundary";
+pub(crate) const FLOOR_CLOSE: &str = "floor of close";
 pub(crate) const FLOOR_OBJECTS: &str = "floor of objects";
 pub(crate) const BPFTRACE: &str = "bpftrace";
 pub(crate) const BPFTRACE_EMPTY: &str = "bpftrace, empty probes";

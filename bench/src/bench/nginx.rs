@@ -10,7 +10,7 @@ use super::Known;
 use crate::{
     model::{Benchmark, Bound, Compare, Goal, Table},
     probing::Probing,
-    rounds::{Effort, FLOOR_BOUNDARY, Outcome, Variant, announce},
+    rounds::{Effort, FLOOR_BOUNDARY, FLOOR_CLOSE, Outcome, Variant, announce},
     worker::Counts,
 };
 
@@ -25,6 +25,8 @@ pub(super) const BENCHMARK: Known = Known {
 const CLOSE: &str = "drainprof, close";
 const BOUNDARY: &str = "drainprof, boundary";
 const OBJECTS: &str = "drainprof, objects";
+/// What is left of the rate that the kernel's own part of the hits leaves.
+pub(super) const NEAR_FLOOR: f64 = 0.95;
 const FIGURES: [(&str, Compare); 2] = [
     ("requests per second", Compare::Ratio),
     ("µs of nginx's CPU time per request", Compare::Added),
@@ -37,6 +39,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let nginx = Nginx::start(false)?;
     let binary = which("nginx").context("nginx is installed")?;
     let variants = [
+        Variant::new(FLOOR_CLOSE, Probing::Floor("nginx", Level::Close)),
         Variant::new(FLOOR_BOUNDARY, Probing::Floor("nginx", Level::Boundary)),
         Variant::new(CLOSE, Probing::Drainprof("nginx", Level::Close, &[])),
         Variant::new(BOUNDARY, Probing::Drainprof("nginx", Level::Boundary, &[])),
@@ -64,9 +67,14 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     }
     benchmark.notes.extend(outcome.notes);
     let table = &benchmark.tables[0];
-    for (level, bound, row) in [("close", 0.95, CLOSE), ("boundary", 0.90, BOUNDARY)] {
+    let levels =
+        [("close", 0.95, CLOSE, FLOOR_CLOSE), ("boundary", 0.90, BOUNDARY, FLOOR_BOUNDARY)];
+    for (level, bound, row, floor) in levels {
         let what = format!("requests/s with level {level} ÷ bare");
         let goal = Goal::new(&what, "×", Bound::AtLeast(bound), table.compared(row));
+        benchmark.goals.push(goal.because(table.why_not(row)));
+        let what = format!("requests/s with level {level} ÷ those with empty programs there");
+        let goal = Goal::new(&what, "×", Bound::AtLeast(NEAR_FLOOR), table.times(row, floor));
         benchmark.goals.push(goal.because(table.why_not(row)));
     }
     Ok(())

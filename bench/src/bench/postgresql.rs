@@ -7,11 +7,11 @@ use drainprof_tests::{
     postgresql::{Cluster, binaries},
 };
 
-use super::Known;
+use super::{Known, nginx::NEAR_FLOOR};
 use crate::{
     model::{Benchmark, Bound, Compare, Goal, Table},
     probing::Probing,
-    rounds::{Effort, FLOOR_BOUNDARY, FLOOR_OBJECTS, Outcome, Variant, announce},
+    rounds::{Effort, FLOOR_BOUNDARY, FLOOR_CLOSE, FLOOR_OBJECTS, Outcome, Variant, announce},
     worker::Counts,
 };
 
@@ -36,6 +36,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let output = cluster.client("pgbench").args(["-i", "-q", "-s", "1", "postgres"]).output()?;
     ensure!(output.status.success(), "pgbench -i failed: {output:?}");
     let variants = [
+        Variant::new(FLOOR_CLOSE, Probing::FloorOnFile("postgresql", Level::Close)),
         Variant::new(FLOOR_BOUNDARY, Probing::FloorOnFile("postgresql", Level::Boundary)),
         Variant::new(CLOSE, Probing::Drainprof("postgresql", Level::Close, FOLLOW)),
         Variant::new(BOUNDARY, Probing::Drainprof("postgresql", Level::Boundary, FOLLOW)),
@@ -56,13 +57,18 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     for rows in outcome.tables {
         let (title, unit) = (String::new(), "transactions per second".to_owned());
         let table = Table { title, unit, compare: Compare::Ratio, rows };
-        for (level, bound, row) in [
-            ("close", Bound::AtLeast(0.95), CLOSE),
-            ("boundary", Bound::AtLeast(0.90), BOUNDARY),
-            ("objects", Bound::Stated, OBJECTS),
+        for (level, bound, row, floor) in [
+            ("close", Bound::AtLeast(0.95), CLOSE, FLOOR_CLOSE),
+            ("boundary", Bound::AtLeast(0.90), BOUNDARY, FLOOR_BOUNDARY),
+            ("objects", Bound::Stated, OBJECTS, FLOOR_OBJECTS),
         ] {
             let what = format!("transactions/s with level {level} ÷ bare");
             let goal = Goal::new(&what, "×", bound, table.compared(row));
+            benchmark.goals.push(goal.because(table.why_not(row)));
+            let what =
+                format!("transactions/s with level {level} ÷ those with empty programs there");
+            let near = Bound::AtLeast(NEAR_FLOOR);
+            let goal = Goal::new(&what, "×", near, table.times(row, floor));
             benchmark.goals.push(goal.because(table.why_not(row)));
         }
         benchmark.tables.push(table);
