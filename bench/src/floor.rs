@@ -51,7 +51,9 @@ pub(crate) fn attach(pid: u32, profile: &str, level: Level, for_all: bool) -> Re
     let process = Process::open(pid)?;
     let (plans, _) = observer.plan(&process)?;
     let scope = NonZeroU32::new(pid).filter(|_| !for_all);
-    let mut session = Session::load(&session_config()?)?;
+    let config = session_config()?;
+    let mut session =
+        if for_all { Session::load_for_files(&config) } else { Session::load(&config) }?;
     for probe in plans.iter().flat_map(|plan| &plan.probes) {
         session.attach_empty(probe, scope)?;
     }

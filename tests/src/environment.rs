@@ -59,6 +59,14 @@ pub fn kernel_release() -> String {
         .map_or_else(|_| "unknown kernel".to_owned(), |text| text.trim().to_owned())
 }
 
+/// Whether the running kernel is of this version or a later one.
+#[must_use]
+pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let release = kernel_release();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    numbers.next().zip(numbers.next()) >= Some((major, minor))
+}
+
 /// Tells the runner that a test was skipped: one line on the real stderr, which libtest does not capture.
 pub fn skip(reason: &str) {
     // A stderr that is gone cannot be told about.

@@ -143,6 +143,17 @@ impl Tracer {
         &mut self.process
     }
 
+    /// How many of its probes go together, by links of many probes.
+    pub fn quick_links(&self) -> Result<usize> {
+        let mut found = 0;
+        for entry in fs::read_dir(format!("/proc/{}/fdinfo", self.process.pid()))? {
+            // A descriptor may be closed meanwhile.
+            let text = fs::read_to_string(entry?.path()).unwrap_or_default();
+            found += usize::from(text.contains("link_type:\tuprobe_multi\n"));
+        }
+        Ok(found)
+    }
+
     /// Waits until it holds a file open while it has nothing to do: it does not just read it.
     pub fn holds(&mut self, path: &Path) -> Result<()> {
         let pid = self.process.pid();

@@ -87,31 +87,17 @@ fn links_of_windows() -> Result<()> {
         return Ok(());
     }
     let (mut target, mut tracer) = start(&["--level", "objects"])?;
-    let pid = tracer.process().pid();
-    let links = multi_links(pid)?;
-    let release = environment::kernel_release();
-    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    if numbers.next().zip(numbers.next()) >= Some((6, 10)) {
+    let links = tracer.quick_links()?;
+    if environment::kernel_is_at_least(6, 10) {
         // Open, close, alloc and free, of which open and alloc are judged at their return.
-        assert!(links >= 4, "{links} on {release}");
+        assert!(links >= 4, "{links} on {}", environment::kernel_release());
     }
     target.steps("o1 a1 f1 c1")?;
     tracer.window_ended(1)?;
-    assert_eq!(multi_links(pid)?, 0);
+    assert_eq!(tracer.quick_links()?, 0);
     tracer.interrupt()?;
     assert_eq!(tracer.finish()?.code, Some(0));
     target.finish().map(drop)
-}
-
-/// How many links of many probes a process has.
-fn multi_links(pid: u32) -> Result<usize> {
-    let mut found = 0;
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-        // A descriptor may be closed meanwhile.
-        let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
-        found += usize::from(text.contains("link_type:\tuprobe_multi\n"));
-    }
-    Ok(found)
 }
 
 /// At level `boundary` the close of a granule from an earlier window is decided: its count is in memory.

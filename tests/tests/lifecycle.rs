@@ -38,6 +38,27 @@ fn fork_followed() -> Result<()> {
     Ok(())
 }
 
+/// Probes in all processes that map a file go together, where the kernel can do that; the program is as it was then.
+#[test]
+fn links_of_files() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let mut target = Target::start("steps", &[])?;
+    let tracer = Tracer::attach(&[target.pid()], "arena", &FOLLOW)?;
+    let links = tracer.quick_links()?;
+    if environment::kernel_is_at_least(6, 6) {
+        assert!(links >= 4, "{links} on {}", environment::kernel_release());
+    }
+    target.steps("o1 a1 f1 c1")?;
+    tracer.interrupt()?;
+    let outcome = tracer.finish()?;
+    assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
+    assert_eq!(elf::changed_text_bytes(target.pid(), &environment::target("steps")?)?, 0);
+    assert_eq!(outcome.report()["targets"][0]["allocators"][0]["granules"]["drainable"], 1);
+    target.finish().map(drop)
+}
+
 /// A vfork child that calls exec is another program: the parent stays exact.
 #[test]
 fn vfork_leaves_the_parent_alone() -> Result<()> {

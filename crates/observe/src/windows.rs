@@ -16,13 +16,14 @@ use super::{
     snapshot,
 };
 
-/// A kernel side, for a window where there is a duty cycle.
+/// A kernel side, for a window where there is a duty cycle, and for files where children are followed.
 pub(super) fn load(
     config: &SessionConfig,
     options: &ObserverOptions,
 ) -> Result<Session, ObserveError> {
     let loaded = match options.duty {
         Some(_) => Session::load_for_window(config),
+        None if options.follow => Session::load_for_files(config),
         None => Session::load(config),
     };
     Ok(loaded?)

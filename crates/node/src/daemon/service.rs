@@ -39,7 +39,7 @@ use crate::{
 const TICK: Duration = Duration::from_millis(200);
 
 /// How often free memory goes back to the kernel: windows, censuses and newcomers need much for a moment.
-const GIVE_BACK: Duration = Duration::from_secs(60);
+const GIVE_BACK: Duration = Duration::from_secs(10);
 
 /// What the daemon starts with.
 pub struct Setup {

@@ -74,7 +74,7 @@ fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -
 pub(super) struct Probes {
     links: Vec<Link>,
     ebpf: Ebpf,
-    /// For probes of one process that are to go quickly.
+    /// For probes that are to go quickly.
     multi: Option<Multi>,
     specs: Array<MapData, Plain<ProbeSpec>>,
     /// Specs that are taken, of `most`.
@@ -145,9 +145,9 @@ impl Probes {
         let cookie = Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack();
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());
         let semaphore = site.usdt.as_ref().and_then(|usdt| usdt.semaphore);
-        if let (Some(multi), Some(of)) = (&mut self.multi, pid) {
+        if let Some(multi) = self.multi.as_mut().filter(|multi| multi.is_for(pid)) {
             let (path, offset) = (Path::new(&path), site.file_offset);
-            let place = Place { path, offset, counter: semaphore, cookie, pid: of };
+            let place = Place { path, offset, counter: semaphore, cookie, pid };
             match multi.attach(name, &place) {
                 Ok(fd) => {
                     self.links.push(Link { pid, hold: Hold::Quick { _fd: fd } });

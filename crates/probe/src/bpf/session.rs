@@ -26,7 +26,7 @@ use super::{
     granules::Granules,
     load::{attach_lifecycle, check_maps, load_object, mapped, take},
     memory::Cursors,
-    multi::Multi,
+    multi::{Multi, Quick},
     names,
     objects::Objects,
     read::Counters,
@@ -101,16 +101,21 @@ impl Session {
     /// Loads the kernel side: maps and the lifecycle programs. Probe programs are loaded when they are
     /// first needed.
     pub fn load(config: &SessionConfig) -> Result<Self, BpfError> {
-        Self::load_with(config, false)
+        Self::load_with(config, Quick::None)
     }
 
     /// The same for a window of a duty cycle: probes of single processes go quickly afterwards, where the kernel can do that.
     /// Children that a process forks keep them meanwhile.
     pub fn load_for_window(config: &SessionConfig) -> Result<Self, BpfError> {
-        Self::load_with(config, true)
+        Self::load_with(config, Quick::All)
     }
 
-    fn load_with(config: &SessionConfig, brief: bool) -> Result<Self, BpfError> {
+    /// The same for probes in all processes that map a file: they go quickly, where the kernel can do that.
+    pub fn load_for_files(config: &SessionConfig) -> Result<Self, BpfError> {
+        Self::load_with(config, Quick::Files)
+    }
+
+    fn load_with(config: &SessionConfig, quick: Quick) -> Result<Self, BpfError> {
         let cpus = aya::util::nr_cpus()
             .map_err(|(path, source)| BpfError::Unsupported {
                 what: format!("report its number of CPUs ({path})"),
@@ -121,7 +126,7 @@ impl Session {
         let sizes = config.sizes;
         let mut ebpf = load_object(config, cpus)?;
         check_maps(&ebpf)?;
-        let multi = if brief { Multi::prepare(&ebpf) } else { None };
+        let multi = Multi::prepare(&ebpf, quick);
         attach_lifecycle(&mut ebpf, config.calls)?;
         let cursors = Cursors::new(mapped(&ebpf, names::CURSORS, cursor::COUNT as usize)?);
         // Target 0 is none: zeroed memory never looks like a target.

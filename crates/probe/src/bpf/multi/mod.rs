@@ -1,8 +1,9 @@
 //! Probes that go quickly: one `uprobe_multi` link each (Linux 6.6 and later). The kernel removes many of them at once in
-//! under a tenth of a second, where it needs that long for every single one that aya attaches.
+//! under a tenth of a second, where it needs that long for every single one that aya attaches. A hit costs the same.
 //!
-//! They are for windows of a duty cycle only: a child that the process forks meanwhile keeps their breakpoints as long as
-//! they are in place, and pays for each hit (about 650 ns), where other probes leave it at its first.
+//! In all processes that map a file they are what other probes are. In one process they are for windows of a duty cycle
+//! only: a child that it forks meanwhile keeps their breakpoints as long as they are in place, and pays for each hit (about
+//! 650 ns), where other probes leave it at its first.
 //!
 //! Such a link takes a program that was loaded for it, which aya 0.14 cannot do. So the object is read once more, with the
 //! crate that aya reads it with, for the maps that aya has created. Called by `attach`.
@@ -33,8 +34,8 @@ pub(super) struct Place<'a> {
     /// The offset of the counter that the kernel raises meanwhile.
     pub counter: Option<u32>,
     pub cookie: u64,
-    /// The only process that it is put into.
-    pub pid: NonZeroU32,
+    /// The only process that it is put into; `None`: all that map the file.
+    pub pid: Option<NonZeroU32>,
 }
 
 /// Programs for such links: all of the object, loaded when they are first needed.
@@ -43,26 +44,49 @@ pub(super) struct Multi {
     /// What the types of the object are known by.
     types: Option<OwnedFd>,
     loaded: BTreeMap<String, OwnedFd>,
+    /// Whether probes of one process may be such links.
+    single: bool,
+}
+
+/// Which probes of a session are such links, where the kernel has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quick {
+    None,
+    /// Those in all processes that map a file.
+    Files,
+    /// Those in one process, too.
+    All,
 }
 
 impl Multi {
-    /// For the maps of `ebpf`, from which none was taken yet; `None` where the kernel has no such links, or counts with them
-    /// in one thread only (before Linux 6.10, in some).
-    pub(super) fn prepare(ebpf: &Ebpf) -> Option<Self> {
+    /// For the maps of `ebpf`, from which none was taken yet; `None` where none is wanted, or the kernel counts with those of
+    /// one process in one thread only (before Linux 6.10, in some).
+    pub(super) fn prepare(ebpf: &Ebpf, wanted: Quick) -> Option<Self> {
         static WORKS: OnceLock<bool> = OnceLock::new();
-        let works = *WORKS.get_or_init(|| {
-            let trial = trial::counts_in_all_threads();
-            tracing::debug!(?trial, "links that go quickly");
-            trial.unwrap_or(false)
-        });
-        if !works {
+        let works = || {
+            *WORKS.get_or_init(|| {
+                let trial = trial::counts_in_all_threads();
+                tracing::debug!(?trial, "links that go quickly");
+                trial.unwrap_or(false)
+            })
+        };
+        let single = wanted == Quick::All;
+        if wanted == Quick::None || (single && !works()) {
             return None;
         }
-        let prepared = Self::relocated(ebpf);
+        let prepared = Self::relocated(ebpf, single);
         prepared.inspect_err(|error| tracing::debug!(error, "no links that go quickly")).ok()
     }
 
-    fn relocated(ebpf: &Ebpf) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+    /// Whether probes of this process, or of all, may be such links.
+    pub(super) const fn is_for(&self, pid: Option<NonZeroU32>) -> bool {
+        pid.is_none() || self.single
+    }
+
+    fn relocated(
+        ebpf: &Ebpf,
+        single: bool,
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let mut object = Object::parse(OBJECT)?;
         let features = aya::features();
         let types = match features.btf() {
@@ -84,7 +108,7 @@ impl Multi {
         object.relocate_maps(descriptors.into_iter(), &sections)?;
         object.relocate_calls(&sections)?;
         object.sanitize_functions(features);
-        Ok(Self { object, types, loaded: BTreeMap::new() })
+        Ok(Self { object, types, loaded: BTreeMap::new(), single })
     }
 
     /// Puts a program in its place; it goes when what is returned is closed.

@@ -3,6 +3,7 @@
 use std::{
     ffi::{CStr, CString},
     io,
+    num::NonZeroU32,
     os::{
         fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
         unix::ffi::OsStrExt as _,
@@ -118,7 +119,7 @@ pub(super) fn link(
             cookies: std::ptr::from_ref(&place.cookie) as u64,
             cnt: 1,
             flags: if at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
-            pid: place.pid.get(),
+            pid: place.pid.map_or(0, NonZeroU32::get),
         };
     // SAFETY: the path, the offset, the counter and the cookie outlive the call; there is one of each.
     unsafe { descriptor(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }

@@ -35,7 +35,7 @@ pub(super) fn counts_in_all_threads() -> io::Result<bool> {
         offset: offset.ok_or(io::ErrorKind::NotFound)?,
         counter: None,
         cookie: 0,
-        pid: NonZeroU32::new(std::process::id()).ok_or(io::ErrorKind::NotFound)?,
+        pid: NonZeroU32::new(std::process::id()),
     };
     let link = syscall::link(program.as_fd(), false, &place)?;
     // A thread of its own, whoever calls this.
