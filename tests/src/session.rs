@@ -1,10 +1,17 @@
 //! The library's kernel side, for tests and benchmarks that load it themselves.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result};
+use drainprof_observe::{Observer, ObserverOptions};
 use drainprof_probe::{
     bpf::{Offsets, SessionConfig, Sizes},
     kernel::{self, LiveHost},
+    plan::{Sites, cost::Costs},
 };
+use drainprof_profile::{Level, Library};
+
+use crate::environment;
 
 /// The configuration that the command has by default.
 pub fn session_config() -> Result<SessionConfig> {
@@ -27,4 +34,19 @@ pub fn session_config() -> Result<SessionConfig> {
         growth_paths: false,
         calls: true,
     })
+}
+
+/// An observer that has nothing to observe yet, for one of the tests' profiles.
+pub fn observer(profile: &str, level: Level) -> Result<Observer> {
+    let options = ObserverOptions {
+        profiles: vec![format!("test-{profile}")],
+        level: Some(level),
+        follow: false,
+        debug_dirs: Vec::new(),
+        costs: Costs::assumed(),
+        duty: None,
+        sites: Sites::Cheapest,
+    };
+    let library = Library::load(&[PathBuf::from(environment::profile(profile))], &[])?;
+    Ok(Observer::new(&session_config()?, library, options)?)
 }

@@ -1,19 +1,18 @@
 //! Places that the kernel refuses, as the kernel says it. The planner never chooses one that it knows to be
 //! refused, so the test puts a chosen place where it should not be.
 
-use std::{fs::File, num::NonZeroU32, os::unix::fs::FileExt as _, path::PathBuf};
+use std::{fs::File, num::NonZeroU32, os::unix::fs::FileExt as _};
 
 use anyhow::{Context as _, Result, ensure};
-use drainprof_observe::{Observer, ObserverOptions};
 use drainprof_probe::{
     bpf::{Arming, Session},
-    plan::{Sites, cost::Costs, fall_back},
+    plan::fall_back,
 };
 use drainprof_process::Process;
-use drainprof_profile::{Level, Library};
+use drainprof_profile::Level;
 use drainprof_tests::{
-    environment::{self, requires_root},
-    session::session_config,
+    environment::requires_root,
+    session::{observer, session_config},
     target::Target,
 };
 
@@ -28,17 +27,7 @@ fn the_first_instruction_is_taken_instead() -> Result<()> {
         return Ok(());
     }
     let mut target = Target::start("refused", &[])?;
-    let options = ObserverOptions {
-        profiles: vec!["test-refused".to_owned()],
-        level: Some(Level::Boundary),
-        follow: false,
-        debug_dirs: Vec::new(),
-        costs: Costs::assumed(),
-        duty: None,
-        sites: Sites::Cheapest,
-    };
-    let library = Library::load(&[PathBuf::from(environment::profile("refused"))], &[])?;
-    let mut observer = Observer::new(&session_config()?, library, options)?;
+    let mut observer = observer("refused", Level::Boundary)?;
     let (plans, _) = observer.plan(&Process::open(target.pid())?)?;
     let mut planned = plans.iter().flat_map(|plan| &plan.probes);
     let planned = planned.find(|probe| probe.site.symbol == "refused_open");

@@ -1,16 +1,8 @@
 //! What one kernel side holds of processes that come and go.
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, Result};
-use drainprof_observe::{Observer, ObserverOptions};
-use drainprof_probe::plan::{Sites, cost::Costs};
-use drainprof_profile::{Level, Library};
-use drainprof_tests::{
-    environment::{self, requires_root},
-    session::session_config,
-    target::Target,
-};
+use drainprof_profile::Level;
+use drainprof_tests::{environment::requires_root, session::observer, target::Target};
 
 /// Processes that come after one another.
 const PROCESSES: u64 = 5;
@@ -24,17 +16,7 @@ fn what_has_ended_is_read_no_more() -> Result<()> {
     if !requires_root() {
         return Ok(());
     }
-    let options = ObserverOptions {
-        profiles: vec!["test-arena".to_owned()],
-        level: Some(Level::Boundary),
-        follow: false,
-        debug_dirs: Vec::new(),
-        costs: Costs::assumed(),
-        duty: None,
-        sites: Sites::Cheapest,
-    };
-    let library = Library::load(&[PathBuf::from(environment::profile("arena"))], &[])?;
-    let mut observer = Observer::new(&session_config()?, library, options)?;
+    let mut observer = observer("arena", Level::Boundary)?;
     let mut read = Vec::new();
     for number in 1..=PROCESSES {
         let mut target = Target::start("brief", &[&format!("opens={OPENS}"), "ms=1"])?;
