@@ -161,6 +161,13 @@ impl Observer {
         plans: &[AttachPlan],
     ) -> Result<(Vec<u32>, Vec<Finding>), ObserveError> {
         let scope = (!self.options.follow).then_some(process.pid);
+        let missing: Vec<_> = plans
+            .iter()
+            .flat_map(|plan| plan.probes.iter().map(|probe| (probe, plan.allocator)))
+            .filter(|(probe, allocator)| !self.in_place(probe, *allocator, scope))
+            .map(|(probe, _)| probe)
+            .collect();
+        self.session.load_for(&missing, scope.and_then(NonZeroU32::new))?;
         let mut allocators = Vec::new();
         let mut findings = Vec::new();
         for plan in plans {

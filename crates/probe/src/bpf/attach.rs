@@ -1,10 +1,12 @@
 //! Putting probes in place.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::Path,
+    thread,
 };
 
 use aya::{
@@ -70,6 +72,13 @@ fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -
     BpfError::attach(site.symbol.clone(), site.shown_path.clone(), site.file_offset, source)
 }
 
+/// The program that judges at a probe.
+fn program_of(probe: &PlannedProbe) -> Result<String, BpfError> {
+    let stacks = probe.spec.flags & flags::STACKS != 0;
+    names::program(probe.role, probe.phase, stacks)
+        .ok_or_else(|| BpfError::Mismatch(format!("a program for {} at entry", probe.role.name())))
+}
+
 /// The programs, and the probes that they are attached to.
 pub(super) struct Probes {
     links: Vec<Link>,
@@ -106,10 +115,7 @@ impl Probes {
         self.specs
             .set(index, Plain(probe.spec), 0)
             .map_err(|source| BpfError::map("writing", names::PROBES, source))?;
-        let stacks = probe.spec.flags & flags::STACKS != 0;
-        let program = names::program(probe.role, probe.phase, stacks).ok_or_else(|| {
-            BpfError::Mismatch(format!("a program for {} at entry", probe.role.name()))
-        })?;
+        let program = program_of(probe)?;
         let at_return = probe.phase == Phase::Return;
         let first = if at_return { names::CALL_ENTRY } else { &program };
         self.attach_program(first, &object, &probe.site, index, pid)?;
@@ -119,6 +125,37 @@ impl Probes {
             self.attach_program(&program, &object, &probe.site, index, pid)?;
         }
         Ok(index)
+    }
+
+    /// Loads the programs of these probes side by side. One that fails is loaded again by its attach, which says why.
+    pub(super) fn load_for(
+        &mut self,
+        probes: &[&PlannedProbe],
+        pid: Option<NonZeroU32>,
+    ) -> Result<(), BpfError> {
+        let mut wanted = BTreeSet::new();
+        for probe in probes {
+            wanted.insert(program_of(probe)?);
+            if probe.phase == Phase::Return {
+                wanted.insert(names::CALL_ENTRY.to_owned());
+            }
+        }
+        if let Some(multi) = self.multi.as_mut().filter(|multi| multi.is_for(pid)) {
+            multi.load_all(&wanted);
+            return Ok(());
+        }
+        let programs = self.ebpf.programs_mut();
+        thread::scope(|scope| {
+            for (_, program) in programs.filter(|(name, _)| wanted.contains(*name)) {
+                if let Program::UProbe(program) = program
+                    && program.fd().is_err()
+                {
+                    // Where there can be no thread, it is loaded later.
+                    let _ = thread::Builder::new().spawn_scoped(scope, || program.load());
+                }
+            }
+        });
+        Ok(())
     }
 
     pub(super) fn attach_empty(

@@ -226,6 +226,16 @@ impl Session {
         self.counters.count_loss(loss, number);
     }
 
+    /// Loads the programs of these probes, which [`Session::attach`] does otherwise: side by side, since the kernel takes
+    /// some milliseconds to verify each.
+    pub fn load_for(
+        &mut self,
+        probes: &[&PlannedProbe],
+        pid: Option<NonZeroU32>,
+    ) -> Result<(), BpfError> {
+        self.probes.load_for(probes, pid)
+    }
+
     /// Attaches one planned probe to one process, or to all that map its object (`pid` is `None`).
     ///
     /// Returns the number of its spec, under which its hits are counted. Hits count only in processes

@@ -12,12 +12,13 @@ mod syscall;
 mod trial;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     io,
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
     sync::OnceLock,
+    thread,
 };
 
 use aya::{Ebpf, maps::Map};
@@ -122,6 +123,23 @@ impl Multi {
         let section = &self.object.programs.get(name).ok_or_else(missing)?.section;
         let at_return = matches!(section, ProgramSection::URetProbe { .. });
         syscall::link(program.as_fd(), at_return, place)
+    }
+
+    /// Loads programs side by side, but for those that fail.
+    pub(super) fn load_all(&mut self, names: &BTreeSet<String>) {
+        let missing: Vec<&String> =
+            names.iter().filter(|name| !self.loaded.contains_key(*name)).collect();
+        let this = &*self;
+        let loaded: Vec<_> = thread::scope(|scope| {
+            let start = |name: &'_ String| {
+                let name = name.clone();
+                let load = move || this.load(&name).ok().map(|program| (name, program));
+                thread::Builder::new().spawn_scoped(scope, load).ok()
+            };
+            let loads: Vec<_> = missing.into_iter().filter_map(start).collect();
+            loads.into_iter().filter_map(|load| load.join().ok().flatten()).collect()
+        });
+        self.loaded.extend(loaded);
     }
 
     fn load(&self, name: &str) -> io::Result<OwnedFd> {
