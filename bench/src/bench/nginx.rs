@@ -8,7 +8,7 @@ use drainprof_tests::{environment::which, nginx::Nginx};
 
 use super::Known;
 use crate::{
-    model::{Benchmark, Bound, Compare, Goal, Table},
+    model::{Benchmark, Compare, Table},
     probing::Probing,
     rounds::{Effort, FLOOR_BOUNDARY, FLOOR_CLOSE, Outcome, Variant, announce},
     worker::Counts,
@@ -27,8 +27,6 @@ pub(super) const BENCHMARK: Known = Known {
 const CLOSE: &str = "drainprof, close";
 const BOUNDARY: &str = "drainprof, boundary";
 const OBJECTS: &str = "drainprof, objects";
-/// What is left of the rate that the kernel's own part of the hits leaves.
-pub(super) const NEAR_FLOOR: f64 = 0.95;
 const FIGURES: [(&str, Compare); 2] = [
     ("requests per second", Compare::Ratio),
     ("µs of nginx's CPU time per request", Compare::Added),
@@ -72,12 +70,8 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     for (level, row, floor) in
         [("close", CLOSE, FLOOR_CLOSE), ("boundary", BOUNDARY, FLOOR_BOUNDARY)]
     {
-        let what = format!("requests/s with level {level} ÷ bare");
-        let goal = Goal::new(&what, "×", Bound::Stated, table.compared(row));
-        benchmark.goals.push(goal.because(table.why_not(row)));
-        let what = format!("requests/s with level {level} ÷ those with empty programs there");
-        let goal = Goal::new(&what, "×", Bound::AtLeast(NEAR_FLOOR), table.times(row, floor));
-        benchmark.goals.push(goal.because(table.why_not(row)));
+        let what = format!("requests/s with level {level}");
+        benchmark.goals.extend(table.near_floor(&what, row, floor));
     }
     Ok(())
 }

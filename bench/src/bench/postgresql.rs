@@ -7,9 +7,9 @@ use drainprof_tests::{
     postgresql::{Cluster, binaries},
 };
 
-use super::{Known, nginx::NEAR_FLOOR};
+use super::Known;
 use crate::{
-    model::{Benchmark, Bound, Compare, Goal, Table},
+    model::{Benchmark, Compare, Table},
     probing::Probing,
     rounds::{Effort, FLOOR_BOUNDARY, FLOOR_CLOSE, FLOOR_OBJECTS, Outcome, Variant, announce},
     worker::Counts,
@@ -62,14 +62,8 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
             ("boundary", BOUNDARY, FLOOR_BOUNDARY),
             ("objects", OBJECTS, FLOOR_OBJECTS),
         ] {
-            let what = format!("transactions/s with level {level} ÷ bare");
-            let goal = Goal::new(&what, "×", Bound::Stated, table.compared(row));
-            benchmark.goals.push(goal.because(table.why_not(row)));
-            let what =
-                format!("transactions/s with level {level} ÷ those with empty programs there");
-            let near = Bound::AtLeast(NEAR_FLOOR);
-            let goal = Goal::new(&what, "×", near, table.times(row, floor));
-            benchmark.goals.push(goal.because(table.why_not(row)));
+            let what = format!("transactions/s with level {level}");
+            benchmark.goals.extend(table.near_floor(&what, row, floor));
         }
         benchmark.tables.push(table);
     }

@@ -60,22 +60,20 @@ pub(super) enum Quick {
 }
 
 impl Multi {
-    /// For the maps of `ebpf`, from which none was taken yet; `None` where none is wanted, or the kernel counts with those of
-    /// one process in one thread only (before Linux 6.10, in some).
+    /// For the maps of `ebpf`, from which none was taken yet; `None` where none is wanted, or the kernel has no such links,
+    /// or counts with those of one process in one thread only (before Linux 6.10, in some).
     pub(super) fn prepare(ebpf: &Ebpf, wanted: Quick) -> Option<Self> {
-        static WORKS: OnceLock<bool> = OnceLock::new();
-        let works = || {
-            *WORKS.get_or_init(|| {
-                let trial = trial::counts_in_all_threads();
-                tracing::debug!(?trial, "links that go quickly");
-                trial.unwrap_or(false)
-            })
+        static KNOWN: OnceLock<bool> = OnceLock::new();
+        static COUNT: OnceLock<bool> = OnceLock::new();
+        let works = match wanted {
+            Quick::None => false,
+            Quick::Files => *KNOWN.get_or_init(|| tried(trial::are_known())),
+            Quick::All => *COUNT.get_or_init(|| tried(trial::counts_in_all_threads())),
         };
-        let single = wanted == Quick::All;
-        if wanted == Quick::None || (single && !works()) {
+        if !works {
             return None;
         }
-        let prepared = Self::relocated(ebpf, single);
+        let prepared = Self::relocated(ebpf, wanted == Quick::All);
         prepared.inspect_err(|error| tracing::debug!(error, "no links that go quickly")).ok()
     }
 
@@ -154,6 +152,12 @@ impl Multi {
             types.map(|types| (types, &function.func_info, function.func_info_rec_size));
         syscall::load(&program.license, &function.instructions, functions)
     }
+}
+
+/// What a trial has shown.
+fn tried(trial: io::Result<bool>) -> bool {
+    tracing::debug!(?trial, "links that go quickly");
+    trial.unwrap_or(false)
 }
 
 /// The descriptor of a map, of the kinds that the object has.

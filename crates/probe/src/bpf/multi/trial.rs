@@ -14,13 +14,25 @@ use aya_obj::{
     generated::{bpf_cmd, bpf_map_type},
 };
 use drainprof_process::mapped_objects;
+use nix::libc;
 
 use super::{Place, syscall};
+
+/// r0 = 0; return
+const RETURN: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// What is probed.
 #[inline(never)]
 extern "C" fn landing() {
     black_box(());
+}
+
+/// Whether the kernel has such links at all: then it refuses a directory for what it is.
+pub(super) fn are_known() -> io::Result<bool> {
+    let program = load(&RETURN)?;
+    let place = Place { path: Path::new("/"), offset: 0, counter: None, cookie: 0, pid: None };
+    let refused = syscall::link(program.as_fd(), false, &place).err();
+    Ok(refused.is_some_and(|error| error.raw_os_error() == Some(libc::EBADF)))
 }
 
 /// Whether a hit counts in a thread that is not the process's first: before Linux 6.10 some kernels let these links count
@@ -78,9 +90,11 @@ fn program(array: &OwnedFd) -> io::Result<OwnedFd> {
     code.extend([0xb7, 0x02, 0, 0, 1, 0, 0, 0]);
     // *(u64 *)r1 += r2, atomically
     code.extend([0xdb, 0x21, 0, 0, 0, 0, 0, 0]);
-    // r0 = 0; return
-    code.extend([0xb7, 0, 0, 0, 0, 0, 0, 0]);
-    code.extend([0x95, 0, 0, 0, 0, 0, 0, 0]);
-    let instructions = copy_instructions(&code).map_err(io::Error::other)?;
+    code.extend(RETURN);
+    load(&code)
+}
+
+fn load(code: &[u8]) -> io::Result<OwnedFd> {
+    let instructions = copy_instructions(code).map_err(io::Error::other)?;
     syscall::load(c"GPL", &instructions, None)
 }
