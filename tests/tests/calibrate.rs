@@ -34,7 +34,7 @@ fn price(document: &Value, kind: &str) -> Result<f64> {
 const MEASUREMENTS: usize = 8;
 
 /// Every kind has a price of at least a trap's, `push` is cheaper than what is single-stepped, what is
-/// called `emulated` is cheaper than what is called `single_stepped`, and nothing is dearer than `other`.
+/// called `emulated` is cheaper than what is called `single_stepped`, and nothing is more expensive than `other`.
 ///
 /// Whatever else the machine does only adds to a price, and an emulated machine does much: of several
 /// measurements the lowest price of each kind counts.
@@ -165,7 +165,7 @@ fn without_privilege() -> Result<()> {
 }
 
 /// An attach measures where nothing is remembered, remembers it, and states the probes' cost: hits times
-/// prices, which lie between the cheapest and the dearest.
+/// costs, which lie between the cheapest and the most expensive.
 #[test]
 fn attach_states_the_cost() -> Result<()> {
     if requires_root() {

@@ -149,7 +149,7 @@ fn scrapes_and_evaluates() -> Result<()> {
                   window.budget_per_hour = \"0s\"\ncensus.interval = \"1s\"\ncensus.budget = \"20%\"\n\
                   pyroscope.endpoint = \"http://127.0.0.1:9\"";
     let daemon = Daemon::start(&["arena"], config)?;
-    // Sessions end 2,000 requests later. (Faster, and the probes would be too dear: another alert.)
+    // Sessions end 2,000 requests later. (Faster, and the probes would be too expensive: another alert.)
     let mut service = Target::start("routing", &["rate=200"])?;
     daemon.attached(&[service.pid()])?;
     service.go()?;

@@ -256,7 +256,7 @@ fn the_governor_steps_in() -> Result<()> {
         return Ok(());
     }
     let _alone = alone();
-    let dear = "
+    let expensive = "
 governor.budget = \"0.1%\"
 governor.burst = \"1s\"
 governor.pause = \"1s\"
@@ -264,7 +264,7 @@ triggers.observed_low.for = \"0s\"
 triggers.dsr_low.enabled = false
 triggers.dsr_drop.enabled = false
 ";
-    let daemon = Daemon::start(&["arena"], dear)?;
+    let daemon = Daemon::start(&["arena"], expensive)?;
     let mut service = Target::start("routing", &["rate=5000"])?;
     let pid = service.pid();
     daemon.attached(&[pid])?;

@@ -117,11 +117,11 @@ fn price(choice: &Choice) -> Result<(f64, f64)> {
     Ok((prices.0.cost_ns, prices.1.cost_ns))
 }
 
-/// Every function that profiles of these allocators name has a place, no place is dearer than the first
+/// Every function that profiles of these allocators name has a place, no place is more expensive than the first
 /// instruction, all but the named few are cheap, and some only because another place was chosen.
 #[test]
 fn stock_allocators() -> Result<()> {
-    let (mut dear, mut gained) = (Vec::new(), 0);
+    let (mut expensive, mut gained) = (Vec::new(), 0);
     for (path, functions) in TABLE {
         let elf = open(path)?;
         let chooser = Chooser::new(&elf);
@@ -136,14 +136,14 @@ fn stock_allocators() -> Result<()> {
                 choice.moved_text().join(" "),
                 choice.stop
             );
-            ensure!(here <= entry, "{name} got dearer");
+            ensure!(here <= entry, "{name} got more expensive");
             if here > CHEAP {
-                dear.push(name);
+                expensive.push(name);
             }
             gained += usize::from(here * 10.0 < entry);
         }
     }
-    assert_eq!(dear, ["MemoryContextCreate", "pfree"]);
+    assert_eq!(expensive, ["MemoryContextCreate", "pfree"]);
     assert!(gained >= 8, "{gained}");
     Ok(())
 }

@@ -93,7 +93,7 @@ fn common(lines: &[String], lively: bool) -> Result<String> {
     let mut words = Vec::new();
     let mut in_note = false;
     for line in lines {
-        // What is dear depends on the machine, and whether its costs were measured.
+        // What is expensive depends on the machine, and whether its costs were measured.
         in_note = line.contains("expensive_site") || (in_note && line.starts_with("    "));
         let of_this_run = ["own use:", "probing took", "drainprof 0", " growth ", " lifetime "];
         if in_note

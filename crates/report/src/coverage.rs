@@ -256,7 +256,7 @@ fn why_silent(probe: &ProbeFacts, all: &[&ProbeFacts], findings: &[PlanFinding])
             && finding.message.contains(&symbol)
     });
     if let Some(finding) = copied {
-        return format!("the compiler made clones, and calls may go to them: {}", finding.message);
+        return format!("calls may go elsewhere: {}", finding.message);
     }
     if !all.iter().any(|other| other.fired()) {
         return "none of the profile's functions was called: generate load or observe longer"

@@ -232,7 +232,10 @@ impl Governor {
                 format!("it is expected to cost {} of one CPU", units::percent(expected))
             }
             (None, Some(fell)) => {
-                format!("it was too dear {} ago, and is tried again", units::duration(at - fell))
+                format!(
+                    "it was too expensive {} ago, and is tried again",
+                    units::duration(at - fell)
+                )
             }
             (None, None) => "its cost is not known yet".to_owned(),
         };

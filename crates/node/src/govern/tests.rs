@@ -85,7 +85,7 @@ impl Course {
         self.ticks.last().and_then(|(_, level, _)| *level)
     }
 
-    fn dearest_tick(&self) -> f64 {
+    fn most_expensive_tick(&self) -> f64 {
         self.ticks.iter().map(|(.., cost)| cost * TICK).fold(0.0, f64::max)
     }
 }
@@ -101,7 +101,7 @@ fn most_per_hour(times: impl Iterator<Item = f64>) -> usize {
 /// that rises within one cycle is only known after it, at each of the levels, and again when it returns after a rest.
 fn tolerated(config: &Config, course: &Course) -> f64 {
     let slack = config.budget.0 * (config.burst.as_seconds() + SMOOTH)
-        + course.falls_per_hour().max(3) as f64 * course.dearest_tick();
+        + course.falls_per_hour().max(3) as f64 * course.most_expensive_tick();
     config.budget.0 + slack / HOUR
 }
 
@@ -187,7 +187,7 @@ fn square_waves() {
     assert!(worst.0 <= CHANGES, "{worst:?}");
 }
 
-/// Changes of level in any hour, whatever the load does. A level that was too dear is tried again after 10, 20 and 40
+/// Changes of level in any hour, whatever the load does. A level that was too expensive is tried again after 10, 20 and 40
 /// minutes, so it is entered and left five times; a step down over several levels can cost one more. The cheapest is
 /// entered and left every 5 minutes.
 const CHANGES: usize = 36;

@@ -97,8 +97,8 @@ impl<'a> Fitter<'a> {
         }
         // Those that are used unasked first; among them those that cost least to examine.
         fitting.fits.sort_by_key(|fit| {
-            let dear = Level::ALL.iter().position(|level| level.name() == fit.default_level);
-            (fit.unusable.is_some(), fit.on_request, requests::rank(&fit.profile), dear)
+            let level = Level::ALL.iter().position(|level| level.name() == fit.default_level);
+            (fit.unusable.is_some(), fit.on_request, requests::rank(&fit.profile), level)
         });
         let fitting = Arc::new(fitting);
         if self.known.len() >= MAX_REMEMBERED {
@@ -157,7 +157,7 @@ impl<'a> Fitter<'a> {
 /// What the kernel takes for a granule and for an object at a plan's level.
 fn level_offer(plan: &AttachPlan) -> LevelOffer {
     let rows = plan.rows();
-    let dearest = |roles: &[Role]| {
+    let most_expensive = |roles: &[Role]| {
         rows.iter()
             .filter(|row| roles.iter().any(|role| role.name() == row.role))
             .filter_map(|row| row.cost_ns)
@@ -170,7 +170,7 @@ fn level_offer(plan: &AttachPlan) -> LevelOffer {
     LevelOffer {
         level: plan.level.name(),
         probes: plan.probes.len(),
-        granule_ns: sum(dearest(&[Role::Open]), dearest(&[Role::Close, Role::Reset])),
-        object_ns: sum(dearest(&[Role::Alloc]), dearest(&[Role::Free])),
+        granule_ns: sum(most_expensive(&[Role::Open]), most_expensive(&[Role::Close, Role::Reset])),
+        object_ns: sum(most_expensive(&[Role::Alloc]), most_expensive(&[Role::Free])),
     }
 }

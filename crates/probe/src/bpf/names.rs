@@ -136,6 +136,17 @@ mod tests {
         assert_eq!(used, symbols(SymbolKind::Text, is_program));
     }
 
+    /// `doctor` looks for every tracepoint of growth, and for no other.
+    #[test]
+    fn tracepoints_of_growth_are_checked() {
+        let raw = GROWTH_RAW.iter().map(|(_, event)| ("exceptions", *event));
+        let others = GROWTH_TRACEPOINTS
+            .iter()
+            .flat_map(|(_, category, events)| events.iter().map(|event| (*category, *event)));
+        let attached: BTreeSet<_> = raw.chain(others).collect();
+        assert_eq!(attached, BTreeSet::from(crate::kernel::GROWTH_TRACEPOINTS));
+    }
+
     /// What a kernel may lack, such as kprobes, is not needed: code is in programs for uprobes and tracepoints, and in
     /// their functions.
     #[test]

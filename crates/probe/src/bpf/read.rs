@@ -1,6 +1,6 @@
 //! Reading what the kernel side has counted.
 
-use std::{collections::HashSet, mem::offset_of, sync::atomic::Ordering, time::Duration};
+use std::{mem::offset_of, sync::atomic::Ordering, time::Duration};
 
 use aya::Ebpf;
 use drainprof_common::{
@@ -65,8 +65,8 @@ pub(super) struct Counters {
     losses: Mapped<[u64; 32]>,
     own_losses: LossCounts,
     cursors: Cursors,
-    /// Series that are not read any more. Their entries are never used again.
-    forgotten: HashSet<u32>,
+    /// Of each series, whether it is not read any more. Its entry is never used again.
+    forgotten: Vec<bool>,
 }
 
 impl Counters {
@@ -87,7 +87,7 @@ impl Counters {
             losses: mapped(ebpf, names::LOSSES, n)?,
             own_losses: [0; LOSS_COUNT],
             cursors: cursors.clone(),
-            forgotten: HashSet::new(),
+            forgotten: vec![false; series],
         })
     }
 
@@ -120,14 +120,14 @@ impl Counters {
             if !self.is_forgotten(series)
                 && self.series_state(series).is_some_and(|state| is_over(state.key))
             {
-                self.forgotten.insert(series);
+                self.forgotten[series as usize] = true;
             }
         }
     }
 
     /// Whether a series is not read any more.
     pub(super) fn is_forgotten(&self, series: u32) -> bool {
-        self.forgotten.contains(&series)
+        self.forgotten.get(series as usize).is_some_and(|forgotten| *forgotten)
     }
 
     /// All series but those that are forgotten.

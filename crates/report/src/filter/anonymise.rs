@@ -2,7 +2,7 @@
 //!
 //! Taken out: addresses, source files and lines, labels, build ids,
 //! ids of sites. Replaced by pseudonyms: modules, executables and
-//! probed objects (`module-1`), process and thread names, process numbers, instances, granule ids, and names
+//! probed objects (`module-1`), process and thread names, containers, process numbers, instances, granule ids, and names
 //! of functions that hold a `/` (code that a process generates is often named after its source file).
 //! Messages of findings that may quote any of it are left out. What stays: names of functions and profiles,
 //! offsets in functions and modules, all numbers, drainprof's version and the kernel's release.
@@ -48,6 +48,7 @@ pub(super) struct Anonymiser {
     modules: Numbers,
     functions: Numbers,
     processes: Numbers,
+    containers: Numbers,
     pids: Numbers,
     threads: Numbers,
     instances: Numbers,
@@ -76,6 +77,7 @@ impl Anonymiser {
         target.pid = u32::try_from(self.pids.of(&process)).unwrap_or(u32::MAX);
         target.start_time = 0;
         self.processes.name("process", &mut target.comm);
+        target.container.iter_mut().for_each(|id| self.containers.name("container", id));
         self.module(&mut target.exe);
         target.findings.iter_mut().for_each(|finding| self.finding(finding));
         for probe in &mut target.probes {

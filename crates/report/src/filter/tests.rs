@@ -178,6 +178,7 @@ fn anonymous_reports() {
         let mut snapshot = snapshot;
         for target in &mut snapshot.targets {
             "svc-name".clone_into(&mut target.comm);
+            target.container = Some("feedc0de".to_owned());
         }
         (name, Report::build(&snapshot, &Options::default()))
     });
@@ -202,6 +203,7 @@ fn anonymous_reports() {
             "00112233",
             "4242",
             "123456",
+            "feedc0de",
         ] {
             assert!(!text.contains(secret), "{name} tells {secret}: {text}");
         }

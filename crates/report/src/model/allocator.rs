@@ -34,7 +34,7 @@ pub struct Allocator {
     /// Sampling of pages: all other counts are then of the pages in the sample. Null without.
     #[serde(default)]
     pub sampling: Option<Sampling>,
-    /// Counts of objects; null at level `boundary`.
+    /// Counts of objects; null below level `objects`.
     pub objects: Option<Objects>,
     /// What pinned closes held, added up over all of them.
     pub pins: Pins,
@@ -105,7 +105,7 @@ pub struct Sampling {
 pub struct Estimates {
     /// Pages without a live object any more.
     pub granules_closed: u64,
-    /// Objects that are live now; null at level `boundary`.
+    /// Objects that are live now; null below level `objects`.
     pub objects_live: Option<u64>,
     /// Their bytes; null also where the profile knows no sizes.
     pub objects_live_bytes: Option<u64>,
@@ -210,7 +210,7 @@ pub struct Pins {
 /// Granules that are closed, pinned and not yet drained.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Retention {
-    /// How many; null at level `boundary`.
+    /// How many; null below level `objects`.
     pub granules: Option<u64>,
     /// Their bytes; null also where the profile knows none.
     pub bytes: Option<u64>,
@@ -380,7 +380,7 @@ pub struct OpenGranule {
     pub generation: u32,
     /// Since its open or last reset; null where that was before the attach.
     pub age_seconds: Option<f64>,
-    /// Objects live in it; null at level `boundary`, and where its open was not seen.
+    /// Objects live in it; null below level `objects`, and where its open was not seen.
     pub live: Option<u64>,
     /// Their bytes; null where the profile knows no sizes.
     pub live_bytes: Option<u64>,

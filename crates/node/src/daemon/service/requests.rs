@@ -14,7 +14,7 @@ use crate::{
     trigger::By,
 };
 
-/// The limit of listed windows.
+/// Windows that are listed at most, whoever asks.
 const LISTED_WINDOWS: u32 = 1_000;
 
 impl Service {

@@ -22,8 +22,6 @@ use crate::{
 
 /// Windows that are listed where nobody says how many.
 const WINDOWS: u32 = 100;
-/// Windows that are listed at most.
-const MOST_WINDOWS: u32 = 10_000;
 
 pub(super) fn router(limits: &Limits) -> Router<Shared> {
     Router::new()
@@ -168,7 +166,7 @@ async fn windows(
     Extension(access): Extension<Access>,
     Query(query): Query<WindowsQuery>,
 ) -> Response {
-    let limit = query.limit.unwrap_or(WINDOWS).min(MOST_WINDOWS);
+    let limit = query.limit.unwrap_or(WINDOWS);
     match shared.hub.ask(Request::Windows { limit }).await {
         Ok(Answer::Windows { windows }) => shown(&shared, access, &Windows { windows }),
         answer => answered(answer),

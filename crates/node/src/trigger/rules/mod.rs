@@ -69,7 +69,7 @@ rules! {
     rss_high: RssHigh,
     /// Address space grows faster than resident memory.
     vsz_growth: VszGrowth,
-    /// Anonymous memory fills the control group.
+    /// Nearly all resident memory is anonymous.
     anon_high: AnonHigh,
     /// Page faults bring anonymous memory that stays.
     anon_faults: AnonFaults,

@@ -13,14 +13,21 @@ pub const NEEDED_TRACEPOINTS: [(&str, &str, &[&str]); 4] = [
     ("syscalls", "sys_enter_exit", &[]),
 ];
 
-/// The tracepoints through which memory growth is joined with granules.
-const GROWTH_TRACEPOINTS: [(&str, &str); 6] = [
+/// All tracepoints through which memory growth is followed.
+pub const GROWTH_TRACEPOINTS: [(&str, &str); 13] = [
     ("exceptions", "page_fault_user"),
+    ("exceptions", "page_fault_kernel"),
     ("kmem", "rss_stat"),
+    ("syscalls", "sys_enter_brk"),
     ("syscalls", "sys_exit_brk"),
+    ("syscalls", "sys_enter_mmap"),
     ("syscalls", "sys_exit_mmap"),
+    ("syscalls", "sys_enter_munmap"),
     ("syscalls", "sys_exit_munmap"),
+    ("syscalls", "sys_enter_mremap"),
+    ("syscalls", "sys_exit_mremap"),
     ("syscalls", "sys_enter_madvise"),
+    ("syscalls", "sys_exit_madvise"),
 ];
 
 pub(super) fn bpf_syscall(host: &dyn HostView) -> Check {
@@ -147,7 +154,7 @@ fn needed_tracepoints(host: &dyn HostView, tracefs: &Tracefs, check: Check) -> C
     check.fail(
         problems.join("; "),
         "starts and ends of processes would be missed",
-        "use a kernel with CONFIG_TRACEPOINTS and CONFIG_FTRACE; if it has both, report this",
+        "use a kernel with CONFIG_TRACEPOINTS and CONFIG_FTRACE_SYSCALLS; if it has both, report this",
     )
 }
 

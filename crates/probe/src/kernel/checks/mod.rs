@@ -7,7 +7,7 @@ mod system;
 
 use std::io;
 
-pub use features::NEEDED_TRACEPOINTS;
+pub use features::{GROWTH_TRACEPOINTS, NEEDED_TRACEPOINTS};
 pub use resources::{MemoryLimit, memory_limit};
 pub use system::cpus_online;
 

@@ -13,7 +13,7 @@ use std::{
 
 use nix::libc;
 
-use super::HostView;
+use super::{GROWTH_TRACEPOINTS, HostView};
 
 /// A machine made of texts and error numbers.
 #[derive(Clone)]
@@ -56,14 +56,8 @@ impl FakeHost {
         ] {
             host = host.file(path, text);
         }
-        let events = formats::V6_12.into_iter().chain([
-            ("exceptions", "page_fault_user", formats::ANY),
-            ("kmem", "rss_stat", formats::ANY),
-            ("syscalls", "sys_exit_brk", formats::ANY),
-            ("syscalls", "sys_exit_mmap", formats::ANY),
-            ("syscalls", "sys_exit_munmap", formats::ANY),
-            ("syscalls", "sys_enter_madvise", formats::ANY),
-        ]);
+        let growth = GROWTH_TRACEPOINTS.map(|(category, event)| (category, event, formats::ANY));
+        let events = formats::V6_12.into_iter().chain(growth);
         for (category, event, text) in events {
             host = host.file(&event_path(category, event), text);
         }
