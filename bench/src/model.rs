@@ -172,7 +172,7 @@ impl Table {
     pub(crate) fn near_floor(&self, what: &str, row: &str, floor: &str) -> [Goal; 2] {
         let beside = [
             ("bare", Bound::Stated, self.compared(row)),
-            ("those with empty programs there", Bound::AtLeast(NEAR_FLOOR), self.times(row, floor)),
+            ("with empty programs", Bound::AtLeast(NEAR_FLOOR), self.times(row, floor)),
         ];
         beside.map(|(other, bound, rounds)| {
             Goal::new(&format!("{what} ÷ {other}"), "×", bound, rounds).because(self.why_not(row))

@@ -43,8 +43,9 @@ const PACKAGES: [&str; 28] = [
 /// What the demo alone needs.
 pub(crate) const DEMO_PACKAGES: [&str; 2] = ["gcc", "libc6-dev"];
 
-/// What the benchmarks need beyond [`PACKAGES`]: the peers.
-const BENCH_PACKAGES: [&str; 5] = ["bpftrace", "gdb", "heaptrack", "linux-perf", "valgrind"];
+/// What the benchmarks need beyond [`PACKAGES`]: the peers, and what both are put on.
+const BENCH_PACKAGES: [&str; 6] =
+    ["bpftrace", "gdb", "heaptrack", "linux-perf", "redis-server", "valgrind"];
 
 /// What the tests on further real programs (`real_*`) need beyond [`PACKAGES`]; alphabetical.
 const REAL_PACKAGES: [&str; 17] = [

@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use drainprof_tests::{
     environment::{self, which},
+    hostile,
     process::Process,
     redis,
 };
-use nix::{errno::Errno, libc};
 use serde_json::Value;
 
 use super::Known;
@@ -36,6 +36,8 @@ const CENSUS: &str = "drainprof census";
 const GDB: &str = "gdb";
 /// Bytes of an object of the heaps, with what glibc adds, on average.
 const OBJECT: u64 = 282;
+/// How often a census's peak of memory is read.
+const PACE: Duration = Duration::from_millis(2);
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let args = [format!("ms={}", effort.batch_ms * 40), "window=100000".to_owned()];
@@ -187,19 +189,22 @@ fn heaps(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     Ok(())
 }
 
-/// What a child prints, and its peak of resident memory in bytes.
+/// What a child prints, and its peak of resident memory in bytes, as last read before its end. (What the kernel tells of a
+/// child that has ended includes the peak of whoever started it.)
 fn with_peak(mut child: Child) -> Result<(String, u64)> {
-    let mut text = String::new();
     let mut out = child.stdout.take().context("stdout is piped")?;
-    std::io::Read::read_to_string(&mut out, &mut text)?;
-    let (pid, mut status) = (child.id().cast_signed(), 0);
-    // SAFETY: all zeros is a value of this C structure of numbers.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers lead to values of ours that live longer than the call.
-    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
-    Errno::result(waited)?;
-    ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "it ended with {status}");
-    Ok((text, u64::try_from(usage.ru_maxrss)? * 1024))
+    let reader = thread::spawn(move || std::io::read_to_string(&mut out));
+    let mut peak = None;
+    let ended = loop {
+        peak = hostile::peak(child.id()).ok().or(peak);
+        if let Some(ended) = child.try_wait()? {
+            break ended;
+        }
+        thread::sleep(PACE);
+    };
+    ensure!(ended.success(), "it ended with {ended}");
+    let Ok(text) = reader.join() else { bail!("the reader of its output has panicked") };
+    Ok((text?, peak.context("its peak could not be read")?))
 }
 
 #[cfg(test)]
