@@ -164,15 +164,20 @@ impl Table {
 }
 
 /// What is to be left of the rate that the kernel's own part of the hits leaves.
-const NEAR_FLOOR: f64 = 0.95;
+pub(crate) const NEAR_FLOOR: Bound = Bound::AtLeast(0.95);
 
 impl Table {
-    /// The goals of a row of rates, `what`: it is stated beside bare, and is to be near that of empty programs at the same
-    /// places.
-    pub(crate) fn near_floor(&self, what: &str, row: &str, floor: &str) -> [Goal; 2] {
+    /// The goals of a row of rates, `what`: it is stated beside bare, and has a bound beside that of empty programs at the
+    /// same places.
+    pub(crate) fn beside_floor(
+        &self,
+        what: &str,
+        (row, floor): (&str, &str),
+        bound: Bound,
+    ) -> [Goal; 2] {
         let beside = [
             ("bare", Bound::Stated, self.compared(row)),
-            ("with empty programs", Bound::AtLeast(NEAR_FLOOR), self.times(row, floor)),
+            ("with empty programs", bound, self.times(row, floor)),
         ];
         beside.map(|(other, bound, rounds)| {
             Goal::new(&format!("{what} ÷ {other}"), "×", bound, rounds).because(self.why_not(row))

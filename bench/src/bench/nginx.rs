@@ -8,7 +8,7 @@ use drainprof_tests::{environment::which, nginx::Nginx};
 
 use super::Known;
 use crate::{
-    model::{Benchmark, Compare, Table},
+    model::{Benchmark, Compare, NEAR_FLOOR, Table},
     probing::Probing,
     rounds::{Effort, FLOOR_BOUNDARY, FLOOR_CLOSE, Outcome, Variant, announce},
     worker::Counts,
@@ -71,7 +71,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         [("close", CLOSE, FLOOR_CLOSE), ("boundary", BOUNDARY, FLOOR_BOUNDARY)]
     {
         let what = format!("requests/s with level {level}");
-        benchmark.goals.extend(table.near_floor(&what, row, floor));
+        benchmark.goals.extend(table.beside_floor(&what, (row, floor), NEAR_FLOOR));
     }
     Ok(())
 }

@@ -16,6 +16,9 @@ use drainprof_report::facts::Snapshot;
 /// How far a kernel side may be worn and still take newcomers.
 const WORN: f64 = 0.75;
 
+/// Probes that may wait to be taken out before newcomers wait, too. The kernel takes out about ten a second, whoever asks.
+const BEHIND: usize = 64;
+
 /// One kernel side.
 pub(super) struct Kernel {
     /// Its number; never used again.
@@ -186,6 +189,12 @@ impl Pool {
         let kernel =
             self.kernels.iter_mut().find(|kernel| kernel.observer.running().contains(&pid));
         kernel.is_some_and(|kernel| kernel.observer.lacks_probes(pid))
+    }
+
+    /// Whether probes of processes that have ended wait to be taken out: as many as may.
+    #[must_use]
+    pub(super) const fn is_behind(&self) -> bool {
+        self.leftover.len() >= BEHIND
     }
 
     /// Stops counting in a process that runs on.

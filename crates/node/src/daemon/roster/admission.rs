@@ -71,10 +71,24 @@ impl Roster {
             return;
         }
         let began = Instant::now();
+        let mut later = Vec::new();
         while began.elapsed() < ATTACHING
             && let Some((process, made_of)) = self.waiting.pop_front()
         {
-            self.meet(config, killed, process, made_of);
+            // What needs no probe has its turn.
+            if self.pool.is_behind() && !self.unmatched.knows(made_of) {
+                later.push((process, made_of));
+            } else {
+                self.meet(config, killed, process, made_of);
+            }
+        }
+        if !later.is_empty() {
+            self.warn_once("behind", || {
+                "processes end faster than the kernel takes their probes out: newcomers wait, and those that end \
+                 meanwhile are missed; daemon.attach = \"file\" counts all"
+                    .to_owned()
+            });
+            self.waiting.extend(later);
         }
         if self.is_complete() {
             self.pool.forget_files();
