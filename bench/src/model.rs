@@ -172,7 +172,8 @@ impl Table {
     pub(crate) fn beside_floor(
         &self,
         what: &str,
-        (row, floor): (&str, &str),
+        row: &str,
+        floor: &str,
         bound: Bound,
     ) -> [Goal; 2] {
         let beside = [

@@ -189,11 +189,11 @@ fn heaps(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     Ok(())
 }
 
-/// What a child prints, and its peak of resident memory in bytes, as last read before its end. (What the kernel tells of a
+/// What a child prints, and its peak of resident memory in bytes, as last read before its end. (The resource usage of a
 /// child that has ended includes the peak of whoever started it.)
 fn with_peak(mut child: Child) -> Result<(String, u64)> {
-    let mut out = child.stdout.take().context("stdout is piped")?;
-    let reader = thread::spawn(move || std::io::read_to_string(&mut out));
+    let out = child.stdout.take().context("stdout is piped")?;
+    let reader = thread::spawn(move || std::io::read_to_string(out));
     let mut peak = None;
     let ended = loop {
         peak = hostile::peak(child.id()).ok().or(peak);

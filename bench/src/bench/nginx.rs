@@ -71,7 +71,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         [("close", CLOSE, FLOOR_CLOSE), ("boundary", BOUNDARY, FLOOR_BOUNDARY)]
     {
         let what = format!("requests/s with level {level}");
-        benchmark.goals.extend(table.beside_floor(&what, (row, floor), NEAR_FLOOR));
+        benchmark.goals.extend(table.beside_floor(&what, row, floor, NEAR_FLOOR));
     }
     Ok(())
 }

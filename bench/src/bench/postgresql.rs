@@ -64,7 +64,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
             ("objects", OBJECTS, FLOOR_OBJECTS, Bound::Stated),
         ] {
             let what = format!("transactions/s with level {level}");
-            benchmark.goals.extend(table.beside_floor(&what, (row, floor), bound));
+            benchmark.goals.extend(table.beside_floor(&what, row, floor, bound));
         }
         benchmark.tables.push(table);
     }

@@ -191,7 +191,7 @@ impl Pool {
         kernel.is_some_and(|kernel| kernel.observer.lacks_probes(pid))
     }
 
-    /// Whether probes of processes that have ended wait to be taken out: as many as may.
+    /// Whether probes of processes that have ended wait to be taken out: as many as may. Only [`Pool::tidy`] changes that.
     #[must_use]
     pub(super) const fn is_behind(&self) -> bool {
         self.leftover.len() >= BEHIND

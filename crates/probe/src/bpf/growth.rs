@@ -57,7 +57,7 @@ impl Maps {
                 .attach(event)
                 .map_err(|source| BpfError::Tracepoint { name: event, source: Box::new(source) })?;
         }
-        for (name, category, events) in names::GROWTH_TRACEPOINTS {
+        for (name, (category, events)) in names::GROWTH_TRACEPOINTS {
             let program: &mut TracePoint = program(ebpf, name)?;
             program.load().map_err(|source| load_error(name, source))?;
             for event in events {

@@ -3,6 +3,8 @@
 use drainprof_common::spec::Role;
 use drainprof_profile::Phase;
 
+use crate::kernel::{Events, MAPPING_BEGINS, MAPPING_ENDS, RSS_CHANGES};
+
 /// Declares the maps that the object has, each by its own name, and the list of them.
 macro_rules! maps {
     ($($name:ident)*) => {
@@ -39,30 +41,10 @@ pub(super) const GROWTH_RAW: [(&str, &str); 2] =
     [("fault_user", "page_fault_user"), ("fault_kernel", "page_fault_kernel")];
 
 /// Those on tracepoints, each on all of its events.
-pub(super) const GROWTH_TRACEPOINTS: [(&str, &str, &[&str]); 3] = [
-    ("rss_changed", "kmem", &["rss_stat"]),
-    (
-        "mapping_begins",
-        "syscalls",
-        &[
-            "sys_enter_brk",
-            "sys_enter_mmap",
-            "sys_enter_munmap",
-            "sys_enter_mremap",
-            "sys_enter_madvise",
-        ],
-    ),
-    (
-        "mapping_ends",
-        "syscalls",
-        &[
-            "sys_exit_brk",
-            "sys_exit_mmap",
-            "sys_exit_munmap",
-            "sys_exit_mremap",
-            "sys_exit_madvise",
-        ],
-    ),
+pub(super) const GROWTH_TRACEPOINTS: [(&str, Events); 3] = [
+    ("rss_changed", RSS_CHANGES),
+    ("mapping_begins", MAPPING_BEGINS),
+    ("mapping_ends", MAPPING_ENDS),
 ];
 
 /// The program at the entry of every call that is judged at its return.
@@ -142,9 +124,9 @@ mod tests {
         let raw = GROWTH_RAW.iter().map(|(_, event)| ("exceptions", *event));
         let others = GROWTH_TRACEPOINTS
             .iter()
-            .flat_map(|(_, category, events)| events.iter().map(|event| (*category, *event)));
+            .flat_map(|(_, (category, events))| events.iter().map(|event| (*category, *event)));
         let attached: BTreeSet<_> = raw.chain(others).collect();
-        assert_eq!(attached, BTreeSet::from(crate::kernel::GROWTH_TRACEPOINTS));
+        assert_eq!(attached, crate::kernel::growth_tracepoints().collect());
     }
 
     /// What a kernel may lack, such as kprobes, is not needed: code is in programs for uprobes and tracepoints, and in

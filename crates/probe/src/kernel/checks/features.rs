@@ -13,22 +13,36 @@ pub const NEEDED_TRACEPOINTS: [(&str, &str, &[&str]); 4] = [
     ("syscalls", "sys_enter_exit", &[]),
 ];
 
-/// All tracepoints through which memory growth is followed.
-pub const GROWTH_TRACEPOINTS: [(&str, &str); 13] = [
-    ("exceptions", "page_fault_user"),
-    ("exceptions", "page_fault_kernel"),
-    ("kmem", "rss_stat"),
-    ("syscalls", "sys_enter_brk"),
-    ("syscalls", "sys_exit_brk"),
-    ("syscalls", "sys_enter_mmap"),
-    ("syscalls", "sys_exit_mmap"),
-    ("syscalls", "sys_enter_munmap"),
-    ("syscalls", "sys_exit_munmap"),
-    ("syscalls", "sys_enter_mremap"),
-    ("syscalls", "sys_exit_mremap"),
-    ("syscalls", "sys_enter_madvise"),
-    ("syscalls", "sys_exit_madvise"),
-];
+/// A category of tracepoints, and some of its events.
+pub type Events = (&'static str, &'static [&'static str]);
+
+/// Raised at page faults.
+const PAGE_FAULTS: Events = ("exceptions", &["page_fault_user", "page_fault_kernel"]);
+/// Raised when resident memory changes.
+pub const RSS_CHANGES: Events = ("kmem", &["rss_stat"]);
+/// Raised before a system call changes mappings.
+pub const MAPPING_BEGINS: Events = (
+    "syscalls",
+    &[
+        "sys_enter_brk",
+        "sys_enter_mmap",
+        "sys_enter_munmap",
+        "sys_enter_mremap",
+        "sys_enter_madvise",
+    ],
+);
+/// Raised after it.
+pub const MAPPING_ENDS: Events = (
+    "syscalls",
+    &["sys_exit_brk", "sys_exit_mmap", "sys_exit_munmap", "sys_exit_mremap", "sys_exit_madvise"],
+);
+
+/// All tracepoints through which memory growth is followed: category, event.
+pub fn growth_tracepoints() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let all = [PAGE_FAULTS, RSS_CHANGES, MAPPING_BEGINS, MAPPING_ENDS];
+    all.into_iter()
+        .flat_map(|(category, events)| events.iter().map(move |event| (category, *event)))
+}
 
 pub(super) fn bpf_syscall(host: &dyn HostView) -> Check {
     const PATH: &str = "/proc/sys/kernel/unprivileged_bpf_disabled";
@@ -116,7 +130,7 @@ pub(super) fn tracing(host: &dyn HostView) -> [Check; 3] {
     let place = Check::new("tracefs", Class::Privilege)
         .required()
         .ok(format!("at {}", tracefs.root().display()));
-    [place, needed_tracepoints(host, &tracefs, needed), growth_tracepoints(host, &tracefs, growth)]
+    [place, needed_tracepoints(host, &tracefs, needed), check_growth(host, &tracefs, growth)]
 }
 
 fn no_tracefs(error: Option<&TracefsError>) -> Check {
@@ -158,14 +172,13 @@ fn needed_tracepoints(host: &dyn HostView, tracefs: &Tracefs, check: Check) -> C
     )
 }
 
-fn growth_tracepoints(host: &dyn HostView, tracefs: &Tracefs, check: Check) -> Check {
-    let missing: Vec<String> = GROWTH_TRACEPOINTS
-        .iter()
+fn check_growth(host: &dyn HostView, tracefs: &Tracefs, check: Check) -> Check {
+    let missing: Vec<String> = growth_tracepoints()
         .filter(|(category, event)| tracefs.format(host, category, event).is_err())
         .map(|(category, event)| format!("{category}:{event}"))
         .collect();
     if missing.is_empty() {
-        return check.ok(format!("all {}", GROWTH_TRACEPOINTS.len()));
+        return check.ok(format!("all {}", growth_tracepoints().count()));
     }
     check.warn(
         format!("missing: {}", missing.join(", ")),

@@ -7,7 +7,9 @@ mod system;
 
 use std::io;
 
-pub use features::{GROWTH_TRACEPOINTS, NEEDED_TRACEPOINTS};
+pub use features::{
+    Events, MAPPING_BEGINS, MAPPING_ENDS, NEEDED_TRACEPOINTS, RSS_CHANGES, growth_tracepoints,
+};
 pub use resources::{MemoryLimit, memory_limit};
 pub use system::cpus_online;
 

@@ -13,7 +13,7 @@ use std::{
 
 use nix::libc;
 
-use super::{GROWTH_TRACEPOINTS, HostView};
+use super::{HostView, growth_tracepoints};
 
 /// A machine made of texts and error numbers.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ impl FakeHost {
         ] {
             host = host.file(path, text);
         }
-        let growth = GROWTH_TRACEPOINTS.map(|(category, event)| (category, event, formats::ANY));
+        let growth = growth_tracepoints().map(|(category, event)| (category, event, formats::ANY));
         let events = formats::V6_12.into_iter().chain(growth);
         for (category, event, text) in events {
             host = host.file(&event_path(category, event), text);
