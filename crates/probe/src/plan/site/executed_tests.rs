@@ -207,7 +207,7 @@ impl Tally {
 fn random_costs(random: &mut Random) -> Costs {
     let mut costs = Costs::assumed();
     for cost in &mut costs.entry_ns {
-        *cost = 100.0 + random.below(2000) as f64;
+        *cost = f64::from(100 << random.below(8));
     }
     costs
 }
@@ -227,7 +227,7 @@ fn chosen_places_hold() {
     let mut random = Random(1);
     let mut tally = Tally::default();
     let mut later = 0;
-    for _ in 0..20_000 {
+    for _ in 0..30_000 {
         let code = function(&machine, &mut random);
         let needs = Needs {
             args: (random.below(64) & random.below(64)) as u8,
