@@ -18,7 +18,7 @@ use drainprof_common::{
 use super::slots::{self, SlotRef};
 use crate::{
     config, emit,
-    global::global,
+    global::{global, scalars},
     histogram::histogram_add,
     hit::{Hit, now},
     series::{self, bump},
@@ -28,6 +28,8 @@ global! {
     /// Takes an object out of its granule, which ends with its last one. The object holds a reference, which this gives
     /// up.
     pub(crate) fn granule_leave(number: SlotNumber, size: u64) -> () = leave;
+    /// Another try of [`leave`]; writes what is reported if it was the last.
+    fn granule_leave_again(slot: Option<SlotRef>, ended: *mut Ended) -> Left = leave_again;
 }
 
 /// How often the swap is tried against other CPUs' counts.
@@ -57,54 +59,98 @@ pub(super) fn join(slot: SlotRef, seen: State) -> bool {
     slot.swap_state(seen, seen.plus_one())
 }
 
-/// What is reported about the end is read while the reference is held: after it another CPU may begin the next
-/// generation.
 #[inline(always)]
 fn leave(number: SlotNumber, size: u64) {
     let Some(slot) = SlotRef::get(number) else { return };
     if size != 0 {
         slot.sub_live_bytes(size);
     }
-    for _ in 0..TRIES {
-        let seen = slot.state();
-        if seen.live() != 1 {
-            if slot.swap_state(seen, seen.minus_one()) {
-                return;
+    let (mut left, mut ended) = try_leave(slot);
+    if left == Left::Busy {
+        // The verifier goes through every round of a loop: the less is in it, the sooner it is done.
+        for _ in 0..TRIES {
+            left = granule_leave_again(Some(slot), &raw mut ended);
+            if left != Left::Busy {
+                break;
             }
-            continue;
-        }
-        let ended = Ended {
-            series: slot.series(),
-            id: slot.id(),
-            bytes: slot.bytes(),
-            opened_ns: slot.opened_ns(),
-            before: seen,
-        };
-        let at = now();
-        // User space leaves alone what was closed just now.
-        slot.set_closed_ns(at);
-        if slot.swap_state(seen, seen.minus_one().with(CLOSED)) {
-            count(&ended, at);
-            return;
         }
     }
-    // It stays open while it is empty, until the next object has come and gone.
-    slot.remove_object();
-}
-
-/// A granule that has ended.
-struct Ended {
-    series: u32,
-    id: u64,
-    bytes: u64,
-    opened_ns: u64,
-    /// Its state with its last object.
-    before: State,
+    match left {
+        Left::Ended => count(&ended),
+        Left::InUse => {}
+        // It stays open while it is empty, until the next object has come and gone.
+        Left::Busy => {
+            slot.remove_object();
+        }
+    }
 }
 
 #[inline(always)]
-fn count(ended: &Ended, at: u64) {
-    let Ended { series, id, bytes, opened_ns, before } = *ended;
+fn leave_again(slot: Option<SlotRef>, ended: *mut Ended) -> Left {
+    let Some(slot) = slot else { return Left::Busy };
+    if ended.is_null() {
+        return Left::Busy;
+    }
+    let (left, last) = try_leave(slot);
+    // SAFETY: the caller's variable.
+    unsafe { ended.write(last) };
+    left
+}
+
+/// What became of the try to take an object out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Another CPU changed the state in this instant.
+    Busy,
+    /// It is out, and others are in the granule.
+    InUse,
+    /// It was the last.
+    Ended,
+}
+
+scalars! {
+    Left as u32: |left| left as u32, |raw| match raw { 1 => Left::InUse, 2 => Left::Ended, _ => Left::Busy };
+}
+
+/// What is reported about the end is read while the reference is held: after it another CPU may begin the next
+/// generation.
+#[inline(always)]
+fn try_leave(slot: SlotRef) -> (Left, Ended) {
+    let seen = slot.state();
+    let mut ended =
+        Ended { series: 0, id: 0, bytes: 0, opened_ns: 0, closed_ns: 0, before: seen };
+    let mut next = seen.minus_one();
+    let mut done = Left::InUse;
+    if seen.live() == 1 {
+        ended.series = slot.series();
+        ended.id = slot.id();
+        ended.bytes = slot.bytes();
+        ended.opened_ns = slot.opened_ns();
+        ended.closed_ns = now();
+        // User space leaves alone what was closed just now.
+        slot.set_closed_ns(ended.closed_ns);
+        next = next.with(CLOSED);
+        done = Left::Ended;
+    }
+    (if slot.swap_state(seen, next) { done } else { Left::Busy }, ended)
+}
+
+/// A granule that has ended.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Ended {
+    id: u64,
+    bytes: u64,
+    opened_ns: u64,
+    closed_ns: u64,
+    /// Its state with its last object.
+    before: State,
+    series: u32,
+}
+
+#[inline(always)]
+fn count(ended: &Ended) {
+    let Ended { id, bytes, opened_ns, closed_ns: at, before, series } = *ended;
     series::closed(series);
     // What was allocated in it before the attach, or was lost, may be in it still.
     if before.has(BEFORE | TAINTED) {

@@ -16,6 +16,9 @@ global! {
     /// Whether the granule in a slot has ended with one that it is nested in. A chain that is longer than
     /// [`MAX_NESTING`] is taken for one that goes on.
     pub(super) fn granule_is_over(number: SlotNumber) -> bool = is_over_now;
+    /// The step from a granule to the one that it is nested in: that one's slot, or [`OVER`] or [`GOES_ON`]. (A function
+    /// of its own: the verifier goes through every round of the loop around it.)
+    fn granule_outwards(number: SlotNumber) -> u32 = outwards;
 }
 
 /// Whether this generation of a slot has ended with one that it is nested in. (Where nothing is nested, no slot has a
@@ -28,17 +31,28 @@ pub(crate) fn is_over(number: SlotNumber, generation: Generation) -> bool {
 
 #[inline(always)]
 fn is_over_now(number: SlotNumber) -> bool {
-    let Some(mut slot) = SlotRef::get(number) else { return false };
+    let mut at = number.number();
     for _ in 0..MAX_NESTING {
-        let Some(parent) = slot.parent_at().get() else { return false };
-        let Some(next) = SlotRef::get(parent.slot()) else { return false };
-        let seen = next.state();
-        // A slot that was given back is not used, and keeps its generation until another granule takes it.
-        let is_open = seen.is_used() && (!seen.is_closed() || seen.is_moved());
-        if seen.generation() != parent.generation() || !is_open {
-            return true;
+        at = granule_outwards(SlotNumber::new(at));
+        if at >= GOES_ON {
+            return at == OVER;
         }
-        slot = next;
     }
     false
+}
+
+/// Instead of a slot's number: the granule is nested in one that has ended.
+const OVER: u32 = u32::MAX;
+/// It is nested in none.
+const GOES_ON: u32 = u32::MAX - 1;
+
+#[inline(always)]
+fn outwards(number: SlotNumber) -> u32 {
+    let Some(slot) = SlotRef::get(number) else { return GOES_ON };
+    let Some(parent) = slot.parent_at().get() else { return GOES_ON };
+    let Some(next) = SlotRef::get(parent.slot()) else { return GOES_ON };
+    let seen = next.state();
+    // A slot that was given back is not used, and keeps its generation until another granule takes it.
+    let is_open = seen.is_used() && (!seen.is_closed() || seen.is_moved());
+    if seen.generation() == parent.generation() && is_open { parent.slot().number() } else { OVER }
 }
