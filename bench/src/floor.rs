@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, path::PathBuf};
 use anyhow::{Context as _, Result};
 use drainprof_observe::{Observer, ObserverOptions};
 use drainprof_probe::{
-    bpf::Session,
+    bpf::{OpenFiles, Session},
     calibrate::{self, CalibrateOptions},
     plan::Sites,
 };
@@ -54,8 +54,9 @@ pub(crate) fn attach(pid: u32, profile: &str, level: Level, for_all: bool) -> Re
     let config = session_config()?;
     let mut session =
         if for_all { Session::load_for_files(&config) } else { Session::load(&config) }?;
+    let mut files = OpenFiles::default();
     for probe in plans.iter().flat_map(|plan| &plan.probes) {
-        session.attach_empty(probe, scope)?;
+        session.attach_empty(probe, scope, &mut files)?;
     }
     Ok(session)
 }

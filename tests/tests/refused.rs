@@ -5,7 +5,7 @@ use std::{fs::File, num::NonZeroU32, os::unix::fs::FileExt as _};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_probe::{
-    bpf::{Arming, Session},
+    bpf::{Arming, OpenFiles, Session},
     plan::fall_back,
 };
 use drainprof_process::Process;
@@ -39,12 +39,12 @@ fn the_first_instruction_is_taken_instead() -> Result<()> {
     ensure!(byte[0] == LOCK.1, "{:#x} is no prefix of an atomic instruction", byte[0]);
 
     let mut session = Session::load(&session_config()?)?;
-    let pid = NonZeroU32::new(target.pid());
-    let error = session.attach(&misplaced, pid).err();
+    let (pid, mut files) = (NonZeroU32::new(target.pid()), OpenFiles::default());
+    let error = session.attach(&misplaced, pid, &mut files).err();
     let error = error.context("the kernel lets an atomic instruction be probed")?;
     ensure!(error.is_place_refused(), "{error}: {:?}", std::error::Error::source(&error));
     let at_entry = fall_back(&misplaced).context("there is another place")?;
-    let spec = session.attach(&at_entry, pid)?;
+    let spec = session.attach(&at_entry, pid, &mut files)?;
     let number = session.next_target();
     session.arm(target.pid(), number, Arming::default())?;
     target.go()?;

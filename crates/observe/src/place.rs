@@ -2,8 +2,9 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use drainprof_probe::plan::{
-    self, AttachPlan, PlanError, PlannedProbe, Request, build, ifuncs, match_objects,
+use drainprof_probe::{
+    bpf::OpenFiles,
+    plan::{self, AttachPlan, PlanError, PlannedProbe, Request, build, ifuncs, match_objects},
 };
 use drainprof_process::{Image, Process, follow_ifuncs};
 use drainprof_profile::{self as profile, Finding, Level, Library, Profile};
@@ -168,6 +169,7 @@ impl Observer {
             .map(|(probe, _)| probe)
             .collect();
         self.session.load_for(&missing, scope.and_then(NonZeroU32::new))?;
+        let mut files = OpenFiles::default();
         let mut allocators = Vec::new();
         let mut findings = Vec::new();
         for plan in plans {
@@ -177,7 +179,7 @@ impl Observer {
                     continue;
                 }
                 let attached = super::fallback::attach(probe, |probe| {
-                    self.session.attach(probe, scope.and_then(NonZeroU32::new))
+                    self.session.attach(probe, scope.and_then(NonZeroU32::new), &mut files)
                 })?;
                 findings.extend(attached.finding);
                 self.placed.push(Placed {

@@ -32,8 +32,8 @@ mod vdso;
 pub use cgroup::{Place, cgroup_paths, read_cgroups};
 pub use container::{container_id, container_of};
 pub use elf::{
-    CloneKind, DebugSearch, Elf, ElfError, FrameSections, PlacedBytes, SymbolHit, SymbolKind,
-    compile_glob,
+    CloneKind, DebugSearch, Elf, ElfCode, ElfError, FrameSections, PlacedBytes, SymbolHit,
+    SymbolKind, compile_glob,
 };
 pub use error::ProcessError;
 pub use family::{Kinship, family, incarnations, processes};

@@ -22,6 +22,9 @@ global! {
     pub(super) fn call_push(
         state: *mut ThreadState, whose: u64, rsp: u64, caller: u64, rip: u64
     ) -> Option<u32> = push;
+    /// How many of the `depth` topmost frames are of the call of the function at `rip` that was entered with stack
+    /// pointer `rsp`. If one of them is of the spec, they are of an earlier call, which was left without a return: none then.
+    fn call_beside(state: *mut ThreadState, depth: u32, spec: u32, rsp: u64, rip: u64) -> u32 = beside;
     /// Finds and pops the frame of a call that has returned to stack pointer `rsp`: its index.
     pub(super) fn call_pop(state: *mut ThreadState, target: u32, spec: u32, rsp: u64) -> Option<u32> = pop;
     /// Drops the topmost frames if they have been left.
@@ -76,23 +79,18 @@ pub(super) unsafe fn fill(state: *mut ThreadState, index: u32, spec: u32, rsp: u
     }
 }
 
-/// How many of the topmost frames are of the call of the function at `rip` that was entered with stack pointer `rsp`. If
-/// one of them is of the spec, they are of an earlier call, which was left without a return: none then.
 #[inline(always)]
-pub(super) unsafe fn beside(
-    state: *mut ThreadState,
-    depth: u32,
-    spec: u32,
-    rsp: u64,
-    rip: u64,
-) -> u32 {
+fn beside(state: *mut ThreadState, depth: u32, spec: u32, rsp: u64, rip: u64) -> u32 {
+    if state.is_null() {
+        return 0;
+    }
     let mut count = 0;
     for _ in 0..MAX_FRAMES {
         if count >= depth {
             break;
         }
         let other = frame(state, depth - 1 - count);
-        // SAFETY: the caller's promise: map memory that only this thread touches.
+        // SAFETY: map memory that only this thread touches.
         unsafe {
             if (*other).rsp != rsp || (*other).rip != rip {
                 break;
@@ -126,7 +124,7 @@ fn push(state: *mut ThreadState, whose: u64, rsp: u64, caller: u64, rip: u64) ->
             chained = is_chained(found);
         }
         let mut abandoned = 0;
-        if beside(state, depth, spec, rsp, rip) == 0 {
+        if call_beside(state, depth, spec, rsp, rip) == 0 {
             for _ in 0..MAX_FRAMES {
                 if depth == 0 || lives(frame(state, depth - 1), rsp, chained) {
                     break;

@@ -15,11 +15,7 @@ use super::{
     slots::{self, Found, SlotRef, find, forget_if_scarce},
 };
 use crate::{
-    atomic, config, emit,
-    global::global,
-    histogram::{self, histogram_add},
-    hit::now,
-    losses, maps, series,
+    atomic, config, emit, global::global, histogram::histogram_add, hit::now, losses, maps, series,
 };
 
 const BPF_NOEXIST: u64 = 1;
@@ -320,7 +316,7 @@ fn account(
     }
     if closed.opened_ns != 0 {
         let age = at.saturating_sub(closed.opened_ns);
-        histogram::add(series, hist::Of::Lifetime as u32, closed.place, age);
+        histogram_add(series, hist::Of::Lifetime as u32, closed.place, age);
     }
 }
 

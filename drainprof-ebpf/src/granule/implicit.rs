@@ -117,8 +117,7 @@ scalars! {
 #[inline(always)]
 fn try_leave(slot: SlotRef) -> (Left, Ended) {
     let seen = slot.state();
-    let mut ended =
-        Ended { series: 0, id: 0, bytes: 0, opened_ns: 0, closed_ns: 0, before: seen };
+    let mut ended = Ended { series: 0, id: 0, bytes: 0, opened_ns: 0, closed_ns: 0, before: seen };
     let mut next = seen.minus_one();
     let mut done = Left::InUse;
     if seen.live() == 1 {

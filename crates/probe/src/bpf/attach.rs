@@ -5,7 +5,7 @@ use std::{
     fs::File,
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
 };
 
@@ -59,13 +59,34 @@ impl Link {
     }
 }
 
-/// Opens the object once, and makes sure that it is the one that was planned for: the path goes through
-/// the process's own root, where it could have been replaced since. Probes are put into what is open here.
-fn open(site: &Site) -> Result<File, BpfError> {
-    let (inode, path) = (site.inode, site.open_path.clone());
-    guarded(move || open_same(inode, [&*path], MAX_FILE))
-        .map_err(|source| failed(site, source))?
-        .map_err(|source| failed(site, source))
+/// The files that probes are put into, which stay open until all probes of a process are in place.
+#[derive(Debug, Default)]
+pub struct OpenFiles(Vec<Opened>);
+
+#[derive(Debug)]
+struct Opened {
+    inode: (u64, u64),
+    path: PathBuf,
+    file: File,
+}
+
+impl OpenFiles {
+    /// Opens the object once, and makes sure that it is the one that was planned for: the path goes through
+    /// the process's own root, where it could have been replaced since. Probes are put into what is open here.
+    fn get(&mut self, site: &Site) -> Result<&File, BpfError> {
+        let is_its = |one: &Opened| one.inode == site.inode && one.path == site.open_path;
+        let at = if let Some(known) = self.0.iter().position(is_its) {
+            known
+        } else {
+            let (inode, path) = (site.inode, site.open_path.clone());
+            let file = guarded(move || open_same(inode, [&*path], MAX_FILE))
+                .map_err(|source| failed(site, source))?
+                .map_err(|source| failed(site, source))?;
+            self.0.push(Opened { inode, path: site.open_path.clone(), file });
+            self.0.len() - 1
+        };
+        Ok(&self.0[at].file)
+    }
 }
 
 fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -> BpfError {
@@ -106,23 +127,24 @@ impl Probes {
         &mut self,
         probe: &PlannedProbe,
         pid: Option<NonZeroU32>,
+        files: &mut OpenFiles,
     ) -> Result<u32, BpfError> {
         let index = self.taken;
         if index >= self.most {
             return Err(BpfError::TooManyProbes(self.most));
         }
-        let object = open(&probe.site)?;
+        let object = files.get(&probe.site)?;
         self.specs
             .set(index, Plain(probe.spec), 0)
             .map_err(|source| BpfError::map("writing", names::PROBES, source))?;
         let program = program_of(probe)?;
         let at_return = probe.phase == Phase::Return;
         let first = if at_return { names::CALL_ENTRY } else { &program };
-        self.attach_program(first, &object, &probe.site, index, pid)?;
+        self.attach_program(first, object, &probe.site, index, pid)?;
         // Taken once something can hit it: an attach that is refused leaves it to the next.
         self.taken += 1;
         if at_return {
-            self.attach_program(&program, &object, &probe.site, index, pid)?;
+            self.attach_program(&program, object, &probe.site, index, pid)?;
         }
         Ok(index)
     }
@@ -162,11 +184,12 @@ impl Probes {
         &mut self,
         probe: &PlannedProbe,
         pid: Option<NonZeroU32>,
+        files: &mut OpenFiles,
     ) -> Result<(), BpfError> {
-        let object = open(&probe.site)?;
-        self.attach_program(names::EMPTY_ENTRY, &object, &probe.site, 0, pid)?;
+        let object = files.get(&probe.site)?;
+        self.attach_program(names::EMPTY_ENTRY, object, &probe.site, 0, pid)?;
         if probe.phase == Phase::Return {
-            self.attach_program(names::EMPTY_RETURN, &object, &probe.site, 0, pid)?;
+            self.attach_program(names::EMPTY_RETURN, object, &probe.site, 0, pid)?;
         }
         Ok(())
     }

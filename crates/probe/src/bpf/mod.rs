@@ -26,6 +26,7 @@ mod session;
 mod sizes;
 mod targets;
 
+pub use attach::OpenFiles;
 pub use detach::{Detaching, Leftover};
 pub use empty::EmptyProbes;
 pub use error::BpfError;

@@ -21,7 +21,7 @@ use drainprof_process::memory::{GranuleRange, GranuleState};
 use super::{
     BpfError, Detaching, GranuleRecord, Growth, GrowthOffsets, Leftover, LiveObject, SeriesRecord,
     Sizes, Stacks,
-    attach::Probes,
+    attach::{OpenFiles, Probes},
     diagnostics::Diagnostics,
     granules::Granules,
     load::{attach_lifecycle, check_maps, load_object, mapped, take},
@@ -240,13 +240,14 @@ impl Session {
     ///
     /// Returns the number of its spec, under which its hits are counted. Hits count only in processes
     /// that are armed. An error leaves this probe detached; those attached before stay until the session
-    /// is dropped, and do nothing in processes that are not armed.
+    /// is dropped, and do nothing in processes that are not armed. `files`: one for all probes of a process.
     pub fn attach(
         &mut self,
         probe: &PlannedProbe,
         pid: Option<NonZeroU32>,
+        files: &mut OpenFiles,
     ) -> Result<u32, BpfError> {
-        self.probes.attach(probe, pid)
+        self.probes.attach(probe, pid, files)
     }
 
     /// Attaches the empty programs where [`Session::attach`] would attach the counting ones of a probe:
@@ -259,8 +260,9 @@ impl Session {
         &mut self,
         probe: &PlannedProbe,
         pid: Option<NonZeroU32>,
+        files: &mut OpenFiles,
     ) -> Result<(), BpfError> {
-        self.probes.attach_empty(probe, pid)
+        self.probes.attach_empty(probe, pid, files)
     }
 
     /// Takes the probes of one process from the session. It was disarmed before, so that they count nothing.

@@ -8,7 +8,7 @@
 use std::{cell::OnceCell, collections::BTreeMap};
 
 use drainprof_common::spec::{ArgPlace, ProbeSpec, flags, op};
-use drainprof_process::{Elf, Image, elf::readable, printable};
+use drainprof_process::{Elf, ElfCode, Image, elf::readable, printable};
 use drainprof_profile::{Phase, Role};
 
 use super::{
@@ -178,6 +178,8 @@ pub fn fall_back(probe: &PlannedProbe) -> Option<PlannedProbe> {
 #[derive(Debug)]
 pub struct Chooser<'a> {
     elf: &'a Elf,
+    /// Its file, open since its code was first asked for; `None` where it cannot be read.
+    code: OnceCell<Option<ElfCode<'a>>>,
     /// Addresses and sizes, sorted.
     symbols: OnceCell<Vec<(u64, u64)>>,
     far: OnceCell<FarJumps>,
@@ -187,7 +189,7 @@ impl<'a> Chooser<'a> {
     /// For the functions of `elf`.
     #[must_use]
     pub fn new(elf: &'a Elf) -> Self {
-        Self { elf, symbols: OnceCell::new(), far: OnceCell::new() }
+        Self { elf, code: OnceCell::new(), symbols: OnceCell::new(), far: OnceCell::new() }
     }
 
     /// Chooses for the function whose first instruction lies at `entry_offset` of the file; `kept` says why
@@ -210,7 +212,7 @@ impl<'a> Chooser<'a> {
         let (size, inner) = self.extent(address);
         let known = size > 0 && size <= MAX_FUNCTION;
         // An instruction has at most 15 bytes.
-        let Ok(bytes) = elf.code(address, if known { size } else { 16 }) else {
+        let Some(bytes) = self.code(address, if known { size } else { 16 }) else {
             return Choice::blind(Stop::Unread, needs);
         };
         let kept = kept.or((!known || bytes.len() < size).then_some(Stop::Size));
@@ -218,10 +220,10 @@ impl<'a> Chooser<'a> {
             return Choice::at_entry(&bytes, address, needs, costs, stop);
         }
         let before = address.checked_sub(NEIGHBOUR as u64);
-        let before = before.and_then(|from| elf.code(from, NEIGHBOUR).ok()).unwrap_or_default();
+        let before = before.and_then(|from| self.code(from, NEIGHBOUR)).unwrap_or_default();
         let before = if before.len() == NEIGHBOUR { before.as_slice() } else { &[] };
         let end = address.saturating_add(size as u64);
-        let after = elf.code(end, NEIGHBOUR).unwrap_or_default();
+        let after = self.code(end, NEIGHBOUR).unwrap_or_default();
         let function = Function { bytes: &bytes, address, before, after: &after, symbols: &inner };
         choose(function, needs, costs, &|first, last| self.far_jumps(first, last))
     }
@@ -233,7 +235,7 @@ impl<'a> Chooser<'a> {
         let nop = choice.here.as_ref().filter(|here| here.kind == InstructionKind::Nop)?;
         let cost_ns = costs.entry(InstructionKind::Nop5);
         let address = self.elf.code_at(offset).ok().filter(|_| cost_ns < nop.cost_ns)?;
-        let both = self.elf.code(address, 1 + NOP5.len()).ok()?;
+        let both = self.code(address, 1 + NOP5.len())?;
         if both.split_first() != Some((&0x90, &NOP5)) || !self.calls_others(address)? {
             return None;
         }
@@ -245,13 +247,22 @@ impl<'a> Chooser<'a> {
         Some(Choice { offset: 1, here: Some(here), ..choice.clone() })
     }
 
+    fn opened(&self) -> Option<&ElfCode<'a>> {
+        self.code.get_or_init(|| self.elf.code().ok()).as_ref()
+    }
+
+    /// At most `size` bytes of code from an address on.
+    fn code(&self, address: u64, size: usize) -> Option<Vec<u8>> {
+        self.opened()?.read(address, size).ok()
+    }
+
     /// Whether the function around an address calls others; `None` where the function is not known.
     fn calls_others(&self, address: u64) -> Option<bool> {
         let symbols = self.symbols.get_or_init(|| self.elf.code_symbols());
         let before = symbols.partition_point(|symbol| symbol.0 <= address);
         let (start, size) = *symbols.get(before.checked_sub(1)?)?;
         let size = usize::try_from(size).ok().filter(|size| *size <= MAX_FUNCTION)?;
-        let code = self.elf.code(start, size).ok().filter(|_| address - start < size as u64)?;
+        let code = self.code(start, size).filter(|_| address - start < size as u64)?;
         Some(site::calls(&code, start))
     }
 
@@ -274,7 +285,8 @@ impl<'a> Chooser<'a> {
             return far.reaches(first, last);
         }
         // What cannot be searched is not known to be free of jumps.
-        let Ok(code) = self.elf.all_code(MAX_CODE_BYTES) else { return true };
+        let code = self.opened().and_then(|code| code.read_all(MAX_CODE_BYTES).ok());
+        let Some(code) = code else { return true };
         let pieces = code.iter().map(|(at, bytes)| (*at, bytes.as_slice()));
         self.far.get_or_init(|| FarJumps::of(pieces)).reaches(first, last)
     }

@@ -23,41 +23,10 @@ impl Elf {
         all
     }
 
-    /// At most `size` bytes of code from `vaddr` on: fewer where its segment ends.
-    pub fn code(&self, vaddr: u64, size: usize) -> Result<Vec<u8>, ElfError> {
-        let mut code = self.parts.segments.iter().filter(|segment| segment.executable);
-        let Some((at, left)) = code.find_map(|segment| segment.in_file(vaddr)) else {
-            return Ok(Vec::new());
-        };
-        let size = usize::try_from(left).map_or(size, |left| left.min(size));
-        let file = self.open_code()?;
-        let mut bytes = vec![0; size];
-        for (piece, at) in bytes.chunks_mut(PIECE).zip((at..).step_by(PIECE)) {
-            crate::guard::ask(|| file.read_exact_at(piece, at))
-                .map_err(|error| unread(&self.shown_path, &error))?;
-        }
-        Ok(bytes)
+    /// Opens the file to read its code.
+    pub fn code(&self) -> Result<ElfCode<'_>, ElfError> {
+        Ok(ElfCode { elf: self, file: self.open_code()? })
     }
-
-    /// All of its code, each segment with its address; an error where there are more than `max` bytes.
-    pub fn all_code(&self, max: u64) -> Result<Vec<(u64, Vec<u8>)>, ElfError> {
-        let segments = || self.parts.segments.iter().filter(|segment| segment.executable);
-        let total =
-            segments().fold(0_u64, |total, segment| total.saturating_add(segment.file_size));
-        if total > max {
-            return Err(ElfError::Malformed {
-                path: self.shown_path.clone(),
-                what: format!("it has {} MiB of code, more than is searched", total >> 20),
-            });
-        }
-        segments()
-            .map(|segment| {
-                let size = usize::try_from(segment.file_size).unwrap_or(usize::MAX);
-                Ok((segment.vaddr, self.code(segment.vaddr, size)?))
-            })
-            .collect()
-    }
-
     /// The file, if it is as long as its segments say: what is allocated for them was in the file then.
     fn open_code(&self) -> Result<File, ElfError> {
         let file = self.open_again()?;
@@ -76,5 +45,48 @@ impl Elf {
                 what: "its code reaches beyond the end of the file".into(),
             })
         }
+    }
+}
+
+/// An object's file, open to read its code.
+#[derive(Debug)]
+pub struct ElfCode<'a> {
+    elf: &'a Elf,
+    file: File,
+}
+
+impl ElfCode<'_> {
+    /// At most `size` bytes of code from `vaddr` on: fewer where its segment ends.
+    pub fn read(&self, vaddr: u64, size: usize) -> Result<Vec<u8>, ElfError> {
+        let mut code = self.elf.parts.segments.iter().filter(|segment| segment.executable);
+        let Some((at, left)) = code.find_map(|segment| segment.in_file(vaddr)) else {
+            return Ok(Vec::new());
+        };
+        let size = usize::try_from(left).map_or(size, |left| left.min(size));
+        let mut bytes = vec![0; size];
+        for (piece, at) in bytes.chunks_mut(PIECE).zip((at..).step_by(PIECE)) {
+            crate::guard::ask(|| self.file.read_exact_at(piece, at))
+                .map_err(|error| unread(&self.elf.shown_path, &error))?;
+        }
+        Ok(bytes)
+    }
+
+    /// All of it, each segment with its address; an error where there are more than `max` bytes.
+    pub fn read_all(&self, max: u64) -> Result<Vec<(u64, Vec<u8>)>, ElfError> {
+        let segments = || self.elf.parts.segments.iter().filter(|segment| segment.executable);
+        let total =
+            segments().fold(0_u64, |total, segment| total.saturating_add(segment.file_size));
+        if total > max {
+            return Err(ElfError::Malformed {
+                path: self.elf.shown_path.clone(),
+                what: format!("it has {} MiB of code, more than is searched", total >> 20),
+            });
+        }
+        segments()
+            .map(|segment| {
+                let size = usize::try_from(segment.file_size).unwrap_or(usize::MAX);
+                Ok((segment.vaddr, self.read(segment.vaddr, size)?))
+            })
+            .collect()
     }
 }

@@ -95,7 +95,7 @@ impl Elf {
     #[must_use]
     pub fn targets(&self, vaddr: u64, size: usize) -> Targets {
         let mut targets = Targets::default();
-        let Ok(code) = self.code(vaddr, size) else { return targets };
+        let Ok(code) = self.code().and_then(|code| code.read(vaddr, size)) else { return targets };
         let mut instruction = Instruction::default();
         let mut decoder = Decoder::with_ip(64, &code, vaddr, DecoderOptions::NONE);
         while decoder.can_decode() {

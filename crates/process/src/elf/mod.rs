@@ -31,6 +31,7 @@ use std::{
 
 use crate::file::{open_regular, through_root};
 
+pub use code::ElfCode;
 use debug::DebugFile;
 pub use debug::DebugSearch;
 pub use demangle::compile_glob;

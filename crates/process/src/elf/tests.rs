@@ -360,20 +360,21 @@ fn code() {
     assert!(symbols.contains(&(hit.vaddr, hit.size)), "an alias is one with it");
     assert!(symbols.windows(2).all(|pair| pair[0].0 < pair[1].0));
     let at = usize::try_from(hit.file_offset.unwrap()).unwrap();
-    assert_eq!(elf.code(hit.vaddr, 8).unwrap(), file[at..at + 8]);
+    let code = elf.code().unwrap();
+    assert_eq!(code.read(hit.vaddr, 8).unwrap(), file[at..at + 8]);
     let data = elf.resolve("the_pool")[0].vaddr;
-    assert!(elf.code(data, 8).unwrap().is_empty(), "data is no code");
-    let all = elf.all_code(1 << 20).unwrap();
+    assert!(code.read(data, 8).unwrap().is_empty(), "data is no code");
+    let all = code.read_all(1 << 20).unwrap();
     let (start, bytes) = all
         .iter()
         .find(|(start, bytes)| (*start..start + bytes.len() as u64).contains(&hit.vaddr))
         .unwrap();
     let into = usize::try_from(hit.vaddr - start).unwrap();
     assert_eq!(bytes[into..into + 8], file[at..at + 8]);
-    assert_eq!(elf.code(hit.vaddr, usize::MAX).unwrap().len(), bytes.len() - into, "to the end");
-    assert!(elf.all_code(8).unwrap_err().to_string().contains("more than is searched"));
+    assert_eq!(code.read(hit.vaddr, usize::MAX).unwrap().len(), bytes.len() - into, "to the end");
+    assert!(code.read_all(8).unwrap_err().to_string().contains("more than is searched"));
     fs::write(&path, &file[..at]).unwrap();
-    assert!(elf.code(hit.vaddr, 8).unwrap_err().to_string().contains("beyond the end"));
+    assert!(elf.code().unwrap_err().to_string().contains("beyond the end"));
 }
 
 /// Executables of other machines are recognised by their first bytes.

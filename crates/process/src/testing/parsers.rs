@@ -24,10 +24,12 @@ pub fn elf(path: &Path) -> bool {
         let _ = elf.clones(name);
     }
     let _ = elf.resolve_demangled("*pool*");
-    for (vaddr, size) in elf.code_symbols() {
-        let _ = elf.code(vaddr, usize::try_from(size).unwrap_or(usize::MAX));
+    if let Ok(code) = elf.code() {
+        for (vaddr, size) in elf.code_symbols() {
+            let _ = code.read(vaddr, usize::try_from(size).unwrap_or(usize::MAX));
+        }
+        let _ = code.read_all(1 << 20);
     }
-    let _ = elf.all_code(1 << 20);
     let hits = elf.functions(|_| true);
     for hit in hits.iter().take(20) {
         let _ = elf.calls(hit, &mut OwnCalls::default());

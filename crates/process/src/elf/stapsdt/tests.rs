@@ -31,7 +31,7 @@ fn check(elf: &Elf) {
         assert_eq!(elf.symbol_at(note.vaddr).unwrap().name, function);
         let offset = elf.file_offset(note.vaddr).unwrap();
         assert_eq!(elf.code_at(offset).unwrap(), note.vaddr);
-        assert_eq!(elf.code(note.vaddr, 1).unwrap(), [0x90], "a nop");
+        assert_eq!(elf.code().unwrap().read(note.vaddr, 1).unwrap(), [0x90], "a nop");
         let semaphore = note.semaphore.unwrap();
         assert_eq!(semaphore, elf.resolve("pool_open_semaphore")[0].vaddr);
         let at = elf.semaphore_offset(semaphore).unwrap();

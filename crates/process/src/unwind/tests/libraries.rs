@@ -135,7 +135,7 @@ fn compare(path: &Path) -> (usize, usize) {
     let bases = BaseAddresses::default().set_eh_frame(frames.vaddr).set_eh_frame_hdr(header.vaddr);
     let header = EhFrameHdr::new(&header.bytes, LittleEndian).parse(&bases, 8).unwrap();
     let header = header.table().unwrap();
-    let code = open(path, &[]).all_code(1 << 30).unwrap();
+    let code = open(path, &[]).code().unwrap().read_all(1 << 30).unwrap();
     let (mut context, mut theirs) = (Context::default(), UnwindContext::new());
     let (mut asked, mut translated) = (0, 0);
     let functions = tables.functions();
