@@ -20,6 +20,9 @@ use crate::{calls, global::global, maps};
 
 /// Windows that are read: more than fit a snapshot, because one ends where a page cannot be read.
 const WINDOWS: usize = 2 * SNAPSHOT_LARGE / WINDOW_BYTES;
+/// Words of a window, and how many of them are looked at in one go.
+const WORDS: usize = WINDOW_BYTES / 8;
+const SOME: usize = 16;
 /// Bytes beyond the last code address: what the frame it belongs to keeps behind it.
 const MARGIN: u64 = 64;
 /// Bytes of stack that are read at once.
@@ -30,8 +33,9 @@ const SHAPE: u64 = 0x5741_4c4b;
 global! {
     /// The number of a path of which only the first frames are known, plus one. The rest of its stack is sent.
     pub(super) fn path_unknown(walk: *mut WalkState) -> u32 = find_unknown;
-    /// Adds the window's words that could be code addresses to the hash, and where they stand.
-    fn path_shape(walk: *mut WalkState) -> () = add_window;
+    /// Adds the next [`SOME`] words of the window to the hash, and where they stand, if they could be code addresses. (The
+    /// verifier goes through every round of a loop: so there is a short one, and another one around it.)
+    fn path_shape(walk: *mut WalkState) -> () = add_words;
 }
 
 #[inline(always)]
@@ -53,8 +57,11 @@ fn find_unknown(walk: *mut WalkState) -> u32 {
             if stack_window(walk, at) == 0 {
                 break;
             }
-            path_shape(walk);
-            (*walk).extent += (*walk).window_len;
+            let begin = (*walk).extent;
+            for _ in 0..WORDS / SOME {
+                path_shape(walk);
+            }
+            (*walk).extent = begin + (*walk).window_len;
         }
         let path = table::path_enter(walk, end::NOT_SENT);
         if path == 0 {
@@ -79,7 +86,7 @@ fn find_unknown(walk: *mut WalkState) -> u32 {
 }
 
 #[inline(always)]
-fn add_window(walk: *mut WalkState) {
+fn add_words(walk: *mut WalkState) {
     if walk.is_null() {
         return;
     }
@@ -90,23 +97,24 @@ fn add_window(walk: *mut WalkState) {
             return;
         };
         let is_known = (*ranges).space == u64::from(space);
-        let count = (*walk).window_len / 8;
-        let mut hash = (*walk).hash;
-        let mut position = (*walk).extent;
-        let mut reach = (*walk).reach;
-        for index in 0..WINDOW_BYTES / 8 {
-            if index as u64 >= count {
+        // The window's first byte, seen from where the walk has come to.
+        let begin = (*walk).window_at.wrapping_sub((*walk).at.sp);
+        let extent = &raw mut (*walk).extent;
+        for _ in 0..SOME {
+            // Volatile: else the compiler counts words instead of rounds, of which the verifier sees no end.
+            let position = extent.read_volatile();
+            let offset = position.wrapping_sub(begin);
+            if offset.wrapping_add(8) > (*walk).window_len {
                 break;
             }
+            let index = core::hint::black_box(offset as usize / 8) & (WORDS - 1);
             let word = (&raw const (*walk).window).cast::<u64>().add(index).read();
             if !is_known || is_code(ranges, word) {
-                hash = path_hash(hash, word ^ (position << 47));
-                reach = position;
+                (*walk).hash = path_hash((*walk).hash, word ^ (position << 47));
+                (*walk).reach = position;
             }
-            position += 8;
+            extent.write_volatile(position + 8);
         }
-        (*walk).hash = hash;
-        (*walk).reach = reach;
     }
 }
 
