@@ -26,6 +26,9 @@ const LANES: usize = 3;
 /// Names the privileged test binaries that have the machine to themselves, one per line with its reason.
 const ALONE: &str = "tests/alone.txt";
 
+/// Names those of the others that take longest: they begin first, so that no lane ends long after the others.
+const LONG: &str = "tests/long.txt";
+
 /// No single test binary may take longer; `timeout` ends it, and it counts as failed.
 const BINARY_SECONDS: u32 = 900;
 
@@ -176,12 +179,13 @@ fn unit(tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
 /// Runs the privileged tests: first those that have the machine to themselves, then several binaries at once. Within a
 /// binary one test runs at a time.
 fn privileged(root: &Path, tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
-    let alone = alone(root)?;
-    let (alone, shared): (Vec<_>, Vec<_>) = tests
+    let (alone, long) = (listed(root, ALONE)?, listed(root, LONG)?);
+    let (alone, mut shared): (Vec<_>, Vec<_>) = tests
         .binaries
         .iter()
         .filter(|binary| binary.privileged && (chosen.binary.is_some() || args.wants(&binary.name)))
         .partition(|binary| alone.contains(&binary.name));
+    shared.sort_by_key(|binary| !long.contains(&binary.name));
     let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
     // What is shown as it comes must not be mixed.
     let lanes = if args.verbose { 1 } else { LANES };
@@ -204,15 +208,14 @@ fn privileged(root: &Path, tests: &Tests, args: &Args, chosen: &Choice) -> Resul
     Ok(tally)
 }
 
-/// The binaries that have the machine to themselves.
-fn alone(root: &Path) -> Result<Vec<String>> {
-    let text =
-        std::fs::read_to_string(root.join(ALONE)).with_context(|| format!("read {ALONE}"))?;
+/// The privileged test binaries that a file names.
+fn listed(root: &Path, file: &str) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(root.join(file)).with_context(|| format!("read {file}"))?;
     let names = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
     let names: Vec<_> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
     let known = artifacts::privileged(root)?;
     match names.iter().find(|name| !known.contains(name)) {
-        Some(name) => bail!("{ALONE} names {name}, which is no privileged test binary"),
+        Some(name) => bail!("{file} names {name}, which is no privileged test binary"),
         None => Ok(names),
     }
 }
