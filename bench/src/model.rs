@@ -163,8 +163,9 @@ impl Table {
     }
 }
 
-/// What is to be left of the rate that the kernel's own part of the hits leaves.
-pub(crate) const NEAR_FLOOR: Bound = Bound::AtLeast(0.95);
+/// What the levels are to leave of the rate that the kernel's own part of their hits leaves.
+pub(crate) const CLOSE_LEAVES: Bound = Bound::AtLeast(0.95);
+pub(crate) const BOUNDARY_LEAVES: Bound = Bound::AtLeast(0.90);
 
 impl Table {
     /// The goals of a row of rates, `what`: it is stated beside bare, and has a bound beside that of empty programs at the
