@@ -21,7 +21,7 @@ programs at drainprof's probe sites: the kernel's part), drainprof, and tools th
 [overhead.md](overhead.md) explains the costs.
 
 ```sh
-cargo xtask bench                       # all of it, about an hour; results in target/bench/results.json
+cargo xtask bench                       # all of it, three hours; results in target/bench/results.json
 cargo xtask bench --only malloc,objects
 cargo xtask bench --page                # and renew this page
 ```

@@ -34,7 +34,7 @@ pub(crate) struct Effort {
     pub(crate) scale: (u64, u64),
     /// Rounds of the daemon's own use, and the seconds of each.
     pub(crate) idle: (usize, u64),
-    /// How long the daemon is kept busy.
+    /// How long the daemon is kept busy: what it keeps for an hour is full while it warms up.
     pub(crate) soak: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Effort {
         why_seconds: 30,
         scale: (1_000_000, 10_000_000),
         idle: (3, 60),
-        soak: Duration::from_secs(1200),
+        soak: Duration::from_secs(7200),
     };
 
     pub(crate) const QUICK: Self = Self {

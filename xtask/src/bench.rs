@@ -41,8 +41,8 @@ pub(crate) struct Args {
 /// Arguments of `soak`.
 #[derive(clap::Args)]
 pub(crate) struct SoakArgs {
-    /// How long: 90s, 20m, 2h.
-    #[arg(long = "for", value_name = "TIME", default_value = "20m", value_parser = seconds)]
+    /// How long: 90s, 20m, 2h. A third of it is for warming up, which takes more than half an hour.
+    #[arg(long = "for", value_name = "TIME", default_value = "2h", value_parser = seconds)]
     length: u64,
     /// Keep this drainprof busy instead of building one.
     #[arg(long, value_name = "FILE")]
