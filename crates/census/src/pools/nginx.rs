@@ -185,5 +185,5 @@ fn sums(reader: &mut Reader<'_>, address: u64) -> Option<Sums> {
 /// What malloc has given for an object: a chunk of glibc has its size in the word before, with three flags.
 fn usable(reader: &mut Reader<'_>, object: u64) -> Option<u64> {
     let chunk = reader.word(object.checked_sub(8)?, 0)? & !7;
-    (chunk.is_multiple_of(16) && (32..super::MAX_BLOCK).contains(&chunk)).then_some(chunk - 8)
+    (chunk.is_multiple_of(16) && (32..super::MAX_BLOCK).contains(&chunk)).then(|| chunk - 8)
 }

@@ -102,6 +102,15 @@ fn of_nginx_in_part() {
     assert!(notes[0].contains("1 connections are missing"), "{notes:?}");
 }
 
+/// Where a large object is not what malloc has given, there is no pool.
+#[test]
+fn of_nginx_without_a_chunk() {
+    let mut memory = nginx();
+    memory.put(at(20), &[0, 0]);
+    let (rows, _) = read(&memory, NGINX.1);
+    assert_eq!(rows.len(), 3, "{rows:?}");
+}
+
 /// One of APR, with a node of its own.
 fn apr_pool(memory: &mut Pieces, at: u64, [parent, child, sibling, back]: [u64; 4], used: u64) {
     let pool = at + 40;
