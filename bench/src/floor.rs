@@ -11,7 +11,7 @@ use drainprof_probe::{
 };
 use drainprof_process::Process;
 use drainprof_profile::{Level, Library, Source};
-use drainprof_report::facts::Duty;
+use drainprof_report::{facts::Duty, series::MOST_POINTS};
 use drainprof_tests::{environment, session::session_config};
 
 /// A loaded observer for one profile of the tests; for windows of a duty cycle if there is one.
@@ -39,6 +39,7 @@ pub(crate) fn observer(profile: &str, level: Level, duty: Option<Duty>) -> Resul
             fresh: false,
         }),
         sites: Sites::Cheapest,
+        curve_points: MOST_POINTS,
         duty,
     };
     Ok(Observer::new(&session_config()?, library, options)?)

@@ -10,6 +10,7 @@ use drainprof_probe::{
     plan::{Sites, cost::Costs},
 };
 use drainprof_profile::{Level, Library};
+use drainprof_report::series::MOST_POINTS;
 
 use crate::environment;
 
@@ -46,6 +47,7 @@ pub fn observer(profile: &str, level: Level) -> Result<Observer> {
         costs: Costs::assumed(),
         duty: None,
         sites: Sites::Cheapest,
+        curve_points: MOST_POINTS,
     };
     let library = Library::load(&[PathBuf::from(environment::profile(profile))], &[])?;
     Ok(Observer::new(&session_config()?, library, options)?)

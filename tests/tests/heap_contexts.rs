@@ -197,13 +197,23 @@ fn at_work() -> Result<()> {
          on a.attrelid = c.oid order by a.attname limit 10) q; end loop; end $$;",
     )?;
     session.process.expect_out("begins")?;
-    for _ in 0..8 {
+    let mut whole = 0;
+    for _ in 0..12 {
         let census = census(pid, &[])?;
         let contexts = contexts(&census)?;
         assert_eq!(contexts[0]["name"], "TopMemoryContext");
         let known = contexts.iter().filter(|one| one["free_bytes"].is_u64()).count();
-        ensure!(contexts.len() > 50 && known * 10 >= contexts.len() * 9, "{known}: {census}");
+        if contexts.len() > 50 && known * 10 >= contexts.len() * 9 {
+            whole += 1;
+        } else {
+            // What lies in memory that it has mapped since its maps were read cannot be seen.
+            ensure!(
+                census["notes"].to_string().contains("changed while they were read"),
+                "{census}"
+            );
+        }
     }
+    ensure!(whole >= 8, "{whole} of 12 were whole");
     ensure!(session.process.is_running()?);
     // The statement never ends: an immediate shutdown ends it.
     drop(cluster);

@@ -42,10 +42,16 @@ impl Observer {
                 let own = bytes.remove(&record.series).unwrap_or_default();
                 let point = self.point(record, own);
                 if let Some(point) = self.live_point(record, at_ns) {
-                    let curve = self.live_curves.entry(record.series).or_default();
+                    let curve = self
+                        .live_curves
+                        .entry(record.series)
+                        .or_insert_with(|| LiveSeries::of_at_most(self.options.curve_points));
                     extend_live(curve, record, point);
                 }
-                let curve = self.curves.entry(record.series).or_default();
+                let curve = self
+                    .curves
+                    .entry(record.series)
+                    .or_insert_with(|| HeldSeries::of_at_most(self.options.curve_points));
                 extend(curve, record, point, at_ns);
                 if record.state.destroyed_ns == 0 {
                     due_ns = due_ns.min(curve.due_ns());

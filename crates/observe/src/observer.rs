@@ -36,6 +36,8 @@ pub struct ObserverOptions {
     pub duty: Option<Duty>,
     /// Which instructions of functions may be probed.
     pub sites: Sites,
+    /// Points of a curve of what an allocator instance holds that are kept at most.
+    pub curve_points: usize,
 }
 
 /// Why a process cannot be observed.

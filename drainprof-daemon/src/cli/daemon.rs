@@ -36,8 +36,10 @@ use super::{
 
 /// Requests that may wait for the loop.
 const REQUESTS: usize = 64;
+/// Points of a curve: twice what a trend uses. At a daemon's pace, more would take hours until memory is level.
+const CURVE_POINTS: usize = 128;
 
-/// What `drainprof daemon` is reported.
+/// Arguments of `drainprof daemon`.
 #[derive(Args, Debug)]
 pub(super) struct DaemonArgs {
     #[command(flatten)]
@@ -186,6 +188,7 @@ fn observer_options() -> ObserverOptions {
         costs: calibrate::costs(&options::calibration(&super::args::CacheArgs::default(), false)),
         duty: None,
         sites: Sites::default(),
+        curve_points: CURVE_POINTS,
     }
 }
 

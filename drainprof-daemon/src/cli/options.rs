@@ -17,6 +17,7 @@ use drainprof_profile::{Level, Library};
 use drainprof_report::{
     self as report,
     export::{self, Events, Format},
+    series::MOST_POINTS,
 };
 
 use super::{
@@ -158,6 +159,7 @@ pub(super) fn plain(
             costs: calibrate::costs(&calibration(cache, false)),
             duty: None,
             sites,
+            curve_points: MOST_POINTS,
         },
         symbols: None,
         interval: None,

@@ -133,7 +133,7 @@ impl Window {
     }
 }
 
-/// What the process of a window is reported.
+/// Arguments of the process of a window.
 fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
     let (pid, length) = (record.pid.to_string(), format!("{:.3}s", record.seconds));
     let budget = format!("{:.4}", options.budget);

@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use sd_notify::NotifyState;
 
-/// What is reported.
+/// What systemd is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word<'a> {
     /// The daemon serves.

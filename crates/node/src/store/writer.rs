@@ -385,8 +385,8 @@ fn set_up(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
     connection.pragma_update_and_check(None, "journal_size_limit", limit, |_| Ok(()))?;
     let most = i64::try_from(options.main_bytes() / PAGE).unwrap_or(i64::MAX).min(0xffff_fffe);
     connection.pragma_update_and_check(None, "max_page_count", most, |_| Ok(()))?;
-    // 2 MiB.
-    connection.pragma_update(None, "cache_size", -2048)
+    // KiB. What is written next lies together; a larger one would fill up over hours for nothing.
+    connection.pragma_update(None, "cache_size", -256)
 }
 
 fn packed(plain: &[u8]) -> std::io::Result<Vec<u8>> {

@@ -60,7 +60,7 @@ pub fn held_bytes(profile: &Profile) -> HeldBytes {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::MOST, *};
+    use super::{super::MOST_POINTS, *};
     use crate::samples;
 
     fn point(at_ns: u64) -> HeldPoint {
@@ -108,15 +108,16 @@ mod tests {
         fn bounded_and_ordered(
             steps in prop::collection::vec(0u64..400_000_000, 1..3_000),
             first in 0u64..1 << 40,
+            most in 1..=MOST_POINTS,
         ) {
-            let mut curve = HeldSeries::default();
+            let mut curve = HeldSeries::of_at_most(most);
             let mut at = first;
             let mut times = vec![];
             for step in steps {
                 at += step;
                 curve.add(point(at));
                 times.push(at);
-                prop_assert!(curve.kept.points().len() <= MOST);
+                prop_assert!(curve.kept.points().len() <= most);
             }
             let reported: Vec<u64> = curve.points().map(|point| point.at_ns).collect();
             prop_assert_eq!(reported[0], times[0]);
@@ -134,7 +135,7 @@ mod tests {
         for tick in 0..100_000u64 {
             curve.add(point(tick * 50_000_000));
             if tick > 512 {
-                assert!((MOST / 2..=MOST).contains(&curve.kept.points().len()));
+                assert!((MOST_POINTS / 2..=MOST_POINTS).contains(&curve.kept.points().len()));
             }
         }
         let points: Vec<_> =

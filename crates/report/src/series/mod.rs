@@ -15,8 +15,8 @@ pub use memory::MemorySeries;
 pub(crate) use memory::Values;
 pub use sites::{SiteNow, SiteSeries, SiteSeriesSet};
 
-/// Points of a [`TimeSeries`] that are kept at most, the newest not counted.
-const MOST: usize = 512;
+/// Points of a [`TimeSeries`] that are kept at most, the newest not counted, where nothing else is asked for.
+pub const MOST_POINTS: usize = 512;
 /// The time between two kept points, as long as all fit. Each time that they do not, it doubles.
 pub const FIRST_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -47,7 +47,13 @@ impl<P: Point + Copy> TimeSeries<P> {
     /// A series without points.
     #[must_use]
     pub const fn new() -> Self {
-        Self { kept: Thinned::new(MOST, FIRST_INTERVAL.as_nanos() as u64), newest: None }
+        Self::of_at_most(MOST_POINTS)
+    }
+
+    /// A series without points that keeps so many at most, the newest not counted.
+    #[must_use]
+    pub const fn of_at_most(points: usize) -> Self {
+        Self { kept: Thinned::new(points, FIRST_INTERVAL.as_nanos() as u64), newest: None }
     }
 
     /// Adds a point. One that is older than the newest is left out; one of the same time replaces it.
