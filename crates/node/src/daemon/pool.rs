@@ -41,8 +41,28 @@ pub(super) struct Pool {
     next: u64,
     leftover: Leftover,
     detaching: Vec<Detaching>,
-    /// Processes whose probes are on their way out of a kernel side: there, they would count twice now.
-    leaving: BTreeSet<(u64, u32)>,
+    leaving: Leaving,
+}
+
+/// Processes, each with the number of a kernel side, whose probes are on their way out of it: there, they would count
+/// twice now. Probes go in batches.
+#[derive(Default)]
+struct Leaving {
+    /// Whose probes wait.
+    waiting: BTreeSet<(u64, u32)>,
+    /// Whose probes are in the batch that goes.
+    going: BTreeSet<(u64, u32)>,
+}
+
+impl Leaving {
+    fn contains(&self, process: (u64, u32)) -> bool {
+        self.waiting.contains(&process) || self.going.contains(&process)
+    }
+
+    /// The batch is gone: all that waits is the next.
+    fn next_batch(&mut self) {
+        self.going = std::mem::take(&mut self.waiting);
+    }
 }
 
 impl Pool {
@@ -57,7 +77,7 @@ impl Pool {
             next: 1,
             leftover: Leftover::default(),
             detaching: Vec::new(),
-            leaving: BTreeSet::new(),
+            leaving: Leaving::default(),
         }
     }
 
@@ -116,7 +136,7 @@ impl Pool {
     /// Has a process observed: its probes are in place and count when this returns.
     pub(super) fn add(&mut self, pid: u32, level: Level) -> Result<(), ObserveError> {
         let mut id = self.prepare(level)?;
-        if self.leaving.contains(&(id, pid)) {
+        if self.leaving.contains((id, pid)) {
             if let Some(kernel) = self.kernels.iter_mut().find(|kernel| kernel.id == id) {
                 kernel.stale = true;
             }
@@ -243,7 +263,7 @@ impl Pool {
             let id = kernel.id;
             let (leftover, pids) = kernel.observer.forget(|target| is_over(id, target));
             self.leftover.add(leftover);
-            self.leaving.extend(pids.into_iter().map(|pid| (id, pid)));
+            self.leaving.waiting.extend(pids.into_iter().map(|pid| (id, pid)));
         }
         let mut gone = Vec::new();
         let mut kept = Vec::with_capacity(self.kernels.len());
@@ -258,10 +278,11 @@ impl Pool {
         }
         self.kernels = kept;
         self.detaching.retain(|detaching| !detaching.is_over());
-        match (self.detaching.is_empty(), self.leftover.is_empty()) {
-            (true, true) => self.leaving.clear(),
-            (true, false) => self.detaching.push(std::mem::take(&mut self.leftover).detach()),
-            (false, _) => {}
+        if self.detaching.is_empty() {
+            self.leaving.next_batch();
+            if !self.leftover.is_empty() {
+                self.detaching.push(std::mem::take(&mut self.leftover).detach());
+            }
         }
         gone
     }
@@ -280,6 +301,25 @@ impl Pool {
     pub(super) fn wait(self) {
         for detaching in self.detaching {
             detaching.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Leaving;
+
+    /// While processes never cease to end, each is known until its batch is gone, and no longer: its number is given to
+    /// another one before long.
+    #[test]
+    fn none_leaves_for_ever() {
+        let mut leaving = Leaving::default();
+        for pid in 0..1_000 {
+            leaving.waiting.insert((1, pid));
+            assert!(leaving.contains((1, pid)) && !leaving.contains((2, pid)));
+            leaving.next_batch();
+            assert!(leaving.contains((1, pid)));
+            assert_eq!(leaving.waiting.len() + leaving.going.len(), 1);
         }
     }
 }
