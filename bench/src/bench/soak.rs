@@ -96,16 +96,16 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         let points: Vec<(f64, f64)> = kept.iter().map(|(at, v)| (*at / 3600.0, v[index])).collect();
         let (slope, margin) = slope(&points).context("too few samples for a slope")?;
         let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let name = format!("drainprof daemon: {name}, mean {mean:.1} {unit}");
         let interval = [slope - margin, slope, slope + margin];
         let lowest = slope - margin;
         benchmark.goals.push(Goal::new(
-            &format!("{name}: its slope's lower bound"),
-            "per hour",
+            &format!("{name}: lower bound of the slope"),
+            format!("{unit} per hour").trim_start(),
             Bound::AtMost(0.0),
             vec![lowest],
         ));
-        rows.push(Row::single(&name, &interval));
+        let name = format!("drainprof daemon: {name}, mean {mean:.1} {unit}");
+        rows.push(Row::single(name.trim_end(), &interval));
     }
     let (title, unit) = ("slope (95 % interval)".to_owned(), "per hour".to_owned());
     benchmark.tables.push(Table { title, unit, compare: Compare::Nothing, rows });
