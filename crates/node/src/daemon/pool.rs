@@ -280,7 +280,9 @@ impl Pool {
         self.detaching.retain(|detaching| !detaching.is_over());
         if self.detaching.is_empty() {
             self.leaving.next_batch();
-            if !self.leftover.is_empty() {
+            if self.leftover.is_empty() {
+                self.leaving.going.clear();
+            } else {
                 self.detaching.push(std::mem::take(&mut self.leftover).detach());
             }
         }
