@@ -212,9 +212,11 @@ impl Observer {
         if let Some(profile) = census.filter(|_| options.duty.is_some()) {
             return Err(ObserveError::Census { profile: profile.name.clone() });
         }
+        let mut session = windows::load(config, &options)?;
+        super::place::load_ahead(&mut session, &library, &options);
         Ok(Self {
             config: config.clone(),
-            session: windows::load(config, &options)?,
+            session,
             library,
             cache: ElfCache::new(),
             allocators: Vec::new(),

@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use drainprof_probe::{
-    bpf::OpenFiles,
+    bpf::{OpenFiles, Session},
     plan::{self, AttachPlan, PlanError, PlannedProbe, Request, build, ifuncs, match_objects},
 };
 use drainprof_process::{Image, Process, follow_ifuncs};
@@ -125,6 +125,19 @@ pub(super) fn wanted<'a>(
     })
 }
 
+/// Begins to load the programs of the profiles that are named: most likely, a process that they match is planned next.
+/// Whether a level is offered is said then.
+pub(super) fn load_ahead(session: &mut Session, library: &Library, options: &ObserverOptions) {
+    if options.profiles.is_empty() {
+        return;
+    }
+    for profile in wanted(library, options) {
+        if let Ok(level) = level(profile, options.level, true) {
+            session.load_ahead(profile, level);
+        }
+    }
+}
+
 /// The level to examine a profile with. One of many looks as deep as it can; one that was named must offer the level
 /// that is asked for.
 fn level(profile: &Profile, asked: Option<Level>, named: bool) -> Result<Level, ObserveError> {
@@ -168,7 +181,7 @@ impl Observer {
             .filter(|(probe, allocator)| !self.in_place(probe, *allocator, scope))
             .map(|(probe, _)| probe)
             .collect();
-        self.session.load_for(&missing, scope.and_then(NonZeroU32::new))?;
+        self.session.load_for(&missing, scope.and_then(NonZeroU32::new));
         let mut files = OpenFiles::default();
         let mut allocators = Vec::new();
         let mut findings = Vec::new();

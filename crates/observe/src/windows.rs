@@ -70,6 +70,9 @@ impl Resting {
         let mut session = load(&self.config, &self.options)?;
         let taken = self.targets.iter().map(|target| target.target + 1).max();
         session.reserve_targets(taken.unwrap_or_default());
+        for known in &self.allocators {
+            session.load_ahead(&known.profile, known.level);
+        }
         Ok(session)
     }
 

@@ -19,7 +19,7 @@ use aya::{
 };
 use drainprof_common::spec::{Cookie, ProbeSpec, flags};
 use drainprof_process::{guarded, open_same};
-use drainprof_profile::Phase;
+use drainprof_profile::{Level, Phase, Profile};
 
 use super::{
     BpfError, Leftover, counted,
@@ -93,19 +93,22 @@ fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -
     BpfError::attach(site.symbol.clone(), site.shown_path.clone(), site.file_offset, source)
 }
 
+const fn has_stacks(probe: &PlannedProbe) -> bool {
+    probe.spec.flags & flags::STACKS != 0
+}
+
 /// The program that judges at a probe.
 fn program_of(probe: &PlannedProbe) -> Result<String, BpfError> {
-    let stacks = probe.spec.flags & flags::STACKS != 0;
-    names::program(probe.role, probe.phase, stacks)
+    names::program(probe.role, probe.phase, has_stacks(probe))
         .ok_or_else(|| BpfError::Mismatch(format!("a program for {} at entry", probe.role.name())))
 }
 
 /// The programs, and the probes that they are attached to.
 pub(super) struct Probes {
     links: Vec<Link>,
-    ebpf: Ebpf,
-    /// For probes that are to go quickly.
+    /// For probes that are to go quickly; before the maps.
     multi: Option<Multi>,
+    ebpf: Ebpf,
     specs: Array<MapData, Plain<ProbeSpec>>,
     /// Specs that are taken, of `most`.
     taken: u32,
@@ -115,7 +118,7 @@ pub(super) struct Probes {
 impl Probes {
     pub(super) fn take(mut ebpf: Ebpf, multi: Option<Multi>, most: u32) -> Result<Self, BpfError> {
         let specs = take(&mut ebpf, names::PROBES)?;
-        Ok(Self { links: Vec::new(), ebpf, multi, specs, taken: 0, most })
+        Ok(Self { links: Vec::new(), multi, ebpf, specs, taken: 0, most })
     }
 
     /// How many specs are taken.
@@ -149,23 +152,24 @@ impl Probes {
         Ok(index)
     }
 
-    /// Loads the programs of these probes side by side. One that fails is loaded again by its attach, which says why.
-    pub(super) fn load_for(
-        &mut self,
-        probes: &[&PlannedProbe],
-        pid: Option<NonZeroU32>,
-    ) -> Result<(), BpfError> {
-        let mut wanted = BTreeSet::new();
-        for probe in probes {
-            wanted.insert(program_of(probe)?);
-            if probe.phase == Phase::Return {
-                wanted.insert(names::CALL_ENTRY.to_owned());
-            }
-        }
+    /// Begins to load the programs of a profile's probes at a level, where that can be done in the background.
+    pub(super) fn load_ahead(&mut self, profile: &Profile, level: Level) {
+        let Some(multi) = &mut self.multi else { return };
+        let wanted = profile.probes.iter().filter(|probe| drainprof_profile::wanted(probe, level));
+        let stacks = level == Level::Stacks;
+        multi.begin(wanted.flat_map(|probe| names::programs(probe.role, probe.phase, stacks)));
+    }
+
+    /// Loads the programs of these probes side by side, or begins to. One that fails is loaded again by its attach, which
+    /// says why.
+    pub(super) fn load_for(&mut self, probes: &[&PlannedProbe], pid: Option<NonZeroU32>) {
+        let of =
+            |probe: &&PlannedProbe| names::programs(probe.role, probe.phase, has_stacks(probe));
+        let wanted = probes.iter().flat_map(of);
         if let Some(multi) = self.multi.as_mut().filter(|multi| multi.is_for(pid)) {
-            multi.load_all(&wanted);
-            return Ok(());
+            return multi.begin(wanted);
         }
+        let wanted: BTreeSet<_> = wanted.collect();
         let programs = self.ebpf.programs_mut();
         thread::scope(|scope| {
             for (_, program) in programs.filter(|(name, _)| wanted.contains(*name)) {
@@ -177,7 +181,6 @@ impl Probes {
                 }
             }
         });
-        Ok(())
     }
 
     pub(super) fn attach_empty(

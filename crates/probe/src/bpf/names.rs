@@ -69,6 +69,12 @@ pub(super) fn program(role: Role, phase: Phase, stacks: bool) -> Option<String> 
     Some(format!("{}_{phase}{with_stacks}", role.name()))
 }
 
+/// All programs of such a probe: at a return, a program remembers the call at its entry.
+pub(super) fn programs(role: Role, phase: Phase, stacks: bool) -> impl Iterator<Item = String> {
+    let at_entry = (phase == Phase::Return).then(|| CALL_ENTRY.to_owned());
+    at_entry.into_iter().chain(program(role, phase, stacks))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

@@ -17,6 +17,7 @@ use drainprof_common::{
     spec::Kind,
 };
 use drainprof_process::memory::{GranuleRange, GranuleState};
+use drainprof_profile::{Level, Profile};
 
 use super::{
     BpfError, Detaching, GranuleRecord, Growth, GrowthOffsets, Leftover, LiveObject, SeriesRecord,
@@ -226,14 +227,17 @@ impl Session {
         self.counters.count_loss(loss, number);
     }
 
+    /// Begins to load the programs of a profile's probes at a level, while it is still planned where they go. Only sessions
+    /// for windows and for files can do that.
+    pub fn load_ahead(&mut self, profile: &Profile, level: Level) {
+        self.probes.load_ahead(profile, level);
+    }
+
     /// Loads the programs of these probes, which [`Session::attach`] does otherwise: side by side, since the kernel takes
-    /// some milliseconds to verify each.
-    pub fn load_for(
-        &mut self,
-        probes: &[&PlannedProbe],
-        pid: Option<NonZeroU32>,
-    ) -> Result<(), BpfError> {
-        self.probes.load_for(probes, pid)
+    /// some milliseconds to verify each. In sessions for windows and for files it only begins to, and `attach` waits for the
+    /// program that it needs.
+    pub fn load_for(&mut self, probes: &[&PlannedProbe], pid: Option<NonZeroU32>) {
+        self.probes.load_for(probes, pid);
     }
 
     /// Attaches one planned probe to one process, or to all that map its object (`pid` is `None`).

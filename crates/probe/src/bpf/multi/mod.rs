@@ -8,22 +8,23 @@
 //! Such a link takes a program that was loaded for it, which aya 0.14 cannot do. So the object is read once more, with the
 //! crate that aya reads it with, for the maps that aya has created. Called by `attach`.
 
+mod programs;
 mod syscall;
 mod trial;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::HashSet,
     io,
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
     sync::OnceLock,
-    thread,
 };
 
 use aya::{Ebpf, maps::Map};
-use aya_obj::{Object, ProgramSection};
+use aya_obj::Object;
 
+use self::programs::Programs;
 use super::load::OBJECT;
 
 /// Where a probe is put.
@@ -39,12 +40,9 @@ pub(super) struct Place<'a> {
     pub pid: Option<NonZeroU32>,
 }
 
-/// Programs for such links: all of the object, loaded when they are first needed.
+/// Programs for such links: all of the object, loaded when they are first needed, or ahead of that.
 pub(super) struct Multi {
-    object: Object,
-    /// What the types of the object are known by.
-    types: Option<OwnedFd>,
-    loaded: BTreeMap<String, OwnedFd>,
+    programs: Programs,
     /// Whether probes of one process may be such links.
     single: bool,
 }
@@ -107,50 +105,18 @@ impl Multi {
         object.relocate_maps(descriptors.into_iter(), &sections)?;
         object.relocate_calls(&sections)?;
         object.sanitize_functions(features);
-        Ok(Self { object, types, loaded: BTreeMap::new(), single })
+        Ok(Self { programs: Programs::new(object, types), single })
     }
 
     /// Puts a program in its place; it goes when what is returned is closed.
     pub(super) fn attach(&mut self, name: &str, place: &Place<'_>) -> io::Result<OwnedFd> {
-        if !self.loaded.contains_key(name) {
-            let program = self.load(name)?;
-            self.loaded.insert(name.to_owned(), program);
-        }
-        let missing = || io::Error::from(io::ErrorKind::NotFound);
-        let program = self.loaded.get(name).ok_or_else(missing)?;
-        let section = &self.object.programs.get(name).ok_or_else(missing)?.section;
-        let at_return = matches!(section, ProgramSection::URetProbe { .. });
-        syscall::link(program.as_fd(), at_return, place)
+        let at_return = self.programs.is_at_return(name);
+        syscall::link(self.programs.get(name)?, at_return, place)
     }
 
-    /// Loads programs side by side, but for those that fail.
-    pub(super) fn load_all(&mut self, names: &BTreeSet<String>) {
-        let missing: Vec<&String> =
-            names.iter().filter(|name| !self.loaded.contains_key(*name)).collect();
-        let this = &*self;
-        let loaded: Vec<_> = thread::scope(|scope| {
-            let start = |name: &'_ String| {
-                let name = name.clone();
-                let load = move || this.load(&name).ok().map(|program| (name, program));
-                thread::Builder::new().spawn_scoped(scope, load).ok()
-            };
-            let loads: Vec<_> = missing.into_iter().filter_map(start).collect();
-            loads.into_iter().filter_map(|load| load.join().ok().flatten()).collect()
-        });
-        self.loaded.extend(loaded);
-    }
-
-    fn load(&self, name: &str) -> io::Result<OwnedFd> {
-        let program = self.object.programs.get(name);
-        let function =
-            program.and_then(|program| self.object.functions.get(&program.function_key()));
-        let (Some(program), Some(function)) = (program, function) else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        let types = self.types.as_ref().map(OwnedFd::as_fd);
-        let functions =
-            types.map(|types| (types, &function.func_info, function.func_info_rec_size));
-        syscall::load(&program.license, &function.instructions, functions)
+    /// Begins to load programs, in the order in which they are attached.
+    pub(super) fn begin(&mut self, names: impl IntoIterator<Item = String>) {
+        self.programs.begin(names);
     }
 }
 
