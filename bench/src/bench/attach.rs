@@ -39,6 +39,12 @@ const ATTACHING: &str = "while drainprof attaches";
 const DETACHING: &str = "while drainprof detaches";
 const FLOOR: &str = "while ten empty programs are attached";
 
+/// Why only windows have goals.
+const WHY_SLOW: &str = "Outside of windows, the probes of one process are links of perf, which the kernel places and \
+                        removes one by one: a child that the process forks loses each at its first hit. Links that go \
+                        together would cost it about 650 ns a hit until the session ends; so only windows, which are \
+                        short, and `--follow`, where children count, have those.";
+
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let mut times = [LOAD, ATTACH, DETACH, WINDOW_ATTACH, WINDOW_DETACH, COMMAND, END]
         .map(|name| (name, Vec::new()));
@@ -58,7 +64,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     benchmark.goals.push(Goal::new(
         "attaching ten probes to one process",
         "ms",
-        Bound::AtMost(50.0),
+        Bound::Stated,
         times[1].1.clone(),
     ));
     benchmark.goals.push(Goal::new("detaching them", "ms", Bound::Stated, times[2].1.clone()));
@@ -91,6 +97,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     benchmark
         .notes
         .push("Pauses in which another program was given the CPU are left out.".to_owned());
+    benchmark.notes.push(WHY_SLOW.to_owned());
     Ok(())
 }
 

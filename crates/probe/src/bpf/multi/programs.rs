@@ -122,6 +122,7 @@ impl Source {
     }
 }
 
+/// The lock is not held while the job is done.
 fn next(queue: &Mutex<VecDeque<Job>>) -> Option<Job> {
     lock(queue).pop_front()
 }
