@@ -95,9 +95,8 @@ fn measure(only: &[String], quick: bool, keep: Option<PathBuf>, soak: Option<u64
         if only.is_empty() || only.iter().any(|name| name == known.name) {
             eprintln!("==> bench: {}", known.name);
             results.benchmarks.push(bench::measure(known, effort));
-        } else if let Some(old) = earlier.as_ref().and_then(|earlier| earlier.of(known.name, quick))
-        {
-            results.benchmarks.push(old.clone());
+        } else if let Some(earlier) = &earlier {
+            results.benchmarks.extend(earlier.of(known.name, quick, &results.machine));
         }
     }
     for benchmark in &results.benchmarks {

@@ -21,10 +21,21 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// An earlier result that may stand beside new ones.
-    pub(crate) fn of(&self, name: &str, quick: bool) -> Option<&Benchmark> {
-        let found = self.benchmarks.iter().find(|benchmark| benchmark.name == name)?;
+    /// An earlier result that may stand beside new ones, measured on `machine`.
+    pub(crate) fn of(&self, name: &str, quick: bool, machine: &Machine) -> Option<Benchmark> {
+        let mut found = self.benchmarks.iter().find(|benchmark| benchmark.name == name)?.clone();
+        let (there, here) = (found.elsewhere.take().unwrap_or(self.machine.name()), machine.name());
+        found.elsewhere = (there != here).then_some(there);
         (self.quick == quick).then_some(found)
+    }
+}
+
+impl Machine {
+    /// What tells it from others, as figures go.
+    pub(crate) fn name(&self) -> String {
+        let kind = if self.is_virtual { "virtual machine" } else { "no virtual machine" };
+        let Self { kernel, cpus, cpu, memory_gib, .. } = self;
+        format!("Linux {kernel}, {cpus} × {cpu} ({kind}), {memory_gib:.0} GiB")
     }
 }
 
@@ -52,6 +63,9 @@ pub(crate) struct Benchmark {
     pub(crate) seconds: f64,
     /// Load average of the machine when it began: what else ran.
     pub(crate) load: f64,
+    /// Where it was measured, if not on the machine of the other results.
+    #[serde(default)]
+    pub(crate) elsewhere: Option<String>,
     pub(crate) tables: Vec<Table>,
     pub(crate) goals: Vec<Goal>,
     pub(crate) notes: Vec<String>,

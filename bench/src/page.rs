@@ -57,12 +57,7 @@ pub(crate) fn text(results: &Results) -> String {
 
 fn machine(page: &mut String, results: &Results) {
     let machine = &results.machine;
-    let kind = if machine.is_virtual { "virtual machine" } else { "no virtual machine" };
-    let _ = writeln!(
-        page,
-        "## The machine\n\nLinux {}, {} × {} ({kind}), {:.0} GiB.",
-        machine.kernel, machine.cpus, machine.cpu, machine.memory_gib
-    );
+    let _ = writeln!(page, "## The machine\n\n{}.", machine.name());
     if results.quick {
         page.push_str("\n**One short round of each: these figures only show that it runs.**\n");
     }
@@ -135,9 +130,11 @@ fn section(page: &mut String, benchmark: &Benchmark) {
     for note in &benchmark.notes {
         let _ = writeln!(page, "- {}", wrapped(note, "  "));
     }
+    let elsewhere = benchmark.elsewhere.as_ref();
+    let elsewhere = elsewhere.map_or_else(String::new, |machine| format!(", on {machine}"));
     let _ = writeln!(
         page,
-        "{}*{}, {:.0} s, load {:.1}*\n",
+        "{}*{}, {:.0} s, load {:.1}{elsewhere}*\n",
         if benchmark.notes.is_empty() { "" } else { "\n" },
         benchmark.date,
         benchmark.seconds,
@@ -357,6 +354,20 @@ mod tests {
             assert!(page.contains(expected), "{expected:?} is not in:\n{page}");
         }
         assert!(summary(&results().benchmarks[0]).contains("malloc: lower: goal ≤ 1 ns: 4.50 ns"));
+    }
+
+    /// What another machine yielded says so, wherever it is taken over to.
+    #[test]
+    fn machines_are_told_apart() {
+        let old = results();
+        let mut new = results();
+        new.machine.cpu = "a faster CPU".to_owned();
+        let there = "Linux 6.18, 2 × a CPU (virtual machine), 24 GiB";
+        assert_eq!(old.of("malloc", false, &old.machine).unwrap().elsewhere, None);
+        new.benchmarks = vec![old.of("malloc", false, &new.machine).unwrap()];
+        assert!(text(&new).contains(&format!(", load 0.0, on {there}*")), "{}", text(&new));
+        assert_eq!(new.of("malloc", false, &old.machine).unwrap().elsewhere, None);
+        assert!(new.of("malloc", true, &new.machine).is_none());
     }
 
     /// Results survive being written and read.

@@ -177,7 +177,7 @@ fn on_request_only() -> Result<()> {
         let outcome = tracer::run_to_end(&["discover"])?;
         assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
         let text = outcome.stdout.join("\n");
-        assert!(text.contains(" could be looked into on request: "), "{text}");
+        assert!(text.contains(" could be examined on request: "), "{text}");
         assert!(!text.contains(&format!("pid {pid} ")), "{text}");
         let (_, document) = discover(&["-p", &pid.to_string()])?;
         assert_eq!(document["looked"]["on_request"], json!(1), "{document}");

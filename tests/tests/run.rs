@@ -128,7 +128,7 @@ fn refused_level() -> Result<()> {
         let args = ["run", "--level", "boundary", "--profile", &profile, "--", &program];
         let outcome = drainprof_tests::tracer::run_to_end(&args)?;
         assert_eq!(outcome.code, Some(2), "{}", outcome.talk());
-        assert!(outcome.talk().contains("cannot look at level boundary"), "{}", outcome.talk());
+        assert!(outcome.talk().contains("cannot measure at level boundary"), "{}", outcome.talk());
         assert!(outcome.stdout.is_empty(), "it ran: {:?}", outcome.stdout);
     }
     Ok(())

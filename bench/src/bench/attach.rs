@@ -40,10 +40,8 @@ const DETACHING: &str = "while drainprof detaches";
 const FLOOR: &str = "while ten empty programs are attached";
 
 /// Why only windows have goals.
-const WHY_SLOW: &str = "Outside of windows, the probes of one process are links of perf, which the kernel places and \
-                        removes one by one: a child that the process forks loses each at its first hit. Links that go \
-                        together would cost it about 650 ns a hit until the session ends; so only windows, which are \
-                        short, and `--follow`, where children count, have those.";
+const WHY_SLOW: &str = "Without windows, probes of one process are links of perf, placed and removed one by one: a \
+                        forked child loses each at its first hit. Links that go together would cost it 650 ns a hit.";
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let mut times = [LOAD, ATTACH, DETACH, WINDOW_ATTACH, WINDOW_DETACH, COMMAND, END]

@@ -44,7 +44,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let empty = costs("granules without objects", "ns per granule", rows);
     benchmark.goals.push(
         Goal::new(
-            "drainprof adds per object, 1000 objects per granule",
+            "drainprof, per object, 1000 objects per granule",
             "ns",
             Bound::AtMost(2.0),
             large.compared(DRAINPROF),
@@ -53,7 +53,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     );
     benchmark.goals.push(
         Goal::new(
-            "drainprof adds ÷ floor adds, per open and close",
+            "drainprof ÷ floor, per open and close",
             "×",
             Bound::AtMost(1.3),
             empty.times(DRAINPROF, FLOOR),

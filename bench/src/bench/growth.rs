@@ -102,12 +102,12 @@ fn measure(case: &Case, effort: Effort, benchmark: &mut Benchmark) -> Result<()>
     }
     let table = costs(case.title, &format!("ns per {}", case.unit), tables.remove(0));
     for (name, how) in [(STACKS, ""), (SUMS, ", without stacks")] {
-        let what = format!("growth adds per {}{how}", case.unit);
+        let what = format!("growth, per {}{how}", case.unit);
         let goal = Goal::new(&what, "ns", Bound::Stated, table.compared(name));
         benchmark.goals.push(goal.because(table.why_not(name)));
     }
     for (name, ours, how) in [(PEER_STACKS, STACKS, "by ustack"), (PEER_SUMS, SUMS, "in all")] {
-        let what = format!("bpftrace adds {how} ÷ drainprof adds; {}", case.title);
+        let what = format!("bpftrace {how} ÷ drainprof; {}", case.title);
         let goal = Goal::new(&what, "×", Bound::Stated, table.times(name, ours));
         benchmark.goals.push(goal.because(table.why_not(name).or_else(|| table.why_not(ours))));
     }

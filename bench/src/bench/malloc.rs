@@ -56,13 +56,13 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let goal =
         |what, bound, rounds, row| Goal::new(what, "×", bound, rounds).because(table.why_not(row));
     benchmark.goals.push(goal(
-        "bpftrace adds ÷ drainprof adds",
+        "bpftrace ÷ drainprof",
         Bound::AtLeast(5.0),
         table.times(BPFTRACE, DRAINPROF),
         BPFTRACE,
     ));
     benchmark.goals.push(goal(
-        "drainprof adds ÷ floor adds",
+        "drainprof ÷ floor",
         Bound::AtMost(1.25),
         table.times(DRAINPROF, FLOOR),
         DRAINPROF,

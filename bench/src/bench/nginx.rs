@@ -71,7 +71,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         ("close", CLOSE, FLOOR_CLOSE, CLOSE_LEAVES),
         ("boundary", BOUNDARY, FLOOR_BOUNDARY, BOUNDARY_LEAVES),
     ] {
-        let what = format!("requests/s with level {level}");
+        let what = format!("requests/s at {level}");
         benchmark.goals.extend(table.beside_floor(&what, row, floor, bound));
     }
     Ok(())

@@ -43,7 +43,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     for ((_, title), outcome) in PROGRAMS.iter().zip(outcomes) {
         let Outcome { mut tables, notes } = outcome;
         let table = costs(title, "ns per object", tables.remove(0));
-        let what = format!("drainprof adds ÷ floor adds; {title}");
+        let what = format!("drainprof ÷ floor; {title}");
         benchmark.goals.push(
             Goal::new(&what, "×", Bound::AtMost(1.25), table.times(DRAINPROF, FLOOR))
                 .because(table.why_not(DRAINPROF)),

@@ -63,7 +63,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
             ("boundary", BOUNDARY, FLOOR_BOUNDARY, BOUNDARY_LEAVES),
             ("objects", OBJECTS, FLOOR_OBJECTS, Bound::Stated),
         ] {
-            let what = format!("transactions/s with level {level}");
+            let what = format!("transactions/s at {level}");
             benchmark.goals.extend(table.beside_floor(&what, row, floor, bound));
         }
         benchmark.tables.push(table);

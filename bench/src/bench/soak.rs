@@ -34,8 +34,8 @@ pub(super) const BENCHMARK: Known = Known {
     title: "The daemon for long",
     about: "200 processes, 20 attached and at work in turns (`boundary`); 10 more start each second and live for one. \
             Each second a scrape, every 20 s a reload, every 30 s a diagnostic window of 3 s, censuses, a history of \
-            at most 4 MiB and a quarter of the time. A slope is of means over twentieths of the time after a warm-up of a third, with its 95 % \
-            interval.",
+            at most 4 MiB and a quarter of the time. A slope is of means over twentieths of the time after a warm-up of \
+            a third, with its 95 % interval.",
     run,
 };
 
@@ -57,7 +57,7 @@ const QUANTITIES: [(&str, &str); 6] = [
     ("descriptors", ""),
     ("mappings", ""),
     ("history file", "KiB"),
-    ("CPU time", "% of one CPU"),
+    ("CPU time", "% CPU"),
 ];
 
 /// Seconds since the begin, and a value of each quantity.
@@ -99,12 +99,12 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         let interval = [slope - margin, slope, slope + margin];
         let lowest = slope - margin;
         benchmark.goals.push(Goal::new(
-            &format!("{name}: lower bound of the slope"),
-            format!("{unit} per hour").trim_start(),
+            &format!("{name}: slope, at least"),
+            &format!("{unit}/h"),
             Bound::AtMost(0.0),
             vec![lowest],
         ));
-        let name = format!("drainprof daemon: {name}, mean {mean:.1} {unit}");
+        let name = format!("{name}, mean {mean:.1} {unit}");
         rows.push(Row::single(name.trim_end(), &interval));
     }
     let (title, unit) = ("slope (95 % interval)".to_owned(), "per hour".to_owned());

@@ -30,9 +30,9 @@ const OBJECTS_SCRIPT: (&str, &str) = ("objects.bt", include_str!("../../peers/ob
 const STACKS_SCRIPT: (&str, &str) = ("stacks.bt", include_str!("../../peers/stacks.bt"));
 /// A row, what it is compared with, the goal, and what it says.
 const GOALS: [(&str, &str, Bound, &str); 3] = [
-    (STACKS, OBJECTS, Bound::AtMost(2.0), "stacks adds ÷ objects adds"),
-    (STACKS, FLOOR, Bound::Stated, "stacks adds ÷ floor adds"),
-    (PATHS, STACKS, Bound::Stated, "bpftrace adds by ustack ÷ stacks adds"),
+    (STACKS, OBJECTS, Bound::AtMost(2.0), "stacks ÷ objects"),
+    (STACKS, FLOOR, Bound::Stated, "stacks ÷ floor"),
+    (PATHS, STACKS, Bound::Stated, "bpftrace by ustack ÷ stacks"),
 ];
 /// Program, calls between the start of the thread's work and the alloc, title.
 const CASES: [(&str, u32, &str); 4] = [

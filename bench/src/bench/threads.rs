@@ -58,7 +58,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     }
     if let Some((alone, others)) = tables.split_first() {
         for table in others {
-            let what = format!("drainprof adds ÷ with 1 thread; {}", table.title);
+            let what = format!("drainprof ÷ with 1 thread; {}", table.title);
             let ratio = |row| {
                 let pairs = table.compared(row).into_iter().zip(alone.compared(row));
                 pairs.map(|(many, one)| many / one).collect::<Vec<_>>()
@@ -67,7 +67,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
                 Goal::new(&what, "×", Bound::AtMost(1.3), ratio(DRAINPROF))
                     .because(table.why_not(DRAINPROF)),
             );
-            let what = format!("floor adds ÷ with 1 thread; {}", table.title);
+            let what = format!("floor ÷ with 1 thread; {}", table.title);
             benchmark.goals.push(Goal::new(&what, "×", Bound::Stated, ratio(FLOOR)));
         }
     }

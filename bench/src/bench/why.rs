@@ -1,5 +1,7 @@
 //! What `drainprof why` takes from busy servers while it runs, from its first instant to its last.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
     environment::which,
@@ -61,6 +63,7 @@ fn measure(
     // The first requests find nothing in caches.
     load()?;
     let (mut before, mut with, mut after) = (Vec::new(), Vec::new(), Vec::new());
+    let mut costs: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for round in 0..effort.rounds {
         announce(round, effort);
         before.push(load()?);
@@ -73,11 +76,13 @@ fn measure(
         let said: Value = serde_json::from_str(&said).context("read what drainprof why says")?;
         let (answer, cost) = (&said["answer"], said["cost_ratio"].as_f64());
         let cost = cost.with_context(|| format!("no cost: {said}"))?;
-        benchmark
-            .notes
-            .push(format!("{server}: {answer}, probes took {:.2} % of a CPU", 100.0 * cost));
+        costs.entry(answer.to_string()).or_default().push(100.0 * cost);
         after.push(load()?);
     }
+    benchmark.notes.extend(costs.into_iter().map(|(answer, costs)| {
+        let (rounds, most) = (costs.len(), costs.into_iter().fold(0.0, f64::max));
+        format!("{server}: {answer} in {rounds} rounds, probes took at most {most:.2} % of a CPU")
+    }));
     let rows = vec![
         Row { baseline: true, ..Row::single(BARE, &before) },
         Row::single(WHY, &with),

@@ -137,7 +137,7 @@ pub fn course_text(
             shown(&process.exe, SENTENCE),
             clock(first),
             clock(last),
-            units::counted(series.memory.len() as u64, "look", "looks")
+            units::counted(series.memory.len() as u64, "reading", "readings")
         )?;
         let mut rows =
             Rows::new(&["", "", "", "lowest", "highest", "last"], 3, style.width).unwrapped();

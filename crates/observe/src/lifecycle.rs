@@ -123,7 +123,7 @@ impl Observer {
                         "no profile matches the program that it executes now".to_owned()
                     }
                     error => {
-                        format!("the program that it executes now cannot be looked at: {error}")
+                        format!("the program that it executes now cannot be examined: {error}")
                     }
                 };
                 target.findings.push(Finding { code: "exec".to_owned(), message });

@@ -69,7 +69,7 @@ pub enum ObserveError {
     },
     /// The profile cannot examine the level that was asked for.
     #[error(
-        "profile {profile} cannot look at level {}; it offers {}", .level.name(), .offers.join(", ")
+        "profile {profile} cannot measure at level {}; it offers {}", .level.name(), .offers.join(", ")
     )]
     Level {
         /// The profile.

@@ -316,7 +316,7 @@ fn read_exe(pid: u32) -> Result<PathBuf, ProcessError> {
 fn check_executable(pid: u32, exe: &Path) -> Result<(), ProcessError> {
     let path = PathBuf::from(format!("/proc/{pid}/auxv"));
     let auxv = read_proc(&path, MAX_STATUS).map_err(|source| {
-        ProcessError::from_io(pid, "read what the kernel has told it", path, source)
+        ProcessError::from_io(pid, "read what the kernel has reported to it", path, source)
     })?;
     if is_narrow(&auxv) {
         return Err(ProcessError::ForeignExecutable {

@@ -50,7 +50,7 @@ pub(super) enum Command {
   drainprof why -p 4242
   drainprof why --comm postgres -d 1m
   drainprof why --unit nginx.service -o json | jq -r .answer
-Probes take at most 1 % of one CPU. Exit code 5: it cannot be told, and the answer says why.")]
+Probes take at most 1 % of one CPU. Exit code 5: not known, and the answer says why.")]
     Why(WhyArgs),
     /// List programs, matching profiles and what each level costs.
     #[command(after_help = "Examples:

@@ -246,8 +246,8 @@ fn dry_run(config: &Config) -> Result<u8> {
             Ok(process) => process,
             Err(ProcessError::KernelThread { .. } | ProcessError::Myself { .. }) => continue,
             Err(error) => {
-                tracing::debug!(pid, %error, "not looked at");
-                *unwatched.entry("it cannot be looked at".to_owned()).or_default() += 1;
+                tracing::debug!(pid, %error, "not examined");
+                *unwatched.entry("it cannot be examined".to_owned()).or_default() += 1;
                 continue;
             }
         };

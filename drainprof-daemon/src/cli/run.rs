@@ -23,7 +23,7 @@ pub(super) fn main(args: RunArgs) -> Result<u8> {
     if args.observe.dry_run {
         return Err(Failure::new(
             code::USAGE,
-            "--dry-run needs a process to look at: use it with `drainprof attach -p PID`",
+            "--dry-run needs a process to examine: use it with `drainprof attach -p PID`",
         )
         .into());
     }
@@ -110,7 +110,7 @@ async fn run(args: RunArgs) -> Result<u8> {
     }
     if !command.attached {
         return Err(command.refused.unwrap_or_else(|| {
-            Failure::new(code::NO_TARGET, "the command ended before it could be looked at").into()
+            Failure::new(code::NO_TARGET, "the command ended before it could be examined").into()
         }));
     }
     let (verdict, leaving) = driver.finish()?;

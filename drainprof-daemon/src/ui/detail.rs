@@ -139,7 +139,7 @@ fn process(row: &Row<'_>, out: &mut Lines) {
     }
     let cost = &target.cost;
     let (ratio, hits) = (or_unknown(cost.cpu_ratio, units::percent), cost.hits);
-    let basis = if cost.measured { "" } else { ", by another machine's prices" };
+    let basis = if cost.measured { "" } else { ", by another machine's costs" };
     out.plain(format!("probes cost {ratio} of one CPU, {hits} hits{basis}"));
     let Some(memory) = target.memory else {
         out.plain("memory could not be read");

@@ -218,5 +218,5 @@ fn problem(state: &NodeState) -> Option<String> {
         let lost = if lost.is_empty() { state.incomplete.join("; ") } else { lost.join(", ") };
         return Some(format!("INCOMPLETE: {lost}"));
     }
-    (!state.ready).then(|| "not all processes have been looked at yet".to_owned())
+    (!state.ready).then(|| "not all processes have been examined yet".to_owned())
 }

@@ -37,7 +37,7 @@ pub enum Key {
 pub(super) const HELP: &[(&str, &str)] = &[
     ("", "List of processes and their allocators"),
     ("↑ ↓ k j", "select a row; PgUp PgDn Home End by pages, to the ends"),
-    ("Enter", "look into the selected row: sites, ages, alerts, windows"),
+    ("Enter", "open the selected row: sites, ages, alerts, windows"),
     ("< > ← →", "sort by the column before, after; with --at by < > alone"),
     ("r", "reverse the order"),
     ("u", "sort by urgency: alerts, pinned bytes/s, growth of RSS (at first)"),

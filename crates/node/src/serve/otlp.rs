@@ -249,7 +249,7 @@ impl PushMetricExporter for Told {
             Err(error) if !failing => tracing::warn!(
                 endpoint = self.endpoint,
                 %error,
-                "cannot send metrics; this is tried again at every interval, and not told again"
+                "cannot send metrics; this is tried again at every interval, and not reported again"
             ),
             Ok(()) if failing => {
                 tracing::info!(endpoint = self.endpoint, "metrics are sent again");

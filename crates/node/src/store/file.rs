@@ -57,7 +57,7 @@ pub(super) fn inspect(path: &Path) -> Result<Found, StoreError> {
         Ok(metadata) if metadata.len() == 0 => return Ok(Found::Nothing),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        Err(error) => return Err(StoreError::io("look at", path, error)),
+        Err(error) => return Err(StoreError::io("examine", path, error)),
     }
     let mut header = Vec::with_capacity(HEADER);
     File::open(path)

@@ -78,7 +78,7 @@ pub struct Fit {
     pub objects: Vec<String>,
     /// It is used only where it is asked for by name.
     pub on_request: bool,
-    /// The level at which `attach` looks unless told otherwise.
+    /// The level at which `attach` measures by default.
     pub default_level: &'static str,
     /// The levels that it offers, the cheapest first.
     pub levels: Vec<LevelOffer>,

@@ -38,7 +38,7 @@ pub fn render_text(found: &Discovery, detail: Detail, out: &mut dyn Write) -> io
     let looked = found.looked;
     writeln!(
         out,
-        "{} looked at: {} with a profile, {} with one that must be asked for, {} without",
+        "{} examined: {} with a profile, {} with one that must be asked for, {} without",
         units::counted(looked.processes, "process", "processes"),
         looked.with_profile,
         looked.on_request,
@@ -47,7 +47,7 @@ pub fn render_text(found: &Discovery, detail: Detail, out: &mut dyn Write) -> io
     for passed in &found.passed_over {
         writeln!(
             out,
-            "not looked at: {} ({}): {}",
+            "not examined: {} ({}): {}",
             units::counted(passed.processes, "process", "processes"),
             list(&passed.pids, passed.processes),
             passed.message
@@ -58,7 +58,7 @@ pub fn render_text(found: &Discovery, detail: Detail, out: &mut dyn Write) -> io
             Prices::Remembered => "as measured on this machine",
             Prices::Assumed => "assumed from another machine: `drainprof calibrate` measures them",
         };
-        writeln!(out, "prices are the kernel's part of each hit, {source}")?;
+        writeln!(out, "costs are the kernel's part of each hit, {source}")?;
     }
     Ok(())
 }
@@ -90,7 +90,7 @@ fn render_hidden(hidden: &[&ProcessGroup], out: &mut dyn Write) -> io::Result<()
     let names: Vec<_> = profiles.into_iter().map(|(name, _)| name).collect();
     writeln!(
         out,
-        "{} of {} could be looked into on request: {}; `drainprof discover --all` lists them",
+        "{} of {} could be examined on request: {}; `drainprof discover --all` lists them",
         units::counted(processes as u64, "process", "processes"),
         units::counted(programs.len() as u64, "program", "programs"),
         names.join(", ")
@@ -158,7 +158,7 @@ fn render_fit(fit: &Fit, out: &mut dyn Write) -> io::Result<()> {
     }
     if reported.len() > MAX_FINDINGS {
         let more = reported.len() - MAX_FINDINGS;
-        writeln!(out, "    note: {more} more; `attach --dry-run` tells them all")?;
+        writeln!(out, "    note: {more} more; `attach --dry-run` lists them all")?;
     }
     Ok(())
 }

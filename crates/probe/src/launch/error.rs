@@ -74,7 +74,7 @@ impl LaunchError {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The image is not a 64-bit x86 one.
-    #[error("the program is not a 64-bit x86 one; drainprof cannot look into it")]
+    #[error("the program is not a 64-bit x86 one; drainprof cannot examine it")]
     NotX86_64,
     /// The registers could not be read.
     #[error("cannot read the registers of the new image")]

@@ -232,7 +232,7 @@ impl Places {
                 return;
             }
             Some(Err(why)) => why.as_str(),
-            None => "it was not looked for",
+            None => "it was not searched for",
         };
         self.note(
             "ifunc",

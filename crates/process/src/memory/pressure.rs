@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum PressureError {
     /// The file is there, but cannot be read.
-    #[error("cannot read the memory pressure from {path}; look at its permissions", path = path.display())]
+    #[error("cannot read the memory pressure from {path}; check its permissions", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,

@@ -96,7 +96,7 @@ pub(super) fn fitted(of: Subject, fitted: &Fitted, went: u64) -> String {
         Shape::Growing => format!("over {over}; those that stay longer look the same"),
         Shape::Flattening => format!("growth came to an end within {over}"),
         Shape::Flat => format!("no growth over {over}"),
-        Shape::Unclear => format!("it cannot be told after {over} whether growth goes on"),
+        Shape::Unclear => format!("it is not known after {over} whether growth goes on"),
     }
 }
 

@@ -194,7 +194,7 @@ pub(super) fn duty(text: &str) -> Result<Duty, String> {
         return Err("nothing is seen in windows of no length".to_owned());
     }
     if on >= period {
-        return Err("the window must be shorter than the period; without --duty it is looked at \
+        return Err("the window must be shorter than the period; without --duty it is observed \
                     all the time"
             .to_owned());
     }

@@ -161,7 +161,7 @@ impl Live {
             return Err(Refusal::NotNow { message });
         }
         if !self.observation.running().contains(&pid) {
-            let message = format!("process {pid} is not looked at, or has ended");
+            let message = format!("process {pid} is not watched, or has ended");
             return Err(Refusal::NotFound { message });
         }
         let length = match seconds.map(Duration::try_from_secs_f64) {
@@ -271,7 +271,7 @@ impl Source for Live {
                 let mut report = report(&mut self.observation, SLACK);
                 report.targets.retain(|target| target.pid == *pid);
                 if report.targets.is_empty() {
-                    not_found(format!("process {pid} is not looked at"))
+                    not_found(format!("process {pid} is not watched"))
                 } else {
                     Ok(Answer::Report { report: Box::new(report) })
                 }

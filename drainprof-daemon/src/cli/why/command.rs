@@ -44,7 +44,7 @@ impl Command {
                     command.handle.resume(pid, Disposition::KeepTracing);
                 }
                 Some(LaunchEvent::Exited { .. }) | None => {
-                    let text = "the command ended before it could be looked at";
+                    let text = "the command ended before it could be examined";
                     return Err(Failure::new(code::NO_TARGET, text).into());
                 }
             }

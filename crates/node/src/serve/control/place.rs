@@ -54,7 +54,7 @@ impl Place {
             // Whoever left it is gone: we hold the lock.
             Ok(_) => fs::remove_file(path).map_err(failed("remove the old socket", path))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("look at", path)(error)),
+            Err(error) => return Err(failed("examine", path)(error)),
         }
         // Made under another name, so that nobody connects before its mode is right.
         let new = with_ending(path, ".new");

@@ -102,7 +102,7 @@ pub(super) fn uprobe_pmu(host: &dyn HostView) -> Check {
         Ok(_) => check.fail(
             "its type is no number",
             "probes cannot be placed",
-            format!("look at {PATH}: is /sys the kernel's own?"),
+            format!("check {PATH}: is /sys the kernel's own?"),
         ),
         Err(error) if error.kind() == io::ErrorKind::NotFound => check.fail(
             "absent",
@@ -119,7 +119,7 @@ pub(super) fn tracing(host: &dyn HostView) -> [Check; 3] {
     let needed = Check::new("tracepoints", Class::Feature).required();
     let growth = Check::new("growth_tracepoints", Class::Feature);
     let Ok(tracefs) = tracefs else {
-        let not_looked = "not looked at";
+        let not_looked = "not examined";
         let because = "tracefs cannot be read";
         return [
             no_tracefs(tracefs.err().as_ref()),

@@ -77,7 +77,7 @@ pub fn run(host: &dyn HostView) -> Vec<Check> {
 fn unreadable(name: &'static str, class: Class, path: &str, error: &io::Error) -> Check {
     Check::new(name, class).warn(
         format!("{path} cannot be read: {error}"),
-        "this was not looked at; what depends on it may fail later",
+        "this was not checked; what depends on it may fail later",
         "run as root, outside of a container, with /proc and /sys mounted",
     )
 }

@@ -81,7 +81,7 @@ fn one(host: &dyn HostView, effective: Option<Effective>, capability: Capability
         ),
         Capability::SysPtrace => check.warn(
             missing,
-            "only processes of our own user can be looked into; discover and daemon see no others",
+            "only processes of our own user can be examined; discover and daemon see no others",
             how_to_get(host),
         ),
         Capability::CheckpointRestore => check.off(
@@ -132,7 +132,7 @@ pub(super) fn lockdown(host: &dyn HostView) -> Check {
         _ => check.warn(
             "the mode is not understood",
             "if tracing is locked down, attaching will fail",
-            format!("look at {PATH}"),
+            format!("check {PATH}"),
         ),
     }
 }
@@ -155,7 +155,7 @@ pub(super) fn perf_event_paranoid(host: &dyn HostView, effective: Option<Effecti
         return check.warn(
             "the level is no number",
             "whether performance events are restricted is not known",
-            format!("look at {PATH}"),
+            format!("check {PATH}"),
         );
     };
     // Debian, Ubuntu and Android add levels above 2, and ask CAP_SYS_ADMIN for them in some versions.
@@ -193,7 +193,7 @@ pub(super) fn ptrace_scope(host: &dyn HostView, effective: Option<Effective>) ->
         _ => check.warn(
             "the level is not understood",
             "run may be unable to stop its command before main",
-            format!("look at {PATH}"),
+            format!("check {PATH}"),
         ),
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn psi(host: &dyn HostView) -> Check {
     let means = "memory pressure cannot trigger a diagnostic window; growth and pins still can";
     match word(host, PATH) {
         Ok(text) if text.starts_with("some ") => check.ok("there"),
-        Ok(_) => check.warn("not understood", means, format!("look at {PATH}")),
+        Ok(_) => check.warn("not understood", means, format!("check {PATH}")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             check.off("not in this kernel (CONFIG_PSI)", means)
         }

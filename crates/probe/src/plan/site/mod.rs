@@ -163,13 +163,13 @@ impl std::fmt::Display for Stop {
                 return write!(out, "arg{argument} is not kept any longer");
             }
             Self::Cheapest => "nothing is cheaper",
-            Self::TooLong => "the straight line is longer than is looked at",
+            Self::TooLong => "the straight line is longer than is examined",
             Self::Size => "the function's size is not known, or too large",
             Self::Unread => "the function's bytes cannot be read",
             Self::ReturnProbe => {
                 "the stack pointer moves, which a probe at the return needs where it was"
             }
-            Self::Machine => "only code of x86-64 is looked into",
+            Self::Machine => "only code of x86-64 is examined",
             Self::Asked => "the first instruction was asked for",
             Self::Refused => "the kernel refuses a probe at the place that was chosen",
             Self::Usdt => "a USDT probe is one instruction",

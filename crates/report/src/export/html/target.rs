@@ -55,7 +55,7 @@ fn numbers(target: &Target) -> Vec<super::Fact> {
     if target.cost.hits > 0 {
         let share = target.cost.cpu_ratio.map_or_else(|| "-".to_owned(), units::percent);
         let hits = units::counted(target.cost.hits, "hit", "hits");
-        let how = if target.cost.measured { "" } else { ", prices of other machines" };
+        let how = if target.cost.measured { "" } else { ", costs of other machines" };
         all.push(fact("cost", share).and(format!("{hits}{how}")));
     }
     all

@@ -92,7 +92,7 @@ impl Page<'_> {
             ));
         }
         let text = format!(
-            "{}; 1 of {} granules was looked at, and every object that is larger than one; all other \
+            "{}; 1 of {} granules was followed, and every object that is larger than one; all other \
              numbers are of those",
             parts.join(", "),
             sampling.one_in
