@@ -149,9 +149,8 @@ impl<'a> Space<'a> {
 
     /// What is not looked at, in a sentence.
     pub(crate) fn note(&self) -> Option<String> {
-        (self.too_large > 0).then(|| {
-            format!("{} GiB of mappings were not read: too large", self.too_large >> 30)
-        })
+        (self.too_large > 0)
+            .then(|| format!("{} GiB of mappings were not read: too large", self.too_large >> 30))
     }
 
     /// Bytes that were read so far.
