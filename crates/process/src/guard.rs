@@ -126,10 +126,16 @@ pub fn guarded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
             at.map(|at| given_up.swap_remove(at));
         }
     };
-    thread::Builder::new().name("files".into()).spawn(body).map_err(|_| Stuck::NoThread)?;
+    let thread = thread::Builder::new().name("files".into()).spawn(body);
+    let thread = thread.map_err(|_| Stuck::NoThread)?;
     loop {
         match result.recv_timeout(PAUSE) {
-            Ok(found) => return Ok(found),
+            Ok(found) => {
+                // The next one uses its stack. One that begins while this one ends would get a stack of its own, which
+                // the C library keeps.
+                let _ = thread.join();
+                return Ok(found);
+            }
             Err(RecvTimeoutError::Disconnected) => return Err(Stuck::NoThread),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -146,6 +152,24 @@ pub fn guarded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The thread has ended when its answer is there, so a thousand of them need one stack.
+    #[test]
+    fn ends_before_the_next() {
+        struct Ends(mpsc::Sender<()>);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                thread::sleep(PAUSE);
+                let _ = self.0.send(());
+            }
+        }
+        thread_local! {
+            static AT_END: RefCell<Option<Ends>> = const { RefCell::new(None) };
+        }
+        let (send, ended) = mpsc::channel();
+        assert_eq!(guarded(move || AT_END.set(Some(Ends(send)))), Ok(()));
+        assert_eq!(ended.try_recv(), Ok(()));
+    }
 
     /// Work that gets its answers is waited for, however long it takes; what asks and gets none is left behind, named,
     /// and its device given up until the answer comes.
