@@ -33,9 +33,8 @@ impl Results {
 impl Machine {
     /// What tells it from others, as figures go.
     pub(crate) fn name(&self) -> String {
-        let kind = if self.is_virtual { "virtual machine" } else { "no virtual machine" };
-        let Self { kernel, cpus, cpu, memory_gib, .. } = self;
-        format!("Linux {kernel}, {cpus} × {cpu} ({kind}), {memory_gib:.0} GiB")
+        let Self { kernel, cpus, cpu, .. } = self;
+        format!("Linux {kernel}, {cpus} × {cpu}")
     }
 }
 

@@ -22,8 +22,7 @@ programs at drainprof's probe sites: the kernel's part), drainprof, and tools th
 
 ```sh
 cargo xtask bench                       # all of it, three hours; results in target/bench/results.json
-cargo xtask bench --only malloc,objects
-cargo xtask bench --page                # and renew this page
+cargo xtask bench --only malloc,objects --page    # and renew this page
 ```
 
 ## How to read it
@@ -32,7 +31,7 @@ cargo xtask bench --page                # and renew this page
 - Targets work in batches and sleep while probes come and go. The first batch after an attach is dropped.
 - A **round** measures all variants in turn, bare at both ends. Figures are medians of rounds (lowest–highest); bare has
   two. *added* and *ratio* compare with bare, *÷* compares what two variants add, always within a round.
-- Goals are judged by the median. Below each benchmark: its date, how long it took, and the load average at its start.
+- Goals are judged by the median.
 - Targets do nothing but what is probed: nanoseconds carry over to other programs, ratios do not.
 
 ";
@@ -57,7 +56,13 @@ pub(crate) fn text(results: &Results) -> String {
 
 fn machine(page: &mut String, results: &Results) {
     let machine = &results.machine;
-    let _ = writeln!(page, "## The machine\n\n{}.", machine.name());
+    let kind = if machine.is_virtual { "virtual machine" } else { "no virtual machine" };
+    let _ = writeln!(
+        page,
+        "## The machine\n\n{} ({kind}), {:.0} GiB.",
+        machine.name(),
+        machine.memory_gib
+    );
     if results.quick {
         page.push_str("\n**One short round of each: these figures only show that it runs.**\n");
     }
@@ -362,7 +367,7 @@ mod tests {
         let old = results();
         let mut new = results();
         new.machine.cpu = "a faster CPU".to_owned();
-        let there = "Linux 6.18, 2 × a CPU (virtual machine), 24 GiB";
+        let there = "Linux 6.18, 2 × a CPU";
         assert_eq!(old.of("malloc", false, &old.machine).unwrap().elsewhere, None);
         new.benchmarks = vec![old.of("malloc", false, &new.machine).unwrap()];
         assert!(text(&new).contains(&format!(", load 0.0, on {there}*")), "{}", text(&new));

@@ -49,7 +49,10 @@ fn runs_from_end_to_end() -> Result<()> {
     let file = directory.path().join("results.json");
     std::fs::write(&file, &text)?;
     let page = bench(&["page", &file.display().to_string()])?;
-    assert!(page.contains("| `malloc` | bpftrace adds") && page.contains("## `nginx`\n\nNot run."));
+    assert!(
+        page.contains("| `malloc` | bpftrace ÷ drainprof")
+            && page.contains("## `nginx`\n\nNot run.")
+    );
     Ok(())
 }
 
