@@ -23,18 +23,11 @@ pub(crate) struct Results {
 impl Results {
     /// An earlier result that may stand beside new ones, measured on `machine`.
     pub(crate) fn of(&self, name: &str, quick: bool, machine: &Machine) -> Option<Benchmark> {
-        let mut found = self.benchmarks.iter().find(|benchmark| benchmark.name == name)?.clone();
+        let fits = |benchmark: &&Benchmark| benchmark.name == name && self.quick == quick;
+        let mut found = self.benchmarks.iter().find(fits)?.clone();
         let (there, here) = (found.elsewhere.take().unwrap_or(self.machine.name()), machine.name());
         found.elsewhere = (there != here).then_some(there);
-        (self.quick == quick).then_some(found)
-    }
-}
-
-impl Machine {
-    /// What tells it from others, as figures go.
-    pub(crate) fn name(&self) -> String {
-        let Self { kernel, cpus, cpu, .. } = self;
-        format!("Linux {kernel}, {cpus} × {cpu}")
+        Some(found)
     }
 }
 
@@ -48,6 +41,14 @@ pub(crate) struct Machine {
     pub(crate) memory_gib: f64,
     /// Program and version, or that it is missing.
     pub(crate) versions: Vec<(String, String)>,
+}
+
+impl Machine {
+    /// What tells it from others, as figures go.
+    pub(crate) fn name(&self) -> String {
+        let Self { kernel, cpus, cpu, .. } = self;
+        format!("Linux {kernel}, {cpus} × {cpu}")
+    }
 }
 
 /// One benchmark.

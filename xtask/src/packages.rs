@@ -55,7 +55,7 @@ fn apt(args: &[&str]) -> Result<()> {
     command.args(["-o", "Dpkg::Use-Pty=0"]).args(args).stdin(std::process::Stdio::null());
     // apt talks on stdout; a task's stdout is for results.
     command.stdout(std::io::stderr());
-    work::run("apt-get", "check its messages above and at /etc/apt/sources.list", &mut command)
+    work::run("apt-get", "check its messages above, and /etc/apt/sources.list", &mut command)
 }
 
 /// Keeps packages from starting their services while it stands.

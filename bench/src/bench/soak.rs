@@ -131,7 +131,7 @@ fn busy(daemon: &Daemon, workers: &mut [Worker], length: Duration) -> Result<Vec
     let used = || clock_gettime(clock).map(Duration::from).context("read its clock");
     let (began, mut samples, mut children) = (Instant::now(), Vec::new(), VecDeque::new());
     let (mut spent, mut then) = (used()?, began.elapsed());
-    let (mut load, mut relative) = (ended()?, 0.0);
+    let (mut before, mut relative) = (time_of_load()?, 0.0);
     for second in 1..=length.as_secs() {
         for part in 0..CHURN {
             children.push_back(brief()?);
@@ -156,11 +156,11 @@ fn busy(daemon: &Daemon, workers: &mut [Worker], length: Duration) -> Result<Vec
         let (now, total) = (began.elapsed(), used()?);
         let passed = now.saturating_sub(then).as_secs_f64();
         let took = total.saturating_sub(spent).as_secs_f64();
-        let ended = ended()?;
-        if ended > load {
-            relative = 100.0 * took / ended.saturating_sub(load).as_secs_f64();
+        let load = time_of_load()?;
+        if load > before {
+            relative = 100.0 * took / load.saturating_sub(before).as_secs_f64();
         }
-        (spent, then, load) = (total, now, ended);
+        (spent, then, before) = (total, now, load);
         samples.push((now.as_secs_f64(), sample(daemon, [relative, 100.0 * took / passed])?));
     }
     for mut child in children {
@@ -187,8 +187,8 @@ fn reap(children: &mut VecDeque<Child>) -> Result<()> {
     Ok(())
 }
 
-/// CPU time of all processes that have ended: each of them does the same.
-fn ended() -> Result<Duration> {
+/// CPU time of all brief processes that have ended: each of them does the same.
+fn time_of_load() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("read what ended processes took")?;
     let time = |value: TimeVal| Duration::from_micros(value.num_microseconds().unsigned_abs());
     Ok(time(usage.user_time()) + time(usage.system_time()))

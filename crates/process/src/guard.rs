@@ -159,6 +159,7 @@ mod tests {
         struct Ends(mpsc::Sender<()>);
         impl Drop for Ends {
             fn drop(&mut self) {
+                // Long enough that an answer which does not wait for it comes before it.
                 thread::sleep(PAUSE);
                 let _ = self.0.send(());
             }

@@ -119,12 +119,12 @@ pub(super) fn tracing(host: &dyn HostView) -> [Check; 3] {
     let needed = Check::new("tracepoints", Class::Feature).required();
     let growth = Check::new("growth_tracepoints", Class::Feature);
     let Ok(tracefs) = tracefs else {
-        let not_looked = "not examined";
+        let not_examined = "not examined";
         let because = "tracefs cannot be read";
         return [
             no_tracefs(tracefs.err().as_ref()),
-            needed.off(not_looked, because),
-            growth.off(not_looked, because),
+            needed.off(not_examined, because),
+            growth.off(not_examined, because),
         ];
     };
     let place = Check::new("tracefs", Class::Privilege)
