@@ -7,18 +7,18 @@
 
 use std::{
     cell::RefCell,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        mpsc::{self, RecvTimeoutError},
-    },
-    thread,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
 };
+
+use crate::workers::Workers;
 
 /// Longest time for one request to a file system. A disk that is busy takes less.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Between two examines a thread that works.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Threads that read, of which four may wait for work.
+static READERS: Workers = Workers::new("files", 4);
 /// Threads that are left behind from which on only what certainly does not block is read.
 const CAUTIOUS: usize = 4;
 /// Most threads that are left behind at a time.
@@ -113,29 +113,22 @@ pub fn guarded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
         return Err(Stuck::TooMany);
     }
     let shared = Shared::default();
-    let (done, result) = mpsc::sync_channel(1);
     let own = Arc::clone(&shared);
     let body = move || {
         OWN.set(Some(Arc::clone(&own)));
-        // If nobody waits any more, the answer is of no use.
-        let _ = done.send(work());
-        let work = lock(&own);
-        if let Some(file) = &work.left {
+        let found = work();
+        OWN.set(None);
+        if let Some(file) = &lock(&own).left {
             let mut given_up = lock(&GIVEN_UP);
             let at = given_up.iter().position(|known| known == file);
             at.map(|at| given_up.swap_remove(at));
         }
+        found
     };
-    let thread = thread::Builder::new().name("files".into()).spawn(body);
-    let thread = thread.map_err(|_| Stuck::NoThread)?;
+    let result = READERS.start(body).map_err(|_| Stuck::NoThread)?;
     loop {
         match result.recv_timeout(PAUSE) {
-            Ok(found) => {
-                // The next one uses its stack. One that begins while this one ends would get a stack of its own, which
-                // the C library keeps.
-                let _ = thread.join();
-                return Ok(found);
-            }
+            Ok(found) => return Ok(found),
             Err(RecvTimeoutError::Disconnected) => return Err(Stuck::NoThread),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -151,26 +144,9 @@ pub fn guarded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{sync::mpsc, thread};
 
-    /// The thread has ended when its answer is there, so a thousand of them need one stack.
-    #[test]
-    fn ends_before_the_next() {
-        struct Ends(mpsc::Sender<()>);
-        impl Drop for Ends {
-            fn drop(&mut self) {
-                // Long enough that an answer which does not wait for it comes before it.
-                thread::sleep(PAUSE);
-                let _ = self.0.send(());
-            }
-        }
-        thread_local! {
-            static AT_END: RefCell<Option<Ends>> = const { RefCell::new(None) };
-        }
-        let (send, ended) = mpsc::channel();
-        assert_eq!(guarded(move || AT_END.set(Some(Ends(send)))), Ok(()));
-        assert_eq!(ended.try_recv(), Ok(()));
-    }
+    use super::*;
 
     /// Work that gets its answers is waited for, however long it takes; what asks and gets none is left behind, named,
     /// and its device given up until the answer comes.

@@ -28,6 +28,7 @@ pub mod symbolize;
 pub mod unwind;
 pub mod usdt;
 mod vdso;
+mod workers;
 
 pub use cgroup::{Place, cgroup_paths, read_cgroups};
 pub use container::{container_id, container_of};
@@ -53,6 +54,7 @@ pub use selector::{MIN_CONTAINER_DIGITS, SelectError, Selected, Selector};
 pub use space::{Space, Spot};
 pub use usdt::UsdtNote;
 pub use vdso::image as vdso_image;
+pub use workers::Workers;
 
 #[cfg(any(test, feature = "testing"))]
 #[allow(

@@ -6,10 +6,14 @@
 //! once.
 
 use std::{
-    sync::{Arc, OnceLock},
-    thread::{self, Builder, JoinHandle},
+    sync::{
+        Arc, OnceLock,
+        mpsc::{Receiver, TryRecvError},
+    },
     time::Instant,
 };
+
+use drainprof_process::Workers;
 
 use super::attach::Link;
 
@@ -18,7 +22,7 @@ use super::attach::Link;
 #[derive(Debug)]
 #[must_use = "the probes are still there until it was waited for"]
 pub struct Detaching {
-    thread: Option<JoinHandle<()>>,
+    end: Option<Receiver<()>>,
     /// When the last probe was gone.
     gone: Arc<OnceLock<Instant>>,
 }
@@ -34,12 +38,12 @@ impl Detaching {
             let _ = known.set(Instant::now());
             drop(rest);
         };
-        // Where no thread can be started, the closure is dropped with what it holds.
-        let thread = Builder::new().name("detach".to_owned()).spawn(work);
-        if let Err(error) = &thread {
+        // Where there can be no thread, the closure is dropped with what it holds.
+        let end = WORKERS.start(work);
+        if let Err(error) = &end {
             tracing::debug!(%error, "no thread to detach on");
         }
-        Self { thread: thread.ok(), gone }
+        Self { end: end.ok(), gone }
     }
 
     /// When the last probe was gone, if all are. What else there was may go later.
@@ -51,22 +55,22 @@ impl Detaching {
     /// Whether the probes are gone, and all else.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.end.as_ref().is_none_or(|end| end.try_recv() != Err(TryRecvError::Empty))
     }
 
     /// Waits until the probes are gone.
     pub fn wait(self) {
-        if let Some(thread) = self.thread {
-            // It only closes descriptors.
-            let _ = thread.join();
+        if let Some(end) = self.end {
+            // It only closes descriptors. If that was received before, it is disconnected.
+            let _ = end.recv();
         }
     }
 }
 
 /// Threads that close links at once.
 const THREADS: usize = 16;
-/// What such a thread needs: it closes descriptors.
-const STACK: usize = 64 << 10;
+/// They, and the one that waits for them.
+static WORKERS: Workers = Workers::new("detach", THREADS + 1);
 
 /// Probes that were taken from a session, and are still in place: they go when this is dropped, which takes the
 /// kernel a tenth of a second each, or for all of them together where they are those of windows.
@@ -107,13 +111,12 @@ impl Drop for Leftover {
         for (number, link) in quick.into_iter().enumerate() {
             parts[number % THREADS].push(link);
         }
-        thread::scope(|scope| {
-            for part in parts {
-                let builder = Builder::new().name("detach".to_owned()).stack_size(STACK);
-                // Where no thread can be started, the closure is dropped with what it holds.
-                let _ = builder.spawn_scoped(scope, || drop(part));
-            }
-            drop(others);
-        });
+        // Where there can be no thread, the closure is dropped with what it holds.
+        let begin = |part| WORKERS.start(move || drop::<Vec<Link>>(part)).ok();
+        let ends: Vec<_> = parts.into_iter().filter_map(begin).collect();
+        drop(others);
+        for end in ends {
+            let _ = end.recv();
+        }
     }
 }
