@@ -59,7 +59,7 @@ fn redis_load(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let place = redis::Place::new()?;
     let mut server = Process::start("redis-server", place.command()?)?;
     server.expect_out_containing(redis::READY)?;
-    let requests = (u64::from(effort.requests) * 25).to_string();
+    let requests = (u64::from(effort.requests) * 5).to_string();
     let socket = place.socket();
     let mut load = || {
         let mut command = Command::new(&client);

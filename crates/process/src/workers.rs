@@ -51,24 +51,40 @@ impl Workers {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Receiver<T>> {
         let (done, result) = mpsc::sync_channel(1);
+        self.start_for(work, move |found| {
+            // Nobody may wait any more.
+            let _ = done.send(found);
+        })?;
+        Ok(result)
+    }
+
+    /// Does `work` likewise, and calls `then` with its result once the thread counts as one without work.
+    ///
+    /// # Errors
+    ///
+    /// As [`Workers::start`]; `then` is dropped, too.
+    pub fn start_for<T>(
+        &'static self,
+        work: impl FnOnce() -> T + Send + 'static,
+        then: impl FnOnce(T) + Send + 'static,
+    ) -> io::Result<()> {
         let mut work: Box<dyn FnOnce(Busy) + Send> = Box::new(move |busy| {
             let found = work();
             drop(busy);
-            // Nobody may wait any more.
-            let _ = done.send(found);
+            then(found);
         });
         loop {
             let Some(worker) = self.idle().pop() else { break };
             let own = worker.clone();
             match worker.send(Job { work, own }) {
-                Ok(()) => return Ok(result),
+                Ok(()) => return Ok(()),
                 Err(SendError(job)) => work = job.work,
             }
         }
         let (own, jobs) = mpsc::channel();
         let first = Job { work, own };
         Builder::new().name(self.name.to_owned()).spawn(move || self.work(first, &jobs))?;
-        Ok(result)
+        Ok(())
     }
 
     /// Works until nobody can send more.

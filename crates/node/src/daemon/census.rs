@@ -5,12 +5,12 @@
 
 use std::{
     collections::BTreeMap,
-    io, thread,
+    io,
     time::{Duration, Instant},
 };
 
 use drainprof_census::{CensusError, Options, Summary, take};
-use drainprof_process::{Process, ProcessError};
+use drainprof_process::{Process, ProcessError, Workers};
 use drainprof_report::Report;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 use super::{tracked::Tracked, turns::Turns, unix_ms};
 use crate::{Heaps, config::Config};
 
+/// The thread that takes them.
+static WORKERS: Workers = Workers::new("census", 1);
 /// A census that takes longer is reported.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -80,10 +82,11 @@ impl Censuses {
     fn start(&mut self, pid: u32, start_time: u64, largest: u64) -> io::Result<()> {
         let (ends, end) = oneshot::channel();
         // Not a thread of the runtime: that would wait for it at the daemon's end.
-        thread::Builder::new().name("census".to_owned()).spawn(move || {
+        let report = |taken| {
             // Nobody may be left to be reported.
-            let _ = ends.send(census(pid, start_time, largest));
-        })?;
+            let _ = ends.send(taken);
+        };
+        WORKERS.start_for(move || census(pid, start_time, largest), report)?;
         self.running = Some(Running { pid, start_time, began: Instant::now(), end });
         Ok(())
     }
@@ -133,6 +136,7 @@ fn failed(why: String) -> Heaps {
 
 /// Takes a census of one process incarnation.
 fn census(pid: u32, start_time: u64, largest: u64) -> Taken {
+    let before = thread_cpu_time();
     let options = Options { largest_bytes: Some(largest), ..Options::default() };
     let result = take(pid, &options).and_then(|census| {
         // The number may have become another process's.
@@ -150,7 +154,8 @@ fn census(pid: u32, start_time: u64, largest: u64) -> Taken {
         Err(CensusError::Process(error)) if error.is_gone() => None,
         Err(error) => Some(failed(error.to_string())),
     };
-    Taken { pid, start_time, heaps, cost: thread_cpu_time() }
+    let cost = thread_cpu_time().saturating_sub(before);
+    Taken { pid, start_time, heaps, cost }
 }
 
 /// CPU time of this thread since it began.
