@@ -17,12 +17,12 @@ use crate::workers::Workers;
 const LIMIT: Duration = Duration::from_secs(2);
 /// Between two examines a thread that works.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Threads that read, of which four may wait for work.
-static READERS: Workers = Workers::new("files", 4);
 /// Threads that are left behind from which on only what certainly does not block is read.
 const CAUTIOUS: usize = 4;
 /// Most threads that are left behind at a time.
 const MAX_STUCK: usize = 8;
+/// Threads that read: some beside those that are left behind.
+static READERS: Workers = Workers::new("files", 2 * MAX_STUCK);
 
 /// A file does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,48 +4,53 @@
 //! others still end, and the mappings of a process that runs for months would grow by a stack now and then.
 
 use std::{
+    collections::VecDeque,
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        mpsc::{self, Receiver, SendError, Sender},
+        Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Receiver},
     },
-    thread::{self, Builder},
+    thread::Builder,
 };
 
 /// Threads of one name.
 #[derive(Debug)]
 pub struct Workers {
     name: &'static str,
-    /// How many may wait for work.
+    /// How many there may be.
     most: usize,
-    idle: Mutex<Vec<Sender<Job>>>,
+    state: Mutex<State>,
+    /// There is work.
+    work: Condvar,
 }
 
-/// Work, and how its thread gets more.
-struct Job {
-    work: Box<dyn FnOnce(Busy) + Send>,
-    own: Sender<Self>,
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Job>,
+    threads: usize,
+    busy: usize,
 }
+
+type Job = Box<dyn FnOnce(Busy) + Send>;
 
 /// A thread that works until this is dropped.
-struct Busy {
-    of: &'static Workers,
-    own: Option<Sender<Job>>,
-}
+struct Busy(&'static Workers);
 
 impl Workers {
-    /// None yet. There will be as many as ever work at once; `most` of them are kept.
+    /// None yet. There will be as many as ever work at once, up to `most`; more work waits for them.
     #[must_use]
     pub const fn new(name: &'static str, most: usize) -> Self {
-        Self { name, most, idle: Mutex::new(Vec::new()) }
+        let state = State { waiting: VecDeque::new(), threads: 0, busy: 0 };
+        Self { name, most, state: Mutex::new(state), work: Condvar::new() }
     }
 
-    /// Does `work` on a thread that does nothing else meanwhile. The receiver gets its result, or is disconnected if it
-    /// panics. Whoever has received the result finds the thread without work.
+    /// Does `work` on one of the threads. The receiver gets its result, or is disconnected if it panics. Whoever has
+    /// received the result finds the thread without work.
     ///
     /// # Errors
     ///
-    /// No thread is without work, and none can be started: `work` is dropped.
+    /// There is no thread, and none can be started: `work` is dropped.
     pub fn start<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -68,57 +73,75 @@ impl Workers {
         work: impl FnOnce() -> T + Send + 'static,
         then: impl FnOnce(T) + Send + 'static,
     ) -> io::Result<()> {
-        let mut work: Box<dyn FnOnce(Busy) + Send> = Box::new(move |busy| {
+        let mut state = self.state();
+        if state.busy + state.waiting.len() >= state.threads && state.threads < self.most {
+            match Builder::new().name(self.name.to_owned()).spawn(|| self.work()) {
+                Ok(_) => state.threads += 1,
+                Err(error) if state.threads == 0 => return Err(error),
+                // It waits for another.
+                Err(_) => {}
+            }
+        }
+        state.waiting.push_back(Box::new(move |busy| {
             let found = work();
             drop(busy);
             then(found);
-        });
-        loop {
-            let Some(worker) = self.idle().pop() else { break };
-            let own = worker.clone();
-            match worker.send(Job { work, own }) {
-                Ok(()) => return Ok(()),
-                Err(SendError(job)) => work = job.work,
-            }
-        }
-        let (own, jobs) = mpsc::channel();
-        let first = Job { work, own };
-        Builder::new().name(self.name.to_owned()).spawn(move || self.work(first, &jobs))?;
+        }));
+        drop(state);
+        self.work.notify_one();
         Ok(())
     }
 
-    /// Works until nobody can send more.
-    fn work(&'static self, first: Job, jobs: &Receiver<Job>) {
-        for Job { work, own } in std::iter::once(first).chain(jobs) {
-            work(Busy { of: self, own: Some(own) });
+    /// Works for ever.
+    fn work(&'static self) {
+        loop {
+            let job = self.next();
+            // Whoever waits for the result learns of a panic by that there is none.
+            let _ = catch_unwind(AssertUnwindSafe(|| job(Busy(self))));
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Sender<Job>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn next(&self) -> Job {
+        let mut state = self.state();
+        loop {
+            if let Some(job) = state.waiting.pop_front() {
+                state.busy += 1;
+                return job;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut idle = self.of.idle();
-        if !thread::panicking() && idle.len() < self.of.most {
-            idle.extend(self.own.take());
-        }
+        self.0.state().busy -= 1;
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { waiting, threads, busy } = self;
+        let waiting = waiting.len();
+        write!(f, "{threads} threads, {busy} busy, {waiting} waiting")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
+    use std::{sync::Barrier, thread};
 
     use super::*;
 
-    /// One piece of work after the other needs one thread; of those that work at once, as many as may be are kept.
+    /// One piece of work after the other needs one thread; as many work at once as may be, and the rest waits.
     #[test]
     fn are_kept() {
         static WORKERS: Workers = Workers::new("tested", 2);
-        static AT_ONCE: Barrier = Barrier::new(3);
+        static AT_ONCE: Barrier = Barrier::new(2);
         let thread = || thread::current();
         let first = WORKERS.start(thread).unwrap().recv().unwrap();
         assert_eq!(first.name(), Some("tested"));
@@ -126,18 +149,20 @@ mod tests {
             assert_eq!(WORKERS.start(thread).unwrap().recv().unwrap().id(), first.id());
         }
 
-        let all = [(); 3].map(|()| WORKERS.start(|| AT_ONCE.wait().is_leader()).unwrap());
-        assert_eq!(all.iter().filter(|one| one.recv().unwrap()).count(), 1);
-        assert_eq!(WORKERS.idle().len(), 2);
+        let all = [(); 6].map(|()| WORKERS.start(|| AT_ONCE.wait().is_leader()).unwrap());
+        assert_eq!(all.iter().filter(|one| one.recv().unwrap()).count(), 3);
+        assert_eq!(WORKERS.state().threads, 2);
     }
 
-    /// A panic ends its thread, and no other work.
+    /// A panic ends its work, and no other.
     #[test]
     fn a_panic() {
-        static WORKERS: Workers = Workers::new("tested", 2);
+        static WORKERS: Workers = Workers::new("tested", 1);
         let broken = WORKERS.start(|| -> u32 { panic!("a defect") }).unwrap();
+        let next = WORKERS.start(|| 1).unwrap();
         assert!(broken.recv().is_err());
-        assert_eq!(WORKERS.idle().len(), 0);
-        assert_eq!(WORKERS.start(|| 1).unwrap().recv(), Ok(1));
+        assert_eq!(next.recv(), Ok(1));
+        let state = WORKERS.state();
+        assert_eq!((state.threads, state.busy), (1, 0));
     }
 }

@@ -6,6 +6,7 @@ use std::{
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -97,6 +98,11 @@ const fn has_stacks(probe: &PlannedProbe) -> bool {
     probe.spec.flags & flags::STACKS != 0
 }
 
+/// The lock is not held while the program is loaded.
+fn next<'a>(waiting: &Mutex<Vec<&'a mut UProbe>>) -> Option<&'a mut UProbe> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).pop()
+}
+
 /// The program that judges at a probe.
 fn program_of(probe: &PlannedProbe) -> Result<String, BpfError> {
     names::program(probe.role, probe.phase, has_stacks(probe))
@@ -170,16 +176,24 @@ impl Probes {
             return multi.begin(wanted);
         }
         let wanted: BTreeSet<_> = wanted.collect();
-        let programs = self.ebpf.programs_mut();
-        thread::scope(|scope| {
-            for (_, program) in programs.filter(|(name, _)| wanted.contains(*name)) {
-                if let Program::UProbe(program) = program
-                    && program.fd().is_err()
-                {
-                    // Where there can be no thread, it is loaded later.
-                    let _ = thread::Builder::new().spawn_scoped(scope, || program.load());
-                }
+        let programs = self.ebpf.programs_mut().filter(|(name, _)| wanted.contains(*name));
+        let new = programs.filter_map(|(_, program)| match program {
+            Program::UProbe(program) if program.fd().is_err() => Some(program),
+            _ => None,
+        });
+        let waiting = Mutex::new(new.collect::<Vec<_>>());
+        let load = || {
+            while let Some(program) = next(&waiting) {
+                let _ = program.load();
             }
+        };
+        let others = thread::available_parallelism().map_or(0, |most| most.get() - 1);
+        thread::scope(|scope| {
+            for _ in 0..others {
+                // Where there can be no thread, this one loads all.
+                let _ = thread::Builder::new().spawn_scoped(scope, load);
+            }
+            load();
         });
     }
 

@@ -17,6 +17,9 @@ use drainprof_process::Workers;
 
 use super::attach::Link;
 
+/// The thread that all wait for: several would wait for each other in the kernel.
+static DETACHER: Workers = Workers::new("detach", 1);
+
 /// Probes on their way out. Dropping it changes nothing about that; a process that ends first waits for
 /// them all the same, in the kernel.
 #[derive(Debug)]
@@ -39,7 +42,7 @@ impl Detaching {
             drop(rest);
         };
         // Where there can be no thread, the closure is dropped with what it holds.
-        let end = WORKERS.start(work);
+        let end = DETACHER.start(work);
         if let Err(error) = &end {
             tracing::debug!(%error, "no thread to detach on");
         }
@@ -69,8 +72,7 @@ impl Detaching {
 
 /// Threads that close links at once.
 const THREADS: usize = 16;
-/// They, and the one that waits for them.
-static WORKERS: Workers = Workers::new("detach", THREADS + 1);
+static CLOSERS: Workers = Workers::new("detach", THREADS);
 
 /// Probes that were taken from a session, and are still in place: they go when this is dropped, which takes the
 /// kernel a tenth of a second each, or for all of them together where they are those of windows.
@@ -112,7 +114,7 @@ impl Drop for Leftover {
             parts[number % THREADS].push(link);
         }
         // Where there can be no thread, the closure is dropped with what it holds.
-        let begin = |part| WORKERS.start(move || drop::<Vec<Link>>(part)).ok();
+        let begin = |part| CLOSERS.start(move || drop::<Vec<Link>>(part)).ok();
         let ends: Vec<_> = parts.into_iter().filter_map(begin).collect();
         drop(others);
         for end in ends {
