@@ -5,7 +5,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    fmt, io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
@@ -15,7 +15,6 @@ use std::{
 };
 
 /// Threads of one name.
-#[derive(Debug)]
 pub struct Workers {
     name: &'static str,
     /// How many there may be.
@@ -25,7 +24,6 @@ pub struct Workers {
     work: Condvar,
 }
 
-#[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
     threads: usize,
@@ -56,7 +54,7 @@ impl Workers {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Receiver<T>> {
         let (done, result) = mpsc::sync_channel(1);
-        self.start_for(work, move |found| {
+        self.start_then(work, move |found| {
             // Nobody may wait any more.
             let _ = done.send(found);
         })?;
@@ -68,7 +66,7 @@ impl Workers {
     /// # Errors
     ///
     /// As [`Workers::start`]; `then` is dropped, too.
-    pub fn start_for<T>(
+    pub fn start_then<T>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,
         then: impl FnOnce(T) + Send + 'static,
@@ -123,11 +121,9 @@ impl Drop for Busy {
     }
 }
 
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { waiting, threads, busy } = self;
-        let waiting = waiting.len();
-        write!(f, "{threads} threads, {busy} busy, {waiting} waiting")
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

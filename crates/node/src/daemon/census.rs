@@ -86,7 +86,7 @@ impl Censuses {
             // Nobody may be left to be reported.
             let _ = ends.send(taken);
         };
-        WORKERS.start_for(move || census(pid, start_time, largest), report)?;
+        WORKERS.start_then(move || census(pid, start_time, largest), report)?;
         self.running = Some(Running { pid, start_time, began: Instant::now(), end });
         Ok(())
     }
