@@ -1,7 +1,7 @@
 /* cflags: -fno-omit-frame-pointer -fno-optimize-sibling-calls */
 /* A service whose routing of long-lived objects goes wrong when it is told so: SIGUSR1 switches the bug on, SIGUSR2
  * off. Each request has a granule of its own; with the bug on, every second one keeps its session in it. Sessions end
- * 2,000 requests later. Runs at `rate` requests per second until a line comes on stdin, after which all that is left
+ * `life` requests later. Runs at `rate` requests per second until a line comes on stdin, after which all that is left
  * is freed and the truth is printed.
  */
 #include "arena.h"
@@ -9,11 +9,12 @@
 #include <signal.h>
 #include <time.h>
 
-enum { SESSIONS = 2048, LIFE = 2000 };
+enum { SESSIONS = 2048 };
 
 static struct arena arena;
 static struct truth t = {.omit = NO_PEAK};
 static struct object *sessions[SESSIONS];
+static u64 life;
 static volatile sig_atomic_t wrong;
 
 static void on(int signal) { wrong = signal == SIGUSR1; }
@@ -34,7 +35,7 @@ FRAME void handle_request(u64 n) {
         do_free(&t, &arena, sessions[n % SESSIONS]);
         sessions[n % SESSIONS] = NULL;
     }
-    if (wrong && n % 2) sessions[(n + LIFE) % SESSIONS] = make_session(id, g);
+    if (wrong && n % 2) sessions[(n + life) % SESSIONS] = make_session(id, g);
     do_free(&t, &arena, buffer);
     do_close(&t, &arena, id, g);
     __asm__ volatile("" : : : "memory");
@@ -43,6 +44,8 @@ FRAME void handle_request(u64 n) {
 int main(int argc, char **argv) {
     truth_begin(argc, argv);
     u64 rate = option("rate", 1000);
+    life = option("life", 2000);
+    if (life >= SESSIONS) return 2;
     t.instance = &arena;
     signal(SIGUSR1, on);
     signal(SIGUSR2, on);
