@@ -245,10 +245,20 @@ impl Inquiry {
         let Some(probes) = &mut self.probes else { return Ok(()) };
         match step {
             Step::Ended(pid) => probes.ended(pid, None),
-            Step::OverBudget(share) if probes.spend_less(&mut (), share)? == Saving::Nothing => {
+            Step::OverBudget(share) => {
+                let saving = probes.spend_less(&mut (), share)?;
                 let share = report::units::percent(share);
-                self.unseen.push(format!("probes cost {share} of one CPU, and were taken out"));
-                drop(self.end_probes()?);
+                match saving {
+                    Saving::Nothing => {
+                        self.unseen
+                            .push(format!("probes cost {share} of one CPU, and were taken out"));
+                        drop(self.end_probes()?);
+                    }
+                    Saving::Duty(_) if self.trial.is_some() => self.unseen.push(format!(
+                        "the draft was tried in parts of the time: its probes cost {share} of one CPU"
+                    )),
+                    _ => {}
+                }
             }
             Step::CycleSkipped(error) => tracing::debug!(%error, "a window was skipped"),
             _ => {}
