@@ -81,7 +81,7 @@ impl Observer {
         self.session.end()
     }
 
-    /// How far the session is worn out: the share of the fullest of those tables that never empty, from 0 to 1.
+    /// How far the session is worn out: the share of the fullest of those tables that newcomers need places in, from 0 to 1.
     #[must_use]
     pub fn wear(&self) -> f64 {
         self.session.wear()

@@ -1,8 +1,8 @@
 //! The kernel sides of the processes that are observed: one for all that are examined equally deep, as long as it has
 //! room for newcomers.
 //!
-//! Some tables of a kernel side never give an entry back. So it takes newcomers only until they are three quarters
-//! full; then a new one is loaded for these, and the old one goes with the last of its processes.
+//! Some tables of a kernel side never give an entry back. So it takes newcomers only until one is three quarters full; then
+//! a new one is loaded for these, and the old one goes with the last of its processes.
 
 use std::collections::BTreeSet;
 
@@ -27,8 +27,8 @@ pub(super) struct Kernel {
     pub(super) level: Level,
     /// What sees.
     pub(super) observer: Observer,
-    /// Whether it takes no newcomers: it knows other profiles than are in force, or a process is to be observed again whose
-    /// probes are on their way out.
+    /// Whether it takes no newcomers any more: it had no room, it knows other profiles than are in force, or a process is to
+    /// be observed again whose probes are on their way out.
     stale: bool,
 }
 
@@ -102,6 +102,10 @@ impl Pool {
         }
         let options = ObserverOptions { level: Some(level), ..self.options.clone() };
         let observer = Observer::new(&self.config, self.library.clone(), options)?;
+        // They may have room again later, when there is no need of it.
+        for kernel in self.kernels.iter_mut().filter(|kernel| kernel.level == level) {
+            kernel.stale = true;
+        }
         let id = self.next;
         self.next += 1;
         self.kernels.push(Kernel { id, level, observer, stale: false });
@@ -256,8 +260,8 @@ impl Pool {
     }
 
     /// Forgets what has ended and was reported: `is_over` answers for a kernel side's number and a target's. A kernel
-    /// side without targets goes if it is worn, or knows other profiles than are in force. Probes go in the background, those of one call after those of
-    /// the calls before. Returns the numbers of the kernel sides that have gone.
+    /// side without targets goes if it takes no newcomers. Probes go in the background, those of one call after those of the
+    /// calls before. Returns the numbers of the kernel sides that have gone.
     pub(super) fn tidy(&mut self, is_over: impl Fn(u64, u32) -> bool) -> Vec<u64> {
         for kernel in &mut self.kernels {
             let id = kernel.id;

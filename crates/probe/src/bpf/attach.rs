@@ -6,7 +6,7 @@ use std::{
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
@@ -27,6 +27,7 @@ use super::{
     load::{Plain, load_error, program, take},
     multi::{Multi, Place},
     names,
+    specs::{Spec, Specs},
 };
 use crate::{
     kernel::ProgramStatistics,
@@ -40,7 +41,9 @@ const MAX_FILE: u64 = 16 << 30;
 pub(super) struct Link {
     /// The process that it is in; `None`: all that map the object.
     pid: Option<NonZeroU32>,
+    /// Before the spec.
     hold: Hold,
+    _spec: Option<Arc<Spec>>,
 }
 
 /// What keeps a probe in place.
@@ -115,47 +118,42 @@ pub(super) struct Probes {
     /// For probes that are to go quickly; before the maps.
     multi: Option<Multi>,
     ebpf: Ebpf,
-    specs: Array<MapData, Plain<ProbeSpec>>,
-    /// Specs that are taken, of `most`.
-    taken: u32,
-    most: u32,
+    /// What each spec says.
+    meanings: Array<MapData, Plain<ProbeSpec>>,
+    specs: Specs,
 }
 
 impl Probes {
     pub(super) fn take(mut ebpf: Ebpf, multi: Option<Multi>, most: u32) -> Result<Self, BpfError> {
-        let specs = take(&mut ebpf, names::PROBES)?;
-        Ok(Self { links: Vec::new(), multi, ebpf, specs, taken: 0, most })
+        let meanings = take(&mut ebpf, names::PROBES)?;
+        Ok(Self { links: Vec::new(), multi, ebpf, meanings, specs: Specs::new(most) })
     }
 
-    /// How many specs are taken.
-    pub(super) const fn specs(&self) -> u32 {
-        self.taken
+    /// The places of specs.
+    pub(super) const fn specs(&self) -> &Specs {
+        &self.specs
     }
 
+    /// `spec` counts nothing yet.
     pub(super) fn attach(
         &mut self,
+        spec: &Arc<Spec>,
         probe: &PlannedProbe,
         pid: Option<NonZeroU32>,
         files: &mut OpenFiles,
-    ) -> Result<u32, BpfError> {
-        let index = self.taken;
-        if index >= self.most {
-            return Err(BpfError::TooManyProbes(self.most));
-        }
+    ) -> Result<(), BpfError> {
         let object = files.get(&probe.site)?;
-        self.specs
-            .set(index, Plain(probe.spec), 0)
+        self.meanings
+            .set(spec.index(), Plain(probe.spec), 0)
             .map_err(|source| BpfError::map("writing", names::PROBES, source))?;
         let program = program_of(probe)?;
         let at_return = probe.phase == Phase::Return;
         let first = if at_return { names::CALL_ENTRY } else { &program };
-        self.attach_program(first, object, &probe.site, index, pid)?;
-        // Taken once something can hit it: an attach that is refused leaves it to the next.
-        self.taken += 1;
+        self.attach_program(first, object, &probe.site, Some(spec), pid)?;
         if at_return {
-            self.attach_program(&program, object, &probe.site, index, pid)?;
+            self.attach_program(&program, object, &probe.site, Some(spec), pid)?;
         }
-        Ok(index)
+        Ok(())
     }
 
     /// Begins to load the programs of a profile's probes at a level, where that can be done in the background.
@@ -204,9 +202,9 @@ impl Probes {
         files: &mut OpenFiles,
     ) -> Result<(), BpfError> {
         let object = files.get(&probe.site)?;
-        self.attach_program(names::EMPTY_ENTRY, object, &probe.site, 0, pid)?;
+        self.attach_program(names::EMPTY_ENTRY, object, &probe.site, None, pid)?;
         if probe.phase == Phase::Return {
-            self.attach_program(names::EMPTY_RETURN, object, &probe.site, 0, pid)?;
+            self.attach_program(names::EMPTY_RETURN, object, &probe.site, None, pid)?;
         }
         Ok(())
     }
@@ -216,9 +214,10 @@ impl Probes {
         name: &str,
         object: &File,
         site: &Site,
-        index: u32,
+        spec: Option<&Arc<Spec>>,
         pid: Option<NonZeroU32>,
     ) -> Result<(), BpfError> {
+        let index = spec.map_or(0, |spec| spec.index());
         let cookie = Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack();
         let path = format!("/proc/self/fd/{}", object.as_raw_fd());
         let semaphore = site.usdt.as_ref().and_then(|usdt| usdt.semaphore);
@@ -227,7 +226,8 @@ impl Probes {
             let place = Place { path, offset, counter: semaphore, cookie, pid };
             match multi.attach(name, &place) {
                 Ok(fd) => {
-                    self.links.push(Link { pid, hold: Hold::Quick { _fd: fd } });
+                    let hold = Hold::Quick { _fd: fd };
+                    self.links.push(Link { pid, hold, _spec: spec.cloned() });
                     return Ok(());
                 }
                 // The other way says what is wrong, if it fails too.
@@ -256,7 +256,7 @@ impl Probes {
                 .map(|link| Hold::Plain { _link: link })
                 .map_err(|source| failed(site, source))?
         };
-        self.links.push(Link { pid, hold });
+        self.links.push(Link { pid, hold, _spec: spec.cloned() });
         Ok(())
     }
 

@@ -73,6 +73,13 @@ impl<T: Pod> Mapped<T> {
         part
     }
 
+    /// Zeroes the value at `index`. Nothing else changes it meanwhile.
+    pub(super) fn clear(&self, index: usize) {
+        for word in self.words().iter().skip(index * Self::WORDS).take(Self::WORDS) {
+            word.store(0, Ordering::Release);
+        }
+    }
+
     /// One word of the value at `index`, for atomic changes.
     pub(super) fn word(&self, index: usize, word: usize) -> Option<&AtomicU64> {
         if word >= Self::WORDS {

@@ -24,6 +24,7 @@ mod read;
 mod removal;
 mod session;
 mod sizes;
+mod specs;
 mod targets;
 
 pub use attach::OpenFiles;

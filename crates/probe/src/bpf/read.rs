@@ -194,6 +194,13 @@ impl Counters {
         sum
     }
 
+    /// Lets a spec count from zero. No probe has it now.
+    pub(super) fn clear_probe(&self, spec: u32) {
+        for cpu in 0..self.cpus {
+            self.probe_counts.clear((cpu * self.probes + spec) as usize);
+        }
+    }
+
     /// All losses, the kernel side's and our own.
     pub(super) fn losses(&self) -> LossCounts {
         let mut sum = self.own_losses;

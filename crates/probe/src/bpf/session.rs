@@ -244,14 +244,18 @@ impl Session {
     ///
     /// Returns the number of its spec, under which its hits are counted. Hits count only in processes
     /// that are armed. An error leaves this probe detached; those attached before stay until the session
-    /// is dropped, and do nothing in processes that are not armed. `files`: one for all probes of a process.
+    /// is dropped, and do nothing in processes that are not armed. The number is given to another probe once this one is
+    /// gone, and counts from zero then. `files`: one for all probes of a process.
     pub fn attach(
         &mut self,
         probe: &PlannedProbe,
         pid: Option<NonZeroU32>,
         files: &mut OpenFiles,
     ) -> Result<u32, BpfError> {
-        self.probes.attach(probe, pid, files)
+        let spec = self.probes.specs().take()?;
+        self.counters.clear_probe(spec.index());
+        self.probes.attach(&spec, probe, pid, files)?;
+        Ok(spec.index())
     }
 
     /// Attaches the empty programs where [`Session::attach`] would attach the counting ones of a probe:
@@ -413,15 +417,16 @@ impl Session {
         removed
     }
 
-    /// The share of the fullest of those tables whose entries are never given back, from 0 to 1: targets are only
-    /// numbers, but allocator instances, histograms and specs of probes have a place each.
+    /// The share of the fullest of those tables that newcomers need places in, from 0 to 1. Targets are only numbers, but
+    /// allocator instances and histograms have a place each, which is never given back, and specs have one as long as their
+    /// probes are there.
     #[must_use]
     pub fn wear(&self) -> f64 {
         let share = |taken: u64, of: u32| taken as f64 / f64::from(of.max(1));
         let shares = [
             share(self.cursors.level(cursor::SERIES), self.sizes.instances),
             share(self.cursors.level(cursor::HIST), self.sizes.histograms()),
-            share(self.probes.specs().into(), self.sizes.probes),
+            share(self.probes.specs().taken() as u64, self.sizes.probes),
         ];
         shares.into_iter().fold(0.0, f64::max).min(1.0)
     }

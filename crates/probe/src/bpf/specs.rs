@@ -1,0 +1,87 @@
+//! The places of specs: each is a probe's as long as anything can hit it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::BpfError;
+
+/// All of them.
+pub(super) struct Specs(Arc<Mutex<Places>>);
+
+struct Places {
+    /// Those that were given back.
+    free: Vec<u32>,
+    /// The lowest that was never taken.
+    next: u32,
+    most: u32,
+}
+
+/// A place that is taken. It is given back when this is dropped: what can hit it keeps it.
+pub(super) struct Spec {
+    index: u32,
+    all: Arc<Mutex<Places>>,
+}
+
+impl Specs {
+    pub(super) fn new(most: u32) -> Self {
+        Self(Arc::new(Mutex::new(Places { free: Vec::new(), next: 0, most })))
+    }
+
+    /// Takes a place.
+    pub(super) fn take(&self) -> Result<Arc<Spec>, BpfError> {
+        let mut places = lock(&self.0);
+        let index = match places.free.pop() {
+            Some(index) => index,
+            None if places.next < places.most => {
+                places.next += 1;
+                places.next - 1
+            }
+            None => return Err(BpfError::TooManyProbes(places.most)),
+        };
+        Ok(Arc::new(Spec { index, all: Arc::clone(&self.0) }))
+    }
+
+    /// How many are taken.
+    pub(super) fn taken(&self) -> usize {
+        let places = lock(&self.0);
+        places.next as usize - places.free.len()
+    }
+}
+
+impl Spec {
+    pub(super) const fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl Drop for Spec {
+    fn drop(&mut self) {
+        lock(&self.all).free.push(self.index);
+    }
+}
+
+fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Specs;
+
+    /// A place is another probe's only once all that held it is gone, and there are no more than there may be.
+    #[test]
+    fn places_are_given_back() {
+        let specs = Specs::new(2);
+        let (first, second) = (specs.take().unwrap(), specs.take().unwrap());
+        assert_eq!((first.index(), second.index(), specs.taken()), (0, 1, 2));
+        assert!(specs.take().is_err());
+        let at_return = Arc::clone(&first);
+        drop(first);
+        assert!(specs.take().is_err());
+        drop(at_return);
+        assert_eq!(specs.taken(), 1);
+        let again = specs.take().unwrap();
+        assert_eq!((again.index(), specs.taken()), (0, 2));
+    }
+}
