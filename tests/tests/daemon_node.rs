@@ -207,3 +207,59 @@ fn selection() -> Result<()> {
     daemon.finish()?;
     Ok(())
 }
+
+/// Kernel sides that may wait for the processes in them.
+const KERNEL_SIDES: u64 = 8;
+
+/// Why a process was attached again.
+const MOVED: &str = "it has moved to newer counters";
+
+/// Services that run for long, each begun when the counters of the one before it were used up by brief processes, do not
+/// keep them all: some move to newer ones, and are observed on. Nothing of them counts twice.
+#[test]
+fn long_lived_processes_move() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let daemon = Daemon::start(&["arena"], "maps.instances = 8")?;
+    let map_bytes = |state: &Value| state["self"]["map_bytes"].as_u64().unwrap_or_default();
+    let one = map_bytes(&daemon.fresh()?);
+    assert_ne!(one, 0);
+    let mut services = Vec::new();
+    let mut finished = Vec::new();
+    for _ in 0..KERNEL_SIDES + 3 {
+        let mut service = Target::start("routing", &["rate=50", "life=100"])?;
+        let start = || Target::start("psweep", &["closes=50"]);
+        let mut brief = (0..6).map(|_| start()).collect::<Result<Vec<_>>>()?;
+        let pids: Vec<u32> = brief.iter().chain([&service]).map(Target::pid).collect();
+        daemon.attached(&pids)?;
+        service.go()?;
+        services.push(service);
+        for target in &mut brief {
+            target.go()?;
+        }
+        for target in brief {
+            finished.push(target.finish()?);
+        }
+    }
+    let pids: Vec<u32> = services.iter().map(Target::pid).collect();
+    let moved = |state: &Value| {
+        let has_moved = |pid| target(state, pid).is_some_and(|one| one["reason"] == MOVED);
+        pids.iter().filter(|pid| has_moved(**pid)).count()
+    };
+    daemon.until("few kernel sides are left", |state| {
+        moved(state) > 0 && map_bytes(state) <= one * (KERNEL_SIDES + 1)
+    })?;
+    daemon.attached(&pids)?;
+    assert!(moved(&daemon.fresh()?) < pids.len(), "those move that must, no others");
+    for mut service in services {
+        service.go()?;
+        finished.push(service.finish()?);
+    }
+    let state = daemon.until("all are gone", |state| sum(state, "test-arena", "processes") == 0)?;
+    let (opened, truth) = (sum(&state, "test-arena", "opened"), granules(&finished, "opened"));
+    assert!(opened <= truth && opened > truth / 2, "{opened} of {truth} were seen");
+    daemon.finish()?;
+    Ok(())
+}

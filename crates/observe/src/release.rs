@@ -86,4 +86,10 @@ impl Observer {
     pub fn wear(&self) -> f64 {
         self.session.wear()
     }
+
+    /// The share of these tables that targets use which are not forgotten, from 0 to 1.
+    #[must_use]
+    pub fn use_share(&self) -> f64 {
+        self.session.use_share()
+    }
 }

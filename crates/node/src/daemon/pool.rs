@@ -2,7 +2,8 @@
 //! room for newcomers.
 //!
 //! Some tables of a kernel side never give an entry back. So it takes newcomers only until one is three quarters full; then
-//! a new one is loaded for these, and the old one goes with the last of its processes.
+//! a new one is loaded for these, and the old one goes with the last of its processes. Where many old ones wait for that,
+//! few processes move on to the new one.
 
 use std::collections::BTreeSet;
 
@@ -15,6 +16,13 @@ use drainprof_report::facts::Snapshot;
 
 /// How far a kernel side may be worn and still take newcomers.
 const WORN: f64 = 0.75;
+
+/// Kernel sides that may wait for their processes to end: each takes tens of megabytes.
+const MANY: usize = 8;
+
+/// How much of a kernel side its processes hold at most when they move to another one. Together with [`WORN`] it is all that
+/// one has.
+const SPARSE: f64 = 0.25;
 
 /// Probes that may wait to be taken out before newcomers wait, too. The kernel takes out about ten a second, whoever asks.
 const BEHIND: usize = 64;
@@ -213,6 +221,19 @@ impl Pool {
         let kernel =
             self.kernels.iter_mut().find(|kernel| kernel.observer.running().contains(&pid));
         kernel.is_some_and(|kernel| kernel.observer.lacks_probes(pid))
+    }
+
+    /// Processes that alone keep a worn kernel side, where too many are: if they are attached again, they find room in another
+    /// one. Those of one kernel side at a time.
+    pub(super) fn stranded(&self) -> Vec<u32> {
+        let in_use = |kernel: &&Kernel| !kernel.observer.running().is_empty();
+        let kernels: Vec<&Kernel> = self.kernels.iter().filter(in_use).collect();
+        if kernels.len() <= MANY {
+            return Vec::new();
+        }
+        let mut worn = kernels.into_iter().filter(|kernel| kernel.stale);
+        let sparse = worn.find(|kernel| kernel.observer.use_share() <= SPARSE);
+        sparse.map_or_else(Vec::new, |kernel| kernel.observer.running())
     }
 
     /// Whether probes of processes that have ended wait to be taken out: as many as may. Only [`Pool::tidy`] changes that.

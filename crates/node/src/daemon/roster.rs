@@ -113,7 +113,8 @@ impl Roster {
         self.waiting.is_empty() && !self.arrivals.is_empty()
     }
 
-    /// Decides which processes change their level: by the recent cost of their probes, and where more is mapped.
+    /// Decides which processes change their level: by the recent cost of their probes, where more is mapped, and where
+    /// they are the last ones in a kernel side that is worn.
     /// Releases their probes. `level` is the configured level; `None`: the governor rests.
     pub(super) fn begin_turns(
         &mut self,
@@ -149,6 +150,12 @@ impl Roster {
         for pid in std::mem::take(&mut self.again) {
             let level = self.tracked.get(&pid).and_then(|tracked| tracked.level);
             turns.entry(pid).or_insert((level, "it has mapped more than before".to_owned()));
+        }
+        for pid in level.map_or_else(Vec::new, |_| self.pool.stranded()) {
+            if let Some(tracked) = self.tracked.get(&pid) {
+                let why = "it has moved to newer counters".to_owned();
+                turns.entry(pid).or_insert((tracked.level, why));
+            }
         }
         for pid in turns.keys() {
             self.pool.release(*pid);

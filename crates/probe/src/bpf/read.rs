@@ -181,6 +181,17 @@ impl Counters {
         })
     }
 
+    /// How many series are not forgotten, and how many histograms they have.
+    pub(super) fn in_use(&self) -> (usize, usize) {
+        let series = 0..self.cursors.filled(cursor::SERIES, self.series_state.len());
+        let histograms = 0..self.cursors.filled(cursor::HIST, self.histograms.len());
+        let of = |index| self.histograms.part::<HistKey>(index, 0).series;
+        (
+            series.filter(|series| !self.is_forgotten(*series as u32)).count(),
+            histograms.filter(|index| !self.is_forgotten(of(*index))).count(),
+        )
+    }
+
     /// The counters of one spec, summed over CPUs.
     pub(super) fn probe(&self, spec: u32) -> ProbeCounts {
         let mut sum = ProbeCounts::default();

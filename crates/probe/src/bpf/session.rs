@@ -422,10 +422,22 @@ impl Session {
     /// probes are there.
     #[must_use]
     pub fn wear(&self) -> f64 {
+        let level = |which| self.cursors.level(which);
+        self.fullest(level(cursor::SERIES), level(cursor::HIST))
+    }
+
+    /// [`Session::wear`], had forgotten series and their histograms given their places back.
+    #[must_use]
+    pub fn use_share(&self) -> f64 {
+        let (series, histograms) = self.counters.in_use();
+        self.fullest(series as u64, histograms as u64)
+    }
+
+    fn fullest(&self, series: u64, histograms: u64) -> f64 {
         let share = |taken: u64, of: u32| taken as f64 / f64::from(of.max(1));
         let shares = [
-            share(self.cursors.level(cursor::SERIES), self.sizes.instances),
-            share(self.cursors.level(cursor::HIST), self.sizes.histograms()),
+            share(series, self.sizes.instances),
+            share(histograms, self.sizes.histograms()),
             share(self.probes.specs().taken() as u64, self.sizes.probes),
         ];
         shares.into_iter().fold(0.0, f64::max).min(1.0)
