@@ -38,9 +38,8 @@ pub(super) const BENCHMARK: Known = Known {
     title: "The daemon for long",
     about: "200 processes, 20 attached and at work in turns (`boundary`); 10 more start each second and live for one. \
             Each second a scrape, every 20 s a reload, every 30 s a diagnostic window of 3 s, censuses, a history of \
-            at most 4 MiB and a quarter of the time, tables of 512 instances: they are full, and replaced, every two \
-            minutes instead of every quarter of an hour. A slope is of means over twentieths of the time after a warm-up of \
-            a third, with its 95 % interval.",
+            at most 4 MiB and a quarter of the time, tables that are full, and replaced, every two minutes. A slope \
+            is of means over twentieths of the time after a warm-up of a third, with its 95 % interval.",
     run,
 };
 
