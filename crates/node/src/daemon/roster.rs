@@ -113,9 +113,9 @@ impl Roster {
         self.waiting.is_empty() && !self.arrivals.is_empty()
     }
 
-    /// Decides which processes change their level: by the recent cost of their probes, where more is mapped, and where
-    /// they are the last ones in a kernel side that is worn.
-    /// Releases their probes. `level` is the configured level; `None`: the governor rests.
+    /// Decides which processes change their level, by the recent cost of their probes, and which are attached again: where
+    /// more is mapped, or where they are the last ones in a kernel side that is worn. Releases their probes. `level` is the
+    /// configured level; `None`: the governor rests.
     pub(super) fn begin_turns(
         &mut self,
         governor: &govern::Config,
@@ -147,14 +147,14 @@ impl Roster {
                 turns.insert(*pid, (step.to, step.why));
             }
         }
-        for pid in std::mem::take(&mut self.again) {
-            let level = self.tracked.get(&pid).and_then(|tracked| tracked.level);
-            turns.entry(pid).or_insert((level, "it has mapped more than before".to_owned()));
-        }
-        for pid in level.map_or_else(Vec::new, |_| self.pool.stranded()) {
+        let mapped_more = std::mem::take(&mut self.again);
+        let stranded = level.map_or_else(Vec::new, |_| self.pool.stranded());
+        let mapped_more =
+            mapped_more.into_iter().map(|pid| (pid, "it has mapped more than before"));
+        let stranded = stranded.into_iter().map(|pid| (pid, "it has moved to newer counters"));
+        for (pid, why) in mapped_more.chain(stranded) {
             if let Some(tracked) = self.tracked.get(&pid) {
-                let why = "it has moved to newer counters".to_owned();
-                turns.entry(pid).or_insert((tracked.level, why));
+                turns.entry(pid).or_insert((tracked.level, why.to_owned()));
             }
         }
         for pid in turns.keys() {

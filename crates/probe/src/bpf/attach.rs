@@ -6,7 +6,7 @@ use std::{
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread,
 };
 
@@ -25,6 +25,7 @@ use drainprof_profile::{Level, Phase, Profile};
 use super::{
     BpfError, Leftover, counted,
     load::{Plain, load_error, program, take},
+    lock,
     multi::{Multi, Place},
     names,
     specs::{Spec, Specs},
@@ -103,7 +104,7 @@ const fn has_stacks(probe: &PlannedProbe) -> bool {
 
 /// The lock is not held while the program is loaded.
 fn next<'a>(waiting: &Mutex<Vec<&'a mut UProbe>>) -> Option<&'a mut UProbe> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    lock(waiting).pop()
 }
 
 /// The program that judges at a probe.

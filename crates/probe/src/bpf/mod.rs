@@ -27,6 +27,8 @@ mod sizes;
 mod specs;
 mod targets;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use attach::OpenFiles;
 pub use detach::{Detaching, Leftover};
 pub use empty::EmptyProbes;
@@ -40,3 +42,8 @@ pub use sizes::Sizes;
 
 /// The SHA-256 of what the kernel side is built from, in hexadecimal digits.
 pub const SOURCES_SHA256: &str = include_str!("../../ebpf/drainprof.bpf.digest");
+
+/// What is locked, though a thread may have panicked with it: it is whole after each step.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -130,10 +130,26 @@ impl Counters {
         self.forgotten.get(series as usize).is_some_and(|forgotten| *forgotten)
     }
 
-    /// All series but those that are forgotten.
-    pub(super) fn series(&self) -> Vec<SeriesRecord> {
+    fn kept_series(&self) -> impl Iterator<Item = usize> {
         (0..self.cursors.filled(cursor::SERIES, self.series_state.len()))
             .filter(|series| !self.is_forgotten(*series as u32))
+    }
+
+    fn kept_histograms(&self) -> impl Iterator<Item = usize> {
+        (0..self.cursors.filled(cursor::HIST, self.histograms.len())).filter(|index| {
+            let HistKey { series, .. } = self.histograms.part(*index, 0);
+            !self.is_forgotten(series)
+        })
+    }
+
+    /// How many series are not forgotten, and how many histograms they have.
+    pub(super) fn in_use(&self) -> (usize, usize) {
+        (self.kept_series().count(), self.kept_histograms().count())
+    }
+
+    /// All series but those that are forgotten.
+    pub(super) fn series(&self) -> Vec<SeriesRecord> {
+        self.kept_series()
             .filter_map(|series| {
                 let ends = self.sum_totals(series);
                 let state = self.series_state.get(series);
@@ -168,28 +184,13 @@ impl Counters {
 
     /// All histograms but those of forgotten series: what of, series, place.
     pub(super) fn histograms(&self) -> impl Iterator<Item = (Of, u32, u64, Hist)> {
-        (0..self.cursors.filled(cursor::HIST, self.histograms.len())).filter_map(|index| {
-            let HistKey { series, .. } = self.histograms.part(index, 0);
-            if self.is_forgotten(series) {
-                return None;
-            }
+        self.kept_histograms().filter_map(|index| {
             let HistSlot { key, hist } = self.histograms.get(index);
             let of = [Of::PinDelay, Of::Lifetime, Of::SiteDelay, Of::SiteLife]
                 .into_iter()
                 .find(|of| *of as u32 == key.of)?;
             Some((of, key.series, key.place, hist))
         })
-    }
-
-    /// How many series are not forgotten, and how many histograms they have.
-    pub(super) fn in_use(&self) -> (usize, usize) {
-        let series = 0..self.cursors.filled(cursor::SERIES, self.series_state.len());
-        let histograms = 0..self.cursors.filled(cursor::HIST, self.histograms.len());
-        let of = |index| self.histograms.part::<HistKey>(index, 0).series;
-        (
-            series.filter(|series| !self.is_forgotten(*series as u32)).count(),
-            histograms.filter(|index| !self.is_forgotten(of(*index))).count(),
-        )
     }
 
     /// The counters of one spec, summed over CPUs.

@@ -1,8 +1,8 @@
 //! The places of specs: each is a probe's as long as anything can hit it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use super::BpfError;
+use super::{BpfError, lock};
 
 /// All of them.
 pub(super) struct Specs(Arc<Mutex<Places>>);
@@ -57,10 +57,6 @@ impl Drop for Spec {
     fn drop(&mut self) {
         lock(&self.all).free.push(self.index);
     }
-}
-
-fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread::{self, JoinHandle},
 };
 
 use aya_obj::{Object, ProgramSection};
 
-use super::syscall;
+use super::{super::lock, syscall};
 
 type Loaded = io::Result<OwnedFd>;
 
@@ -125,8 +125,4 @@ impl Source {
 /// The lock is not held while the job is done.
 fn next(queue: &Mutex<VecDeque<Job>>) -> Option<Job> {
     lock(queue).pop_front()
-}
-
-fn lock(queue: &Mutex<VecDeque<Job>>) -> std::sync::MutexGuard<'_, VecDeque<Job>> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
