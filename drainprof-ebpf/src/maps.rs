@@ -3,7 +3,7 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf, StackTrace},
+    maps::{Array, HashMap, PerCpuArray, ProgramArray, Queue, RingBuf, StackTrace},
 };
 use drainprof_common::{
     granule::IndexWord,
@@ -27,6 +27,10 @@ const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 /// Losses of one CPU, padded so that CPUs do not share cache lines.
 pub(crate) type LossSlots = [u64; 32];
+
+/// Always empty: programs that could go on in another one run on the stack of their thread.
+#[map]
+pub(crate) static NO_PROGRAM: ProgramArray = ProgramArray::with_max_entries(1, 0);
 
 /// Which processes are traced; by thread-group id.
 #[map]

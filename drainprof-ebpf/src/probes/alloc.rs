@@ -5,71 +5,52 @@
     reason = "a function passed by name becomes one of its own, with a stack of its own, once two programs pass it"
 )]
 
-use aya_ebpf::{
-    macros::{uprobe, uretprobe},
-    programs::{ProbeContext, RetProbeContext},
-};
+use aya_ebpf::programs::ProbeContext;
 use drainprof_common::spec::flags;
 
-use super::{at_entry, at_return};
+use super::{at_entry, at_return, program::programs};
 use crate::{calls, diagnostics, hit, object, realloc};
 
-#[uprobe]
-pub fn alloc_entry(ctx: ProbeContext) -> u32 {
-    at_entry::<false>(&ctx, |hit| object::alloc(hit));
-    0
-}
+programs! {
+    entry fn alloc_entry(ctx) {
+        at_entry::<false>(&ctx, |hit| object::alloc(hit));
+    }
 
-#[uretprobe]
-pub fn alloc_return(ctx: RetProbeContext) -> u32 {
-    at_return::<false>(&ctx, |hit, _| object::alloc(hit), |_, _| {});
-    0
-}
+    return fn alloc_return(ctx) {
+        at_return::<false>(&ctx, |hit, _| object::alloc(hit), |_, _| {});
+    }
 
-/// [`alloc_entry`] with the call path.
-#[uprobe]
-pub fn alloc_entry_stacks(ctx: ProbeContext) -> u32 {
-    at_entry::<true>(&ctx, |hit| object::alloc(hit));
-    0
-}
+    /// [`alloc_entry`] with the call path.
+    entry fn alloc_entry_stacks(ctx) {
+        at_entry::<true>(&ctx, |hit| object::alloc(hit));
+    }
 
-/// [`alloc_return`] with the call path.
-#[uretprobe]
-pub fn alloc_return_stacks(ctx: RetProbeContext) -> u32 {
-    at_return::<true>(&ctx, |hit, _| object::alloc(hit), |_, _| {});
-    0
-}
+    /// [`alloc_return`] with the call path.
+    return fn alloc_return_stacks(ctx) {
+        at_return::<true>(&ctx, |hit, _| object::alloc(hit), |_, _| {});
+    }
 
-/// [`realloc_return`] with the call path.
-#[uretprobe]
-pub fn realloc_return_stacks(ctx: RetProbeContext) -> u32 {
-    at_return::<true>(&ctx, |hit, frame| realloc::at_return(hit, frame), object::put_back);
-    0
-}
+    /// [`realloc_return`] with the call path.
+    return fn realloc_return_stacks(ctx) {
+        at_return::<true>(&ctx, |hit, frame| realloc::at_return(hit, frame), object::put_back);
+    }
 
-#[uprobe]
-pub fn free_entry(ctx: ProbeContext) -> u32 {
-    at_entry::<false>(&ctx, object::free);
-    0
-}
+    entry fn free_entry(ctx) {
+        at_entry::<false>(&ctx, object::free);
+    }
 
-#[uretprobe]
-pub fn free_return(ctx: RetProbeContext) -> u32 {
-    at_return::<false>(&ctx, object::free_at_return, object::put_back);
-    0
-}
+    return fn free_return(ctx) {
+        at_return::<false>(&ctx, object::free_at_return, object::put_back);
+    }
 
-#[uretprobe]
-pub fn realloc_return(ctx: RetProbeContext) -> u32 {
-    at_return::<false>(&ctx, |hit, frame| realloc::at_return(hit, frame), object::put_back);
-    0
-}
+    return fn realloc_return(ctx) {
+        at_return::<false>(&ctx, |hit, frame| realloc::at_return(hit, frame), object::put_back);
+    }
 
-/// The entry of any probe that is judged at return.
-#[uprobe]
-pub fn call_entry(ctx: ProbeContext) -> u32 {
-    try_call_entry(&ctx);
-    0
+    /// The entry of any probe that is judged at return.
+    entry fn call_entry(ctx) {
+        try_call_entry(&ctx);
+    }
 }
 
 #[inline(always)]

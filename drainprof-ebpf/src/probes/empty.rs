@@ -3,17 +3,10 @@
 //! They touch no map and read nothing, so a hit of theirs costs what the kernel's probing costs and no
 //! more. Calibration and benchmarks attach them; no observation does.
 
-use aya_ebpf::{
-    macros::{uprobe, uretprobe},
-    programs::{ProbeContext, RetProbeContext},
-};
+use super::program::programs;
 
-#[uprobe]
-pub fn empty_entry(_ctx: ProbeContext) -> u32 {
-    0
-}
+programs! {
+    entry fn empty_entry(_ctx) {}
 
-#[uretprobe]
-pub fn empty_return(_ctx: RetProbeContext) -> u32 {
-    0
+    return fn empty_return(_ctx) {}
 }

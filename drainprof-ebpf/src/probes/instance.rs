@@ -1,12 +1,8 @@
 //! Allocator instances are created and torn down.
 
-use aya_ebpf::{
-    macros::{uprobe, uretprobe},
-    programs::{ProbeContext, RetProbeContext},
-};
 use drainprof_common::{maps::SeriesKey, spec::value};
 
-use super::{at_entry, at_return};
+use super::{at_entry, at_return, program::programs};
 use crate::{hit::Hit, series};
 
 #[inline(always)]
@@ -31,26 +27,20 @@ fn destroy(hit: &Hit) {
     series::end(&key(hit));
 }
 
-#[uprobe]
-pub fn init_entry(ctx: ProbeContext) -> u32 {
-    at_entry::<false>(&ctx, init);
-    0
-}
+programs! {
+    entry fn init_entry(ctx) {
+        at_entry::<false>(&ctx, init);
+    }
 
-#[uretprobe]
-pub fn init_return(ctx: RetProbeContext) -> u32 {
-    at_return::<false>(&ctx, |hit, _| init(hit), |_, _| {});
-    0
-}
+    return fn init_return(ctx) {
+        at_return::<false>(&ctx, |hit, _| init(hit), |_, _| {});
+    }
 
-#[uprobe]
-pub fn destroy_entry(ctx: ProbeContext) -> u32 {
-    at_entry::<false>(&ctx, destroy);
-    0
-}
+    entry fn destroy_entry(ctx) {
+        at_entry::<false>(&ctx, destroy);
+    }
 
-#[uretprobe]
-pub fn destroy_return(ctx: RetProbeContext) -> u32 {
-    at_return::<false>(&ctx, |hit, _| destroy(hit), |_, _| {});
-    0
+    return fn destroy_return(ctx) {
+        at_return::<false>(&ctx, |hit, _| destroy(hit), |_, _| {});
+    }
 }

@@ -13,6 +13,7 @@ mod growth;
 mod instance;
 mod lifecycle;
 mod open;
+mod program;
 
 use core::mem::MaybeUninit;
 
