@@ -24,7 +24,10 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
     }
     let mut checks = kernel::run(&host);
     checks.push(symbol_helper());
-    let (check, programs) = self_test(host);
+    let class =
+        if kernel::missing_privileges(&host).is_some() { Class::Privilege } else { Class::Feature };
+    checks.push(private_stacks(class));
+    let (check, programs) = self_test(host, class);
     checks.push(check);
     let mut out = io::stdout().lock();
     match args.format {
@@ -69,10 +72,32 @@ fn symbol_helper() -> Check {
     }
 }
 
+/// Asks whether two threads could use one stack in a program: then nothing is attached.
+fn private_stacks(class: Class) -> Check {
+    let check = Check::new(kernel::PRIVATE_STACKS, class).required();
+    match bpf::PrivateStacks::of_kernel() {
+        Ok(bpf::PrivateStacks::Absent) => check.ok("none in this kernel for such programs"),
+        Ok(bpf::PrivateStacks::Avoided { shown: true }) => {
+            check.ok("avoided, which each program's machine code shows")
+        }
+        Ok(bpf::PrivateStacks::Avoided { shown: false }) => {
+            check.ok("avoided, which each program's instructions show")
+        }
+        Ok(bpf::PrivateStacks::Forced) => check.fail(
+            "this kernel gives them to every program",
+            "a thread that is preempted in a program could crash the kernel; nothing is attached",
+            "use another kernel, or a newer drainprof, and report it with this line",
+        ),
+        Err(error) => check.fail(
+            format!("not known: {:#}", anyhow::Error::from(error)),
+            "nothing is attached while it is not known that the kernel cannot crash",
+            "fix what the other checks name; if they are all fine, report it with this line",
+        ),
+    }
+}
+
 /// Loads every program with small maps: what really works here, and what the kernel says about each.
-fn self_test(host: LiveHost) -> (Check, Vec<ProgramStatistics>) {
-    let class =
-        if kernel::missing_privileges(&host).is_some() { Class::Privilege } else { Class::Feature };
+fn self_test(host: LiveHost, class: Class) -> (Check, Vec<ProgramStatistics>) {
     let check = Check::new(kernel::SELF_TEST, class).required();
     let result = options::offsets(&host).and_then(|offsets| Ok(bpf::self_test(offsets)?));
     match result {

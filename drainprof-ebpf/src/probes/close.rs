@@ -1,6 +1,5 @@
 //! Granules reach their boundary, hand their objects over, or are reset.
 
-
 use super::{at_entry, at_return, program::programs};
 use crate::granule;
 

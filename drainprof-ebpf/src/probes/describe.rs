@@ -1,6 +1,5 @@
 //! Open granules are named, nested in others, or get another id.
 
-
 use super::{at_entry, at_return, program::programs};
 use crate::granule;
 

@@ -1,6 +1,5 @@
 //! Granules come to life.
 
-
 use super::{at_entry, at_return, program::programs};
 use crate::granule;
 

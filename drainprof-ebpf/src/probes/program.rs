@@ -14,23 +14,23 @@ use crate::maps;
 /// Declares programs: `entry fn` for the entry of a function, or any other place in it, `return fn` for its return.
 macro_rules! programs {
     () => {};
-    ($(#[$doc:meta])* entry fn $name:ident($ctx:ident) $body:block $($more:tt)*) => {
+    ($(#[$doc:meta])* entry fn $name:ident($ctx:ident) { $($body:tt)* } $($more:tt)*) => {
         $(#[$doc])*
         #[aya_ebpf::macros::uprobe]
         pub fn $name($ctx: aya_ebpf::programs::ProbeContext) -> u32 {
             $crate::probes::program::use_the_threads_stack(&$ctx);
-            $body
+            $($body)*
             0
         }
 
         programs! { $($more)* }
     };
-    ($(#[$doc:meta])* return fn $name:ident($ctx:ident) $body:block $($more:tt)*) => {
+    ($(#[$doc:meta])* return fn $name:ident($ctx:ident) { $($body:tt)* } $($more:tt)*) => {
         $(#[$doc])*
         #[aya_ebpf::macros::uretprobe]
         pub fn $name($ctx: aya_ebpf::programs::RetProbeContext) -> u32 {
             $crate::probes::program::use_the_threads_stack(&$ctx);
-            $body
+            $($body)*
             0
         }
 

@@ -27,7 +27,7 @@ use super::{
     load::{Plain, load_error, program, take},
     lock,
     multi::{Multi, Place},
-    names,
+    names, private_stack,
     specs::{Spec, Specs},
 };
 use crate::{
@@ -102,8 +102,22 @@ const fn has_stacks(probe: &PlannedProbe) -> bool {
     probe.spec.flags & flags::STACKS != 0
 }
 
+/// Loads a program for uprobes, and makes sure that it runs on the stack of its thread.
+pub(super) fn load_uprobe(name: &str, program: &mut UProbe) -> Result<(), BpfError> {
+    program.load().map_err(|source| load_error(name, source))?;
+    let excluded = match program.fd() {
+        Ok(loaded) => private_stack::exclude(name, loaded.as_fd()),
+        Err(source) => Err(load_error(name, source)),
+    };
+    if excluded.is_err() {
+        // Nothing can be attached to it by mistake.
+        let _ = program.unload();
+    }
+    excluded
+}
+
 /// The lock is not held while the program is loaded.
-fn next<'a>(waiting: &Mutex<Vec<&'a mut UProbe>>) -> Option<&'a mut UProbe> {
+fn next<'a>(waiting: &Mutex<Vec<(&'a str, &'a mut UProbe)>>) -> Option<(&'a str, &'a mut UProbe)> {
     lock(waiting).pop()
 }
 
@@ -176,14 +190,14 @@ impl Probes {
         }
         let wanted: BTreeSet<_> = wanted.collect();
         let programs = self.ebpf.programs_mut().filter(|(name, _)| wanted.contains(*name));
-        let new = programs.filter_map(|(_, program)| match program {
-            Program::UProbe(program) if program.fd().is_err() => Some(program),
+        let new = programs.filter_map(|(name, program)| match program {
+            Program::UProbe(program) if program.fd().is_err() => Some((name, program)),
             _ => None,
         });
         let waiting = Mutex::new(new.collect::<Vec<_>>());
         let load = || {
-            while let Some(program) = next(&waiting) {
-                let _ = program.load();
+            while let Some((name, program)) = next(&waiting) {
+                let _ = load_uprobe(name, program);
             }
         };
         let others = thread::available_parallelism().map_or(0, |most| most.get() - 1);
@@ -237,7 +251,7 @@ impl Probes {
         }
         let program: &mut UProbe = program(&mut self.ebpf, name)?;
         if program.fd().is_err() {
-            program.load().map_err(|source| load_error(name, source))?;
+            load_uprobe(name, program)?;
         }
         let hold = if let Some(counter) = semaphore {
             let program = program.fd().map_err(|source| failed(site, source))?.as_fd();
@@ -279,7 +293,10 @@ impl Probes {
                 continue;
             }
             let loaded = match program {
-                Program::UProbe(program) => program.load(),
+                Program::UProbe(program) => {
+                    load_uprobe(name, program)?;
+                    continue;
+                }
                 Program::TracePoint(program) => program.load(),
                 Program::RawTracePoint(program) => program.load(),
                 _ => Ok(()),

@@ -15,7 +15,8 @@ use aya::{
 
 use super::{
     BpfError, Detaching,
-    load::{OBJECT, load_error, program},
+    attach::load_uprobe,
+    load::{OBJECT, program},
     names,
 };
 
@@ -40,9 +41,7 @@ impl EmptyProbes {
             .load(OBJECT)
             .map_err(|source| BpfError::load("maps".to_owned(), RING_BYTES.into(), source))?;
         for name in [names::EMPTY_ENTRY, names::EMPTY_RETURN] {
-            program::<UProbe>(&mut ebpf, name)?
-                .load()
-                .map_err(|source| load_error(name, source))?;
+            load_uprobe(name, program(&mut ebpf, name)?)?;
         }
         Ok(Self { ebpf })
     }

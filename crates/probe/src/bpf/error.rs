@@ -29,6 +29,16 @@ pub enum BpfError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The kernel would run a program on a stack that two threads can use at once.
+    #[error(
+        "this kernel runs the eBPF program {program} on a private stack, one per CPU, although a \
+         thread can be preempted in it: the kernel could crash, so drainprof does not attach; use \
+         another kernel, or a newer drainprof, and report it"
+    )]
+    PrivateStack {
+        /// The program.
+        program: String,
+    },
     /// A map could not be made as large as asked.
     #[error("no memory for the eBPF maps ({bytes} bytes); lower --max-granules or --max-objects")]
     Memory {
@@ -106,7 +116,7 @@ impl BpfError {
     /// Whether the kernel lacks something that is needed.
     #[must_use]
     pub const fn is_unsupported(&self) -> bool {
-        matches!(self, Self::Unsupported { .. })
+        matches!(self, Self::Unsupported { .. } | Self::PrivateStack { .. })
     }
 
     /// Whether the kernel refused a probe on the very instruction: another one of the function may do.

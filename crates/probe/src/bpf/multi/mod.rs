@@ -9,7 +9,6 @@
 //! crate that aya reads it with, for the maps that aya has created. Called by `attach`.
 
 mod programs;
-mod syscall;
 mod trial;
 
 use std::{
@@ -22,10 +21,10 @@ use std::{
 };
 
 use aya::{Ebpf, maps::Map};
-use aya_obj::Object;
+use aya_obj::{Object, generated::bpf_map_type};
 
 use self::programs::Programs;
-use super::load::OBJECT;
+use super::{load::OBJECT, syscall};
 
 /// Where a probe is put.
 pub(super) struct Place<'a> {
@@ -94,18 +93,20 @@ impl Multi {
         let sections: HashSet<usize> =
             object.functions.keys().map(|(section, _)| *section).collect();
         let maps = std::mem::take(&mut object.maps);
+        let no_program = no_program()?;
         let mut descriptors = Vec::new();
         for (name, map) in &maps {
-            let held = ebpf
-                .map(name)
-                .and_then(descriptor)
-                .ok_or_else(|| format!("the map {name} is missing"))?;
+            let held = match ebpf.map(name) {
+                Some(Map::ProgramArray(_)) => Some(no_program.as_fd()),
+                map => map.and_then(descriptor),
+            };
+            let held = held.ok_or_else(|| format!("the map {name} is missing"))?;
             descriptors.push((name.as_str(), held.as_raw_fd(), map));
         }
         object.relocate_maps(descriptors.into_iter(), &sections)?;
         object.relocate_calls(&sections)?;
         object.sanitize_functions(features);
-        Ok(Self { programs: Programs::new(object, types), single })
+        Ok(Self { programs: Programs::new(object, types, no_program), single })
     }
 
     /// Puts a program in its place; it goes when what is returned is closed.
@@ -124,6 +125,12 @@ impl Multi {
 fn tried(trial: io::Result<bool>) -> bool {
     tracing::debug!(?trial, "links that go quickly");
     trial.unwrap_or(false)
+}
+
+/// An array of programs that stays empty, as `NO_PROGRAM` is. Newer kernels (6.18) let programs share one only if they are
+/// attached in the same way.
+fn no_program() -> io::Result<OwnedFd> {
+    syscall::create_map(bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY, 4, 4, 1)
 }
 
 /// The descriptor of a map, of the kinds that the object has.

@@ -10,7 +10,7 @@ use std::{
 
 use aya_obj::{Object, ProgramSection};
 
-use super::{super::lock, syscall};
+use super::super::{lock, private_stack, syscall};
 
 type Loaded = io::Result<OwnedFd>;
 
@@ -35,12 +35,14 @@ struct Source {
     object: Object,
     /// What the types of the object are known by.
     types: Option<OwnedFd>,
+    /// A map of these programs alone: held, since instructions name it by its number.
+    _no_program: OwnedFd,
 }
 
 impl Programs {
-    pub(super) fn new(object: Object, types: Option<OwnedFd>) -> Self {
+    pub(super) fn new(object: Object, types: Option<OwnedFd>, no_program: OwnedFd) -> Self {
         Self {
-            source: Arc::new(Source { object, types }),
+            source: Arc::new(Source { object, types, _no_program: no_program }),
             loaded: BTreeMap::new(),
             coming: BTreeMap::new(),
             queue: Arc::default(),
@@ -118,7 +120,10 @@ impl Source {
         let types = self.types.as_ref().map(OwnedFd::as_fd);
         let functions =
             types.map(|types| (types, &function.func_info, function.func_info_rec_size));
-        syscall::load(&program.license, &function.instructions, functions)
+        let places = syscall::UPROBE_MULTI;
+        let loaded = syscall::load(places, &program.license, &function.instructions, functions)?;
+        private_stack::exclude(name, loaded.as_fd()).map_err(io::Error::other)?;
+        Ok(loaded)
     }
 }
 

@@ -16,7 +16,7 @@ use aya_obj::{
 use drainprof_process::mapped_objects;
 use nix::libc;
 
-use super::{Place, syscall};
+use super::{super::syscall, Place};
 
 /// r0 = 0; return
 const RETURN: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -59,13 +59,8 @@ pub(super) fn counts_in_all_threads() -> io::Result<bool> {
 
 /// An array of one number.
 fn array() -> io::Result<OwnedFd> {
-    let mut arguments = syscall::nothing();
-    arguments.__bindgen_anon_1.map_type = bpf_map_type::BPF_MAP_TYPE_ARRAY as u32;
-    arguments.__bindgen_anon_1.key_size = size_of::<u32>() as u32;
-    arguments.__bindgen_anon_1.value_size = size_of::<u64>() as u32;
-    arguments.__bindgen_anon_1.max_entries = 1;
-    // SAFETY: there are no pointers.
-    unsafe { syscall::descriptor(bpf_cmd::BPF_MAP_CREATE, &mut arguments) }
+    let kind = bpf_map_type::BPF_MAP_TYPE_ARRAY;
+    syscall::create_map(kind, size_of::<u32>(), size_of::<u64>(), 1)
 }
 
 fn read(array: &OwnedFd) -> io::Result<u64> {
@@ -96,5 +91,5 @@ fn program(array: &OwnedFd) -> io::Result<OwnedFd> {
 
 fn load(code: &[u8]) -> io::Result<OwnedFd> {
     let instructions = copy_instructions(code).map_err(io::Error::other)?;
-    syscall::load(c"GPL", &instructions, None)
+    syscall::load(syscall::UPROBE_MULTI, c"GPL", &instructions, None)
 }

@@ -49,6 +49,8 @@ pub const CHECK_NAMES: [&str; 28] = [
 
 /// The name of a check that `doctor` adds to these: it needs the loader, which stands to our right.
 pub const SELF_TEST: &str = "self-test";
+/// Another one, for the same reason.
+pub const PRIVATE_STACKS: &str = "private_stacks";
 /// Another one: it starts a process.
 pub const SYMBOL_HELPER: &str = "symbol-helper";
 

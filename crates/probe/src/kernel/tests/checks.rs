@@ -4,8 +4,8 @@ use nix::libc;
 
 use super::{ALL_CAPABILITIES, FakeHost, event_path};
 use crate::kernel::{
-    CHECK_NAMES, Capability, Check, Class, LiveHost, MemoryLimit, SELF_TEST, SYMBOL_HELPER, Status,
-    Verdict, memory_limit, missing_privileges, run, verdict,
+    CHECK_NAMES, Capability, Check, Class, LiveHost, MemoryLimit, PRIVATE_STACKS, SELF_TEST,
+    SYMBOL_HELPER, Status, Verdict, memory_limit, missing_privileges, run, verdict,
 };
 
 fn check(host: &FakeHost, name: &str) -> Check {
@@ -364,7 +364,7 @@ fn real_machine_answers() {
 #[test]
 fn every_check_is_documented() {
     let page = include_str!("../../../../../docs/doctor.md");
-    for name in CHECK_NAMES.into_iter().chain([SYMBOL_HELPER, SELF_TEST]) {
+    for name in CHECK_NAMES.into_iter().chain([SYMBOL_HELPER, PRIVATE_STACKS, SELF_TEST]) {
         assert!(page.contains(&format!("\n### `{name}`\n")), "docs/doctor.md lacks {name}");
     }
     let sections = page.lines().filter(|line| line.starts_with("### `")).count();

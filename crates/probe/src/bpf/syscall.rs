@@ -1,4 +1,4 @@
-//! The system calls bpf(2) for links of many probes.
+//! The system call bpf(2), for what aya 0.14 cannot do: links of many probes, maps of our own, the machine code of programs.
 
 use std::{
     ffi::{CStr, CString},
@@ -14,14 +14,18 @@ use aya_obj::{
     btf::FuncSecInfo,
     generated::{
         BPF_F_UPROBE_MULTI_RETURN, bpf_attach_type, bpf_attr,
-        bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_7, bpf_cmd, bpf_insn, bpf_prog_type,
+        bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_7, bpf_cmd, bpf_insn, bpf_map_type,
+        bpf_prog_info, bpf_prog_type,
     },
 };
 use nix::libc;
 
-use super::Place;
+use super::multi::Place;
 
-const UPROBE_MULTI: u32 = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+/// Attached through `perf_event_open`.
+pub(super) const PLAIN: u32 = 0;
+/// Attached through links of many probes.
+pub(super) const UPROBE_MULTI: u32 = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
 /// How often a load that was interrupted is tried.
 const TRIES: u32 = 10;
 
@@ -66,9 +70,65 @@ pub(super) fn load_types(bytes: &[u8]) -> io::Result<OwnedFd> {
     unsafe { descriptor(bpf_cmd::BPF_BTF_LOAD, &mut arguments) }
 }
 
-/// Loads instructions for such links. `functions`: the descriptor of the types, and what they say of the functions, in
+/// Creates a map without types.
+pub(super) fn create_map(
+    kind: bpf_map_type,
+    key_size: usize,
+    value_size: usize,
+    entries: u32,
+) -> io::Result<OwnedFd> {
+    let mut arguments = nothing();
+    arguments.__bindgen_anon_1.map_type = kind as u32;
+    arguments.__bindgen_anon_1.key_size = key_size as u32;
+    arguments.__bindgen_anon_1.value_size = value_size as u32;
+    arguments.__bindgen_anon_1.max_entries = entries;
+    // SAFETY: there are no pointers.
+    unsafe { descriptor(bpf_cmd::BPF_MAP_CREATE, &mut arguments) }
+}
+
+/// The machine code of a program and of the functions that it calls, one behind the other; `None` where the kernel does not
+/// show it (without CAP_SYSLOG, or by `kernel.kptr_restrict`), or has made none.
+pub(super) fn machine_code(program: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
+    let mut code = vec![0; info(program, &mut [], &mut [])?.jited_prog_len as usize];
+    let read = info(program, &mut code, &mut [])?;
+    let is_shown = read.jited_prog_insns != 0 && read.jited_prog_len as usize == code.len();
+    Ok((is_shown && !code.is_empty()).then_some(code))
+}
+
+/// The instructions of a program and of the functions that it calls, as the verifier has left them; `None` where the kernel
+/// does not show them.
+pub(super) fn instructions(program: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
+    let mut code = vec![0; info(program, &mut [], &mut [])?.xlated_prog_len as usize];
+    let read = info(program, &mut [], &mut code)?;
+    let is_shown = read.xlated_prog_insns != 0 && read.xlated_prog_len as usize == code.len();
+    Ok((is_shown && !code.is_empty()).then_some(code))
+}
+
+/// What the kernel says of a program, with as much of its machine code and its instructions as there is room for.
+fn info(
+    program: BorrowedFd<'_>,
+    machine_code: &mut [u8],
+    instructions: &mut [u8],
+) -> io::Result<bpf_prog_info> {
+    // SAFETY: a structure of integers, for which zeros are valid, and mean "not asked for".
+    let mut info: bpf_prog_info = unsafe { std::mem::zeroed() };
+    info.jited_prog_len = machine_code.len() as u32;
+    info.jited_prog_insns = machine_code.as_mut_ptr() as u64;
+    info.xlated_prog_len = instructions.len() as u32;
+    info.xlated_prog_insns = instructions.as_mut_ptr() as u64;
+    let mut arguments = nothing();
+    arguments.info.bpf_fd = program.as_raw_fd().cast_unsigned();
+    arguments.info.info_len = size_of::<bpf_prog_info>() as u32;
+    arguments.info.info = std::ptr::from_mut(&mut info) as u64;
+    // SAFETY: the kernel writes the structure, and as much into both slices as they are long.
+    let result = unsafe { call(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut arguments) };
+    if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Loads instructions for such places. `functions`: the descriptor of the types, and what they say of the functions, in
 /// records of the stated size.
 pub(super) fn load(
+    places: u32,
     license: &CStr,
     instructions: &[bpf_insn],
     functions: Option<(BorrowedFd<'_>, &FuncSecInfo, usize)>,
@@ -76,7 +136,7 @@ pub(super) fn load(
     let mut arguments = nothing();
     let of = &mut arguments;
     of.__bindgen_anon_3.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
-    of.__bindgen_anon_3.expected_attach_type = UPROBE_MULTI;
+    of.__bindgen_anon_3.expected_attach_type = places;
     of.__bindgen_anon_3.insns = instructions.as_ptr() as u64;
     of.__bindgen_anon_3.insn_cnt = instructions.len() as u32;
     of.__bindgen_anon_3.license = license.as_ptr() as u64;
