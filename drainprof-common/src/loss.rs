@@ -113,6 +113,10 @@ losses! {
     MappingsLost, "mappings_lost", Incomplete,
         "System calls that change mappings that found their ring full; outstanding mappings and the heap may be wrong.",
         "watch fewer processes at once with --growth";
+    TracepointSkipped, "tracepoints_skipped", Incomplete,
+        "Starts and ends of processes and threads, and changes of memory, of any process, that a program was not run for, because an eBPF program was running on that CPU already.",
+        "nothing, if it is rare: it takes a thread that is preempted at the wrong instant; Linux 6.1 does not report it";
+
     PathNotCaptured, "path_not_captured", Notice,
         "Allocations of call paths that were not known yet and whose stack could not be sent to user space; only the known part of their path is reported.",
         "nothing, if it does not grow: paths are learnt within milliseconds";
@@ -151,6 +155,9 @@ losses! {
 /// Number of counters.
 pub const LOSS_COUNT: usize = LOSSES.len();
 
+/// Room for counters of one CPU, a power of two.
+pub const LOSS_SLOTS: usize = LOSS_COUNT.next_power_of_two();
+
 /// All counters of one CPU, or their sum.
 pub type LossCounts = [u64; LOSS_COUNT];
 
@@ -159,10 +166,10 @@ pub const LOSS_NAME_BYTES: usize = 24;
 
 /// The names by number, padded with spaces: the kernel side logs text of a fixed length. Numbers beyond the list have
 /// no name.
-pub static PADDED_LOSS_NAMES: [[u8; LOSS_NAME_BYTES]; 32] = padded_names();
+pub static PADDED_LOSS_NAMES: [[u8; LOSS_NAME_BYTES]; LOSS_SLOTS] = padded_names();
 
-const fn padded_names() -> [[u8; LOSS_NAME_BYTES]; 32] {
-    let mut names = [[b' '; LOSS_NAME_BYTES]; 32];
+const fn padded_names() -> [[u8; LOSS_NAME_BYTES]; LOSS_SLOTS] {
+    let mut names = [[b' '; LOSS_NAME_BYTES]; LOSS_SLOTS];
     let mut loss = 0;
     while loss < LOSS_COUNT {
         let name = LOSSES[loss].name.as_bytes();

@@ -17,6 +17,8 @@ macro_rules! globals {
 globals! {
     /// Slots in `GRANULES`.
     max_granules, MAX_GRANULES: 1;
+    /// Slots of counters less one; they are a power of two.
+    counter_slot_mask, COUNTER_SLOT_MASK: 0;
     /// Entries of `OBJECT_BUCKETS`.
     object_buckets, OBJECT_BUCKET_COUNT: 1;
     /// Entries of `THREAD_SLOTS` less one; they are a power of two.

@@ -267,7 +267,8 @@ pub(crate) fn begin_at_return<C: EbpfContext>(ctx: &C) -> Option<Hit> {
 #[inline(always)]
 fn started(pid_tgid: u64, index: u32, target: TargetValue, at_return: bool) -> Option<Hit> {
     let spec = maps::PROBES.get_ptr(index)?;
-    let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + index);
+    let counts =
+        maps::PROBE_COUNTS.get_ptr_mut(losses::counter_slot() * config::max_probes() + index);
     if let Some(counts) = counts {
         // SAFETY: map memory.
         unsafe {
@@ -344,7 +345,8 @@ pub(crate) fn evaluate(hit: &Hit, at_return: bool) -> bool {
     if outcome.is(Outcome::Accepted) {
         return true;
     }
-    let counts = maps::PROBE_COUNTS.get_ptr_mut(losses::cpu() * config::max_probes() + hit.index);
+    let counts =
+        maps::PROBE_COUNTS.get_ptr_mut(losses::counter_slot() * config::max_probes() + hit.index);
     if let Some(counts) = counts {
         // SAFETY: map memory.
         unsafe {

@@ -2,13 +2,11 @@
 
 use aya_ebpf::helpers::bpf_get_smp_processor_id;
 use drainprof_common::{
-    loss::{LOSS_COUNT, Loss},
+    loss::{LOSS_SLOTS, Loss},
     maps::cursor,
 };
 
-use crate::{atomic, diagnostics, global::global, hit::now, maps};
-
-const _: () = assert!(LOSS_COUNT <= 32, "LossSlots holds 32");
+use crate::{atomic, config, diagnostics, global::global, hit::now, maps};
 
 /// Adds one to a loss.
 #[inline(always)]
@@ -30,10 +28,13 @@ global! {
 #[inline(always)]
 fn add(loss: u32, number: u64) {
     diagnostics::note(loss);
-    if let Some(slots) = maps::LOSSES.get_ptr_mut(cpu()) {
+    if let Some(slots) = maps::LOSSES.get_ptr_mut(counter_slot()) {
         // SAFETY: `slots` is map memory; the index is masked to its length.
         unsafe {
-            atomic::add(slots.cast::<u64>().add(core::hint::black_box(loss) as usize & 31), number);
+            atomic::add(
+                slots.cast::<u64>().add(core::hint::black_box(loss) as usize & (LOSS_SLOTS - 1)),
+                number,
+            );
         }
     }
 }
@@ -91,15 +92,16 @@ fn note_call() {
 #[inline(always)]
 pub(crate) fn count_here(loss: Loss, number: u64) {
     diagnostics::note(loss as u32);
-    if let Some(slots) = maps::LOSSES.get_ptr_mut(cpu()) {
+    if let Some(slots) = maps::LOSSES.get_ptr_mut(counter_slot()) {
         // SAFETY: `slots` is map memory; a loss's number is below its length.
         unsafe { atomic::add(slots.cast::<u64>().add(loss as usize), number) };
     }
 }
 
-/// The CPU that this runs on. Migration is off while a program runs, preemption is not.
+/// Which of the slots of counters is this CPU's; on large machines CPUs share them. They share with whoever preempts them
+/// as well: a program's migration is off, its preemption is not, so that all counting is atomic.
 #[inline(always)]
-pub(crate) fn cpu() -> u32 {
+pub(crate) fn counter_slot() -> u32 {
     // SAFETY: the helper takes no argument.
-    unsafe { bpf_get_smp_processor_id() }
+    unsafe { bpf_get_smp_processor_id() & config::counter_slot_mask() }
 }

@@ -11,6 +11,7 @@ use drainprof_common::{
         GROWTH_THREADS as THREAD_COUNT, GrowthCell, GrowthTarget, GrowthThread, RegionKey,
         RegionPages,
     },
+    loss::LOSS_SLOTS,
     maps::{
         self, Bucket, HistKey, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey,
         SeriesState, Slot, TargetValue, ThreadState, Totals, cursor,
@@ -26,7 +27,7 @@ use crate::diagnostics::Noted;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 /// Losses of one CPU, padded so that CPUs do not share cache lines.
-pub(crate) type LossSlots = [u64; 32];
+pub(crate) type LossSlots = [u64; LOSS_SLOTS];
 
 /// Always empty: programs that could go on in another one run on the stack of their thread.
 #[map]

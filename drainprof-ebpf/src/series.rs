@@ -162,7 +162,7 @@ pub(crate) fn state(series: u32) -> Option<*mut SeriesState> {
 /// This CPU's counters of the series.
 #[inline(always)]
 pub(crate) fn totals(series: u32) -> Option<*mut Totals> {
-    maps::TOTALS.get_ptr_mut(losses::cpu() * config::max_series() + series)
+    maps::TOTALS.get_ptr_mut(losses::counter_slot() * config::max_series() + series)
 }
 
 /// Adds to the counter that stands `offset` bytes into the series' totals; for [`bump`].

@@ -127,12 +127,9 @@ impl Resting {
             }),
             sample: self.config.sample,
             targets: self.targets.iter().map(snapshot::target_facts).collect(),
-            losses: Default::default(),
-            halfway: None,
             self_use: snapshot::self_use(self.cpu_at_start, 0),
             prices_measured: self.options.costs.measured,
-            pressure: None,
-            symbols: None,
+            ..Snapshot::default()
         };
         self.windows.join(now)
     }

@@ -10,6 +10,7 @@ mod sums;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use drainprof_common::loss::LOSS_COUNT;
 use drainprof_process::memory::MemoryReading;
 use drainprof_report::{Report, Target, facts::TargetFacts, health};
 
@@ -66,7 +67,7 @@ pub(super) struct Counters {
 /// All losses by name, each zero.
 #[must_use]
 pub(super) fn no_losses() -> BTreeMap<String, u64> {
-    let all = health::by_name(&Default::default()).into_iter();
+    let all = health::by_name(&[0; LOSS_COUNT]).into_iter();
     all.map(|(name, count)| (name, count.unwrap_or_default())).collect()
 }
 

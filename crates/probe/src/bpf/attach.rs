@@ -14,7 +14,7 @@ use aya::{
     Ebpf,
     maps::{Array, MapData},
     programs::{
-        Program, ProgramInfo, UProbe,
+        Program, ProgramFd, ProgramInfo, UProbe,
         uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
 };
@@ -29,6 +29,7 @@ use super::{
     multi::{Multi, Place},
     names, private_stack,
     specs::{Spec, Specs},
+    syscall,
 };
 use crate::{
     kernel::ProgramStatistics,
@@ -114,6 +115,11 @@ pub(super) fn load_uprobe(name: &str, program: &mut UProbe) -> Result<(), BpfErr
         let _ = program.unload();
     }
     excluded
+}
+
+/// How often the kernel did not run a program; `None` where it does not say.
+fn missed(program: &ProgramFd) -> Option<u64> {
+    syscall::missed(program.as_fd()).ok()
 }
 
 /// The lock is not held while the program is loaded.
@@ -304,6 +310,17 @@ impl Probes {
             loaded.map_err(|source| load_error(name, source))?;
         }
         Ok(())
+    }
+
+    /// How often the kernel did not run a program on a tracepoint, since its CPU was in one already. Uprobes have no such
+    /// rule.
+    pub(super) fn skipped(&self) -> u64 {
+        let of = |program: &Program| match program {
+            Program::TracePoint(program) => program.fd().ok().and_then(missed),
+            Program::RawTracePoint(program) => program.fd().ok().and_then(missed),
+            _ => None,
+        };
+        self.ebpf.programs().filter_map(|(_, program)| of(program)).sum()
     }
 
     /// What the kernel says about each program that is loaded, in the order of their names.

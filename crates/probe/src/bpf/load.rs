@@ -32,7 +32,7 @@ fn seed() -> u32 {
     RandomState::new().hash_one(std::process::id()) as u32
 }
 
-pub(super) fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, BpfError> {
+pub(super) fn load_object(config: &SessionConfig, slots: u32) -> Result<Ebpf, BpfError> {
     let sizes = &config.sizes;
     let none = GrowthOffsets { mm_id: 0, curr: 0, member: 0, size: 0, syscall: 0 };
     let growth = config.growth.unwrap_or(none);
@@ -46,7 +46,8 @@ pub(super) fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, Bpf
         ("RULE_BUCKETS", sizes.rule_buckets()),
         ("PATH_BUCKETS", sizes.path_buckets()),
         ("PATH_WORD_COUNT", sizes.path_words()),
-        ("WALK_MASK", sizes.walks(cpus) - 1),
+        ("COUNTER_SLOT_MASK", slots - 1),
+        ("WALK_MASK", sizes.walks() - 1),
         ("SAMPLE", config.sample),
         ("SAMPLE_SEED", seed()),
         ("EVENTS_WANTED", u32::from(config.events)),
@@ -64,10 +65,10 @@ pub(super) fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, Bpf
     let entries = [
         (names::TARGETS, sizes.targets),
         (names::PROBES, sizes.probes),
-        (names::PROBE_COUNTS, sizes.probes * cpus),
+        (names::PROBE_COUNTS, sizes.probes * slots),
         (names::SERIES, sizes.instances),
         (names::SERIES_STATE, sizes.instances),
-        (names::TOTALS, sizes.instances * cpus),
+        (names::TOTALS, sizes.instances * slots),
         (names::INDEX, sizes.index()),
         (names::GRANULES, sizes.granules),
         (names::FREE_SLOTS, sizes.granules),
@@ -77,12 +78,12 @@ pub(super) fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, Bpf
         (names::THREADS, sizes.threads_behind()),
         (names::HIST_INDEX, sizes.histograms()),
         (names::HISTOGRAMS, sizes.histograms()),
-        (names::LOSSES, cpus),
+        (names::LOSSES, slots),
         (names::EVENTS, sizes.ring()),
         (names::RULES, sizes.rule_buckets()),
         (names::SPACES, sizes.spaces().0),
         (names::SPACE_RANGES, sizes.spaces().1),
-        (names::WALKS, sizes.walks(cpus)),
+        (names::WALKS, sizes.walks()),
         (names::PATH_HASHES, sizes.path_buckets()),
         (names::PATHS, sizes.path_slots()),
         (names::PATH_WORDS, sizes.path_words()),
@@ -112,7 +113,7 @@ pub(super) fn load_object(config: &SessionConfig, cpus: u32) -> Result<Ebpf, Bpf
     }
     loader
         .load(OBJECT)
-        .map_err(|source| BpfError::load("maps".to_owned(), sizes.bytes(cpus), source))
+        .map_err(|source| BpfError::load("maps".to_owned(), sizes.bytes(slots), source))
 }
 
 pub(super) fn check_maps(ebpf: &Ebpf) -> Result<(), BpfError> {

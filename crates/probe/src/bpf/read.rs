@@ -5,7 +5,7 @@ use std::{mem::offset_of, sync::atomic::Ordering, time::Duration};
 use aya::Ebpf;
 use drainprof_common::{
     hist::{Hist, Of},
-    loss::{LOSS_COUNT, Loss, LossCounts},
+    loss::{LOSS_COUNT, LOSS_SLOTS, Loss, LossCounts},
     maps::{HistKey, HistSlot, ProbeCounts, SeriesKey, SeriesState, Slot, Totals, cursor},
 };
 use nix::time::{ClockId, clock_gettime};
@@ -30,7 +30,7 @@ pub struct SeriesRecord {
     pub series: u32,
     /// What is known of it.
     pub state: SeriesState,
-    /// Its counters, summed over CPUs.
+    /// Its counters, summed over slots.
     pub totals: Totals,
 }
 
@@ -55,14 +55,14 @@ macro_rules! ends {
 
 /// What the kernel side counts, and the losses that we have found ourselves.
 pub(super) struct Counters {
-    cpus: u32,
-    /// Specs per CPU.
+    slots: u32,
+    /// Specs per slot.
     probes: u32,
     totals: Mapped<Totals>,
     series_state: Mapped<SeriesState>,
     probe_counts: Mapped<ProbeCounts>,
     histograms: Mapped<HistSlot>,
-    losses: Mapped<[u64; 32]>,
+    losses: Mapped<[u64; LOSS_SLOTS]>,
     own_losses: LossCounts,
     cursors: Cursors,
     /// Of each series, whether it is not read any more. Its entry is never used again.
@@ -73,12 +73,12 @@ impl Counters {
     pub(super) fn take(
         ebpf: &Ebpf,
         sizes: &Sizes,
-        cpus: u32,
+        slots: u32,
         cursors: &Cursors,
     ) -> Result<Self, BpfError> {
-        let (series, n) = (sizes.instances as usize, cpus as usize);
+        let (series, n) = (sizes.instances as usize, slots as usize);
         Ok(Self {
-            cpus,
+            slots,
             probes: sizes.probes,
             totals: mapped(ebpf, names::TOTALS, series * n)?,
             series_state: mapped(ebpf, names::SERIES_STATE, series)?,
@@ -172,8 +172,8 @@ impl Counters {
 
     fn sum_totals(&self, series: usize) -> Totals {
         let mut sum = Totals::default();
-        for cpu in 0..self.cpus as usize {
-            let one = self.totals.get(cpu * self.series_state.len() + series);
+        for slot in 0..self.slots as usize {
+            let one = self.totals.get(slot * self.series_state.len() + series);
             let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut sum));
             for (sum, word) in words.iter_mut().zip(bytemuck::cast_slice::<_, u64>(&[one])) {
                 *sum = sum.wrapping_add(*word);
@@ -193,11 +193,11 @@ impl Counters {
         })
     }
 
-    /// The counters of one spec, summed over CPUs.
+    /// The counters of one spec, summed over slots.
     pub(super) fn probe(&self, spec: u32) -> ProbeCounts {
         let mut sum = ProbeCounts::default();
-        for cpu in 0..self.cpus {
-            let one = self.probe_counts.get((cpu * self.probes + spec) as usize);
+        for slot in 0..self.slots {
+            let one = self.probe_counts.get((slot * self.probes + spec) as usize);
             sum.entries += one.entries;
             sum.returns += one.returns;
             sum.rejected += one.rejected;
@@ -208,16 +208,16 @@ impl Counters {
 
     /// Lets a spec count from zero. No probe has it now.
     pub(super) fn clear_probe(&self, spec: u32) {
-        for cpu in 0..self.cpus {
-            self.probe_counts.clear((cpu * self.probes + spec) as usize);
+        for slot in 0..self.slots {
+            self.probe_counts.clear((slot * self.probes + spec) as usize);
         }
     }
 
     /// All losses, the kernel side's and our own.
     pub(super) fn losses(&self) -> LossCounts {
         let mut sum = self.own_losses;
-        for cpu in 0..self.cpus as usize {
-            let one = self.losses.get(cpu);
+        for slot in 0..self.slots as usize {
+            let one = self.losses.get(slot);
             for index in 0..LOSS_COUNT {
                 sum[index] += one[index];
             }

@@ -95,7 +95,8 @@ pub struct Session {
     pub growth: Growth,
     cursors: Cursors,
     sizes: Sizes,
-    cpus: u32,
+    /// Slots of counters.
+    slots: u32,
 }
 
 impl Session {
@@ -117,15 +118,13 @@ impl Session {
     }
 
     fn load_with(config: &SessionConfig, quick: Quick) -> Result<Self, BpfError> {
-        let cpus = aya::util::nr_cpus()
-            .map_err(|(path, source)| BpfError::Unsupported {
-                what: format!("report its number of CPUs ({path})"),
-                source: Box::new(source),
-            })?
-            .try_into()
-            .unwrap_or(1);
+        let cpus = aya::util::nr_cpus().map_err(|(path, source)| BpfError::Unsupported {
+            what: format!("report its number of CPUs ({path})"),
+            source: Box::new(source),
+        })?;
+        let slots = Sizes::counter_slots(cpus.try_into().unwrap_or(u32::MAX));
         let sizes = config.sizes;
-        let mut ebpf = load_object(config, cpus)?;
+        let mut ebpf = load_object(config, slots)?;
         check_maps(&ebpf)?;
         let multi = Multi::prepare(&ebpf, quick);
         attach_lifecycle(&mut ebpf, config.calls)?;
@@ -134,7 +133,7 @@ impl Session {
         cursors.add(cursor::TARGET, 1);
         Ok(Self {
             targets: Targets::take(&mut ebpf)?,
-            counters: Counters::take(&ebpf, &sizes, cpus, &cursors)?,
+            counters: Counters::take(&ebpf, &sizes, slots, &cursors)?,
             granules: Granules::take(&mut ebpf, &sizes, &cursors)?,
             objects: Objects::take(&mut ebpf, &sizes, &cursors)?,
             events: take(&mut ebpf, names::EVENTS)?,
@@ -144,7 +143,7 @@ impl Session {
             probes: Probes::take(ebpf, multi, sizes.probes)?,
             cursors,
             sizes,
-            cpus,
+            slots,
         })
     }
 
@@ -342,7 +341,9 @@ impl Session {
     /// All losses, the kernel side's and our own.
     #[must_use]
     pub fn read_losses(&self) -> LossCounts {
-        self.counters.losses()
+        let mut losses = self.counters.losses();
+        losses[Loss::TracepointSkipped as usize] += self.probes.skipped();
+        losses
     }
 
     /// All histograms but those of forgotten series: what of, series, place. Lifetimes of a place may come in two parts.
@@ -446,6 +447,6 @@ impl Session {
     /// Kernel memory of the maps, about, in bytes.
     #[must_use]
     pub fn map_bytes(&self) -> u64 {
-        self.sizes.bytes(self.cpus)
+        self.sizes.bytes(self.slots)
     }
 }

@@ -17,6 +17,11 @@ use drainprof_common::{
     unwind::RuleBucket,
 };
 
+/// Slots of counters at most. Machines with more CPUs than that share them: each slot has all counters, 30 MB of them at the
+/// daemon's sizes.
+const MAX_COUNTER_SLOTS: u32 = 32;
+/// Pieces of working memory for walks up a stack: more than threads are likely to be preempted in one at once.
+const WALKS: u32 = 256;
 /// Bytes that the kernel adds to each hash element, and its share of the bucket array.
 const HASH_OVERHEAD: u64 = 48 + 16;
 /// Bytes of a stack of the kernel: 127 addresses, and what the map adds.
@@ -72,11 +77,17 @@ impl Sizes {
     #[must_use]
     pub fn for_memory(available: u64, cpus: u32) -> Self {
         let mut sizes = Self::default();
-        while sizes.bytes(cpus) > available / 8 && sizes.granules > 4_096 {
+        while sizes.bytes(Self::counter_slots(cpus)) > available / 8 && sizes.granules > 4_096 {
             sizes.granules /= 2;
             sizes.objects /= 2;
         }
         sizes
+    }
+
+    /// Slots of counters on a machine of so many CPUs: a power of two.
+    #[must_use]
+    pub fn counter_slots(cpus: u32) -> u32 {
+        cpus.clamp(1, MAX_COUNTER_SLOTS).next_power_of_two()
     }
 
     /// Entries of the index of granule ids: closed ids are remembered for a while, so that a second
@@ -147,10 +158,10 @@ impl Sizes {
         if self.call_paths == 0 { 1 } else { self.call_paths.next_power_of_two() }
     }
 
-    /// Walks up a stack that can be under way at once.
+    /// Walks up a stack that can be under way at once: threads that are preempted in one count, too. A power of two.
     #[must_use]
-    pub const fn walks(&self, cpus: u32) -> u32 {
-        if self.call_paths == 0 { 1 } else { (cpus * 4).next_power_of_two() }
+    pub const fn walks(&self) -> u32 {
+        if self.call_paths == 0 { 1 } else { WALKS }
     }
 
     /// Entries of the map of sites that pin a granule, one per granule.
@@ -237,13 +248,13 @@ impl Sizes {
             + u64::from(self.mapping_ring())
     }
 
-    fn path_bytes(&self, cpus: u32) -> u64 {
+    fn path_bytes(&self) -> u64 {
         let of = |entries: u32, size: usize| u64::from(entries) * size as u64;
         let (spaces, ranges) = self.spaces();
         of(self.rule_buckets(), size_of::<RuleBucket>())
             + of(spaces, 8)
             + of(ranges, size_of::<SpaceRanges>())
-            + of(self.walks(cpus), size_of::<WalkState>())
+            + of(self.walks(), size_of::<WalkState>())
             + of(self.path_slots(), size_of::<PathSlot>() + size_of::<SiteSlot>() + 16)
             + of(self.path_words(), 8)
             + of(self.pin_sites(), size_of::<PinSites>())
@@ -253,14 +264,14 @@ impl Sizes {
 
     /// About how much kernel memory the maps take; those that grow on demand are counted in full.
     #[must_use]
-    pub fn bytes(&self, cpus: u32) -> u64 {
+    pub fn bytes(&self, slots: u32) -> u64 {
         let of = |entries: u32, size: usize| u64::from(entries) * size as u64;
         let hash = |entries: u32, size: usize| u64::from(entries) * (size as u64 + HASH_OVERHEAD);
         of(self.granules, size_of::<Slot>())
             + hash(self.index(), 24)
             + of(self.buckets(), size_of::<Bucket>())
             + hash(self.overflow(), size_of::<ObjectEntry>())
-            + of(self.instances * cpus, size_of::<Totals>())
+            + of(self.instances * slots, size_of::<Totals>())
             + of(self.instances, size_of::<SeriesState>())
             + hash(self.instances, 24)
             + hash(self.threads_behind(), size_of::<ThreadState>() + 8)
@@ -269,10 +280,10 @@ impl Sizes {
             + of(self.histograms(), size_of::<HistSlot>())
             + hash(self.histograms(), 24)
             + of(self.probes, size_of::<ProbeSpec>())
-            + of(self.probes * cpus, size_of::<ProbeCounts>())
+            + of(self.probes * slots, size_of::<ProbeCounts>())
             + of(self.granules, 4)
             + hash(self.targets, 12)
-            + self.path_bytes(cpus)
+            + self.path_bytes()
             + self.growth_bytes()
             + u64::from(self.ring_bytes)
     }

@@ -104,6 +104,11 @@ pub(super) fn instructions(program: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>
     Ok((is_shown && !code.is_empty()).then_some(code))
 }
 
+/// How often a program was not run, since it was running on that CPU already, or another was.
+pub(super) fn missed(program: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(info(program, &mut [], &mut [])?.recursion_misses)
+}
+
 /// What the kernel says of a program, with as much of its machine code and its instructions as there is room for.
 fn info(
     program: BorrowedFd<'_>,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drainprof_common::{
     hist::Hist,
-    loss::{Loss, LossCounts},
+    loss::{LOSS_COUNT, Loss, LossCounts},
     maps::Totals,
 };
 use drainprof_process::memory::Pressure;
@@ -14,7 +14,7 @@ use super::{Frames, GrowthFacts, Module, Moment, SiteFacts, SymbolFacts};
 use crate::series::{HeldSeries, LiveSeries, MemorySeries};
 
 /// Everything that is known at one moment. All counts are since the attach.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Snapshot {
     /// `CLOCK_MONOTONIC` nanoseconds at which it was taken.
     pub now_ns: u64,
@@ -38,6 +38,24 @@ pub struct Snapshot {
     pub pressure: Option<Pressure>,
     /// How far naming has come; `None` where no names were searched for.
     pub symbols: Option<SymbolFacts>,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self {
+            now_ns: 0,
+            window: Duration::ZERO,
+            duty: None,
+            sample: 0,
+            targets: Vec::new(),
+            losses: [0; LOSS_COUNT],
+            halfway: None,
+            self_use: SelfUse::default(),
+            prices_measured: false,
+            pressure: None,
+            symbols: None,
+        }
+    }
 }
 
 impl Snapshot {
