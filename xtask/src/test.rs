@@ -127,7 +127,7 @@ fn all(args: &Args) -> Result<Tally> {
     tally.add(privileged(&root, &tests, args, &chosen)?);
     if !args.no_vm && !args.real_only && args.filter.is_none() {
         // One broken kernel must not hide the other results.
-        let matrix = vm::matrix(&root, &vm::Args::of_tests(args.verbose), &tests);
+        let matrix = vm::matrix(&root, &vm::Args::of_tests(args.verbose, false), &tests);
         tally.add(matrix.unwrap_or_else(|error| {
             eprintln!("xtask vm: {error:#}");
             Tally::failure(format!("kernel matrix: {error}"))
