@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::lists::Run;
+use super::log::OURS;
 use super::session::MARK;
 use crate::artifacts::{self, TestBinary, Tests};
 use crate::work;
@@ -32,6 +33,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("DRAINPROF_TEST_TARGETS", "/opt/targets"),
     ("DRAINPROF_TEST_SCHEMA", "/opt/report.schema.json"),
     ("DRAINPROF_SWEEP_CLOSES", "2000"),
+    // Seconds; a machine may itself wait for a processor.
+    ("DRAINPROF_TEST_DEADLINE", "600"),
 ];
 
 /// What one machine does.
@@ -135,6 +138,8 @@ fn script(job: &Job<'_>) -> String {
     }
     for run in job.runs {
         let name = &run.binary.name;
+        // As a warning, so that the kernel's log says what ran before it says more.
+        let _ = writeln!(script, "echo '<4>{OURS}{name}' >/dev/kmsg");
         let _ = writeln!(script, "echo '{MARK} begin {name}'");
         let _ = write!(script, "cd /tmp && /opt/tests/{name} --test-threads=1 --nocapture");
         if !run.tests.is_empty() {

@@ -13,9 +13,6 @@ const PREEMPTED: &str = "tests/preempted.txt";
 /// The tests that many processors can break.
 const MANY: &str = "tests/processors.txt";
 
-/// What only boots have that most of the time wait for one another's emulated processors.
-const PATIENT: (&str, &str) = ("DRAINPROF_TEST_DEADLINE", "600");
-
 /// One machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine {
@@ -60,7 +57,7 @@ pub(super) const MACHINES: [Machine; 7] = [
         processors: 16,
         memory: 4096,
         list: MANY,
-        environment: &[PATIENT],
+        ..USUAL
     },
     Machine { line: "sid", ..FULL },
     Machine { line: "6.12", ..FULL },

@@ -7,10 +7,10 @@
 //! before each line. Called by `test` as well.
 
 mod archive;
-mod complaints;
 mod initramfs;
 mod kernel;
 mod lists;
+mod log;
 mod machines;
 mod qemu;
 mod session;

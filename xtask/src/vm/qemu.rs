@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::complaints;
 use super::lists::Run;
+use super::log;
 use super::session::{MARK, Session};
 use crate::busy::Stretch;
 use crate::tally::Tally;
@@ -98,7 +98,7 @@ fn attempt(boot: &Boot<'_>, first_word: Option<Duration>) -> Result<Outcome> {
     if !session.is_up() {
         return Ok(Outcome::Silent);
     }
-    let mut tally = complaint(boot);
+    let mut tally = judge_log(boot);
     tally.add(session.finish(boot.runs));
     test::tell(&format!("kernel {}", boot.name), &tally, &stretch);
     Ok(Outcome::Ran(tally))
@@ -130,21 +130,24 @@ fn command(boot: &Boot<'_>, kvm: bool) -> Command {
     qemu
 }
 
-/// What the kernel has complained of, as a failure.
-fn complaint(boot: &Boot<'_>) -> Tally {
+/// What the kernel has complained of, as a failure; what else it has remarked is only shown.
+fn judge_log(boot: &Boot<'_>) -> Tally {
     let log = match fs::read(boot.log) {
         Ok(log) => String::from_utf8_lossy(&log).into_owned(),
         Err(error) => {
             return Tally::failure(format!("kernel {}: cannot read its log: {error}", boot.name));
         }
     };
-    match complaints::first(&log) {
-        None => Tally::default(),
-        Some(found) => Tally::failure_that_said(
-            format!("kernel {}: {}", boot.name, found.what),
-            found.lines.into_iter().map(str::to_owned).collect(),
-        ),
-    }
+    let Some(found) = log::complaint(&log) else {
+        for remark in log::remarks(&log) {
+            work::note(format!("kernel {}: logged during {remark}", boot.name));
+        }
+        return Tally::default();
+    };
+    Tally::failure_that_said(
+        format!("kernel {}: {}", boot.name, found.what),
+        found.lines.into_iter().map(str::to_owned).collect(),
+    )
 }
 
 /// The serial line, line by line.

@@ -18,6 +18,9 @@ const BEGINS: [&str; 9] = [
 /// What others hold: the count of oopses, and a processor that RCU waits for in vain.
 const HOLDS: [&str; 2] = [" [#", "detected stall"];
 
+/// What every kernel writes last.
+const POWER_OFF: &str = "reboot: Power down";
+
 /// So many lines are shown from the first complaint on: an oops with its trace has about 60.
 const SHOWN: usize = 120;
 
@@ -33,14 +36,30 @@ pub(super) struct Complaint<'a> {
     pub(super) lines: Vec<&'a str>,
 }
 
+/// Begins what the init script writes into the log: which tests begin.
+pub(super) const OURS: &str = "drainprof: ";
+
 /// The first complaint of a log. What follows is mostly its consequence, and is among its lines.
-pub(super) fn first(log: &str) -> Option<Complaint<'_>> {
+pub(super) fn complaint(log: &str) -> Option<Complaint<'_>> {
     let lines: Vec<_> = log.lines().map(|line| line.trim_end_matches('\r')).collect();
     let at = lines.iter().position(|line| is_complaint(message(line)))?;
     Some(Complaint {
         what: message(lines[at]),
         lines: lines[at.saturating_sub(BEFORE)..].iter().take(BEFORE + SHOWN).copied().collect(),
     })
+}
+
+/// What the kernel has remarked while tests ran, each after what began before it. A healthy one has nothing to say.
+pub(super) fn remarks(log: &str) -> Vec<String> {
+    let (mut begun, mut remarks) = (None, Vec::new());
+    for message in log.lines().map(|line| message(line.trim_end_matches('\r'))) {
+        if let Some(what) = message.strip_prefix(OURS) {
+            begun = Some(what);
+        } else if let Some(begun) = begun.filter(|_| message != POWER_OFF && !message.is_empty()) {
+            remarks.push(format!("{begun}: {message}"));
+        }
+    }
+    remarks
 }
 
 /// A line without its time, `[   21.568777] `.
@@ -56,7 +75,7 @@ fn is_complaint(message: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::first;
+    use super::{complaint, remarks};
 
     /// What drainprof 0.2 did to Linux 7.2, and to 6.12 what any program can: lines of real logs.
     const OOPS: &str = "[    0.161215] clocksource: timekeeping watchdog on CPU1: Marking clocksource 'tsc' as unstable\n\
@@ -70,13 +89,10 @@ mod tests {
     /// An oops is named by its first line, and shown with what came before and after it.
     #[test]
     fn oops() {
-        let complaint = first(OOPS).unwrap();
-        assert_eq!(
-            complaint.what,
-            "BUG: unable to handle page fault for address: ffffd32a00000011"
-        );
-        assert_eq!(complaint.lines.len(), 7);
-        assert!(complaint.lines[6].ends_with("Fatal exception"));
+        let found = complaint(OOPS).unwrap();
+        assert_eq!(found.what, "BUG: unable to handle page fault for address: ffffd32a00000011");
+        assert_eq!(found.lines.len(), 7);
+        assert!(found.lines[6].ends_with("Fatal exception"));
     }
 
     /// Every kind has its own first line.
@@ -92,7 +108,7 @@ mod tests {
             "[   12.3] Kernel panic - not syncing: kernel: panic_on_warn set ...",
             "Call Trace:",
         ] {
-            assert!(first(line).is_some(), "{line}");
+            assert!(complaint(line).is_some(), "{line}");
         }
     }
 
@@ -103,6 +119,18 @@ mod tests {
             [    0.161215] clocksource: timekeeping watchdog on CPU1: Marking clocksource 'tsc' as unstable\n\
             [    1.612001] rcu: Hierarchical SRCU implementation.\n\
             [    2.000000] threads[91]: segfault at 0 ip 0000000000401136 sp 00007ffd\n";
-        assert_eq!(first(log), None);
+        assert_eq!(complaint(log), None);
+    }
+    /// What a kernel says while tests run is told with what ran; boot and power-off are not.
+    #[test]
+    fn remarks_while_tests_run() {
+        let log = "[    0.697018] mtrr: your CPUs had inconsistent fixed MTRR settings\r\n\
+            [    9.000000] drainprof: lifecycle\r\n\
+            [   15.813049] uprobe: detach:164 failed to unregister, leaking uprobe\r\n\
+            [   16.000000] drainprof: losses\r\n\
+            [   99.000000] reboot: Power down\r\n";
+        let leak = "lifecycle: uprobe: detach:164 failed to unregister, leaking uprobe";
+        assert_eq!(remarks(log), [leak]);
+        assert_eq!(complaint(log), None);
     }
 }
