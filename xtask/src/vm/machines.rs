@@ -1,8 +1,8 @@
 //! The machines of the matrix: which kernel boots how, and what runs on it.
 //!
-//! Each kernel boots as Debian configures it, and with full preemption. As it is it runs the whole matrix; with full
-//! preemption the tests of programs that interrupt each other, which nothing else there can break. One machine has
-//! more processors than most places of ours that are per processor have ever seen.
+//! Each kernel boots as Debian configures it, and runs the whole matrix. Each boots again with full preemption, for the
+//! tests that preemption can break; all others would only repeat the first boot. One machine has 16 processors, since
+//! maps, counters and buffers exist once per processor.
 
 /// The tests of a kernel that boots as Debian configures it.
 const ALL: &str = "tests/matrix.txt";
@@ -44,8 +44,8 @@ const USUAL: Machine = Machine {
 const FULL: Machine =
     Machine { variant: Some("full"), preempt: Some("full"), list: PREEMPTED, ..USUAL };
 
-/// The machines; those that take longest boot first. `lazy` is what sid's kernel has without being asked, and the older
-/// ones have not got it.
+/// The machines; those that take longest boot first. None asks for `preempt=lazy`: it is the default of sid's kernel, and
+/// the older ones do not have it.
 pub(super) const MACHINES: [Machine; 7] = [
     Machine { line: "6.1", ..USUAL },
     Machine { line: "6.12", ..USUAL },

@@ -1,10 +1,10 @@
 //! `cargo xtask vm`: tests on other kernels under qemu: Debian's 6.1 and 6.12, and the newest of its unstable suite.
 //!
-//! `machines` says which kernels boot how, and which list of tests each machine runs. All boot with one initramfs,
-//! which holds drainprof, the test binaries, their targets and their libraries; a machine runs its list and powers off.
-//! What the kernel itself complains of is a failure, too. Works without KVM, only slower: an emulated machine keeps one
-//! processor busy, so as many boot at once as there are processors. What they print is told apart by the machine's name
-//! before each line. Called by `test` as well.
+//! `machines` has the table: which kernel boots how, and which list of tests it runs. All machines share one initramfs,
+//! which holds drainprof, the test binaries, their targets and their libraries. A machine runs its list and powers off.
+//! Complaints of the kernel are failures, too. Without KVM it only takes longer: an emulated machine keeps one processor
+//! busy, so as many boot at once as there are processors. Messages begin with the machine's name. Called by `test` as
+//! well.
 
 mod archive;
 mod initramfs;
