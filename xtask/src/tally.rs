@@ -34,10 +34,11 @@ const KEPT: usize = 120;
 impl Tally {
     /// One failure that is no test's: a crash, a check, a machine that did not boot.
     pub(crate) fn failure(what: impl Into<String>) -> Self {
-        Self::failed(what.into(), Vec::new())
+        Self::failure_that_said(what.into(), Vec::new())
     }
 
-    fn failed(what: String, said: Vec<String>) -> Self {
+    /// One failure with the lines that explain it.
+    pub(crate) fn failure_that_said(what: String, said: Vec<String>) -> Self {
         Self { failed: 1, failures: vec![Failure { what, said }], ..Self::default() }
     }
 
@@ -194,7 +195,7 @@ impl Reader {
         self.settle_skip();
         let Some(counts) = self.result else {
             let what = format!("{}: ended without a result (crash or timeout)", self.name);
-            return Tally::failed(what, take(&mut self.said, &self.current));
+            return Tally::failure_that_said(what, take(&mut self.said, &self.current));
         };
         let skips = self.skips.min(counts.passed);
         let failures = self.failures.iter().map(|name| Failure {
@@ -215,7 +216,7 @@ impl Reader {
         };
         if !ended_well && tally.failed == 0 {
             let what = format!("{}: failed after its tests had passed", self.name);
-            tally.add(Tally::failed(what, take(&mut self.said, &self.current)));
+            tally.add(Tally::failure_that_said(what, take(&mut self.said, &self.current)));
         }
         tally
     }

@@ -2,7 +2,7 @@
 //!
 //! One build has everything: unit tests, the privileged tests of `drainprof-tests`, and the drainprof that these run.
 //! Unit tests run as the user who asks, privileged tests as root, several binaries at once except those that
-//! `tests/alone.txt` names; the kernel matrix runs under qemu. Binaries named `real_*`, which need programs of further
+//! `tests/alone.txt` names; beside these, the kernel matrix runs under qemu. Binaries named `real_*`, which need programs of further
 //! packages, run only where they are asked for. What a test prints is shown if it fails. The sum is stdout's last
 //! line.
 
@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -124,16 +125,39 @@ fn all(args: &Args) -> Result<Tally> {
     if args.unprivileged {
         return Ok(tally);
     }
-    tally.add(privileged(&root, &tests, args, &chosen)?);
-    if !args.no_vm && !args.real_only && args.filter.is_none() {
-        // One broken kernel must not hide the other results.
-        let matrix = vm::matrix(&root, &vm::Args::of_tests(args.verbose), &tests);
-        tally.add(matrix.unwrap_or_else(|error| {
-            eprintln!("xtask vm: {error:#}");
-            Tally::failure(format!("kernel matrix: {error}"))
-        }));
-    }
+    let (alone, shared) = privileged(&root, &tests, args, &chosen)?;
+    // Alone first: what is measured once and remembered is then measured on a quiet machine.
+    tally.add(run_privileged(&root, &tests, args, &chosen, &alone, 1)?);
+    // What is shown as it comes must not be mixed.
+    let (lanes, beside) = if args.verbose { (1, false) } else { (LANES, true) };
+    let shared = || run_privileged(&root, &tests, args, &chosen, &shared, lanes);
+    let matrix = || matrix(&root, &tests, args, beside);
+    let (shared, matrix) = if beside { at_once(shared, matrix) } else { (shared(), matrix()) };
+    tally.add(matrix);
+    tally.add(shared?);
     Ok(tally)
+}
+
+/// Boots other kernels where that is wanted. One broken kernel must not hide the other results.
+fn matrix(root: &Path, tests: &Tests, args: &Args, beside: bool) -> Tally {
+    if args.no_vm || args.real_only || args.filter.is_some() {
+        return Tally::default();
+    }
+    let matrix = vm::matrix(root, &vm::Args::of_tests(args.verbose, beside), tests);
+    matrix.unwrap_or_else(|error| {
+        eprintln!("xtask vm: {error:#}");
+        Tally::failure(format!("kernel matrix: {error}"))
+    })
+}
+
+/// Does both at the same time: privileged tests mostly wait, and the emulated machines take only processors that nothing
+/// else wants. A panic of the second is a failure.
+fn at_once<T>(first: impl FnOnce() -> T, second: impl FnOnce() -> Tally + Send) -> (T, Tally) {
+    thread::scope(|scope| {
+        let second = scope.spawn(second);
+        let first = first();
+        (first, second.join().unwrap_or_else(|_| Tally::failure("kernel matrix: it has panicked")))
+    })
 }
 
 /// What a filter chooses.
@@ -176,9 +200,14 @@ fn unit(tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Runs the privileged tests: first those that have the machine to themselves, then several binaries at once. Within a
-/// binary one test runs at a time.
-fn privileged(root: &Path, tests: &Tests, args: &Args, chosen: &Choice) -> Result<Tally> {
+/// The privileged test binaries that are wanted: those that have the machine to themselves, and the others, of which
+/// several run at once.
+fn privileged<'a>(
+    root: &Path,
+    tests: &'a Tests,
+    args: &Args,
+    chosen: &Choice,
+) -> Result<(Vec<&'a TestBinary>, Vec<&'a TestBinary>)> {
     let (alone, long) = (listed(root, ALONE)?, listed(root, LONG)?);
     let (alone, mut shared): (Vec<_>, Vec<_>) = tests
         .binaries
@@ -186,24 +215,28 @@ fn privileged(root: &Path, tests: &Tests, args: &Args, chosen: &Choice) -> Resul
         .filter(|binary| binary.privileged && (chosen.binary.is_some() || args.wants(&binary.name)))
         .partition(|binary| alone.contains(&binary.name));
     shared.sort_by_key(|binary| !long.contains(&binary.name));
-    let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
-    // What is shown as it comes must not be mixed.
-    let lanes = if args.verbose { 1 } else { LANES };
+    Ok((alone, shared))
+}
+
+/// Runs privileged test binaries, so many at once. Within a binary one test runs at a time.
+fn run_privileged(
+    root: &Path,
+    tests: &Tests,
+    args: &Args,
+    chosen: &Choice,
+    binaries: &[&TestBinary],
+    lanes: usize,
+) -> Result<Tally> {
     let mut tally = Tally::default();
-    // Alone first: what is measured once and remembered is then measured on a quiet machine.
-    for (binaries, lanes) in [(alone, 1), (shared, lanes)] {
-        if binaries.is_empty() {
-            continue;
-        }
-        work::step(format!(
-            "test: {} privileged test binaries, {lanes} at once{why}",
-            binaries.len()
-        ));
-        let run = |binary: &&TestBinary| as_root(root, binary, tests, args, chosen);
-        for (ran, binary) in work::at_once(&binaries, lanes, run).into_iter().zip(&binaries) {
-            let ran = ran.with_context(|| format!("what follows {} has panicked", binary.name))?;
-            tally.add(ran?);
-        }
+    if binaries.is_empty() {
+        return Ok(tally);
+    }
+    let why = if work::is_root() { "" } else { " (through sudo: loading eBPF needs root)" };
+    work::step(format!("test: {} privileged test binaries, {lanes} at once{why}", binaries.len()));
+    let run = |binary: &&TestBinary| as_root(root, binary, tests, args, chosen);
+    for (ran, binary) in work::at_once(binaries, lanes, run).into_iter().zip(binaries) {
+        let ran = ran.with_context(|| format!("what follows {} has panicked", binary.name))?;
+        tally.add(ran?);
     }
     Ok(tally)
 }
@@ -273,7 +306,7 @@ fn follow(name: &str, style: Style, verbose: bool, command: &mut Command) -> Res
     // The command holds the pipe's write ends: with them open the reading would never end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let (send, lines) = mpsc::channel();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         for line in BufReader::new(read).split(b'\n').map_while(Result::ok) {
             if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
                 break;

@@ -149,7 +149,7 @@ impl Toolchain {
 /// Compiler flags; paths of this machine are replaced by names that are the same everywhere.
 fn flags(toolchain: Toolchain, root: &Path) -> Vec<String> {
     // The default, v1 of the instruction set, has no atomics that return the old value. Those are in
-    // Linux since 5.12, and we need 5.15.
+    // Linux since 5.12, which is older than any that is tested.
     let mut flags: Vec<String> = [
         "--cfg=bpf_target_arch=\"x86_64\"",
         "-Clink-arg=--btf",

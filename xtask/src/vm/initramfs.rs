@@ -1,9 +1,10 @@
 //! The machines' file system: busybox, `drainprof`, the tests, and every library that they name.
 //!
 //! Laid out in a directory, with debug information stripped from the copies, and packed by `cpio`. Libraries
-//! lie where `ldd` finds them on this machine, so that loader and paths fit.
+//! lie where `ldd` finds them on this machine, so that loader and paths fit. One archive serves all machines: each has
+//! a script of its own in it, which its kernel's command line names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,33 +13,61 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::matrix::Run;
-use super::qemu;
-use crate::artifacts::{self, Tests};
+use super::lists::Run;
+use super::log::OURS;
+use super::session::MARK;
+use crate::artifacts::{self, TestBinary, Tests};
 use crate::work;
 
 const BUSYBOX: &str = "/bin/busybox";
 
+/// Names the machine on the kernel's command line. What the kernel does not know itself it passes on to the script in
+/// the environment.
+pub(super) const MACHINE: &str = "drainprof_machine";
+
+/// Variables of all tests. Emulation is some twenty times slower than the machine itself; fewer closes show the same.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("RUST_BACKTRACE", "1"),
+    ("RUST_LIB_BACKTRACE", "0"),
+    ("DRAINPROF_BIN", "/opt/drainprof"),
+    ("DRAINPROF_TEST_TARGETS", "/opt/targets"),
+    ("DRAINPROF_TEST_SCHEMA", "/opt/report.schema.json"),
+    ("DRAINPROF_SWEEP_CLOSES", "2000"),
+    // Seconds; a machine may itself wait for a processor.
+    ("DRAINPROF_TEST_DEADLINE", "600"),
+];
+
+/// What one machine does.
+pub(super) struct Job<'a> {
+    pub(super) machine: &'a str,
+    pub(super) runs: &'a [Run],
+    /// Variables for its tests.
+    pub(super) environment: &'a [(&'a str, &'a str)],
+}
+
 /// Packs everything; returns the archive.
-pub(super) fn pack(root: &Path, directory: &Path, built: &Tests, runs: &[Run]) -> Result<PathBuf> {
+pub(super) fn pack(
+    root: &Path,
+    directory: &Path,
+    built: &Tests,
+    jobs: &[Job<'_>],
+) -> Result<PathBuf> {
     let tree = directory.join("root");
     if tree.exists() {
         fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
     }
-    for name in ["bin", "dev", "etc", "opt/tests", "proc", "root", "sys", "tmp", "run"] {
+    for name in
+        ["bin", "dev", "etc", "opt/tests", "proc", "root", "sys", "tmp", "run", "opt/machines"]
+    {
         create(&tree.join(name))?;
     }
     copy(Path::new(BUSYBOX), &tree.join("bin/busybox"))?;
     let opt = tree.join("opt");
     let mut programs = vec![built.drainprof.clone()];
     copy(&built.drainprof, &opt.join("drainprof"))?;
-    for run in runs {
-        programs.push(run.binary.path.clone());
-        artifacts::strip(
-            "--strip-debug",
-            &run.binary.path,
-            &opt.join("tests").join(&run.binary.name),
-        )?;
+    for binary in binaries(jobs) {
+        programs.push(binary.path.clone());
+        artifacts::strip("--strip-debug", &binary.path, &opt.join("tests").join(&binary.name))?;
     }
     // As they are: what their files hold is part of the tests.
     artifacts::copy_tree(&built.targets, &opt.join("targets"))?;
@@ -60,9 +89,13 @@ pub(super) fn pack(root: &Path, directory: &Path, built: &Tests, runs: &[Run]) -
         copy(&library, &inside)?;
     }
     let init = tree.join("init");
-    fs::write(&init, script(runs)).with_context(|| format!("write {}", init.display()))?;
+    fs::write(&init, INIT).with_context(|| format!("write {}", init.display()))?;
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755))
         .context("make init executable")?;
+    for job in jobs {
+        let path = opt.join("machines").join(job.machine);
+        fs::write(&path, script(job)).with_context(|| format!("write {}", path.display()))?;
+    }
     for (name, text) in [("passwd", "root:x:0:0:root:/root:/bin/sh\n"), ("group", "root:x:0:\n")] {
         fs::write(tree.join("etc").join(name), text)
             .with_context(|| format!("write etc/{name}"))?;
@@ -70,32 +103,44 @@ pub(super) fn pack(root: &Path, directory: &Path, built: &Tests, runs: &[Run]) -
     archive(&tree, &directory.join("initramfs.cpio"))
 }
 
-/// The first program of the machine.
-fn script(runs: &[Run]) -> String {
-    let mut script = String::from(
-        "#!/bin/busybox sh\n\
-         /bin/busybox mkdir -p /usr/bin /usr/sbin /sbin\n\
-         /bin/busybox --install -s\n\
-         export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp\n\
-         mount -t proc proc /proc\n\
-         mount -t sysfs sysfs /sys\n\
-         mount -t devtmpfs devtmpfs /dev 2>/dev/null\n\
-         mount -t tracefs tracefs /sys/kernel/tracing\n\
-         mount -t bpf bpf /sys/fs/bpf\n\
-         mount -t tmpfs tmpfs /tmp\n\
-         mount -t tmpfs tmpfs /run\n\
-         ln -sf /proc/self/fd /dev/fd\n\
-         ip link set lo up 2>/dev/null || ifconfig lo up\n\
-         export RUST_BACKTRACE=1 RUST_LIB_BACKTRACE=0\n\
-         export DRAINPROF_BIN=/opt/drainprof DRAINPROF_TEST_TARGETS=/opt/targets\n\
-         export DRAINPROF_TEST_SCHEMA=/opt/report.schema.json\n",
-    );
-    // Emulation is some twenty times slower than the machine itself; fewer closes show the same.
-    script.push_str("export DRAINPROF_SWEEP_CLOSES=2000\n");
-    let _ = writeln!(script, "echo '{} kernel' $(uname -r)", qemu::MARK);
-    for run in runs {
+/// The first program of each machine. Its words go to the first serial line; the second is the kernel's, whose whole log
+/// goes there, too, if the kernel remembers that something was wrong.
+const INIT: &str = "#!/bin/busybox sh\n\
+    /bin/busybox mkdir -p /usr/bin /usr/sbin /sbin\n\
+    /bin/busybox --install -s\n\
+    export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp\n\
+    mount -t proc proc /proc\n\
+    mount -t sysfs sysfs /sys\n\
+    mount -t devtmpfs devtmpfs /dev 2>/dev/null\n\
+    exec >/dev/ttyS0 2>&1\n\
+    mount -t debugfs debugfs /sys/kernel/debug\n\
+    preempt=$(sed 's/.*(\\(.*\\)).*/\\1/' /sys/kernel/debug/sched/preempt)\n\
+    umount /sys/kernel/debug\n\
+    mount -t tracefs tracefs /sys/kernel/tracing\n\
+    mount -t bpf bpf /sys/fs/bpf\n\
+    mount -t tmpfs tmpfs /tmp\n\
+    mount -t tmpfs tmpfs /run\n\
+    ln -sf /proc/self/fd /dev/fd\n\
+    ip link set lo up 2>/dev/null || ifconfig lo up\n\
+    echo \"@@drainprof kernel $(uname -r) ${preempt:-unknown} $(nproc)\"\n\
+    . /opt/machines/$drainprof_machine\n\
+    tainted=$(cat /proc/sys/kernel/tainted)\n\
+    [ \"$tainted\" = 0 ] || dmesg >/dev/ttyS1\n\
+    echo \"@@drainprof tainted $tainted\"\n\
+    echo '@@drainprof done'\n\
+    poweroff -f\n";
+
+/// What a machine runs.
+fn script(job: &Job<'_>) -> String {
+    let mut script = String::new();
+    for (name, value) in ENVIRONMENT.iter().chain(job.environment) {
+        let _ = writeln!(script, "export {name}='{value}'");
+    }
+    for run in job.runs {
         let name = &run.binary.name;
-        let _ = writeln!(script, "echo '{} begin {name}'", qemu::MARK);
+        // As a warning, so that the kernel's log says what ran before it says more.
+        let _ = writeln!(script, "echo '<4>{OURS}{name}' >/dev/kmsg");
+        let _ = writeln!(script, "echo '{MARK} begin {name}'");
         let _ = write!(script, "cd /tmp && /opt/tests/{name} --test-threads=1 --nocapture");
         if !run.tests.is_empty() {
             script.push_str(" --exact");
@@ -103,10 +148,16 @@ fn script(runs: &[Run]) -> String {
         for test in &run.tests {
             let _ = write!(script, " '{test}'");
         }
-        let _ = writeln!(script, " 2>&1 </dev/null\necho '{} end {name}' $?", qemu::MARK);
+        let _ = writeln!(script, " 2>&1 </dev/null\necho '{MARK} end {name}' $?");
     }
-    let _ = writeln!(script, "echo '{} done'\npoweroff -f", qemu::MARK);
     script
+}
+
+/// The test binaries of all machines, each once.
+fn binaries<'a>(jobs: &[Job<'a>]) -> Vec<&'a TestBinary> {
+    let binaries = jobs.iter().flat_map(|job| job.runs).map(|run| &run.binary);
+    let by_name: BTreeMap<_, _> = binaries.map(|binary| (&binary.name, binary)).collect();
+    by_name.into_values().collect()
 }
 
 fn create(directory: &Path) -> Result<()> {
@@ -148,4 +199,42 @@ fn archive(tree: &Path, path: &Path) -> Result<PathBuf> {
     cpio.args(["-c", "find . | cpio --quiet --create --format=newc --owner=0:0"]);
     work::run("pack the initramfs", "`cargo xtask setup` installs cpio", &mut cpio)?;
     Ok(path.to_path_buf())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{INIT, Job, MACHINE, MARK, binaries, script};
+    use crate::artifacts::TestBinary;
+    use crate::vm::lists::Run;
+
+    fn run(binary: &str, tests: &[&str]) -> Run {
+        Run {
+            binary: TestBinary { name: binary.to_owned(), ..TestBinary::default() },
+            tests: tests.iter().map(|&test| test.to_owned()).collect(),
+        }
+    }
+
+    /// A machine's variables win over those of all; single tests are named exactly; a binary is packed once.
+    #[test]
+    fn scripts() {
+        let (first, second) = ([run("a", &["x::y"]), run("b", &[])], [run("b", &["z"])]);
+        let environment = [("DRAINPROF_SWEEP_CLOSES", "500")];
+        let jobs = [
+            Job { machine: "7.2", runs: &first, environment: &environment },
+            Job { machine: "6.1", runs: &second, environment: &[] },
+        ];
+        let script = script(&jobs[0]);
+        assert!(script.rfind("CLOSES='500'") > script.find("CLOSES='2000'"), "{script}");
+        assert!(script.contains("/opt/tests/a --test-threads=1 --nocapture --exact 'x::y' 2>&1"));
+        assert!(script.contains("/opt/tests/b --test-threads=1 --nocapture 2>&1"), "{script}");
+        let packed: Vec<_> = binaries(&jobs).into_iter().map(|binary| &binary.name).collect();
+        assert_eq!(packed, ["a", "b"]);
+    }
+
+    /// The script is text that cannot be formatted, so its names are repeated in it.
+    #[test]
+    fn names_in_the_script() {
+        assert!(INIT.contains(&format!(". /opt/machines/${MACHINE}\n")));
+        assert_eq!(INIT.matches("@@").count(), INIT.matches(MARK).count());
+    }
 }

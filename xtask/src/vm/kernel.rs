@@ -1,24 +1,32 @@
-//! The kernels of the matrix: Debian's packages, downloaded once and unpacked, never installed.
+//! The kernels of the matrix: Debian's packages, downloaded and unpacked, never installed.
+//!
+//! A kernel is kept between runs. One of a suite that moves is looked up again every few days, and named when it is
+//! another one.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
+use super::archive::Archive;
 use crate::work;
 
 /// A line of kernels.
 pub(super) struct Line {
-    /// `major.minor`.
-    pub(super) version: &'static str,
+    /// What `--kernel` takes.
+    pub(super) name: &'static str,
     /// The package that depends on the newest kernel of that line.
     meta: &'static str,
+    /// A suite that is not the machine's own, whose newest kernel changes.
+    suite: Option<&'static str>,
 }
 
-/// The matrix.
-pub(super) const LINES: [&Line; 2] = [
-    &Line { version: "6.1", meta: "linux-image-cloud-amd64" },
-    &Line { version: "6.12", meta: "linux-image-6.12-cloud-amd64" },
+/// The lines, oldest first.
+pub(super) const LINES: [Line; 3] = [
+    Line { name: "6.1", meta: "linux-image-cloud-amd64", suite: None },
+    Line { name: "6.12", meta: "linux-image-6.12-cloud-amd64", suite: None },
+    Line { name: "sid", meta: "linux-image-cloud-amd64", suite: Some("sid") },
 ];
 
 /// Without these a kernel cannot run what is tested.
@@ -31,77 +39,187 @@ const NEEDED: [&str; 6] = [
     "CONFIG_UPROBE_EVENTS=y",
 ];
 
-/// The kernel image of a line, downloaded if it is not there yet.
-pub(super) fn fetch(directory: &Path, line: &Line) -> Result<PathBuf> {
-    let directory = directory.join(line.version);
-    if let Some(kernel) = image(&directory) {
-        return Ok(kernel);
+/// With this the command line chooses the preemption model.
+pub(super) const PREEMPT_DYNAMIC: &str = "CONFIG_PREEMPT_DYNAMIC=y";
+
+/// So long a kernel of a moving suite is taken for its newest one.
+const FRESH: Duration = Duration::from_secs(3 * 24 * 60 * 60);
+
+/// The part of a package's name before the kernel's release.
+const IMAGE: &str = "linux-image-";
+
+/// A kernel on disk.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    directory: PathBuf,
+    /// What `uname -r` prints.
+    pub(super) release: String,
+    config: String,
+    /// When the archive had no newer one.
+    checked: SystemTime,
+}
+
+impl Kernel {
+    fn read(directory: &Path) -> Result<Self> {
+        let directory = directory.to_path_buf();
+        let path = directory.join("release");
+        let read = |path: &Path| {
+            fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+        };
+        let checked = path.metadata().and_then(|data| data.modified());
+        Ok(Self {
+            release: read(&path)?,
+            config: read(&directory.join("config"))?,
+            checked: checked.with_context(|| format!("ask for the age of {}", path.display()))?,
+            directory,
+        })
     }
-    let package = resolve(line).or_else(|_| {
-        // A machine that has never updated its lists knows no package.
-        work::run(
-            "update the package lists",
-            "check /etc/apt/sources.list",
-            work::as_root("apt-get", &[]).args(["update", "-q"]).stdout(std::io::stderr()),
-        )?;
-        resolve(line)
-    })?;
-    work::step(format!("vm: download {package} (kept in {})", directory.display()));
-    std::fs::create_dir_all(&directory)
-        .with_context(|| format!("create {}", directory.display()))?;
-    let mut download = Command::new("apt-get");
-    download.current_dir(&directory).args(["download", "-q", &package]).stdout(std::io::stderr());
-    work::run("download a kernel", "check that its archive is reachable", &mut download)?;
-    let archive = work::files(&directory, "deb")?.pop().context("apt-get downloaded no package")?;
-    let mut unpack = Command::new("dpkg");
-    unpack.arg("-x").arg(&archive).arg(&directory);
-    work::run("unpack a kernel", "remove the directory and try again", &mut unpack)?;
-    // The modules are most of it, and nothing here loads one.
-    for part in [archive, directory.join("lib"), directory.join("usr")] {
-        if part.is_dir() {
-            std::fs::remove_dir_all(&part).with_context(|| format!("remove {}", part.display()))?;
-        } else if part.exists() {
-            std::fs::remove_file(&part).with_context(|| format!("remove {}", part.display()))?;
+
+    pub(super) fn image(&self) -> PathBuf {
+        self.directory.join("vmlinuz")
+    }
+
+    /// `major.minor`.
+    pub(super) fn version(&self) -> &str {
+        version(&self.release)
+    }
+
+    /// Says before the boot what would otherwise be a riddle after it.
+    pub(super) fn check(&self, more: Option<&'static str>) -> Result<()> {
+        let wanted = NEEDED.into_iter().chain(more);
+        let lacks: Vec<_> = wanted.filter(|&w| !self.config.lines().any(|l| l == w)).collect();
+        if lacks.is_empty() {
+            return Ok(());
         }
+        bail!("{} lacks {}; choose another kernel", self.release, lacks.join(", "))
     }
-    check_config(&directory.join("boot"))?;
-    image(&directory).with_context(|| format!("{package} holds no boot/vmlinuz-*"))
+}
+
+fn version(release: &str) -> &str {
+    release.match_indices('.').nth(1).map_or(release, |(at, _)| &release[..at])
+}
+
+/// The kernel of a line: the kept one, or, where there is none or it is not fresh, the archive's.
+pub(super) fn fetch(directory: &Path, line: &Line) -> Result<Kernel> {
+    let home = directory.join("kernels").join(line.name);
+    let Ok(kept) = Kernel::read(&home) else { return newest(directory, line, None) };
+    let age = kept.checked.elapsed().unwrap_or_default();
+    if line.suite.is_none() || age < FRESH {
+        return Ok(kept);
+    }
+    newest(directory, line, Some(&kept.release)).or_else(|error| {
+        work::note(format!("cannot look for a newer kernel than {}: {error:#}", kept.release));
+        Ok(kept)
+    })
+}
+
+/// The archive of a line, and its newest kernel package.
+fn look_up(directory: &Path, line: &Line) -> Result<(Archive, String)> {
+    if let Some(suite) = line.suite {
+        let archive = Archive::of_suite(&directory.join("suites").join(suite), suite)?;
+        archive.update()?;
+        let package = resolve(&archive, line)?;
+        return Ok((archive, package));
+    }
+    let archive = Archive::of_machine();
+    // A machine that has never updated its lists knows no package.
+    let package = resolve(&archive, line)
+        .or_else(|_| archive.update().and_then(|()| resolve(&archive, line)))?;
+    Ok((archive, package))
+}
+
+/// The newest kernel of a line; downloaded unless it is the kept one.
+fn newest(directory: &Path, line: &Line, kept: Option<&str>) -> Result<Kernel> {
+    let (archive, package) = look_up(directory, line)?;
+    let release = package.trim_start_matches(IMAGE);
+    let home = directory.join("kernels").join(line.name);
+    if kept == Some(release) {
+        // Written again, so that it is fresh.
+        fs::write(home.join("release"), release).context("write down the kernel's release")?;
+        return Kernel::read(&home);
+    }
+    let before = kept.map(|kept| format!(", which was {kept}")).unwrap_or_default();
+    work::step(format!("vm: download the newest kernel of {}: {release}{before}", line.name));
+    let unpacked = emptied(&home.with_extension("unpacked"))?;
+    archive.unpack(&parts(&package, &archive.depends(&package)?), &unpacked)?;
+    let fresh = emptied(&home.with_extension("new"))?;
+    keep(&unpacked, release, &fresh)?;
+    remove(&unpacked)?;
+    remove(&home)?;
+    fs::rename(&fresh, &home).with_context(|| format!("name {}", home.display()))?;
+    Kernel::read(&home)
 }
 
 /// The newest kernel package that the line's meta package depends on.
-fn resolve(line: &Line) -> Result<String> {
-    let mut command = Command::new("apt-cache");
-    command.args(["depends", line.meta]);
-    let advice = "the kernel matrix needs Debian 12's archive; leave it out with `--no-vm`";
-    let depends = work::read("find the kernel package", advice, &mut command)?;
-    depends
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "))
-        .find(|name| name.starts_with("linux-image-"))
-        .map(str::to_owned)
-        .with_context(|| format!("{} depends on no kernel package; {advice}", line.meta))
+fn resolve(archive: &Archive, line: &Line) -> Result<String> {
+    let depends = archive.depends(line.meta)?;
+    depends.into_iter().find(|name| name.starts_with(IMAGE)).with_context(|| {
+        let advice = "the kernel matrix needs Debian's archive; leave it out with `--no-vm`";
+        format!("{} depends on no kernel package; {advice}", line.meta)
+    })
 }
 
-fn image(directory: &Path) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(directory.join("boot")).ok()?;
-    let mut paths = entries.flatten().map(|entry| entry.path());
-    paths.find(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-")))
-}
-
-/// Says before the boot what would otherwise be a riddle after it.
-fn check_config(boot: &Path) -> Result<()> {
-    let entries = std::fs::read_dir(boot).with_context(|| format!("list {}", boot.display()))?;
-    for path in entries.flatten().map(|entry| entry.path()) {
-        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("config-")) {
-            continue;
-        }
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        let lacks: Vec<&str> =
-            NEEDED.into_iter().filter(|&wanted| !text.lines().any(|line| line == wanted)).collect();
-        if !lacks.is_empty() {
-            bail!("{} lacks {}; choose another kernel", path.display(), lacks.join(", "));
-        }
+/// The packages that hold a kernel and its configuration. Newer ones are split, and the image's package is empty; what
+/// else it depends on is the modules, which nothing here loads.
+fn parts(package: &str, depends: &[String]) -> Vec<String> {
+    let release = package.trim_start_matches(IMAGE);
+    let parts = ["linux-base-", "linux-binary-"].map(|part| format!("{part}{release}"));
+    if parts.iter().all(|part| depends.contains(part)) {
+        parts.into()
+    } else {
+        vec![package.to_owned()]
     }
-    Ok(())
+}
+
+/// Copies what is needed of unpacked packages.
+fn keep(unpacked: &Path, release: &str, to: &Path) -> Result<()> {
+    for what in ["vmlinuz", "config"] {
+        let places =
+            [format!("boot/{what}-{release}"), format!("usr/lib/modules/{release}/{what}")];
+        let mut places = places.iter().map(|place| unpacked.join(place));
+        let file = places
+            .find(|path| path.is_file())
+            .with_context(|| format!("the packages of {release} hold no {what}"))?;
+        fs::copy(&file, to.join(what)).with_context(|| format!("copy {}", file.display()))?;
+    }
+    fs::write(to.join("release"), release).context("write down the kernel's release")
+}
+
+/// An empty directory.
+fn emptied(path: &Path) -> Result<PathBuf> {
+    remove(path)?;
+    fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
+    Ok(path.to_path_buf())
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{parts, version};
+
+    /// Each way in which Debian has named kernels.
+    #[test]
+    fn versions_of_releases() {
+        let releases =
+            ["6.1.0-56-cloud-amd64", "6.12.117+deb12-cloud-amd64", "7.2.13+deb14-cloud-amd64"];
+        assert_eq!(releases.map(version), ["6.1", "6.12", "7.2"]);
+    }
+
+    /// Where the kernel is a package of its own, that one and the one with its configuration; else the image's.
+    #[test]
+    fn split_packages() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let split = names(&["dracut", "linux-base-7.2", "linux-binary-7.2", "linux-modules-7.2"]);
+        assert_eq!(parts("linux-image-7.2", &split), ["linux-base-7.2", "linux-binary-7.2"]);
+        let whole = names(&["kmod", "linux-base"]);
+        assert_eq!(parts("linux-image-6.1", &whole), ["linux-image-6.1"]);
+    }
 }

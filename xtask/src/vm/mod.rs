@@ -1,24 +1,34 @@
-//! `cargo xtask vm`: the tests of the kernel matrix, on Debian's 6.1 and 6.12 kernels under qemu.
+//! `cargo xtask vm`: tests on other kernels under qemu: Debian's 6.1 and 6.12, and the newest of its unstable suite.
 //!
-//! Each kernel boots with an initramfs that holds drainprof, the test binaries, their targets and
-//! their libraries, runs the tests that `tests/matrix.txt` lists, and powers off. Works without KVM, only
-//! slower: an emulated machine keeps one processor busy, so as many boot at once as there are processors. What
-//! they print is told apart by the kernel's name before each line. Called by `test` as well.
+//! `machines` has the table: which kernel boots how, and which list of tests it runs. All machines share one initramfs,
+//! which holds drainprof, the test binaries, their targets and their libraries. A machine runs its list and powers off.
+//! Complaints of the kernel are failures, too. Without KVM it only takes longer: an emulated machine keeps one processor
+//! busy, so as many boot at once as there are processors. Messages begin with the machine's name. Called by `test` as
+//! well.
 
+mod archive;
 mod initramfs;
 mod kernel;
-mod matrix;
+mod lists;
+mod log;
+mod machines;
 mod qemu;
+mod session;
 mod systemd;
 
+use std::collections::HashMap;
+use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
+use self::kernel::Kernel;
+use self::lists::Run;
+use self::machines::{MACHINES, Machine};
 use crate::artifacts::Tests;
 use crate::tally::Tally;
 use crate::test;
@@ -30,15 +40,19 @@ const PACKAGES: [&str; 5] = ["binutils", "busybox-static", "cpio", "libc-bin", "
 /// Arguments of `vm`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only kernels whose version begins with this, such as 6.1 or 6.12; may be given more than once.
-    #[arg(long = "kernel", value_name = "VERSION")]
+    /// Only the machines of this line of kernels (6.1, 6.12, sid), or one of them, such as sid-full or sid-16cpus; may
+    /// be given more than once.
+    #[arg(long = "kernel", value_name = "NAME")]
     kernels: Vec<String>,
-    /// Give a kernel up after this many seconds.
+    /// Give a machine up after this many seconds.
     #[arg(long, default_value_t = SECONDS)]
     timeout: u64,
     /// Emulate even where KVM is usable.
     #[arg(long)]
     no_kvm: bool,
+    /// Use only processors that nothing else wants.
+    #[arg(long)]
+    idle: bool,
     /// Instead of tests, install and run the package on Debian with its own systemd.
     #[arg(long, conflicts_with = "tests")]
     systemd: bool,
@@ -48,22 +62,23 @@ pub(crate) struct Args {
     /// Show what tests print as they print it, of those that pass as well.
     #[arg(long, short)]
     verbose: bool,
-    /// Run these instead of what `tests/matrix.txt` lists: `binary` or `binary::test`.
+    /// Run these instead of what each machine's list names: `binary` or `binary::test`.
     tests: Vec<String>,
 }
 
-const SECONDS: u64 = 1200;
+const SECONDS: u64 = 1800;
 
 /// So many of the slowest tests are listed.
 const SLOWEST: usize = 20;
 
 impl Args {
-    /// All kernels and all tests, as a run of all tests wants them.
-    pub(crate) fn of_tests(verbose: bool) -> Self {
+    /// All machines and all tests, as a run of all tests wants them; `idle` if beside others.
+    pub(crate) fn of_tests(verbose: bool, idle: bool) -> Self {
         Self {
             kernels: Vec::new(),
             timeout: SECONDS,
             no_kvm: false,
+            idle,
             systemd: false,
             drainprof: None,
             verbose,
@@ -71,9 +86,17 @@ impl Args {
         }
     }
 
-    /// Whether the kernels of this line are wanted.
-    fn wants(&self, version: &str) -> bool {
-        self.kernels.is_empty() || self.kernels.iter().any(|wanted| wanted == version)
+    /// The machines that are wanted.
+    fn machines(&self) -> Result<Vec<&'static Machine>> {
+        let unknown = |wanted: &&String| !MACHINES.iter().any(|machine| machine.is_called(wanted));
+        if let Some(unknown) = self.kernels.iter().find(unknown) {
+            let known: Vec<_> = MACHINES.iter().map(|machine| machine.name(machine.line)).collect();
+            bail!("there is no kernel {unknown}; there are: {}", known.join(", "));
+        }
+        let wants = |machine: &&Machine| {
+            self.kernels.is_empty() || self.kernels.iter().any(|wanted| machine.is_called(wanted))
+        };
+        Ok(MACHINES.iter().filter(wants).collect())
     }
 }
 
@@ -92,53 +115,113 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(test::conclude(&tally, SLOWEST))
 }
 
-/// Boots each kernel of the matrix with what is built.
+/// A machine with its kernel and its tests.
+struct Ready {
+    machine: &'static Machine,
+    name: String,
+    image: PathBuf,
+    runs: Vec<Run>,
+}
+
+/// Boots each machine of the matrix with what is built.
 pub(crate) fn matrix(root: &Path, args: &Args, built: &Tests) -> Result<Tally> {
+    let wanted = args.machines()?;
     packages::install(&PACKAGES, "to boot other kernels")?;
-    let text = if args.tests.is_empty() {
-        let path = root.join("tests/matrix.txt");
-        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?
-    } else {
-        args.tests.join("\n")
-    };
-    let runs = matrix::runs(&text, &built.binaries)?;
     let directory = artifacts::target_dir(root).join("vm");
-    work::step(format!("vm: pack {} test binaries into an initramfs", runs.len()));
-    let initrd = initramfs::pack(root, &directory, built, &runs)?;
-    let kvm = AtomicBool::new(!args.no_kvm);
-    let mut tally = Tally::default();
-    let mut machines = Vec::new();
-    for line in kernel::LINES {
-        if !args.wants(line.version) {
-            continue;
-        }
-        // One after the other: they come from one package manager.
-        match kernel::fetch(&directory, line) {
-            Ok(kernel) => machines.push((line.version, kernel)),
-            Err(error) => tally.add(broken(line.version, &error)),
+    let (mut tally, kernels) = kernels(&directory, &wanted);
+    let mut ready = Vec::new();
+    for machine in wanted {
+        let Some(kernel) = kernels.get(machine.line) else { continue };
+        match prepare(root, args, built, machine, kernel) {
+            Ok(machine) => ready.push(machine),
+            Err(error) => tally.add(broken(&machine.name(kernel.version()), &error)),
         }
     }
-    let boot = |(name, kernel): &(&'static str, PathBuf)| {
-        let machine = qemu::Machine {
-            name,
-            kernel,
-            initrd: &initrd,
-            disks: &[],
-            seconds: args.timeout,
-            verbose: args.verbose,
-            kvm: &kvm,
-            runs: &runs,
-        };
-        qemu::boot(&machine).unwrap_or_else(|error| broken(name, &error))
+    let jobs: Vec<_> = ready.iter().map(Ready::job).collect();
+    work::step(format!("vm: pack an initramfs for {} machines", jobs.len()));
+    let initrd = initramfs::pack(root, &directory, built, &jobs)?;
+    let logs = directory.join("logs");
+    fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+    let kvm = AtomicBool::new(!args.no_kvm);
+    let boot = |ready: &Ready| {
+        ready.boot(args, &initrd, &logs, &kvm).unwrap_or_else(|error| broken(&ready.name, &error))
     };
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    for (ran, (name, _)) in work::at_once(&machines, processors, boot).into_iter().zip(&machines) {
-        tally.add(ran.unwrap_or_else(|| broken(name, &anyhow!("what follows it has panicked"))));
+    for (ran, ready) in work::at_once(&ready, processors, boot).into_iter().zip(&ready) {
+        let panicked = || broken(&ready.name, &anyhow!("what follows it has panicked"));
+        tally.add(ran.unwrap_or_else(panicked));
     }
     Ok(tally)
 }
 
-/// A kernel that could not be tried: a failure of its own, which must not hide the other's results.
+/// The kernels of the machines by their lines, fetched one after the other: they come from one package manager.
+fn kernels(directory: &Path, wanted: &[&Machine]) -> (Tally, HashMap<&'static str, Kernel>) {
+    let (mut tally, mut kernels) = (Tally::default(), HashMap::new());
+    for line in &kernel::LINES {
+        if !wanted.iter().any(|machine| machine.line == line.name) {
+            continue;
+        }
+        match kernel::fetch(directory, line) {
+            Ok(kernel) => {
+                work::note(format!("kernel {}: {}", line.name, kernel.release));
+                kernels.insert(line.name, kernel);
+            }
+            Err(error) => tally.add(broken(line.name, &error)),
+        }
+    }
+    (tally, kernels)
+}
+
+/// Reads a machine's list of tests, and checks that its kernel can do what it is there for.
+fn prepare(
+    root: &Path,
+    args: &Args,
+    built: &Tests,
+    machine: &'static Machine,
+    kernel: &Kernel,
+) -> Result<Ready> {
+    kernel.check(machine.preempt.and(Some(kernel::PREEMPT_DYNAMIC)))?;
+    let runs = if args.tests.is_empty() {
+        let path = root.join(machine.list);
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        lists::runs(machine.list, &text, &built.binaries)?
+    } else {
+        lists::runs("the command line", &args.tests.join("\n"), &built.binaries)?
+    };
+    Ok(Ready { machine, name: machine.name(kernel.version()), image: kernel.image(), runs })
+}
+
+impl Ready {
+    fn job(&self) -> initramfs::Job<'_> {
+        initramfs::Job {
+            machine: &self.name,
+            runs: &self.runs,
+            environment: self.machine.environment,
+        }
+    }
+
+    fn boot(&self, args: &Args, initrd: &Path, logs: &Path, kvm: &AtomicBool) -> Result<Tally> {
+        let preempt = self.machine.preempt.map(|model| format!(" preempt={model}"));
+        qemu::boot(&qemu::Boot {
+            name: &self.name,
+            kernel: &self.image,
+            initrd,
+            disks: &[],
+            log: &logs.join(format!("{}.log", self.name)),
+            append: &format!("{}={}{}", initramfs::MACHINE, self.name, preempt.unwrap_or_default()),
+            preempt: self.machine.preempt,
+            processors: self.machine.processors,
+            memory: self.machine.memory,
+            seconds: args.timeout,
+            idle: args.idle,
+            verbose: args.verbose,
+            kvm,
+            runs: &self.runs,
+        })
+    }
+}
+
+/// A machine that could not be tried: a failure of its own, which must not hide the others' results.
 fn broken(kernel: &str, error: &anyhow::Error) -> Tally {
     eprintln!("xtask vm: kernel {kernel}: {error:#}");
     Tally::failure(format!("kernel {kernel}: {error}"))

@@ -1,6 +1,6 @@
-//! Which tests run on the kernels of the matrix.
+//! Which tests run on a machine.
 //!
-//! Reads the list: one `binary` or `binary::test` per line, `#` begins a comment. A name that is not built is
+//! Reads a list: one `binary` or `binary::test` per line, `#` begins a comment. A name that is not built is
 //! an error, so that a renamed test cannot silently leave the matrix.
 
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ pub(super) struct Run {
     pub(super) tests: Vec<String>,
 }
 
-/// Reads the list; the runs come in the order of the binaries' names.
-pub(super) fn runs(list: &str, binaries: &[TestBinary]) -> Result<Vec<Run>> {
+/// Reads the list called `name`; the runs come in the order of the binaries' names.
+pub(super) fn runs(name: &str, list: &str, binaries: &[TestBinary]) -> Result<Vec<Run>> {
     let mut wanted: BTreeMap<&str, Option<Vec<String>>> = BTreeMap::new();
     for line in list.lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -37,15 +37,14 @@ pub(super) fn runs(list: &str, binaries: &[TestBinary]) -> Result<Vec<Run>> {
         }
     }
     if wanted.is_empty() {
-        bail!("the list of the kernel matrix is empty; name a test in tests/matrix.txt");
+        bail!("{name} is empty; name a test in it");
     }
     let mut runs = Vec::new();
-    for (name, tests) in wanted {
-        let Some(binary) = binaries.iter().find(|binary| binary.name == name) else {
+    for (wanted, tests) in wanted {
+        let Some(binary) = binaries.iter().find(|binary| binary.name == wanted) else {
             let known: Vec<&str> = binaries.iter().map(|binary| binary.name.as_str()).collect();
             bail!(
-                "the kernel matrix names the test binary `{name}`, which is not built (there are: {}); \
-                 mend tests/matrix.txt",
+                "{name} names the test binary `{wanted}`, which is not built (there are: {})",
                 known.join(", ")
             );
         };
@@ -69,7 +68,7 @@ mod tests {
     #[test]
     fn whole_binary_wins_over_single_tests() {
         let text = "# first\ncounts::a\ncounts\ncounts::b # more\n\nlosses::x::y\n";
-        let runs = runs(text, &binaries()).unwrap();
+        let runs = runs("list", text, &binaries()).unwrap();
         assert_eq!(runs.len(), 2);
         assert!(runs[0].tests.is_empty());
         assert_eq!(runs[1].tests, ["x::y"]);
@@ -78,7 +77,7 @@ mod tests {
     /// A list that names what is not there, or nothing at all, is refused.
     #[test]
     fn unknown_names_and_empty_lists_are_errors() {
-        assert!(runs("gone::a", &binaries()).unwrap_err().to_string().contains("gone"));
-        assert!(runs("# nothing\n", &binaries()).is_err());
+        assert!(runs("list", "gone::a", &binaries()).unwrap_err().to_string().contains("gone"));
+        assert!(runs("list", "# nothing\n", &binaries()).is_err());
     }
 }
