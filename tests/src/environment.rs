@@ -7,6 +7,9 @@
 //! | `DRAINPROF_TEST_SCHEMA` | the report's JSON schema; else `docs/report.schema.json` of the workspace |
 //! | `DRAINPROF_TEST_DEADLINE` | seconds that one wait may take (120); raise it on emulated machines |
 //! | `DRAINPROF_SWEEP_CLOSES` | how many closes a p-sweep makes, at most what it makes anyway; at least 100 |
+//! | `DRAINPROF_TEST_EVENTS` | how many events the threads of `preempted` make in all; else fewer, for an ordinary run |
+//! | `DRAINPROF_TEST_RUNS` | how often `preempted` runs each of its cases (1) |
+//! | `DRAINPROF_TEST_THREADS` | of how many threads `preempted` has cases (`1,2,4,8,64`) |
 //! | `DRAINPROF_CHAOS_SEED` | the seed of targets that draw lots; else another one in each run |
 //! | `DRAINPROF_TEST_SKIP` | a reason for which this kernel forbids the tests: they skip instead of fail |
 
@@ -50,6 +53,26 @@ pub fn sweep_closes(usual: u64) -> Result<u64> {
         Ok(asked) if asked >= FEWEST => Ok(usual.min(asked)),
         _ => bail!("DRAINPROF_SWEEP_CLOSES is `{text}`: give a number from {FEWEST} on"),
     }
+}
+
+/// A number of the environment; `usual` where it does not say.
+///
+/// # Errors
+/// If it is no number from 1 on.
+pub fn number(variable: &str, usual: u64) -> Result<u64> {
+    Ok(numbers(variable, &[usual])?[0])
+}
+
+/// Numbers of the environment, with commas between them; `usual` where it does not say.
+///
+/// # Errors
+/// If one is no number from 1 on.
+pub fn numbers(variable: &str, usual: &[u64]) -> Result<Vec<u64>> {
+    let Ok(text) = env::var(variable) else { return Ok(usual.to_vec()) };
+    let number = |part: &str| part.trim().parse().ok().filter(|&number| number > 0);
+    text.split(',')
+        .map(|part| number(part).with_context(|| format!("{variable} is `{text}`: no number")))
+        .collect()
 }
 
 /// The running kernel's release.

@@ -211,6 +211,18 @@ impl Sites {
     /// # Panics
     /// With every difference.
     pub fn check(&self, traced: &Traced) {
+        let found = self.all_differences(traced);
+        assert!(
+            found.is_empty(),
+            "truth and report differ:\n  {}\nstderr:\n{}",
+            found.join("\n  "),
+            traced.outcome.talk()
+        );
+    }
+
+    /// All differences between a traced target and what was reported of it.
+    #[must_use]
+    pub fn all_differences(&self, traced: &Traced) -> Vec<String> {
         let report = traced.outcome.report();
         let mut found = Vec::new();
         for truth in &traced.truths {
@@ -224,12 +236,7 @@ impl Sites {
         }
         let rest = self.expect.differences(&traced.truths, report, traced.outcome.code);
         found.extend(rest);
-        assert!(
-            found.is_empty(),
-            "truth and report differ:\n  {}\nstderr:\n{}",
-            found.join("\n  "),
-            traced.outcome.talk()
-        );
+        found
     }
 
     /// All differences between the paths of a truth and the sites of an allocator.

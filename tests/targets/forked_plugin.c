@@ -1,32 +1,18 @@
 /* A child that loads a library which its parent does not have, and allocates from it `count` times: `plugin=FILE`. */
-#include "truth.h"
+#include "cells.h"
 #include <dlfcn.h>
 #include <sys/wait.h>
 
 #define FRAME __attribute__((noinline, noipa, used))
-#define FOLLOWED __asm__ volatile("" : : : "memory")
 
-static u64 next_object;
+static struct heap heap;
+static struct cell cells[1 << 10], *made;
+static u64 next_cell;
 
-PROBED void heap_open(void *heap, u64 id, u64 bytes) { __asm__ volatile("" : : "r"(heap), "r"(id), "r"(bytes) : "memory"); }
-PROBED void heap_close(void *heap, u64 id) { __asm__ volatile("" : : "r"(heap), "r"(id) : "memory"); }
-PROBED u64 heap_alloc(void *heap, u64 id, u64 size) {
-    __asm__ volatile("" : : "r"(heap), "r"(id), "r"(size) : "memory");
-    return ++next_object;
-}
-PROBED bool heap_free(void *heap, u64 object) {
-    __asm__ volatile("" : : "r"(heap), "r"(object) : "memory");
-    return true;
-}
-PROBED u64 heap_realloc(void *heap, u64 object, u64 id, u64 size) {
-    __asm__ volatile("" : : "r"(heap), "r"(id), "r"(size) : "memory");
-    return object;
-}
-
-FRAME static u64 make(u64 id) {
-    u64 object = heap_alloc(&next_object, 1, id);
+FRAME static u64 make(u64 size) {
+    u64 done = heap_alloc(&heap, 1, size % MOST, &cells[next_cell++], &made);
     FOLLOWED;
-    return object;
+    return done;
 }
 
 FRAME static void take_back(u64 object) { __asm__ volatile("" : : "r"(object) : "memory"); }
@@ -49,7 +35,7 @@ FRAME static void parent(void) {
 int main(int argc, char **argv) {
     truth_begin(argc, argv);
     ready();
-    heap_open(&next_object, 1, 4096);
+    heap_open(&heap, 1, 4096);
     parent();
     if (fork() == 0) {
         child(option("count", 200));

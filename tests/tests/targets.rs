@@ -79,6 +79,8 @@ const WORKLOADS: &[(&str, &[&str])] = &[
     ("chaos", &["mode=bulk", "fifo=1"]),
     ("chaos", &["mode=lazy", "places=4"]),
     ("chaos", &["mode=counted", "cycle=9", "jump=1"]),
+    ("stacks_chaos", &["threads=8", "events=5000"]),
+    ("stacks_chaos", &["threads=8", "total=40000", "own=4", "stay=0", "plain=1"]),
     ("many", &["what=granules"]),
     ("many", &["what=objects"]),
     ("many", &["what=instances", "n=20"]),
