@@ -2,9 +2,9 @@
 //!
 //! One build has everything: unit tests, the privileged tests of `drainprof-tests`, and the drainprof that these run.
 //! Unit tests run as the user who asks, privileged tests as root, several binaries at once except those that
-//! `tests/alone.txt` names; beside these, the kernel matrix runs under qemu. Binaries named `real_*`, which need programs of further
-//! packages, run only where they are asked for. What a test prints is shown if it fails. The sum is stdout's last
-//! line.
+//! `tests/alone.txt` names; beside these, the kernel matrix runs under qemu. Binaries named `real_*`, which need
+//! programs of further packages, run only where they are asked for. What a test prints is shown if it fails. The sum is
+//! stdout's last line.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -150,8 +150,8 @@ fn matrix(root: &Path, tests: &Tests, args: &Args, beside: bool) -> Tally {
     })
 }
 
-/// Does both at the same time: privileged tests mostly wait, and the emulated machines take only processors that nothing
-/// else wants. A panic of the second is a failure.
+/// Does both at the same time: privileged tests mostly wait, and the emulated machines use only idle processors.
+/// A panic of the second is a failure.
 fn at_once<T>(first: impl FnOnce() -> T, second: impl FnOnce() -> Tally + Send) -> (T, Tally) {
     thread::scope(|scope| {
         let second = scope.spawn(second);

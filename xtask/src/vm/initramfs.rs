@@ -103,8 +103,8 @@ pub(super) fn pack(
     archive(&tree, &directory.join("initramfs.cpio"))
 }
 
-/// The first program of each machine. Its words go to the first serial line; the second is the kernel's, whose whole log
-/// goes there, too, if the kernel remembers that something was wrong.
+/// The first program of each machine. Its output goes to the first serial line. The second is the kernel's; the whole
+/// log goes there if the kernel is tainted.
 const INIT: &str = "#!/bin/busybox sh\n\
     /bin/busybox mkdir -p /usr/bin /usr/sbin /sbin\n\
     /bin/busybox --install -s\n\

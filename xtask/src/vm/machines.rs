@@ -44,8 +44,8 @@ const USUAL: Machine = Machine {
 const FULL: Machine =
     Machine { variant: Some("full"), preempt: Some("full"), list: PREEMPTED, ..USUAL };
 
-/// The machines; those that take longest boot first. None asks for `preempt=lazy`: it is the default of sid's kernel, and
-/// the older ones do not have it.
+/// The machines; those that take longest boot first. None asks for `preempt=lazy`: it is the default of sid's kernel,
+/// and the older ones do not have it.
 pub(super) const MACHINES: [Machine; 7] = [
     Machine { line: "6.1", ..USUAL },
     Machine { line: "6.12", ..USUAL },

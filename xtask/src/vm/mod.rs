@@ -2,9 +2,9 @@
 //!
 //! `machines` has the table: which kernel boots how, and which list of tests it runs. All machines share one initramfs,
 //! which holds drainprof, the test binaries, their targets and their libraries. A machine runs its list and powers off.
-//! Complaints of the kernel are failures, too. Without KVM it only takes longer: an emulated machine keeps one processor
-//! busy, so as many boot at once as there are processors. Messages begin with the machine's name. Called by `test` as
-//! well.
+//! Complaints of the kernel are failures, too. Without KVM it only takes longer: an emulated machine keeps one
+//! processor busy, so as many boot at once as there are processors. Messages begin with the machine's name. Called by
+//! `test` as well.
 
 mod archive;
 mod initramfs;
