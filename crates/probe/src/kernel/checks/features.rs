@@ -61,11 +61,11 @@ pub(super) fn bpf_syscall(host: &dyn HostView) -> Check {
 
 pub(super) fn bpf_jit(host: &dyn HostView) -> Check {
     const PATH: &str = "/proc/sys/net/core/bpf_jit_enable";
-    let check = Check::new("bpf_jit", Class::Feature);
+    let check = Check::new("bpf_jit", Class::Feature).required();
     match word(host, PATH) {
-        Ok(text) if text == "0" => check.warn(
+        Ok(text) if text == "0" => check.fail(
             "off",
-            "the kernel side is interpreted: each probe hit costs several times as much",
+            "the kernel's interpreter does not take programs that have functions and a tail call",
             "sysctl net.core.bpf_jit_enable=1",
         ),
         Ok(_) => check.ok("on"),

@@ -220,7 +220,7 @@ fn bpf() {
     assert_eq!((open.status, open.found.as_str()), (Status::Ok, "there, for everybody"));
     assert_eq!(status(&host.clone().without(SYSCALL), "bpf_syscall"), Status::Fail);
     assert_eq!(status(&host.clone().file(JIT, "2\n"), "bpf_jit"), Status::Ok);
-    assert_eq!(status(&host.clone().file(JIT, "0\n"), "bpf_jit"), Status::Warn);
+    assert_eq!(status(&host.clone().file(JIT, "0\n"), "bpf_jit"), Status::Fail);
     assert_eq!(status(&host.clone().without(JIT), "bpf_jit"), Status::Off);
     assert_eq!(status(&host.clone().file(STATS, "1\n"), "bpf_stats"), Status::Warn);
     assert_eq!(status(&host.clone().without(STATS), "bpf_stats"), Status::Off);
