@@ -139,6 +139,19 @@ pub enum PlanError {
         /// The profile.
         profile: String,
     },
+    /// All instructions that a probe could sit on would harm the process, or are refused by the kernel.
+    #[error(
+        "profile {profile}: no probe may sit on {site} in {object}, and there is no other site: on this kernel its kind \
+         is unusable (see `drainprof calibrate`)"
+    )]
+    Unusable {
+        /// The profile.
+        profile: String,
+        /// Symbol, offset and instruction.
+        site: String,
+        /// The object.
+        object: String,
+    },
     /// An expression of a probe cannot be compiled for this object.
     #[error("profile {profile}: probe {address} in {object}: {what}")]
     Compile {
@@ -417,6 +430,19 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The error of the first probe that may not sit where it has to.
+    fn unusable(&self) -> Option<PlanError> {
+        self.planned.iter().find_map(|Planned { probe, .. }| {
+            let here = probe.choice.here.as_ref().filter(|here| here.cost_ns.is_infinite())?;
+            let (symbol, offset) = (printable(&probe.site.symbol), probe.choice.offset);
+            Some(PlanError::Unusable {
+                profile: self.request.profile.name.clone(),
+                site: format!("{symbol}+{offset:#x} `{}` ({})", here.instruction, here.kind.name()),
+                object: probe.site.shown_path.clone(),
+            })
+        })
+    }
+
     fn finish(mut self, wanted: &WantedFn<'_>) -> Result<AttachPlan, PlanError> {
         let Request { profile, level, .. } = self.request;
         for role in NEEDED {
@@ -437,6 +463,9 @@ impl<'a> Builder<'a> {
         let found = self.placer.place_all(&mut probes);
         for finding in found {
             self.note(finding);
+        }
+        if let Some(error) = self.unusable() {
+            return Err(error);
         }
         // Stable: within a role the profile's order stays.
         self.planned.sort_by_key(|planned| {
