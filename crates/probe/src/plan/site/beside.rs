@@ -6,7 +6,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
-use super::{InstructionCost, calls, cost_of, jumps::Inner};
+use super::{InstructionCost, calls, cost_of, jumps::Inner, kind::is_nop};
 use crate::plan::cost::{Costs, InstructionKind, Treatment};
 
 /// Most nops in a row that are examined, the probe's own included.
@@ -43,16 +43,6 @@ pub(in crate::plan) fn call_beside(
 /// The nops are few.
 const fn distance(own: u64, instruction: &Instruction) -> u32 {
     (instruction.ip() - own) as u32
-}
-
-const fn is_nop(kind: InstructionKind) -> bool {
-    matches!(
-        kind,
-        InstructionKind::Nop
-            | InstructionKind::LongNop
-            | InstructionKind::Nop5
-            | InstructionKind::Nop10
-    )
 }
 
 #[cfg(test)]

@@ -100,3 +100,32 @@ fn is_relative_branch(bytes: &[u8]) -> bool {
         [0xeb | 0x70..=0x7f, _] | [0xe9 | 0xe8, _, _, _, _] | [0x0f, 0x80..=0x8f, _, _, _, _]
     )
 }
+
+/// Whether a probe may sit on such an instruction behind a function's first one; `untouched` says that only empty ones
+/// precede it.
+pub(super) const fn is_eligible(kind: InstructionKind, untouched: bool) -> bool {
+    match kind {
+        // The call that replaces a 5-byte nop overwrites what a leaf function keeps below its stack pointer. The one
+        // that replaces a 10-byte nop moves the stack pointer first; calibration has tried it.
+        InstructionKind::Nop5 => untouched,
+        // Others were never measured, and kernels refuse some.
+        InstructionKind::Other => false,
+        _ => true,
+    }
+}
+
+/// Whether it does nothing, so that a function has nothing on its stack behind it that was not there before.
+pub(super) const fn is_empty(kind: InstructionKind) -> bool {
+    is_nop(kind) || matches!(kind, InstructionKind::Endbr)
+}
+
+/// Whether it is a nop that kernels treat as one.
+pub(super) const fn is_nop(kind: InstructionKind) -> bool {
+    matches!(
+        kind,
+        InstructionKind::Nop
+            | InstructionKind::LongNop
+            | InstructionKind::Nop5
+            | InstructionKind::Nop10
+    )
+}

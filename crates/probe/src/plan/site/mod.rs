@@ -21,6 +21,7 @@ use iced_x86::{
 };
 pub use jumps::{FarJumps, NEIGHBOUR};
 use jumps::{Inner, follower_jumps, neighbour_jumps};
+use kind::{is_eligible, is_empty};
 
 use super::cost::{Costs, InstructionKind};
 
@@ -375,31 +376,6 @@ fn straight_line(bytes: &[u8], address: u64, past_stores: bool) -> Line {
         line.end = next;
     }
     line
-}
-
-/// Whether a probe may sit on such an instruction behind a function's first one; `untouched` says that only empty ones
-/// precede it.
-const fn is_eligible(kind: InstructionKind, untouched: bool) -> bool {
-    match kind {
-        // The call that replaces a 5-byte nop overwrites what a leaf function keeps below its stack pointer. The one
-        // that replaces a 10-byte nop moves the stack pointer first; calibration has tried it.
-        InstructionKind::Nop5 => untouched,
-        // Others were never measured, and kernels refuse some.
-        InstructionKind::Other => false,
-        _ => true,
-    }
-}
-
-/// Whether it does nothing, so that a function has nothing on its stack behind it that was not there before.
-const fn is_empty(kind: InstructionKind) -> bool {
-    matches!(
-        kind,
-        InstructionKind::Nop5
-            | InstructionKind::Nop10
-            | InstructionKind::Nop
-            | InstructionKind::LongNop
-            | InstructionKind::Endbr
-    )
 }
 
 /// What a hit costs at best behind a function's first instruction.
