@@ -41,7 +41,8 @@ pub fn build_id(path: &Path) -> Result<String> {
 
 /// How many bytes of the process's executable mappings of `path` differ from the file.
 ///
-/// A probe in place is such a difference; so the number is 0 before the attach and after the detach.
+/// A probe in place is such a difference; so the number is 0 before the attach and after the detach. The operands of a nop
+/// of ten bytes do not count: kernels that replaced it by a call leave the call's in them.
 pub fn changed_text_bytes(pid: u32, path: &Path) -> Result<usize> {
     let file = fs::read(path)?;
     let memory = File::open(format!("/proc/{pid}/mem"))?;
@@ -65,12 +66,21 @@ pub fn changed_text_bytes(pid: u32, path: &Path) -> Result<usize> {
         let length = usize::try_from(end - start)?.min(file.len().saturating_sub(offset));
         let mut bytes = vec![0; length];
         memory.read_exact_at(&mut bytes, start)?;
-        let ours = bytes.iter().zip(&file[offset..offset + length]).filter(|(a, b)| a != b).count();
-        changed += ours;
+        let text = &file[offset..offset + length];
+        let differs = |at: &usize| bytes[*at] != text[*at] && !is_operand(&bytes, text, *at);
+        changed += (0..length).filter(differs).count();
         compared += length;
     }
     ensure!(compared > 0, "process {pid} maps no code of {}", path.display());
     Ok(changed)
+}
+
+/// Whether a byte is an operand of a nop of ten bytes, in memory as in the file.
+fn is_operand(memory: &[u8], file: &[u8], at: usize) -> bool {
+    const NOP10: [u8; 5] = [0x66, 0x2e, 0x0f, 0x1f, 0x84];
+    (5..10).filter_map(|distance| at.checked_sub(distance)).any(|start| {
+        [memory, file].iter().all(|bytes| bytes.get(start..start + 5) == Some(&NOP10[..]))
+    })
 }
 
 /// The address of a function in a process that has mapped `path`.

@@ -92,7 +92,7 @@ fn costs(seed: &mut u64) -> Costs {
     let mut costs = Costs::assumed();
     if random(seed).is_multiple_of(2) {
         for cost in &mut costs.entry_ns {
-            *cost = f64::from(100 << (random(seed) % 8) as u32);
+            *cost = Some(f64::from(100 << (random(seed) % 8) as u32));
         }
     }
     costs

@@ -47,6 +47,8 @@ const WORKLOADS: &[(&str, &[&str])] = &[
     ("granule_calls", &[]),
     ("granule_calls", &["boundary=1"]),
     ("usdt_granules", &[]),
+    ("redzone", &[]),
+    ("nops", &[]),
     ("temporal_labels", &[]),
     ("temporal_cached", &[]),
     ("heaps", &["pin=1"]),

@@ -1,6 +1,6 @@
 //! USDT probes: arguments wherever they are, several places of one probe, semaphores, and what is refused.
 
-use std::{path::Path, thread, time::Instant};
+use std::{collections::BTreeMap, path::Path, thread, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
@@ -52,22 +52,65 @@ fn counts_are_exact() -> Result<()> {
     Ok(())
 }
 
-/// A nop of five bytes behind the probe's own is used, where it is cheaper, but never in a function that may keep something
-/// below its stack pointer: the target checks every word of it.
+/// How this kernel treats each kind of instruction, by `drainprof calibrate`.
+fn treatments() -> Result<BTreeMap<String, String>> {
+    let outcome = tracer::run_to_end(&["calibrate", "-o", "json"])?;
+    let document: Value = serde_json::from_str(&outcome.stdout.join("\n"))?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kinds = document["kinds"].as_array().context("kinds")?.iter();
+    Ok(kinds.map(|row| (text(&row["kind"]), text(&row["treatment"]))).collect())
+}
+
+/// The rows of `attach --dry-run` for a target with its profile.
+fn dry_run(name: &str) -> Result<Vec<Value>> {
+    let target = Target::start(name, &[])?;
+    let (pid, profile) = (target.pid().to_string(), environment::profile(name));
+    let args = ["attach", "-p", &pid, "--profile", &profile, "--dry-run", "-o", "json"];
+    let plan: Value = serde_json::from_str(&tracer::run_to_end(&args)?.stdout.join("\n"))?;
+    let rows = plan.pointer("/processes/0/plans/0/probes").and_then(Value::as_array);
+    Ok(rows.context("a list of probes")?.clone())
+}
+
+/// A nop behind the probe's own is used where the kernel makes it a call: one of ten bytes everywhere, one of five never in
+/// a function that may keep something below its stack pointer. The target checks every word of it.
 #[test]
 fn red_zone_is_left_alone() -> Result<()> {
     if requires_root() {
         trace("redzone", &[], "redzone", &["--level", "boundary"])?.exact();
-        let target = Target::start("redzone", &[])?;
-        let (pid, profile) = (target.pid().to_string(), environment::profile("redzone"));
-        let args = ["attach", "-p", &pid, "--profile", &profile, "--dry-run", "-o", "json"];
-        let outcome = tracer::run_to_end(&args)?;
-        let plan: Value = serde_json::from_str(&outcome.stdout.join("\n"))?;
-        let rows = plan.pointer("/processes/0/plans/0/probes").and_then(Value::as_array);
-        for row in rows.context("a list of probes")? {
-            let (role, kind) = (row["role"].as_str(), row["instruction_kind"].as_str());
-            ensure!(role != Some("open") || row["offset"] == 0, "in a leaf function: {row:#}");
-            ensure!((row["offset"] == 1) == (kind == Some("nop5")), "{row:#}");
+        let treatments = treatments()?;
+        let (mut five, mut ten) = (0, 0);
+        for row in dry_run("redzone")? {
+            let kind = row["instruction_kind"].as_str().context("a kind")?;
+            match kind {
+                "nop5" => five += 1,
+                "nop10" => ten += 1,
+                _ => ensure!(kind == "nop" && row["offset"] == 0, "{row:#}"),
+            }
+            ensure!(kind == "nop" || treatments[kind] == "call" && row["offset"] == 1, "{row:#}");
+            ensure!(kind != "nop5" || row["role"] == "close", "in a leaf function: {row:#}");
+        }
+        let calls = |kind: &str| treatments[kind] == "call";
+        assert_eq!((five, ten), (i32::from(calls("nop5")), 2 * i32::from(calls("nop10"))));
+    }
+    Ok(())
+}
+
+/// Functions that begin with nops of one, five and ten bytes are counted exactly; their red zones are kept, and children
+/// that the process forks meanwhile end well. Nothing sits on what is unusable.
+#[test]
+fn nops_at_entry() -> Result<()> {
+    if requires_root() {
+        trace("nops", &[], "nops", &["--level", "boundary"])?.exact();
+        trace_from_start("nops", &[], "nops", &["--level", "boundary"])?.exact();
+        let treatments = treatments()?;
+        let rows = dry_run("nops")?;
+        assert_eq!(rows.len(), 7, "{rows:#?}");
+        for row in rows {
+            let kind = row["instruction_kind"].as_str().context("a kind")?;
+            let unusable = |nop: &str| kind == nop && treatments[nop] == "unusable";
+            ensure!(!unusable("nop5") && !unusable("nop10"), "{row:#}");
+            let ten = treatments["nop10"] == "call" && row["symbol"] == "nops_open_words";
+            ensure!(!ten || kind == "nop10", "{row:#}");
         }
     }
     Ok(())

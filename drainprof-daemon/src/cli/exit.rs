@@ -127,6 +127,7 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
         ObserveError::Plan { source, .. } => match **source {
             PlanError::Sampled { .. } => code::USAGE,
             PlanError::Compile { .. } => code::CONFIG,
+            PlanError::Unusable { .. } => code::UNSUPPORTED,
             _ => code::NO_TARGET,
         },
         ObserveError::Wait(_) | ObserveError::Symbols(_) | ObserveError::Files(_) => return None,

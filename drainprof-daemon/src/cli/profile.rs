@@ -81,7 +81,11 @@ fn price(row: &PlanRow) -> Option<String> {
         if row.costs_measured { "" } else { " (assumed)" }
     );
     if row.offset > 0 {
-        let _ = write!(text, "; at +0 {}, {:.0} ns", row.entry_kind?, row.entry_cost_ns?);
+        let _ = write!(text, "; at +0 {}, ", row.entry_kind?);
+        let _ = match row.entry_cost_ns {
+            Some(cost) => write!(text, "{cost:.0} ns"),
+            None => write!(text, "unusable"),
+        };
     }
     if !row.moved.is_empty() {
         let _ = write!(text, "; {}", row.moved.join(" "));

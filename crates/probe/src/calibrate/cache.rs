@@ -21,7 +21,7 @@ use crate::plan::cost::Costs;
 /// The file's name in its directory.
 const FILE: &str = "costs.json";
 /// The name and version of its form.
-const SCHEMA: &str = "drainprof.costs/1";
+const SCHEMA: &str = "drainprof.costs/2";
 /// Several times what a file of ours takes.
 const MAX_BYTES: u64 = 16 * 1024;
 
@@ -237,7 +237,7 @@ mod tests {
         fs::write(&file, "[".repeat(16_000)).unwrap();
         assert!(refused(), "nested");
         let edits: [(&str, Edit); 8] = [
-            ("schema", |value| value["schema"] = "drainprof.costs/0".into()),
+            ("schema", |value| value["schema"] = "drainprof.costs/1".into()),
             ("unknown key", |value| value["more"] = 1.into()),
             ("too few costs", |value| value["costs"]["entry_ns"] = vec![1.0; 3].into()),
             ("negative", |value| value["costs"]["entry_ns"][2] = (-5.0).into()),

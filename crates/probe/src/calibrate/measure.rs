@@ -4,6 +4,8 @@
 //! thread's CPU time is the cost. The best of several short rounds counts: whatever else happens on the
 //! machine only adds. The rounds of one sample have those of all others between them, so that what goes on
 //! for some milliseconds spoils one round of many samples and not all rounds of one.
+//!
+//! A kind that the kernel refuses has no cost. Nor has one that `harm` finds fault with.
 
 use std::{
     fs::File, hint::black_box, io, num::NonZeroU32, os::unix::fs::MetadataExt as _, time::Duration,
@@ -14,6 +16,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::{
     CalibrateError,
+    harm::{self, Own},
     samples::{Sample, samples},
 };
 use crate::{
@@ -21,8 +24,8 @@ use crate::{
     plan::cost::{Costs, InstructionKind},
 };
 
-/// Calls before anything is timed: Linux 6.18 makes a 5-byte nop a call after its first hits.
-const WARM_UP: u32 = 20;
+/// Calls before anything is timed: kernels make a nop a call after its first hits.
+pub(super) const WARM_UP: u32 = 20;
 /// Rounds of which the best counts.
 const ROUNDS: u32 = 5;
 /// How long a round should take.
@@ -40,68 +43,85 @@ pub(super) fn measure() -> Result<Costs, CalibrateError> {
     }
     let pid = NonZeroU32::new(std::process::id()).ok_or_else(|| own("find its own pid", None))?;
     let (object, mapped) = own_object()?;
+    let own = Own { object: &object, mapped: &mapped, pid };
     let mut bare: Vec<_> = samples().iter().map(|sample| Timing::bare(sample.function)).collect();
     rounds(&mut bare)?;
     let mut probes = EmptyProbes::load()?;
-    let measured = costs(&mut probes, &object, &mapped, pid, &bare);
+    let measured = costs(&mut probes, own, &bare);
     probes.detach_in_background();
     corrected(measured?)
 }
 
-/// Attaches to all samples, and takes the bare calls' time off.
-fn costs(
-    probes: &mut EmptyProbes,
-    object: &File,
-    mapped: &MappedObject,
-    pid: NonZeroU32,
-    bare: &[Timing],
-) -> Result<Costs, CalibrateError> {
-    let mut costs =
-        Costs { entry_ns: [0.0; InstructionKind::ALL.len()], return_ns: 0.0, measured: true };
-    let place = |sample: &Sample| {
-        mapped
-            .file_offset(sample.function as usize as u64)
-            .ok_or_else(|| own("find its own functions in its executable", None))
-    };
-    for sample in samples() {
-        probes.at_entry(object, place(sample)?, pid, sample.instruction)?;
-    }
-    let observed = samples().iter().map(|sample| Timing::probed(sample.function));
-    let mut observed = observed.collect::<Result<Vec<_>, _>>()?;
-    rounds(&mut observed)?;
-    for ((sample, observed), bare) in samples().iter().zip(&observed).zip(bare) {
-        let entry = &mut costs.entry_ns[sample.kind as usize];
-        *entry = entry.max(observed.per_call() - bare.per_call());
-    }
-    for (number, sample) in samples().iter().enumerate() {
-        if sample.kind == InstructionKind::Push {
-            probes.at_return(object, place(sample)?, pid, sample.instruction)?;
-            let both = Timing::probed(sample.function)?;
-            let entry = std::mem::replace(&mut observed[number], both);
-            rounds(&mut observed)?;
-            costs.return_ns = observed[number].per_call() - entry.per_call();
+/// Attaches to all samples that the kernel does not refuse, and takes the bare calls' time off.
+fn costs(probes: &mut EmptyProbes, own: Own<'_>, bare: &[Timing]) -> Result<Costs, CalibrateError> {
+    let entry_ns = [None; InstructionKind::ALL.len()];
+    let mut costs = Costs { entry_ns, return_ns: 0.0, measured: true };
+    let mut placed = Vec::new();
+    for (sample, bare) in samples().iter().zip(bare) {
+        let at = sample.function as usize as u64;
+        match probes.at_entry(own.object, own.offset(at)?, own.pid, sample.instruction) {
+            Ok(()) => placed.push((sample, bare)),
+            Err(error) if error.is_place_refused() => {
+                tracing::debug!(instruction = sample.instruction, "the kernel refuses a probe");
+            }
+            Err(error) => return Err(error.into()),
         }
     }
+    let observed = placed.iter().map(|(sample, _)| Timing::probed(sample.function));
+    let mut observed = observed.collect::<Result<Vec<_>, _>>()?;
+    rounds(&mut observed)?;
+    for ((sample, bare), observed) in placed.iter().zip(&observed) {
+        let entry = &mut costs.entry_ns[sample.kind as usize];
+        let cost = observed.per_call() - bare.per_call();
+        *entry = Some(entry.unwrap_or(f64::MIN).max(cost));
+    }
+    harm::exclude(&mut costs, probes, own)?;
+    if let Some(push) = placed.iter().position(|(sample, _)| is_push(sample)) {
+        costs.return_ns = return_ns(probes, own, placed[push].0, push, &mut observed)?;
+    }
     Ok(costs)
+}
+
+fn is_push(sample: &Sample) -> bool {
+    sample.kind == InstructionKind::Push
+}
+
+/// What a probe at the return of `sample` adds to the one at its entry; all others are timed again beside it.
+fn return_ns(
+    probes: &mut EmptyProbes,
+    own: Own<'_>,
+    sample: &Sample,
+    number: usize,
+    observed: &mut [Timing],
+) -> Result<f64, CalibrateError> {
+    let at = own.offset(sample.function as usize as u64)?;
+    probes.at_return(own.object, at, own.pid, sample.instruction)?;
+    let both = Timing::probed(sample.function)?;
+    let entry = std::mem::replace(&mut observed[number], both);
+    rounds(observed)?;
+    Ok(observed[number].per_call() - entry.per_call())
 }
 
 /// What is certain about any cost whatever the clock said: `Other` is never cheaper than a kind that was
 /// looked at, and a return is not free. It is the difference of two costs, which may be lost in what a slow or
 /// emulated machine adds to either; then it is taken for what the cheapest entry costs, a trap as well.
 fn corrected(mut costs: Costs) -> Result<Costs, CalibrateError> {
-    let fold = |of: fn(f64, f64) -> f64| costs.entry_ns.iter().copied().reduce(of);
+    let fold = |of: fn(f64, f64) -> f64| costs.entry_ns.iter().copied().flatten().reduce(of);
     let (most_expensive, cheapest) = (fold(f64::max), fold(f64::min));
-    costs.entry_ns[InstructionKind::Other as usize] = most_expensive.unwrap_or(f64::NAN);
+    costs.entry_ns[InstructionKind::Other as usize] = most_expensive;
     if costs.return_ns < LEAST {
         costs.return_ns = cheapest.unwrap_or(f64::NAN);
     }
     if plausible(&costs) { Ok(costs) } else { Err(CalibrateError::Implausible) }
 }
 
-/// Whether these costs are possible: a trap costs more than the call that it is in, and far less than 10 ms.
+/// Whether these costs are possible: a trap costs more than the call that it is in, and far less than 10 ms; and what
+/// every kernel can probe has one.
 pub(super) fn plausible(costs: &Costs) -> bool {
-    let mut all = costs.entry_ns.iter().chain([&costs.return_ns]);
-    all.all(|cost| (LEAST..1e7).contains(cost))
+    let mut all = costs.entry_ns.iter().flatten().chain([&costs.return_ns]);
+    let kinds = [InstructionKind::Nop, InstructionKind::Push, InstructionKind::Other];
+    let has_cost = |kind: InstructionKind| costs.entry_ns[kind as usize].is_some();
+    all.all(|cost| (LEAST..1e7).contains(cost)) && kinds.into_iter().all(has_cost)
 }
 
 /// A function that is timed: how many calls make a round, and the best round so far.
@@ -171,7 +191,7 @@ fn own_object() -> Result<(File, MappedObject), CalibrateError> {
     Ok((file, mapped))
 }
 
-fn own(step: &'static str, source: Option<io::Error>) -> CalibrateError {
+pub(super) fn own(step: &'static str, source: Option<io::Error>) -> CalibrateError {
     CalibrateError::Own { step, source }
 }
 
@@ -187,11 +207,13 @@ mod tests {
         let (file, object) = own_object().unwrap();
         for sample in samples() {
             let offset = object.file_offset(sample.function as usize as u64).unwrap();
-            let mut bytes = [0; 5];
+            let mut bytes = [0; 10];
             file.read_exact_at(&mut bytes, offset).unwrap();
             let first: &[u8] = match sample.kind {
                 InstructionKind::Nop5 => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+                InstructionKind::Nop10 => &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
                 InstructionKind::Nop => &[0x90],
+                InstructionKind::LongNop => &[0x0f, 0x1f, 0x40, 0x00],
                 InstructionKind::Push => &[0x55],
                 InstructionKind::Branch => &[0xeb, 0x00],
                 InstructionKind::Endbr => &[0xf3, 0x0f, 0x1e, 0xfa],
@@ -221,18 +243,21 @@ mod tests {
     #[test]
     fn settled() {
         let mut costs = Costs { measured: true, return_ns: -3.0, ..Costs::assumed() };
-        costs.entry_ns[InstructionKind::Nop as usize] = 77.0;
-        costs.entry_ns[InstructionKind::Lea as usize] = 20_000.0;
-        costs.entry_ns[InstructionKind::Other as usize] = 500.0;
+        costs.entry_ns[InstructionKind::Nop as usize] = Some(77.0);
+        costs.entry_ns[InstructionKind::Lea as usize] = Some(20_000.0);
+        costs.entry_ns[InstructionKind::Other as usize] = Some(500.0);
         let settled = corrected(costs.clone()).unwrap();
         assert!((settled.entry(InstructionKind::Other) - 20_000.0).abs() < 1e-9);
         assert!((settled.return_ns - 77.0).abs() < 1e-9);
+        assert_eq!(settled.entry_ns[InstructionKind::Nop10 as usize], None, "it is refused");
         costs.return_ns = 9.0;
         assert!((corrected(costs.clone()).unwrap().return_ns - 9.0).abs() < 1e-9);
-        for impossible in [f64::NAN, f64::INFINITY, -3.0, 0.0, 1e8] {
+        for impossible in
+            [f64::NAN, f64::INFINITY, -3.0, 0.0, 1e8].map(Some).into_iter().chain([None])
+        {
             costs.entry_ns[InstructionKind::Push as usize] = impossible;
-            assert!(corrected(costs.clone()).is_err(), "{impossible}");
-            costs.entry_ns[InstructionKind::Push as usize] = 500.0;
+            assert!(corrected(costs.clone()).is_err(), "{impossible:?}");
+            costs.entry_ns[InstructionKind::Push as usize] = Some(500.0);
         }
     }
 

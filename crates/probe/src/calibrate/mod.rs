@@ -1,13 +1,14 @@
 //! Calibration: what a hit of a probe costs on this very host.
 //!
 //! drainprof probes functions of its own, one per kind of instruction, with a program that does nothing,
-//! and times them (`measure`). The result is remembered per kernel and processor (`cache`). Costs are
+//! and times them (`measure`), and tries whether what the kernel does there harms it (`harm`). The result is remembered per kernel and processor (`cache`). Costs are
 //! of the kernel's probing alone; what drainprof's own programs add to a hit is not in them.
 //!
 //! [`costs`] is for whoever needs costs and must go on without: `cli::options` calls it once at start and
 //! hands the costs down. [`calibrate`] is for `drainprof calibrate`, which shows them.
 
 mod cache;
+mod harm;
 mod host;
 mod measure;
 mod render;

@@ -8,7 +8,7 @@ use super::{Calibration, HostKey};
 use crate::plan::cost::{InstructionKind, Treatment};
 
 /// The name and version of the JSON document.
-const SCHEMA: &str = "drainprof.calibration/1";
+const SCHEMA: &str = "drainprof.calibration/2";
 /// Nanoseconds of CPU time that one percent of one CPU has in a second.
 const ONE_PERCENT_NS: f64 = 1e7;
 
@@ -16,10 +16,11 @@ const ONE_PERCENT_NS: f64 = 1e7;
 #[derive(Serialize)]
 struct Row {
     kind: InstructionKind,
-    entry_ns: f64,
+    /// `None` where it is unusable.
+    entry_ns: Option<f64>,
     treatment: Treatment,
     /// Hits per second that one percent of one CPU pays for.
-    hits_per_second_at_one_percent: f64,
+    hits_per_second_at_one_percent: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -37,9 +38,14 @@ fn rows(calibration: &Calibration) -> Vec<Row> {
         .into_iter()
         .zip(treatments)
         .map(|(kind, treatment)| {
-            let entry_ns = calibration.costs.entry(kind);
-            let hits_per_second_at_one_percent = (ONE_PERCENT_NS / entry_ns).round();
-            Row { kind, entry_ns: tenths(entry_ns), treatment, hits_per_second_at_one_percent }
+            let entry_ns = calibration.costs.entry_ns[kind as usize];
+            Row {
+                kind,
+                entry_ns: entry_ns.map(tenths),
+                treatment,
+                hits_per_second_at_one_percent: entry_ns
+                    .map(|cost| (ONE_PERCENT_NS / cost).round()),
+            }
         })
         .collect()
 }
@@ -47,6 +53,10 @@ fn rows(calibration: &Calibration) -> Vec<Row> {
 /// More digits would only pretend.
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
+}
+
+fn whole(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.0}"))
 }
 
 /// Writes the table, what a return adds, and where it was measured.
@@ -69,11 +79,11 @@ pub fn render_text(calibration: &Calibration, out: &mut dyn Write) -> io::Result
     for row in rows(calibration) {
         writeln!(
             out,
-            "{:<12}{:>10.0}  {:<15}{:>20.0}",
+            "{:<12}{:>10}  {:<15}{:>20}",
             row.kind.name(),
-            row.entry_ns,
+            whole(row.entry_ns),
             row.treatment.name(),
-            row.hits_per_second_at_one_percent
+            whole(row.hits_per_second_at_one_percent)
         )?;
     }
     writeln!(
@@ -134,9 +144,12 @@ mod tests {
         assert_eq!(document["host"]["virtual_machine"], true);
         let kinds = document["kinds"].as_array().unwrap();
         assert_eq!(kinds.len(), InstructionKind::ALL.len());
-        assert_eq!(kinds[0]["kind"], "nop5");
-        assert_eq!(kinds[0]["treatment"], "call");
-        assert_eq!(kinds[2]["entry_ns"], 550.0);
-        assert_eq!(kinds[2]["hits_per_second_at_one_percent"], 18_182.0);
+        let row = |kind: &str| kinds.iter().find(|row| row["kind"] == kind).unwrap();
+        assert_eq!(row("push")["treatment"], "emulated");
+        assert_eq!(row("push")["entry_ns"], 550.0);
+        assert_eq!(row("push")["hits_per_second_at_one_percent"], 18_182.0);
+        assert_eq!(row("nop10")["treatment"], "unusable");
+        assert!(row("nop10")["entry_ns"].is_null());
+        assert!(row("nop10")["hits_per_second_at_one_percent"].is_null());
     }
 }

@@ -16,6 +16,20 @@ pub(super) struct Sample {
     pub(super) function: extern "C" fn(),
 }
 
+/// A function that keeps words below its stack pointer while a nop of ten bytes is executed.
+#[derive(Clone, Copy)]
+pub(super) struct RedZone {
+    /// The function; it returns 0 if the words are what they were.
+    pub(super) function: extern "C" fn(u64) -> u64,
+    /// Bytes from its first instruction to the nop.
+    pub(super) nop: u64,
+}
+
+/// Where [`RedZone`] can be had; `None` where there is none for this architecture.
+pub(super) const fn red_zone() -> Option<RedZone> {
+    arch::RED_ZONE
+}
+
 /// All samples; a kind with several costs what the most expensive of them does. Empty where there are none for
 /// this architecture.
 pub(super) fn samples() -> &'static [Sample] {
@@ -26,7 +40,7 @@ pub(super) fn samples() -> &'static [Sample] {
 mod arch {
     use std::arch::naked_asm;
 
-    use super::Sample;
+    use super::{RedZone, Sample};
     use crate::plan::cost::InstructionKind as Kind;
 
     /// Defines a function of these instructions and nothing else.
@@ -41,7 +55,10 @@ mod arch {
 
     // Only registers that a call may change are changed, and the stack is as it was at the `ret`.
     function!(nop5: ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "ret");
+    function!(nop10: ".byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0", "ret");
     function!(nop: "nop", "ret");
+    // Kernels treat those of three, four and eight bytes alike.
+    function!(long_nop: ".byte 0x0f, 0x1f, 0x40, 0x00", "ret");
     function!(push: "push rbp", "pop rbp", "ret");
     // A short jump to the next instruction; `jcc` and `call` take the same path through the kernel.
     function!(branch: ".byte 0xeb, 0x00", "ret");
@@ -63,9 +80,34 @@ mod arch {
         };
     }
 
-    pub(super) static SAMPLES: [Sample; 13] = samples![
+    /// A call that took the stack for its own would put its return address and three registers into these words.
+    #[unsafe(naked)]
+    extern "C" fn keeps_words(word: u64) -> u64 {
+        naked_asm!(
+            "mov qword ptr [rsp - 8], rdi",
+            "mov qword ptr [rsp - 16], rdi",
+            "mov qword ptr [rsp - 24], rdi",
+            "mov qword ptr [rsp - 32], rdi",
+            ".byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0",
+            "xor eax, eax",
+            ".irp at, 8, 16, 24, 32",
+            "mov rcx, qword ptr [rsp - \\at]",
+            "xor rcx, rdi",
+            "or rax, rcx",
+            ".endr",
+            "ret",
+        )
+    }
+
+    /// Each of the four stores has five bytes.
+    pub(super) const RED_ZONE: Option<RedZone> =
+        Some(RedZone { function: keeps_words, nop: 4 * 5 });
+
+    pub(super) static SAMPLES: [Sample; 15] = samples![
         Nop5 "nop5" nop5,
+        Nop10 "nop10" nop10,
         Nop "nop" nop,
+        LongNop "nop dword ptr [rax]" long_nop,
         Push "push rbp" push,
         Branch "jmp" branch,
         Endbr "endbr64" endbr,
@@ -82,6 +124,7 @@ mod arch {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod arch {
+    pub(super) const RED_ZONE: Option<super::RedZone> = None;
     pub(super) static SAMPLES: [super::Sample; 0] = [];
 }
 
@@ -89,7 +132,7 @@ mod arch {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::samples;
+    use super::{red_zone, samples};
     use crate::plan::cost::InstructionKind;
 
     /// Every kind has a sample, every sample a function of its own, and calling it comes back.
@@ -102,5 +145,20 @@ mod tests {
         for sample in samples() {
             (sample.function)();
         }
+    }
+
+    /// The function with a red zone finds nothing wrong without a probe, and its nop is where it is said to be, in one page.
+    #[test]
+    fn words_below_the_stack_pointer() {
+        let zone = red_zone().unwrap();
+        for word in [0, 1, u64::MAX] {
+            assert_eq!((zone.function)(word), 0);
+        }
+        let nop = zone.function as usize as u64 + zone.nop;
+        assert!(nop % 4096 <= 4096 - 10, "{nop:#x} is too close to the end of its page");
+        let mut bytes = [0; 10];
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, nop).unwrap();
+        assert_eq!(bytes, [0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]);
     }
 }

@@ -42,7 +42,7 @@ use drainprof_process::{Followed, Image, LoadedObject, describe, printable};
 use drainprof_profile::{self as profile, Level, Phase, Probe, Profile, Role};
 
 use super::{
-    AttachPlan, Finding, NoMatch, ObjectResolver, PlannedProbe, Site, Sites,
+    AttachPlan, Finding, ObjectResolver, PlanError, PlannedProbe, Site, Sites,
     cost::Costs,
     matching::{address_text, match_objects},
     model::Group,
@@ -110,51 +110,6 @@ pub struct Request<'a> {
     pub costs: &'a Costs,
     /// Which instructions of functions may be probed.
     pub sites: Sites,
-}
-
-/// Why there is no plan.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// The profile is not about this process.
-    #[error(transparent)]
-    NoMatch(#[from] NoMatch),
-    /// A role without which the counts would be wrong has no probe left.
-    #[error(
-        "profile {profile} fits, but none of its `{role}` probes can be placed:{}",
-        lines(tried)
-    )]
-    NothingToProbe {
-        /// The profile.
-        profile: String,
-        /// The role.
-        role: &'static str,
-        /// Object, address and reason of each that was tried.
-        tried: Vec<String>,
-    },
-    /// Only pages can be sampled.
-    #[error(
-        "profile {profile} is not a census: only the pages of a census can be sampled; leave out --sample"
-    )]
-    Sampled {
-        /// The profile.
-        profile: String,
-    },
-    /// An expression of a probe cannot be compiled for this object.
-    #[error("profile {profile}: probe {address} in {object}: {what}")]
-    Compile {
-        /// The profile.
-        profile: String,
-        /// The probe's address.
-        address: String,
-        /// The object.
-        object: String,
-        /// What is wrong.
-        what: String,
-    },
-}
-
-fn lines(tried: &[String]) -> String {
-    tried.iter().fold(String::new(), |text, line| text + "\n  " + line)
 }
 
 /// Matches the profile and builds its plan.
@@ -417,6 +372,19 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The error of the first probe that may not sit where it has to.
+    fn unusable(&self) -> Option<PlanError> {
+        self.planned.iter().find_map(|Planned { probe, .. }| {
+            let here = probe.choice.here.as_ref().filter(|here| here.cost_ns.is_infinite())?;
+            let (symbol, offset) = (printable(&probe.site.symbol), probe.choice.offset);
+            Some(PlanError::Unusable {
+                profile: self.request.profile.name.clone(),
+                site: format!("{symbol}+{offset:#x} `{}` ({})", here.instruction, here.kind.name()),
+                object: probe.site.shown_path.clone(),
+            })
+        })
+    }
+
     fn finish(mut self, wanted: &WantedFn<'_>) -> Result<AttachPlan, PlanError> {
         let Request { profile, level, .. } = self.request;
         for role in NEEDED {
@@ -437,6 +405,9 @@ impl<'a> Builder<'a> {
         let found = self.placer.place_all(&mut probes);
         for finding in found {
             self.note(finding);
+        }
+        if let Some(error) = self.unusable() {
+            return Err(error);
         }
         // Stable: within a role the profile's order stays.
         self.planned.sort_by_key(|planned| {

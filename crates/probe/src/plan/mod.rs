@@ -7,6 +7,7 @@
 pub mod build;
 pub mod cost;
 mod either;
+mod error;
 mod ifunc;
 pub mod matching;
 mod model;
@@ -19,8 +20,9 @@ mod treatment;
 mod usdt;
 mod versions;
 
-pub use build::{CompileFn, PlanError, Request, WantedFn, build, compile, plan};
+pub use build::{CompileFn, Request, WantedFn, build, compile, plan};
 pub use drainprof_profile::Finding;
+pub use error::PlanError;
 pub use ifunc::ifuncs;
 pub use matching::{Mismatch, NoMatch, Tried, match_objects};
 pub use model::{AttachPlan, Group, Member, PlanRow, PlannedProbe, Site};

@@ -132,7 +132,7 @@ pub struct PlanRow {
     pub cost_ns: Option<f64>,
     /// The kind of the function's first instruction.
     pub entry_kind: Option<&'static str>,
-    /// Nanoseconds of a hit there.
+    /// Nanoseconds of a hit there; `None` where no probe may sit on it.
     pub entry_cost_ns: Option<f64>,
     /// Whether the costs were measured on this machine.
     pub costs_measured: bool,
@@ -147,9 +147,10 @@ pub struct PlanRow {
 }
 
 impl AttachPlan {
-    /// Nanoseconds of a call through `probe` if it sits on that instruction.
+    /// Nanoseconds of a call through `probe` if it sits on that instruction; `None` where it may not.
     fn cost(&self, probe: &PlannedProbe, at: Option<&InstructionCost>) -> Option<f64> {
-        at.map(|at| self.costs.call(probe.phase == Phase::Return, at.cost_ns))
+        let cost = at.map(|at| self.costs.call(probe.phase == Phase::Return, at.cost_ns));
+        cost.filter(|cost| cost.is_finite())
     }
 
     /// The probes as a list for people.

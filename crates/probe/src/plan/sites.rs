@@ -13,11 +13,8 @@ use drainprof_profile::{Phase, Role};
 
 use super::{
     Finding, PlannedProbe,
-    cost::{Costs, InstructionKind},
-    site::{
-        self, Choice, FarJumps, Function, InstructionCost, MAX_FUNCTION, NEIGHBOUR, NOP5, Needs,
-        Place, Stop, choose,
-    },
+    cost::{Costs, InstructionKind, Treatment},
+    site::{self, Choice, FarJumps, Function, MAX_FUNCTION, NEIGHBOUR, Needs, Place, Stop, choose},
 };
 
 /// Most bytes of code that are searched for jumps (the largest programs have 300 MB of it).
@@ -130,24 +127,14 @@ impl<'a> Placer<'a> {
         for ((inode, entry_offset, is_usdt), members) in functions {
             let asks: Vec<_> = members.iter().map(|&index| Ask::from(&*probes[index])).collect();
             let mut choice = self.choose(inode, entry_offset, &asks);
-            if is_usdt
-                && let Some(chooser) = self.choosers.get(&inode)
-                && let Some(beside) = chooser.nop5_beside(entry_offset, &choice, self.costs)
-            {
-                choice = beside;
+            if is_usdt && let Some(chooser) = self.choosers.get(&inode) {
+                choice = chooser.at_usdt(entry_offset, choice, self.costs);
             }
             if choice.entered_again {
                 findings.extend(members.first().map(|&index| entered_again(probes[index])));
             }
             for index in members {
-                if is_usdt {
-                    // Where its arguments are, its spec says already.
-                    let site = &mut probes[index].site;
-                    site.file_offset = site.entry_offset + u64::from(choice.offset);
-                    probes[index].choice = choice.clone();
-                } else {
-                    take(probes[index], &choice);
-                }
+                take(probes[index], &choice);
             }
         }
         findings.extend(expensive(probes, self.costs));
@@ -156,13 +143,14 @@ impl<'a> Placer<'a> {
 }
 
 /// The probe on its function's first instruction, for where the kernel refuses the one that was chosen.
-/// `None` if it is there already.
+/// `None` if it is there already, or may not sit there.
 #[must_use]
 pub fn fall_back(probe: &PlannedProbe) -> Option<PlannedProbe> {
-    if probe.choice.offset == 0 {
+    let entry = probe.choice.entry.clone();
+    let unusable = entry.as_ref().is_some_and(|entry| entry.cost_ns.is_infinite());
+    if probe.choice.offset == 0 || unusable {
         return None;
     }
-    let entry = probe.choice.entry.clone();
     let choice = Choice {
         here: entry.clone(),
         entry,
@@ -228,23 +216,26 @@ impl<'a> Chooser<'a> {
         choose(function, needs, costs, &|first, last| self.far_jumps(first, last))
     }
 
-    /// A USDT probe's nop of one byte may have one of five bytes behind it, for kernels on which that is cheaper. There
-    /// the kernel calls into the probe, which overwrites what lies below the stack pointer: compilers keep something
-    /// there only in functions that call no other.
-    fn nop5_beside(&self, offset: u64, choice: &Choice, costs: &Costs) -> Option<Choice> {
-        let nop = choice.here.as_ref().filter(|here| here.kind == InstructionKind::Nop)?;
-        let cost_ns = costs.entry(InstructionKind::Nop5);
-        let address = self.elf.code_at(offset).ok().filter(|_| cost_ns < nop.cost_ns)?;
-        let both = self.code(address, 1 + NOP5.len())?;
-        if both.split_first() != Some((&0x90, &NOP5)) || !self.calls_others(address)? {
-            return None;
+    /// Where a USDT probe goes whose note names the instruction of `own`: to the nop behind it that the kernel replaces by
+    /// a call, if there is one. The note may name such a nop itself: no probe may sit on one of five bytes where its call
+    /// could overwrite what lies below the stack pointer.
+    fn at_usdt(&self, offset: u64, own: Choice, costs: &Costs) -> Choice {
+        let mut choice = own;
+        let Some(here) = &mut choice.here else { return choice };
+        let function = self.elf.code_at(offset).ok().and_then(|at| Some((at, self.around(at)?)));
+        let is_call = costs.treatment(here.kind) == Treatment::Call;
+        if here.kind == InstructionKind::Nop5 && is_call {
+            let calls = function.is_some_and(|(_, (code, start))| site::calls(&code, start));
+            here.cost_ns = if calls { here.cost_ns } else { f64::INFINITY };
+        } else if let (InstructionKind::Nop, Some((address, (code, start)))) = (here.kind, function)
+        {
+            let jumps = |first, last| self.far_jumps(first, last);
+            let beside = site::call_beside((&code, start), address, costs, &jumps);
+            if let Some((distance, beside)) = beside {
+                return Choice { offset: distance, here: Some(beside), ..choice };
+            }
         }
-        let here = InstructionCost {
-            instruction: "nop dword [rax+rax]".to_owned(),
-            kind: InstructionKind::Nop5,
-            cost_ns,
-        };
-        Some(Choice { offset: 1, here: Some(here), ..choice.clone() })
+        choice
     }
 
     fn opened(&self) -> Option<&ElfCode<'a>> {
@@ -256,14 +247,14 @@ impl<'a> Chooser<'a> {
         self.opened()?.read(address, size).ok()
     }
 
-    /// Whether the function around an address calls others; `None` where the function is not known.
-    fn calls_others(&self, address: u64) -> Option<bool> {
+    /// The code of the function around an address, and where it begins; `None` where that is not known.
+    fn around(&self, address: u64) -> Option<(Vec<u8>, u64)> {
         let symbols = self.symbols.get_or_init(|| self.elf.code_symbols());
         let before = symbols.partition_point(|symbol| symbol.0 <= address);
         let (start, size) = *symbols.get(before.checked_sub(1)?)?;
         let size = usize::try_from(size).ok().filter(|size| *size <= MAX_FUNCTION)?;
         let code = self.code(start, size).filter(|_| address - start < size as u64)?;
-        Some(site::calls(&code, start))
+        Some((code, start))
     }
 
     /// The size of the function at `address`, 0 where it is not known, and where else in it code begins.
@@ -295,6 +286,11 @@ impl<'a> Chooser<'a> {
 /// Writes the choice into a probe and its spec.
 fn take(probe: &mut PlannedProbe, choice: &Choice) {
     probe.site.file_offset = probe.site.entry_offset + u64::from(choice.offset);
+    probe.choice = choice.clone();
+    // Where a USDT probe's arguments are, its spec says already.
+    if probe.site.usdt.is_some() {
+        return;
+    }
     probe.spec.stack_moved = choice.stack_moved;
     probe.spec.moved = u32::from(choice.moved());
     for (place, found) in probe.spec.places.iter_mut().zip(choice.places) {
@@ -304,7 +300,6 @@ fn take(probe: &mut PlannedProbe, choice: &Choice) {
             None => ArgPlace::default(),
         };
     }
-    probe.choice = choice.clone();
 }
 
 fn entered_again(probe: &PlannedProbe) -> Finding {
@@ -319,15 +314,9 @@ fn entered_again(probe: &PlannedProbe) -> Finding {
     }
 }
 
-/// What an ordinary hit costs: one on the cheapest instruction that functions have.
-fn ordinary(costs: &Costs) -> f64 {
-    let common = InstructionKind::ALL.into_iter().filter(|kind| *kind != InstructionKind::Nop5);
-    common.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
-}
-
 /// Says which probes stay on an expensive instruction.
 fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
-    let ordinary = ordinary(costs);
+    let ordinary = costs.cheapest_trap();
     let mut named = Vec::new();
     for probe in probes {
         let expensive =

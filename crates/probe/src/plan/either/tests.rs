@@ -105,7 +105,7 @@ fn prices_decide() {
     let plan = planned(dir.path(), probes(), &Costs::assumed(), Sites::Cheapest).unwrap();
     assert_eq!(symbols(&plan), ["outer"]);
     let mut even = Costs::assumed();
-    even.entry_ns = [500.0; InstructionKind::ALL.len()];
+    even.entry_ns = [Some(500.0); InstructionKind::ALL.len()];
     let plan = planned(dir.path(), probes(), &even, Sites::Cheapest).unwrap();
     assert_eq!(symbols(&plan), ["inner"]);
     let plan = planned(dir.path(), probes(), &even, Sites::Entry).unwrap();
@@ -127,8 +127,8 @@ fn the_first_of_alike() {
     let mut costs = Costs::assumed();
     let probes = || vec![member(Role::Alloc, "inner"), member(Role::Alloc, "hook")];
     for (nanoseconds, placed) in [(590.0, "inner"), (700.0, "hook")] {
-        costs.entry_ns = [nanoseconds; InstructionKind::ALL.len()];
-        costs.entry_ns[InstructionKind::Push as usize] = 500.0;
+        costs.entry_ns = [Some(nanoseconds); InstructionKind::ALL.len()];
+        costs.entry_ns[InstructionKind::Push as usize] = Some(500.0);
         let plan = planned(dir.path(), probes(), &costs, Sites::Cheapest).unwrap();
         assert_eq!(symbols(&plan), [placed], "{nanoseconds}");
     }

@@ -207,7 +207,7 @@ impl Tally {
 fn random_costs(random: &mut Random) -> Costs {
     let mut costs = Costs::assumed();
     for cost in &mut costs.entry_ns {
-        *cost = f64::from(100 << random.below(8));
+        *cost = Some(f64::from(100 << random.below(8)));
     }
     costs
 }

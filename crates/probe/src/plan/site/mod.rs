@@ -9,17 +9,19 @@
 //! A probe at a function's return goes to an instruction of the same line, as long as the stack pointer is
 //! where it was at entry: the kernel swaps the return address that it points to.
 
+mod beside;
 mod flow;
 mod jumps;
 mod kind;
 
+pub(super) use beside::call_beside;
 use flow::{Found, State};
 use iced_x86::{
     Decoder, DecoderOptions, FastFormatter, FlowControl, Instruction, InstructionInfoFactory,
 };
 pub use jumps::{FarJumps, NEIGHBOUR};
 use jumps::{Inner, follower_jumps, neighbour_jumps};
-pub use kind::NOP5;
+use kind::{is_eligible, is_empty};
 
 use super::cost::{Costs, InstructionKind};
 
@@ -184,7 +186,7 @@ pub struct InstructionCost {
     pub instruction: String,
     /// Its kind.
     pub kind: InstructionKind,
-    /// Nanoseconds of a hit.
+    /// Nanoseconds of a hit; infinite where no probe may sit on it.
     pub cost_ns: f64,
 }
 
@@ -251,7 +253,7 @@ impl Choice {
     }
 }
 
-/// Whether a function's code calls others.
+/// Whether a function's code calls others. Compilers keep something below the stack pointer only in one that does not.
 pub(super) fn calls(bytes: &[u8], address: u64) -> bool {
     let decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
     decoder.into_iter().any(|instruction| {
@@ -285,6 +287,7 @@ pub fn choose(
     best.entered_again = inner.reaches(address, address);
     let at_entry = cost_of(&entry.instruction, bytes, address, costs);
     let cheapest = cheapest(costs);
+    let mut untouched = is_empty(at_entry.kind);
     for step in line.iter().skip(1) {
         if best.here.as_ref().unwrap_or(&at_entry).cost_ns * WORTH <= cheapest {
             stop = Stop::Cheapest;
@@ -298,7 +301,9 @@ pub fn choose(
         }
         let here = cost_of(&step.instruction, bytes, address, costs);
         let best_ns = best.here.as_ref().unwrap_or(&at_entry).cost_ns;
-        if !is_eligible(here.kind) || here.cost_ns >= best_ns * WORTH {
+        let eligible = is_eligible(here.kind, untouched);
+        untouched &= is_empty(here.kind);
+        if !eligible || here.cost_ns >= best_ns * WORTH {
             continue;
         }
         let Some(places) = places(&step.before, needs) else {
@@ -373,16 +378,9 @@ fn straight_line(bytes: &[u8], address: u64, past_stores: bool) -> Line {
     line
 }
 
-/// Whether a probe may sit on such an instruction behind a function's first one.
-fn is_eligible(kind: InstructionKind) -> bool {
-    // The call that replaces a 5-byte nop overwrites what a leaf function keeps below its stack pointer.
-    // Other instructions were never measured, and kernels refuse some.
-    !matches!(kind, InstructionKind::Nop5 | InstructionKind::Other)
-}
-
 /// What a hit costs at best behind a function's first instruction.
 fn cheapest(costs: &Costs) -> f64 {
-    let kinds = InstructionKind::ALL.into_iter().filter(|kind| is_eligible(*kind));
+    let kinds = InstructionKind::ALL.into_iter().filter(|kind| is_eligible(*kind, true));
     kinds.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
 }
 

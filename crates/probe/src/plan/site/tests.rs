@@ -100,7 +100,7 @@ fn effects_come_after() {
     let code = [0x48, 0x89, 0x37, 0x50, 0x58, 0xc3];
     assert_eq!((chosen(&code, 1).offset, chosen(&code, 1).stop), (0, Stop::Store));
     let mut costs = Costs::assumed();
-    costs.entry_ns[InstructionKind::Memory as usize] = 100.0;
+    costs.entry_ns[InstructionKind::Memory as usize] = Some(100.0);
     let code = [0x48, 0x85, 0xff, 0x48, 0x89, 0x37, 0xc3];
     assert_eq!(choose(function(&code), needs(1), &costs, &|_, _| false).offset, 3);
 }
@@ -154,29 +154,79 @@ fn entered_again() {
     assert!(!chosen(&[0x31, 0xc0, 0x75, 0x00, 0xc3], 1).entered_again);
 }
 
-/// A 5-byte nop behind the first instruction is never taken, however cheap; at the first it is.
+const NOP5: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
+const NOP10: &[u8] = &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+
+/// Costs of a kernel that replaces nops of five bytes by calls, or of ten.
+fn with_calls(nop5: Option<f64>, nop10: Option<f64>) -> Costs {
+    let mut costs = Costs::assumed();
+    costs.entry_ns[InstructionKind::Nop5 as usize] = nop5;
+    costs.entry_ns[InstructionKind::Nop10 as usize] = nop10;
+    costs
+}
+
+/// A 5-byte nop is taken at the first instruction, and behind `endbr64` and other nops, where the function has nothing
+/// below its stack pointer yet; behind anything else it never is, however cheap.
 #[test]
 fn nop5_only_first() {
-    let nop5 = [0x0f, 0x1f, 0x44, 0x00, 0x00];
-    let mut code = vec![0x31, 0xc0];
-    code.extend(nop5);
-    code.push(0xc3);
-    assert_eq!(chosen(&code, 1).offset, 0);
-    let mut code = nop5.to_vec();
-    code.extend([0x53, 0x5b, 0xc3]);
-    let choice = chosen(&code, 1);
-    assert_eq!((choice.offset, choice.here.unwrap().kind), (0, InstructionKind::Nop5));
+    let costs = with_calls(Some(100.0), None);
+    let place = |before: &[u8]| {
+        let code = [before, NOP5, &[0x53, 0x5b, 0xc3]].concat();
+        let choice = choose(function(&code), needs(1), &costs, &|_, _| false);
+        (choice.offset, choice.here.unwrap().kind)
+    };
+    assert_eq!(place(&[]), (0, InstructionKind::Nop5));
+    assert_eq!(place(&[0xf3, 0x0f, 0x1e, 0xfa]), (4, InstructionKind::Nop5));
+    assert_eq!(place(&[0xf3, 0x0f, 0x1e, 0xfa, 0x66, 0x90]), (6, InstructionKind::Nop5));
+    assert_eq!(place(&[0x31, 0xc0]), (7, InstructionKind::Push));
+    assert_eq!(place(&[0x48, 0x89, 0x7c, 0x24, 0xf8]), (10, InstructionKind::Push));
+}
+
+/// A 10-byte nop is taken anywhere on the line where it has a cost, all of it in one page.
+#[test]
+fn nop10_anywhere() {
+    // mov [rsp-8],rdi; nop10; ret.
+    let code = [&[0x48, 0x89, 0x7c, 0x24, 0xf8], NOP10, &[0xc3]].concat();
+    let chosen = |address: u64, costs: &Costs| {
+        let function = Function { address, ..function(&code) };
+        let choice = choose(function, needs(1), costs, &|_, _| false);
+        (choice.offset, choice.here.unwrap().kind)
+    };
+    let call = with_calls(Some(600.0), Some(250.0));
+    assert_eq!(chosen(ADDRESS, &call), (5, InstructionKind::Nop10));
+    assert_eq!(chosen(0x1ff7 - 5, &call), (0, InstructionKind::Memory), "in two pages");
+    assert_eq!(chosen(0x1ff6 - 5, &call), (5, InstructionKind::Nop10), "at a page's end");
+    assert_eq!(chosen(ADDRESS, &with_calls(Some(250.0), None)), (0, InstructionKind::Memory));
+}
+
+/// Where no probe may sit on the first instruction, any other that has a cost is taken; where there is none, the choice
+/// says so by its cost.
+#[test]
+fn unusable_first() {
+    let costs = with_calls(None, None);
+    for first in [NOP5, NOP10] {
+        let code = [first, &[0x31, 0xc0, 0xc3]].concat();
+        let choice = choose(function(&code), needs(1), &costs, &|_, _| false);
+        assert_eq!(choice.offset as usize, first.len());
+        assert_eq!(choice.here.unwrap().kind, InstructionKind::Arithmetic);
+        assert!(choice.entry.unwrap().cost_ns.is_infinite());
+        // A function of nothing else: the loop behind it is jumped to.
+        let code = [first, &[0x75, 0xfe, 0xc3]].concat();
+        let choice = choose(function(&code), needs(1), &costs, &|_, _| false);
+        assert_eq!((choice.offset, choice.stop), (0, Stop::JumpTarget));
+        assert!(choice.here.unwrap().cost_ns.is_infinite());
+    }
 }
 
 /// A gain that measuring may err by is none, and of equals the first is taken.
 #[test]
 fn small_gains() {
     let mut costs = Costs::assumed();
-    costs.entry_ns = [1000.0; InstructionKind::ALL.len()];
-    costs.entry_ns[InstructionKind::Push as usize] = 600.0;
+    costs.entry_ns = [Some(1000.0); InstructionKind::ALL.len()];
+    costs.entry_ns[InstructionKind::Push as usize] = Some(600.0);
     let code = [0x31, 0xc0, 0x53, 0x5b, 0xc3];
     assert_eq!(choose(function(&code), needs(0), &costs, &|_, _| false).offset, 0);
-    costs.entry_ns[InstructionKind::Push as usize] = 400.0;
+    costs.entry_ns[InstructionKind::Push as usize] = Some(400.0);
     assert_eq!(choose(function(&code), needs(0), &costs, &|_, _| false).offset, 2);
     let pushes = [0x31, 0xc0, 0x53, 0x55, 0x5d, 0x5b, 0xc3];
     assert_eq!(chosen(&pushes, 0).offset, 2);
@@ -223,7 +273,17 @@ fn kinds() {
         (&[0xff, 0x37], InstructionKind::Other),
         (&[0x6a, 0x00], InstructionKind::Other),
         (&[0x90], InstructionKind::Nop),
-        (&[0x0f, 0x1f, 0x44, 0x00, 0x00], InstructionKind::Nop5),
+        (&[0x66, 0x90], InstructionKind::Nop),
+        (&[0x0f, 0x1f, 0x00], InstructionKind::LongNop),
+        (&[0x0f, 0x1f, 0x40, 0x00], InstructionKind::LongNop),
+        (&[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0], InstructionKind::LongNop),
+        (NOP5, InstructionKind::Nop5),
+        (NOP10, InstructionKind::Nop10),
+        // The operands do not matter, but one prefix more or another one does.
+        (&[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0xe8, 1, 2, 3, 4], InstructionKind::Nop10),
+        (&[0x66, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0], InstructionKind::Other),
+        (&[0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0], InstructionKind::Other),
+        (&[0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0], InstructionKind::Other),
         (&[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00], InstructionKind::Other),
         (&[0xf3, 0x0f, 0x1e, 0xfa], InstructionKind::Endbr),
         (&[0xeb, 0x00], InstructionKind::Branch),

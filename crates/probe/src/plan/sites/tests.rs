@@ -176,4 +176,7 @@ fn falls_back() {
     let again = planned(dir.path(), vec![probe(Role::Alloc, symbol("two"))], Sites::Entry, &[0]);
     assert_eq!(bytemuck::bytes_of(&back.spec), bytemuck::bytes_of(&again.probes[0].spec));
     assert!(fall_back(find("odd")).is_none());
+    let mut unusable = two.clone();
+    unusable.choice.entry.as_mut().unwrap().cost_ns = f64::INFINITY;
+    assert!(fall_back(&unusable).is_none(), "no probe may sit there");
 }
