@@ -312,15 +312,19 @@ impl Probes {
         Ok(())
     }
 
-    /// How often the kernel did not run a program on a tracepoint, since its CPU was in one already. Uprobes have no such
-    /// rule.
-    pub(super) fn skipped(&self) -> u64 {
+    /// How often the kernel did not run a program on a tracepoint, since its CPU was in one already: that of threads which
+    /// end themselves, and all others. Uprobes have no such rule.
+    pub(super) fn skipped(&self) -> (u64, u64) {
         let of = |program: &Program| match program {
             Program::TracePoint(program) => program.fd().ok().and_then(missed),
             Program::RawTracePoint(program) => program.fd().ok().and_then(missed),
             _ => None,
         };
-        self.ebpf.programs().filter_map(|(_, program)| of(program)).sum()
+        let skipped = self.ebpf.programs().map(|(name, program)| (name, of(program).unwrap_or(0)));
+        skipped.fold((0, 0), |(threads, others), (name, skipped)| match name {
+            names::THREAD_EXIT => (threads + skipped, others),
+            _ => (threads, others + skipped),
+        })
     }
 
     /// What the kernel says about each program that is loaded, in the order of their names.

@@ -342,7 +342,10 @@ impl Session {
     #[must_use]
     pub fn read_losses(&self) -> LossCounts {
         let mut losses = self.counters.losses();
-        losses[Loss::TracepointSkipped as usize] += self.probes.skipped();
+        let (threads, others) = self.probes.skipped();
+        // A thread's own end matters only where it was in a call: then its end was taken for its process's.
+        let threads = threads.min(losses[Loss::CallCutByExit as usize]);
+        losses[Loss::TracepointSkipped as usize] += threads + others;
         losses
     }
 
