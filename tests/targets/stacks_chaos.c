@@ -10,10 +10,11 @@
  *
  * In a first round one thread meets all call paths, and closes nothing, so that nothing pins.
  *
- * `threads` threads do `events` things each, in all, over `places` granules and `own` of each thread's own, and have up
- * to `hold` objects in hand. `total` instead of `events`: of all threads; `warm`: in the first round.
- * Granules are closed less often by a factor of `rare`. `plain`: nothing is refused or moved, so that probes at entry
- * see all. `policy`: see policies.h. `boundary`: what a probe of opens and closes knows.
+ * `threads` threads do `events` things each, in all, over `places` granules and `own` of each thread's own (one thing in
+ * `share` over the former, where there are both), and have up to `hold` objects in hand. `total` instead of `events`: of
+ * all threads; `warm`: in the first round. Granules are closed less often by a factor of `rare`. `plain`: nothing is
+ * refused or moved, so that probes at entry see all. `policy`: see policies.h. `boundary`: what a probe of opens and
+ * closes knows.
  */
 #include "cells.h"
 #include "policies.h"
@@ -48,7 +49,7 @@ static u64 left_count;
 static struct sums all;
 static pthread_mutex_t sums_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_barrier_t barrier;
-static u64 shared_count, own_count, place_count, cycle, hold_count, stay, rare, plain;
+static u64 shared_count, own_count, share, place_count, cycle, hold_count, stay, rare, plain;
 static long long to_do;
 static bool warming; /* nothing is closed and nothing stays, so nothing pins */
 
@@ -218,8 +219,8 @@ static void leave(struct sums *t, struct cell *c, u64 random) {
 }
 
 static struct place *pick(const struct worker *w, u64 random) {
-    u64 own = own_count && (!shared_count || random % 2);
-    random >>= 1;
+    u64 own = own_count && (!shared_count || random % share);
+    random >>= 8;
     return &places[own ? shared_count + w->number * own_count + random % own_count : random % shared_count];
 }
 
@@ -317,6 +318,7 @@ int main(int argc, char **argv) {
     u64 total = option("total", threads * option("events", 20000)), warm = option("warm", total);
     shared_count = option("places", 8);
     own_count = option("own", 0);
+    share = option("share", 2);
     place_count = shared_count + threads * own_count;
     cycle = option("cycle", 1);
     hold_count = option("hold", 24);

@@ -15,11 +15,11 @@ use std::{collections::BTreeMap, thread};
 use anyhow::{Context as _, Result};
 use drainprof_common::loss::LOSSES;
 use drainprof_tests::{
-    compare::Expect,
+    compare::{Expect, only_allocator},
     environment::{self, chaos_seed, number, numbers, requires_root, sweep_closes},
-    paths::Sites,
+    paths::{self, Sites},
     target::Target,
-    tracer::{self, Traced, Tracer, trace},
+    tracer::{self, Outcome, Traced, Tracer, trace},
 };
 use serde_json::Value;
 
@@ -28,8 +28,9 @@ const EVENTS: u64 = 20_000;
 /// Events before them, in which one thread meets all call paths.
 const WARM: u64 = 4_000;
 const POLICIES: [&str; 2] = ["other", "mixed"];
-/// Places that threads share, and those of each thread's own.
-const USUAL: &[&str] = &["places=4", "own=4"];
+/// Granules that threads share, and those of each thread's own, to which most events go: else the threads would wait for
+/// one another, and few programs would be under way at once.
+const USUAL: &[&str] = &["places=8", "own=4", "share=8"];
 
 /// Which probes are placed.
 #[derive(Clone, Copy)]
@@ -66,9 +67,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Runs the target once under drainprof.
-    fn trace(&self) -> Result<Traced> {
-        let total = number("DRAINPROF_TEST_EVENTS", sweep_closes(EVENTS)?)?;
+    /// The target's options.
+    fn args(&self, total: u64) -> Result<Vec<String>> {
         let mut args = vec!["stay=0".to_owned(), "rounds=1".to_owned(), chaos_seed()?];
         args.extend([format!("threads={}", self.threads), format!("policy={}", self.policy)]);
         args.extend([format!("total={total}"), format!("warm={WARM}")]);
@@ -79,9 +79,17 @@ impl Case<'_> {
         if self.level == "boundary" {
             args.push("boundary=1".to_owned());
         }
+        Ok(args)
+    }
+
+    /// Runs the target once under drainprof.
+    fn trace(&self) -> Result<Traced> {
+        let args = self.args(number("DRAINPROF_TEST_EVENTS", sweep_closes(EVENTS)?)?)?;
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         if self.level == "stacks" {
-            return with_stacks(&args, self.shape);
+            let (target, tracer) = with_known_paths(&args, self.level, self.shape)?;
+            let truths = target.finish()?.truths;
+            return Ok(Traced { truths, outcome: last_report(tracer)? });
         }
         trace("stacks_chaos", &args, self.shape.profile(), &["--level", self.level])
     }
@@ -138,12 +146,12 @@ impl Case<'_> {
     }
 }
 
-/// Traces with call paths: they are all met, and learnt, before anything pins. (Until a path is known it has several
-/// numbers, and a granule with pins of more than one of them counts for each.)
-fn with_stacks(args: &[&str], shape: Shape) -> Result<Traced> {
+/// Starts a target and traces it until all its call paths are met, and learnt, before anything pins; then it goes on.
+/// (Until a path is known it has several numbers, and a granule with pins of more than one of them counts for each.)
+fn with_known_paths(args: &[&str], level: &str, shape: Shape) -> Result<(Target, Tracer)> {
     let mut target = Target::start("stacks_chaos", &[args, &["stops=1"]].concat())?;
     let mut command = tracer::command()?;
-    command.args(["attach", "-p", &target.pid().to_string(), "--level", "stacks", "--top", "2000"]);
+    command.args(["attach", "-p", &target.pid().to_string(), "--level", level, "--top", "2000"]);
     command.args(["-i", "200ms", "-o", "ndjson", "--profile"]);
     command.arg(environment::profile(shape.profile()));
     let mut tracer = Tracer::spawn(command)?;
@@ -155,11 +163,15 @@ fn with_stacks(args: &[&str], shape: Shape) -> Result<Traced> {
         tracer.process().expect_out("{")?;
     }
     target.go()?;
-    let truths = target.finish()?.truths;
+    Ok((target, tracer))
+}
+
+/// The report is in the last record.
+fn last_report(tracer: Tracer) -> Result<Outcome> {
     let mut outcome = tracer.finish()?;
     let last = outcome.stdout.last().context("drainprof writes records")?;
     outcome.report = Some(serde_json::from_str::<Value>(last)?["report"].take());
-    Ok(Traced { truths, outcome })
+    Ok(outcome)
 }
 
 /// Runs all cases of a level and a shape; fails with all that differed.
@@ -192,6 +204,40 @@ fn four_threads_that_share_no_granule() -> Result<()> {
         failures.extend(case.run()?);
     }
     assert!(failures.is_empty(), "truth and report differ:\n{}", failures.join("\n"));
+    Ok(())
+}
+
+/// A report of threads that go on: programs that were preempted when counting stopped have ended before it is made, so
+/// that all sums hold.
+#[test]
+fn stopped_while_threads_run() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let mut found = Vec::new();
+    for (level, policy) in [("objects", "mixed"), ("stacks", "other"), ("stacks", "mixed")] {
+        // At returns, objects whose frees have not returned are neither live nor freed.
+        let case = Case { level, shape: Shape::Entry, threads: 64, policy, places: USUAL };
+        for run in 1..=number("DRAINPROF_TEST_RUNS", 1)? {
+            let args = case.args(u64::MAX >> 1)?;
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let (target, mut tracer) = with_known_paths(&args, level, case.shape)?;
+            for _ in 0..2 {
+                tracer.process().expect_out("{")?;
+            }
+            tracer.interrupt()?;
+            let outcome = last_report(tracer)?;
+            target.kill()?;
+            let allocator = only_allocator(&outcome)?;
+            let objects = |key: &str| allocator["objects"][key].as_u64().unwrap_or(u64::MAX / 4);
+            let mut differs = if level == "stacks" { paths::sums(&allocator) } else { Vec::new() };
+            if objects("allocated") != objects("freed") + objects("live") {
+                differs.push(format!("objects: {}", allocator["objects"]));
+            }
+            found.extend(differs.iter().map(|what| format!("{}: {what}", case.named(run))));
+        }
+    }
+    assert!(found.is_empty(), "sums do not hold:\n{}", found.join("\n"));
     Ok(())
 }
 
