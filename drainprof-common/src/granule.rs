@@ -183,6 +183,49 @@ impl ParentWord {
     }
 }
 
+/// [`Slot::pinned_objects`](crate::maps::Slot::pinned_objects): how many objects, and of which generation of the slot.
+/// Who was preempted before it could write the number finds that the slot has gone on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct PinnedWord(u64);
+
+impl PinnedWord {
+    const SHIFT: u32 = 40;
+    const OBJECTS: u64 = (1 << Self::SHIFT) - 1;
+
+    /// So many objects of this generation; live counts are below 2³².
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(generation: Generation, objects: u64) -> Self {
+        Self((generation.0 as u64) << Self::SHIFT | objects & Self::OBJECTS)
+    }
+
+    /// From a map.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// For a map.
+    #[inline(always)]
+    #[must_use]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// The number, if it is of this generation.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(self, generation: Generation) -> Option<u64> {
+        if self.0 >> Self::SHIFT == generation.0 as u64 {
+            Some(self.0 & Self::OBJECTS)
+        } else {
+            None
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +240,16 @@ mod tests {
         assert!(!word.is_closed() && !IndexWord::UNFOLLOWED.is_closed());
         assert!(IndexWord::CLOSED_ID.is_closed() && IndexWord::CLOSED_ID.slot().is_none());
         assert_eq!(IndexWord::UNFOLLOWED.closed(), IndexWord::CLOSED_ID);
+    }
+
+    /// A number of objects is only that of its own generation.
+    #[test]
+    fn pinned_objects_have_a_generation() {
+        let last = Generation::new(u32::MAX);
+        let most = u64::from(u32::MAX);
+        assert_eq!(PinnedWord::new(last, most).of(last), Some(most));
+        assert_eq!(PinnedWord::new(last, most).of(last.next()), None);
+        assert_eq!(PinnedWord::default().of(last.next()), Some(0));
     }
 
     /// Slot 0 in generation 0 is a parent too.

@@ -81,8 +81,8 @@ losses! {
         "Lists that walk(…) gave up: longer than it may visit, or without an end. A close whose live count it was is unknown; any other hit is not counted.",
         "name the list's end in the profile (end = …) if it is circular, or raise max if it is long";
     AllocRaced, "alloc_raced", Incomplete,
-        "Allocations whose granule was replaced between look-up and count, more often than was retried.",
-        "report it with the profile: it needs a close and reopen within nanoseconds";
+        "Opens, closes, allocations and frees that other threads got in the way of, in the same granule and within nanoseconds, more often than was retried.",
+        "report it with the profile: it needs a granule that many threads use at the same instant";
     RingFull, "ring_full", Incomplete,
         "Events for user space (lifecycle, --events) that found the ring buffer full.",
         "raise --ring-bytes, or drop --events";
@@ -101,6 +101,9 @@ losses! {
     SiteTableFull, "site_table_full", Incomplete,
         "Allocations of call paths beyond the number that can be distinguished; no site counts them.",
         "raise --max-call-paths";
+    PathNotWalked, "paths_not_walked", Incomplete,
+        "Allocations, page faults and system calls whose call path was not followed, because too many threads were preempted while theirs was; no call path counts them.",
+        "fewer threads of low priority at once on each processor, or a level without call paths";
     PinPairsFull, "pin_pairs_full", Incomplete,
         "Pins whose granule may count more or less than once for their call path: too many granules are pinned from several paths at once.",
         "raise --max-call-paths";

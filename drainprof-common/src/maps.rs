@@ -6,7 +6,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::{
-    granule::{Generation, ParentWord, SlotNumber},
+    granule::{Generation, ParentWord, PinnedWord, SlotNumber},
     interp::File,
     spec::LABEL_BYTES,
     state::State,
@@ -179,7 +179,7 @@ pub struct Slot {
     /// there yet, and a probe cannot wait for it. User space can.
     pub label_at: u64,
     /// Objects live at its close; while open those that it took over from its last generation.
-    pub pinned_objects: u64,
+    pub pinned_objects: PinnedWord,
     /// Its label, NUL-terminated; all zero where the profile names none.
     pub label: [u8; LABEL_BYTES],
 }

@@ -1,5 +1,5 @@
 //! The granule's state word: live count, flags and generation in one 64-bit word, so that one atomic
-//! operation decides a close (fetch-or of [`CLOSED`]) or a late drain (fetch-sub that reaches zero with
+//! operation decides a close (a swap that sets [`CLOSED`]) or a late drain (fetch-sub that reaches zero with
 //! [`CLOSED`] set).
 //!
 //! ```text

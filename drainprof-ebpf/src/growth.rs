@@ -55,14 +55,16 @@ fn find_cell(target: u32, cause: u32, path: u32) -> u32 {
         return 0;
     };
     let number = claimed.number() + 1;
-    if claimed.is_new()
-        && let Some(cell) = cell(number)
-    {
-        // SAFETY: map memory; the program that has entered the hash fills the cell.
+    if let Some(cell) = cell(number) {
+        // The program that has entered the hash may be preempted before it has filled the cell: until that is done each
+        // fills it, with the same words.
+        // SAFETY: map memory.
         unsafe {
-            (*cell).target = target;
-            (*cell).path = path;
-            core::ptr::write_volatile(&raw mut (*cell).cause, cause);
+            if (&raw const (*cell).cause).read_volatile() == 0 {
+                (&raw mut (*cell).target).write_volatile(target);
+                (&raw mut (*cell).path).write_volatile(path);
+                (&raw mut (*cell).cause).write_volatile(cause);
+            }
         }
     }
     number

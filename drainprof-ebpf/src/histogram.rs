@@ -85,9 +85,14 @@ fn find(key: &HistKey) -> Option<u32> {
 
 #[inline(always)]
 fn make(key: &HistKey) -> Option<u32> {
-    let index = series::take_cursor(cursor::HIST, config::max_histograms())?;
-    if maps::HIST_INDEX.insert(key, u64::from(index), BPF_NOEXIST).is_err() {
-        // Another CPU made it first; our slot stays unused.
+    let index = u64::from(series::take_cursor(cursor::HIST, config::max_histograms())?);
+    let inserted = maps::HIST_INDEX.insert(key, &index, BPF_NOEXIST);
+    // From where it stands for the map already: the stack has no room for a second one.
+    // SAFETY: a variable.
+    let index = unsafe { (&raw const index).read_volatile() } as u32;
+    if inserted.is_err() {
+        // Another CPU made it first.
+        series::give_back_cursor(cursor::HIST, index);
         return find(key);
     }
     if let Some(slot) = slot(index) {

@@ -98,7 +98,8 @@ fn make(target: u32, allocator: u32, instance: u64) -> Option<u32> {
         unsafe { (*state).key = key };
     }
     if maps::SERIES.insert(&key, u64::from(index), BPF_NOEXIST).is_err() {
-        // Another CPU made it first (our index stays unused), or the map is full.
+        // Another CPU made it first, or the map is full.
+        give_back_cursor(cursor::SERIES, index);
         let found = find(&key);
         if found.is_none() {
             losses::count(Loss::InstanceMapFull);
@@ -142,6 +143,15 @@ pub(crate) fn take_cursor(which: u32, limit: u32) -> Option<u32> {
     // SAFETY: as above.
     let taken = unsafe { atomic::add(cursor, 1) };
     if taken < u64::from(limit) { Some(taken as u32) } else { None }
+}
+
+/// Gives an index back that stands nowhere, if it is the last one that was taken; else it stays unused.
+#[inline(always)]
+pub(crate) fn give_back_cursor(which: u32, index: u32) {
+    if let Some(cursor) = maps::CURSORS.get_ptr_mut(which) {
+        // SAFETY: map memory, one word.
+        unsafe { atomic::compare_swap(cursor, u64::from(index) + 1, u64::from(index)) };
+    }
 }
 
 /// Moves a fill level.

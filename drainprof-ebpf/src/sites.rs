@@ -114,11 +114,13 @@ fn alloc(series: u32, path: u32, place: u64, bytes: u64, tid: u32) -> u32 {
     let at = now();
     // SAFETY: map memory.
     unsafe {
-        if claimed.is_new() {
-            (*site).series = series;
-            (*site).place = place;
-            (*site).first_ns = at;
-            core::ptr::write_volatile(&raw mut (*site).path, path);
+        // The program that has entered the hash may be preempted before it has filled the site: until that is done
+        // each fills it, with the same words, so that who knows the number finds the series.
+        if (&raw const (*site).path).read_volatile() == 0 {
+            (&raw mut (*site).series).write_volatile(series);
+            (&raw mut (*site).place).write_volatile(place);
+            atomic::compare_swap(&raw mut (*site).first_ns, 0, at);
+            (&raw mut (*site).path).write_volatile(path);
         }
         atomic::store(&raw mut (*site).last_ns, at);
         atomic::add(&raw mut (*site).allocated, 1);
@@ -165,12 +167,12 @@ fn note_thread(site: *mut SiteSlot, bit: u64) {
 #[inline(always)]
 fn note_pin(site: u32, granule: IndexWord) -> PinnedBy {
     let Some(slot) = SlotRef::get(granule.slot()) else { return PinnedBy::counted(site) };
-    let (seen, pins) = (slot.state(), slot.pinned_objects());
+    let (seen, pins) = (slot.state(), slot.pinned_objects().of(granule.generation()));
     if !seen.has_pins() {
         return PinnedBy::undecided(site);
     }
     // Its only pin has no other to share the granule with.
-    if pins == 1 || is_first(site.wrapping_sub(1), granule, seen.live() == 1) {
+    if pins == Some(1) || is_first(site.wrapping_sub(1), granule, None, seen.live() == 1) {
         PinnedBy::first(site)
     } else {
         PinnedBy::counted(site)
@@ -242,12 +244,13 @@ fn send(site: u32, series: u32, granule: IndexWord, closed_ns: u64, bytes: u64) 
 #[inline(always)]
 fn is_first_late(site: u32, granule: IndexWord) -> bool {
     let Some(slot) = SlotRef::get(granule.slot()) else { return false };
-    slot.state().generation() != granule.generation() || is_first(site, granule, false)
+    slot.state().generation() != granule.generation() || is_first(site, granule, Some(slot), false)
 }
 
-/// Whether a granule is counted for a site for the first time. No program asks again after its last pin.
+/// Whether a granule is counted for a site for the first time. No program asks again after its last pin. `late`: the
+/// granule's slot, where the caller holds no reference, so that the next generation may begin at any instant.
 #[inline(always)]
-fn is_first(site: u32, granule: IndexWord, last: bool) -> bool {
+fn is_first(site: u32, granule: IndexWord, late: Option<SlotRef>, last: bool) -> bool {
     let generation = granule.generation();
     let own = pin_word(site, generation);
     let Some(words) = maps::PIN_SITES.get_ptr_mut(granule.slot().number()) else { return false };
@@ -257,6 +260,11 @@ fn is_first(site: u32, granule: IndexWord, last: bool) -> bool {
             let at = words.cast::<u64>().add(way);
             let mut seen = atomic::load(at);
             if (seen >> 32) as u32 != generation.number() || seen == 0 {
+                // The word is older than the slot's state is known to be: so the swap cannot replace one of the next
+                // generation.
+                if late.is_some_and(|slot| slot.state().generation() != generation) {
+                    return true;
+                }
                 let before = atomic::compare_swap(at, seen, own);
                 if before == seen {
                     return true;

@@ -115,7 +115,10 @@ impl Live {
             objects: 0,
             own_bytes: 0,
             live: granule.state.live(),
-            drains: granule.state.live() < granule.pinned_objects,
+            drains: granule
+                .pinned_objects
+                .of(granule.state.generation())
+                .is_some_and(|pinned| granule.state.live() < pinned),
         });
         held.objects += 1;
         held.own_bytes += size;

@@ -2,7 +2,7 @@
 
 use drainprof_common::{
     event::EventKind,
-    granule::{Generation, IndexWord, SlotNumber},
+    granule::{Generation, IndexWord, PinnedWord, SlotNumber},
     hist,
     loss::Loss,
     maps::{Totals, cursor},
@@ -241,7 +241,7 @@ fn close_slot(
     if mode.has(Mode::HAS_BYTES) || slot.bytes() == 0 {
         slot.set_bytes(bytes);
     }
-    let inherited = slot.pinned_objects();
+    let noted = slot.pinned_objects();
     let mut known = Closed {
         verdict: Verdict::Unknown,
         generation,
@@ -273,7 +273,10 @@ fn close_slot(
     if let Some(verdict) = before.decide() {
         known.live = before.live();
         known.verdict = verdict;
-        slot.set_pinned_objects(known.live);
+        // Its pins may all have gone since, and the slot with them: then the next generation's number stays.
+        slot.swap_pinned_objects(noted, PinnedWord::new(generation, known.live));
+        // Who began it may not have noted it yet.
+        let inherited = noted.of(generation).unwrap_or(u64::MAX);
         if !doubtful && is_shared(mode, before) && known.live > inherited {
             // More than what it took over from its last generation: at least one is its own.
             known.verdict = Verdict::Pinned;

@@ -103,7 +103,7 @@ fn hold_found(series: u32, id: u64, mode: Mode, rsp: u64) -> Held {
                 return if join(slot, seen) { Held::Counted(entry.word) } else { Held::Again };
             }
             if !seen.is_closed() || (has_open && calls::open_in_flight(series, rsp).is_none()) {
-                return hold(series, slot, entry.word).map_or(Held::Again, Held::Counted);
+                return hold(series, slot, seen, entry.word).map_or(Held::Again, Held::Counted);
             }
         }
     }
@@ -124,18 +124,28 @@ fn hold_found(series: u32, id: u64, mode: Mode, rsp: u64) -> Held {
 #[inline(always)]
 pub(super) fn hold_remembered(series: u32, id: u64) -> Option<IndexWord> {
     let (entry, slot, seen) = slots::remembered(series, id)?;
-    if seen.is_closed() {
-        return None;
-    }
-    if seen.has(STRAGGLER) {
-        return if join(slot, seen) { Some(entry.word) } else { None };
-    }
-    hold(series, slot, entry.word)
+    if !seen.is_closed() && join(slot, seen) { Some(entry.word) } else { None }
 }
 
-/// Counts an object in the granule of an index word: the word. `None`: the slot is used again.
+/// Counts an object in the granule of an index word, whose state was `seen`: the word. `None`: the slot is used again.
+///
+/// By a swap of the whole state, so that no count ever stands in another granule. Where others count at the same
+/// instant, by an addition, which cannot fail.
 #[inline(always)]
-fn hold(series: u32, slot: SlotRef, word: IndexWord) -> Option<IndexWord> {
+fn hold(series: u32, slot: SlotRef, seen: State, word: IndexWord) -> Option<IndexWord> {
+    let mut next = seen.plus_one();
+    if seen.is_closed() && seen.live() == 0 {
+        next = next.with(STRAGGLER);
+    }
+    if slot.swap_state(seen, next) {
+        if seen.is_closed() {
+            after_close(series);
+        }
+        return Some(word);
+    }
+    if slot.state().generation() != word.generation() {
+        return None;
+    }
     let before = slot.add_object();
     if before.generation() != word.generation() || before.only(USED | RETIRING) != USED {
         // The slot was used again in between: take the count back and try again. Where the granule was
@@ -146,7 +156,8 @@ fn hold(series: u32, slot: SlotRef, word: IndexWord) -> Option<IndexWord> {
     }
     if before.is_closed() {
         if before.live() == 0 {
-            slot.set(STRAGGLER);
+            // Without ids of objects the next generation may have begun with it.
+            let _ = slot.mark(word.generation(), STRAGGLER);
         }
         after_close(series);
     }

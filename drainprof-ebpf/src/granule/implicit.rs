@@ -1,7 +1,7 @@
 //! Implicit granules: no call opens or closes them. Each begins with the first object that is seen in it and ends
 //! with its last, as the pages of a malloc heap do.
 //!
-//! An object is counted in by a compare-and-swap of the whole state word, not by an addition as elsewhere: so no count
+//! An object is counted in by a compare-and-swap of the whole state word, never by an addition: so no count
 //! ever stands in a granule that has ended, not even for an instant, and the program that takes the count to 0 has taken out
 //! the last object. That swap sets the flag, too. What began it again after that is another generation.
 //!
@@ -10,7 +10,9 @@
 use drainprof_common::{
     event::EventKind,
     granule::SlotNumber,
-    hist, sample,
+    hist,
+    loss::Loss,
+    sample,
     spec::{flags, value},
     state::{BEFORE, CLOSED, State, TAINTED},
 };
@@ -21,6 +23,7 @@ use crate::{
     global::{global, scalars},
     histogram::histogram_add,
     hit::{Hit, now},
+    losses,
     series::{self, bump},
 };
 
@@ -78,9 +81,11 @@ fn leave(number: SlotNumber, size: u64) {
     match left {
         Left::Ended => count(&ended),
         Left::InUse => {}
-        // It stays open while it is empty, until the next object has come and gone.
+        // Were it the last, the granule would stay open while it is empty, until the next object has come and gone.
         Left::Busy => {
-            slot.remove_object();
+            if slot.remove_object().live() == 1 {
+                losses::count(Loss::AllocRaced);
+            }
         }
     }
 }

@@ -3,8 +3,8 @@
 //! A slot is found through the index (series, id) while it is that id's current generation, and through
 //! the references that objects hold. It is used again only when neither is left: no live object, and
 //! another generation (or user space's sweep) has taken its place in the index. So a free, which holds a
-//! reference, never meets another granule's slot; an alloc, which does not, checks the generation after
-//! it has counted itself.
+//! reference, never meets another granule's slot; an alloc, which does not, counts itself by a swap of the whole
+//! state, generation included.
 //!
 //! The program that swaps the closed generation's state word (or, without a slot, its index word) begins the next
 //! one; all others try again.

@@ -74,7 +74,7 @@ fn begin(series: u32, id: u64, mode: Mode, bytes: u64, place: u64) -> Step<Index
     if let Some(slot) = slot {
         let before = mode.has(Mode::BEFORE);
         let opened_ns = if before { 0 } else { now() };
-        slots::fill(slot, &Fresh { series, id, opened_ns, place, bytes, inherited });
+        slots::fill(slot, &Fresh { word, opened_ns, place, bytes, inherited });
         if !claimed {
             // The slot has had no flags since it was taken.
             slot.set(if before { begun(mode) | BEFORE } else { begun(mode) });
@@ -211,6 +211,9 @@ fn take(series: u32, id: u64) -> (Option<SlotRef>, IndexWord, u64) {
     let slot = SlotRef::get(word.slot());
     if let Some(slot) = slot {
         slots::disremember(series, id, word.slot());
+        // Before the state shows that the slot is used.
+        slot.set_series(series);
+        slot.set_id(id);
         slot.clear_counts();
     }
     (slot, word, 0)

@@ -5,7 +5,7 @@
 //! the cost of a hit is the number of instructions that it runs, and those two know every case.
 
 use drainprof_common::{
-    granule::ParentWord,
+    granule::{ParentWord, PinnedWord},
     hist,
     spec::{Kind, flags, value},
     state::{self, CLOSED, Flags, STRAGGLER, USED, Verdict},
@@ -45,7 +45,7 @@ pub(super) fn reopen(hit: &Hit, series: u32, id: u64) -> bool {
     slot.set_parent(0);
     slot.set_parent_at(ParentWord::NONE);
     slot.set_label_at(0);
-    slot.set_pinned_objects(0);
+    slot.set_pinned_objects(PinnedWord::new(seen.generation().next(), 0));
     slot.cut_label();
     // SAFETY: this CPU's counters.
     unsafe { atomic::add(&raw mut (*totals).opened, 1) };

@@ -3,13 +3,17 @@
 use core::{mem::offset_of, ptr::NonNull};
 
 use drainprof_common::{
-    granule::{Generation, ParentWord, SlotNumber},
+    granule::{Generation, ParentWord, PinnedWord, SlotNumber},
     maps::Slot,
     spec::LABEL_BYTES,
-    state::{Flags, State},
+    state::{CLOSED, Flags, State},
 };
 
-use crate::{atomic, global::Scalar, maps};
+use crate::{
+    atomic,
+    global::{Scalar, global},
+    maps,
+};
 
 /// A slot of `GRANULES`. It is always there, whichever granule it serves by now; every method reads or changes one word
 /// at once.
@@ -49,6 +53,36 @@ macro_rules! words {
     )*};
 }
 
+global! {
+    /// [`SlotRef::mark`] against other CPUs' counts: the state before, of whichever generation.
+    fn slot_mark(slot: Option<SlotRef>, generation: Generation, flags: u64) -> State = mark_far;
+}
+
+/// How often a swap is tried against other CPUs' counts.
+const TRIES: usize = 16;
+
+#[inline(always)]
+fn mark_far(slot: Option<SlotRef>, generation: Generation, flags: u64) -> State {
+    let Some(slot) = slot else { return State::fresh(generation.next(), CLOSED) };
+    for _ in 0..TRIES {
+        let seen = slot.state();
+        let next = State::from_raw(seen.raw() | flags);
+        if seen.generation() != generation || slot.swap_state(seen, next) {
+            return seen;
+        }
+    }
+    // Others count in it so often that only an operation that cannot fail gets through. The flags stand on another
+    // generation, until they are taken back, only if all went and it began in this very instant.
+    // SAFETY: map memory.
+    unsafe {
+        let before = State::from_raw(atomic::or(slot.word(), flags));
+        if before.generation() != generation {
+            atomic::and(slot.word(), !(flags & !before.raw()));
+        }
+        before
+    }
+}
+
 impl SlotRef {
     /// The slot with this number; `None` for [`SlotNumber::NONE`].
     #[inline(always)]
@@ -66,7 +100,17 @@ impl SlotRef {
         parent, set_parent: u64;
         parent_at, set_parent_at: ParentWord;
         label_at, set_label_at: u64;
-        pinned_objects, set_pinned_objects: u64;
+        pinned_objects, set_pinned_objects: PinnedWord;
+    }
+
+    /// Replaces the number of pinned objects if it is still the one that was `seen`: nobody's who has gone on since.
+    #[inline(always)]
+    pub(crate) fn swap_pinned_objects(self, seen: PinnedWord, next: PinnedWord) {
+        // SAFETY: map memory; the number is one word.
+        unsafe {
+            let word = (&raw mut (*self.0.as_ptr()).pinned_objects).cast();
+            atomic::compare_swap(word, seen.raw(), next.raw());
+        }
     }
 
     /// Whether the slot serves, or has last served, this id.
@@ -134,13 +178,11 @@ impl SlotRef {
     /// which keeps the flags that it had.
     #[inline(always)]
     pub(crate) fn mark(self, generation: Generation, flags: Flags) -> Option<State> {
-        let before = self.set(flags);
-        if before.generation() == generation {
-            return Some(before);
+        let mut seen = self.state();
+        if seen.generation() == generation && !self.swap_state(seen, seen.with(flags)) {
+            seen = slot_mark(Some(self), generation, flags.raw());
         }
-        // SAFETY: map memory.
-        unsafe { atomic::and(self.word(), !(flags.raw() & !before.raw())) };
-        None
+        if seen.generation() == generation { Some(seen) } else { None }
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Slots and the index: finding a granule, and starting and ending a slot's service.
 
 use drainprof_common::{
-    granule::{IndexWord, ParentWord, SlotNumber},
+    granule::{IndexWord, ParentWord, PinnedWord, SlotNumber},
     loss::Loss,
     maps::{GRANULE_WORDS, IndexKey, cursor, index_entries},
     state::{DETACHED, Flags, RETIRING, State, USED},
@@ -96,10 +96,10 @@ pub(crate) fn find(series: u32, id: u64) -> Found {
     }
     let Some(slot) = SlotRef::get(number) else { return Found::Changing };
     // The slot itself names its id: so a word that was read from an index entry in the instant in which the entry
-    // was deleted and recycled is recognised.
-    let is_it = slot.is_of(series, id);
+    // was deleted and recycled is recognised. The state is read first: if its generation still stands where it is
+    // changed, it is that of this id.
     let seen = slot.state();
-    if !is_it || !seen.is_used() {
+    if !slot.is_of(series, id) || !seen.is_used() {
         return stale(series, id, found);
     }
     if seen.has(DETACHED) {
@@ -167,7 +167,7 @@ pub(crate) fn disremember(series: u32, id: u64, number: SlotNumber) {
 pub(crate) fn remembered(series: u32, id: u64) -> Option<(Entry, SlotRef, State)> {
     let number = load(memory(series, id)?).slot();
     let slot = SlotRef::get(number)?;
-    // `fill` writes the id before the state shows that the slot is used.
+    // The id is written before the state shows that the slot is used.
     let seen = slot.state();
     let in_service = seen.only(USED | RETIRING | DETACHED) == USED;
     let is_it = slot.is_of(series, id);
@@ -213,6 +213,7 @@ fn give_back(number: SlotNumber) {
     let Some(slot) = SlotRef::get(number) else { return };
     // Else it would pass for a granule until it is used again.
     slot.clear(Flags::ALL);
+    // Where the kernel refuses it, because the queue's lock cannot be had, the slot stays unused.
     if maps::FREE_SLOTS.push(number.number(), 0).is_ok() {
         series::level(cursor::FREE_SLOTS, true);
     }
@@ -235,6 +236,8 @@ pub(crate) fn retire(number: SlotNumber) {
             return;
         }
     }
+    // Others came and went each time: the last of them does it. Should it have gone just before the last try, the
+    // slot stays unused, which costs room and no count.
 }
 
 /// Takes a closed, empty granule out of its slot where slots are scarce, so that only granules that are
@@ -312,10 +315,8 @@ fn are_scarce() -> bool {
 /// What a fresh granule is filled with.
 #[derive(Clone, Copy)]
 pub(crate) struct Fresh {
-    /// Its series.
-    pub(crate) series: u32,
-    /// Its id.
-    pub(crate) id: u64,
+    /// Which generation it is.
+    pub(crate) word: IndexWord,
     /// When it was opened; 0: before the attach.
     pub(crate) opened_ns: u64,
     /// Return address of the open.
@@ -327,11 +328,10 @@ pub(crate) struct Fresh {
 }
 
 /// Describes a granule whose generation the caller has begun. What other programs change is left alone: they
-/// may be counting in it already. Nobody else writes these words before the generation's close.
+/// may be counting in it already. Nobody else writes these words before the generation's close. Not its series and id,
+/// which say what the slot serves: a program that is preempted here may be late by generations.
 #[inline(always)]
 pub(crate) fn fill(slot: SlotRef, fresh: &Fresh) {
-    slot.set_series(fresh.series);
-    slot.set_id(fresh.id);
     slot.set_opened_ns(fresh.opened_ns);
     slot.set_closed_ns(0);
     slot.set_place(fresh.place);
@@ -339,6 +339,6 @@ pub(crate) fn fill(slot: SlotRef, fresh: &Fresh) {
     slot.set_parent(0);
     slot.set_parent_at(ParentWord::NONE);
     slot.set_label_at(0);
-    slot.set_pinned_objects(fresh.inherited);
+    slot.set_pinned_objects(PinnedWord::new(fresh.word.generation(), fresh.inherited));
     slot.clear_label();
 }

@@ -52,7 +52,7 @@ pub(crate) fn of_hit<C: EbpfContext>(ctx: &C, hit: &Hit, at_return: bool) -> u32
         Begin::Inside
     };
     let Some(walk) = take() else {
-        losses::count(Loss::PathNotCaptured);
+        losses::count(Loss::PathNotWalked);
         return 0;
     };
     // SAFETY: map memory that is ours until `busy` is 0 again.
@@ -82,7 +82,7 @@ global! {
 #[inline(always)]
 fn find_of_user(pc: u64, sp: u64, bp: u64, target: u32, interrupted: bool) -> u32 {
     let Some(walk) = take() else {
-        losses::count(Loss::PathNotCaptured);
+        losses::count(Loss::PathNotWalked);
         return 0;
     };
     // A system call's address is the one behind it, as that of any call.
