@@ -41,8 +41,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 pub(super) struct Job<'a> {
     pub(super) machine: &'a str,
     pub(super) runs: &'a [Run],
-    /// Variables for its tests.
-    pub(super) environment: &'a [(&'a str, &'a str)],
+    /// Variables for its tests; of two with one name the last wins.
+    pub(super) environment: Vec<(&'a str, &'a str)>,
 }
 
 /// Packs everything; returns the archive.
@@ -133,7 +133,7 @@ const INIT: &str = "#!/bin/busybox sh\n\
 /// What a machine runs.
 fn script(job: &Job<'_>) -> String {
     let mut script = String::new();
-    for (name, value) in ENVIRONMENT.iter().chain(job.environment) {
+    for (name, value) in ENVIRONMENT.iter().chain(&job.environment) {
         let _ = writeln!(script, "export {name}='{value}'");
     }
     for run in job.runs {
@@ -218,10 +218,10 @@ mod tests {
     #[test]
     fn scripts() {
         let (first, second) = ([run("a", &["x::y"]), run("b", &[])], [run("b", &["z"])]);
-        let environment = [("DRAINPROF_SWEEP_CLOSES", "500")];
+        let environment = vec![("DRAINPROF_SWEEP_CLOSES", "500")];
         let jobs = [
-            Job { machine: "7.2", runs: &first, environment: &environment },
-            Job { machine: "6.1", runs: &second, environment: &[] },
+            Job { machine: "7.2", runs: &first, environment },
+            Job { machine: "6.1", runs: &second, environment: Vec::new() },
         ];
         let script = script(&jobs[0]);
         assert!(script.rfind("CLOSES='500'") > script.find("CLOSES='2000'"), "{script}");

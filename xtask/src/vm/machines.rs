@@ -1,8 +1,8 @@
 //! The machines of the matrix: which kernel boots how, and what runs on it.
 //!
 //! Each kernel boots as Debian configures it, and runs the whole matrix. Each boots again with full preemption, for the
-//! tests that preemption can break; all others would only repeat the first boot. One machine has 16 processors, since
-//! maps, counters and buffers exist once per processor.
+//! tests that preemption can break; all others would only repeat the first boot. One machine has 4 and one 16 processors,
+//! since maps, counters and buffers exist once per processor.
 
 /// The tests of a kernel that boots as Debian configures it.
 const ALL: &str = "tests/matrix.txt";
@@ -41,24 +41,32 @@ const USUAL: Machine = Machine {
     environment: &[],
 };
 
-const FULL: Machine =
-    Machine { variant: Some("full"), preempt: Some("full"), list: PREEMPTED, ..USUAL };
+const FULL: Machine = Machine {
+    variant: Some("full"),
+    preempt: Some("full"),
+    list: PREEMPTED,
+    environment: FEW_CASES,
+    ..USUAL
+};
+
+/// Of `preempted`, numbers of threads that differ most: more of them show the same.
+const FEW_CASES: &[(&str, &str)] = &[("DRAINPROF_TEST_THREADS", "4,64")];
 
 /// The machines; those that take longest boot first. None asks for `preempt=lazy`: it is the default of sid's kernel,
 /// and the older ones do not have it.
-pub(super) const MACHINES: [Machine; 7] = [
+pub(super) const MACHINES: [Machine; 8] = [
     Machine { line: "6.1", ..USUAL },
     Machine { line: "6.12", ..USUAL },
     Machine { line: "sid", ..USUAL },
     Machine {
         line: "sid",
         variant: Some("16cpus"),
-        preempt: Some("full"),
         processors: 16,
         memory: 4096,
         list: MANY,
-        ..USUAL
+        ..FULL
     },
+    Machine { line: "sid", variant: Some("4cpus"), processors: 4, list: MANY, ..FULL },
     Machine { line: "sid", ..FULL },
     Machine { line: "6.12", ..FULL },
     Machine { line: "6.1", ..FULL },
@@ -100,7 +108,7 @@ mod tests {
             let chosen = MACHINES.iter().filter(|machine| machine.is_called(wanted));
             chosen.map(|machine| machine.name("7.2")).collect::<Vec<_>>()
         };
-        assert_eq!(chosen("sid"), ["7.2", "7.2-16cpus", "7.2-full"]);
+        assert_eq!(chosen("sid"), ["7.2", "7.2-16cpus", "7.2-4cpus", "7.2-full"]);
         assert_eq!(chosen("sid-full"), ["7.2-full"]);
         assert_eq!(chosen("6.1").len(), 2);
         assert!(chosen("6").is_empty());

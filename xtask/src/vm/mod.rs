@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Use only processors that nothing else wants.
     #[arg(long)]
     idle: bool,
+    /// Set a variable for the tests of all machines, such as DRAINPROF_TEST_EVENTS=1000000; may be given more than once.
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    environment: Vec<(String, String)>,
     /// Instead of tests, install and run the package on Debian with its own systemd.
     #[arg(long, conflicts_with = "tests")]
     systemd: bool,
@@ -71,6 +74,19 @@ const SECONDS: u64 = 1800;
 /// So many of the slowest tests are listed.
 const SLOWEST: usize = 20;
 
+/// A variable and its value, which stands between single quotes in a script.
+fn variable(text: &str) -> Result<(String, String)> {
+    let (name, value) = text.split_once('=').context("give NAME=VALUE")?;
+    let is_name = |name: &str| {
+        name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_')
+            && name.starts_with(|char: char| !char.is_ascii_digit())
+    };
+    if !is_name(name) || value.contains('\'') {
+        bail!("a name has letters, digits and underscores, and a value no single quote");
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 impl Args {
     /// All machines and all tests, as a run of all tests wants them; `idle` if beside others.
     pub(crate) fn of_tests(verbose: bool, idle: bool) -> Self {
@@ -79,6 +95,7 @@ impl Args {
             timeout: SECONDS,
             no_kvm: false,
             idle,
+            environment: Vec::new(),
             systemd: false,
             drainprof: None,
             verbose,
@@ -137,7 +154,7 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Tests) -> Result<Tally> {
             Err(error) => tally.add(broken(&machine.name(kernel.version()), &error)),
         }
     }
-    let jobs: Vec<_> = ready.iter().map(Ready::job).collect();
+    let jobs: Vec<_> = ready.iter().map(|ready| ready.job(args)).collect();
     work::step(format!("vm: pack an initramfs for {} machines", jobs.len()));
     let initrd = initramfs::pack(root, &directory, built, &jobs)?;
     let logs = directory.join("logs");
@@ -192,11 +209,13 @@ fn prepare(
 }
 
 impl Ready {
-    fn job(&self) -> initramfs::Job<'_> {
+    /// What the caller asks for wins over the machine's own.
+    fn job<'a>(&'a self, args: &'a Args) -> initramfs::Job<'a> {
+        let asked = args.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         initramfs::Job {
             machine: &self.name,
             runs: &self.runs,
-            environment: self.machine.environment,
+            environment: self.machine.environment.iter().copied().chain(asked).collect(),
         }
     }
 
@@ -225,4 +244,20 @@ impl Ready {
 fn broken(kernel: &str, error: &anyhow::Error) -> Tally {
     eprintln!("xtask vm: kernel {kernel}: {error:#}");
     Tally::failure(format!("kernel {kernel}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::variable;
+
+    /// A variable is a name and a value that a script can hold.
+    #[test]
+    fn variables() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(variable("A_1=b=c d").unwrap(), pair("A_1", "b=c d"));
+        assert_eq!(variable("_=").unwrap(), pair("_", ""));
+        for refused in ["A", "=b", "1A=b", "A B=c", "A=it's"] {
+            assert!(variable(refused).is_err(), "{refused}");
+        }
+    }
 }
