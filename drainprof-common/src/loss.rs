@@ -120,6 +120,10 @@ losses! {
         "Starts and ends of processes and threads, and changes of memory, of any process, that a program was not run for, because an eBPF program was running on that CPU already.",
         "nothing, if it is rare: it takes a thread that is preempted at the wrong instant; Linux 6.1 does not report it";
 
+    CountsUnsettled, "counts_unsettled", Incomplete,
+        "Readings of final counts while a thread was still preempted inside a program, after two seconds: what it was about to count is missing.",
+        "give the process more CPU time, or observe once more";
+
     PathNotCaptured, "path_not_captured", Notice,
         "Allocations of call paths that were not known yet and whose stack could not be sent to user space; only the known part of their path is reported.",
         "nothing, if it does not grow: paths are learnt within milliseconds";

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drainprof_common::event::EventKind;
+use drainprof_common::{event::EventKind, loss::Loss};
 use drainprof_probe::{bpf::Detaching, plan::AttachPlan};
 use drainprof_process::Process;
 use drainprof_profile::Finding;
@@ -365,7 +365,9 @@ impl Observation {
     pub fn stop(&mut self, sink: &mut impl Sink) -> io::Result<()> {
         if let Some(observer) = self.stage.observer() {
             observer.stop();
-            quiesce(|| observer.totals());
+            if !quiesce(|| observer.totals()) {
+                observer.count_loss(Loss::CountsUnsettled, 1);
+            }
         }
         self.learn_paths();
         self.take_events(sink, None)?;

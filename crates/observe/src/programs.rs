@@ -78,8 +78,8 @@ impl Observer {
         self.targets.retain(|known| known.target != target);
     }
 
-    /// Processes have ended, or run for a while, without probes that were to be there.
-    pub fn count_processes(&mut self, loss: Loss, number: u64) {
+    /// Counts a loss that only the caller can know of, such as processes without probes that were to be there.
+    pub fn count_loss(&mut self, loss: Loss, number: u64) {
         self.session.count_loss(loss, number);
     }
 }

@@ -145,6 +145,13 @@ impl Pool {
         self.kernels.iter().any(|kernel| kernel.observer.has_ended())
     }
 
+    /// Counts that the final counts of what has ended may miss something.
+    pub(super) fn count_unsettled(&mut self) {
+        for kernel in self.kernels.iter_mut().filter(|kernel| kernel.observer.has_ended()) {
+            kernel.observer.count_loss(Loss::CountsUnsettled, 1);
+        }
+    }
+
     /// Has a process observed: its probes are in place and count when this returns.
     pub(super) fn add(&mut self, pid: u32, level: Level) -> Result<(), ObserveError> {
         let mut id = self.prepare(level)?;
@@ -197,7 +204,7 @@ impl Pool {
     /// Counts a process of which something was missed.
     pub(super) fn count_process(&mut self, loss: Loss) {
         if let Some(kernel) = self.kernels.last_mut() {
-            kernel.observer.count_processes(loss, 1);
+            kernel.observer.count_loss(loss, 1);
         }
     }
 

@@ -164,10 +164,12 @@ impl Roster {
     }
 
     /// Waits until the counts of released and ended processes stand still.
-    pub(super) fn quiesce(&self) {
+    pub(super) fn quiesce(&mut self) {
         if self.pool.has_ended() {
             let kernels = || self.pool.kernels().iter();
-            quiesce(|| kernels().flat_map(|one| one.observer.ended_totals()).collect());
+            if !quiesce(|| kernels().flat_map(|one| one.observer.ended_totals()).collect()) {
+                self.pool.count_unsettled();
+            }
         }
     }
 

@@ -17,8 +17,7 @@ use drainprof_common::{
     unwind::RuleBucket,
 };
 
-/// Slots of counters at most. Machines with more CPUs than that share them: each slot has all counters, 30 MB of them at the
-/// daemon's sizes.
+/// Slots of counters at most. Machines with more CPUs than that share them: each slot has all counters.
 const MAX_COUNTER_SLOTS: u32 = 32;
 /// Pieces of working memory for walks up a stack: more than threads are likely to be preempted in one at once.
 const WALKS: u32 = 256;
@@ -307,6 +306,18 @@ mod tests {
         let small = Sizes::for_memory(256 << 20, 4);
         assert!(small.granules < roomy.granules && small.granules >= 4_096);
         assert!(small.bytes(4) <= 32 << 20 || small.granules == 4_096);
+    }
+
+    /// Counters are bounded: with 128 CPUs they take what they take with 32.
+    #[test]
+    fn many_processors_share_counters() {
+        assert_eq!(
+            [0, 1, 2, 6, 16, 33, 128, u32::MAX].map(Sizes::counter_slots),
+            [1, 1, 2, 8, 16, 32, 32, 32]
+        );
+        let sizes = Sizes::default();
+        let added = sizes.bytes(Sizes::counter_slots(128)) - sizes.bytes(Sizes::counter_slots(2));
+        assert!(added < 10 << 20, "{added}");
     }
 
     /// Any number becomes a ring size that the kernel accepts.

@@ -77,17 +77,47 @@ pub(super) fn create_map(
     value_size: usize,
     entries: u32,
 ) -> io::Result<OwnedFd> {
+    create(kind, key_size, value_size, entries, None)
+}
+
+/// Creates an array of one map, of the kind of `inner`.
+pub(super) fn create_array_of_maps(inner: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    create(bpf_map_type::BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, 4, 1, Some(inner))
+}
+
+fn create(
+    kind: bpf_map_type,
+    key_size: usize,
+    value_size: usize,
+    entries: u32,
+    inner: Option<BorrowedFd<'_>>,
+) -> io::Result<OwnedFd> {
     let mut arguments = nothing();
     arguments.__bindgen_anon_1.map_type = kind as u32;
     arguments.__bindgen_anon_1.key_size = key_size as u32;
     arguments.__bindgen_anon_1.value_size = value_size as u32;
     arguments.__bindgen_anon_1.max_entries = entries;
+    if let Some(inner) = inner {
+        arguments.__bindgen_anon_1.inner_map_fd = inner.as_raw_fd().cast_unsigned();
+    }
     // SAFETY: there are no pointers.
     unsafe { descriptor(bpf_cmd::BPF_MAP_CREATE, &mut arguments) }
 }
 
+/// Puts a map into an array of maps, and waits until no program uses what was there before.
+pub(super) fn set(array: BorrowedFd<'_>, index: u32, map: BorrowedFd<'_>) -> io::Result<()> {
+    let map = map.as_raw_fd();
+    let mut arguments = nothing();
+    arguments.__bindgen_anon_2.map_fd = array.as_raw_fd().cast_unsigned();
+    arguments.__bindgen_anon_2.key = std::ptr::from_ref(&index) as u64;
+    arguments.__bindgen_anon_2.__bindgen_anon_1.value = std::ptr::from_ref(&map) as u64;
+    // SAFETY: the kernel reads the key and the value, of the map's sizes.
+    let result = unsafe { call(bpf_cmd::BPF_MAP_UPDATE_ELEM, &mut arguments) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The machine code of a program and of the functions that it calls, one behind the other; `None` where the kernel does not
-/// show it (without CAP_SYSLOG, or by `kernel.kptr_restrict`), or has made none.
+/// show it (without `CAP_SYSLOG`, or by `kernel.kptr_restrict`), or has made none.
 pub(super) fn machine_code(program: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
     let mut code = vec![0; info(program, &mut [], &mut [])?.jited_prog_len as usize];
     let read = info(program, &mut code, &mut [])?;
