@@ -5,7 +5,7 @@
 //! probes; its cases are numbers of threads and policies. Each case is a line, from which a table can be made:
 //!
 //! ```text
-//! preempted: level=objects shape=returns threads=8 policy=mixed cpus=2 runs=20 exact=20 incomplete=0 losses={}
+//! preempted: level=objects shape=returns threads=8 policy=mixed cpus=2 runs=20 exact=20 incomplete=0 losses={} …
 //! ```
 //!
 //! On kernels that preempt programs one loss is real: a thread that is preempted inside a call of `bpf(2)` keeps the
@@ -113,12 +113,15 @@ impl Case<'_> {
     fn run(&self) -> Result<Vec<String>> {
         let runs = number("DRAINPROF_TEST_RUNS", 1)?;
         let (mut exact, mut incomplete, mut losses) = (0, 0, BTreeMap::new());
-        let mut failures = Vec::new();
+        let (mut failures, mut used) = (Vec::new(), [0; 2]);
         for run in 1..=runs {
             let traced = self.trace().with_context(|| self.named(run))?;
             let found = self.differences(&traced);
             let report = traced.outcome.report();
             exact += u64::from(found.is_empty());
+            for (most, key) in used.iter_mut().zip(["peak_rss_bytes", "map_bytes"]) {
+                *most = report["self"][key].as_u64().unwrap_or_default().max(*most);
+            }
             incomplete += u64::from(report["complete"] == false);
             for info in LOSSES {
                 let count = report["losses"][info.name].as_u64().unwrap_or_default();
@@ -131,9 +134,10 @@ impl Case<'_> {
             }
         }
         let cpus = thread::available_parallelism()?;
+        let [resident, maps] = used.map(|bytes| bytes >> 20);
         println!(
             "preempted: level={} shape={} threads={} policy={} cpus={cpus} runs={runs} exact={exact} \
-             incomplete={incomplete} losses={losses:?}",
+             incomplete={incomplete} losses={losses:?} resident={resident}MiB maps={maps}MiB",
             self.level,
             self.shape.name(),
             self.threads,

@@ -218,7 +218,7 @@ impl Session {
             let search = DebugSearch { object_path: Some(path.into()), ..DebugSearch::default() };
             let elf = Elf::open(path, &path.display().to_string(), search)?;
             let chooser = Chooser::new(&elf);
-            let mut seed = 7;
+            let mut seed = 3;
             let mut object = Object::new();
             for (vaddr, size) in elf.code_symbols() {
                 let Some(at) = elf.file_offset(vaddr).filter(|_| size > 0) else { continue };

@@ -317,12 +317,14 @@ impl Probes {
     pub(super) fn skipped(&self) -> (u64, u64) {
         let of = |program: &Program| match program {
             Program::TracePoint(program) => program.fd().ok().and_then(missed),
-            Program::RawTracePoint(program) => program.fd().ok().and_then(missed),
+            // Raw ones are on page faults, with interrupts off: they skip only faults of their own reads of user memory.
             _ => None,
         };
         let skipped = self.ebpf.programs().map(|(name, program)| (name, of(program).unwrap_or(0)));
         skipped.fold((0, 0), |(threads, others), (name, skipped)| match name {
             names::THREAD_EXIT => (threads + skipped, others),
+            // Page faults of drainprof itself while it reads maps are among them. Each event has the whole size.
+            names::RSS_CHANGED => (threads, others),
             _ => (threads, others + skipped),
         })
     }

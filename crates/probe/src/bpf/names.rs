@@ -42,10 +42,13 @@ pub(super) const GROWTH_RAW: [(&str, &str); 2] =
 
 /// Those on tracepoints, each on all of its events.
 pub(super) const GROWTH_TRACEPOINTS: [(&str, Events); 3] = [
-    ("rss_changed", RSS_CHANGES),
+    (RSS_CHANGED, RSS_CHANGES),
     ("mapping_begins", MAPPING_BEGINS),
     ("mapping_ends", MAPPING_ENDS),
 ];
+
+/// The one for changes of resident memory.
+pub(super) const RSS_CHANGED: &str = "rss_changed";
 
 /// The program at the entry of every call that is judged at its return.
 pub(super) const CALL_ENTRY: &str = "call_entry";
