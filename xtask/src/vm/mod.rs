@@ -53,7 +53,8 @@ pub(crate) struct Args {
     /// Use only processors that nothing else wants.
     #[arg(long)]
     idle: bool,
-    /// Set a variable for the tests of all machines, such as DRAINPROF_TEST_EVENTS=1000000; may be given more than once.
+    /// Set a variable for the tests of all machines, such as `DRAINPROF_TEST_EVENTS=1000000`; may be given more than
+    /// once.
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     environment: Vec<(String, String)>,
     /// Instead of tests, install and run the package on Debian with its own systemd.
