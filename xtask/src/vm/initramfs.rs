@@ -105,6 +105,9 @@ pub(super) fn pack(
 
 /// The first program of each machine. Its output goes to the first serial line. The second is the kernel's; the whole
 /// log goes there if the kernel is tainted.
+///
+/// The scheduler's servers, which lend other threads some of the time of `SCHED_FIFO` ones, are off: on Linux 7.2 their
+/// timer can be forwarded while it is queued, a warning in `dl_task_timer`.
 const INIT: &str = "#!/bin/busybox sh\n\
     /bin/busybox mkdir -p /usr/bin /usr/sbin /sbin\n\
     /bin/busybox --install -s\n\
@@ -115,6 +118,7 @@ const INIT: &str = "#!/bin/busybox sh\n\
     exec >/dev/ttyS0 2>&1\n\
     mount -t debugfs debugfs /sys/kernel/debug\n\
     preempt=$(sed 's/.*(\\(.*\\)).*/\\1/' /sys/kernel/debug/sched/preempt)\n\
+    for runtime in /sys/kernel/debug/sched/*_server/cpu*/runtime; do [ ! -e $runtime ] || echo 0 >$runtime; done\n\
     umount /sys/kernel/debug\n\
     mount -t tracefs tracefs /sys/kernel/tracing\n\
     mount -t bpf bpf /sys/fs/bpf\n\
