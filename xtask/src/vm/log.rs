@@ -121,7 +121,7 @@ mod tests {
             [    2.000000] threads[91]: segfault at 0 ip 0000000000401136 sp 00007ffd\n";
         assert_eq!(complaint(log), None);
     }
-    /// What a kernel says while tests run is told with what ran; boot and power-off are not.
+    /// What a kernel logs while tests run is shown with what ran; boot and power-off are not.
     #[test]
     fn remarks_while_tests_run() {
         let log = "[    0.697018] mtrr: your CPUs had inconsistent fixed MTRR settings\r\n\

@@ -18,7 +18,7 @@ use std::{
     sync::OnceLock,
 };
 
-use aya_obj::{copy_instructions, generated::bpf_map_type};
+use aya_obj::copy_instructions;
 
 use super::{BpfError, syscall};
 
@@ -52,11 +52,11 @@ impl PrivateStacks {
     fn ask() -> io::Result<Self> {
         // Else whatever makes the kernel refuse would pass for an answer.
         Trial { large: false, tail_call: false }.load()?;
-        let Ok(program) = (Trial { large: true, tail_call: false }).load() else {
+        let Some(program) = (Trial { large: true, tail_call: false }).unless_refused()? else {
             return Ok(Self::Absent);
         };
         Trial { large: false, tail_call: true }.load()?;
-        if (Trial { large: true, tail_call: true }).load().is_ok() {
+        if (Trial { large: true, tail_call: true }).unless_refused()?.is_some() {
             return Ok(Self::Forced);
         }
         let code = syscall::machine_code(program.as_fd())?;
@@ -66,14 +66,14 @@ impl PrivateStacks {
 
 /// Makes sure that a program that was just loaded runs on the stack of its thread.
 pub(super) fn exclude(name: &str, program: BorrowedFd<'_>) -> Result<(), BpfError> {
-    let shown = match PrivateStacks::of_kernel()? {
+    let excluded = match PrivateStacks::of_kernel()? {
         PrivateStacks::Absent => return Ok(()),
         PrivateStacks::Forced => false,
         PrivateStacks::Avoided { shown } => is_excluded(program, shown).map_err(|source| {
             BpfError::load(format!("program {name}, and show its code"), 0, source)
         })?,
     };
-    if shown { Ok(()) } else { Err(BpfError::PrivateStack { program: name.to_owned() }) }
+    if excluded { Ok(()) } else { Err(BpfError::PrivateStack { program: name.to_owned() }) }
 }
 
 /// The same on a kernel that lets programs with a tail call alone; whether machine code shows private stacks is known.
@@ -122,8 +122,16 @@ struct Trial {
 }
 
 impl Trial {
+    /// Loads it; `None` if the verifier refuses it. No memory, for example, is no such answer.
+    fn unless_refused(self) -> io::Result<Option<OwnedFd>> {
+        match self.load() {
+            Err(error) if error.raw_os_error() == Some(nix::libc::EACCES) => Ok(None),
+            loaded => loaded.map(Some),
+        }
+    }
+
     fn load(self) -> io::Result<OwnedFd> {
-        let none = syscall::create_map(bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY, 4, 4, 1)?;
+        let none = syscall::no_program()?;
         let instructions = copy_instructions(&self.code(&none)).map_err(io::Error::other)?;
         syscall::load(syscall::PLAIN, c"GPL", &instructions, None)
     }

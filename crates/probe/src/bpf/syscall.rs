@@ -80,6 +80,12 @@ pub(super) fn create_map(
     create(kind, key_size, value_size, entries, None)
 }
 
+/// An array of programs that stays empty, as `NO_PROGRAM` is. Kernels let programs share one only if they are attached in
+/// the same way.
+pub(super) fn no_program() -> io::Result<OwnedFd> {
+    create_map(bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY, 4, 4, 1)
+}
+
 /// Creates an array of one map, of the kind of `inner`.
 pub(super) fn create_array_of_maps(inner: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     create(bpf_map_type::BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, 4, 1, Some(inner))

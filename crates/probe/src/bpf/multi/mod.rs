@@ -21,7 +21,7 @@ use std::{
 };
 
 use aya::{Ebpf, maps::Map};
-use aya_obj::{Object, generated::bpf_map_type};
+use aya_obj::Object;
 
 use self::programs::Programs;
 use super::{load::OBJECT, syscall};
@@ -93,7 +93,7 @@ impl Multi {
         let sections: HashSet<usize> =
             object.functions.keys().map(|(section, _)| *section).collect();
         let maps = std::mem::take(&mut object.maps);
-        let no_program = no_program()?;
+        let no_program = syscall::no_program()?;
         let mut descriptors = Vec::new();
         for (name, map) in &maps {
             let held = match ebpf.map(name) {
@@ -125,12 +125,6 @@ impl Multi {
 fn tried(trial: io::Result<bool>) -> bool {
     tracing::debug!(?trial, "links that go quickly");
     trial.unwrap_or(false)
-}
-
-/// An array of programs that stays empty, as `NO_PROGRAM` is. Newer kernels (6.18) let programs share one only if they are
-/// attached in the same way.
-fn no_program() -> io::Result<OwnedFd> {
-    syscall::create_map(bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY, 4, 4, 1)
 }
 
 /// The descriptor of a map, of the kinds that the object has.
