@@ -20,6 +20,9 @@ pub(super) struct Newcomers {
     began: u64,
     /// Processes that were examined, whatever came of it.
     decided: HashSet<u32>,
+    /// Processes that ended in this turn, and in the one before. Each kernel side reports an end of its own, and their
+    /// rings are read one after the other: what comes in between is read in the next turn.
+    ended: [HashSet<u32>; 2],
     refused: Option<Instant>,
     late: u64,
 }
@@ -27,7 +30,20 @@ pub(super) struct Newcomers {
 impl Newcomers {
     pub(super) fn new(attach: Attach) -> Self {
         let began = started_at(std::process::id()).unwrap_or(u64::MAX);
-        Self { attach, began, decided: HashSet::new(), refused: None, late: 0 }
+        Self {
+            attach,
+            began,
+            decided: HashSet::new(),
+            ended: <[HashSet<u32>; 2]>::default(),
+            refused: None,
+            late: 0,
+        }
+    }
+
+    /// The rings of all kernel sides are read once more.
+    pub(super) fn turn(&mut self) {
+        self.ended.swap(0, 1);
+        self.ended[0].clear();
     }
 
     /// A process was examined.
@@ -35,9 +51,16 @@ impl Newcomers {
         self.decided.insert(pid);
     }
 
-    /// A process has ended.
-    pub(super) fn gone(&mut self, pid: u32) {
+    /// A process ended while it was examined.
+    pub(super) fn undecided(&mut self, pid: u32) {
         self.decided.remove(&pid);
+    }
+
+    /// A process has ended.
+    pub(super) fn gone(&mut self, pid: u32, was_observed: bool) {
+        if self.decided.remove(&pid) || was_observed {
+            self.ended[0].insert(pid);
+        }
     }
 
     /// A process gets no probes, because there are as many as may be.
@@ -53,10 +76,13 @@ impl Newcomers {
         is_late && self.attach == Attach::File
     }
 
-    /// Whether a process of a program that is watched, which has ended, should have had probes.
+    /// Whether a process of a program that is watched, which has ended, should have had probes. Only the first kernel side
+    /// that tells of it counts.
     pub(super) fn is_missed(&mut self, pid: u32) -> bool {
         let may_be_refused = self.refused.is_some_and(|when| when.elapsed() < REFUSING);
-        !self.decided.remove(&pid) && !may_be_refused
+        let is_known = self.ended.iter().any(|ended| ended.contains(&pid));
+        self.ended[0].insert(pid);
+        !self.decided.remove(&pid) && !is_known && !may_be_refused
     }
 
     /// How many were late.
@@ -85,11 +111,28 @@ mod tests {
         assert_eq!((files.late(), processes.late()), (1, 1));
         processes.decided(7);
         assert!(!processes.is_missed(7), "it was looked at");
-        assert!(processes.is_missed(7), "its number is another process's by now");
         processes.decided(8);
-        processes.gone(8);
-        assert!(processes.is_missed(8));
+        processes.undecided(8);
+        assert!(processes.is_missed(8), "it ended before anything was known of it");
         processes.refused();
         assert!(!processes.is_missed(9));
+    }
+
+    /// The end of a process is told by each kernel side; a second one may be read one turn after the first.
+    #[test]
+    fn ends_are_told_twice() {
+        let mut newcomers = Newcomers::new(Attach::Process);
+        newcomers.decided(8);
+        newcomers.gone(8, false);
+        newcomers.gone(9, true);
+        for (pid, is_missed) in [(8, false), (9, false), (10, true)] {
+            assert_eq!(newcomers.is_missed(pid), is_missed, "told by one kernel side: {pid}");
+            assert!(!newcomers.is_missed(pid), "and by another one: {pid}");
+        }
+        newcomers.turn();
+        assert!(!newcomers.is_missed(8) && !newcomers.is_missed(10), "and in the next turn");
+        newcomers.turn();
+        newcomers.turn();
+        assert!(newcomers.is_missed(8), "its number is another process's by now");
     }
 }

@@ -156,7 +156,7 @@ impl Roster {
         match found {
             Found::Attached(level) => self.attached(pid, start_time, level, known.is_none()),
             Found::Beyond => self.newcomers.refused(),
-            Found::Ended => self.newcomers.gone(pid),
+            Found::Ended => self.newcomers.undecided(pid),
             Found::Without(_) | Found::Failed(_) | Found::Unmatched => {}
         }
         self.watch(config, tracked, found);
@@ -256,15 +256,17 @@ impl Roster {
 
     /// A process has ended. The next cycle counts it.
     fn gone(&mut self, pid: u32) {
-        self.newcomers.gone(pid);
         self.pool.ended(pid);
-        if let Some(tracked) = self.tracked.remove(&pid) {
+        let observed = self.tracked.remove(&pid);
+        self.newcomers.gone(pid, observed.is_some());
+        if let Some(tracked) = observed {
             self.left.insert(pid, tracked.labels);
         }
     }
 
     /// Takes events that have come from the kernel sides, and reclaims room in their maps.
     pub(in crate::daemon) fn take_events(&mut self, config: &Config) {
+        self.newcomers.turn();
         let Lifecycle { followed, unseen, ended } = Lifecycle::take(self.pool.kernels_mut());
         for Followed { pid, level, kernel, target } in followed {
             match target {
