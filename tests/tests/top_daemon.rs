@@ -215,6 +215,10 @@ fn survives_its_daemon() -> Result<()> {
     top(&screen, &daemon)?;
     let drained = |text: &str| line(text, pid).is_some_and(|line| line.contains(" 1.0000 "));
     screen.until("a DSR", drained)?;
+    // Not even then is it shown as one that the governor pauses.
+    daemon.until("the governor has looked at it", |state| {
+        target(state, pid).is_some_and(|one| !one["observed_ratio"].is_null())
+    })?;
     let socket = daemon.file("control.sock");
     let directory = daemon.stop()?;
     let gone = format!("NOT CURRENT: no drainprof daemon listens on {}", socket.display());

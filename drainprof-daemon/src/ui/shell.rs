@@ -96,7 +96,9 @@ impl Screen {
         // What the mode was is remembered again: the shell may have changed it.
         disable_raw_mode()?;
         take()?;
-        self.terminal.clear()
+        // `clear` would ask the terminal for the cursor's position, and fail where the answer takes long.
+        let size = self.terminal.size()?;
+        self.terminal.resize(size.into())
     }
 }
 

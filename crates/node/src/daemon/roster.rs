@@ -23,6 +23,7 @@ use super::{
     counters::ProcessId,
     memory::Memory,
     newcomers::Newcomers,
+    observed::Observed,
     pool::Pool,
     rules,
     tracked::Tracked,
@@ -298,6 +299,8 @@ impl Roster {
         for (pid, tracked) in &mut self.tracked {
             self.pool.release(*pid);
             tracked.turn(None, reason.to_owned(), unix_ms);
+            // Nobody decides any more when it is observed again.
+            tracked.observed = Observed::default();
         }
     }
 
