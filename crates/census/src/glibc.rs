@@ -55,15 +55,8 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
 /// A heap of glibc whose arenas were not found: its version is named, and nothing else is said of it.
 fn unread(space: &Space<'_>, (start, end): (u64, u64)) -> Option<Found> {
     let mut region = space.region(start, end);
-    let whole = Segment {
-        state: 0,
-        arena: 0,
-        is_main: true,
-        mapped_start: start,
-        start,
-        end,
-        top: None,
-    };
+    let whole =
+        Segment { state: 0, arena: 0, is_main: true, mapped_start: start, start, end, top: None };
     if !is_chain(&mut region, start, &whole) {
         return None;
     }
@@ -97,7 +90,9 @@ fn read(space: &Space<'_>, taken: &Taken, main: &Main) -> Found {
     let mut walk = Walk::new(space, main, notes);
     let (fast, fast_whole) = caches::fast_chunks(space, &segments, main.layout);
     if !fast_whole {
-        walk.notes.push("glibc: a list of free chunks changed while it was read: some count as live".to_owned());
+        walk.notes.push(
+            "glibc: a list of free chunks changed while it was read: some count as live".to_owned(),
+        );
     }
     let mut stretches = Vec::new();
     for segment in &segments {

@@ -171,6 +171,17 @@ impl<'a> Space<'a> {
         self.ranges.iter().filter(wanted)
     }
 
+    /// Writable data of mapped files, and what follows it without a file (.bss).
+    pub(crate) fn data(&self) -> impl Iterator<Item = (u64, u64)> {
+        let before = std::iter::once(None).chain(self.ranges.iter().map(Some));
+        let is_data = |(before, range): &(Option<&Range>, &Range)| {
+            let is_bss = range.kind == RangeKind::Anonymous
+                && before.is_some_and(|one| one.kind == RangeKind::File && one.end == range.start);
+            range.writable && (range.kind == RangeKind::File || is_bss)
+        };
+        before.zip(&self.ranges).filter(is_data).map(|(_, range)| (range.start, range.end))
+    }
+
     /// Reads memory of one mapping, if all of it is present: else the process would get pages that it has not.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         let Some(end) = address.checked_add(bytes.len() as u64) else { return false };

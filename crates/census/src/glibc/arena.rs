@@ -69,18 +69,10 @@ pub(super) fn main_heap(space: &Space<'_>) -> Option<(u64, u64)> {
 /// one of the known layouts.
 pub(super) fn find_main(space: &Space<'_>, heap: (u64, u64)) -> Option<Main> {
     let mut left = MAX_ALL_DATA;
-    for (index, range) in space.ranges.iter().enumerate() {
-        // The data of an object, or what follows it without a file (.bss).
-        let before = index.checked_sub(1).and_then(|before| space.ranges.get(before));
-        let is_bss = range.kind == RangeKind::Anonymous
-            && before
-                .is_some_and(|before| before.kind == RangeKind::File && before.end == range.start);
-        if !range.writable || (range.kind != RangeKind::File && !is_bss) {
-            continue;
-        }
-        let end = range.end.min(range.start.saturating_add(MAX_DATA.min(left)));
-        left -= end - range.start;
-        let found = search(space, heap, (range.start, end));
+    for (start, end) in space.data() {
+        let end = end.min(start.saturating_add(MAX_DATA.min(left)));
+        left -= end - start;
+        let found = search(space, heap, (start, end));
         if found.is_some() {
             return found;
         }
@@ -111,17 +103,24 @@ fn search(space: &Space<'_>, heap: (u64, u64), (start, end): (u64, u64)) -> Opti
             mains.extend(mains_of(space, heap, at));
         }
     }
-    // A ring that leads back proves the layout; where none does, no two may fit.
-    let is_proven = |main: &Main| way(space, main).1;
-    if mains.iter().any(is_proven) {
-        mains.retain(is_proven);
-    }
-    let mut main = mains.pop().filter(|_| mains.is_empty())?;
+    let mut main = only(space, mains)?;
     // The first chunk is aligned, the first address need not be.
     let first = main.segment.start.saturating_sub(15)..=main.segment.start;
     let mut params = bases.iter().filter(|(word, _)| first.contains(word));
     main.params = params.find_map(|(_, at)| Params::read(space, *at));
     Some(main)
+}
+
+/// The one main arena whose layout is proven: by a ring that leads back, else by other arenas that make sense in it.
+fn only(space: &Space<'_>, mut mains: Vec<Main>) -> Option<Main> {
+    if mains.len() > 1 {
+        let proof = |main: &Main| (way(space, main).1, arenas(space, main).segments.len());
+        let proofs: Vec<(bool, usize)> = mains.iter().map(proof).collect();
+        let most = proofs.iter().max()?;
+        let mut best = proofs.iter().map(|proof| proof == most);
+        mains.retain(|_| best.next().unwrap_or(false));
+    }
+    mains.pop().filter(|_| mains.is_empty())
 }
 
 /// The main arenas whose `top` can be at an address, one for each layout that fits.
@@ -319,7 +318,8 @@ pub(super) fn strays(
         segments.iter().map(|one| (one.mapped_start, one.end)).collect();
     known.sort_unstable();
     let mut strays = Vec::new();
-    for (range, align) in space.anonymous().flat_map(|one| alignments.iter().map(move |by| (one, by)))
+    for (range, align) in
+        space.anonymous().flat_map(|one| alignments.iter().map(move |by| (one, by)))
     {
         let mut at = range.start.next_multiple_of(*align);
         while at < range.end {

@@ -45,10 +45,9 @@ pub(super) fn fast_chunks(
                     are_whole = false;
                     break;
                 }
-                next = link(space, next + HEADER, |to| {
-                    to == 0 || is_chunk(space, segments, to, size)
-                })
-                .unwrap_or(1);
+                next =
+                    link(space, next + HEADER, |to| to == 0 || is_chunk(space, segments, to, size))
+                        .unwrap_or(1);
             }
         }
     }
@@ -70,11 +69,7 @@ pub(super) fn may_hold_one(region: &mut Region<'_>, chunk: u64, bytes: u64) -> b
 
 /// Chunks in the caches of threads; `candidates` are chunks that may hold a cache. Chunks with a mapping of their own are
 /// not told apart from those that are in use.
-pub(super) fn cached_chunks(
-    space: &Space<'_>,
-    segments: &[Segment],
-    candidates: &[u64],
-) -> Cached {
+pub(super) fn cached_chunks(space: &Space<'_>, segments: &[Segment], candidates: &[u64]) -> Cached {
     let mut designs: [Cached; CACHES.len()] = Default::default();
     for chunk in candidates {
         let Some((design, first)) = cache(space, segments, *chunk) else { continue };
@@ -170,9 +165,8 @@ impl List<'_> {
             let Some(size) = size else { break };
             found.chunks.insert(chunk, size);
             met += 1;
-            let is_next = |to: u64| {
-                to == 0 || self.size(space, segments, to.wrapping_sub(HEADER)).is_some()
-            };
+            let is_next =
+                |to: u64| to == 0 || self.size(space, segments, to.wrapping_sub(HEADER)).is_some();
             object = link(space, object, is_next).unwrap_or(1);
         }
         // The list of so many chunks ends there.

@@ -95,14 +95,7 @@ pub(super) const CACHES: [CacheLayout; 3] = [
         counts_left: false,
         has_key: false,
     },
-    CacheLayout {
-        chunk: 0x290,
-        lists: 64,
-        small: 64,
-        width: 2,
-        counts_left: false,
-        has_key: true,
-    },
+    CacheLayout { chunk: 0x290, lists: 64, small: 64, width: 2, counts_left: false, has_key: true },
     CacheLayout { chunk: 0x300, lists: 76, small: 64, width: 2, counts_left: true, has_key: true },
 ];
 

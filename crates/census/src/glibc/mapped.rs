@@ -2,6 +2,7 @@
 //! are, and their bytes, stand in `mp_`.
 
 use super::{PAGE, Space, Taken, layout::Layout, params::Params};
+use crate::space::RangeKind;
 
 /// A chunk with a mapping of its own.
 #[derive(Clone, Copy)]
@@ -70,7 +71,10 @@ pub(super) fn find(
 
 fn candidates(space: &Space<'_>, taken: &Taken, layout: &Layout) -> Vec<MappedChunk> {
     let mut all = Vec::new();
-    for (start, end) in space.anonymous().map(|range| (range.start, range.end)) {
+    // The kernel joins a thread's stack with what lies above it.
+    let may_be = |kind| matches!(kind, RangeKind::Anonymous | RangeKind::Stack);
+    let ranges = space.ranges.iter().filter(|range| range.writable && may_be(range.kind));
+    for (start, end) in ranges.map(|range| (range.start, range.end)) {
         let region = space.region(start, end);
         let (mut at, mut adjacent) = (start, start);
         while at < end {

@@ -37,7 +37,8 @@ fn in_bytes(bytes: &[u8]) -> Option<String> {
     let banner = &bytes[found(bytes, BANNER)?..];
     let banner = &banner[..banner.len().min(MAX_BANNER)];
     let version = &banner[found(banner, VERSION)? + VERSION.len()..];
-    let digits = version.iter().take(MAX_VERSION).take_while(|byte| matches!(byte, b'0'..=b'9' | b'.'));
+    let digits =
+        version.iter().take(MAX_VERSION).take_while(|byte| matches!(byte, b'0'..=b'9' | b'.'));
     let version: String = digits.map(|byte| char::from(*byte)).collect();
     let version = version.trim_end_matches('.');
     (!version.is_empty()).then(|| version.to_owned())
