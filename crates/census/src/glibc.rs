@@ -282,11 +282,14 @@ impl<'a> Walk<'a> {
             self.heap.unknown_bytes += lost;
             self.notes.push(format!("glibc: {lost} bytes in threads' caches were not found"));
         }
-        let is_off = self.params.is_some_and(|params| params.cached == 0);
-        if cached.caches == 0 && threads > 0 && !is_off {
-            self.notes.push(
-                "glibc: no thread's cache was found: what caches keep is unknown and counts as live".to_owned(),
-            );
+        if cached.caches == 0 && threads > 0 {
+            let is_off = self.params.is_some_and(|params| params.cached == 0);
+            let what = if is_off {
+                "caches of threads are switched off, and none was found"
+            } else {
+                "no thread's cache was found: what caches keep is unknown and counts as live"
+            };
+            self.notes.push(format!("glibc: {what}"));
         }
     }
 

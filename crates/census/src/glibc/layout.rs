@@ -115,8 +115,9 @@ pub(super) struct ParamsLayout {
 /// Bytes in mappings of their own, and the most there were, before `sbrk_base`.
 pub(super) const MMAPPED_MEM: u64 = 16;
 pub(super) const MAX_MMAPPED_MEM: u64 = 8;
-/// Lists of a cache and the most chunks in one of them, behind `sbrk_base`.
+/// Lists of a cache, its largest chunk, and the most chunks in one list, behind `sbrk_base`.
 pub(super) const TCACHE_BINS: u64 = 8;
+pub(super) const TCACHE_MAX_BYTES: u64 = 16;
 pub(super) const TCACHE_COUNT: u64 = 24;
 /// All that is read before `sbrk_base`, and behind it.
 pub(super) const PARAMS_BEFORE: u64 = 56;

@@ -1,15 +1,20 @@
 //! `mp_`: what glibc says of the mappings of single chunks, and of its settings. It is found by the address at which the
 //! main heap begins.
 
-use super::layout::{
-    HEAP_ALIGN, HUGE_PAGES_OF_HEAP, MAX_MMAPPED_MEM, MMAPPED_MEM, PARAMS, PARAMS_BEFORE,
-    PARAMS_BYTES, ParamsLayout, TCACHE_BINS, TCACHE_COUNT, is_huge_page,
+use super::{
+    SMALLEST,
+    layout::{
+        HEAP_ALIGN, HUGE_PAGES_OF_HEAP, MAX_MMAPPED_MEM, MMAPPED_MEM, PARAMS, PARAMS_BEFORE,
+        PARAMS_BYTES, ParamsLayout, TCACHE_BINS, TCACHE_COUNT, TCACHE_MAX_BYTES, is_huge_page,
+    },
 };
 use crate::space::{PAGE, Space, word_of};
 
 /// Lists of a cache, and chunks in one of them, at most.
 const MAX_LISTS: u64 = 1024;
 const MAX_COUNT: u64 = u16::MAX as u64;
+/// Bytes of the largest chunk in a cache, at most.
+const MAX_LARGEST: u64 = 1 << 23;
 
 /// What `struct malloc_par` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +62,8 @@ impl Params {
             Some((thp, huge)) => (before(thp)?, before(huge)?),
             None => (0, 0),
         };
-        let (lists, cached) = (behind(TCACHE_BINS)?, behind(TCACHE_COUNT)?);
+        let (lists, largest) = (behind(TCACHE_BINS)?, behind(TCACHE_MAX_BYTES)?);
+        let cached = behind(TCACHE_COUNT)?;
         let is_sane = count <= most
             && flag <= 1
             && mapped <= most_mapped
@@ -67,6 +73,7 @@ impl Params {
             && is_huge_page(thp)
             && is_huge_page(huge_page)
             && lists <= MAX_LISTS
+            && (largest == 0 || (SMALLEST..=MAX_LARGEST).contains(&largest))
             && cached <= MAX_COUNT;
         is_sane.then_some(Self {
             at,

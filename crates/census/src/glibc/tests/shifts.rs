@@ -120,6 +120,7 @@ proptest! {
     ) {
         let version = versions()[version];
         let mut world = whole(version);
+        let truth = census(&world);
         let structures = structures(version);
         for (index, field, up) in shifts {
             let structure = &structures[index];
@@ -139,11 +140,14 @@ proptest! {
         }
         let all = PAGES * PAGE + 2 * HEAP_BYTES + MAPPED_BYTES + PAGE;
         let space = Space::new(world.ranges, &world.memory);
-        if let Some(Found { heap, .. }) = find(&space, &Taken::default()) {
+        let found = find(&space, &Taken::default());
+        if let Some(Found { heap, .. }) = &found {
             prop_assert!(heap.live_bytes + heap.free_bytes + heap.cached_bytes <= all, "{heap:?}");
             prop_assert!(heap.resident_bytes <= all, "{heap:?}");
             prop_assert!(heap.trimmable_bytes.unwrap_or(0) <= all);
             prop_assert!(space.read_bytes() < 1 << 30);
         }
+        let heap = found.as_ref().map(|found| found.heap.clone());
+        prop_assert!(is_honest(found, &truth), "{heap:?} {truth:?}");
     }
 }
