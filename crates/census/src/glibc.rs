@@ -67,7 +67,8 @@ fn unread(space: &Space<'_>, (start, end): (u64, u64)) -> Option<Found> {
     add_unknown(space, &mut heap, &unknown);
     let known: Vec<&str> = layout::LAYOUTS.iter().map(|layout| layout.versions).collect();
     let note = format!(
-        "glibc {version}: its main arena was not found in any known layout (those of {}), so its memory is unknown",
+        "glibc {version}: its main arena was not found in any known layout (those of {}), so its memory is unknown; if \
+         the process is busy, freeze it",
         known.join(", ")
     );
     Some(Found { heap, held_bytes: 0, taken: unknown, notes: vec![note] })
@@ -104,6 +105,12 @@ fn read(space: &Space<'_>, taken: &Taken, main: &Main) -> Found {
     walk.take_cached(&segments, attached_threads, &mut stretches);
     for (segment, (region, pages)) in segments.iter().zip(&stretches) {
         walk.finish(segment, region, pages);
+    }
+    if walk.heap.unknown_bytes > 0 {
+        let unknown = walk.heap.unknown_bytes;
+        walk.notes.push(format!(
+            "glibc: {unknown} bytes of its arenas are not present, changed while they were read, or make no sense"
+        ));
     }
     // What would be given back is only known where nearly all is.
     let nearly = walk.heap.unknown_bytes <= walk.heap.mapped_bytes / MAX_UNKNOWN;

@@ -63,11 +63,11 @@ struct Stretch<'a> {
     pages: Pages,
 }
 
-impl<'a> Sum<'a> {
+impl Sum<'_> {
     /// Counts the slots of all groups, and the pages that they lie in; the memory of the groups.
     fn groups(&mut self, groups: &Groups) -> Vec<(u64, u64)> {
-        let mut stretches = stretches(self.space, &groups.groups);
-        for group in &groups.groups {
+        let mut stretches = stretches(self.space, &groups.all);
+        for group in &groups.all {
             let label = Label { class: class_of(group.stride), kind: NO_CLASS };
             let own = stretches.partition_point(|one| one.end <= group.address);
             let mut pages = stretches
@@ -103,13 +103,12 @@ impl<'a> Sum<'a> {
         if groups.refused > 0 {
             self.heap.unknown_bytes = self.heap.unknown_bytes.saturating_add(groups.refused_bytes);
             notes.push(format!(
-                "musl: {} descriptions of groups make no sense: {} bytes are unknown",
+                "musl: {} descriptions of groups make no sense or changed while they were read: {} bytes are unknown",
                 groups.refused, groups.refused_bytes
             ));
         }
         let mut slots: HashMap<usize, u64> = HashMap::new();
-        for group in groups.groups.iter().filter(|one| one.is_freeable && one.class < CLASSES.len())
-        {
+        for group in groups.all.iter().filter(|one| one.is_freeable && one.class < CLASSES.len()) {
             *slots.entry(group.class).or_default() += group.slots();
         }
         let mut different = 0u64;

@@ -3,13 +3,15 @@
 use std::collections::HashSet;
 
 use super::{
-    ATTEMPTS, PAGE, SMALLEST, Space,
+    PAGE, Space,
     layout::{HEAP_ALIGN, HEAP_INFOS, LAYOUTS, Layout},
     params::Params,
     state::State,
 };
 use crate::space::RangeKind;
 
+/// Reads of an arena that makes no sense: a busy process changes it while it is read.
+const STATE_ATTEMPTS: u32 = 16;
 /// Arenas, and heaps of one arena, that are followed.
 const MAX_ARENAS: usize = 65_536;
 const MAX_HEAPS: usize = 4096;
@@ -69,6 +71,8 @@ pub(super) fn main_heap(space: &Space<'_>) -> Option<(u64, u64)> {
 /// one of the known layouts.
 pub(super) fn find_main(space: &Space<'_>, heap: (u64, u64)) -> Option<Main> {
     let mut left = MAX_ALL_DATA;
+    // It may have grown since the mappings were read.
+    let heap = (heap.0, space.mapped_end(heap.1).unwrap_or(heap.1));
     for (start, end) in space.data() {
         let end = end.min(start.saturating_add(MAX_DATA.min(left)));
         left -= end - start;
@@ -99,8 +103,14 @@ fn search(space: &Space<'_>, heap: (u64, u64), (start, end): (u64, u64)) -> Opti
         if bases.len() < MAX_PARAMS {
             bases.push((word, at));
         }
-        if word.is_multiple_of(16) && space.field(word, 8).is_some_and(|size| size & 7 == 1) {
-            mains.extend(mains_of(space, heap, at));
+        if !word.is_multiple_of(16) {
+            continue;
+        }
+        for layout in &LAYOUTS {
+            let state = at.wrapping_sub(layout.top);
+            if State::may_be(&mut region, state, layout) {
+                mains.extend(main_at(space, heap, (state, layout)));
+            }
         }
     }
     let mut main = only(space, mains)?;
@@ -123,25 +133,21 @@ fn only(space: &Space<'_>, mut mains: Vec<Main>) -> Option<Main> {
     mains.pop().filter(|_| mains.is_empty())
 }
 
-/// The main arenas whose `top` can be at an address, one for each layout that fits.
-fn mains_of(space: &Space<'_>, heap: (u64, u64), at: u64) -> Vec<Main> {
-    let of = |layout: &'static Layout| {
-        let state = at.checked_sub(layout.top)?;
-        (0..ATTEMPTS).find_map(|_| main_at(space, heap, State::read(space, state, layout)?))
-    };
-    LAYOUTS.iter().filter_map(of).collect()
+/// The main arena whose structure is at an address.
+fn main_at(
+    space: &Space<'_>,
+    heap: (u64, u64),
+    (at, layout): (u64, &'static Layout),
+) -> Option<Main> {
+    (0..STATE_ATTEMPTS).find_map(|_| main_of(space, heap, &State::read(space, at, layout)?))
 }
 
-fn main_at(space: &Space<'_>, heap: (u64, u64), state: State) -> Option<Main> {
-    let top = state.top();
-    let size = space.field(top, 8)? & !7;
-    let end = top.checked_add(size)?;
+fn main_of(space: &Space<'_>, heap: (u64, u64), state: &State) -> Option<Main> {
+    let (top, end) = state.top(space)?;
     // A static program has put its own data before the first chunk, and what follows `top` is not glibc's.
     let start = end.checked_sub(state.system_mem())?.next_multiple_of(16);
-    let is_main = size >= SMALLEST
-        && end.is_multiple_of(PAGE)
-        && (heap.0.saturating_sub(PAGE)..heap.1).contains(&start)
-        && (start..heap.1).contains(&top);
+    let is_main =
+        (heap.0.saturating_sub(PAGE)..heap.1).contains(&start) && (start..heap.1).contains(&top);
     let holds = |chunk: u64| chunk.is_multiple_of(16) && (start..end).contains(&chunk);
     if !is_main || !state.is_sane(space, &holds) {
         return None;
@@ -152,7 +158,7 @@ fn main_at(space: &Space<'_>, heap: (u64, u64), state: State) -> Option<Main> {
         is_main: true,
         mapped_start: start,
         start,
-        end: end.min(heap.1),
+        end,
         top: Some(top),
     };
     Some(Main {
@@ -198,7 +204,7 @@ pub(super) fn arenas(space: &Space<'_>, main: &Main) -> Arenas {
     let mut refused = Vec::new();
     for at in &states {
         let number = all.segments.last().map_or(0, |last| last.arena + 1);
-        let found = (0..ATTEMPTS).find_map(|_| {
+        let found = (0..STATE_ATTEMPTS).find_map(|_| {
             let state = State::read(space, *at, main.layout)?;
             let free = state.next_free();
             (free == 0 || members.contains(&free)).then_some(())?;
@@ -269,7 +275,8 @@ fn thread_arena(
     align: u64,
     arena: usize,
 ) -> Option<(Vec<Segment>, u64)> {
-    let (first, top) = (state.at / align * align, state.top());
+    let (top, end) = state.top(space)?;
+    let first = state.at / align * align;
     let header = state.at - first;
     let mut heap = top / align * align;
     let (mut segments, mut sum) = (Vec::new(), 0u64);
@@ -297,8 +304,7 @@ fn thread_arena(
     }
     let last = segments.first_mut()?;
     last.top = Some(top);
-    let size = space.field(top, 8)?;
-    let is_top = size & 3 == 1 && top.checked_add(size & !7) == Some(last.end);
+    let is_top = end == last.end;
     let holds = |chunk: u64| {
         let mut segments = segments.iter();
         chunk.is_multiple_of(16) && segments.any(|one| (one.start..one.end).contains(&chunk))

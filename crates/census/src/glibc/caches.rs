@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    ATTEMPTS, OVERHEAD, SMALLEST, Space,
+    OVERHEAD, SMALLEST, Space,
     arena::Segment,
     layout::{CACHES, CacheLayout, FASTBINS, Layout, cache_of},
 };
@@ -11,6 +11,8 @@ use crate::space::{Region, word_of};
 
 /// Most chunks in one list of a thread's cache: a tunable that no program sets higher.
 const MAX_CACHED: u64 = 65_535;
+/// Reads of a cache that makes no sense.
+const CACHE_ATTEMPTS: u32 = 8;
 /// Bytes before an object.
 const HEADER: u64 = 16;
 
@@ -60,11 +62,13 @@ pub(super) fn may_hold_one(region: &mut Region<'_>, chunk: u64, bytes: u64) -> b
     let Some(counters) = region.word(chunk + HEADER) else { return false };
     let first = chunk + HEADER + layout.lists * layout.width;
     let bits = layout.width * 8;
-    (0..64 / bits).all(|list| {
+    let agrees = |list: &u64| {
         let Some(entry) = region.word(first + list * 8) else { return false };
-        let is_zero = (counters >> (list * bits)).trailing_zeros() as u64 >= bits;
+        let is_zero = u64::from((counters >> (list * bits)).trailing_zeros()) >= bits;
         entry.is_multiple_of(16) && (layout.counts_left || is_zero == (entry == 0))
-    })
+    };
+    // One may change while it is read.
+    (0..64 / bits).filter(agrees).count() as u64 >= 64 / bits - 1
 }
 
 /// Chunks in the caches of threads; `candidates` are chunks that may hold a cache. Chunks with a mapping of their own are
@@ -72,19 +76,16 @@ pub(super) fn may_hold_one(region: &mut Region<'_>, chunk: u64, bytes: u64) -> b
 pub(super) fn cached_chunks(space: &Space<'_>, segments: &[Segment], candidates: &[u64]) -> Cached {
     let mut designs: [Cached; CACHES.len()] = Default::default();
     for chunk in candidates {
-        let Some((design, first)) = cache(space, segments, *chunk) else { continue };
-        let mut best = first;
-        // Lists can change while they are read.
-        for _ in 1..ATTEMPTS {
-            if best.lost_bytes == 0 {
+        // Lists can change while they are read: the reading that lost least counts.
+        let mut best: Option<(usize, Cached)> = None;
+        for _ in 0..CACHE_ATTEMPTS {
+            let lost = best.as_ref().map_or(u64::MAX, |(_, best)| best.lost_bytes);
+            if lost == 0 {
                 break;
             }
-            if let Some((_, again)) = cache(space, segments, *chunk)
-                && again.lost_bytes < best.lost_bytes
-            {
-                best = again;
-            }
+            best = cache(space, segments, *chunk).filter(|(_, one)| one.lost_bytes < lost).or(best);
         }
+        let Some((design, best)) = best else { continue };
         let all = &mut designs[design];
         all.caches += 1;
         all.lost_bytes = all.lost_bytes.saturating_add(best.lost_bytes);

@@ -13,7 +13,7 @@ const UNIT: u64 = 16;
 /// The class of a group that is one object.
 const ALONE: usize = 63;
 /// Reads of a description that makes no sense.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 16;
 
 /// A group of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Group {
 /// All groups in the order of their addresses.
 #[derive(Default)]
 pub(super) struct Groups {
-    pub(super) groups: Vec<Group>,
+    pub(super) all: Vec<Group>,
     /// Where groups begin that lie in slots of others.
     inner: Vec<u64>,
     /// Descriptions that make no sense, and the bytes that they speak of.
@@ -119,19 +119,19 @@ pub(super) fn read(space: &Space<'_>, context: &Context) -> Groups {
             };
             match (1..ATTEMPTS).fold(first, |said, _| again(said)) {
                 Meta::Unused => {}
-                Meta::Group(group) => found.groups.push(group),
+                Meta::Group(group) => found.all.push(group),
                 Meta::Refused(bytes) => found.refuse(bytes),
             }
         }
     }
-    found.groups.sort_unstable_by_key(|group| group.address);
+    found.all.sort_unstable_by_key(|group| group.address);
     without_strays(without_overlaps(found))
 }
 
 /// Without groups whose pages another one has.
 fn without_overlaps(mut found: Groups) -> Groups {
     let (mut free_from, mut gone) = (0, Vec::new());
-    found.groups.retain(|group| {
+    found.all.retain(|group| {
         let is_one = !group.has_pages() || group.address >= free_from;
         if !is_one {
             gone.push(group.bytes());
@@ -140,7 +140,9 @@ fn without_overlaps(mut found: Groups) -> Groups {
         }
         is_one
     });
-    gone.into_iter().for_each(|bytes| found.refuse(bytes));
+    for bytes in gone {
+        found.refuse(bytes);
+    }
     found
 }
 
@@ -212,9 +214,9 @@ fn group(
 /// cannot be given back.
 fn without_strays(mut found: Groups) -> Groups {
     let inner = |group: &&Group| !group.has_pages() && group.is_freeable;
-    found.inner = found.groups.iter().filter(inner).map(|group| group.address).collect();
+    found.inner = found.all.iter().filter(inner).map(|group| group.address).collect();
     let mut held = vec![false; found.inner.len()];
-    for group in &found.groups {
+    for group in &found.all {
         for slot in group.live_slots() {
             let first = found.inner.partition_point(|one| *one < slot);
             let next = found.inner.partition_point(|one| *one < slot.saturating_add(group.stride));
@@ -226,9 +228,11 @@ fn without_strays(mut found: Groups) -> Groups {
     let is_stray =
         |group: &Group| !group.has_pages() && strays.binary_search(&group.address).is_ok();
     let gone: Vec<u64> =
-        found.groups.iter().filter(|group| is_stray(group)).map(Group::bytes).collect();
-    found.groups.retain(|group| !is_stray(group));
-    gone.into_iter().for_each(|bytes| found.refuse(bytes));
+        found.all.iter().filter(|group| is_stray(group)).map(Group::bytes).collect();
+    found.all.retain(|group| !is_stray(group));
+    for bytes in gone {
+        found.refuse(bytes);
+    }
     found.inner.retain(|at| strays.binary_search(at).is_err());
     found
 }

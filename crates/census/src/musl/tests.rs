@@ -103,6 +103,7 @@ fn groups_and_slots() {
 fn contradictions() {
     let meta = |index: u64| AREAS + AREA_HEADER + index * META;
     let usage = CONTEXT + 464 + 11 * 8;
+    let bits = |class: u64, pages: u64| 0b10_1110 | class << 6 | pages << 12;
     let changes: [(u64, u64); 8] = [
         (GROUPS, 0),
         (GROUPS, meta(1)),
@@ -110,8 +111,8 @@ fn contradictions() {
         (meta(0) + 24, 1 | 1 << 32),
         (meta(0) + 24, 1 << 15),
         // A class with larger slots, more pages than are mapped, a neighbour that does not lead back.
-        (meta(0) + 32, 14 | 1 << 5 | 12 << 6 | 1 << 12),
-        (meta(0) + 32, 14 | 1 << 5 | 11 << 6 | 64 << 12),
+        (meta(0) + 32, bits(12, 1)),
+        (meta(0) + 32, bits(11, 64)),
         (meta(0), meta(1)),
         (usage, 30),
     ];
@@ -131,7 +132,7 @@ fn contradictions() {
 /// Each field of the context and of the area's head, 8 bytes up and 8 bytes down: there is no heap, or it is whole.
 #[test]
 fn each_field() {
-    let context = [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 464, 848, 880, 912, 920];
+    let context = [0u64, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 464, 848, 880, 912, 920];
     let area = [0, 8, 16, 24];
     let fields = context.map(|field| (CONTEXT, field, 928)).into_iter();
     for (start, field, bytes) in fields.chain(area.map(|field| (AREAS, field, AREA))) {
