@@ -23,6 +23,7 @@ mod granules;
 mod jemalloc;
 mod mimalloc;
 mod model;
+mod musl;
 mod pagemap;
 mod pages;
 mod parts;

@@ -24,6 +24,8 @@ const MOST_SPARSE: u64 = 4 << 30;
 const CHECKED: u64 = 2 << 20;
 const MOST_CHECKED: usize = 1024;
 const END: u64 = (1 << 47) - PAGE;
+/// Bytes by which `[heap]` can grow while a process is read, at most.
+const MOST_GROWN: u64 = 1 << 30;
 /// Structures that are read at once: as many parts as the kernel takes.
 const AT_ONCE: usize = 1024;
 /// Bytes that a [`Region`] reads at once.
@@ -165,16 +167,40 @@ impl<'a> Space<'a> {
         (address < range.end).then_some(range)
     }
 
+    /// The end of the mapping that an address lies in. What `brk` moves may have grown since the mappings were read: what
+    /// is present behind it, up to the next mapping, is its.
+    pub(crate) fn mapped_end(&self, address: u64) -> Option<u64> {
+        let next = self.ranges.partition_point(|range| range.start <= address);
+        let range = self.ranges.get(next.checked_sub(1)?)?;
+        if address < range.end {
+            return Some(range.end);
+        }
+        let most = range.end.saturating_add(MOST_GROWN).min(END);
+        let end = self.ranges.get(next).map_or(most, |next| next.start.min(most));
+        (range.kind == RangeKind::Heap && address < end).then_some(end)
+    }
+
     /// Writable anonymous memory: heaps lie there. Without what is empty, or too large to be looked at.
     pub(crate) fn anonymous(&self) -> impl Iterator<Item = &Range> {
         let wanted = |range: &&Range| range.writable && range.kind == RangeKind::Anonymous;
         self.ranges.iter().filter(wanted)
     }
 
+    /// Writable data of mapped files, and what follows it without a file (.bss).
+    pub(crate) fn data(&self) -> impl Iterator<Item = (u64, u64)> {
+        let before = std::iter::once(None).chain(self.ranges.iter().map(Some));
+        let is_data = |(before, range): &(Option<&Range>, &Range)| {
+            let is_bss = range.kind == RangeKind::Anonymous
+                && before.is_some_and(|one| one.kind == RangeKind::File && one.end == range.start);
+            range.writable && (range.kind == RangeKind::File || is_bss)
+        };
+        before.zip(&self.ranges).filter(is_data).map(|(_, range)| (range.start, range.end))
+    }
+
     /// Reads memory of one mapping, if all of it is present: else the process would get pages that it has not.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         let Some(end) = address.checked_add(bytes.len() as u64) else { return false };
-        let is_mapped = self.range_at(address).is_some_and(|range| end <= range.end);
+        let is_mapped = self.mapped_end(address).is_some_and(|mapped| end <= mapped);
         if !is_mapped || !self.is_present(address, end) {
             return false;
         }
@@ -367,7 +393,7 @@ impl Region<'_> {
             return None;
         }
         let start = address / PAGE * PAGE;
-        let mapped = self.space.range_at(start)?.end;
+        let mapped = self.space.mapped_end(start)?;
         let most = self.end.min(mapped).min(start + self.most);
         let mut end = start;
         while end < most && self.is_present(end) {

@@ -1,48 +1,37 @@
 use proptest::prelude::*;
 
-use super::*;
+use super::{layout::HEAP_ALIGN, *};
 use crate::{
     space::{Range, RangeKind},
-    testing::{Pieces, anonymous},
+    testing::anonymous,
 };
 
-const HEAP: u64 = 0x5555_0000_0000;
-const DATA: u64 = 0x7f00_0000_0000;
-const PAGES: u64 = 64;
+mod shifts;
+mod world;
 
-/// A heap of some pages, and a main arena whose `top` is its end; `chunks` are sizes, and whether each is in use.
-fn heap(chunks: &[(u64, bool)]) -> (Pieces, Vec<Range>) {
-    let bytes = PAGES * PAGE;
-    let mut memory = Pieces::default();
-    memory.pieces.push((HEAP, vec![0; bytes as usize]));
-    memory.pieces.push((DATA, vec![0; 4096]));
-    let (mut at, mut before) = (HEAP, true);
-    for (size, in_use) in chunks {
-        memory.put(at + 8, &[size | u64::from(before)]);
-        (at, before) = (at + size, *in_use);
-    }
-    memory.put(at + 8, &[(HEAP + bytes - at) | u64::from(before)]);
-    let state = DATA + 64;
-    memory.put(state + 96, &[at]);
-    memory.put(state + 112, &[state + 96]);
-    memory.put(state + 2160, &[state]);
-    memory.put(state + 2184, &[bytes]);
-    let kind = RangeKind::Heap;
-    let main = Range { kind, ..anonymous(HEAP, bytes) };
-    let data = Range { kind: RangeKind::File, ..anonymous(DATA, 4096) };
-    (memory, vec![main, data])
+use world::{
+    BASE, DATA, FIRST, HEAP, HEAP_BYTES, MAPPED, MAPPED_BYTES, PAGES, SECOND, STATE, Version,
+    World, versions,
+};
+
+fn found(world: &World) -> Option<Found> {
+    find(&Space::new(world.ranges.clone(), &world.memory), &Taken::default())
 }
 
-fn census(memory: &Pieces, ranges: &[Range]) -> Heap {
-    find(&Space::new(ranges.to_vec(), memory), &Taken::default()).expect("there is a heap").heap
+fn census(world: &World) -> Heap {
+    found(world).expect("there is a heap").heap
+}
+
+fn new() -> Version {
+    versions()[3]
 }
 
 /// Chunks in use are live, the others and `top` are free; pages count the objects that touch them.
 #[test]
 fn chunks_and_pages() {
     // A page's worth of free chunks between two live ones, then `top`.
-    let (memory, ranges) = heap(&[(64, true), (3 * PAGE, false), (64, true), (0x60, true)]);
-    let heap = census(&memory, &ranges);
+    let world = World::new(new(), &[(64, true), (3 * PAGE, false), (64, true), (0x60, true)]);
+    let heap = census(&world);
     assert_eq!((heap.live_objects, heap.live_bytes), (3, 64 + 64 + 0x60));
     assert_eq!(heap.free_bytes + heap.live_bytes, PAGES * PAGE);
     assert_eq!((heap.unknown_bytes, heap.cached_bytes), (0, 0));
@@ -54,75 +43,206 @@ fn chunks_and_pages() {
     assert_eq!((class(56).objects, class(56).alone, class(0x58).alone), (2, 1, 0));
 }
 
+/// All of a version: a cache, a fastbin, a thread's arena of two heaps, and chunks with mappings of their own.
+fn whole(version: Version) -> World {
+    let cache = version.cache.chunk;
+    let large = if version.cache.counts_left { 1088 } else { 64 };
+    let chunks =
+        [(cache, true), (32, true), (32, true), (48, true), (64, true), (large, true), (80, true)];
+    let mut world = World::new(version, &chunks);
+    let at = |offset: u64| HEAP + cache + offset;
+    world.thread_arena();
+    world.mapped();
+    let list = if version.cache.counts_left { 64 } else { 2 };
+    world.cache(HEAP, list, &[at(176)]);
+    if let Some((_, fastbins)) = version.layout.fastbins {
+        world.list(&[at(112)], 0);
+        world.memory.put(STATE + fastbins + 16, &[at(112)]);
+    }
+    world
+}
+
+/// Each version is read rightly: what lives, what is free, what caches keep, and what would be given back.
+#[test]
+fn all_versions() {
+    for version in versions() {
+        let world = whole(version);
+        let Found { heap, notes, .. } = found(&world).expect(version.name);
+        let name = version.name;
+        assert_eq!((heap.unknown_bytes, notes), (0, Vec::new()), "{name}");
+        let large = if version.cache.counts_left { 1088 } else { 64 };
+        let fast = if version.layout.fastbins.is_some() { 0 } else { 64 };
+        assert_eq!((heap.cached_bytes, heap.mapped_alone_bytes), (large, MAPPED_BYTES), "{name}");
+        let of_main = version.cache.chunk + 32 + 32 + 48 + 80 + fast;
+        assert_eq!(heap.arenas[0].live_bytes, of_main, "{name}");
+        assert_eq!(heap.arenas[0].mapped_bytes, PAGES * PAGE, "{name}");
+        let begin = version.heap_info + version.layout.bytes.next_multiple_of(16);
+        let of_thread = HEAP_BYTES - 32 - begin - PAGE + 128;
+        assert_eq!(heap.arenas[1].live_bytes, of_thread, "{name}");
+        assert_eq!(heap.arenas[1].mapped_bytes, 2 * HEAP_BYTES, "{name}");
+        assert_eq!(heap.arenas.len(), 2, "{name}");
+        assert_eq!(heap.trimmable_bytes, Some((PAGES - 1) * PAGE), "{name}");
+    }
+}
+
 /// What is in a fastbin is free, what is in a thread's cache is cached; both look in use. Pointers are masked.
 #[test]
 fn caches() {
     let cache = 0x290;
-    let (mut memory, ranges) =
-        heap(&[(cache, true), (32, true), (32, true), (48, true), (64, true)]);
+    let chunks = [(cache, true), (32, true), (32, true), (48, true), (64, true)];
+    let mut world = World::new(new(), &chunks);
     let at = |offset: u64| HEAP + cache + offset;
-    let mask = |place: u64, to: u64| (place >> 12) ^ to;
     // Two chunks of 32 bytes in the first list, one of 64 in a fastbin.
-    memory.put(HEAP + 16, &[2]);
-    memory.put(HEAP + 16 + 128, &[at(16)]);
-    memory.put(at(16), &[mask(at(16), at(48))]);
-    memory.put(at(48), &[mask(at(48), 0)]);
-    memory.put(DATA + 64 + 16 + 16, &[at(112)]);
-    memory.put(at(112 + 16), &[mask(at(112 + 16), 0)]);
-    let heap = census(&memory, &ranges);
+    world.cache(HEAP, 0, &[at(0), at(32)]);
+    world.list(&[at(112)], 0);
+    world.memory.put(STATE + 16 + 16, &[at(112)]);
+    let heap = census(&world);
     assert_eq!((heap.live_objects, heap.live_bytes), (2, cache + 48));
     assert_eq!(heap.cached_bytes, 64);
     assert_eq!(heap.free_bytes + heap.live_bytes + heap.cached_bytes, PAGES * PAGE);
+    // The second one leads nowhere: what the cache counts beyond it is unknown.
+    world.memory.put(HEAP + 16, &[3]);
+    let Found { heap, notes, .. } = found(&world).unwrap();
+    assert_eq!((heap.cached_bytes, heap.unknown_bytes, notes.len()), (64, 32, 2), "{notes:?}");
+    // Without a cache at all, that is said.
+    world.memory.put(HEAP + 16, &[0x1234_5678]);
+    let Found { heap, notes, .. } = found(&world).unwrap();
+    assert_eq!((heap.cached_bytes, notes.len()), (0, 1), "{notes:?}");
 }
 
 /// A chain that breaks is found again behind the break; what lies between is unknown, and so is what is swapped out.
 #[test]
 fn breaks() {
-    let chunks: Vec<(u64, bool)> = (0..1000).map(|index| (64, index % 2 == 0)).collect();
-    let (mut memory, ranges) = heap(&chunks);
-    memory.put(HEAP + 64 * 100 + 8, &[7]);
-    let heap = census(&memory, &ranges);
+    let chunks: Vec<(u64, bool)> = (0..1001).map(|index| (64, index % 2 == 0)).collect();
+    let mut world = World::new(new(), &chunks);
+    world.memory.put(HEAP + 64 * 100 + 8, &[7]);
+    let heap = census(&world);
     assert!((64..=1024).contains(&heap.unknown_bytes), "{}", heap.unknown_bytes);
     assert!(heap.live_objects >= 490, "{}", heap.live_objects);
-    memory.absent.push(HEAP + 5 * PAGE);
-    let heap = census(&memory, &ranges);
+    world.memory.absent.push(HEAP + 5 * PAGE);
+    let heap = census(&world);
     assert!((PAGE..=PAGE + 2048).contains(&heap.unknown_bytes), "{}", heap.unknown_bytes);
     let sum = heap.live_bytes + heap.free_bytes + heap.unknown_bytes;
     assert_eq!(sum, PAGES * PAGE, "every byte is one of these");
 }
 
-/// A mapping of its own: whole pages, its size in its second word.
+/// Chunks with mappings of their own are held against what glibc counts of them: what is too much or missing is unknown.
 #[test]
 fn mapped_chunks() {
-    let (mut memory, mut ranges) = heap(&[(64, true)]);
-    let at = 0x7e00_0000_0000;
-    memory.pieces.push((at, vec![0xff; 8 * PAGE as usize]));
-    memory.put(at + PAGE, &[0, (4 * PAGE) | 2]);
-    ranges.push(anonymous(at, 8 * PAGE));
-    let heap = census(&memory, &ranges);
-    assert_eq!((heap.live_objects, heap.mapped_alone_bytes), (2, 4 * PAGE));
-    assert_eq!(heap.granules.full, 4);
+    for version in [versions()[4], versions()[5]] {
+        let mut world = World::new(version, &[(64, true)]);
+        world.mapped();
+        let heap = census(&world);
+        assert_eq!((heap.live_objects, heap.mapped_alone_bytes), (3, MAPPED_BYTES));
+        assert_eq!((heap.granules.full, heap.unknown_bytes), (6, 0));
+        world.params((1, 4 * PAGE));
+        let Found { heap, notes, .. } = found(&world).unwrap();
+        assert_eq!((heap.mapped_alone_bytes, heap.unknown_bytes), (4 * PAGE, 2 * PAGE));
+        assert!(notes.iter().any(|note| note.contains("mappings of their own")), "{notes:?}");
+        world.params((3, MAPPED_BYTES + 9 * PAGE));
+        let heap = census(&world);
+        assert_eq!((heap.mapped_alone_bytes, heap.unknown_bytes), (MAPPED_BYTES, 9 * PAGE));
+        // Huge pages are said in the first word, from 2.43 on.
+        world.params((2, MAPPED_BYTES));
+        world.memory.put(MAPPED, &[1]);
+        let of_huge = if version.layout.mapped_less > 0 { 0 } else { 4 * PAGE };
+        assert_eq!(census(&world).unknown_bytes, of_huge);
+    }
 }
 
-/// A thread's arena whose heaps lead in a circle: each heap is walked once.
+/// Heaps of threads that no arena leads to are unknown, and nothing is said of what would be given back.
 #[test]
-fn circles() {
-    let (mut memory, mut ranges) = heap(&[(64, true)]);
-    let first = 0x7e00_0000_0000;
-    let (state, last) = (first + 32, first + (64 << 20));
-    for at in [first, last] {
-        memory.pieces.push((at, vec![0; 2 * PAGE as usize]));
-        ranges.push(anonymous(at, 2 * PAGE));
+fn broken_ring() {
+    for version in versions() {
+        let mut world = whole(version);
+        let state = FIRST + version.heap_info;
+        for next in [0, state + 8, FIRST + 8] {
+            // The ring does not come back to the main arena.
+            world.memory.put(state + version.layout.next, &[next]);
+            let Found { heap, notes, .. } = found(&world).unwrap();
+            assert!(heap.trimmable_bytes.is_none() && !notes.is_empty(), "{next:x} {heap:?}");
+        }
+        // It does not come to the thread's arena at all.
+        world.memory.put(STATE + version.layout.next, &[STATE]);
+        let Found { heap, notes, .. } = found(&world).unwrap();
+        assert_eq!((heap.arenas.len(), heap.unknown_bytes), (1, 2 * HEAP_BYTES));
+        assert!(heap.trimmable_bytes.is_none() && !notes.is_empty());
     }
-    memory.put(DATA + 64 + 2160, &[state]);
-    memory.put(state + 96, &[last + 64]);
-    memory.put(state + 2160, &[DATA + 64]);
-    memory.put(last, &[state, last, 2 * PAGE]);
-    assert_eq!(census(&memory, &ranges).mapped_bytes, (PAGES + 2) * PAGE);
+}
+
+/// A thread's arena whose heaps lead in a circle, have other sizes than it says, or that does not end at its top.
+#[test]
+fn arenas_that_do_not_add_up() {
+    let version = new();
+    let state = FIRST + version.heap_info;
+    let changes: [(u64, u64); 5] = [
+        (SECOND + 8, SECOND),
+        (state + version.layout.system_mem, 3 * HEAP_BYTES),
+        (state + version.layout.top, SECOND + version.heap_info),
+        (SECOND + 16, HEAP_BYTES - PAGE),
+        (FIRST, state + 16),
+    ];
+    for (at, word) in changes {
+        let mut world = whole(version);
+        world.memory.put(at, &[word]);
+        let Found { heap, notes, .. } = found(&world).unwrap();
+        assert_eq!(heap.arenas.len(), 1, "{at:x}");
+        assert!(heap.unknown_bytes >= HEAP_BYTES && heap.trimmable_bytes.is_none(), "{at:x}");
+        assert!(!notes.is_empty());
+    }
+}
+
+/// A static program: its own data before the first chunk, and a heap that is no multiple of a page.
+#[test]
+fn static_program() {
+    let mut world = World::new(new(), &[]);
+    let (start, bytes) = (HEAP + 0x2a0, PAGES * PAGE - 0x2a0);
+    let top = world.chunks(start, HEAP + PAGES * PAGE, &[(64, true), (PAGE, false), (64, true)]);
+    world.state(STATE, top, STATE, bytes);
+    world.memory.put(BASE, &[start]);
+    let Found { heap, notes, .. } = found(&world).unwrap();
+    assert_eq!((heap.live_bytes, heap.mapped_bytes, heap.unknown_bytes), (128, bytes, 0));
+    assert!(heap.trimmable_bytes.is_some() && notes.len() == 1, "{notes:?}");
+}
+
+/// A heap whose arena has an unknown layout is unknown, with the version that the library names; without a name it is
+/// nobody's.
+#[test]
+fn unknown_layout() {
+    let mut world = World::new(new(), &[(64, true); 64]);
+    world.memory.put(STATE + 96, &[0]);
+    assert!(found(&world).is_none());
+    let banner = b"GNU C Library (Example GLIBC 2.99-1) stable release version 2.99.\nCopyright";
+    world.memory.pieces.push((DATA + PAGE, vec![0; PAGE as usize]));
+    world.memory.write(DATA + PAGE + 64, banner);
+    let constants =
+        Range { kind: RangeKind::File, writable: false, ..anonymous(DATA + PAGE, PAGE) };
+    world.ranges.push(constants);
+    let Found { heap, notes, .. } = found(&world).unwrap();
+    assert_eq!((heap.live_objects, heap.unknown_bytes), (0, PAGES * PAGE));
+    assert!(heap.trimmable_bytes.is_none() && notes[0].starts_with("glibc 2.99: "), "{notes:?}");
+}
+
+/// Heaps of huge pages are aligned to four of them.
+#[test]
+fn huge_heaps() {
+    let mut world = World::new(new(), &[(64, true)]);
+    let at = FIRST + HEAP_ALIGN / 2 + (8 << 20);
+    world.memory.pieces.push((at, vec![0; HEAP_BYTES as usize]));
+    world.ranges.push(anonymous(at, HEAP_BYTES));
+    let state = at + 48;
+    let top = world.chunks(state + 2208, at + HEAP_BYTES, &[(64, true)]);
+    world.state(state, top, STATE, HEAP_BYTES);
+    world.memory.put(STATE + 2160, &[state]);
+    world.memory.put(at, &[state, 0, HEAP_BYTES, HEAP_BYTES]);
+    assert_eq!(census(&world).arenas.len(), 1);
+    world.memory.put(BASE - 48, &[2 << 20]);
+    let heap = census(&world);
+    assert_eq!((heap.arenas.len(), heap.unknown_bytes), (2, 0));
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig { cases: cases(256), ..ProptestConfig::default() })]
 
     /// Whatever stands in a heap, the census ends, and says of each byte one thing at most.
     #[test]
@@ -134,14 +254,14 @@ proptest! {
             .take_while(|(sum, _)| *sum < (PAGES - 2) * PAGE)
             .map(|(_, chunk)| chunk)
             .collect();
-        let (mut memory, ranges) = heap(&fits);
+        let mut world = World::new(new(), &fits);
         for (at, word, kind) in words {
             // Random words, small sizes, and pointers into the heap.
             let word = match kind { 0 => word, 1 => word % 4096, 2 => HEAP + word % (PAGES * PAGE), _ => word & 0xfff | 1 };
-            memory.put(HEAP + at * 8, &[word]);
+            world.memory.put(HEAP + at * 8, &[word]);
         }
-        memory.absent = absent.into_iter().map(|page| HEAP + page * PAGE).collect();
-        let space = Space::new(ranges, &memory);
+        world.memory.absent = absent.into_iter().map(|page| HEAP + page * PAGE).collect();
+        let space = Space::new(world.ranges, &world.memory);
         if let Some(found) = find(&space, &Taken::default()) {
             let heap = found.heap;
             prop_assert!(heap.live_bytes + heap.free_bytes + heap.unknown_bytes <= PAGES * PAGE + 64, "{heap:?}");
@@ -149,4 +269,9 @@ proptest! {
             prop_assert!(space.read_bytes() < 1 << 30);
         }
     }
+}
+
+/// Cases of a property: `PROPTEST_CASES`, or so many.
+fn cases(default: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
