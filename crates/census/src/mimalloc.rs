@@ -2,8 +2,7 @@
 //!
 //! Versions 2 have segments that describe themselves (`segments`), versions 3 a map of all pages (`map`). Both lead to
 //! pages: blocks of one size, with the number of those in use, and a list of blocks that other threads have freed and
-//! the page has not taken back yet. What is listed but does not validate is unknown, by its resident bytes. In versions
-//! 2, the first block of a page that another thread frees may wait in a list of the heap, and counts as live.
+//! the page has not taken back yet. What is listed but does not validate is unknown, by its resident bytes.
 
 mod map;
 mod segments;
@@ -37,6 +36,8 @@ struct Page {
     used: u64,
     /// The first block that another thread has freed.
     freed: u64,
+    /// Others that were freed so, and wait in a list of the heap.
+    waiting: u64,
     /// What the list's links are encoded with, and what the last one says.
     keys: Option<[u64; 3]>,
 }
@@ -108,13 +109,15 @@ fn is_list(head: u64, start: u64, end: u64) -> bool {
 /// Blocks of a page that other threads have freed and its own thread has not taken back yet; `None` where their list
 /// makes no sense.
 fn freed(space: &Space<'_>, page: &Page, steps: &mut u64) -> Option<u64> {
-    let (mut count, mut block) = (0, page.freed & !FLAGS);
+    let (mut count, mut block) = (page.waiting, page.freed & !FLAGS);
     if block == 0 {
-        return Some(0);
+        return (count <= page.used).then_some(count);
     }
     let mut region = space.region(page.address, page.address + page.bytes);
+    // Most of it is read at once: the list goes to and fro.
+    region.word(page.address);
     while block != 0 && *steps > 0 {
-        if count == page.used || !is_list(block, page.address, page.address + page.bytes) {
+        if count >= page.used || !is_list(block, page.address, page.address + page.bytes) {
             return None;
         }
         (count, *steps) = (count + 1, *steps - 1);

@@ -25,12 +25,14 @@ const MAX_LISTED: usize = 1 << 22;
 const MAX_SLICES: u64 = 1 << 24;
 /// Slices of an arena.
 const MAX_ARENA: u64 = 1 << 18;
+/// One page of so many may be in use and free.
+const MAX_TORN: usize = 16;
 /// Slices of a page that the map lists, at most.
 const MAX_RUN: u64 = 63;
-/// A bitmap's bits come in chunks, behind a header.
+/// A bitmap's bits come in chunks, behind a header; others than that of free slices have one of 128 bytes.
 const CHUNK_BITS: u64 = 512;
 const CHUNK: u64 = CHUNK_BITS / 8;
-const BITMAP_HEADERS: std::ops::RangeInclusive<u64> = 128..=4096;
+const BITMAP_HEADERS: std::ops::RangeInclusive<u64> = 192..=4096;
 /// Keys are random numbers, which are larger than this.
 const FEWEST_KEYS: u64 = 1 << 16;
 /// Bytes of a page's description that are read.
@@ -214,9 +216,8 @@ impl Areas {
         for (base, pages) in std::mem::take(&mut self.arenas) {
             let known = arena(space, base, &pages).filter(|area| area.address >= end);
             match known {
-                Some(mut area) => {
+                Some(area) => {
                     end = area.end();
-                    area.pages = pages;
                     read.areas.push(area);
                 }
                 None => {
@@ -403,8 +404,8 @@ fn page(space: &Space<'_>, layout: &PageLayout, listed: &Listed) -> Option<(Page
         && is_list(freed, start, end)
         && is_mapped(space, origin.start, origin.end);
     let (address, bytes) = (origin.start, origin.end - origin.start);
-    is_page
-        .then_some((Page { address, bytes, size, reserved, used, freed: freed & !1, keys }, origin))
+    let page = Page { address, bytes, size, reserved, used, freed, waiting: 0, keys };
+    is_page.then_some((page, origin))
 }
 
 /// Where a page's memory is from, if that holds what is listed.
@@ -435,7 +436,7 @@ fn origin(
     holds.then_some(origin)
 }
 
-/// The arena that begins at an address, without its pages; `None` where no layout makes sense, or more than one.
+/// The arena that begins at an address, with those of its pages that make sense; `None` where no layout makes sense, or more than one.
 fn arena(space: &Space<'_>, base: u64, pages: &[Page]) -> Option<Area> {
     let mut found = ARENAS.iter().filter_map(|layout| arena_by(space, base, pages, layout));
     let first = found.next()?;
@@ -478,30 +479,41 @@ fn arena_by(space: &Space<'_>, base: u64, pages: &[Page], layout: &ArenaLayout) 
             set(start, (start + first).min(slices), State::Own)?;
         }
     }
+    let (mut kept, mut torn) = (Vec::new(), 0);
     for page in pages {
         let start = (page.address - base) / SLICE;
-        set(start, start + page.bytes.div_ceil(SLICE), State::Page)?;
+        let end = start + page.bytes.div_ceil(SLICE);
+        if (start..end.min(slices)).any(is_free) {
+            // The map still lists pages that have been given back; others come and go while they are read.
+            torn += usize::from(page.used > 0);
+            continue;
+        }
+        set(start, end, State::Page)?;
+        kept.push(page.clone());
     }
+    (torn <= pages.len() / MAX_TORN).then_some(())?;
     for slice in (0..slices).filter(|slice| is_free(*slice)) {
-        // No page has a free slice.
         set(slice, slice + 1, State::Free)?;
     }
-    let kept = |slice: u64| keeps(space, base + slice * SLICE, at, slice);
+    let is_own = |slice: u64| keeps(space, base + slice * SLICE, at, slice);
     for slice in 0..slices {
-        if states[slice as usize] == State::Unknown && kept(slice) {
+        if states[slice as usize] == State::Unknown && is_own(slice) {
             states[slice as usize] = State::Own;
         }
     }
     let (address, bytes) = (base, end - base);
     let stretches = |state| stretches(&states, state, base);
     let (free, own) = (stretches(State::Free), stretches(State::Own));
-    Some(Area { address, bytes, free, own, unknown: stretches(State::Unknown), pages: Vec::new() })
+    Some(Area { address, bytes, free, own, unknown: stretches(State::Unknown), pages: kept })
 }
 
 /// Whether the allocator keeps small things of its own in a slice: it says which one it is.
 fn keeps(space: &Space<'_>, at: u64, arena: u64, slice: u64) -> bool {
-    let own = space.words::<3>(at);
-    own.is_some_and(|[_, memory, place]| memory == arena && place & 0xffff_ffff == slice)
+    // Where it is guarded, the first page of the slice cannot be accessed.
+    [at, at + PAGE].into_iter().any(|at| {
+        let own = space.words::<3>(at);
+        own.is_some_and(|[_, memory, place]| memory == arena && place & 0xffff_ffff == slice)
+    })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

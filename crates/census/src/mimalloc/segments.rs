@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Area, Page, Read, SLICE, is_list, is_mapped};
+use super::{Area, FLAGS, Page, Read, SLICE, is_list, is_mapped};
 use crate::{
     found::Taken,
     space::{Region, Space, word_of},
@@ -24,6 +24,8 @@ const MAX_FIXED: u64 = 376;
 const MAX_HEADER: u64 = 368 + 1025 * 96;
 /// What a `u32` says of blocks that are larger.
 const LARGE: u64 = 1 << 31;
+/// What the flags of a list say where the heap has one more block.
+const IN_HEAP: u64 = 2;
 /// Keys are random numbers, which are larger than this.
 const FEWEST_KEYS: u64 = 1 << 16;
 
@@ -45,7 +47,7 @@ pub(super) struct Header {
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) bytes: u64,
-    /// Blocks in use, 32 bits.
+    /// Blocks in use, 32 bits, or 16 where it is wide.
     pub(super) used: u64,
     /// Bytes of a block, 64 bits or 32.
     pub(super) size: u64,
@@ -53,6 +55,13 @@ pub(super) struct Entry {
     pub(super) freed: u64,
     /// Where links are encoded, the keys.
     pub(super) keys: Option<u64>,
+}
+
+impl Entry {
+    /// Whether a segment may end with a slice that nobody may touch.
+    fn has_guard(&self) -> bool {
+        self.keys.is_some()
+    }
 }
 
 /// 2.0.0 to 2.0.2, to 2.0.7, to 2.1.7 and CPython, to 2.4.
@@ -170,12 +179,13 @@ fn segment(space: &Space<'_>, address: u64) -> Option<(Area, Header, u64)> {
     let mut region = space.region(address, address.checked_add(MAX_HEADER)?);
     let fixed = bytes(&mut region, address, MAX_FIXED);
     let mut sane =
-        LAYOUTS.iter().filter(|(header, _)| fields(space, &fixed, address, header).is_some());
+        LAYOUTS.iter().filter(|layout| fields(space, &fixed, address, layout).is_some());
     sane.next()?;
     // Descriptions of slices that were never used are not present: they are zero.
     let all = bytes(&mut region, address, MAX_HEADER);
-    let mut found = LAYOUTS.iter().filter_map(|(header, entry)| {
-        let (used, slices, entries, own) = fields(space, &all, address, header)?;
+    let mut found = LAYOUTS.iter().filter_map(|layout| {
+        let (header, entry) = layout;
+        let (used, slices, entries, own) = fields(space, &all, address, layout)?;
         let array = all.get(usize::try_from(header.array).ok()?..)?;
         let area = slices_of(array, (header, entry), address, (slices, entries, own))?;
         let key = word_of(&all, header.cookie as usize)? ^ address;
@@ -190,17 +200,17 @@ fn fields(
     space: &Space<'_>,
     bytes: &[u8],
     address: u64,
-    header: &Header,
+    (header, entry): &(Header, Entry),
 ) -> Option<(u64, u64, u64, u64)> {
     let word = |at: u64| word_of(bytes, at as usize);
     let (used, slices, own) = (word(header.used)?, word(header.slices)?, word(header.own)?);
-    // The kind has 32 bits, as what follows has.
     let (kind, entries) = (word(header.kind)? & 0xffff_ffff, word(header.entries)?);
     let whole = header.bytes / SLICE;
+    let described = |entries: u64| entries == whole || (entry.has_guard() && entries + 1 == whole);
     let is_sane = address.is_multiple_of(header.bytes)
         && (1..=whole).contains(&entries)
         && (entries..MAX_SLICES).contains(&slices)
-        && (kind == 1 || (kind == 0 && slices == whole && entries == whole))
+        && (kind == 1 || (kind == 0 && slices == whole && described(entries)))
         && (1..=entries).contains(&own)
         && word(header.cookie)? != 0
         && used <= entries;
@@ -246,6 +256,10 @@ fn slices_of(
         }
         slice += count;
     }
+    if entry.has_guard() && slice + 1 == slices {
+        area.own.push((address + slice * SLICE, area.end()));
+        slice += 1;
+    }
     (slice == slices).then_some(area)
 }
 
@@ -260,7 +274,7 @@ fn page(
     let half = |at: u64| word(at / 8 * 8).map(|word| word >> (at % 8 * 8) & 0xffff_ffff);
     let blocks = word(8)?;
     let (capacity, reserved) = (blocks >> 16 & 0xffff, blocks >> 32 & 0xffff);
-    let used = half(entry.used)?;
+    let used = half(entry.used)? & if entry.is_wide { 0xffff } else { 0xffff_ffff };
     let size = if entry.is_wide { word(entry.size)? } else { half(entry.size)? };
     if size == 0 {
         return (used == 0).then_some(None);
@@ -283,5 +297,7 @@ fn page(
         && (size == bytes || size.is_multiple_of(8))
         && is_list(freed, address, address + bytes)
         && reserved.checked_mul(size).is_some_and(|all| all <= bytes);
-    is_page.then_some(Some(Page { address, bytes, size, reserved, used, freed, keys }))
+    // The first block that another thread frees goes to the heap; the page says so until the heap has taken it back.
+    let waiting = u64::from(freed & FLAGS == IN_HEAP);
+    is_page.then_some(Some(Page { address, bytes, size, reserved, used, freed, waiting, keys }))
 }
