@@ -82,7 +82,19 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let mut taken = taken.clone();
     taken.add(read.areas.iter().map(|area| (area.address, area.end())));
     segments::find(space, &taken, &mut read);
+    doubt(&mut read);
     (!read.areas.is_empty()).then(|| sum(space, read))
+}
+
+/// Takes all pages for unknown where none has a block in use: a heap without an object is read wrongly.
+fn doubt(read: &mut Read) {
+    if read.areas.iter().flat_map(|area| &area.pages).any(|page| page.used > 0) {
+        return;
+    }
+    for area in &mut read.areas {
+        let pages = std::mem::take(&mut area.pages).into_iter();
+        area.unknown.extend(pages.map(|page| (page.address, page.address + page.bytes)));
+    }
 }
 
 /// Whether all of a stretch is mapped anonymously, be it accessible or not.

@@ -1,11 +1,14 @@
-//! Tables of two levels by which allocators find what an address belongs to: jemalloc's tree of extents, tcmalloc's map
+//! Tables of two or three levels by which allocators find what an address belongs to: jemalloc's tree of extents, tcmalloc's map
 //! of pages.
 //!
-//! The first level lies in a library's data, at an address that is not known: an entry of it leads to a leaf, an entry of
-//! the leaf to a description, and that says an address, which says where in the two levels the entries must be. So a word
-//! of the data that leads to a leaf, says where the table begins.
+//! The first level lies in a library's data, at an address that is not known: an entry of it leads to a part of the next
+//! level, and one of the last level to a description. A description that is known says where in the levels its entries
+//! must be. So the word of the data that leads there says where the table begins.
 
-use crate::space::{RangeKind, Space};
+use crate::{
+    found::Taken,
+    space::{RangeKind, Space},
+};
 
 /// Most data that is searched, and most words of it that may lead to a leaf.
 const MAX_DATA: u64 = 64 << 20;
@@ -13,17 +16,26 @@ const MAX_TRIED: usize = 1 << 16;
 /// Entries that are listed.
 const MAX_LISTED: usize = 1 << 24;
 
-/// Bits of a page's number by which the levels are indexed.
+/// How a table is divided.
 pub(crate) struct Shape {
-    pub(crate) root_bits: u32,
-    pub(crate) leaf_bits: u32,
-    /// What the address of a leaf is a multiple of.
+    /// Bits of a page's number by which the levels are indexed, the highest first.
+    pub(crate) levels: &'static [u32],
+    /// Bytes of an entry of the last level, of which the first word counts.
+    pub(crate) entry: u64,
+    /// What the addresses of all levels but the first are multiples of.
     pub(crate) alignment: u64,
 }
 
 impl Shape {
-    fn leaf_bytes(&self) -> u64 {
-        8 << self.leaf_bits
+    /// Bytes of a part of a level.
+    fn bytes(&self, level: usize) -> u64 {
+        let entry = if level + 1 == self.levels.len() { self.entry } else { 8 };
+        self.levels.get(level).map_or(0, |bits| entry << bits)
+    }
+
+    /// Bits of a page's number below a level.
+    fn below(&self, level: usize) -> u32 {
+        self.levels.iter().skip(level + 1).sum()
     }
 }
 
@@ -50,32 +62,68 @@ pub(crate) fn find(
         })
     })?;
     let mut listed = Listed { is_whole: true, ..Listed::default() };
-    let mut leaves = Vec::new();
-    let end = root.checked_add(8 << shape.root_bits)?;
-    words(space, root, end, |index, leaf| {
-        leaves.push((index, leaf));
-        true
-    });
-    for (index, leaf) in leaves {
-        let end = leaf.saturating_add(shape.leaf_bytes());
-        if !is_leaf(space, shape, leaf) {
-            listed.is_whole = false;
-            continue;
-        }
-        words(space, leaf, end, |entry, word| {
-            let is_room = listed.entries.len() < MAX_LISTED;
-            if is_room {
-                listed.entries.push((index << shape.leaf_bits | entry, word));
+    let mut parts = vec![(0, root)];
+    for level in 0..shape.levels.len() {
+        let mut next = Vec::new();
+        let is_last = level + 1 == shape.levels.len();
+        let step = if is_last { shape.entry / 8 } else { 1 };
+        for (number, part) in parts {
+            let end = part.saturating_add(shape.bytes(level));
+            if level > 0 && !is_part(space, shape, level, part) {
+                listed.is_whole = false;
+                continue;
             }
-            listed.is_whole &= is_room;
-            is_room
-        });
+            words(space, part, end, |index, word| {
+                let is_room = next.len() < MAX_LISTED;
+                if is_room && index % step == 0 {
+                    next.push((number << shape.levels[level] | index / step, word));
+                }
+                listed.is_whole &= is_room;
+                is_room
+            });
+        }
+        parts = next;
     }
+    listed.entries = parts;
     Some(listed)
 }
 
-fn is_leaf(space: &Space<'_>, shape: &Shape, leaf: u64) -> bool {
-    let end = leaf.saturating_add(shape.leaf_bytes());
+/// Stretches that a table lists, and none of the known ones accounts for. These ascend and do not overlap.
+pub(crate) fn unlisted(
+    space: &Space<'_>,
+    taken: &Taken,
+    known: impl Iterator<Item = (u64, u64)>,
+    listed: &Listed,
+    page_bits: u32,
+) -> Vec<(u64, u64)> {
+    let is_heap = |kind| matches!(kind, RangeKind::Anonymous | RangeKind::Heap);
+    let mut unknown: Vec<(u64, u64, u64)> = Vec::new();
+    let mut next = known.peekable();
+    let mut end = 0;
+    for (page, description) in &listed.entries {
+        let Some(at) = page.checked_mul(1 << page_bits) else { break };
+        while let Some((_, to)) = next.next_if(|(start, _)| *start <= at) {
+            end = to;
+        }
+        let range = space.range_at(at).filter(|range| range.writable && is_heap(range.kind));
+        let (Some(range), true) = (range, at >= end && taken.end_of(at).is_none()) else { continue };
+        let after = (at + (1 << page_bits)).min(range.end);
+        match unknown.last_mut() {
+            // One description, and nothing between.
+            Some((from, to, before))
+                if before == description && *from >= end && range.start <= *from =>
+            {
+                *to = after;
+            }
+            _ => unknown.push((at, after, *description)),
+        }
+    }
+    unknown.into_iter().map(|(start, end, _)| (start, end)).collect()
+}
+
+/// Whether a part of a level may be at an address.
+fn is_part(space: &Space<'_>, shape: &Shape, level: usize, leaf: u64) -> bool {
+    let end = leaf.saturating_add(shape.bytes(level));
     let is_heap = |kind| matches!(kind, RangeKind::Anonymous | RangeKind::Heap);
     leaf.is_multiple_of(shape.alignment)
         && space.range_at(leaf).is_some_and(|range| {
@@ -104,7 +152,7 @@ fn first(
         left -= end - range.start;
         let mut found = None;
         words(space, range.start, end, |number, leaf| {
-            if is_leaf(space, shape, leaf) {
+            if is_part(space, shape, 1, leaf) {
                 tried += 1;
                 found = root(range.start + number * 8, leaf);
             }
@@ -125,9 +173,18 @@ fn root_by_page(
     page: u64,
     is_entry: impl Fn(u64) -> bool,
 ) -> Option<u64> {
-    let (first, entry) = (page >> shape.leaf_bits, page & ((1 << shape.leaf_bits) - 1));
-    let is_one = space.field(leaf, entry * 8).is_some_and(is_entry);
-    (is_one && first >> shape.root_bits == 0).then(|| at.checked_sub(first * 8)).flatten()
+    let mut word = leaf;
+    for (level, bits) in shape.levels.iter().enumerate().skip(1) {
+        let index = page >> shape.below(level) & ((1 << bits) - 1);
+        let is_last = level + 1 == shape.levels.len();
+        if level > 1 && !is_part(space, shape, level, word) {
+            return None;
+        }
+        word = space.field(word, index * if is_last { shape.entry } else { 8 })?;
+    }
+    let first = page >> shape.below(0);
+    let is_inside = first >> shape.levels.first()? == 0;
+    (is_entry(word) && is_inside).then(|| at.checked_sub(first * 8)).flatten()
 }
 
 /// The words of a stretch that are not 0, by number, as far as they are present; until one is not wanted.

@@ -17,14 +17,14 @@ use crate::{
     found::{Found, Taken, pieces, pieces_at},
     granules::{BySize, held},
     model::{Granules, Heap},
-    radix::{self, Listed, Shape},
+    radix::{self, Shape},
     space::{Range, RangeKind, Space, word_of},
 };
 
 /// Bits of an address within a page of tcmalloc.
 const PAGE_BITS: u32 = 13;
 /// The map of pages.
-const MAP: Shape = Shape { root_bits: 17, leaf_bits: 18, alignment: 8 };
+const MAP: Shape = Shape { levels: &[17, 18], entry: 8, alignment: 8 };
 /// Bytes of a description.
 const SPAN: usize = 48;
 /// Most classes, bytes of an object of the last one, and fewest that make a table.
@@ -87,9 +87,9 @@ fn mapped(
         span(space, taken, &bytes, sizes)
     };
     let known = some(space, taken, sizes);
-    let Listed { entries, is_whole } =
-        radix::find(space, &MAP, &known, |word, description| word == description)?;
-    if !is_whole {
+    let listed = radix::find(space, &MAP, &known, |word, description| word == description)?;
+    let entries = &listed.entries;
+    if !listed.is_whole {
         notes.push("tcmalloc: its map lists more pages than were read".to_owned());
     }
     let at = |page: u64| {
@@ -97,7 +97,7 @@ fn mapped(
         Some(entries[index].1)
     };
     let (mut known, mut tried) = (Spans::new(), HashMap::new());
-    for (_, description) in &entries {
+    for (_, description) in entries {
         tried.entry(*description).or_insert_with(|| {
             let (start, span) = described(*description)?;
             let (first, pages) = (start >> PAGE_BITS, span.bytes >> PAGE_BITS);
@@ -108,7 +108,8 @@ fn mapped(
     }
     let spans = without_overlaps(known);
     (spans.len() >= FEWEST).then(|| {
-        let unknown = unlisted(space, taken, &spans, &entries);
+        let known = spans.iter().map(|(start, span)| (*start, start + span.bytes));
+        let unknown = radix::unlisted(space, taken, known, &listed, PAGE_BITS);
         (spans, unknown)
     })
 }
@@ -133,37 +134,6 @@ fn some(space: &Space<'_>, taken: &Taken, sizes: &[u64]) -> Vec<(u64, u64)> {
     // From all of them: some may be out of date.
     let every = found.len().div_ceil(SOME).max(1);
     found.into_iter().step_by(every).collect()
-}
-
-/// Stretches that the map lists, and no span accounts for.
-fn unlisted(
-    space: &Space<'_>,
-    taken: &Taken,
-    spans: &[(u64, Span)],
-    entries: &[(u64, u64)],
-) -> Vec<(u64, u64)> {
-    let mut unknown: Vec<(u64, u64, u64)> = Vec::new();
-    let mut next = spans.iter().peekable();
-    let mut end = 0;
-    for (page, description) in entries {
-        let at = page << PAGE_BITS;
-        while let Some((start, span)) = next.next_if(|(start, _)| *start <= at) {
-            end = start + span.bytes;
-        }
-        let range = space.range_at(at).filter(|range| is_heap(range));
-        let (Some(range), true) = (range, at >= end && taken.end_of(at).is_none()) else { continue };
-        let after = (at + (1 << PAGE_BITS)).min(range.end);
-        match unknown.last_mut() {
-            // One description, and no span between.
-            Some((from, to, before))
-                if *before == *description && *from >= end && range.start <= *from =>
-            {
-                *to = after;
-            }
-            _ => unknown.push((at, after, *description)),
-        }
-    }
-    unknown.into_iter().map(|(start, end, _)| (start, end)).collect()
 }
 
 /// What is found where all memory is searched for descriptions.
