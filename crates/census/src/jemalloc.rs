@@ -1,17 +1,20 @@
-//! The slabs and large objects of jemalloc 5.1 to 5.3, without symbols.
+//! The slabs and large objects of jemalloc 5.1 to 5.4, without symbols.
 //!
 //! Each extent has a description of 128 bytes in anonymous memory: bits at 0 (arena 12, slab at bit 12; then state, size
 //! index and free regions, see `LAYOUTS`), address at 8, size at 16, for slabs a bitmap of free regions at 64. A slab's
-//! free regions are counted twice, in the bits and in the bitmap: only what agrees is a slab. Regions in threads' caches
-//! count as live. Source: `edata.h` (5.3), `extent_structs.h` (5.1, 5.2) and `sc.h` in `include/jemalloc/internal`.
+//! free regions are counted twice, in the bits and in the bitmap: only what agrees is a slab. Extents that are free may
+//! have been slabs, and keep that bit. A tree in the library's data leads from an address to the description: what is not
+//! in it is out of date, and what is in it and makes no sense is unknown. Regions in threads' caches count as live.
+//! Source: `edata.h`, `rtree.h` (5.3), `extent_structs.h` (5.1, 5.2) and `sc.h` in `include/jemalloc/internal`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     cxx::{Classes, NO_CLASS},
-    found::{Found, Taken, pieces},
+    found::{Found, Taken, pieces_at},
     granules::{BySize, held},
     model::{Arena, Granules, Heap},
+    radix::{self, Listed, Shape},
     space::{PAGE, RangeKind, Region, Space, word_of},
 };
 
@@ -28,8 +31,22 @@ const MAX_SEARCHED: u64 = 4 << 30;
 const MAX_REGIONS: u64 = 512;
 /// The smallest object that has an extent of its own.
 const SMALLEST_LARGE: u64 = 16 << 10;
+const SMALLEST_INDEX: u64 = 36;
+/// The tree, where addresses have 48 bits, and 57; and the bits of its entries that are the address of a description.
+const TREES: [Shape; 2] = [
+    Shape { levels: &[18, 18], entry: 8, alignment: 64 },
+    Shape { levels: &[15, 15, 15], entry: 16, alignment: 64 },
+];
+const PAGE_BITS: u32 = 12;
+const fn described(entry: u64) -> u64 {
+    entry & ((1 << 48) - 1) & !63
+}
+/// Slabs by which the tree is looked for.
+const SOME: usize = 8;
 /// Fewer slabs than this may be chance.
 const FEWEST: usize = 4;
+/// So may one of so many.
+const MAX_CHANCE: usize = 8;
 
 /// Where a description has what.
 struct Layout {
@@ -47,6 +64,8 @@ struct Layout {
 /// An extent.
 #[derive(Clone, Copy)]
 struct Extent {
+    /// Where its description is.
+    description: u64,
     arena: u64,
     bytes: u64,
     /// Bytes of an object in it.
@@ -70,23 +89,36 @@ enum State {
 
 /// Looks for jemalloc's extents in anonymous memory that no other heap has taken.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
-    let mut extents = LAYOUTS.map(|_| Extents::new());
+    let mut extents = LAYOUTS.map(|_| Vec::new());
     let mut searched = 0;
     for range in space.anonymous() {
         let bounds = (range.start, range.end);
-        searched += pieces(space, bounds, taken, MAX_SEARCHED - searched, |piece| {
+        searched += pieces_at(space, bounds, taken, MAX_SEARCHED - searched, |at, piece| {
             for (layout, extents) in LAYOUTS.iter().zip(&mut extents) {
-                let descriptions = piece.windows(EDATA).step_by(layout.alignment);
-                extents.extend(descriptions.filter_map(|edata| extent(space, edata, layout)));
+                let descriptions = piece.windows(EDATA).zip(at..).step_by(layout.alignment);
+                let found = descriptions.filter_map(|(edata, at)| extent(space, edata, at, layout));
+                extents.extend(found);
             }
         });
     }
     let slabs =
-        |extents: &Extents| extents.values().filter(|extent| extent.state == State::Slab).count();
-    let extents =
-        extents.into_iter().max_by_key(slabs).filter(|extents| slabs(extents) >= FEWEST)?;
-    let extents = without_overlaps(extents);
-    let mut found = sum(space, &extents);
+        |extents: &[(u64, Extent)]| extents.iter().filter(|(_, one)| one.state == State::Slab).count();
+    let most = extents.iter().map(|one| slabs(one)).max().unwrap_or_default();
+    // Of another layout, a few may be chance.
+    let least = FEWEST.max(most / MAX_CHANCE);
+    let mut fitting = LAYOUTS.iter().zip(extents).filter(|(_, one)| slabs(one) >= least);
+    let (layout, extents) = fitting.next()?;
+    if let Some((_, others)) = fitting.next() {
+        let all: Extents = extents.into_iter().chain(others).collect();
+        let all = without_overlaps(all);
+        let unknown: Vec<_> = all.iter().map(|(start, one)| (*start, start + one.bytes)).collect();
+        let mut found = sum(space, &[], &unknown);
+        found.notes.push("jemalloc: extents make sense in more than one layout".to_owned());
+        return Some(found);
+    }
+    let (extents, unknown, whole) = listed(space, taken, layout, extents);
+    let mut found = sum(space, &extents, &unknown);
+    found.notes.extend(whole);
     if searched >= MAX_SEARCHED {
         let note = format!(
             "jemalloc: only the first {} GiB of anonymous memory were searched",
@@ -97,8 +129,108 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     Some(found)
 }
 
+/// Extents in ascending order, stretches that are unknown, and what is not sure.
+type Known = (Vec<(u64, Extent)>, Vec<(u64, u64)>, Option<String>);
+
+/// What the tree of extents says of those that were found.
+fn listed(
+    space: &Space<'_>,
+    taken: &Taken,
+    layout: &Layout,
+    extents: Vec<(u64, Extent)>,
+) -> Known {
+    let slabs = extents.iter().filter(|(_, one)| one.state == State::Slab);
+    let every = extents.len().div_ceil(SOME).max(1);
+    let known: Vec<(u64, u64)> =
+        slabs.step_by(every).map(|(start, one)| (start >> PAGE_BITS, one.description)).collect();
+    let is_one = |word, description| described(word) == description;
+    let tree = TREES.iter().find_map(|tree| radix::find(space, tree, &known, is_one));
+    let Some(Listed { mut entries, is_whole }) = tree else {
+        let mut extents = without_overlaps(extents.into_iter().collect());
+        set_sizes(&mut extents);
+        let unknown = between(space, taken, &extents);
+        let note = "jemalloc: its tree of extents was not found: extents may be missing";
+        return (extents, unknown, Some(note.to_owned()));
+    };
+    for (_, entry) in &mut entries {
+        *entry = described(*entry);
+    }
+    entries.retain(|(_, description)| *description != 0);
+    let in_tree: HashSet<u64> = entries.iter().map(|(_, description)| *description).collect();
+    let mut kept: Extents = extents
+        .into_iter()
+        .filter(|(_, extent)| in_tree.contains(&extent.description))
+        .collect();
+    // What was not found by searching: what moved, and objects that a sampler has given an extent of their own.
+    let found: HashSet<u64> = kept.values().map(|extent| extent.description).collect();
+    let missing: Vec<u64> = in_tree.difference(&found).copied().collect();
+    for (at, edata) in missing.iter().zip(space.read_each::<EDATA>(&missing)) {
+        let one = edata.and_then(|edata| {
+            extent(space, &edata, *at, layout).or_else(|| sampled(space, &edata, *at, layout))
+        });
+        kept.extend(one);
+    }
+    let mut extents = without_overlaps(kept);
+    set_sizes(&mut extents);
+    let known = extents.iter().map(|(start, one)| (*start, start + one.bytes));
+    let listed = Listed { entries, is_whole };
+    let unknown = radix::unlisted(space, taken, known, &listed, PAGE_BITS);
+    let note = "jemalloc: its tree lists more extents than were read";
+    (extents, unknown, (!is_whole).then(|| note.to_owned()))
+}
+
+/// What a large object has: all of its extent, or all but the page in which it begins anywhere.
+fn set_sizes(extents: &mut [(u64, Extent)]) {
+    let large = |one: &Extent| one.state == State::Large && one.size >= SMALLEST_LARGE;
+    let is_padded = extents.iter().any(|(address, one)| {
+        large(one) && (one.object != *address || one.bytes == one.size + PAGE)
+    });
+    let more = if is_padded { PAGE } else { 0 };
+    for (_, one) in extents.iter_mut().filter(|(_, one)| large(one)) {
+        one.size = one.bytes.saturating_sub(more);
+    }
+}
+
+/// What lies between extents of one mapping.
+fn between(
+    space: &Space<'_>,
+    taken: &Taken,
+    extents: &[(u64, Extent)],
+) -> Vec<(u64, u64)> {
+    let pairs = extents.iter().zip(extents.iter().skip(1));
+    let gaps = pairs.map(|((start, one), (next, _))| (start + one.bytes, *next));
+    gaps.filter(|(start, end)| {
+        let is_one = space.range_at(*start).is_some_and(|range| *end < range.end);
+        start < end && is_one && !taken.meets(*start, *end)
+    })
+    .collect()
+}
+
+/// The extent of a small object that a sampler has given one of its own.
+fn sampled(
+    space: &Space<'_>,
+    edata: &[u8],
+    description: u64,
+    layout: &Layout,
+) -> Option<(u64, Extent)> {
+    let mut bits = word_of(edata, 0)?;
+    let size = size_of(bits >> layout.index & 0xff);
+    (1..SMALLEST_LARGE).contains(&size).then_some(())?;
+    // As if it were of the smallest size that has an extent.
+    bits = bits & !(0xff << layout.index) | SMALLEST_INDEX << layout.index;
+    let mut edata = edata.to_vec();
+    edata.get_mut(..8)?.copy_from_slice(&bits.to_le_bytes());
+    let (address, extent) = extent(space, &edata, description, layout)?;
+    Some((address, Extent { size, ..extent }))
+}
+
 /// The extent that a description is of; `None` where it makes no sense.
-fn extent(space: &Space<'_>, edata: &[u8], layout: &Layout) -> Option<(u64, Extent)> {
+fn extent(
+    space: &Space<'_>,
+    edata: &[u8],
+    description: u64,
+    layout: &Layout,
+) -> Option<(u64, Extent)> {
     let word = |at| word_of(edata, at);
     let (bits, object, size_word) = (word(0)?, word(8)?, word(16)?);
     let (bytes, address) = (size_word & !(PAGE - 1), object & !(PAGE - 1));
@@ -116,7 +248,16 @@ fn extent(space: &Space<'_>, edata: &[u8], layout: &Layout) -> Option<(u64, Exte
     let arena = bits & 0xfff;
     let size = size_of(index);
     let bitmap = std::array::from_fn(|index| word(64 + index * 8).unwrap_or_default());
-    let extent = Extent { arena, bytes, size, live: 1, object, free: bitmap, state: State::Large };
+    let extent = Extent {
+        description,
+        arena,
+        bytes,
+        size,
+        live: 1,
+        object,
+        free: bitmap,
+        state: State::Large,
+    };
     match (is_slab, state) {
         (true, 0) => {
             let regions = bytes.checked_div(size)?;
@@ -125,12 +266,13 @@ fn extent(space: &Space<'_>, edata: &[u8], layout: &Layout) -> Option<(u64, Exte
             (is_sane && object == address && free_regions(&bitmap, regions) == free)
                 .then_some((address, Extent { live, state: State::Slab, ..extent }))
         }
-        // With a page more, in which the object begins anywhere.
-        (false, 0) => (size >= SMALLEST_LARGE
-            && (size..=size + PAGE).contains(&bytes)
-            && object - address + size <= bytes)
-            .then_some((address, extent)),
-        (false, 1..=3) if index >= NO_INDEX && object == address => {
+        // With a page more, in which the object begins anywhere. Sizes are those of classes, or whole pages (5.3.1).
+        (false, 0) => {
+            let smaller = index.checked_sub(1).map_or(0, size_of);
+            let is_sane = size >= SMALLEST_LARGE && smaller < bytes && bytes <= size + PAGE;
+            is_sane.then_some((address, extent))
+        }
+        (_, 1..=3) if index >= NO_INDEX && object == address => {
             Some((address, Extent { size: 0, live: 0, state: State::Free, ..extent }))
         }
         _ => None,
@@ -176,7 +318,7 @@ fn without_overlaps(extents: Extents) -> Vec<(u64, Extent)> {
     kept
 }
 
-fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
+fn sum(space: &Space<'_>, extents: &[(u64, Extent)], unknown: &[(u64, u64)]) -> Found {
     let mut heap = Heap { allocator: "jemalloc".to_owned(), ..Heap::default() };
     let mut classes = BySize::default();
     let mut arenas: BTreeMap<u64, Arena> = BTreeMap::new();
@@ -226,14 +368,20 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)]) -> Found {
     heap.classes = classes.finish();
     heap.types = cxx.finish(&alone);
     heap.arenas = arenas.into_iter().map(|(number, arena)| Arena { number, ..arena }).collect();
-    let taken =
-        extents.iter().map(|(address, extent)| (*address, address + extent.bytes)).collect();
-    Found {
-        heap,
-        taken,
-        held_bytes,
-        notes: vec!["jemalloc: regions in the caches of threads count as live".to_owned()],
+    let mut notes = vec!["jemalloc: regions in the caches of threads count as live".to_owned()];
+    for (start, end) in unknown {
+        let resident = space.region(*start, *end).present_bytes(*start, *end);
+        heap.mapped_bytes += end - start;
+        heap.resident_bytes += resident;
+        heap.unknown_bytes += resident;
     }
+    if heap.unknown_bytes > 0 {
+        let kib = heap.unknown_bytes.div_ceil(1 << 10);
+        notes.push(format!("jemalloc: {kib} KiB should be extents, and make no sense: not counted"));
+    }
+    let taken = extents.iter().map(|(address, extent)| (*address, address + extent.bytes));
+    let taken = taken.chain(unknown.iter().copied()).collect();
+    Found { heap, taken, held_bytes, notes }
 }
 
 /// The region that an extent lies in: the last one, else all of its mapping from there on. Extents ascend.

@@ -29,6 +29,7 @@ mod pages;
 mod parts;
 mod pools;
 mod present;
+mod radix;
 mod ruby;
 mod space;
 mod steps;
