@@ -42,7 +42,10 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let layout = runtime.map_or(Some(KNOWN), |runtime| runtime.layout);
     let mut sum = Sum::new(space, bytes, layout);
     if let (None, Some(runtime)) = (layout, runtime) {
-        sum.note(format!("cpython: types were not read: {} has a layout of its own", runtime.name()));
+        sum.note(format!(
+            "cpython: types were not read: {} has a layout of its own",
+            runtime.name()
+        ));
     }
     for list in &lists {
         sum.list(list);

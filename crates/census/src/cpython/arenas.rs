@@ -112,12 +112,7 @@ pub(super) struct List {
 
 impl List {
     /// The arena with this number, as the list has it now.
-    pub(super) fn again(
-        &self,
-        space: &Space<'_>,
-        arena: &Arena,
-        pool_bytes: u64,
-    ) -> Option<Arena> {
+    pub(super) fn again(&self, space: &Space<'_>, arena: &Arena, pool_bytes: u64) -> Option<Arena> {
         let mut bytes = [0; ENTRY as usize];
         let is_read = space.read(self.address.checked_add(arena.index * ENTRY)?, &mut bytes);
         match entry(space, &bytes, arena.index, pool_bytes) {
@@ -150,8 +145,7 @@ pub(super) fn lists(
         let is_open = |range: &&Range| !taken.meets(range.start, range.end);
         let heaps = heaps.filter(is_open).map(|range| (range.start, range.end)).collect();
         let pointers = self::pointers(space, heaps, is_structure);
-        while lists.len() < MOST_LISTS && add(space, &pointers, pool_bytes, &mut left, &mut lists)
-        {
+        while lists.len() < MOST_LISTS && add(space, &pointers, pool_bytes, &mut left, &mut lists) {
         }
     }
     lists
@@ -249,12 +243,7 @@ fn is_length(length: u64) -> bool {
 }
 
 /// The one list that these words point to and that knows the pool.
-fn list(
-    space: &Space<'_>,
-    pointers: &[(u64, u64)],
-    seed: &Pool,
-    pool_bytes: u64,
-) -> Option<List> {
+fn list(space: &Space<'_>, pointers: &[(u64, u64)], seed: &Pool, pool_bytes: u64) -> Option<List> {
     let places: Vec<u64> = pointers
         .iter()
         .map(|(_, list)| list.saturating_add(seed.arena * ENTRY).min(u64::MAX - PAGE))

@@ -74,11 +74,30 @@ impl Pool {
     }
 }
 
+/// The blocks of a pool.
+pub(super) struct Blocks {
+    pub(super) pool: Pool,
+    bytes: Vec<u8>,
+    /// Pages that are not present, by their offsets: the end of a block need not have been touched.
+    absent: Vec<u64>,
+    is_free: Vec<bool>,
+}
+
+impl Blocks {
+    /// Those that are live; `None` for one whose begin is not present.
+    pub(super) fn live(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        let blocks = self.bytes.get(HEADER as usize..).unwrap_or_default();
+        let blocks = blocks.chunks(self.pool.size as usize);
+        let places = (HEADER..).step_by(self.pool.size as usize);
+        let live = blocks.zip(places).zip(&self.is_free).filter(|(_, is_free)| !**is_free);
+        live.map(|((block, at), _)| (!self.absent.contains(&(at / PAGE * PAGE))).then_some(block))
+    }
+}
+
 /// What a pool has been read as.
 pub(super) enum Content {
-    /// All that was ever used of it, and which of its blocks are free.
-    Whole(Pool, Vec<u8>, Vec<bool>),
-    /// It is not all present.
+    Blocks(Blocks),
+    /// Its list of free blocks is not all present.
     Partly,
     /// It makes no sense, or changes faster than it is read.
     Broken,
@@ -88,33 +107,26 @@ pub(super) enum Content {
 pub(super) fn content(space: &Space<'_>, pool: &Pool, pool_bytes: u64) -> Content {
     let end = pool.unused.max(HEADER).next_multiple_of(PAGE).min(pool_bytes);
     let mut bytes = vec![0; end as usize];
-    let mut is_whole = true;
+    let mut absent = Vec::new();
     for _ in 0..TRIES {
-        // A page that the kernel moves is not present for a moment.
-        is_whole = space.read(pool.address, &mut bytes);
-        if !is_whole {
-            continue;
+        absent.clear();
+        if !space.read(pool.address, &mut bytes) {
+            bytes.fill(0);
+            let pages = bytes.chunks_mut(PAGE as usize).zip((0..end).step_by(PAGE as usize));
+            let unread = pages.filter_map(|(page, at)| {
+                (!space.read(pool.address.checked_add(at)?, page)).then_some(at)
+            });
+            absent.extend(unread);
         }
         let Some(now) = Pool::of(&bytes, pool.address, pool_bytes) else { continue };
         if now.arena != pool.arena || now.unused > end {
             continue;
         }
         if let Some(is_free) = now.free_blocks(&bytes) {
-            return Content::Whole(now, bytes, is_free);
+            return Content::Blocks(Blocks { pool: now, bytes, absent, is_free });
         }
     }
-    if is_whole { Content::Broken } else { Content::Partly }
-}
-
-/// The live blocks of a pool that was read whole.
-pub(super) fn live<'a>(
-    pool: &Pool,
-    bytes: &'a [u8],
-    is_free: &'a [bool],
-) -> impl Iterator<Item = &'a [u8]> {
-    let blocks = bytes.get(HEADER as usize..).unwrap_or_default();
-    let blocks = blocks.chunks_exact(pool.size as usize).zip(is_free);
-    blocks.filter(|(_, is_free)| !**is_free).map(|(block, _)| block)
+    if absent.is_empty() { Content::Broken } else { Content::Partly }
 }
 
 /// All that look like pools of so many bytes, in anonymous memory that no other heap has taken.

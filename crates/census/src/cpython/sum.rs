@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     arenas::{Arena, List},
-    pools::{Content, HEADER, Pool, content, live, resident},
+    pools::{Content, HEADER, Pool, content, resident},
     runtime::Layout,
     types::Types,
 };
@@ -109,8 +109,7 @@ impl<'a> Sum<'a> {
         let region = self.space.region(arena.address, arena.address + arena.bytes);
         self.arena_bytes = arena.bytes;
         self.heap.mapped_bytes += arena.bytes;
-        self.heap.resident_bytes +=
-            resident(&region, arena.address, arena.address + arena.bytes);
+        self.heap.resident_bytes += resident(&region, arena.address, arena.address + arena.bytes);
         self.taken.push((arena.address, arena.address + arena.bytes));
         self.unknown_pools += pools.unknown(&arena, self.pool_bytes);
         let mut one = model::Arena {
@@ -154,7 +153,7 @@ impl<'a> Sum<'a> {
     fn pool(&mut self, pool: &Pool, region: &Region<'_>, arena: &mut model::Arena) {
         let content = content(self.space, pool, self.pool_bytes);
         let now = match &content {
-            Content::Whole(now, ..) => *now,
+            Content::Blocks(blocks) => blocks.pool,
             Content::Partly => *pool,
             Content::Broken => {
                 self.unknown_pools += 1;
@@ -179,13 +178,16 @@ impl<'a> Sum<'a> {
             self.partly.push((now.used, self.pool_bytes));
         }
         let Some(types) = &mut self.types else { return };
-        match &content {
-            Content::Whole(_, bytes, is_free) => {
-                for block in self::live(&now, bytes, is_free) {
-                    types.count(block, arena.number);
-                }
+        let Content::Blocks(blocks) = &content else {
+            types.count_unread(now.used, now.size, arena.number);
+            return;
+        };
+        for block in blocks.live() {
+            match block {
+                // The last block of a pool may end in a page that was never touched.
+                Some(block) => types.count(block, now.size, arena.number),
+                None => types.count_unread(1, now.size, arena.number),
             }
-            _ => types.count_unread(now.used, now.size, arena.number),
         }
     }
 
@@ -262,4 +264,3 @@ impl<'a> Sum<'a> {
         Found { heap, held_bytes: self.held_bytes, taken: self.taken, notes: self.notes }
     }
 }
-

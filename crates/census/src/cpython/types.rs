@@ -99,10 +99,10 @@ impl<'a> Types<'a> {
         new
     }
 
-    /// Counts a live block.
-    pub(super) fn count(&mut self, block: &[u8], arena: u64) {
-        let number = self.type_of(block).unwrap_or(0);
-        self.add(number, 1, block.len() as u64, arena);
+    /// Counts a live block of so many bytes.
+    pub(super) fn count(&mut self, block: &[u8], size: u64, arena: u64) {
+        let number = self.type_of(block, size).unwrap_or(0);
+        self.add(number, 1, size, arena);
     }
 
     /// Counts live blocks of a pool that is not all in memory.
@@ -147,9 +147,10 @@ impl<'a> Types<'a> {
         types
     }
 
-    fn type_of(&mut self, block: &[u8]) -> Option<usize> {
+    fn type_of(&mut self, block: &[u8], size: u64) -> Option<usize> {
         let is_hooked = block.get(9..HOOK as usize) == Some(&HOOK_BYTES);
-        let block = if is_hooked { block.get(HOOK as usize..)? } else { block };
+        let (block, size) =
+            if is_hooked { (block.get(HOOK as usize..)?, size - HOOK) } else { (block, size) };
         BEFORE.into_iter().find_map(|before| {
             let references = word_of(block, before as usize)?;
             let address = word_of(block, (before + self.layout.of) as usize)?;
@@ -164,7 +165,7 @@ impl<'a> Types<'a> {
             let references = references & 0xffff_ffff;
             let may_point = (ADDRESSES..IMMORTAL).contains(&references);
             let is_object = !may_point || self.space.range_at(references).is_none();
-            (is_object && known.fits(before, block.len() as u64)).then_some(known.number)
+            (is_object && known.fits(before, size)).then_some(known.number)
         })
     }
 
