@@ -25,7 +25,7 @@ const MOST_DOUBLED: u32 = 18;
 const LENGTH_WITHIN: u64 = 32;
 const NUMBER_WITHIN: u64 = 1120;
 /// Pools by which a list is looked for, and lists and places that are tried for one.
-const SEEDS: usize = 4;
+const SEEDS: usize = 16;
 const MOST_LISTS: usize = 16;
 /// How often a list is read: the process runs.
 const TRIES: u32 = 3;
@@ -159,9 +159,11 @@ fn add(
     left: &mut Vec<Pool>,
     lists: &mut Vec<List>,
 ) -> bool {
-    let seeds = left.iter().filter(|pool| pool.used > 0);
-    let step = (seeds.clone().count() / SEEDS).max(1);
-    let seeds = seeds.step_by(step).take(SEEDS);
+    // One of each arena, as far as that can be told without a list.
+    let mut seeds: Vec<&Pool> = left.iter().filter(|pool| pool.used > 0).collect();
+    seeds.dedup_by_key(|pool| (pool.arena, pool.address / (POOLS[0] * pool_bytes)));
+    let step = (seeds.len() / SEEDS).max(1);
+    let seeds = seeds.into_iter().step_by(step).take(SEEDS);
     let Some(list) = seeds.into_iter().find_map(|seed| list(space, pointers, seed, pool_bytes))
     else {
         return false;

@@ -200,13 +200,18 @@ impl<'a> Sum<'a> {
 
     /// Adds pools of arenas whose list was not found: what else these arenas have is unknown.
     pub(super) fn unlisted(&mut self, pools: &[Pool]) {
-        let mut arenas: BTreeMap<u64, model::Arena> = BTreeMap::new();
+        // Interpreters number their arenas alike.
+        let mut arenas: BTreeMap<(u64, u64), model::Arena> = BTreeMap::new();
+        let mut first = (0, 0);
         for pool in pools {
             let end = pool.address + self.pool_bytes;
             let region = self.space.region(pool.address, end);
             self.heap.resident_bytes += resident(&region, pool.address, end);
             self.taken.push((pool.address, end));
-            let arena = arenas.entry(pool.arena).or_insert_with(|| model::Arena {
+            if pool.arena != first.0 || pool.address.abs_diff(first.1) >= self.arena_bytes {
+                first = (pool.arena, pool.address);
+            }
+            let arena = arenas.entry(first).or_insert_with(|| model::Arena {
                 number: pool.arena,
                 mapped_bytes: self.arena_bytes,
                 ..model::Arena::default()
