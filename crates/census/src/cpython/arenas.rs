@@ -55,7 +55,7 @@ impl Arena {
 }
 
 /// An entry of a list.
-enum Entry {
+pub(super) enum Entry {
     Unused,
     Arena(Arena),
     Nonsense,
@@ -111,13 +111,14 @@ pub(super) struct List {
 }
 
 impl List {
-    /// The arena with this number, as the list has it now.
-    pub(super) fn again(&self, space: &Space<'_>, arena: &Arena, pool_bytes: u64) -> Option<Arena> {
+    /// What the list has now where it had this arena.
+    pub(super) fn again(&self, space: &Space<'_>, arena: &Arena, pool_bytes: u64) -> Entry {
         let mut bytes = [0; ENTRY as usize];
-        let is_read = space.read(self.address.checked_add(arena.index * ENTRY)?, &mut bytes);
-        match entry(space, &bytes, arena.index, pool_bytes) {
-            Entry::Arena(now) if is_read && now.address == arena.address => Some(now),
-            _ => None,
+        let at = self.address.saturating_add(arena.index * ENTRY);
+        if space.read(at, &mut bytes) {
+            entry(space, &bytes, arena.index, pool_bytes)
+        } else {
+            Entry::Nonsense
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    arenas::{Arena, List},
+    arenas::{Arena, Entry, List},
     pools::{Content, HEADER, Pool, content, resident},
     runtime::Layout,
     types::Types,
@@ -101,9 +101,12 @@ impl<'a> Sum<'a> {
             if pools.unknown(&arena, self.pool_bytes) == 0 {
                 break;
             }
-            // It may have been given back meanwhile.
-            let Some(now) = list.again(self.space, &arena, self.pool_bytes) else { return };
-            arena = now;
+            match list.again(self.space, &arena, self.pool_bytes) {
+                Entry::Arena(now) if now.address == arena.address => arena = now,
+                Entry::Nonsense => break,
+                // It was given back meanwhile.
+                Entry::Arena(_) | Entry::Unused => return,
+            }
             pools = self.headers(&arena);
         }
         let region = self.space.region(arena.address, arena.address + arena.bytes);

@@ -304,9 +304,11 @@ fn runtime(version: u64, is_free_threaded: bool, front: usize, between: &[u64]) 
 fn says_offsets() {
     let kind = KINDS[2];
     for (version, front, between) in [
-        (0x030d_00f0, 40, [88].as_slice()),
-        (0x030e_0af0, 44, &[88]),
-        (0x030f_02f0, 51, &[32, 288, 88]),
+        (0x030d_00f0, 41, [88].as_slice()),
+        (0x030e_0af0, 47, &[88]),
+        (0x030f_02f0, 55, &[88]),
+        // One that might come.
+        (0x0310_00f0, 60, &[32, 288, 88]),
     ] {
         let mut memory = kind.memory();
         memory.put(RUNTIME, &runtime(version, false, front, between));
