@@ -141,7 +141,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     if unread > 0 {
         notes.push(format!(
             "ruby: {unread} heap pages ({} KiB) are listed, and are swapped out or make no sense",
-            bytes * unread >> 10
+            (bytes * unread) >> 10
         ));
     }
     found.notes = notes;

@@ -252,12 +252,12 @@ fn list(space: &Space<'_>, pointers: &[(u64, u64)], seed: &Pool, pool_bytes: u64
         .map(|(_, list)| list.saturating_add(seed.arena * ENTRY).min(u64::MAX - PAGE))
         .collect();
     let entries = space.read_each::<{ ENTRY as usize }>(&places);
-    let knows = |bytes: &[u8]| match entry(space, bytes, seed.arena, pool_bytes) {
+    let has_seed = |bytes: &[u8]| match entry(space, bytes, seed.arena, pool_bytes) {
         Entry::Arena(arena) => (arena.first..arena.carved).contains(&seed.address),
         _ => false,
     };
     let known = pointers.iter().zip(&entries);
-    let known = known.filter(|(_, bytes)| bytes.as_ref().is_some_and(|bytes| knows(bytes)));
+    let known = known.filter(|(_, bytes)| bytes.as_ref().is_some_and(|bytes| has_seed(bytes)));
     let mut found: Vec<List> = Vec::new();
     for ((variable, address), _) in known.take(MOST_LISTS) {
         let tried = (0..TRIES).find_map(|_| read(space, *variable, *address, seed, pool_bytes));

@@ -90,8 +90,8 @@ impl<'a> Sum<'a> {
         for arena in &list.arenas {
             self.arena(list, arena);
         }
-        let last = list.arenas.iter().map(|arena| arena.index).max();
-        self.base += last.map_or(0, |last| last + 1);
+        let numbers = list.arenas.iter().map(|arena| arena.index + 1);
+        self.base += numbers.max().unwrap_or_default();
     }
 
     fn arena(&mut self, list: &List, arena: &Arena) {
@@ -256,7 +256,7 @@ impl<'a> Sum<'a> {
             self.notes.push(format!(
                 "cpython: {} pools ({} KiB) are listed, and are swapped out or make no sense",
                 self.unknown_pools,
-                self.unknown_pools * self.pool_bytes >> 10
+                (self.unknown_pools * self.pool_bytes) >> 10
             ));
         }
         let mut heap = self.heap;
