@@ -191,7 +191,10 @@ pub(crate) fn heaps(space: &Space<'_>, notes: &mut Vec<String>) -> Vec<(Heap, u6
             let used = heap.live_bytes.saturating_add(heap.unknown_bytes);
             heap.compaction_bytes = heap.resident_bytes.saturating_sub(used) / PAGE * PAGE;
             notes.extend(found.notes);
-            heaps.push((found.heap, found.held_bytes));
+            // A walker may have nothing but a note, of what it cannot measure.
+            if heap.mapped_bytes > 0 {
+                heaps.push((found.heap, found.held_bytes));
+            }
         }
     }
     if heaps.is_empty() {

@@ -1,0 +1,165 @@
+//! Pools: their headers, and the blocks of one that are free.
+//!
+//! A pool begins with a header of 48 bytes: blocks in use at 0, the list of free blocks at 8, the arena's number at 32,
+//! the size index at 36, the offset of the next block that was never used at 40, the last possible one at 44. Source:
+//! `Objects/obmalloc.c` and `Include/internal/pycore_obmalloc.h`.
+
+use crate::{
+    found::Taken,
+    space::{PAGE, Region, Space, word_of},
+};
+
+/// Bytes of a pool's header.
+pub(super) const HEADER: u64 = 48;
+/// Size classes: 16, 32, … 512 bytes.
+const CLASSES: u64 = 32;
+/// Headers that are asked for at once.
+const AT_ONCE: usize = 4096;
+/// How often a pool is read whose list of free blocks does not fit its header.
+const TRIES: u32 = 3;
+
+/// A pool with a header that validates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pool {
+    pub(super) address: u64,
+    /// The number of its arena, as its interpreter counts.
+    pub(super) arena: u64,
+    /// Bytes of a block.
+    pub(super) size: u64,
+    /// Blocks in use.
+    pub(super) used: u64,
+    /// Blocks that fit.
+    pub(super) blocks: u64,
+    free_list: u64,
+    /// The offset of the first block that was never used.
+    unused: u64,
+}
+
+impl Pool {
+    /// The pool with this header; `None` where it is none that has, or had, blocks.
+    pub(super) fn of(header: &[u8], address: u64, bytes: u64) -> Option<Self> {
+        let half = |at: usize| {
+            Some(u64::from(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?)))
+        };
+        let (used, arena, index) = (half(0)?, half(32)?, half(36)?);
+        let (unused, last) = (half(40)?, half(44)?);
+        let size = 16 * (index + 1);
+        let blocks = (bytes - HEADER) / size;
+        let is_pool = index < CLASSES
+            && last == bytes - size
+            && used <= blocks
+            && unused >= HEADER
+            && unused <= bytes
+            && (unused - HEADER).is_multiple_of(size)
+            && (unused - HEADER) / size >= used;
+        let free_list = word_of(header, 8)?;
+        is_pool.then_some(Self { address, arena, size, used, blocks, free_list, unused })
+    }
+
+    /// Which of the blocks that were ever used are free; `None` where the list of these does not fit the header.
+    fn free_blocks(&self, bytes: &[u8]) -> Option<Vec<bool>> {
+        let begun = (self.unused - HEADER) / self.size;
+        let mut is_free = vec![false; begun as usize];
+        let mut next = self.free_list;
+        for _ in self.used..begun {
+            let offset = next.checked_sub(self.address)?.checked_sub(HEADER)?;
+            let index = offset.is_multiple_of(self.size).then_some(offset / self.size)?;
+            let flag = is_free.get_mut(usize::try_from(index).ok()?)?;
+            if std::mem::replace(flag, true) {
+                return None;
+            }
+            next = word_of(bytes, usize::try_from(next - self.address).ok()?)?;
+        }
+        (next == 0).then_some(is_free)
+    }
+}
+
+/// The blocks of a pool.
+pub(super) struct Blocks {
+    pub(super) pool: Pool,
+    bytes: Vec<u8>,
+    /// Pages that are not present, by their offsets: the end of a block need not have been touched.
+    absent: Vec<u64>,
+    is_free: Vec<bool>,
+}
+
+impl Blocks {
+    /// Those that are live; `None` for one whose begin is not present.
+    pub(super) fn live(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        let blocks = self.bytes.get(HEADER as usize..).unwrap_or_default();
+        let blocks = blocks.chunks(self.pool.size as usize);
+        let places = (HEADER..).step_by(self.pool.size as usize);
+        let live = blocks.zip(places).zip(&self.is_free).filter(|(_, is_free)| !**is_free);
+        live.map(|((block, at), _)| (!self.absent.contains(&(at / PAGE * PAGE))).then_some(block))
+    }
+}
+
+/// What a pool has been read as.
+pub(super) enum Content {
+    Blocks(Blocks),
+    /// Its list of free blocks is not all present.
+    Partly,
+    /// It makes no sense, or changes faster than it is read.
+    Broken,
+}
+
+/// Reads a pool, with its header once more: the process runs.
+pub(super) fn content(space: &Space<'_>, pool: &Pool, pool_bytes: u64) -> Content {
+    let end = pool.unused.max(HEADER).next_multiple_of(PAGE).min(pool_bytes);
+    let mut bytes = vec![0; end as usize];
+    let mut absent = Vec::new();
+    for _ in 0..TRIES {
+        absent.clear();
+        if !space.read(pool.address, &mut bytes) {
+            bytes.fill(0);
+            let pages = bytes.chunks_mut(PAGE as usize).zip((0..end).step_by(PAGE as usize));
+            let unread = pages.filter_map(|(page, at)| {
+                (!space.read(pool.address.checked_add(at)?, page)).then_some(at)
+            });
+            absent.extend(unread);
+        }
+        let Some(now) = Pool::of(&bytes, pool.address, pool_bytes) else { continue };
+        if now.arena != pool.arena || now.unused > end {
+            continue;
+        }
+        if let Some(is_free) = now.free_blocks(&bytes) {
+            return Content::Blocks(Blocks { pool: now, bytes, absent, is_free });
+        }
+    }
+    if absent.is_empty() { Content::Broken } else { Content::Partly }
+}
+
+/// All that look like pools of so many bytes, in anonymous memory that no other heap has taken.
+pub(super) fn scan(space: &Space<'_>, taken: &Taken, bytes: u64) -> Vec<Pool> {
+    let (mut pools, mut places) = (Vec::new(), Vec::new());
+    for range in space.anonymous() {
+        let region = space.region(range.start, range.end);
+        let mut at = range.start.next_multiple_of(bytes);
+        while at + bytes <= range.end {
+            if !region.is_present(at) {
+                at = region.next_present(at).next_multiple_of(bytes);
+                continue;
+            }
+            if taken.end_of(at).is_none() {
+                places.push(at);
+            }
+            at += bytes;
+            if places.len() >= AT_ONCE {
+                add(space, &mut pools, &mut places, bytes);
+            }
+        }
+        add(space, &mut pools, &mut places, bytes);
+    }
+    pools
+}
+
+fn add(space: &Space<'_>, pools: &mut Vec<Pool>, places: &mut Vec<u64>, bytes: u64) {
+    let headers = space.read_each::<{ HEADER as usize }>(places);
+    let found = places.drain(..).zip(headers);
+    pools.extend(found.filter_map(|(at, header)| Pool::of(&header?, at, bytes)));
+}
+
+/// Resident bytes between two addresses of a region, whole pages.
+pub(super) fn resident(region: &Region<'_>, start: u64, end: u64) -> u64 {
+    region.present_bytes(start / PAGE * PAGE, end.next_multiple_of(PAGE))
+}
