@@ -50,10 +50,21 @@ impl Taken {
 /// may reach; the bytes that were read, at most `most`.
 pub(crate) fn pieces(
     space: &Space<'_>,
-    (start, end): (u64, u64),
+    bounds: (u64, u64),
     taken: &Taken,
     most: u64,
     mut each: impl FnMut(&[u8]),
+) -> u64 {
+    pieces_at(space, bounds, taken, most, |_, piece| each(piece))
+}
+
+/// As [`pieces`], each with its address.
+pub(crate) fn pieces_at(
+    space: &Space<'_>,
+    (start, end): (u64, u64),
+    taken: &Taken,
+    most: u64,
+    mut each: impl FnMut(u64, &[u8]),
 ) -> u64 {
     let region = space.region(start, end);
     let (mut at, mut searched) = (start, 0);
@@ -75,7 +86,7 @@ pub(crate) fn pieces(
         let more = if to < end && wanted(to) { PAGE } else { 0 };
         piece.resize((to + more - at) as usize, 0);
         if space.read(at, &mut piece) {
-            each(&piece);
+            each(at, &piece);
         }
         searched += (to - at).min(most - searched);
         at = to;
