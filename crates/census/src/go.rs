@@ -92,7 +92,8 @@ impl Sum {
         self.heap.unknown_bytes += unknown;
         self.taken.extend(mapped);
         if heap.is_unreadable {
-            self.notes.push(format!("go: no known layout of spans, or more than one, fits {version}"));
+            self.notes
+                .push(format!("go: no known layout of spans, or more than one, fits {version}"));
         } else if heap.is_partial {
             self.notes.push(format!(
                 "go: the list of spans of {version} was not found: pages of no span that was found are unknown"

@@ -124,7 +124,8 @@ fn ranges(space: &Space<'_>, slice: u64) -> Option<Vec<(u64, u64)>> {
 fn ranges_of(space: &Space<'_>, words: &[u8]) -> Option<Vec<(u64, u64)>> {
     let [list, len, room, sum] =
         [word_of(words, 0)?, word_of(words, 8)?, word_of(words, 16)?, word_of(words, 24)?];
-    let is_slice = list != 0 && list.is_multiple_of(8) && (1..=room.min(MAX_RANGES)).contains(&len);
+    let is_slice =
+        list != 0 && list.is_multiple_of(8) && len > 0 && (len..=MAX_RANGES).contains(&room);
     if !is_slice || sum == 0 || !sum.is_multiple_of(RANGE_UNIT) {
         return None;
     }
@@ -154,12 +155,7 @@ struct Reading {
 }
 
 /// Reads all spans; `None` where the slice is none of spans.
-fn heap(
-    space: &Space<'_>,
-    taken: &Taken,
-    slice: u64,
-    ranges: Vec<(u64, u64)>,
-) -> Option<Spans> {
+fn heap(space: &Space<'_>, taken: &Taken, slice: u64, ranges: Vec<(u64, u64)>) -> Option<Spans> {
     let mut best: Option<Spans> = None;
     for _ in 0..TRIES {
         let Some(spans) = attempt(space, taken, slice, &ranges) else { break };
@@ -174,17 +170,15 @@ fn heap(
     best
 }
 
-fn attempt(
-    space: &Space<'_>,
-    taken: &Taken,
-    slice: u64,
-    ranges: &[(u64, u64)],
-) -> Option<Spans> {
+fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) -> Option<Spans> {
     let [generation, list, len, room, _] = space.words::<{ 1 + WORDS }>(slice.checked_sub(8)?)?;
     let generation = u32::try_from(generation).ok()?;
     if !generation.is_multiple_of(2) || len > room || len > MAX_SPANS {
         return None;
     }
+    let is_heap = |span: &Span| {
+        is_in(ranges, span) && is_heap(space, taken, span.start, span.start + span.bytes)
+    };
     let mut readings = LAYOUTS.map(|_| Reading::default());
     let (mut at, end) = (list, list.checked_add(len.checked_mul(8)?)?);
     let mut unread = 0u64;
@@ -196,18 +190,14 @@ fn attempt(
         at += bytes.len() as u64;
         let addresses: Vec<u64> =
             bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        for description in space.read_each::<SPAN_BYTES>(&addresses) {
-            match description {
-                Some(description) => {
-                    for (layout, reading) in LAYOUTS.iter().zip(&mut readings) {
-                        let is_heap = |span: &Span| {
-                            is_in(ranges, span)
-                                && is_heap(space, taken, span.start, span.start + span.bytes)
-                        };
-                        reading.add(layout, &description, generation, is_heap);
-                    }
-                }
-                None => unread += 1,
+        let descriptions = space.read_each::<SPAN_BYTES>(&addresses);
+        for (address, description) in addresses.iter().zip(descriptions) {
+            let Some(description) = description else {
+                unread += u64::from(!is_untouched(space, *address));
+                continue;
+            };
+            for (layout, reading) in LAYOUTS.iter().zip(&mut readings) {
+                reading.add(layout, &description, generation, is_heap);
             }
         }
     }
@@ -231,6 +221,14 @@ fn attempt(
     };
     spans.unswept = spans.spans.iter().filter(unswept).count() as u64;
     Some(spans)
+}
+
+/// Whether a description that cannot be read was never written: Go has some in store. What is swapped out was.
+fn is_untouched(space: &Space<'_>, address: u64) -> bool {
+    space.range_at(address).is_some_and(|range| {
+        let is_inside = address.saturating_add(SPAN_BYTES as u64) <= range.end;
+        range.kind == RangeKind::Anonymous && range.swap == 0 && is_inside
+    })
 }
 
 /// Whether a span lies in one of the ranges, which are in ascending order.
@@ -261,8 +259,10 @@ impl Reading {
         }
     }
 
+    /// Spans by hand look the same in several layouts.
     fn is_valid(&self) -> bool {
-        !self.spans.is_empty() && self.invalid <= self.spans.len() / ONE_INVALID_IN
+        let valid = self.spans.iter().filter(|span| span.kind == Use::Objects).count();
+        valid > 0 && self.invalid <= valid / ONE_INVALID_IN
     }
 }
 

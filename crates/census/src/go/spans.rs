@@ -37,9 +37,8 @@ impl Spans {
 
     /// Whether any of these addresses are the heap's.
     pub(super) fn overlaps(&self, ranges: &[(u64, u64)]) -> bool {
-        let meets = |(start, end): &(u64, u64)| {
-            ranges.iter().any(|(other, to)| start < to && other < end)
-        };
+        let meets =
+            |(start, end): &(u64, u64)| ranges.iter().any(|(other, to)| start < to && other < end);
         self.ranges.iter().any(meets)
     }
 }
