@@ -103,7 +103,7 @@ pub(super) fn heaps(space: &Space<'_>, taken: &Taken, data: &Data) -> Vec<Spans>
         let Some(ranges) = ranges(space, *at) else { continue };
         let is_other = |heap: &Spans| !heap.overlaps(&ranges);
         if found.len() < MAX_HEAPS && found.iter().all(is_other) {
-            found.extend(heap(space, taken, *at, ranges));
+            found.extend(heap(space, taken, *at, &ranges));
         }
     }
     found
@@ -155,10 +155,10 @@ struct Reading {
 }
 
 /// Reads all spans; `None` where the slice is none of spans.
-fn heap(space: &Space<'_>, taken: &Taken, slice: u64, ranges: Vec<(u64, u64)>) -> Option<Spans> {
+fn heap(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) -> Option<Spans> {
     let mut best: Option<Spans> = None;
     for _ in 0..TRIES {
-        let Some(spans) = attempt(space, taken, slice, &ranges) else { break };
+        let Some(spans) = attempt(space, taken, slice, ranges) else { break };
         let is_better = best.as_ref().is_none_or(|best| spans.unknown_bytes < best.unknown_bytes);
         if is_better {
             best = Some(spans);
@@ -206,7 +206,7 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
     let (one, other) = (valid.next(), valid.next());
     let mut spans = Spans { ranges: ranges.to_vec(), ..Spans::default() };
     let (Some(reading), None) = (one, other) else {
-        spans.is_unreadable = true;
+        (spans.is_unreadable, spans.unknown_bytes) = (true, u64::MAX);
         return Some(spans);
     };
     let mut invalid_bytes = reading.invalid_bytes.saturating_add(unread.saturating_mul(GO_PAGE));
@@ -216,7 +216,7 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
     let missing = pages.saturating_mul(GO_PAGE).abs_diff(in_use);
     spans.unknown_bytes = invalid_bytes.max(missing);
     let unswept = |span: &&Span| {
-        let ahead = span.sweep.wrapping_sub(generation) as i32;
+        let ahead = span.sweep.wrapping_sub(generation).cast_signed();
         span.kind == Use::Objects && span.used > 0 && (ahead == -2 || ahead == 1)
     };
     spans.unswept = spans.spans.iter().filter(unswept).count() as u64;
@@ -269,6 +269,6 @@ impl Reading {
 /// Whether a span's generation is one that it can have: two before the heap's, if it is not swept, to three after, if a
 /// processor has it; and two more where the collector went on since.
 fn is_recent(span: &Span, generation: u32) -> bool {
-    let ahead = span.sweep.wrapping_sub(generation) as i32;
+    let ahead = span.sweep.wrapping_sub(generation).cast_signed();
     span.kind != Use::Objects || (-2..=5).contains(&ahead)
 }
