@@ -73,7 +73,7 @@ impl Sum {
     fn add(&mut self, space: &Space<'_>, taken: &Taken, heap: &Spans, version: &str) {
         let mapped = mapped(space, taken, &heap.ranges);
         let bytes: u64 = mapped.iter().map(|(start, end)| end - start).sum();
-        let mut spans = heap.spans.iter().peekable();
+        let mut spans = heap.known.iter().peekable();
         for (start, end) in &heap.ranges {
             let region = space.region(*start, *end);
             let inside = mapped.iter().filter(|(first, last)| start <= first && last <= end);
@@ -84,7 +84,7 @@ impl Sum {
                 self.span(space, span, resident);
             }
         }
-        let used: u64 = heap.spans.iter().map(|span| span.bytes).sum();
+        let used: u64 = heap.known.iter().map(|span| span.bytes).sum();
         let rest = bytes.saturating_sub(used);
         let is_whole = !heap.is_partial && !heap.is_unreadable;
         let unknown = if is_whole { heap.unknown_bytes.min(rest) } else { rest };
@@ -145,7 +145,7 @@ impl Sum {
 
     fn finish(self) -> Found {
         let Self { mut heap, mut granules, classes, stacks, runtime, partly, .. } = self;
-        heap.allocator = "go".to_owned();
+        "go".clone_into(&mut heap.allocator);
         for (name, by_hand) in [(STACKS, stacks), (RUNTIME, runtime)] {
             if by_hand.objects > 0 {
                 heap.types.push(Type {
@@ -159,7 +159,7 @@ impl Sum {
         }
         let known = heap.live_bytes.saturating_add(heap.unknown_bytes);
         heap.free_bytes = heap.mapped_bytes.saturating_sub(known);
-        granules.unit = "span".to_owned();
+        "span".clone_into(&mut granules.unit);
         granules.held = held(partly.into_iter());
         heap.granules = granules;
         heap.classes = classes.finish();

@@ -133,14 +133,14 @@ fn ranges_of(space: &Space<'_>, words: &[u8]) -> Option<Vec<(u64, u64)>> {
     if !space.read(list, &mut bytes) {
         return None;
     }
-    let (mut ranges, mut all, mut last) = (Vec::new(), 0u64, 0);
+    let (mut ranges, mut all, mut before) = (Vec::new(), 0u64, 0);
     for range in bytes.chunks_exact(16) {
         let (start, end) = (word_of(range, 0)?, word_of(range, 8)?);
         let is_range = start.is_multiple_of(RANGE_UNIT) && end.is_multiple_of(RANGE_UNIT);
-        if !is_range || start < last || start >= end || end > 1 << 47 {
+        if !is_range || start < before || start >= end || end > 1 << 47 {
             return None;
         }
-        (all, last) = (all.checked_add(end - start)?, end);
+        (all, before) = (all.checked_add(end - start)?, end);
         ranges.push((start, end));
     }
     (all == sum).then_some(ranges)
@@ -212,14 +212,14 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
     let mut invalid_bytes = reading.invalid_bytes.saturating_add(unread.saturating_mul(GO_PAGE));
     invalid_bytes = invalid_bytes.saturating_add(spans.take(reading.spans));
     let in_use = |span: &&Span| span.kind == Use::Objects;
-    let in_use: u64 = spans.spans.iter().filter(in_use).map(|span| span.bytes).sum();
+    let in_use: u64 = spans.known.iter().filter(in_use).map(|span| span.bytes).sum();
     let missing = pages.saturating_mul(GO_PAGE).abs_diff(in_use);
     spans.unknown_bytes = invalid_bytes.max(missing);
     let unswept = |span: &&Span| {
         let ahead = span.sweep.wrapping_sub(generation).cast_signed();
         span.kind == Use::Objects && span.used > 0 && (ahead == -2 || ahead == 1)
     };
-    spans.unswept = spans.spans.iter().filter(unswept).count() as u64;
+    spans.unswept = spans.known.iter().filter(unswept).count() as u64;
     Some(spans)
 }
 

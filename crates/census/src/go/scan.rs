@@ -36,7 +36,7 @@ pub(super) fn heap(space: &Space<'_>, taken: &Taken) -> Option<Spans> {
     let (one, other) = (valid.next()?, valid.next());
     let mut spans = Spans { is_partial: true, ..Spans::default() };
     spans.take(one);
-    for span in &spans.spans {
+    for span in &spans.known {
         let (first, end) = (span.start / ARENA * ARENA, span.start + span.bytes);
         let end = end.next_multiple_of(ARENA);
         match spans.ranges.last_mut() {
@@ -45,7 +45,7 @@ pub(super) fn heap(space: &Space<'_>, taken: &Taken) -> Option<Spans> {
         }
     }
     if other.is_some() {
-        spans.spans.clear();
+        spans.known.clear();
         spans.is_unreadable = true;
     }
     Some(spans)

@@ -8,7 +8,7 @@ pub(super) struct Spans {
     /// The heap's addresses, in ascending order.
     pub(super) ranges: Vec<(u64, u64)>,
     /// Spans in ascending order, which do not overlap.
-    pub(super) spans: Vec<Span>,
+    pub(super) known: Vec<Span>,
     /// Bytes of spans that are listed, or must be there, and could not be read or made no sense.
     pub(super) unknown_bytes: u64,
     /// Whether nothing is known but the addresses.
@@ -26,8 +26,8 @@ impl Spans {
         let mut left_out = 0u64;
         for span in spans {
             let is_free = |last: &Span| last.start + last.bytes <= span.start;
-            if self.spans.last().is_none_or(is_free) {
-                self.spans.push(span);
+            if self.known.last().is_none_or(is_free) {
+                self.known.push(span);
             } else {
                 left_out = left_out.saturating_add(span.bytes);
             }
