@@ -50,12 +50,12 @@ impl Taken {
 /// may reach; the bytes that were read, at most `most`.
 pub(crate) fn pieces(
     space: &Space<'_>,
-    (start, end): (u64, u64),
+    bounds: (u64, u64),
     taken: &Taken,
     most: u64,
     mut each: impl FnMut(&[u8]),
 ) -> u64 {
-    pieces_at(space, (start, end), taken, most, |_, piece| each(piece))
+    pieces_at(space, bounds, taken, most, |_, piece| each(piece))
 }
 
 /// As [`pieces`], each with its address.

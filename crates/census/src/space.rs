@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    found::Taken,
     model::MapCell,
     present::{Numbered, Present},
 };
@@ -146,6 +147,17 @@ impl<'a> Space<'a> {
     ) {
         if self.wants_map {
             map.push(MapCell { address, granules: 1, bytes, objects, live_bytes });
+        }
+    }
+
+    /// Gives mappings a kind, by their first addresses, but for those that a heap has.
+    pub(crate) fn mark(&mut self, starts: &[u64], kind: RangeKind, taken: &Taken) {
+        for start in starts {
+            let found = self.ranges.binary_search_by_key(start, |range| range.start);
+            let range = found.ok().and_then(|index| self.ranges.get_mut(index));
+            if let Some(range) = range.filter(|range| !taken.meets(range.start, range.end)) {
+                range.kind = kind;
+            }
         }
     }
 

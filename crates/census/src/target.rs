@@ -113,7 +113,7 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
     let (began, pid) = (Instant::now(), process.pid);
     let mut ranges: Vec<Range> = mapped_memory(pid)?.iter().map(range).collect();
     check_size(pid, &ranges, options)?;
-    mark_stacks(pid, process, &mut ranges);
+    let stacks = mark_stacks(pid, process, &mut ranges);
     let memory = Target::open(process)?;
     let mut space = Space::new(ranges, &memory);
     space.wants_map = options.map;
@@ -126,7 +126,7 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
         page_table_bytes: page_tables(pid).unwrap_or_default(),
         ..Census::default()
     };
-    let heaps = heaps(&space, &mut census.notes);
+    let heaps = heaps(&mut space, &stacks, &mut census.notes);
     census.notes.extend(space.note());
     census.parts = parts(&space, &heaps);
     census.heaps = heaps.into_iter().map(|(heap, _)| heap).collect();
@@ -180,23 +180,30 @@ const WALKERS: [Walker; 8] = [
     glibc::find,
 ];
 
-/// The heaps, each with the resident bytes of its granules that are held.
-pub(crate) fn heaps(space: &Space<'_>, notes: &mut Vec<String>) -> Vec<(Heap, u64)> {
+/// The heaps, each with the resident bytes of its granules that are held. What seems to be a thread's stack is searched
+/// as other memory is, and a stack where no heap has it: goroutines' stacks lie in the heap, for example.
+pub(crate) fn heaps(
+    space: &mut Space<'_>,
+    stacks: &[u64],
+    notes: &mut Vec<String>,
+) -> Vec<(Heap, u64)> {
+    space.mark(stacks, RangeKind::Anonymous, &Taken::default());
     let (mut heaps, mut taken) = (Vec::new(), Taken::default());
     for walker in WALKERS {
         if let Some(mut found) = walker(space, &taken) {
+            notes.append(&mut found.notes);
+            if found.heap.mapped_bytes == 0 {
+                continue;
+            }
             taken.add(found.taken);
             let heap = &mut found.heap;
             heap.map = cells(std::mem::take(&mut heap.map));
             let used = heap.live_bytes.saturating_add(heap.unknown_bytes);
             heap.compaction_bytes = heap.resident_bytes.saturating_sub(used) / PAGE * PAGE;
-            notes.extend(found.notes);
-            // A walker may have nothing but a note, of what it cannot measure.
-            if heap.mapped_bytes > 0 {
-                heaps.push((found.heap, found.held_bytes));
-            }
+            heaps.push((found.heap, found.held_bytes));
         }
     }
+    space.mark(stacks, RangeKind::Stack, &taken);
     if heaps.is_empty() {
         notes.push(
             "no heap was found whose structures are known: glibc, musl, CPython, Ruby, Go, jemalloc 5.1 to 5.3, \
@@ -304,8 +311,10 @@ fn range(memory: &MappedMemory) -> Range {
     }
 }
 
-/// Marks what threads have their stack pointers in, behind a guard that cannot be written.
-fn mark_stacks(pid: u32, process: &Process, ranges: &mut [Range]) {
+/// Marks what seems to be threads' stacks, and has their first addresses: what their stack pointers lie in, behind a guard
+/// that cannot be written, and no larger than a stack is.
+fn mark_stacks(pid: u32, process: &Process, ranges: &mut [Range]) -> Vec<u64> {
+    let mut stacks = Vec::new();
     for thread in process.threads().unwrap_or_default() {
         let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")) else {
             continue;
@@ -323,8 +332,10 @@ fn mark_stacks(pid: u32, process: &Process, ranges: &mut [Range]) {
         let is_stack = pointer < stack.end && stack.end - stack.start <= MAX_STACK && has_guard;
         if is_stack && stack.kind == RangeKind::Anonymous {
             stack.kind = RangeKind::Stack;
+            stacks.push(stack.start);
         }
     }
+    stacks
 }
 
 /// Bytes of page tables.

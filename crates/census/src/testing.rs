@@ -150,8 +150,8 @@ pub fn walk(text: &str) -> Vec<Heap> {
             _ => {}
         }
     }
-    let space = Space::new(ranges, &memory);
-    let heaps = heaps(&space, &mut Vec::new());
+    let mut space = Space::new(ranges, &memory);
+    let heaps = heaps(&mut space, &[], &mut Vec::new());
     let resident = space.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.rss));
     let all: u64 = parts(&space, &heaps).iter().map(|part| part.bytes).sum();
     assert_eq!(all, resident, "parts add up to what is resident");

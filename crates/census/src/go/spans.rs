@@ -1,0 +1,44 @@
+//! Spans that were read, side by side.
+
+use super::layout::Span;
+
+/// Spans of a heap, with what is known of the rest.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    /// The heap's addresses, in ascending order.
+    pub(super) ranges: Vec<(u64, u64)>,
+    /// Spans in ascending order, which do not overlap.
+    pub(super) known: Vec<Span>,
+    /// Bytes of spans that are listed, or must be there, and could not be read or made no sense.
+    pub(super) unknown_bytes: u64,
+    /// Whether nothing is known but the addresses.
+    pub(super) is_unreadable: bool,
+    /// Whether pages of no span are unknown: not all spans need to have been found.
+    pub(super) is_partial: bool,
+    /// Spans with objects that the collector has not swept yet.
+    pub(super) unswept: u64,
+}
+
+impl Spans {
+    /// Puts spans in; bytes of those that were left out because they overlap others.
+    pub(super) fn take(&mut self, mut spans: Vec<Span>) -> u64 {
+        spans.sort_unstable_by_key(|span| (span.start, span.bytes));
+        let mut left_out = 0u64;
+        for span in spans {
+            let is_free = |last: &Span| last.start + last.bytes <= span.start;
+            if self.known.last().is_none_or(is_free) {
+                self.known.push(span);
+            } else {
+                left_out = left_out.saturating_add(span.bytes);
+            }
+        }
+        left_out
+    }
+
+    /// Whether any of these addresses are the heap's.
+    pub(super) fn overlaps(&self, ranges: &[(u64, u64)]) -> bool {
+        let meets =
+            |(start, end): &(u64, u64)| ranges.iter().any(|(other, to)| start < to && other < end);
+        self.ranges.iter().any(meets)
+    }
+}
