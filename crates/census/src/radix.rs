@@ -1,5 +1,5 @@
-//! Tables of two or three levels by which allocators find what an address belongs to: jemalloc's tree of extents, tcmalloc's map
-//! of pages.
+//! Tables of two or three levels by which allocators find what an address belongs to: jemalloc's tree of extents,
+//! tcmalloc's map of pages.
 //!
 //! The first level lies in a library's data, at an address that is not known: an entry of it leads to a part of the next
 //! level, and one of the last level to a description. A description that is known says where in the levels its entries
@@ -20,10 +20,12 @@ const MAX_LISTED: usize = 1 << 24;
 pub(crate) struct Shape {
     /// Bits of a page's number by which the levels are indexed, the highest first.
     pub(crate) levels: &'static [u32],
-    /// Bytes of an entry of the last level, of which the first word counts.
+    /// Bytes of an entry of the last level, 8 or 16. The first word leads to a description.
     pub(crate) entry: u64,
     /// What the addresses of all levels but the first are multiples of.
     pub(crate) alignment: u64,
+    /// One word of both words of an entry, where it has 16 bytes.
+    pub(crate) join: fn(u64, u64) -> u64,
 }
 
 impl Shape {
@@ -74,9 +76,16 @@ pub(crate) fn find(
                 continue;
             }
             words(space, part, end, |index, word| {
+                let entry = number << shape.levels[level] | index / step;
+                if index % step != 0 {
+                    if let Some((_, first)) = next.last_mut().filter(|(last, _)| *last == entry) {
+                        *first = (shape.join)(*first, word);
+                    }
+                    return true;
+                }
                 let is_room = next.len() < MAX_LISTED;
-                if is_room && index % step == 0 {
-                    next.push((number << shape.levels[level] | index / step, word));
+                if is_room {
+                    next.push((entry, word));
                 }
                 listed.is_whole &= is_room;
                 is_room
@@ -106,7 +115,9 @@ pub(crate) fn unlisted(
             end = to;
         }
         let range = space.range_at(at).filter(|range| range.writable && is_heap(range.kind));
-        let (Some(range), true) = (range, at >= end && taken.end_of(at).is_none()) else { continue };
+        let (Some(range), true) = (range, at >= end && taken.end_of(at).is_none()) else {
+            continue;
+        };
         let after = (at + (1 << page_bits)).min(range.end);
         match unknown.last_mut() {
             // One description, and nothing between.
@@ -132,11 +143,7 @@ fn is_part(space: &Space<'_>, shape: &Shape, level: usize, leaf: u64) -> bool {
 }
 
 /// Where the table begins.
-fn first(
-    space: &Space<'_>,
-    shape: &Shape,
-    root: impl Fn(u64, u64) -> Option<u64>,
-) -> Option<u64> {
+fn first(space: &Space<'_>, shape: &Shape, root: impl Fn(u64, u64) -> Option<u64>) -> Option<u64> {
     let (mut left, mut tried) = (MAX_DATA, 0);
     for (index, range) in space.ranges.iter().enumerate() {
         // The data of an object, or what follows it without a file (.bss).
