@@ -13,7 +13,7 @@ mod sum;
 mod tests;
 mod tree;
 
-use extent::{EDATA, Extent, LAYOUTS, State, extent, set_sizes, without_overlaps};
+use extent::{EDATA, Extent, Extents, LAYOUTS, State, extent, set_sizes, without_overlaps};
 
 use crate::{
     found::{Found, Taken, pieces_at},
@@ -42,13 +42,13 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     if !trees.iter().all(|tree| tree.listed.is_whole) {
         notes.push("jemalloc: its tree lists more extents than were read".to_owned());
     }
-    let (listed, mut extents) = match tree::choose(space, &trees) {
-        Some((listed, extents)) => (listed, without_overlaps(extents)),
-        None => {
-            notes.push("jemalloc: extents make sense in no known layout, or in several".to_owned());
-            (&trees.first()?.listed, Vec::new())
-        }
-    };
+    let chosen = tree::choose(space, &trees);
+    if chosen.is_none() {
+        notes.push("jemalloc: extents make sense in no known layout, or in several".to_owned());
+    }
+    let first = trees.first().map(|tree| (&tree.listed, Extents::new()));
+    let (listed, extents) = chosen.or(first)?;
+    let mut extents = without_overlaps(extents);
     set_sizes(&mut extents);
     let ends = extents.iter().map(|(start, one)| (*start, start + one.bytes));
     let unknown = radix::unlisted(space, taken, ends, listed, PAGE_BITS);

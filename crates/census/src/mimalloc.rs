@@ -187,10 +187,10 @@ fn sum(space: &Space<'_>, read: Read) -> Found {
         sum.add(space, area, &mut steps);
     }
     let Sum { mut heap, mut granules, classes, held_bytes, partly } = sum;
-    heap.allocator = "mimalloc".to_owned();
+    "mimalloc".clone_into(&mut heap.allocator);
     let counted = heap.live_bytes + heap.cached_bytes + heap.unknown_bytes;
     heap.free_bytes = heap.mapped_bytes.saturating_sub(counted);
-    granules.unit = "mimalloc page".to_owned();
+    "mimalloc page".clone_into(&mut granules.unit);
     granules.held = held(partly.into_iter());
     heap.granules = granules;
     heap.classes = classes.finish();

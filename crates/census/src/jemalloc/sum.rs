@@ -26,7 +26,7 @@ struct Sum<'a> {
     alone: BTreeMap<u16, (u64, u64)>,
 }
 
-impl<'a> Sum<'a> {
+impl Sum<'_> {
     fn extent(&mut self, region: &mut Region<'_>, address: u64, extent: &Extent) {
         let (heap, granules) = (&mut self.heap, &mut self.granules);
         let resident = region.present_bytes(address, address + extent.bytes);
@@ -113,7 +113,7 @@ pub(super) fn sum(space: &Space<'_>, extents: &[(u64, Extent)], unknown: &[(u64,
     }
     let taken = extents.iter().map(|(address, extent)| (*address, address + extent.bytes));
     let taken = taken.chain(unknown.iter().copied()).collect();
-    Found { heap, taken, held_bytes, notes }
+    Found { heap, held_bytes, taken, notes }
 }
 
 /// The region that an extent lies in: the last one, else all of its mapping from there on. Extents ascend.

@@ -34,7 +34,7 @@ struct World {
     memory: Pieces,
     ranges: Vec<Range>,
     /// What the entry of each page is written with.
-    leaf: fn(Leaf) -> [u64; 2],
+    leaf: Write,
     is_wide: bool,
 }
 
@@ -54,11 +54,13 @@ fn old_wide_leaf((description, index, _, is_slab): Leaf) -> [u64; 2] {
     [description, index | u64::from(is_slab) << 32]
 }
 
-const LEAVES: [[fn(Leaf) -> [u64; 2]; 2]; 2] =
-    [[new_leaf, old_leaf], [new_wide_leaf, old_wide_leaf]];
+/// What an entry is written with.
+type Write = fn(Leaf) -> [u64; 2];
+
+const LEAVES: [[Write; 2]; 2] = [[new_leaf, old_leaf], [new_wide_leaf, old_wide_leaf]];
 
 impl World {
-    fn empty(leaf: fn(Leaf) -> [u64; 2], is_wide: bool) -> Self {
+    fn empty(leaf: Write, is_wide: bool) -> Self {
         let mut memory = Pieces::default();
         let part = if is_wide { WIDE } else { NARROW };
         let data = if is_wide { 256 << 10 } else { NARROW };
@@ -76,9 +78,11 @@ impl World {
         } else {
             (DATA + (SLABS >> 30) * 8, None, PARTS)
         };
-        let mut present: Vec<u64> =
-            [Some(root), middle, Some(last)].into_iter().flatten().collect();
-        present.iter_mut().for_each(|at| *at = *at / PAGE * PAGE);
+        let present: Vec<u64> = [Some(root), middle, Some(last)]
+            .into_iter()
+            .flatten()
+            .map(|at| at / PAGE * PAGE)
+            .collect();
         for (start, end) in [(DATA, DATA + data), (PARTS, PARTS + 2 * part)] {
             let mut at = start;
             for page in present.iter().filter(|page| (start..end).contains(*page)) {
@@ -139,7 +143,7 @@ impl World {
 }
 
 /// Slabs of a page with 64 regions of 64 bytes, of which 60 are free; a large object; and dirty pages.
-fn world(layout: &Layout, leaf: fn(Leaf) -> [u64; 2], is_wide: bool) -> World {
+fn world(layout: &Layout, leaf: Write, is_wide: bool) -> World {
     let mut world = World::empty(leaf, is_wide);
     for slab in 0..COUNT {
         world.extent(layout, slab, SLABS + slab * PAGE, [PAGE, 4, 0, 60]);
@@ -226,7 +230,7 @@ fn shifted() {
 /// Where the tree's entries have one field elsewhere, or its parts are, nothing is read, or it is unknown.
 #[test]
 fn shifted_tree() {
-    let leaves: [fn(Leaf) -> [u64; 2]; 7] = [
+    let leaves: [Write; 7] = [
         |(at, index, state, slab)| [at | index << 49 | state << 2 | u64::from(slab), 0],
         |(at, index, state, slab)| [at | index << 56 | state << 2 | u64::from(slab), 0],
         |(at, index, state, slab)| [at | index << 48 | state << 3 | u64::from(slab), 0],
@@ -293,7 +297,7 @@ proptest! {
             let word = match kind {
                 0 => word,
                 1 => SLABS + word % (END - SLABS),
-                2 => EDATAS + word % 4096 | word & 0xff << 48,
+                2 => (EDATAS + word % 4096) | (word & (0xff << 48)),
                 _ => word % (1 << 38),
             };
             world.memory.put(place + at % 256 * 8, &[word]);

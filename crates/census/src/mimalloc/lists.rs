@@ -74,15 +74,15 @@ pub(super) fn prove(space: &Space<'_>, read: &mut Read) {
 
 fn proof(space: &Space<'_>, page: &mut Page, left: &mut u64) -> Proof {
     for _ in 0..TRIES {
-        let sum = free(space, page, left).map(|free| free.map(|free| free + page.used));
-        if sum == Some(Some(page.blocks.capacity)) {
+        let blocks = free(space, page, left);
+        if blocks == Free::Blocks(page.blocks.capacity - page.used) {
             return Proof::Agree;
         }
         let now = page.blocks.places.map(|place| place.read(space));
         let [Some(used), Some(capacity), Some(free), Some(local)] = now else { return Proof::Open };
         let known = (page.used, page.blocks.capacity, page.blocks.heads);
         if known == (used, capacity, [free, local]) {
-            return if sum.is_some() { Proof::Differ } else { Proof::Open };
+            return if blocks == Free::Unread { Proof::Open } else { Proof::Differ };
         }
         if used > capacity || capacity > page.reserved {
             continue;
@@ -93,21 +93,30 @@ fn proof(space: &Space<'_>, page: &mut Page, left: &mut u64) -> Proof {
     Proof::Open
 }
 
-/// Free blocks of a page; `Some(None)` where a list makes no sense, `None` where it cannot be read.
-fn free(space: &Space<'_>, page: &Page, left: &mut u64) -> Option<Option<u64>> {
+/// How many free blocks a page has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Free {
+    Blocks(u64),
+    /// A list makes no sense.
+    Wrong,
+    Unread,
+}
+
+fn free(space: &Space<'_>, page: &Page, left: &mut u64) -> Free {
     let mut count = 0;
     let mut region = region(space, page);
     for head in page.blocks.heads {
         let mut block = head;
         while block != 0 {
             if count >= page.blocks.capacity || !is_block(page, block) {
-                return Some(None);
+                return Free::Wrong;
             }
-            (count, *left) = (count + 1, left.checked_sub(1)?);
-            block = next(&mut region, page, block)?;
+            let link = if *left > 0 { next(&mut region, page, block) } else { None };
+            let Some(link) = link else { return Free::Unread };
+            (count, *left, block) = (count + 1, *left - 1, link);
         }
     }
-    Some(Some(count))
+    Free::Blocks(count)
 }
 
 /// Blocks of a page that other threads have freed and its own thread has not taken back yet; `None` where their list

@@ -118,17 +118,14 @@ impl Areas {
         let mut end = 0;
         for (base, pages) in std::mem::take(&mut self.arenas) {
             let known = arena(space, base, &pages).filter(|area| area.address >= end);
-            match known {
-                Some(area) => {
-                    end = area.end();
-                    read.areas.push(area);
-                }
-                None => {
-                    read.notes.push(format!(
-                        "mimalloc: an arena at {base:x} makes no sense: of its memory, only pages are counted"
-                    ));
-                    self.alone.extend(pages);
-                }
+            if let Some(area) = known {
+                end = area.end();
+                read.areas.push(area);
+            } else {
+                read.notes.push(format!(
+                    "mimalloc: an arena at {base:x} makes no sense: of its memory, only pages are counted"
+                ));
+                self.alone.extend(pages);
             }
         }
         let arenas = read.areas.len();
@@ -137,20 +134,17 @@ impl Areas {
         };
         for page in self.alone {
             if inside(&read.areas[..arenas], page.address).is_some() {
-                self.unknown.push((page.address, page.address + page.bytes));
+                self.unknown.push((page.address, page.end()));
                 continue;
             }
             let (address, bytes) = (page.address, page.bytes);
             read.areas.push(Area { address, bytes, pages: vec![page], ..Area::default() });
         }
         for (start, end) in self.unknown {
-            match inside(&read.areas[..arenas], start) {
-                // An arena has told already that these slices are neither free nor its own.
-                Some(_) => {}
-                None if is_mapped(space, start, end) && start < end => {
-                    read.areas.push(Area::unknown(start, end));
-                }
-                None => {}
+            // An arena says of its own slices that they are neither free nor its own.
+            let is_known = inside(&read.areas[..arenas], start).is_some();
+            if !is_known && start < end && is_mapped(space, start, end) {
+                read.areas.push(Area::unknown(start, end));
             }
         }
     }
@@ -260,7 +254,7 @@ fn list(
         });
     }
     // All that it lists is heap.
-    let in_heap = |at: u64| space.range_at(at).is_some_and(|range| is_anonymous(range));
+    let in_heap = |at: u64| space.range_at(at).is_some_and(is_anonymous);
     let is_free = |one: &Listed| taken.end_of(one.start()).is_none();
     is_map &= listed.iter().all(|one| in_heap(one.description));
     listed.retain(|one| is_mapped(space, one.start(), one.end()) && is_free(one));

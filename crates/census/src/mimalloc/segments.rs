@@ -74,7 +74,7 @@ impl Entry {
     }
 }
 
-/// 2.0.0 to 2.0.2, to 2.0.7, to 2.1.7 and CPython, to 2.4.
+/// 2.0.0 to 2.0.2, to 2.0.7, to 2.1.7 and `CPython`, to 2.4.
 const FIRST: Header = Header {
     bytes: 8 << 20,
     used: 72,
@@ -119,7 +119,7 @@ const FOURTH: Header = Header {
     thread: 280,
     array: 288,
 };
-/// 2.0 and 2.1 to 2.1.2, from 2.1.4 on; then CPython's without a GIL.
+/// 2.0 and 2.1 to 2.1.2, from 2.1.4 on; then `CPython`'s without a GIL.
 const NARROW: Entry = Entry {
     bytes: 80,
     used: 24,
@@ -287,7 +287,7 @@ fn slices_of(
         } else {
             let own = address + header.array + slice * entry.bytes;
             match page(part, entry, own, (at, bytes))? {
-                Some(page) => {
+                Slices::Page(page) => {
                     let heap = word_of(part, (entry.freed + 8) as usize)?;
                     if is_heap(space, heap, &page) && (heap != 0) == has_thread {
                         area.pages.push(page);
@@ -295,7 +295,7 @@ fn slices_of(
                         area.unknown.push((page.address, page.end()));
                     }
                 }
-                None => area.free.push((at, at + bytes)),
+                Slices::Free => area.free.push((at, at + bytes)),
             }
         }
         slice += count;
@@ -313,13 +313,14 @@ fn is_heap(space: &Space<'_>, heap: u64, page: &Page) -> bool {
     heap.is_multiple_of(8) && !is_inside && (heap == 0 || space.range_at(heap).is_some())
 }
 
+/// What slices are that follow each other.
+enum Slices {
+    Page(Page),
+    Free,
+}
+
 /// The page that the entry at `own` describes, or that its slices are free; `None` where it makes no sense.
-fn page(
-    part: &[u8],
-    entry: &Entry,
-    own: u64,
-    (address, bytes): (u64, u64),
-) -> Option<Option<Page>> {
+fn page(part: &[u8], entry: &Entry, own: u64, (address, bytes): (u64, u64)) -> Option<Slices> {
     let word = |at: u64| word_of(part, at as usize);
     let half = |at: u64| word(at / 8 * 8).map(|word| word >> (at % 8 * 8) & 0xffff_ffff);
     let blocks = word(8)?;
@@ -327,7 +328,7 @@ fn page(
     let used = half(entry.used)? & if entry.is_wide { 0xffff } else { 0xffff_ffff };
     let size = if entry.is_wide { word(entry.size)? } else { half(entry.size)? };
     if size == 0 {
-        return (used == 0).then_some(None);
+        return (used == 0).then_some(Slices::Free);
     }
     // What is larger than 32 bits can say, fills its page.
     let is_large = !entry.is_wide && reserved == 1 && size >= LARGE;
@@ -357,5 +358,5 @@ fn page(
     ];
     let blocks = Blocks { capacity, heads: [word(entry.free)?, word(entry.local)?], places };
     let page = Page { address, bytes, size, reserved, used, freed, waiting, keys, blocks };
-    is_page.then_some(Some(page))
+    is_page.then_some(Slices::Page(page))
 }

@@ -171,9 +171,8 @@ fn is_doubted_or_right(heap: Option<&Heap>) -> bool {
 fn shifted_table() {
     for at in [DATA + 64, TABLE, TABLE + (ARENA >> 29) * 8, PART + 16] {
         let mut world = world(&page::LAYOUTS[0], &arena::LAYOUTS[0], false);
-        let mut word = [0; 8];
-        assert!(crate::space::Memory::read(&world.memory, at, &mut word));
-        world.memory.put(at, &[0, u64::from_le_bytes(word)]);
+        let moved = Space::new(world.ranges.clone(), &world.memory).word(at);
+        world.memory.put(at, &[0, moved.expect("it is written")]);
         let heap = mapped(&world);
         assert!(is_doubted_or_right(heap.as_ref()), "{at:x}: {heap:?}");
     }
