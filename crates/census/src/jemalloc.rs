@@ -33,10 +33,13 @@ const PAGE_BITS: u32 = PAGE.trailing_zeros();
 /// Looks for jemalloc's extents in anonymous memory that no other heap has taken.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let candidates = search(space, taken, MAX_CANDIDATES);
+    if candidates.iter().all(|slabs| slabs.len() < FEWEST) {
+        return None;
+    }
     let known: Vec<(u64, u64)> = candidates.iter().flat_map(|found| some(found)).collect();
     let trees = tree::find(space, &known);
     if trees.is_empty() {
-        return unproven(space, taken);
+        return Some(unproven(space, taken));
     }
     let mut notes = Vec::new();
     if !trees.iter().all(|tree| tree.listed.is_whole) {
@@ -88,15 +91,12 @@ fn some(slabs: &[(u64, Extent)]) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// What looks like slabs, where no tree says that they are.
-fn unproven(space: &Space<'_>, taken: &Taken) -> Option<Found> {
+fn unproven(space: &Space<'_>, taken: &Taken) -> Found {
     let slabs = search(space, taken, usize::MAX);
-    if slabs.iter().all(|slabs| slabs.len() < FEWEST) {
-        return None;
-    }
     let slabs = without_overlaps(slabs.into_iter().flatten().collect());
     let unknown: Vec<(u64, u64)> =
         slabs.iter().map(|(start, one)| (*start, start + one.bytes)).collect();
     let mut found = sum::sum(space, &[], &unknown);
     found.notes.push("jemalloc: its tree of extents was not found: nothing is counted".to_owned());
-    Some(found)
+    found
 }
