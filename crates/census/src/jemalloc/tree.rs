@@ -51,17 +51,23 @@ pub(super) struct Tree {
     /// Pages and entries.
     pub(super) listed: Listed,
     layouts: &'static [usize],
+    levels: usize,
 }
 
-/// The trees that have one of these pages, each with its description.
+/// The trees that have one of these pages, each with its description; of one shape.
 pub(super) fn find(space: &Space<'_>, known: &[(u64, u64)]) -> Vec<Tree> {
     let is_one = |word, description| described(word) == description;
-    let trees = KINDS.iter().filter_map(|kind| {
-        let mut listed = radix::find(space, &kind.shape, known, is_one)?;
+    let mut trees: Vec<Tree> = Vec::new();
+    for kind in &KINDS {
+        // Where addresses have 48 bits, they have not 57.
+        if trees.iter().any(|tree| tree.levels != kind.shape.levels.len()) {
+            break;
+        }
+        let Some(mut listed) = radix::find(space, &kind.shape, known, is_one) else { continue };
         listed.entries.retain(|(_, entry)| described(*entry) != 0);
-        Some(Tree { listed, layouts: kind.layouts })
-    });
-    trees.collect()
+        trees.push(Tree { listed, layouts: kind.layouts, levels: kind.shape.levels.len() });
+    }
+    trees
 }
 
 /// The tree and the extents of the layout in which all makes sense that makes sense in any other, and more; `None` where
