@@ -1,13 +1,17 @@
 //! The pages of mimalloc 2.0 to 3.6, without symbols.
 //!
 //! Versions 2 have segments that describe themselves (`segments`), versions 3 a map of all pages (`map`). Both lead to
-//! pages: blocks of one size, with the number of those in use, and a list of blocks that other threads have freed and
-//! the page has not taken back yet. What is listed but does not validate is unknown, by its resident bytes.
+//! pages: blocks of one size, with the number of those in use, lists of free ones, which say whether that is right
+//! (`lists`), and a list of blocks that other threads have freed and the page has not taken back yet. What is listed but
+//! does not validate is unknown, by its resident bytes.
 
+mod lists;
 mod map;
 mod segments;
 #[cfg(test)]
 mod tests;
+
+use lists::Blocks;
 
 use crate::{
     found::{Found, Taken},
@@ -40,6 +44,13 @@ struct Page {
     waiting: u64,
     /// What the list's links are encoded with, and what the last one says.
     keys: Option<[u64; 3]>,
+    blocks: Blocks,
+}
+
+impl Page {
+    fn end(&self) -> u64 {
+        self.address + self.bytes
+    }
 }
 
 /// Stretches of memory: first address, first address after.
@@ -82,19 +93,8 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let mut taken = taken.clone();
     taken.add(read.areas.iter().map(|area| (area.address, area.end())));
     segments::find(space, &taken, &mut read);
-    doubt(&mut read);
+    lists::prove(space, &mut read);
     (!read.areas.is_empty()).then(|| sum(space, read))
-}
-
-/// Takes all pages for unknown where none has a block in use: a heap without an object is read wrongly.
-fn doubt(read: &mut Read) {
-    if read.areas.iter().flat_map(|area| &area.pages).any(|page| page.used > 0) {
-        return;
-    }
-    for area in &mut read.areas {
-        let pages = std::mem::take(&mut area.pages).into_iter();
-        area.unknown.extend(pages.map(|page| (page.address, page.address + page.bytes)));
-    }
 }
 
 /// Whether all of a stretch is mapped anonymously, be it accessible or not.
@@ -118,33 +118,6 @@ fn is_list(head: u64, start: u64, end: u64) -> bool {
     block == 0 || (block.is_multiple_of(8) && (start..end.saturating_sub(7)).contains(&block))
 }
 
-/// Blocks of a page that other threads have freed and its own thread has not taken back yet; `None` where their list
-/// makes no sense.
-fn freed(space: &Space<'_>, page: &Page, steps: &mut u64) -> Option<u64> {
-    let (mut count, mut block) = (page.waiting, page.freed & !FLAGS);
-    if block == 0 {
-        return (count <= page.used).then_some(count);
-    }
-    let mut region = space.region(page.address, page.address + page.bytes);
-    // Most of it is read at once: the list goes to and fro.
-    region.word(page.address);
-    while block != 0 && *steps > 0 {
-        if count >= page.used || !is_list(block, page.address, page.address + page.bytes) {
-            return None;
-        }
-        (count, *steps) = (count + 1, *steps - 1);
-        let link = region.word(block)?;
-        block = page.keys.map_or(link, |keys| decoded(link, keys));
-    }
-    Some(count)
-}
-
-/// The link that an encoded one stands for.
-fn decoded(link: u64, [first, second, last]: [u64; 3]) -> u64 {
-    let block = link.wrapping_sub(first).rotate_right((first & 63) as u32) ^ second;
-    if block == last { 0 } else { block }
-}
-
 /// Adds areas up.
 #[derive(Default)]
 struct Sum {
@@ -163,7 +136,8 @@ impl Sum {
         for (start, end) in &area.free {
             let resident = region.present_bytes(*start, *end);
             self.granules.empty += u64::from(resident > 0);
-            self.granules.empty_bytes += if resident > 0 { end - start } else { 0 };
+            // Most of a stretch was never used.
+            self.granules.empty_bytes += resident;
         }
         for (start, end) in &area.own {
             self.held_bytes += region.present_bytes(*start, *end);
@@ -172,11 +146,10 @@ impl Sum {
             self.heap.unknown_bytes += region.present_bytes(*start, *end);
         }
         for page in &area.pages {
-            match freed(space, page, steps) {
+            match lists::freed(space, page, steps) {
                 Some(cached) => self.page(space, &region, page, cached),
                 None => {
-                    let end = page.address + page.bytes;
-                    self.heap.unknown_bytes += region.present_bytes(page.address, end);
+                    self.heap.unknown_bytes += region.present_bytes(page.address, page.end());
                 }
             }
         }
@@ -191,7 +164,7 @@ impl Sum {
         self.classes.add(page.size, live, page.bytes);
         space.note_granule(&mut heap.map, page.address, page.bytes, (live, live * page.size));
         if page.used > 0 {
-            self.held_bytes += region.present_bytes(page.address, page.address + page.bytes);
+            self.held_bytes += region.present_bytes(page.address, page.end());
         }
         match (page.used, page.reserved) {
             (0, _) => {
@@ -215,10 +188,10 @@ fn sum(space: &Space<'_>, read: Read) -> Found {
         sum.add(space, area, &mut steps);
     }
     let Sum { mut heap, mut granules, classes, held_bytes, partly } = sum;
-    heap.allocator = "mimalloc".to_owned();
+    "mimalloc".clone_into(&mut heap.allocator);
     let counted = heap.live_bytes + heap.cached_bytes + heap.unknown_bytes;
     heap.free_bytes = heap.mapped_bytes.saturating_sub(counted);
-    granules.unit = "mimalloc page".to_owned();
+    "mimalloc page".clone_into(&mut granules.unit);
     granules.held = held(partly.into_iter());
     heap.granules = granules;
     heap.classes = classes.finish();

@@ -228,13 +228,14 @@ fn shifted() {
     assert!(refused > 20, "{refused}");
 }
 
+type Break = fn(&mut Pieces, u64);
+
 /// What is listed and does not validate is unknown, by its bytes: a pool whose header is broken or not in memory, one whose
 /// list of free blocks is broken, and free pools that are not there.
 #[test]
 fn unknown() {
     let kind = KINDS[2];
     let pool = BASE + 2 * kind.pool;
-    type Break = fn(&mut Pieces, u64);
     let breaks: [Break; 5] = [
         |memory, pool| memory.put(pool + 40, &[0]),
         |memory, pool| memory.put(pool + 32, &[1 | 3 << 32]),

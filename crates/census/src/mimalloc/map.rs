@@ -7,9 +7,15 @@
 //! free, in a bitmap that lies before the next one. What the map lists is validated by what pages and arenas say of each
 //! other. Source: `types.h`, `page-map.c`, `arena.c`, `bitmap.h`; of 3.6, what the library's code does.
 
+pub(super) mod arena;
+pub(super) mod page;
+
 use std::collections::{BTreeMap, HashSet};
 
-use super::{Area, Page, Read, SLICE, is_list, is_mapped};
+use arena::arena;
+use page::{Origin, page};
+
+use super::{Area, Page, Read, SLICE, is_mapped};
 use crate::{
     found::{Taken, pieces},
     space::{PAGE, Range, RangeKind, Space, word_of},
@@ -19,25 +25,9 @@ use crate::{
 const PART: u64 = 1 << 13;
 /// Entries of the table: addresses have 30 to 48 bits.
 const TABLES: std::ops::RangeInclusive<u64> = 2..=1 << 19;
-/// Most data that is searched for the map, slices that are listed, and slices of one block.
+/// Most data that is searched for the map, and slices that are listed.
 const MAX_DATA: u64 = 64 << 20;
 const MAX_LISTED: usize = 1 << 22;
-const MAX_SLICES: u64 = 1 << 24;
-/// Slices of an arena.
-const MAX_ARENA: u64 = 1 << 18;
-/// One page of so many may be in use and free.
-const MAX_TORN: usize = 16;
-/// Slices of a page that the map lists, at most.
-const MAX_RUN: u64 = 63;
-/// A bitmap's bits come in chunks, behind a header; others than that of free slices have one of 128 bytes.
-const CHUNK_BITS: u64 = 512;
-const CHUNK: u64 = CHUNK_BITS / 8;
-const BITMAP_HEADERS: std::ops::RangeInclusive<u64> = 192..=4096;
-/// Keys are random numbers, which are larger than this.
-const FEWEST_KEYS: u64 = 1 << 16;
-/// Bytes of a page's description that are read.
-const PAGE_BYTES: usize = 136;
-const ARENA_BYTES: usize = 136;
 
 /// Where the table has its entries, and its number of entries and its bytes in all if it says so.
 struct Table {
@@ -48,86 +38,6 @@ struct Table {
 /// 3.0 to 3.4, 3.6.
 const TABLES_BY_VERSION: [Table; 2] =
     [Table { entries: 0, is_counted: false }, Table { entries: 80, is_counted: true }];
-
-/// How a page says where its blocks begin.
-#[derive(Clone, Copy)]
-enum Start {
-    Address,
-    /// Words of 8 bytes from the description on, 32 bits.
-    Words,
-    /// Bytes from the description on.
-    Bytes,
-}
-
-/// Where a page has what.
-struct PageLayout {
-    /// 16 bits each.
-    used: usize,
-    capacity: usize,
-    reserved: usize,
-    size: usize,
-    freed: usize,
-    start: Start,
-    /// Where its memory is from: arena and slice, or address and bytes; behind them the kind.
-    memory: usize,
-    /// Kinds of memory: the system's first one, of three, and an arena's.
-    system: u64,
-    arena: u64,
-    keys: Option<usize>,
-}
-
-const OLD: PageLayout = PageLayout {
-    used: 16,
-    capacity: 18,
-    reserved: 20,
-    size: 40,
-    freed: 32,
-    start: Start::Address,
-    memory: 96,
-    system: 4,
-    arena: 7,
-    keys: None,
-};
-/// 3.0 to 3.3, 3.4, 3.6, then with encoded links: 3.2 and 3.3, 3.4.
-const PAGES: [PageLayout; 5] = [
-    OLD,
-    PageLayout { start: Start::Words, memory: 88, ..OLD },
-    PageLayout {
-        used: 40,
-        capacity: 56,
-        reserved: 58,
-        size: 32,
-        freed: 64,
-        start: Start::Bytes,
-        memory: 104,
-        system: 3,
-        arena: 6,
-        keys: None,
-    },
-    PageLayout { memory: 112, keys: Some(56), ..OLD },
-    PageLayout { start: Start::Words, memory: 104, keys: Some(56), ..OLD },
-];
-
-/// Where an arena has what.
-struct ArenaLayout {
-    /// Of the description in the arena.
-    offset: u64,
-    slices: usize,
-    own: usize,
-    /// The bitmap of free slices; the next one's address is behind.
-    free: usize,
-    /// The first slices of so many are the allocator's.
-    chunk: Option<(u64, u64)>,
-}
-
-/// 3.0.1, to 3.1, 3.2, 3.3 and 3.4, 3.6.
-const ARENAS: [ArenaLayout; 5] = [
-    ArenaLayout { offset: 0, slices: 32, own: 40, free: 64, chunk: None },
-    ArenaLayout { offset: 0, slices: 32, own: 40, free: 80, chunk: None },
-    ArenaLayout { offset: 0, slices: 40, own: 48, free: 88, chunk: None },
-    ArenaLayout { offset: 0, slices: 40, own: 48, free: 104, chunk: None },
-    ArenaLayout { offset: 512 << 10, slices: 48, own: 56, free: 112, chunk: Some((4096, 8)) },
-];
 
 /// A page as the map lists it: its description, its first slice, and how many follow.
 #[derive(Clone, Copy, Debug)]
@@ -147,13 +57,6 @@ impl Listed {
     }
 }
 
-/// Memory of a page: where its arena is and its slice there, if it is from one.
-struct Origin {
-    start: u64,
-    end: u64,
-    arena: Option<(u64, u64)>,
-}
-
 /// Adds what the map lists.
 pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
     let Some((listed, is_whole)) = map(space, taken) else { return };
@@ -161,7 +64,7 @@ pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
         let pages = listed.iter().map(|one| page(space, layout, one));
         pages.collect::<Vec<Option<(Page, Origin)>>>()
     };
-    let all = PAGES.iter().map(by_layout);
+    let all = page::LAYOUTS.iter().map(by_layout);
     let mut fitting = all.filter(|pages| pages.iter().any(Option::is_some));
     let (pages, others) = (fitting.next(), fitting.next());
     let pages = match (pages, others) {
@@ -215,17 +118,14 @@ impl Areas {
         let mut end = 0;
         for (base, pages) in std::mem::take(&mut self.arenas) {
             let known = arena(space, base, &pages).filter(|area| area.address >= end);
-            match known {
-                Some(area) => {
-                    end = area.end();
-                    read.areas.push(area);
-                }
-                None => {
-                    read.notes.push(format!(
-                        "mimalloc: an arena at {base:x} makes no sense: of its memory, only pages are counted"
-                    ));
-                    self.alone.extend(pages);
-                }
+            if let Some(area) = known {
+                end = area.end();
+                read.areas.push(area);
+            } else {
+                read.notes.push(format!(
+                    "mimalloc: an arena at {base:x} makes no sense: of its memory, only pages are counted"
+                ));
+                self.alone.extend(pages);
             }
         }
         let arenas = read.areas.len();
@@ -234,20 +134,17 @@ impl Areas {
         };
         for page in self.alone {
             if inside(&read.areas[..arenas], page.address).is_some() {
-                self.unknown.push((page.address, page.address + page.bytes));
+                self.unknown.push((page.address, page.end()));
                 continue;
             }
             let (address, bytes) = (page.address, page.bytes);
             read.areas.push(Area { address, bytes, pages: vec![page], ..Area::default() });
         }
         for (start, end) in self.unknown {
-            match inside(&read.areas[..arenas], start) {
-                // An arena has told already that these slices are neither free nor its own.
-                Some(_) => {}
-                None if is_mapped(space, start, end) && start < end => {
-                    read.areas.push(Area::unknown(start, end));
-                }
-                None => {}
+            // An arena says of its own slices that they are neither free nor its own.
+            let is_known = inside(&read.areas[..arenas], start).is_some();
+            if !is_known && start < end && is_mapped(space, start, end) {
+                read.areas.push(Area::unknown(start, end));
             }
         }
     }
@@ -357,182 +254,9 @@ fn list(
         });
     }
     // All that it lists is heap.
-    let in_heap = |at: u64| space.range_at(at).is_some_and(|range| is_anonymous(range));
+    let in_heap = |at: u64| space.range_at(at).is_some_and(is_anonymous);
     let is_free = |one: &Listed| taken.end_of(one.start()).is_none();
     is_map &= listed.iter().all(|one| in_heap(one.description));
     listed.retain(|one| is_mapped(space, one.start(), one.end()) && is_free(one));
     (is_map && !listed.is_empty()).then_some((listed, is_whole))
-}
-
-/// The page that is listed, and its memory; `None` where it makes no sense.
-fn page(space: &Space<'_>, layout: &PageLayout, listed: &Listed) -> Option<(Page, Origin)> {
-    let [bytes] = space.read_each::<PAGE_BYTES>(&[listed.description])[..] else { return None };
-    let bytes = bytes?;
-    let word = |at| word_of(&bytes, at);
-    let half = |at: usize| word(at / 8 * 8).map(|word| word >> (at % 8 * 8) & 0xffff);
-    let [used, capacity, reserved] =
-        [half(layout.used)?, half(layout.capacity)?, half(layout.reserved)?];
-    let (size, freed, start) = (word(layout.size)?, word(layout.freed)?, word(48)?);
-    let start = match layout.start {
-        Start::Address => start,
-        Start::Words => listed.description.checked_add((start & 0xffff_ffff) * 8)?,
-        Start::Bytes => listed.description.checked_add(start)?,
-    };
-    let all = reserved.checked_mul(size)?;
-    let end = start.checked_add(all)?;
-    let origin = origin(layout, listed, [word(layout.memory)?, word(layout.memory + 8)?], {
-        word(layout.memory + 16)? & 0xffff_ffff
-    })?;
-    let keys = match layout.keys.map(|at| Some([word(at)?, word(at + 8)?])) {
-        Some(keys) => {
-            let [first, second] = keys?;
-            (first > FEWEST_KEYS && second > FEWEST_KEYS).then_some(())?;
-            Some([first, second, listed.description])
-        }
-        None => None,
-    };
-    // The blocks begin in the first slice, or behind what aligns them.
-    let slices = (start % SLICE + all).div_ceil(SLICE);
-    let is_page = size > 0
-        && size.is_multiple_of(8)
-        && used <= capacity
-        && capacity <= reserved
-        && reserved > 0
-        && origin.start <= start
-        && end <= origin.end
-        && (listed.count >= slices || listed.count >= MAX_RUN || listed.count + 1 == slices)
-        && is_list(freed, start, end)
-        && is_mapped(space, origin.start, origin.end);
-    let (address, bytes) = (origin.start, origin.end - origin.start);
-    let page = Page { address, bytes, size, reserved, used, freed, waiting: 0, keys };
-    is_page.then_some((page, origin))
-}
-
-/// Where a page's memory is from, if that holds what is listed.
-fn origin(
-    layout: &PageLayout,
-    listed: &Listed,
-    [memory, size]: [u64; 2],
-    kind: u64,
-) -> Option<Origin> {
-    let origin = if kind == layout.arena {
-        let (slice, count) = (size & 0xffff_ffff, size >> 32);
-        (slice < MAX_ARENA && count < MAX_SLICES && memory.is_multiple_of(SLICE)).then_some(())?;
-        // The description of an arena lies in its first slices.
-        let begin = |offset: u64| memory.checked_sub(offset)?.checked_add(slice * SLICE);
-        let start = ARENAS.iter().find_map(|arena| {
-            let start = begin(arena.offset)?;
-            (start..start.saturating_add(count * SLICE)).contains(&listed.start()).then_some(start)
-        })?;
-        let end = start.checked_add(count * SLICE)?;
-        Origin { start, end, arena: Some((memory, slice)) }
-    } else if (layout.system..layout.system + 3).contains(&kind) {
-        (memory.is_multiple_of(PAGE) && size.div_ceil(SLICE) <= MAX_SLICES).then_some(())?;
-        Origin { start: memory, end: memory.checked_add(size)?, arena: None }
-    } else {
-        return None;
-    };
-    let holds = origin.start <= listed.start() && listed.end() <= origin.end.next_multiple_of(SLICE);
-    holds.then_some(origin)
-}
-
-/// The arena that begins at an address, with those of its pages that make sense; `None` where no layout makes sense, or more than one.
-fn arena(space: &Space<'_>, base: u64, pages: &[Page]) -> Option<Area> {
-    let mut found = ARENAS.iter().filter_map(|layout| arena_by(space, base, pages, layout));
-    let first = found.next()?;
-    found.next().is_none().then_some(first)
-}
-
-fn arena_by(space: &Space<'_>, base: u64, pages: &[Page], layout: &ArenaLayout) -> Option<Area> {
-    let at = base.checked_add(layout.offset)?;
-    let [bytes] = space.read_each::<ARENA_BYTES>(&[at])[..] else { return None };
-    let bytes = bytes?;
-    let word = |at| word_of(&bytes, at);
-    let (slices, own) = (word(layout.slices)?, word(layout.own)?);
-    let (free, next) = (word(layout.free)?, word(layout.free + 8)?);
-    let end = base.checked_add(slices.checked_mul(SLICE)?)?;
-    let is_sane = (1..=MAX_ARENA).contains(&slices)
-        && (1..slices).contains(&own)
-        && (at..base + own * SLICE).contains(&free)
-        && (free..base + own * SLICE).contains(&next)
-        && free.is_multiple_of(CHUNK)
-        && is_mapped(space, base, end);
-    // The bits are what lies behind the header, to the next bitmap.
-    let chunks = slices.div_ceil(CHUNK_BITS);
-    let header = next.checked_sub(free)?.checked_sub(chunks * CHUNK)?;
-    if !is_sane || space.word(free)? != chunks || !BITMAP_HEADERS.contains(&header) {
-        return None;
-    }
-    let mut bits = vec![0; (chunks * CHUNK) as usize];
-    space.read(free + header, &mut bits).then_some(())?;
-    let is_free = |slice: u64| bits[(slice / 8) as usize] >> (slice % 8) & 1 != 0;
-    let mut states = vec![State::Unknown; slices as usize];
-    let mut set = |start: u64, end: u64, state: State| {
-        let part = states.get_mut(start as usize..end as usize)?;
-        let is_new = part.iter().all(|one| *one == State::Unknown);
-        part.fill(state);
-        is_new.then_some(())
-    };
-    set(0, own, State::Own)?;
-    if let Some((every, first)) = layout.chunk {
-        for start in (0..slices).step_by(every as usize).skip(1) {
-            set(start, (start + first).min(slices), State::Own)?;
-        }
-    }
-    let (mut kept, mut torn) = (Vec::new(), 0);
-    for page in pages {
-        let start = (page.address - base) / SLICE;
-        let end = start + page.bytes.div_ceil(SLICE);
-        if (start..end.min(slices)).any(is_free) {
-            // The map still lists pages that have been given back; others come and go while they are read.
-            torn += usize::from(page.used > 0);
-            continue;
-        }
-        set(start, end, State::Page)?;
-        kept.push(page.clone());
-    }
-    (torn <= pages.len() / MAX_TORN).then_some(())?;
-    for slice in (0..slices).filter(|slice| is_free(*slice)) {
-        set(slice, slice + 1, State::Free)?;
-    }
-    let is_own = |slice: u64| keeps(space, base + slice * SLICE, at, slice);
-    for slice in 0..slices {
-        if states[slice as usize] == State::Unknown && is_own(slice) {
-            states[slice as usize] = State::Own;
-        }
-    }
-    let (address, bytes) = (base, end - base);
-    let stretches = |state| stretches(&states, state, base);
-    let (free, own) = (stretches(State::Free), stretches(State::Own));
-    Some(Area { address, bytes, free, own, unknown: stretches(State::Unknown), pages: kept })
-}
-
-/// Whether the allocator keeps small things of its own in a slice: it says which one it is.
-fn keeps(space: &Space<'_>, at: u64, arena: u64, slice: u64) -> bool {
-    // Where it is guarded, the first page of the slice cannot be accessed.
-    [at, at + PAGE].into_iter().any(|at| {
-        let own = space.words::<3>(at);
-        own.is_some_and(|[_, memory, place]| memory == arena && place & 0xffff_ffff == slice)
-    })
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Unknown,
-    Own,
-    Page,
-    Free,
-}
-
-/// Stretches of slices in a state.
-fn stretches(states: &[State], wanted: State, base: u64) -> Vec<(u64, u64)> {
-    let mut found: Vec<(u64, u64)> = Vec::new();
-    for (state, start) in states.iter().zip((base..).step_by(SLICE as usize)) {
-        match found.last_mut() {
-            _ if *state != wanted => {}
-            Some((_, end)) if *end == start => *end += SLICE,
-            _ => found.push((start, start + SLICE)),
-        }
-    }
-    found
 }

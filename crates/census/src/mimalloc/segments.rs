@@ -3,13 +3,17 @@
 //! A segment is aligned to its size and describes itself: pages in use, a cookie, its slices, those of its own header,
 //! its kind, the slices that are described, and an array with an entry for each slice. An entry has the slices of a
 //! page at 0, its capacity at 10, the blocks that fit at 12; the rest differs, see `LAYOUTS`. What validates: slices that
-//! follow each other to the segment's end, and as many pages as the segment says. A cookie is the segment's address and
+//! follow each other to the segment's end, and as many pages as the segment says, which belong to a heap just where the
+//! segment belongs to a thread. A cookie is the segment's address and
 //! a word that all segments share: by it, a segment is known that does not validate. Segments are committed in part.
 //! Source: `types.h`, `segment.c`.
 
 use std::collections::BTreeSet;
 
-use super::{Area, FLAGS, Page, Read, SLICE, is_list, is_mapped};
+use super::{
+    Area, FLAGS, Page, Read, SLICE, is_list, is_mapped,
+    lists::{Blocks, Place},
+};
 use crate::{
     found::Taken,
     space::{Region, Space, word_of},
@@ -40,6 +44,8 @@ pub(super) struct Header {
     pub(super) own: u64,
     pub(super) kind: u64,
     pub(super) entries: u64,
+    /// The thread that it belongs to; 0 where that has ended.
+    pub(super) thread: u64,
     pub(super) array: u64,
 }
 
@@ -52,6 +58,10 @@ pub(super) struct Entry {
     /// Bytes of a block, 64 bits or 32.
     pub(super) size: u64,
     pub(super) is_wide: bool,
+    /// Lists of free blocks: those to hand out, and those that its own thread has freed.
+    pub(super) free: u64,
+    pub(super) local: u64,
+    /// Those that other threads have freed; behind it the heap that the page belongs to.
     pub(super) freed: u64,
     /// Where links are encoded, the keys.
     pub(super) keys: Option<u64>,
@@ -64,7 +74,7 @@ impl Entry {
     }
 }
 
-/// 2.0.0 to 2.0.2, to 2.0.7, to 2.1.7 and CPython, to 2.4.
+/// 2.0.0 to 2.0.2, to 2.0.7, to 2.1.7 and `CPython`, to 2.4.
 const FIRST: Header = Header {
     bytes: 8 << 20,
     used: 72,
@@ -73,6 +83,7 @@ const FIRST: Header = Header {
     own: 96,
     kind: 104,
     entries: 120,
+    thread: 112,
     array: 128,
 };
 const SECOND: Header = Header {
@@ -83,6 +94,7 @@ const SECOND: Header = Header {
     own: 336,
     kind: 344,
     entries: 360,
+    thread: 352,
     array: 368,
 };
 const THIRD: Header = Header {
@@ -93,6 +105,7 @@ const THIRD: Header = Header {
     own: 232,
     kind: 240,
     entries: 248,
+    thread: 256,
     array: 264,
 };
 const FOURTH: Header = Header {
@@ -103,16 +116,26 @@ const FOURTH: Header = Header {
     own: 256,
     kind: 264,
     entries: 272,
+    thread: 280,
     array: 288,
 };
-/// 2.0 and 2.1 to 2.1.2, from 2.1.4 on; then CPython's without a GIL.
-const NARROW: Entry =
-    Entry { bytes: 80, used: 24, size: 28, is_wide: false, freed: 40, keys: None };
-const WIDE: Entry = Entry { bytes: 96, used: 32, size: 40, is_wide: true, freed: 56, keys: None };
+/// 2.0 and 2.1 to 2.1.2, from 2.1.4 on; then `CPython`'s without a GIL.
+const NARROW: Entry = Entry {
+    bytes: 80,
+    used: 24,
+    size: 28,
+    is_wide: false,
+    free: 16,
+    local: 32,
+    freed: 40,
+    keys: None,
+};
+const WIDE: Entry =
+    Entry { bytes: 96, used: 32, size: 40, is_wide: true, local: 24, freed: 56, ..NARROW };
 const PYTHON: Entry = Entry { bytes: 96, ..NARROW };
 /// The same with encoded links.
 const SECURE_OLD: Entry =
-    Entry { bytes: 96, used: 40, size: 44, is_wide: false, freed: 56, keys: Some(24) };
+    Entry { bytes: 96, used: 40, size: 44, local: 48, freed: 56, keys: Some(24), ..NARROW };
 const SECURE: Entry = Entry { bytes: 96, freed: 56, keys: Some(40), ..NARROW };
 const SECURE_WIDE: Entry = Entry { bytes: 112, freed: 72, keys: Some(56), ..WIDE };
 
@@ -178,30 +201,41 @@ pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
 fn segment(space: &Space<'_>, address: u64) -> Option<(Area, Header, u64)> {
     let mut region = space.region(address, address.checked_add(MAX_HEADER)?);
     let fixed = bytes(&mut region, address, MAX_FIXED);
-    let mut sane =
-        LAYOUTS.iter().filter(|layout| fields(space, &fixed, address, layout).is_some());
+    let mut sane = LAYOUTS.iter().filter(|layout| fields(space, &fixed, address, layout).is_some());
     sane.next()?;
     // Descriptions of slices that were never used are not present: they are zero.
     let all = bytes(&mut region, address, MAX_HEADER);
     let mut found = LAYOUTS.iter().filter_map(|layout| {
         let (header, entry) = layout;
-        let (used, slices, entries, own) = fields(space, &all, address, layout)?;
+        let fields = fields(space, &all, address, layout)?;
         let array = all.get(usize::try_from(header.array).ok()?..)?;
-        let area = slices_of(array, (header, entry), address, (slices, entries, own))?;
+        let area = slices_of(space, array, (header, entry), (address, &fields))?;
         let key = word_of(&all, header.cookie as usize)? ^ address;
-        (area.pages.len() as u64 == used).then_some((area, *header, key))
+        // What is unknown here is a page.
+        let pages = area.pages.len() + area.unknown.len();
+        (pages as u64 == fields.used).then_some((area, *header, key))
     });
     let first = found.next()?;
     found.next().is_none().then_some(first)
 }
 
-/// Pages in use, slices, entries and slices of the header; `None` where they make no sense.
+/// What a segment says of itself.
+struct Fields {
+    /// Pages in use, slices, those that are described, and those of the header.
+    used: u64,
+    slices: u64,
+    entries: u64,
+    own: u64,
+    has_thread: bool,
+}
+
+/// The fields of a header; `None` where they make no sense.
 fn fields(
     space: &Space<'_>,
     bytes: &[u8],
     address: u64,
     (header, entry): &(Header, Entry),
-) -> Option<(u64, u64, u64, u64)> {
+) -> Option<Fields> {
     let word = |at: u64| word_of(bytes, at as usize);
     let (used, slices, own) = (word(header.used)?, word(header.slices)?, word(header.own)?);
     let (kind, entries) = (word(header.kind)? & 0xffff_ffff, word(header.entries)?);
@@ -215,7 +249,9 @@ fn fields(
         && word(header.cookie)? != 0
         && used <= entries;
     let end = address.checked_add(slices.checked_mul(SLICE)?)?;
-    (is_sane && is_mapped(space, address, end)).then_some((used, slices, entries, own))
+    let has_thread = word(header.thread)? != 0;
+    let fields = Fields { used, slices, entries, own, has_thread };
+    (is_sane && is_mapped(space, address, end)).then_some(fields)
 }
 
 /// The header of a segment, as far as it is present.
@@ -229,11 +265,12 @@ fn bytes(region: &mut Region<'_>, address: u64, most: u64) -> Vec<u8> {
 
 /// The pages of a segment, from the descriptions of its slices, of which the first are its own.
 fn slices_of(
+    space: &Space<'_>,
     array: &[u8],
     (header, entry): (&Header, &Entry),
-    address: u64,
-    (slices, entries, own): (u64, u64, u64),
+    (address, fields): (u64, &Fields),
 ) -> Option<Area> {
+    let Fields { slices, entries, own, has_thread, .. } = *fields;
     let mut area = Area { address, bytes: slices * SLICE, ..Area::default() };
     let mut slice = 0;
     while slice < entries {
@@ -250,8 +287,15 @@ fn slices_of(
         } else {
             let own = address + header.array + slice * entry.bytes;
             match page(part, entry, own, (at, bytes))? {
-                Some(page) => area.pages.push(page),
-                None => area.free.push((at, at + bytes)),
+                Slices::Page(page) => {
+                    let heap = word_of(part, (entry.freed + 8) as usize)?;
+                    if is_heap(space, heap, &page) && (heap != 0) == has_thread {
+                        area.pages.push(page);
+                    } else {
+                        area.unknown.push((page.address, page.end()));
+                    }
+                }
+                Slices::Free => area.free.push((at, at + bytes)),
             }
         }
         slice += count;
@@ -263,13 +307,20 @@ fn slices_of(
     (slice == slices).then_some(area)
 }
 
+/// Whether a page may belong to the heap at an address, or to none.
+fn is_heap(space: &Space<'_>, heap: u64, page: &Page) -> bool {
+    let is_inside = (page.address..page.end()).contains(&heap);
+    heap.is_multiple_of(8) && !is_inside && (heap == 0 || space.range_at(heap).is_some())
+}
+
+/// What slices are that follow each other.
+enum Slices {
+    Page(Page),
+    Free,
+}
+
 /// The page that the entry at `own` describes, or that its slices are free; `None` where it makes no sense.
-fn page(
-    part: &[u8],
-    entry: &Entry,
-    own: u64,
-    (address, bytes): (u64, u64),
-) -> Option<Option<Page>> {
+fn page(part: &[u8], entry: &Entry, own: u64, (address, bytes): (u64, u64)) -> Option<Slices> {
     let word = |at: u64| word_of(part, at as usize);
     let half = |at: u64| word(at / 8 * 8).map(|word| word >> (at % 8 * 8) & 0xffff_ffff);
     let blocks = word(8)?;
@@ -277,7 +328,7 @@ fn page(
     let used = half(entry.used)? & if entry.is_wide { 0xffff } else { 0xffff_ffff };
     let size = if entry.is_wide { word(entry.size)? } else { half(entry.size)? };
     if size == 0 {
-        return (used == 0).then_some(None);
+        return (used == 0).then_some(Slices::Free);
     }
     // What is larger than 32 bits can say, fills its page.
     let is_large = !entry.is_wide && reserved == 1 && size >= LARGE;
@@ -299,5 +350,13 @@ fn page(
         && reserved.checked_mul(size).is_some_and(|all| all <= bytes);
     // The first block that another thread frees goes to the heap; the page says so until the heap has taken it back.
     let waiting = u64::from(freed & FLAGS == IN_HEAP);
-    is_page.then_some(Some(Page { address, bytes, size, reserved, used, freed, waiting, keys }))
+    let places = [
+        Place::new(own + entry.used, if entry.is_wide { 16 } else { 32 }),
+        Place::new(own + 10, 16),
+        Place::new(own + entry.free, 64),
+        Place::new(own + entry.local, 64),
+    ];
+    let blocks = Blocks { capacity, heads: [word(entry.free)?, word(entry.local)?], places };
+    let page = Page { address, bytes, size, reserved, used, freed, waiting, keys, blocks };
+    is_page.then_some(Slices::Page(page))
 }

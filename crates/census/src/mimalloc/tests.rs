@@ -1,3 +1,5 @@
+mod map;
+
 use proptest::prelude::*;
 
 use super::{
@@ -11,6 +13,10 @@ use crate::{
 
 const BASE: u64 = 0x7f00_0000_0000;
 const COOKIE: u64 = 0x1234_5678_9abc_def0;
+/// Bytes of a segment that are written.
+const WRITTEN: u64 = 256 << 10;
+
+type Row = (Header, Entry);
 
 /// Writes the low bits of a word, and keeps the others.
 fn part(memory: &mut Pieces, at: u64, bits: u32, value: u64) {
@@ -22,21 +28,51 @@ fn part(memory: &mut Pieces, at: u64, bits: u32, value: u64) {
     memory.put(word, &[kept | (value & mask) << shift]);
 }
 
-/// Writes an entry: slices, blocks that fit, blocks in use, and their size.
-fn entry(memory: &mut Pieces, at: u64, layout: &Entry, [count, fit, used, size]: [u64; 4]) {
+/// What links are encoded with in the entry at an address.
+fn keys(at: u64) -> [u64; 3] {
+    [0x1111_2222_3333_4444, 0x5555_6666_7777_8888, at]
+}
+
+/// Writes a list of blocks; its head.
+fn list(memory: &mut Pieces, blocks: &[u64], keys: Option<[u64; 3]>) -> u64 {
+    for (at, block) in blocks.iter().enumerate() {
+        let link = blocks.get(at + 1).copied().unwrap_or_default();
+        memory.put(*block, &[keys.map_or(link, |keys| lists::encoded(link, keys))]);
+    }
+    blocks.first().copied().unwrap_or_default()
+}
+
+/// Writes an entry: slices, blocks that fit, blocks in use, and their size; ten blocks of a page were handed out once.
+fn entry(memory: &mut Pieces, base: u64, slice: u64, layout: &Row, values: [u64; 4]) {
+    let (header, layout) = layout;
+    let [count, fit, used, size] = values;
+    let at = base + header.array + slice * layout.bytes;
+    let capacity = if used > 0 { fit.min(10) } else { 0 };
+    let keys = layout.keys.map(|_| keys(at));
+    let block = |index: u64| base + slice * SLICE + index * 64;
+    let freed = |from: u64, to: u64| (from..to.min(capacity)).map(block).collect::<Vec<u64>>();
+    let free = list(memory, &freed(used, 7), keys);
+    let local = list(memory, &freed(used.max(7), 10), keys);
     part(memory, at, 32, count);
-    part(memory, at + 10, 16, fit);
+    part(memory, at + 10, 16, capacity);
     part(memory, at + 12, 16, fit);
-    part(memory, at + layout.used, 16, used);
+    part(memory, at + layout.used, if layout.is_wide { 16 } else { 32 }, used);
     part(memory, at + layout.size, if layout.is_wide { 64 } else { 32 }, size);
-    if let Some(keys) = layout.keys.filter(|_| size > 0) {
-        memory.put(at + keys, &[0x1111_2222_3333_4444, 0x5555_6666_7777_8888]);
+    if size == 0 {
+        return;
+    }
+    memory.put(at + layout.free, &[free]);
+    memory.put(at + layout.local, &[local]);
+    memory.put(at + layout.freed + 8, &[base]);
+    if let (Some(at), Some([first, second, _])) = (layout.keys.map(|keys| at + keys), keys) {
+        memory.put(at, &[first, second]);
     }
 }
 
 /// A page of 64-byte blocks with three in use, an empty one, a block that has a page to itself, and a free rest.
-fn segment(memory: &mut Pieces, base: u64, header: &Header, layout: &Entry) {
-    memory.pieces.push((base, vec![0; 256 << 10]));
+fn segment(memory: &mut Pieces, base: u64, row: &Row) {
+    let header = &row.0;
+    memory.pieces.push((base, vec![0; WRITTEN as usize]));
     let whole = header.bytes / SLICE;
     let fields = [
         (header.used, 3),
@@ -45,6 +81,7 @@ fn segment(memory: &mut Pieces, base: u64, header: &Header, layout: &Entry) {
         (header.own, 1),
         (header.kind, 0),
         (header.entries, whole),
+        (header.thread, 0x7000),
     ];
     for (at, value) in fields {
         memory.put(base + at, &[value]);
@@ -57,13 +94,13 @@ fn segment(memory: &mut Pieces, base: u64, header: &Header, layout: &Entry) {
         (5, [whole - 5, 0, 0, 0]),
     ];
     for (slice, values) in rows {
-        entry(memory, base + header.array + slice * layout.bytes, layout, values);
+        entry(memory, base, slice, row, values);
     }
 }
 
-fn memory(header: &Header, layout: &Entry) -> Pieces {
+fn memory(row: &Row) -> Pieces {
     let mut memory = Pieces::default();
-    segment(&mut memory, BASE, header, layout);
+    segment(&mut memory, BASE, row);
     memory
 }
 
@@ -75,19 +112,18 @@ fn found(memory: &Pieces, bytes: u64) -> Option<Heap> {
 /// Every known layout is read; blocks that other threads have freed are taken off.
 #[test]
 fn layouts() {
-    for (index, (header, layout)) in LAYOUTS.iter().enumerate() {
-        let mut memory = memory(header, layout);
+    for (index, row) in LAYOUTS.iter().enumerate() {
+        let (header, layout) = row;
+        let mut memory = memory(row);
         let heap = found(&memory, header.bytes).expect("there is a segment");
         let live = (heap.live_objects, heap.live_bytes, heap.unknown_bytes);
         assert_eq!(live, (4, 3 * 64 + 100_000, 0), "{index}");
         assert_eq!((heap.granules.full, heap.granules.held[0].objects_max), (1, Some(4)));
         assert_eq!(heap.mapped_bytes, header.bytes);
-        if layout.keys.is_some() {
-            continue;
-        }
         // One was freed by another thread, and one waits in the heap's list.
-        let block = BASE + SLICE + 128;
-        memory.put(BASE + header.array + layout.bytes + layout.freed, &[block | 2]);
+        let (block, entry) = (BASE + SLICE + 128, BASE + header.array + layout.bytes);
+        list(&mut memory, &[block], layout.keys.map(|_| keys(entry)));
+        memory.put(entry + layout.freed, &[block | 2]);
         let heap = found(&memory, header.bytes).expect("there is a segment");
         assert_eq!((heap.live_objects, heap.cached_bytes), (2, 128), "{index}");
         // A list that leads out of its page.
@@ -103,16 +139,25 @@ fn layouts() {
 /// Where one field lies elsewhere, nothing is read, or it is unknown.
 #[test]
 fn shifted() {
-    let headers: [fn(&mut Header) -> &mut u64; 6] = [
+    let headers: [fn(&mut Header) -> &mut u64; 9] = [
+        |one| &mut one.bytes,
         |one| &mut one.used,
         |one| &mut one.cookie,
         |one| &mut one.slices,
         |one| &mut one.own,
+        |one| &mut one.kind,
         |one| &mut one.entries,
+        |one| &mut one.thread,
         |one| &mut one.array,
     ];
-    let entries: [fn(&mut Entry) -> &mut u64; 3] =
-        [|one| &mut one.used, |one| &mut one.size, |one| &mut one.bytes];
+    let entries: [fn(&mut Entry) -> &mut u64; 6] = [
+        |one| &mut one.bytes,
+        |one| &mut one.used,
+        |one| &mut one.size,
+        |one| &mut one.free,
+        |one| &mut one.local,
+        |one| &mut one.freed,
+    ];
     for (header, layout) in &LAYOUTS {
         let mut moved = Vec::new();
         for field in headers {
@@ -125,26 +170,63 @@ fn shifted() {
             *field(&mut layout) += 8;
             moved.push((*header, layout));
         }
-        for (index, (header, layout)) in moved.iter().enumerate() {
-            let heap = found(&memory(header, layout), header.bytes);
-            let is_whole = heap.as_ref().is_some_and(|heap| heap.unknown_bytes == 0);
-            let is_right = heap.as_ref().is_some_and(|heap| heap.live_objects == 4);
-            assert!(!is_whole || is_right, "{index}: {heap:?}");
+        let keys = layout.keys.map(|keys| keys + 8);
+        moved.extend(keys.map(|keys| (*header, Entry { keys: Some(keys), ..*layout })));
+        for (index, row) in moved.iter().enumerate() {
+            let mut memory = memory(row);
+            for freed in [false, true] {
+                let at = BASE + row.0.array + row.1.bytes;
+                let block = BASE + SLICE + 128;
+                if freed {
+                    list(&mut memory, &[block], row.1.keys.map(|_| self::keys(at)));
+                    memory.put(at + row.1.freed, &[block | 2]);
+                }
+                let heap = found(&memory, header.bytes);
+                let is_whole = heap.as_ref().is_some_and(|heap| heap.unknown_bytes == 0);
+                let right = if freed { 2 } else { 4 };
+                let is_right = heap.as_ref().is_some_and(|heap| heap.live_objects == right);
+                assert!(!is_whole || is_right, "{:x} {index}: {heap:?}", header.array);
+            }
         }
+    }
+}
+
+/// Where no page adds up that has a block in use, all of them are unknown; one whose blocks do not, alone.
+#[test]
+fn sums() {
+    for row in &LAYOUTS {
+        let (header, layout) = row;
+        let mut memory = memory(row);
+        // A free block is missing.
+        let entry = BASE + header.array + layout.bytes;
+        memory.put(entry + layout.local, &[0]);
+        let heap = found(&memory, header.bytes).expect("there is a segment");
+        assert_eq!((heap.live_objects, heap.unknown_bytes), (1, SLICE));
+        // The other page with a block in use has none.
+        let other = BASE + header.array + 3 * layout.bytes;
+        part(&mut memory, other + layout.used, 16, 0);
+        let heap = found(&memory, header.bytes).expect("there is a segment");
+        assert_eq!((heap.live_objects, heap.unknown_bytes), (0, 4 * SLICE));
+        // It has one, and one that is free.
+        part(&mut memory, other + layout.used, 16, 1);
+        memory.put(other + layout.free, &[BASE + 3 * SLICE]);
+        let heap = found(&memory, header.bytes).expect("there is a segment");
+        assert_eq!((heap.live_objects, heap.unknown_bytes), (0, 4 * SLICE));
     }
 }
 
 /// A segment is committed in part; one that its cookie tells, and that does not validate, is unknown.
 #[test]
 fn parts() {
-    let (header, layout) = &LAYOUTS[4];
-    let mut memory = memory(header, layout);
-    segment(&mut memory, BASE + header.bytes, header, layout);
+    let row = &LAYOUTS[4];
+    let header = &row.0;
+    let mut memory = memory(row);
+    segment(&mut memory, BASE + header.bytes, row);
     let rest = Range {
         writable: false,
-        ..anonymous(BASE + header.bytes + (256 << 10), header.bytes - (256 << 10))
+        ..anonymous(BASE + header.bytes + WRITTEN, header.bytes - WRITTEN)
     };
-    let ranges = vec![anonymous(BASE, header.bytes + (256 << 10)), rest];
+    let ranges = vec![anonymous(BASE, header.bytes + WRITTEN), rest];
     let heap = |memory: &Pieces| {
         let space = Space::new(ranges.clone(), memory);
         find(&space, &Taken::default()).expect("there are segments").heap
@@ -162,109 +244,14 @@ proptest! {
         layout in 0..LAYOUTS.len(),
         words in prop::collection::vec((0..8192u64, any::<u64>(), any::<bool>()), 0..40),
     ) {
-        let (header, layout) = &LAYOUTS[layout];
-        let mut memory = memory(header, layout);
+        let row = &LAYOUTS[layout];
+        let header = &row.0;
+        let mut memory = memory(row);
         for (at, word, near) in words {
             let at = if near { at % 60 + header.used / 8 } else { at };
-            memory.put(BASE + at * 8, &[if near { word % 1024 } else { BASE + word % (256 << 10) }]);
+            memory.put(BASE + at * 8, &[if near { word % 1024 } else { BASE + word % WRITTEN }]);
         }
         if let Some(heap) = found(&memory, header.bytes) {
-            prop_assert!(heap.live_bytes + heap.cached_bytes <= heap.mapped_bytes);
-        }
-    }
-}
-
-const DATA: u64 = 0x1000_0000;
-const TABLE: u64 = 0x3000_0000;
-const PART: u64 = 0x4000_0000;
-const ARENA: u64 = 0x2_0000_0000;
-const ARENA_BYTES: u64 = 32 << 20;
-
-/// An arena of 3.3 with a page of 64-byte blocks, three of them in use, and a slice of which nothing is known.
-fn arena() -> (Pieces, Vec<Range>) {
-    let mut memory = Pieces::default();
-    let ranges = vec![
-        Range { kind: RangeKind::File, ..anonymous(DATA, 4096) },
-        anonymous(TABLE, 4096 + SLICE),
-        anonymous(PART, SLICE),
-        anonymous(ARENA, ARENA_BYTES),
-    ];
-    memory.pieces.extend([(DATA, vec![0; 4096]), (TABLE, vec![0; 4096 + SLICE as usize])]);
-    memory.pieces.extend([(PART, vec![0; SLICE as usize]), (ARENA, vec![0; 4 * SLICE as usize])]);
-    memory.untouched.push((ARENA + 4 * SLICE, ARENA + ARENA_BYTES));
-    memory.put(DATA + 64, &[TABLE]);
-    memory.put(TABLE, &[TABLE + 4096]);
-    memory.put(TABLE + (ARENA >> 29) * 8, &[PART]);
-    let page = ARENA + 2 * SLICE;
-    memory.put(PART + (page >> 16 & 0x1fff) * 8, &[page]);
-    let free = ARENA + 0x400;
-    memory.put(ARENA, &[ARENA, ARENA_BYTES, 4, 8, 0, 512, 2]);
-    memory.put(ARENA + 104, &[free, free + 448 + 64]);
-    memory.put(free, &[1]);
-    memory.put(free + 448, &[!0 << 4, !0, !0, !0, !0, !0, !0, !0]);
-    memory.put(page + 16, &[3 | 10 << 16 | 100 << 32, 0, 1, 64, page + 128]);
-    memory.put(page + 96, &[ARENA, 2 | 1 << 32, 7]);
-    (memory, ranges)
-}
-
-fn mapped((memory, ranges): &(Pieces, Vec<Range>)) -> Option<Heap> {
-    let space = Space::new(ranges.clone(), memory);
-    find(&space, &Taken::default()).map(|found| found.heap)
-}
-
-/// What the map lists is read, and what an arena does not account for is unknown; a page that makes no sense is.
-#[test]
-fn map_of_pages() {
-    let mut heap = arena();
-    let found = mapped(&heap).expect("there is a map");
-    assert_eq!((found.live_objects, found.live_bytes), (3, 192));
-    assert_eq!((found.mapped_bytes, found.unknown_bytes), (ARENA_BYTES, SLICE));
-    let page = ARENA + 2 * SLICE;
-    // More in use than there are.
-    heap.0.put(page + 16, &[30 | 10 << 16 | 100 << 32]);
-    let found = mapped(&heap).expect("there is a map");
-    assert_eq!((found.live_objects, found.unknown_bytes), (0, SLICE));
-    // Without its map, nothing is read.
-    heap.0.put(DATA + 64, &[0]);
-    assert!(mapped(&heap).is_none());
-}
-
-/// Where one word of a page, an arena or the map lies elsewhere, nothing is read, or it is unknown.
-#[test]
-fn shifted_map() {
-    let page = ARENA + 2 * SLICE;
-    for at in [16, 40, 48, 96, 104, 112].map(|at| page + at).into_iter().chain(
-        [40, 48, 104, 112].map(|at| ARENA + at).into_iter().chain([TABLE]),
-    ) {
-        let mut heap = arena();
-        let mut word = [0; 8];
-        assert!(crate::space::Memory::read(&heap.0, at, &mut word));
-        heap.0.put(at, &[0, u64::from_le_bytes(word)]);
-        let found = mapped(&heap);
-        let live = found.as_ref().map_or(0, |heap| heap.live_objects);
-        let is_doubted = found.as_ref().is_none_or(|heap| {
-            heap.unknown_bytes > SLICE || heap.mapped_bytes < ARENA_BYTES || live == 0
-        });
-        assert!(is_doubted, "{at:x}: {found:?}");
-    }
-}
-
-proptest! {
-    /// Whatever map, pages and arenas say, the census ends and counts no more than there is.
-    #[test]
-    fn hostile_map(words in prop::collection::vec((0..5u8, 0..512u64, any::<u64>(), 0..3u8), 0..40)) {
-        let mut heap = arena();
-        for (place, at, word, kind) in words {
-            let place = [DATA, TABLE, PART + (ARENA >> 16 & 0x1fff) * 8, ARENA, ARENA + 2 * SLICE]
-                [usize::from(place)];
-            let word = match kind {
-                0 => word,
-                1 => ARENA + word % ARENA_BYTES / SLICE * SLICE,
-                _ => word % 1024,
-            };
-            heap.0.put(place + at % 64 * 8, &[word]);
-        }
-        if let Some(heap) = mapped(&heap) {
             prop_assert!(heap.live_bytes + heap.cached_bytes <= heap.mapped_bytes);
         }
     }

@@ -95,12 +95,13 @@ fn length_in_front() {
     assert_eq!(found(&memory_of_3_4()).live_objects, 9);
 }
 
+type Break = fn(&mut Pieces, u64, u64);
+
 /// What is listed and makes no sense is unknown; what is not listed is none; without a list that is said.
 #[test]
 fn guards() {
     let bytes = 16 << 10;
     let (second, structure) = (BASE + bytes, DATA + 128);
-    type Break = fn(&mut Pieces, u64, u64);
     let breaks: [Break; 4] = [
         |memory, page, _| memory.put(page, &[0]),
         |memory, page, _| memory.absent.push(page),

@@ -1,0 +1,146 @@
+//! The tree that leads from an address to the description of its extent.
+//!
+//! It has the first and the last page of each extent, and all pages of a slab. An entry is the address of a description,
+//! with the size index, the state and whether it is a slab in the bits that addresses do not need, or in a second word.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{
+    PAGE_BITS,
+    extent::{EDATA, Extent, Extents, LAYOUTS, Layout, State, extent, sampled},
+};
+use crate::{
+    radix::{self, Listed, Shape},
+    space::Space,
+};
+
+/// A tree's shape, and which layouts it goes with.
+struct Kind {
+    shape: Shape,
+    layouts: &'static [usize],
+}
+
+/// Where addresses have 48 bits; where they have 57: 5.3, and 5.1 and 5.2.
+const KINDS: [Kind; 3] = [
+    Kind {
+        shape: Shape { levels: &[18, 18], entry: 8, alignment: 64, join: |entry, _| entry },
+        layouts: &[0, 1],
+    },
+    Kind {
+        shape: Shape {
+            join: |entry, more| entry | more << 43 & !0xffff_ffff_ffff | more & 0x1f,
+            ..WIDE
+        },
+        layouts: &[0],
+    },
+    Kind {
+        shape: Shape { join: |entry, more| entry | more << 48 | more >> 32 & 1, ..WIDE },
+        layouts: &[1],
+    },
+];
+const WIDE: Shape =
+    Shape { levels: &[15, 15, 15], entry: 16, alignment: 64, join: |entry, _| entry };
+
+/// The bits of an entry that are the address of a description.
+pub(super) const fn described(entry: u64) -> u64 {
+    entry & ((1 << 48) - 1) & !63
+}
+
+/// A tree that was found.
+pub(super) struct Tree {
+    /// Pages and entries.
+    pub(super) listed: Listed,
+    layouts: &'static [usize],
+    levels: usize,
+}
+
+/// The trees that have one of these pages, each with its description; of one shape.
+pub(super) fn find(space: &Space<'_>, known: &[(u64, u64)]) -> Vec<Tree> {
+    let is_one = |word, description| described(word) == description;
+    let mut trees: Vec<Tree> = Vec::new();
+    for kind in &KINDS {
+        // Where addresses have 48 bits, they have not 57.
+        if trees.iter().any(|tree| tree.levels != kind.shape.levels.len()) {
+            break;
+        }
+        let Some(mut listed) = radix::find(space, &kind.shape, known, is_one) else { continue };
+        listed.entries.retain(|(_, entry)| described(*entry) != 0);
+        trees.push(Tree { listed, layouts: kind.layouts, levels: kind.shape.levels.len() });
+    }
+    trees
+}
+
+/// The tree and the extents of the layout in which all makes sense that makes sense in any other, and more; `None` where
+/// there is no such layout.
+pub(super) fn choose<'a>(space: &Space<'_>, trees: &'a [Tree]) -> Option<(&'a Listed, Extents)> {
+    let mut readings = Vec::new();
+    for tree in trees {
+        for layout in tree.layouts.iter().filter_map(|index| LAYOUTS.get(*index)) {
+            let reading = read(space, layout, &tree.listed);
+            readings.push((&tree.listed, reading));
+        }
+    }
+    let best = (0..readings.len()).max_by_key(|at| readings[*at].1.proven.len())?;
+    let (listed, reading) = readings.swap_remove(best);
+    let is_best = readings.iter().all(|(_, other)| {
+        other.proven.len() < reading.proven.len() && other.proven.is_subset(&reading.proven)
+    });
+    (is_best && !reading.proven.is_empty()).then_some((listed, reading.extents))
+}
+
+/// What a tree lists, read in one layout.
+struct Reading {
+    extents: Extents,
+    /// Descriptions of what is in use.
+    proven: HashSet<u64>,
+}
+
+fn read(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Reading {
+    let mut pages: HashMap<u64, Pages> = HashMap::new();
+    for (page, entry) in &listed.entries {
+        let one = Pages { first: *page, last: *page, entry: *entry };
+        pages.entry(described(*entry)).or_insert(one).last = *page;
+    }
+    let mut reading = Reading { extents: Extents::new(), proven: HashSet::new() };
+    let mut left: Vec<u64> = pages.keys().copied().collect();
+    // What changed while it was read is read again.
+    for _ in 0..2 {
+        let mut wrong = Vec::new();
+        for (at, edata) in left.iter().zip(space.read_each::<EDATA>(&left)) {
+            let found = edata.and_then(|edata| listed_extent(space, &edata, *at, layout, &pages));
+            let Some((address, extent)) = found else {
+                wrong.push(*at);
+                continue;
+            };
+            if extent.state != State::Free {
+                reading.proven.insert(*at);
+            }
+            reading.extents.insert(address, extent);
+        }
+        left = wrong;
+    }
+    reading
+}
+
+/// The pages that lead to a description, and the first one's entry.
+struct Pages {
+    first: u64,
+    last: u64,
+    entry: u64,
+}
+
+/// The extent of a description, if the tree says the same.
+fn listed_extent(
+    space: &Space<'_>,
+    edata: &[u8],
+    at: u64,
+    layout: &Layout,
+    pages: &HashMap<u64, Pages>,
+) -> Option<(u64, Extent)> {
+    let Pages { first, last, entry } = pages.get(&at)?;
+    let found = extent(space, edata, at, layout).or_else(|| sampled(space, edata, at, layout));
+    let (address, extent) = found?;
+    let end = (address + extent.bytes - 1) >> PAGE_BITS;
+    let is_listed = address >> PAGE_BITS == *first && end == *last;
+    (is_listed && extent.agrees(layout, *entry)).then_some((address, extent))
+}

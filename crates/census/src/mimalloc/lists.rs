@@ -1,0 +1,169 @@
+//! The lists of a page's blocks: free ones, those that its own thread has freed, and those that others have.
+//!
+//! Each block that was handed out once is in use, or in one of the first two lists: the sum says whether a page is read
+//! rightly. Blocks that other threads have freed count as in use until the page takes them back.
+
+use super::{FLAGS, Page, Read, is_list};
+use crate::space::{Region, Space};
+
+/// Links of free blocks that are followed, at most.
+const MAX_LINKS: u64 = 1 << 24;
+/// How often a page that changes is read.
+const TRIES: usize = 4;
+
+/// Where a description has a number, and how many bits that takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    at: u64,
+    bits: u32,
+}
+
+impl Place {
+    pub(super) const fn new(at: u64, bits: u32) -> Self {
+        Self { at, bits }
+    }
+
+    fn read(self, space: &Space<'_>) -> Option<u64> {
+        let word = space.word(self.at / 8 * 8)?;
+        Some(word >> (self.at % 8 * 8) & u64::MAX >> (64 - self.bits))
+    }
+}
+
+/// What a page says of its blocks, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Blocks {
+    /// Blocks that were handed out once, and the lists of free ones.
+    pub(super) capacity: u64,
+    pub(super) heads: [u64; 2],
+    /// Blocks in use, the above, and the lists.
+    pub(super) places: [Place; 4],
+}
+
+/// Whether a page's blocks add up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    Agree,
+    Differ,
+    /// It changed each time it was read, its blocks are not present, or there were too many.
+    Open,
+}
+
+/// Takes pages for unknown whose blocks do not add up; all of them, where those of no page do that has one in use.
+pub(super) fn prove(space: &Space<'_>, read: &mut Read) {
+    let (mut left, mut is_proven) = (MAX_LINKS, false);
+    for area in &mut read.areas {
+        let mut wrong = Vec::new();
+        area.pages.retain_mut(|page| {
+            let proof = proof(space, page, &mut left);
+            is_proven |= proof == Proof::Agree && page.used > 0;
+            if proof == Proof::Differ {
+                wrong.push((page.address, page.end()));
+            }
+            proof != Proof::Differ
+        });
+        area.unknown.append(&mut wrong);
+    }
+    if is_proven {
+        return;
+    }
+    for area in &mut read.areas {
+        let pages = std::mem::take(&mut area.pages).into_iter();
+        area.unknown.extend(pages.map(|page| (page.address, page.end())));
+    }
+}
+
+fn proof(space: &Space<'_>, page: &mut Page, left: &mut u64) -> Proof {
+    for _ in 0..TRIES {
+        let blocks = free(space, page, left);
+        if blocks == Free::Blocks(page.blocks.capacity - page.used) {
+            return Proof::Agree;
+        }
+        let now = page.blocks.places.map(|place| place.read(space));
+        let [Some(used), Some(capacity), Some(free), Some(local)] = now else { return Proof::Open };
+        let known = (page.used, page.blocks.capacity, page.blocks.heads);
+        if known == (used, capacity, [free, local]) {
+            return if blocks == Free::Unread { Proof::Open } else { Proof::Differ };
+        }
+        if used > capacity || capacity > page.reserved {
+            continue;
+        }
+        page.used = used;
+        (page.blocks.capacity, page.blocks.heads) = (capacity, [free, local]);
+    }
+    Proof::Open
+}
+
+/// How many free blocks a page has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Free {
+    Blocks(u64),
+    /// A list makes no sense.
+    Wrong,
+    Unread,
+}
+
+fn free(space: &Space<'_>, page: &Page, left: &mut u64) -> Free {
+    let mut count = 0;
+    let mut region = region(space, page);
+    for head in page.blocks.heads {
+        let mut block = head;
+        while block != 0 {
+            if count >= page.blocks.capacity || !is_block(page, block) {
+                return Free::Wrong;
+            }
+            let link = if *left > 0 { next(&mut region, page, block) } else { None };
+            let Some(link) = link else { return Free::Unread };
+            (count, *left, block) = (count + 1, *left - 1, link);
+        }
+    }
+    Free::Blocks(count)
+}
+
+/// Blocks of a page that other threads have freed and its own thread has not taken back yet; `None` where their list
+/// makes no sense.
+pub(super) fn freed(space: &Space<'_>, page: &Page, steps: &mut u64) -> Option<u64> {
+    let (mut count, mut block) = (page.waiting, page.freed & !FLAGS);
+    if block == 0 {
+        return (count <= page.used).then_some(count);
+    }
+    let mut region = region(space, page);
+    while block != 0 && *steps > 0 {
+        if count >= page.used || !is_block(page, block) {
+            return None;
+        }
+        (count, *steps) = (count + 1, *steps - 1);
+        block = next(&mut region, page, block)?;
+    }
+    Some(count)
+}
+
+fn is_block(page: &Page, block: u64) -> bool {
+    block & FLAGS == 0 && is_list(block, page.address, page.end())
+}
+
+fn region<'a>(space: &'a Space<'a>, page: &Page) -> Region<'a> {
+    let mut region = space.region(page.address, page.end());
+    // Most of it is read at once: lists go to and fro.
+    if page.blocks.heads != [0; 2] || page.freed & !FLAGS != 0 {
+        region.word(page.address);
+    }
+    region
+}
+
+fn next(region: &mut Region<'_>, page: &Page, block: u64) -> Option<u64> {
+    let link = region.word(block)?;
+    Some(page.keys.map_or(link, |keys| decoded(link, keys)))
+}
+
+/// The link that an encoded one stands for.
+fn decoded(link: u64, [first, second, last]: [u64; 3]) -> u64 {
+    let block = link.wrapping_sub(first).rotate_right((first & 63) as u32) ^ second;
+    if block == last { 0 } else { block }
+}
+
+/// What stands for a link.
+#[cfg(test)]
+pub(super) fn encoded(block: u64, [first, second, last]: [u64; 3]) -> u64 {
+    let block = if block == 0 { last } else { block };
+    (block ^ second).rotate_left((first & 63) as u32).wrapping_add(first)
+}

@@ -1,0 +1,122 @@
+//! The map of pages, which lists all spans.
+
+use std::collections::HashMap;
+
+use super::{
+    PAGE_BITS, memory,
+    span::{SPAN, Span, Spans, span, without_overlaps},
+};
+use crate::{
+    found::{Taken, pieces, pieces_at},
+    radix::{self, Shape},
+    space::Space,
+};
+
+/// The map of pages.
+const MAP: Shape = Shape { levels: &[17, 18], entry: 8, alignment: 8, join: |entry, _| entry };
+/// Most memory that is searched for descriptions.
+const MAX_SEARCHED: u64 = 4 << 30;
+/// Spans by which the map is looked for.
+const SOME: usize = 16;
+/// Fewer spans than this may be chance.
+const FEWEST: usize = 8;
+
+/// Spans in ascending order, and the stretches that should be spans, and are none.
+pub(super) type Known = (Vec<(u64, Span)>, Vec<(u64, u64)>);
+
+/// What the map of pages lists.
+pub(super) fn mapped(
+    space: &Space<'_>,
+    taken: &Taken,
+    sizes: &[u64],
+    notes: &mut Vec<String>,
+) -> Option<Known> {
+    let described = |at: u64| {
+        let bytes: [u8; SPAN] = space.read_each(&[at])[..].first().copied().flatten()?;
+        span(space, taken, &bytes, sizes)
+    };
+    let known = some(space, taken, sizes);
+    let listed = radix::find(space, &MAP, &known, |word, description| word == description)?;
+    let entries = &listed.entries;
+    if !listed.is_whole {
+        notes.push("tcmalloc: its map lists more pages than were read".to_owned());
+    }
+    let at = |page: u64| {
+        let index = entries.binary_search_by_key(&page, |(page, _)| *page).ok()?;
+        Some(entries[index].1)
+    };
+    let (mut known, mut tried) = (Spans::new(), HashMap::new());
+    for (_, description) in entries {
+        tried.entry(*description).or_insert_with(|| {
+            let (start, span) = described(*description)?;
+            let (first, pages) = (start >> PAGE_BITS, span.bytes >> PAGE_BITS);
+            // What the map does not lead back to, is out of date.
+            let is_listed =
+                [first, first + pages - 1].iter().all(|page| at(*page) == Some(*description));
+            is_listed.then(|| known.insert(start, span))
+        });
+    }
+    let spans = without_overlaps(known);
+    (spans.len() >= FEWEST).then(|| {
+        let known = spans.iter().map(|(start, span)| (*start, start + span.bytes));
+        let unknown = radix::unlisted(space, taken, known, &listed, PAGE_BITS);
+        (spans, unknown)
+    })
+}
+
+/// A few spans with objects of a class, each by its first page and its description.
+fn some(space: &Space<'_>, taken: &Taken, sizes: &[u64]) -> Vec<(u64, u64)> {
+    let (mut found, mut left) = (Vec::new(), MAX_SEARCHED);
+    for range in memory(space) {
+        left -= pieces_at(space, (range.start, range.end), taken, left, |at, piece| {
+            for (one, at) in piece.windows(SPAN).step_by(8).zip((at..).step_by(8)) {
+                let is_room = found.len() < SOME * SOME;
+                let known = if is_room { span(space, taken, one, sizes) } else { None };
+                if let Some((start, _)) = known.filter(|(_, span)| span.fit > 1) {
+                    found.push((start >> PAGE_BITS, at));
+                }
+            }
+        });
+        if found.len() >= SOME * SOME {
+            break;
+        }
+    }
+    // From all of them: some may be out of date.
+    let every = found.len().div_ceil(SOME).max(1);
+    found.into_iter().step_by(every).collect()
+}
+
+/// What is found where all memory is searched for descriptions.
+pub(super) fn searched(
+    space: &Space<'_>,
+    taken: &Taken,
+    sizes: &[u64],
+    notes: &mut Vec<String>,
+) -> Option<Known> {
+    let (mut spans, mut left) = (Spans::new(), MAX_SEARCHED);
+    for range in memory(space) {
+        left -= pieces(space, (range.start, range.end), taken, left, |piece| {
+            let descriptions = piece.windows(SPAN).step_by(8);
+            spans.extend(descriptions.filter_map(|one| span(space, taken, one, sizes)));
+        });
+    }
+    if spans.len() < FEWEST {
+        return None;
+    }
+    if left == 0 {
+        notes.push("tcmalloc: not all memory was searched for spans".to_owned());
+    }
+    let spans = without_overlaps(spans);
+    let mut unknown = Vec::new();
+    // What lies between spans of one mapping, may be spans that were not found.
+    for pair in spans.windows(2) {
+        let [(first, one), (second, _)] = pair else { continue };
+        let end = first + one.bytes;
+        let is_one = space.range_at(*first).is_some_and(|range| *second < range.end);
+        if is_one && end < *second && !taken.meets(end, *second) {
+            unknown.push((end, *second));
+        }
+    }
+    notes.push("tcmalloc: its map of pages was not found: spans may be missing".to_owned());
+    Some((spans, unknown))
+}

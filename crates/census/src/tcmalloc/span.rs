@@ -1,0 +1,119 @@
+//! Spans by their descriptions: runs of pages, with objects of one size, one object, or free.
+
+use std::collections::BTreeMap;
+
+use super::PAGE_BITS;
+use crate::{
+    found::Taken,
+    space::{RangeKind, Space, word_of},
+};
+
+/// Bytes of a description.
+pub(super) const SPAN: usize = 48;
+
+/// Where a description has what.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    /// The first page's number, and how many there are.
+    pub(super) page: usize,
+    pub(super) pages: usize,
+    /// Two neighbours in a list.
+    pub(super) links: usize,
+    /// The list of free objects.
+    pub(super) objects: usize,
+    pub(super) bits: usize,
+    /// Of the bits, the first one of the objects in use, the class, and where the span is.
+    pub(super) used: u32,
+    pub(super) class: u32,
+    pub(super) location: u32,
+}
+
+/// 2.10 to 2.18.
+pub(super) const LAYOUT: Layout = Layout {
+    page: 0,
+    pages: 8,
+    links: 16,
+    objects: 32,
+    bits: 40,
+    used: 0,
+    class: 16,
+    location: 24,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) bytes: u64,
+    pub(super) size: u64,
+    pub(super) fit: u64,
+    pub(super) used: u64,
+    /// Whether its objects are of a class, and whether it has none.
+    pub(super) has_class: bool,
+    pub(super) is_free: bool,
+}
+
+pub(super) type Spans = BTreeMap<u64, Span>;
+
+/// The span that a description is of; `None` where it makes no sense.
+pub(super) fn span(
+    space: &Space<'_>,
+    taken: &Taken,
+    description: &[u8],
+    sizes: &[u64],
+) -> Option<(u64, Span)> {
+    let word = |at| word_of(description, at);
+    let layout = &LAYOUT;
+    let (page, pages) = (word(layout.page)?, word(layout.pages)?);
+    if page == 0 || page >> (48 - PAGE_BITS) != 0 || pages == 0 || pages >> (48 - PAGE_BITS) != 0 {
+        return None;
+    }
+    let (start, bytes) = (page << PAGE_BITS, pages << PAGE_BITS);
+    let range = space.range_at(start)?;
+    let is_heap = matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous);
+    if !is_heap || start + bytes > range.end || taken.end_of(start).is_some() {
+        return None;
+    }
+    let links = [word(layout.links)?, word(layout.links + 8)?];
+    let (objects, bits) = (word(layout.objects)?, word(layout.bits)?);
+    let bits_from = |from: u32, mask: u64| bits >> from & mask;
+    let used = bits_from(layout.used, 0xffff);
+    let (class, location) = (bits_from(layout.class, 0xff), bits_from(layout.location, 3));
+    let is_link =
+        |link: &u64| *link == 0 || (link.is_multiple_of(8) && space.range_at(*link).is_some());
+    if !links.iter().all(is_link) {
+        return None;
+    }
+    let all = Span { bytes, size: bytes, fit: 1, used: 1, has_class: false, is_free: false };
+    let span = match (location, class) {
+        (0, 0) => (links == [0, 0] && used == 0).then_some(all)?,
+        (0, class) => {
+            let size = *sizes.get(usize::try_from(class).ok()?)?;
+            let fit = bytes.checked_div(size)?;
+            let is_inside =
+                (start..start + bytes).contains(&objects) && (objects - start) % size == 0;
+            // What has no object in use is given back at once.
+            let is_sane =
+                (1..=fit).contains(&used) && if used < fit { is_inside } else { objects == 0 };
+            is_sane.then_some(Span { size, fit, used, has_class: true, ..all })?
+        }
+        (1 | 2, 0) => (used == 0).then_some(Span { size: 0, used: 0, is_free: true, ..all })?,
+        _ => return None,
+    };
+    Some((start, span))
+}
+
+/// Spans in ascending order; where two overlap, one is out of date: what is in use counts.
+pub(super) fn without_overlaps(spans: Spans) -> Vec<(u64, Span)> {
+    let mut kept: Vec<(u64, Span)> = Vec::with_capacity(spans.len());
+    for (start, span) in spans {
+        match kept.last() {
+            Some((before, other)) if before + other.bytes > start => {
+                if other.is_free && !span.is_free {
+                    kept.pop();
+                    kept.push((start, span));
+                }
+            }
+            _ => kept.push((start, span)),
+        }
+    }
+    kept
+}

@@ -1,0 +1,76 @@
+//! What spans add up to.
+
+use std::collections::BTreeMap;
+
+use super::span::Span;
+use crate::{
+    found::Found,
+    granules::{BySize, held},
+    model::{Granules, Heap},
+    space::Space,
+};
+
+/// The heap of these spans, of stretches of which nothing is known, and with as many objects in caches, by size.
+pub(super) fn sum(
+    space: &Space<'_>,
+    spans: &[(u64, Span)],
+    unknown: &[(u64, u64)],
+    cached: &BTreeMap<u64, u64>,
+) -> Found {
+    let mut heap = Heap { allocator: "tcmalloc".to_owned(), ..Heap::default() };
+    let mut granules = Granules { unit: "span".to_owned(), ..Granules::default() };
+    let (mut classes, mut partly, mut held_bytes) = (BySize::default(), Vec::new(), 0);
+    for (start, span) in spans {
+        let Span { bytes, size, fit, used, is_free, .. } = *span;
+        let resident = space.region(*start, start + bytes).present_bytes(*start, start + bytes);
+        let live = used * size;
+        heap.mapped_bytes += bytes;
+        heap.resident_bytes += resident;
+        heap.free_bytes += bytes.saturating_sub(live);
+        heap.live_objects += used;
+        heap.live_bytes += live;
+        space.note_granule(&mut heap.map, *start, bytes, (used, live));
+        if !is_free {
+            classes.add(size, used, bytes);
+        }
+        held_bytes += if used > 0 { resident } else { 0 };
+        match (used, fit) {
+            (0, _) if resident > 0 => {
+                (granules.empty, granules.empty_bytes) =
+                    (granules.empty + 1, granules.empty_bytes + bytes);
+            }
+            (0, _) => {}
+            (_, 1) => {
+                (granules.full, granules.full_bytes) =
+                    (granules.full + 1, granules.full_bytes + bytes);
+            }
+            _ => partly.push((used, bytes)),
+        }
+    }
+    let mut notes = Vec::new();
+    for (start, end) in unknown {
+        let resident = space.region(*start, *end).present_bytes(*start, *end);
+        heap.mapped_bytes += end - start;
+        heap.resident_bytes += resident;
+        heap.unknown_bytes += resident;
+    }
+    if heap.unknown_bytes > 0 {
+        let kib = heap.unknown_bytes.div_ceil(1 << 10);
+        notes.push(format!("tcmalloc: {kib} KiB should be spans, and make no sense: not counted"));
+    }
+    granules.held = held(partly.into_iter());
+    heap.granules = granules;
+    heap.classes = classes.finish();
+    for class in &mut heap.classes {
+        let count = cached.get(&class.size).copied().unwrap_or_default().min(class.objects);
+        let bytes = count * class.size;
+        class.objects -= count;
+        class.bytes -= bytes;
+        heap.live_objects -= count;
+        heap.live_bytes -= bytes;
+        heap.cached_bytes += bytes;
+    }
+    let taken = spans.iter().map(|(start, span)| (*start, start + span.bytes));
+    let taken = taken.chain(unknown.iter().copied()).collect();
+    Found { heap, held_bytes, taken, notes }
+}
