@@ -229,7 +229,9 @@ impl Bench<'_> {
         notes: &mut Value,
     ) -> Result<Vec<Outcome>> {
         running.settle()?;
-        let census = self.census(running.pid()?)?;
+        // A server never sleeps for long.
+        let freeze = matches!(case.program, Program::Server { .. });
+        let census = self.census(running.pid()?, freeze)?;
         census["notes"].clone_into(notes);
         let mut outcomes = compare(case.checks, case.heap, &running.truth, &census);
         if let Some(wanted) = case.answer {
@@ -253,8 +255,11 @@ impl Bench<'_> {
         Ok(Outcome::number(&what, 1, u64::from(answer == wanted), Slack::Exact))
     }
 
-    fn census(&self, pid: u32) -> Result<Value> {
-        self.ask(&["census", "-o", "json", "-p", &pid.to_string()])
+    fn census(&self, pid: u32, freeze: bool) -> Result<Value> {
+        let pid = pid.to_string();
+        let mut arguments = vec!["census", "-o", "json", "-p", &pid];
+        arguments.extend(freeze.then_some("--freeze"));
+        self.ask(&arguments)
     }
 
     /// What drainprof prints, whatever its exit code: a census without a heap is one, too.
