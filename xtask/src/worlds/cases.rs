@@ -86,10 +86,10 @@ const CPYTHON: &[Check] = &[
     check("types", Figure::Types, Slack::Exact),
 ];
 const RUBY: &[Check] = &[check("live", Figure::Sum(&["live_objects"]), Slack::Off(64))];
-/// A thread that the runtime starts after the count has its description in the heap.
+/// Threads that the runtime starts after the count have their descriptions in the heap, and take stacks.
 const GO: &[Check] = &[
-    check("classes", Figure::ListedClasses, Slack::More(4)),
-    check("stacks", Figure::Type("(goroutine stacks)"), Slack::Percent(1)),
+    check("classes", Figure::ListedClasses, Slack::More(16)),
+    check("stacks", Figure::Type("(goroutine stacks)"), Slack::Percent(10)),
 ];
 const REDIS: &[Check] = &[check("classes", Figure::RoundedClasses, Slack::Off(8))];
 const POOLS: &[Check] = &[check("contexts", Figure::Contexts, Slack::Exact)];
