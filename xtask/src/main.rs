@@ -18,6 +18,7 @@ mod tally;
 mod test;
 mod vm;
 mod work;
+mod worlds;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,8 @@ enum Task {
     Test(test::Args),
     /// Run the tests of the kernel matrix on older kernels under qemu.
     Vm(vm::Args),
+    /// Compare censuses of programs of other distributions with what the programs say of themselves.
+    Worlds(worlds::Args),
     /// Run every check, then every test.
     Ci(ci::Args),
     /// Draw the workspace's crates in ARCHITECTURE.md.
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Task::Setup(args) => setup::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Test(args) => Ok(test::run(&args)),
         Task::Vm(args) => vm::run(&args),
+        Task::Worlds(args) => worlds::run(&args),
         Task::Ci(args) => ci::run(&args),
         Task::Crates(args) => crates::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Demo(args) => demo::run(&args).map(|()| ExitCode::SUCCESS),

@@ -1,7 +1,8 @@
 //! `cargo xtask ci`: the only definition of what must hold before a change is taken.
 //!
 //! Every check runs even if another failed, so that one run tells all; then every test runs, on a freshly
-//! built eBPF object. Checks that fail count as failures in the sum; those that hold are not counted.
+//! built eBPF object, and the quick cases of `worlds`. Checks that fail count as failures in the sum; those that
+//! hold are not counted.
 
 mod dependencies;
 mod rules;
@@ -13,7 +14,7 @@ use anyhow::Result;
 
 use crate::artifacts::{self, HOST};
 use crate::tally::Tally;
-use crate::{crates, ebpf, setup, test, work};
+use crate::{crates, ebpf, setup, test, work, worlds};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -24,6 +25,9 @@ pub(crate) struct Args {
     /// Leave out the kernel matrix.
     #[arg(long)]
     no_vm: bool,
+    /// Leave out the programs of other distributions.
+    #[arg(long)]
+    no_worlds: bool,
     /// Also the tests on further real programs.
     #[arg(long)]
     real: bool,
@@ -78,6 +82,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     work::step("ci: cargo xtask test --fresh-ebpf");
     let wanted = test::Args::fresh(args.no_vm, args.real);
     let mut tally = test::sum(&wanted);
+    if !args.no_worlds {
+        tally.add(worlds::quick(&root));
+    }
     tally.add(failed);
     Ok(test::conclude(&tally, SLOWEST))
 }

