@@ -95,7 +95,9 @@ mod tests {
             let mut pages = Present::default();
             pages.push(HUGE + first * PAGE, 4 * HUGE);
             let mut huge = Huge::of(pages.clone());
-            objects.iter().for_each(|(at, bytes)| huge.hold(at * PAGE, *bytes));
+            for (at, bytes) in &objects {
+                huge.hold(at * PAGE, *bytes);
+            }
             let holds = |page: u64| {
                 pages.contains(page)
                     && objects.iter().any(|(at, bytes)| at * PAGE < page + PAGE && page < at * PAGE + bytes)

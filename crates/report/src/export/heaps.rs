@@ -218,3 +218,43 @@ fn write_types(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()
 fn lines(rows: Rows, out: &mut dyn Write) -> io::Result<()> {
     rows.lines("  ").iter().try_for_each(|line| writeln!(out, "{line}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is not known is in the second line, with the reader's reasons below it; no note comes twice, and names of a
+    /// hostile process are escaped. Huge pages have a line.
+    #[test]
+    fn first_lines() {
+        let mut census = Census {
+            comm: "svc".to_owned(),
+            rss_bytes: 100 << 20,
+            validated_bytes: 70 << 20,
+            unknown: vec![Unknown {
+                allocator: Some("glibc".to_owned()),
+                bytes: 30 << 20,
+                reasons: vec!["the ring \u{1b}[31m".to_owned()],
+            }],
+            notes: vec!["the ring \u{1b}[31m".to_owned(), "go: not swept".to_owned()],
+            ..Census::default()
+        };
+        let page = |census: &Census| {
+            let mut out = Vec::new();
+            write_heaps(census, &Style::default(), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let text = page(&census);
+        let lines: Vec<&str> = text.lines().skip(1).take(3).collect();
+        assert_eq!(lines[0], "unknown: 30.0 % of resident memory, 30.0 MiB");
+        assert!(lines[1].starts_with("  30.0 MiB of glibc's heap: the ring "), "{text}");
+        assert_eq!(lines[2], "note: go: not swept");
+        assert!(!text.contains('\u{1b}') && text.matches("the ring").count() == 1, "{text}");
+        assert!(!text.contains("huge pages"), "{text}");
+        (census.huge_bytes, census.huge_idle_bytes) = (8 << 20, Some(3 << 20));
+        let line = "huge pages: 8.0 MiB resident in them, at least 3.0 MiB of it only to fill holes between live objects";
+        assert!(page(&census).lines().any(|one| one == line), "{}", page(&census));
+        census.huge_idle_bytes = None;
+        assert!(page(&census).contains("is not known"), "{}", page(&census));
+    }
+}

@@ -93,7 +93,7 @@ fn allocators<'a>(measured: &Measured<'a>) -> impl Iterator<Item = (&'a Allocato
 /// What can be given back is known of these alone, where enough of them was read; others have no call for it.
 const TRIMMED: [&str; 1] = ["glibc"];
 
-/// The heaps of all processes, summed by allocator, and whether what each could give back is known.
+/// The heaps of all processes, summed by allocator, and by whether what they could give back is known.
 fn heaps(censuses: &[Census]) -> Vec<Holder> {
     let mut sums: Vec<(HeapSummary, bool)> = Vec::new();
     for mut heap in censuses.iter().flat_map(|census| Summary::of(census).heaps) {
@@ -102,9 +102,12 @@ fn heaps(censuses: &[Census]) -> Vec<Holder> {
         }
         let is_trimmed = TRIMMED.contains(&heap.allocator.as_str());
         let certain = !is_trimmed || heap.trimmable_bytes.is_some();
-        match sums.iter_mut().find(|(sum, _)| sum.allocator == heap.allocator) {
+        let is_same = |(sum, is_certain): &&mut (HeapSummary, bool)| {
+            sum.allocator == heap.allocator && *is_certain == certain
+        };
+        match sums.iter_mut().find(is_same) {
             None => sums.push((heap, certain)),
-            Some((sum, all_certain)) => {
+            Some((sum, _)) => {
                 let add = u64::saturating_add;
                 sum.resident_bytes = add(sum.resident_bytes, heap.resident_bytes);
                 sum.unknown_bytes = add(sum.unknown_bytes, heap.unknown_bytes);
@@ -113,7 +116,6 @@ fn heaps(censuses: &[Census]) -> Vec<Holder> {
                     (None, None) => None,
                     (one, other) => Some(add(one.unwrap_or_default(), other.unwrap_or_default())),
                 };
-                *all_certain &= certain;
             }
         }
     }

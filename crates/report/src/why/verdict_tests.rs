@@ -70,7 +70,7 @@ fn healthy() {
         (vec![Of("go", 86, 0, 14, None)], vec![(Anonymous, 14)], Answer::Healthy),
         (vec![Of("go", 70, 0, 14, None)], vec![(Anonymous, 14)], Answer::Unknown),
         // Stacks are proven, files and shared memory are the kernel's.
-        (vec![glibc(10, 0)], vec![(Stack, 40), (File, 30), (Anonymous, 20)], Answer::Healthy),
+        (vec![glibc(10, 0)], vec![(Stack, 40), (File, 30), (Anonymous, 15)], Answer::Healthy),
         (vec![], vec![(Shared, 120), (File, 10), (Anonymous, 5)], Answer::Healthy),
         // A process's own memory is not known because it has mapped large files.
         (vec![glibc(20, 0)], vec![(File, 300), (Anonymous, 60)], Answer::Unknown),
@@ -108,6 +108,32 @@ fn partial() {
     // A whole heap beside a partial one.
     let found = of(&[Of("cpython", 10, 80, 0, None), Of("glibc", 1, 0, 9, None)], &[]);
     assert_eq!(found.answer, Answer::Pinned);
+}
+
+/// What is sure of some processes is said, although it is not of others.
+#[test]
+fn several() {
+    let steady = growth(MemoryVerdict::Steady, 200 * MIB);
+    let of = |one: Of, other: Of| {
+        let censuses = [census(&[one], &[]), census(&[other], &[])];
+        let (growth, probes, unseen) = (&steady, &[][..], &[][..]);
+        Why::of(&Measured {
+            growth,
+            probes,
+            censuses: &censuses,
+            draft: None,
+            undrafted: None,
+            unseen,
+        })
+    };
+    let partial = Of("glibc", 90, 5, 5, Some(5));
+    let found = of(Of("glibc", 40, 60, 0, Some(0)), partial);
+    assert_eq!(found.answer, Answer::Pinned);
+    assert_eq!(found.holders.iter().map(|one| one.certain).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(of(Of("glibc", 40, 60, 0, Some(60)), partial).answer, Answer::Idle);
+    let whole = Of("glibc", 100, 0, 0, Some(0));
+    assert_eq!(of(whole, partial).answer, Answer::Healthy);
+    assert_eq!(of(whole, Of("glibc", 40, 40, 20, None)).answer, Answer::Unknown);
 }
 
 /// Processes whose heaps could not be read are unknown, although nothing lists them.
