@@ -20,6 +20,8 @@ mod freeze;
 mod glibc;
 mod go;
 mod granules;
+mod heaps;
+mod huge;
 mod jemalloc;
 mod mimalloc;
 mod model;
@@ -32,6 +34,7 @@ mod present;
 mod radix;
 mod ruby;
 mod space;
+mod stacks;
 mod steps;
 mod summary;
 mod target;
@@ -48,8 +51,8 @@ pub mod testing;
 
 pub use compare::{ClassGrowth, Comparison, HeapGrowth, TypeGrowth};
 pub use model::{
-    Arena, Census, Class, Context, ContextKind, Granules, Heap, HeldBy, MapCell, Part, PartKind,
-    SCHEMA, Step, Type,
+    Arena, Census, Class, Context, ContextKind, Granules, Heap, HeldBy, KnownBy, MapCell, Part,
+    PartKind, SCHEMA, Step, Type, Unknown,
 };
 pub use summary::{HeapSummary, Summary};
 pub use target::{CensusError, ContextDetail, Options, Reader, take};

@@ -1,7 +1,7 @@
 //! What a census says: `drainprof.census/1`.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The schema that [`Census`] follows.
 pub const SCHEMA: &str = "drainprof.census/1";
@@ -29,6 +29,18 @@ pub struct Census {
     pub page_table_bytes: u64,
     /// Resident memory by what it is used for. The bytes add up to `rss_bytes`.
     pub parts: Vec<Part>,
+    /// Resident bytes whose use was read and validated, or that the kernel accounts for: parts whose `known_by` is not
+    /// `nothing`. Of files and shared memory no more is known than that they are such.
+    pub validated_bytes: u64,
+    /// The rest of resident memory, with the reasons, the most bytes first: the bytes and `validated_bytes` add up to
+    /// `rss_bytes`.
+    pub unknown: Vec<Unknown>,
+    /// Resident bytes of anonymous memory in transparent huge pages.
+    pub huge_bytes: u64,
+    /// Of these, bytes of 4 KiB pages of heaps without a live byte, in huge pages that hold one: at least so many are
+    /// resident only because a huge page fills the holes. Granules that hold an object count as live as a whole. Null where
+    /// the kernel does not say which pages are huge (Linux before 6.7), or such a heap was not read well enough.
+    pub huge_idle_bytes: Option<u64>,
     /// The heaps that were found.
     pub heaps: Vec<Heap>,
     /// Structures of the program that a profile describes (`[[walk]]`), as heaps. They lie in the heaps above.
@@ -57,10 +69,39 @@ pub struct Step {
 pub struct Part {
     /// What it is.
     pub kind: PartKind,
+    /// How that is known.
+    pub known_by: KnownBy,
     /// The allocator, of heaps; else null.
     pub allocator: Option<String>,
     /// Resident bytes.
     pub bytes: u64,
+}
+
+/// How the use of memory is known.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum KnownBy {
+    /// The allocator's structures were read and validated: they account for the bytes.
+    Structures,
+    /// A thread's stack pointer lies in it, behind a guard, and the thread's library or the kernel says how large it is.
+    Thread,
+    /// The kernel accounts for it, as files or as shared memory. What lies in it was not read.
+    Kernel,
+    /// It was not read, or did not validate.
+    Nothing,
+}
+
+/// Resident memory that was not read, or did not validate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Unknown {
+    /// The allocator whose heap it is in; null: no known heap.
+    pub allocator: Option<String>,
+    /// Resident bytes.
+    pub bytes: u64,
+    /// Why, in sentences: what the heap's reader says; for memory of no known heap, what readers say that found none.
+    pub reasons: Vec<String>,
 }
 
 /// What resident memory is used for.
@@ -81,6 +122,19 @@ pub enum PartKind {
     File,
     /// Shared memory.
     Shared,
+}
+
+impl PartKind {
+    /// How the use of such memory is known.
+    #[must_use]
+    pub const fn known_by(self) -> KnownBy {
+        match self {
+            Self::HeapHeld | Self::HeapFree => KnownBy::Structures,
+            Self::Stack => KnownBy::Thread,
+            Self::File | Self::Shared => KnownBy::Kernel,
+            Self::HeapUnknown | Self::Anonymous => KnownBy::Nothing,
+        }
+    }
 }
 
 /// A heap: all arenas of one allocator.
@@ -104,7 +158,9 @@ pub struct Heap {
     pub free_bytes: u64,
     /// Bytes that could not be read, or made no sense.
     pub unknown_bytes: u64,
-    /// Resident bytes that `malloc_trim(0)` would give back now; null where the allocator has nothing like it.
+    /// Resident bytes that `malloc_trim(0)` would give back now; null where the allocator has nothing like it, or too much of
+    /// the heap is unknown. Of a huge page, it gives back the 4 KiB pages: resident memory falls at once, the system gets
+    /// them when it splits the page.
     pub trimmable_bytes: Option<u64>,
     /// Resident bytes that would be free if live objects lay side by side, at most: sizes are rounded up, and live objects
     /// count as resident.
@@ -120,6 +176,22 @@ pub struct Heap {
     pub map: Vec<MapCell>,
     /// Live objects by type where it is known: Python types, Ruby's built-in ones, C++ classes with virtual functions.
     pub types: Vec<Type>,
+}
+
+/// Of what is resident, a heap is read well enough where no more than a part of so many is unknown.
+const MAX_UNKNOWN: u64 = 32;
+
+/// Whether so much of a heap is unknown that nothing can be said of what is free in it as a whole.
+pub(crate) const fn is_partial(unknown_bytes: u64, resident_bytes: u64) -> bool {
+    unknown_bytes > resident_bytes / MAX_UNKNOWN
+}
+
+impl Heap {
+    /// Whether so much of it is unknown that nothing can be said of what is free in it as a whole.
+    #[must_use]
+    pub const fn is_partial(&self) -> bool {
+        is_partial(self.unknown_bytes, self.resident_bytes)
+    }
 }
 
 /// Granules side by side.

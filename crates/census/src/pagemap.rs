@@ -1,4 +1,5 @@
-//! `/proc/PID/pagemap`: which pages of a process are present. Looking touches none of them.
+//! `/proc/PID/pagemap`: which pages of a process are present, parts of huge pages, or guard pages. Looking touches none of
+//! them.
 
 use std::{
     fs::File,
@@ -16,6 +17,10 @@ const PAGEMAP_SCAN: libc::Ioctl = (3 << 30 | (size_of::<Scan>() << 16) | 0x66 <<
 const PRESENT: u64 = 1 << 3;
 /// The page of zeros, which every process shares: it holds nothing, and costs a process nothing.
 const ZERO: u64 = 1 << 5;
+/// A part of a transparent huge page that is mapped as one.
+const HUGE: u64 = 1 << 6;
+/// A page of `MADV_GUARD_INSTALL`; Linux 6.15 and later.
+const GUARD: u64 = 1 << 8;
 /// Stretches of pages that one request returns.
 const STRETCHES: usize = 1024;
 /// Pages whose entries are read at once, where the kernel lacks the request.
@@ -59,7 +64,7 @@ impl Pagemap {
     pub(crate) fn open(path: &str) -> io::Result<Self> {
         let mut pagemap = Self { file: File::open(path)?, skips_holes: true };
         // Linux before 6.7 knows no request of this file.
-        pagemap.skips_holes = pagemap.request(0, PAGE, &mut [Stretch::default()]).is_ok();
+        pagemap.skips_holes = pagemap.request(0, PAGE, PRESENT, &mut [Stretch::default()]).is_ok();
         Ok(pagemap)
     }
 
@@ -73,29 +78,60 @@ impl Pagemap {
         if self.skips_holes { self.scan(start, end) } else { self.read(start, end) }
     }
 
-    fn scan(&self, mut start: u64, end: u64) -> Present {
-        let mut present = Present::default();
+    /// The pages between two page boundaries that are parts of huge pages; `None` where the kernel does not say.
+    pub(crate) fn huge(&self, start: u64, end: u64) -> Option<Present> {
+        self.find(start, end, PRESENT | HUGE).ok()
+    }
+
+    /// Whether all pages between two page boundaries are guard pages; `None` where the kernel does not say.
+    pub(crate) fn guarded(&self, start: u64, end: u64) -> Option<bool> {
+        let found = self.find(start, end, GUARD).ok()?;
+        Some(start < end && found.bytes(start, end) == end - start)
+    }
+
+    fn scan(&self, start: u64, end: u64) -> Present {
+        let mut found = Present::default();
+        // What was found before an error is present.
+        let _ = self.each(start, end, PRESENT, |start, end| found.push(start, end));
+        found
+    }
+
+    fn find(&self, start: u64, end: u64, categories: u64) -> nix::Result<Present> {
+        let mut found = Present::default();
+        self.each(start, end, categories, |start, end| found.push(start, end))?;
+        Ok(found)
+    }
+
+    /// All stretches of pages that are of each of these categories.
+    fn each(
+        &self,
+        mut start: u64,
+        end: u64,
+        categories: u64,
+        mut each: impl FnMut(u64, u64),
+    ) -> nix::Result<()> {
         let most = (end.saturating_sub(start) / PAGE).min(STRETCHES as u64);
         let mut stretches = vec![Stretch::default(); most as usize];
-        while start < end
-            && let Ok((found, next)) = self.request(start, end, &mut stretches)
-        {
+        while start < end {
+            let (found, next) = self.request(start, end, categories, &mut stretches)?;
             for one in stretches.iter().take(found) {
-                present.push(one.start, one.end);
+                each(one.start, one.end);
             }
             if next <= start {
                 break;
             }
             start = next;
         }
-        present
+        Ok(())
     }
 
-    /// Finds stretches that are present; returns how many, and where it ended.
+    /// Finds stretches of pages of all of these categories, but for the page of zeros; returns how many, and where it
+    /// ended.
     fn request(
         &self,
         start: u64,
         end: u64,
+        categories: u64,
         stretches: &mut [Stretch],
     ) -> nix::Result<(usize, u64)> {
         let mut scan = Scan {
@@ -105,8 +141,8 @@ impl Pagemap {
             vec: stretches.as_mut_ptr() as u64,
             vec_len: stretches.len() as u64,
             category_inverted: ZERO,
-            category_mask: PRESENT | ZERO,
-            return_mask: PRESENT,
+            category_mask: categories | ZERO,
+            return_mask: categories,
             ..Scan::default()
         };
         // SAFETY: `scan` is what the request takes, and `stretches` has room for the `vec_len` that it names; the kernel
@@ -175,5 +211,32 @@ mod tests {
         assert_eq!(pages(&present), [read]);
         let present = pagemap.read(end - PAGE, end);
         assert_eq!(pages(&present), [written[2]]);
+    }
+
+    /// Huge pages are as many as the kernel counts; a guard page is told from others, where the kernel knows them.
+    #[test]
+    fn guards_and_huge_pages() {
+        const INSTALL: libc::c_int = 102;
+        let mut memory = MmapOptions::new().len(8 << 20).map_anon().unwrap();
+        memory.advise(Advice::HugePage).unwrap();
+        memory.fill(1);
+        let start = memory.as_ptr() as u64;
+        let end = start + memory.len() as u64;
+        let pagemap = Pagemap::open("/proc/self/pagemap").unwrap();
+        let all = drainprof_process::mapped_memory(std::process::id()).unwrap();
+        let own = all.iter().filter(|one| one.mapping.start < end && start < one.mapping.end);
+        let counted: u64 = own.map(|one| one.huge_bytes).sum();
+        if let Some(huge) = pagemap.huge(start, end) {
+            assert_eq!(huge.bytes(start, end), counted);
+        }
+        // SAFETY: the page is the first of `memory`, which is not read any more.
+        let installed =
+            unsafe { libc::madvise(memory.as_mut_ptr().cast(), PAGE as usize, INSTALL) };
+        let known = |start, end| pagemap.guarded(start, end);
+        if let (0, Some(is_guard)) = (installed, known(start, start + PAGE)) {
+            assert!(is_guard);
+            let others = [(start + PAGE, start + 2 * PAGE), (start, start + 2 * PAGE)];
+            assert_eq!(others.map(|(start, end)| known(start, end)), [Some(false); 2]);
+        }
     }
 }

@@ -1,16 +1,20 @@
-//! Resident memory by what it is used for: parts that add up.
+//! Resident memory by what it is used for: parts that add up, and why some of it is unknown.
+
+use std::cmp::Reverse;
 
 use crate::{
-    model::{Heap, Part, PartKind},
+    heaps::Heaps,
+    model::{KnownBy, Part, PartKind, Unknown},
     space::{RangeKind, Space},
 };
 
-/// The parts of a process's resident memory; with each heap the resident bytes of its granules that are held.
-pub(crate) fn parts(space: &Space<'_>, heaps: &[(Heap, u64)]) -> Vec<Part> {
+/// The parts of a process's resident memory.
+pub(crate) fn parts(space: &Space<'_>, heaps: &Heaps) -> Vec<Part> {
     let mut parts = Vec::new();
-    let mut add = |kind, allocator: Option<&str>, bytes: u64| {
+    let mut add = |kind: PartKind, allocator: Option<&str>, bytes: u64| {
         if bytes > 0 {
-            parts.push(Part { kind, allocator: allocator.map(str::to_owned), bytes });
+            let (known_by, allocator) = (kind.known_by(), allocator.map(str::to_owned));
+            parts.push(Part { kind, known_by, allocator, bytes });
         }
     };
     let sum = |kinds: &[RangeKind]| {
@@ -18,7 +22,7 @@ pub(crate) fn parts(space: &Space<'_>, heaps: &[(Heap, u64)]) -> Vec<Part> {
         ranges.fold(0u64, |sum, range| sum.saturating_add(range.rss))
     };
     let mut anonymous = sum(&[RangeKind::Heap, RangeKind::Anonymous]);
-    for (heap, held) in heaps {
+    for (heap, held) in &heaps.found {
         let name = Some(heap.allocator.as_str());
         // What came since the mappings were read is not in their figures.
         let resident = heap.resident_bytes.min(anonymous);
@@ -29,9 +33,109 @@ pub(crate) fn parts(space: &Space<'_>, heaps: &[(Heap, u64)]) -> Vec<Part> {
         add(PartKind::HeapUnknown, name, unknown);
         anonymous -= resident;
     }
-    add(PartKind::Anonymous, None, anonymous);
-    add(PartKind::Stack, None, sum(&[RangeKind::Stack]));
+    let stacks = heaps.stack_bytes.min(anonymous);
+    add(PartKind::Anonymous, None, anonymous - stacks);
+    add(PartKind::Stack, None, stacks.saturating_add(sum(&[RangeKind::Stack])));
     add(PartKind::File, None, sum(&[RangeKind::File]));
     add(PartKind::Shared, None, sum(&[RangeKind::Shared]));
     parts
+}
+
+/// Bytes whose use is known.
+pub(crate) fn validated(parts: &[Part]) -> u64 {
+    let known = parts.iter().filter(|part| part.known_by != KnownBy::Nothing);
+    known.fold(0, |sum, part| sum.saturating_add(part.bytes))
+}
+
+/// The parts whose use is not known, with what the readers say of them, the most bytes first.
+pub(crate) fn unknown(parts: &[Part], heaps: &Heaps) -> Vec<Unknown> {
+    let of = |part: &Part| {
+        let notes = heaps.notes.iter().filter(|note| note.allocator == part.allocator);
+        Unknown {
+            allocator: part.allocator.clone(),
+            bytes: part.bytes,
+            reasons: notes.map(|note| note.text.clone()).collect(),
+        }
+    };
+    let parts = parts.iter().filter(|part| part.known_by == KnownBy::Nothing);
+    let mut unknown: Vec<Unknown> = parts.map(of).collect();
+    unknown.sort_by_key(|one| Reverse(one.bytes));
+    unknown
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        heaps::Note,
+        model::Heap,
+        testing::{Pieces, anonymous},
+    };
+
+    /// What is unknown has the notes of its reader, and what no heap has those of readers that found none.
+    #[test]
+    fn reasons() {
+        let memory = Pieces::default();
+        let space = Space::new(vec![anonymous(1 << 20, 100 << 20)], &memory);
+        let heap = Heap {
+            allocator: "glibc".to_owned(),
+            resident_bytes: 90 << 20,
+            unknown_bytes: 60 << 20,
+            ..Heap::default()
+        };
+        let note = |allocator: Option<&str>, text: &str| Note {
+            allocator: allocator.map(str::to_owned),
+            text: text.to_owned(),
+        };
+        let heaps = Heaps {
+            found: vec![(heap, 20 << 20)],
+            notes: vec![note(Some("glibc"), "a ring"), note(None, "go: not found")],
+            stack_bytes: 1 << 20,
+            huge_idle_bytes: None,
+        };
+        let parts = parts(&space, &heaps);
+        assert_eq!(validated(&parts), 31 << 20);
+        let unknown = unknown(&parts, &heaps);
+        let found: Vec<(Option<&str>, u64, &str)> = unknown
+            .iter()
+            .map(|one| (one.allocator.as_deref(), one.bytes >> 20, one.reasons[0].as_str()))
+            .collect();
+        assert_eq!(found, [(Some("glibc"), 60, "a ring"), (None, 9, "go: not found")]);
+    }
+
+    proptest! {
+        /// Whatever readers say, parts add up to what is resident, and what is validated is neither unknown nor of no heap.
+        #[test]
+        fn add_up(
+            ranges in prop::collection::vec((0..5usize, 0..9000u64), 0..8),
+            found in prop::collection::vec((0..20_000u64, 0..20_000u64, any::<u64>()), 0..4),
+            stack_bytes: u64,
+        ) {
+            const KINDS: [RangeKind; 5] = [
+                RangeKind::Heap, RangeKind::Anonymous, RangeKind::Stack, RangeKind::File, RangeKind::Shared,
+            ];
+            let memory = Pieces::default();
+            let ranges = ranges.iter().zip(1..).map(|((kind, rss), at)| crate::space::Range {
+                kind: KINDS[*kind], rss: *rss, ..anonymous(at << 30, 1 << 20)
+            });
+            let space = Space::new(ranges.collect(), &memory);
+            let heaps = found.iter().map(|(resident_bytes, held, unknown_bytes)| {
+                let (resident_bytes, unknown_bytes) = (*resident_bytes, *unknown_bytes);
+                (Heap { resident_bytes, unknown_bytes, ..Heap::default() }, *held)
+            });
+            let heaps = Heaps { found: heaps.collect(), notes: Vec::new(), stack_bytes, huge_idle_bytes: None };
+            let parts = parts(&space, &heaps);
+            let sum = |known: bool| -> u64 {
+                let of = parts.iter().filter(|part| (part.known_by != KnownBy::Nothing) == known);
+                of.map(|part| part.bytes).sum()
+            };
+            let rss: u64 = space.ranges.iter().map(|range| range.rss).sum();
+            prop_assert_eq!(sum(true) + sum(false), rss);
+            prop_assert_eq!(validated(&parts), sum(true));
+            let unknown: u64 = unknown(&parts, &heaps).iter().map(|one| one.bytes).sum();
+            prop_assert_eq!(unknown, sum(false));
+        }
+    }
 }

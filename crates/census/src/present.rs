@@ -62,6 +62,19 @@ impl Present {
         }
     }
 
+    /// Adds pages that lie behind all others; of a block that both have, those of both.
+    pub(crate) fn append(&mut self, other: Self) {
+        for block in other.0 {
+            match self.0.last_mut() {
+                Some(last) if last.number > block.number => {}
+                Some(last) if last.number == block.number => {
+                    last.bits.iter_mut().zip(block.bits).for_each(|(word, added)| *word |= added);
+                }
+                _ => self.0.push(block),
+            }
+        }
+    }
+
     /// Whether the page of an address is present.
     pub(crate) fn contains(&self, address: u64) -> bool {
         let page = address / PAGE;

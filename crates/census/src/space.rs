@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    found::Taken,
+    huge::Huge,
     model::MapCell,
     present::{Numbered, Present},
 };
@@ -48,6 +48,16 @@ pub(crate) trait Memory {
     /// The pages from `start` to `end` that are present. Others are not to be read.
     fn present(&self, start: u64, end: u64) -> Present;
 
+    /// The pages from `start` to `end` that are parts of huge pages; `None` where that is not known.
+    fn huge(&self, _start: u64, _end: u64) -> Option<Present> {
+        None
+    }
+
+    /// Whether all pages from `start` to `end` are guard pages, which fault; `None` where that is not known.
+    fn guarded(&self, _start: u64, _end: u64) -> Option<bool> {
+        None
+    }
+
     /// Whether [`Memory::present`] costs nothing where nothing is present.
     fn skips_holes(&self) -> bool {
         true
@@ -71,7 +81,7 @@ pub(crate) enum RangeKind {
     Heap,
     /// Anonymous memory.
     Anonymous,
-    /// `[stack]`, or the stack of a thread.
+    /// `[stack]`: that of the first thread.
     Stack,
     /// A mapped file.
     File,
@@ -90,6 +100,8 @@ pub(crate) struct Range {
     pub(crate) rss: u64,
     /// Swapped bytes.
     pub(crate) swap: u64,
+    /// Resident bytes in transparent huge pages.
+    pub(crate) huge: u64,
 }
 
 /// Mappings in ascending order, and the memory.
@@ -101,6 +113,8 @@ pub(crate) struct Space<'a> {
     too_large: u64,
     /// Which pages were present when it was asked, by address.
     checked: RefCell<HashMap<u64, Present>>,
+    /// Huge pages, once they were asked for.
+    pub(crate) huge: RefCell<Huge>,
     /// Whether each granule is noted.
     pub(crate) wants_map: bool,
 }
@@ -133,11 +147,12 @@ impl<'a> Space<'a> {
             read_bytes: Cell::new(0),
             too_large,
             checked: RefCell::default(),
+            huge: RefCell::default(),
             wants_map: false,
         }
     }
 
-    /// Notes a granule for the map: its live objects and their bytes.
+    /// Notes a granule, with its live objects and their bytes: for the map, and for huge pages.
     pub(crate) fn note_granule(
         &self,
         map: &mut Vec<MapCell>,
@@ -145,20 +160,30 @@ impl<'a> Space<'a> {
         bytes: u64,
         (objects, live_bytes): (u64, u64),
     ) {
+        if objects > 0 {
+            self.huge.borrow_mut().hold(address, bytes);
+        }
         if self.wants_map {
             map.push(MapCell { address, granules: 1, bytes, objects, live_bytes });
         }
     }
 
-    /// Gives mappings a kind, by their first addresses, but for those that a heap has.
-    pub(crate) fn mark(&mut self, starts: &[u64], kind: RangeKind, taken: &Taken) {
-        for start in starts {
-            let found = self.ranges.binary_search_by_key(start, |range| range.start);
-            let range = found.ok().and_then(|index| self.ranges.get_mut(index));
-            if let Some(range) = range.filter(|range| !taken.meets(range.start, range.end)) {
-                range.kind = kind;
-            }
+    /// Finds which pages of anonymous memory are huge, where there are any; whether that is known of all of them.
+    pub(crate) fn find_huge(&mut self) -> bool {
+        let anonymous =
+            |range: &&Range| matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous);
+        let mut pages = Present::default();
+        for range in self.ranges.iter().filter(anonymous).filter(|range| range.huge > 0) {
+            let Some(found) = self.memory.huge(range.start, range.end) else { return false };
+            pages.append(found);
         }
+        self.huge = RefCell::new(Huge::of(pages));
+        true
+    }
+
+    /// Whether all pages between two addresses are guard pages; `None` where that is not known.
+    pub(crate) fn guarded(&self, start: u64, end: u64) -> Option<bool> {
+        self.memory.guarded(start, end)
     }
 
     /// What is not looked at, in a sentence.

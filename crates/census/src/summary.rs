@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Census, Heap, PartKind};
+use crate::model::{Census, Heap, PartKind, is_partial};
 
 /// The heaps of a process, as a census found them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,6 +73,12 @@ fn held(census: &Census, allocator: &str) -> u64 {
 }
 
 impl HeapSummary {
+    /// Whether so much of it is unknown that nothing can be said of what is free in it as a whole.
+    #[must_use]
+    pub const fn is_partial(&self) -> bool {
+        is_partial(self.unknown_bytes, self.resident_bytes)
+    }
+
     /// Resident bytes in which no live object lies, at least: free ones, and those in threads' caches. Live objects count
     /// as resident, although parts of large ones need not be.
     #[must_use]
@@ -92,6 +98,7 @@ mod tests {
     fn sums() {
         let part = |kind, allocator: Option<&str>, bytes| Part {
             kind,
+            known_by: PartKind::known_by(kind),
             allocator: allocator.map(str::to_owned),
             bytes,
         };

@@ -8,29 +8,21 @@ use drainprof_process::{
 
 use crate::{
     contexts::{self, Contexts},
-    cpython,
     files::Files,
-    found::{Taken, Walker},
     freeze::while_frozen,
-    glibc, go,
-    granules::cells,
-    jemalloc, mimalloc,
-    model::{Census, Heap, SCHEMA},
-    musl,
+    heaps::heaps,
+    model::{Census, SCHEMA},
     pagemap::Pagemap,
-    parts::parts,
+    parts::{parts, unknown, validated},
     pools,
     present::Present,
-    ruby,
     space::{Memory, PAGE, Range, RangeKind, Space},
+    stacks,
     steps::steps,
-    tcmalloc,
 };
 
 /// What PostgreSQL's server calls the root of its memory contexts.
 const TOP_CONTEXT: &str = "TopMemoryContext";
-/// Bytes of a thread's stack, at most.
-const MAX_STACK: u64 = 64 << 20;
 
 /// How a census is taken.
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,9 +103,9 @@ pub fn take(pid: u32, options: &Options) -> Result<Census, CensusError> {
 
 fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
     let (began, pid) = (Instant::now(), process.pid);
-    let mut ranges: Vec<Range> = mapped_memory(pid)?.iter().map(range).collect();
+    let ranges: Vec<Range> = mapped_memory(pid)?.iter().map(range).collect();
     check_size(pid, &ranges, options)?;
-    let stacks = mark_stacks(pid, process, &mut ranges);
+    let pointers = stacks::pointers(process);
     let memory = Target::open(process)?;
     let mut space = Space::new(ranges, &memory);
     space.wants_map = options.map;
@@ -123,13 +115,17 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
         comm: process.comm.clone(),
         rss_bytes: space.ranges.iter().map(|range| range.rss).sum(),
         swap_bytes: space.ranges.iter().map(|range| range.swap).sum(),
+        huge_bytes: space.ranges.iter().map(|range| range.huge).sum(),
         page_table_bytes: page_tables(pid).unwrap_or_default(),
         ..Census::default()
     };
-    let heaps = heaps(&mut space, &stacks, &mut census.notes);
-    census.notes.extend(space.note());
+    let heaps = heaps(&mut space, &pointers);
     census.parts = parts(&space, &heaps);
-    census.heaps = heaps.into_iter().map(|(heap, _)| heap).collect();
+    census.validated_bytes = validated(&census.parts);
+    census.unknown = unknown(&census.parts, &heaps);
+    census.huge_idle_bytes = heaps.huge_idle_bytes;
+    census.heaps = heaps.found.into_iter().map(|(heap, _)| heap).collect();
+    census.notes = heaps.notes.into_iter().map(|note| note.text).collect();
     census.next = steps(&census);
     let wants_contexts = options.contexts != ContextDetail::None;
     if let Some(Contexts { contexts, notes }) =
@@ -166,52 +162,6 @@ fn check_size(pid: u32, ranges: &[Range], options: &Options) -> Result<(), Censu
         Some(largest) if bytes > largest => Err(CensusError::TooLarge { pid, bytes, largest }),
         _ => Ok(()),
     }
-}
-
-/// The walkers, the surest first: a chunk of glibc may look like anything, a pool does not.
-const WALKERS: [Walker; 8] = [
-    cpython::find,
-    ruby::find,
-    go::find,
-    mimalloc::find,
-    jemalloc::find,
-    tcmalloc::find,
-    musl::find,
-    glibc::find,
-];
-
-/// The heaps, each with the resident bytes of its granules that are held. What seems to be a thread's stack is searched
-/// as other memory is, and a stack where no heap has it: goroutines' stacks lie in the heap, for example.
-pub(crate) fn heaps(
-    space: &mut Space<'_>,
-    stacks: &[u64],
-    notes: &mut Vec<String>,
-) -> Vec<(Heap, u64)> {
-    space.mark(stacks, RangeKind::Anonymous, &Taken::default());
-    let (mut heaps, mut taken) = (Vec::new(), Taken::default());
-    for walker in WALKERS {
-        if let Some(mut found) = walker(space, &taken) {
-            notes.append(&mut found.notes);
-            if found.heap.mapped_bytes == 0 {
-                continue;
-            }
-            taken.add(found.taken);
-            let heap = &mut found.heap;
-            heap.map = cells(std::mem::take(&mut heap.map));
-            let used = heap.live_bytes.saturating_add(heap.unknown_bytes);
-            heap.compaction_bytes = heap.resident_bytes.saturating_sub(used) / PAGE * PAGE;
-            heaps.push((found.heap, found.held_bytes));
-        }
-    }
-    space.mark(stacks, RangeKind::Stack, &taken);
-    if heaps.is_empty() {
-        notes.push(
-            "no heap was found whose structures are known: glibc, musl, CPython, Ruby, Go, jemalloc 5.1 to 5.3, \
-             tcmalloc, mimalloc 2.0"
-                .to_owned(),
-        );
-    }
-    heaps
 }
 
 /// A process's memory.
@@ -253,6 +203,14 @@ impl Memory for Target {
 
     fn present(&self, start: u64, end: u64) -> Present {
         self.pagemap.present(start, end)
+    }
+
+    fn huge(&self, start: u64, end: u64) -> Option<Present> {
+        self.pagemap.huge(start, end)
+    }
+
+    fn guarded(&self, start: u64, end: u64) -> Option<bool> {
+        self.pagemap.guarded(start, end)
     }
 
     fn skips_holes(&self) -> bool {
@@ -308,34 +266,8 @@ fn range(memory: &MappedMemory) -> Range {
         writable: memory.mapping.writable,
         rss: memory.rss_bytes,
         swap: memory.swap_bytes,
+        huge: memory.huge_bytes,
     }
-}
-
-/// Marks what seems to be threads' stacks, and has their first addresses: what their stack pointers lie in, behind a guard
-/// that cannot be written, and no larger than a stack is.
-fn mark_stacks(pid: u32, process: &Process, ranges: &mut [Range]) -> Vec<u64> {
-    let mut stacks = Vec::new();
-    for thread in process.threads().unwrap_or_default() {
-        let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")) else {
-            continue;
-        };
-        // "running", or numbers that end with the stack pointer and the instruction pointer.
-        let Some(pointer) = text.split_whitespace().rev().nth(1) else { continue };
-        let Some(pointer) =
-            pointer.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok())
-        else {
-            continue;
-        };
-        let next = ranges.partition_point(|range| range.start <= pointer);
-        let [.., guard, stack] = &mut ranges[..next] else { continue };
-        let has_guard = guard.end == stack.start && !guard.writable;
-        let is_stack = pointer < stack.end && stack.end - stack.start <= MAX_STACK && has_guard;
-        if is_stack && stack.kind == RangeKind::Anonymous {
-            stack.kind = RangeKind::Stack;
-            stacks.push(stack.start);
-        }
-    }
-    stacks
 }
 
 /// Bytes of page tables.
@@ -349,14 +281,14 @@ fn page_tables(pid: u32) -> Option<u64> {
 mod tests {
     use std::{
         io::{BufRead as _, BufReader},
-        process::{Command, Stdio},
+        process::{Child, Command, Stdio},
         time::Duration,
     };
 
     use drainprof_process::testing::cc;
 
     use super::*;
-    use crate::testing::processor_time;
+    use crate::{model::PartKind, testing::processor_time};
 
     /// Reserves 160 GiB, with what looks like two large objects of glibc in them, of two pages and of three, of which three
     /// are present. glibc does not count them.
@@ -379,16 +311,82 @@ mod tests {
         }
     "#;
 
-    /// A reservation costs a census what is present of it.
-    #[test]
-    fn reservations() {
+    /// Starts threads that each use 256 KiB of their stacks, and a mapping of 1 MiB for each.
+    const THREADS: &str = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <unistd.h>
+        static pthread_barrier_t all;
+        static void *work(void *unused) {
+            volatile char used[256 << 10];
+            for (int i = 0; i < 256 << 10; i += 512)
+                used[i] = 1;
+            pthread_barrier_wait(&all);
+            for (;;)
+                pause();
+            return unused;
+        }
+        int main(void) {
+            pthread_barrier_init(&all, 0, 5);
+            for (int i = 0; i < 4; i++) {
+                pthread_t thread;
+                void *other = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                if (other == MAP_FAILED || pthread_create(&thread, 0, work, 0))
+                    return 1;
+                memset(other, 1, 1 << 20);
+            }
+            pthread_barrier_wait(&all);
+            puts("ready");
+            fflush(stdout);
+            return getchar() == 'x';
+        }
+    "#;
+
+    /// Starts a program, and waits until it is ready.
+    fn started(name: &str, source: &str, flags: &[&str]) -> (tempfile::TempDir, Child) {
         let directory = tempfile::tempdir().unwrap();
-        let program = cc(directory.path(), "reserves", RESERVES, &[]);
+        let program = cc(directory.path(), name, source, flags);
         let mut command = Command::new(program);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
+        (directory, child)
+    }
+
+    /// Threads' stacks are as large as what is used of them, and mappings beside them are none.
+    #[test]
+    fn threads() {
+        let (_directory, mut child) = started("threads", THREADS, &["-pthread"]);
+        // A thread that has not come to rest has no stack pointer yet.
+        let stacks = |census: &Census| {
+            let found = census.parts.iter().filter(|part| part.kind == PartKind::Stack);
+            found.map(|part| part.bytes).sum::<u64>()
+        };
+        let of = || take(child.id(), &Options::default()).unwrap();
+        let mut census = of();
+        for _ in 0..100 {
+            if stacks(&census) >= 1 << 20 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            census = of();
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(((1 << 20)..(1 << 20) + (256 << 10)).contains(&stacks(&census)), "{census:?}");
+        let others = census.unknown.iter().find(|one| one.allocator.is_none());
+        assert!(others.is_some_and(|one| one.bytes >= 4 << 20), "{census:?}");
+        let unknown: u64 = census.unknown.iter().map(|one| one.bytes).sum();
+        assert_eq!(census.validated_bytes + unknown, census.rss_bytes);
+    }
+
+    /// A reservation costs a census what is present of it.
+    #[test]
+    fn reservations() {
+        let (_directory, mut child) = started("reserves", RESERVES, &[]);
         let began = processor_time();
         let census = take(child.id(), &Options::default());
         let took = processor_time().saturating_sub(began);

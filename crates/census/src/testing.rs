@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use crate::{
+    heaps::heaps,
     model::Heap,
     parts::parts,
     present::Present,
     space::{Memory, PAGE, Range, RangeKind, Space},
-    target::heaps,
 };
 
 /// Bytes of memory that a text can describe; what is mapped beyond is not present.
@@ -35,6 +35,8 @@ pub(crate) struct Pieces {
     /// Vtables with symbols, and the classes' mangled names.
     pub(crate) vtables: Vec<(u64, String)>,
     pub(crate) reads: Cell<u64>,
+    /// Pages that are guards; `None`: that is not known.
+    pub(crate) guards: Option<Vec<u64>>,
     /// Whether pages that are not present cost time.
     pub(crate) slow: bool,
 }
@@ -100,6 +102,11 @@ impl Memory for Pieces {
         present
     }
 
+    fn guarded(&self, start: u64, end: u64) -> Option<bool> {
+        let guards = self.guards.as_ref()?;
+        Some((start..end).step_by(PAGE as usize).all(|page| guards.contains(&page)))
+    }
+
     fn skips_holes(&self) -> bool {
         !self.slow
     }
@@ -116,7 +123,8 @@ pub(crate) fn anonymous(start: u64, bytes: u64) -> Range {
 }
 
 fn range(start: u64, bytes: u64, kind: RangeKind) -> Range {
-    Range { start, end: start.saturating_add(bytes), kind, writable: true, rss: bytes, swap: 0 }
+    let end = start.saturating_add(bytes);
+    Range { start, end, kind, writable: true, rss: bytes, swap: 0, huge: 0 }
 }
 
 /// Walks the memory that a text describes, a line at a time, in hexadecimal: `map ADDRESS BYTES KIND`,
@@ -151,11 +159,11 @@ pub fn walk(text: &str) -> Vec<Heap> {
         }
     }
     let mut space = Space::new(ranges, &memory);
-    let heaps = heaps(&mut space, &[], &mut Vec::new());
+    let heaps = heaps(&mut space, &[]);
     let resident = space.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.rss));
     let all: u64 = parts(&space, &heaps).iter().map(|part| part.bytes).sum();
     assert_eq!(all, resident, "parts add up to what is resident");
-    heaps.into_iter().map(|(heap, _)| heap).collect()
+    heaps.found.into_iter().map(|(heap, _)| heap).collect()
 }
 
 /// Time of a processor that this thread has taken.

@@ -150,6 +150,8 @@ pub struct MappedMemory {
     pub rss_bytes: u64,
     /// Swapped bytes.
     pub swap_bytes: u64,
+    /// Resident bytes of anonymous memory in transparent huge pages.
+    pub huge_bytes: u64,
 }
 
 /// The mappings of process `pid` with their memory, in ascending order. The kernel walks its page tables for it.
@@ -174,11 +176,13 @@ pub(crate) fn memory_of(reader: impl BufRead) -> io::Result<Vec<MappedMemory>> {
                 name: String::from_utf8_lossy(line.name).into_owned(),
                 rss_bytes: 0,
                 swap_bytes: 0,
+                huge_bytes: 0,
             });
         } else if let (Some(last), Some((name, bytes))) = (all.last_mut(), memory_field(raw)) {
             match name {
                 "Rss" => last.rss_bytes = bytes,
                 "Swap" => last.swap_bytes = bytes,
+                "AnonHugePages" => last.huge_bytes = bytes,
                 _ => {}
             }
         }

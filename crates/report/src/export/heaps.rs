@@ -5,7 +5,7 @@ mod metrics;
 
 use std::io::{self, Write};
 
-use drainprof_census::{Census, Granules, Heap, Part, PartKind};
+use drainprof_census::{Census, Granules, Heap, Part, PartKind, Unknown};
 
 pub use self::{map::write_heap_map, metrics::write_heap_metrics};
 use super::{Style, contexts::write_contexts, escape::shown, table::Rows};
@@ -29,6 +29,7 @@ pub fn write_heaps(census: &Census, style: &Style, out: &mut dyn Write) -> io::R
         units::bytes(census.swap_bytes),
         units::bytes(census.page_table_bytes)
     )?;
+    write_unknown(census, out)?;
     writeln!(
         out,
         "read {} in {}; {}",
@@ -45,6 +46,9 @@ pub fn write_heaps(census: &Census, style: &Style, out: &mut dyn Write) -> io::R
         rows.push(vec![part_name(part), units::bytes(part.bytes), units::percent(share)]);
     }
     lines(rows, out)?;
+    if let Some(huge) = huge(census.huge_bytes, census.huge_idle_bytes) {
+        writeln!(out, "{huge}")?;
+    }
     for heap in &census.heaps {
         write_heap(heap, style, out)?;
     }
@@ -58,10 +62,43 @@ pub fn write_heaps(census: &Census, style: &Style, out: &mut dyn Write) -> io::R
     if !census.contexts.is_empty() {
         write_contexts(&census.contexts, style, out)?;
     }
-    for note in &census.notes {
-        writeln!(out, "note: {}", shown(note, 400))?;
+    Ok(())
+}
+
+/// How much is known; what is not, with the reasons; and whatever else the readers did not see.
+fn write_unknown(census: &Census, out: &mut dyn Write) -> io::Result<()> {
+    let share = |bytes: u64| units::percent(bytes as f64 / census.rss_bytes.max(1) as f64);
+    let bytes = census.rss_bytes.saturating_sub(census.validated_bytes);
+    writeln!(out, "unknown: {} of resident memory, {}", share(bytes), units::bytes(bytes))?;
+    for one in &census.unknown {
+        writeln!(out, "  {}", shown(&unknown(one), STEP))?;
+    }
+    let is_said = |note: &&String| census.unknown.iter().any(|one| one.reasons.contains(note));
+    for note in census.notes.iter().filter(|note| !is_said(note)) {
+        writeln!(out, "note: {}", shown(note, STEP))?;
     }
     Ok(())
+}
+
+/// What is not known, and why, in a sentence.
+pub(super) fn unknown(one: &Unknown) -> String {
+    let bytes = units::bytes(one.bytes);
+    let what = one.allocator.as_deref().map_or_else(
+        || format!("{bytes} of no known heap"),
+        |allocator| format!("{bytes} of {allocator}'s heap"),
+    );
+    if one.reasons.is_empty() { what } else { format!("{what}: {}", one.reasons.join("; ")) }
+}
+
+/// What is resident in huge pages, in a sentence; `None` where nothing is.
+pub(super) fn huge(bytes: u64, idle: Option<u64>) -> Option<String> {
+    let idle = idle.map_or_else(
+        || "how much of it only fills holes is not known".to_owned(),
+        |idle| {
+            format!("at least {} of it only to fill holes between live objects", units::bytes(idle))
+        },
+    );
+    (bytes > 0).then(|| format!("huge pages: {} resident in them, {idle}", units::bytes(bytes)))
 }
 
 fn part_name(part: &Part) -> String {
@@ -78,9 +115,13 @@ fn part_name(part: &Part) -> String {
 }
 
 fn write_heap(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let unknown = match heap.unknown_bytes {
+        0 => String::new(),
+        bytes => format!("{} unknown, ", units::bytes(bytes)),
+    };
     writeln!(
         out,
-        "\n{}: {} live in {}, {} free, {} in caches, {}",
+        "\n{}: {unknown}{} live in {}, {} free, {} in caches, {}",
         heap.allocator,
         units::bytes(heap.live_bytes),
         units::counted(heap.live_objects, "object", "objects"),
@@ -88,13 +129,6 @@ fn write_heap(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()>
         units::bytes(heap.cached_bytes),
         units::counted(heap.arenas.len() as u64, "arena", "arenas"),
     )?;
-    if heap.unknown_bytes > 0 {
-        writeln!(
-            out,
-            "  unknown: {} could not be read or made no sense",
-            units::bytes(heap.unknown_bytes)
-        )?;
-    }
     let compaction = units::bytes(heap.compaction_bytes);
     writeln!(out, "  compaction would free {compaction} at most")?;
     if let Some(bytes) = heap.trimmable_bytes {
@@ -183,4 +217,44 @@ fn write_types(heap: &Heap, style: &Style, out: &mut dyn Write) -> io::Result<()
 
 fn lines(rows: Rows, out: &mut dyn Write) -> io::Result<()> {
     rows.lines("  ").iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is not known is in the second line, with the reader's reasons below it; no note comes twice, and names of a
+    /// hostile process are escaped. Huge pages have a line.
+    #[test]
+    fn first_lines() {
+        let mut census = Census {
+            comm: "svc".to_owned(),
+            rss_bytes: 100 << 20,
+            validated_bytes: 70 << 20,
+            unknown: vec![Unknown {
+                allocator: Some("glibc".to_owned()),
+                bytes: 30 << 20,
+                reasons: vec!["the ring \u{1b}[31m".to_owned()],
+            }],
+            notes: vec!["the ring \u{1b}[31m".to_owned(), "go: not swept".to_owned()],
+            ..Census::default()
+        };
+        let page = |census: &Census| {
+            let mut out = Vec::new();
+            write_heaps(census, &Style::default(), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let text = page(&census);
+        let lines: Vec<&str> = text.lines().skip(1).take(3).collect();
+        assert_eq!(lines[0], "unknown: 30.0 % of resident memory, 30.0 MiB");
+        assert!(lines[1].starts_with("  30.0 MiB of glibc's heap: the ring "), "{text}");
+        assert_eq!(lines[2], "note: go: not swept");
+        assert!(!text.contains('\u{1b}') && text.matches("the ring").count() == 1, "{text}");
+        assert!(!text.contains("huge pages"), "{text}");
+        (census.huge_bytes, census.huge_idle_bytes) = (8 << 20, Some(3 << 20));
+        let line = "huge pages: 8.0 MiB resident in them, at least 3.0 MiB of it only to fill holes between live objects";
+        assert!(page(&census).lines().any(|one| one == line), "{}", page(&census));
+        census.huge_idle_bytes = None;
+        assert!(page(&census).contains("is not known"), "{}", page(&census));
+    }
 }

@@ -4,7 +4,12 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style as Paint};
 
-use super::{Style, escape::shown, table::Rows};
+use super::{
+    Style,
+    escape::shown,
+    heaps::{huge, unknown},
+    table::Rows,
+};
 use crate::{
     memory::MemoryVerdict,
     units,
@@ -19,6 +24,8 @@ const ENOUGH: u64 = 50;
 const SENTENCE: usize = 170;
 /// Characters of a name.
 const NAME: usize = 20;
+/// Kinds of memory that are unknown, and that are not little.
+const UNKNOWN: usize = 1;
 /// Processes that are listed.
 const PIDS: usize = 3;
 /// The width of the questions' column.
@@ -48,13 +55,16 @@ pub fn write_why(why: &Why, style: &Style, out: &mut dyn Write) -> io::Result<()
         units::duration(why.seconds),
         units::percent(why.cost_ratio)
     )?;
+    let enough = why.growing.rss_bytes / ENOUGH;
     let mut page = Page { style, out };
+    page.answers("Unknown", &not_known(why, enough))?;
     page.answers("Growing?", &[growing(why)])?;
     let parts: Vec<String> = (why.parts.iter().filter(|part| part.bytes > 0))
         .map(|part| format!("{} {}", part.what, units::bytes(part.bytes)))
         .collect();
-    page.answers("Used for", &if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] })?;
-    let enough = why.growing.rss_bytes / ENOUGH;
+    let mut used = if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] };
+    used.extend(huge(why.huge_bytes, why.huge_idle_bytes).filter(|_| why.huge_bytes > enough));
+    page.answers("Used for", &used)?;
     let held = why
         .holders
         .iter()
@@ -69,6 +79,15 @@ pub fn write_why(why: &Why, style: &Style, out: &mut dyn Write) -> io::Result<()
         steps.extend(next.command.clone());
     }
     page.answers("Next", &steps)
+}
+
+/// What of resident memory is not known, and why, unless it is little.
+pub(super) fn not_known(why: &Why, enough: u64) -> Vec<String> {
+    let rss = why.validated_bytes.saturating_add(why.unknown_bytes);
+    let matters = |bytes: u64| bytes > enough || why.answer == Answer::Unknown && bytes > 0;
+    let most = why.unknown.iter().filter(|one| matters(one.bytes)).take(UNKNOWN);
+    let share = units::percent(why.unknown_bytes as f64 / rss.max(1) as f64);
+    most.map(|one| format!("{share} of resident memory: {}", unknown(one))).collect()
 }
 
 /// Whether memory grows, in a sentence.

@@ -44,6 +44,10 @@ pub struct Holder {
     pub held_bytes: u64,
     /// Of these, bytes in which nothing lives.
     pub excess_bytes: u64,
+    /// Whether it is sure enough to be the answer. False where so much of a heap is unknown that what it could give back, and
+    /// what live objects keep, cannot be distinguished.
+    #[serde(default = "yes")]
+    pub certain: bool,
     /// Whether it grows without an end in sight.
     pub grows: bool,
     /// Bytes of granules that were pinned when they were closed, per second; where the profile knows no sizes of granules,
@@ -51,6 +55,11 @@ pub struct Holder {
     pub pinned_bytes_per_second: Option<f64>,
     /// The same in a sentence.
     pub text: String,
+}
+
+/// What a document without that field means.
+const fn yes() -> bool {
+    true
 }
 
 pub(super) fn of(measured: &Measured<'_>) -> Vec<Holder> {
@@ -81,40 +90,62 @@ fn allocators<'a>(measured: &Measured<'a>) -> impl Iterator<Item = (&'a Allocato
     report.into_iter().flat_map(of)
 }
 
-/// The heaps of all processes, summed by allocator.
+/// What can be given back is known of these alone, where enough of them was read; others have no call for it.
+const TRIMMED: [&str; 1] = ["glibc"];
+
+/// The heaps of all processes, summed by allocator, and by whether what they could give back is known.
 fn heaps(censuses: &[Census]) -> Vec<Holder> {
-    let mut sums: Vec<HeapSummary> = Vec::new();
-    for heap in censuses.iter().flat_map(|census| Summary::of(census).heaps) {
-        match sums.iter_mut().find(|sum| sum.allocator == heap.allocator) {
-            None => sums.push(heap),
-            Some(sum) => {
-                sum.resident_bytes += heap.resident_bytes;
-                sum.unknown_bytes += heap.unknown_bytes;
-                sum.live_bytes += heap.live_bytes;
+    let mut sums: Vec<(HeapSummary, bool)> = Vec::new();
+    for mut heap in censuses.iter().flat_map(|census| Summary::of(census).heaps) {
+        if heap.is_partial() {
+            heap.trimmable_bytes = None;
+        }
+        let is_trimmed = TRIMMED.contains(&heap.allocator.as_str());
+        let certain = !is_trimmed || heap.trimmable_bytes.is_some();
+        let is_same = |(sum, is_certain): &&mut (HeapSummary, bool)| {
+            sum.allocator == heap.allocator && *is_certain == certain
+        };
+        match sums.iter_mut().find(is_same) {
+            None => sums.push((heap, certain)),
+            Some((sum, _)) => {
+                let add = u64::saturating_add;
+                sum.resident_bytes = add(sum.resident_bytes, heap.resident_bytes);
+                sum.unknown_bytes = add(sum.unknown_bytes, heap.unknown_bytes);
+                sum.live_bytes = add(sum.live_bytes, heap.live_bytes);
                 sum.trimmable_bytes = match (sum.trimmable_bytes, heap.trimmable_bytes) {
                     (None, None) => None,
-                    (one, other) => Some(one.unwrap_or_default() + other.unwrap_or_default()),
+                    (one, other) => Some(add(one.unwrap_or_default(), other.unwrap_or_default())),
                 };
             }
         }
     }
-    sums.iter().flat_map(|heap| [Some(sparse(heap)), free(heap)]).flatten().collect()
+    let holders =
+        sums.iter().flat_map(|(heap, certain)| [Some(sparse(heap, *certain)), free(heap)]);
+    holders.flatten().collect()
 }
 
 /// What could not be given back, although nothing lives in it.
-fn sparse(heap: &HeapSummary) -> Holder {
+fn sparse(heap: &HeapSummary, certain: bool) -> Holder {
     let kept = heap.resident_bytes.saturating_sub(heap.trimmable_bytes.unwrap_or_default());
-    let text = format!(
+    let unknown = heap.unknown_bytes.min(kept);
+    let mut text = format!(
         "{}: {} of live objects keep {} resident",
         shown(&heap.allocator, NAME),
         units::bytes(heap.live_bytes),
-        units::bytes(kept)
+        units::bytes(kept - unknown)
     );
+    if unknown > 0 {
+        text = format!("{text}, {} more are unknown", units::bytes(unknown));
+    }
+    if !certain {
+        text.push_str("; what it could give back is not known");
+    }
     Holder {
         allocator: heap.allocator.clone(),
         kind: HolderKind::Sparse,
-        held_bytes: kept,
-        excess_bytes: kept.saturating_sub(heap.live_bytes).saturating_sub(heap.unknown_bytes),
+        held_bytes: kept - unknown,
+        excess_bytes: (kept - unknown).saturating_sub(heap.live_bytes),
+        certain,
         grows: false,
         pinned_bytes_per_second: None,
         text,
@@ -133,6 +164,7 @@ fn free(heap: &HeapSummary) -> Option<Holder> {
         kind: HolderKind::Free,
         held_bytes: bytes,
         excess_bytes: bytes,
+        certain: true,
         grows: false,
         pinned_bytes_per_second: None,
         text,
@@ -169,6 +201,7 @@ fn granules(allocator: &Allocator, seconds: f64) -> Option<Holder> {
         kind: HolderKind::Granules,
         held_bytes: bytes,
         excess_bytes: bytes,
+        certain: true,
         grows,
         pinned_bytes_per_second: pinned,
         text: format!("{name}: {counts}{}", reason.unwrap_or_default()),

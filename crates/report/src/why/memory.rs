@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use drainprof_census::{Census, PartKind};
+use drainprof_census::{Census, KnownBy, PartKind, Unknown};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -89,14 +89,22 @@ impl Growing {
 pub struct Part {
     /// What it is: `heap held`, `heap free`, `heap unknown` (with the allocator), `anonymous`, `stacks`, `files`, `shared`.
     pub what: String,
+    /// How that is known.
+    #[serde(default = "nothing")]
+    pub known_by: KnownBy,
     /// Bytes.
     pub bytes: u64,
+}
+
+/// What a document without that field says of it.
+const fn nothing() -> KnownBy {
+    KnownBy::Nothing
 }
 
 const ANONYMOUS: &str = "anonymous, no known heap";
 
 pub(super) fn parts(censuses: &[Census]) -> Vec<Part> {
-    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    let mut sums: BTreeMap<(String, KnownBy), u64> = BTreeMap::new();
     for part in censuses.iter().flat_map(|census| &census.parts) {
         let allocator = part.allocator.as_deref().unwrap_or("heap");
         let what = match part.kind {
@@ -108,17 +116,98 @@ pub(super) fn parts(censuses: &[Census]) -> Vec<Part> {
             PartKind::File => "files".to_owned(),
             PartKind::Shared => "shared".to_owned(),
         };
-        *sums.entry(what).or_default() += part.bytes;
+        let sum = sums.entry((what, part.kind.known_by())).or_default();
+        *sum = sum.saturating_add(part.bytes);
     }
-    let mut parts: Vec<Part> = sums.into_iter().map(|(what, bytes)| Part { what, bytes }).collect();
+    let part = |((what, known_by), bytes)| Part { what, known_by, bytes };
+    let mut parts: Vec<Part> = sums.into_iter().map(part).collect();
     parts.sort_by_key(|part| Reverse(part.bytes));
     parts
 }
 
-/// The share of resident memory that is anonymous and of no known heap.
-pub(super) fn unexplained(parts: &[Part]) -> f64 {
-    let all: u64 = parts.iter().map(|part| part.bytes).sum();
-    let unknown = |part: &&Part| part.what == ANONYMOUS || part.what.ends_with(" unknown");
-    let bytes: u64 = parts.iter().filter(unknown).map(|part| part.bytes).sum();
-    if all == 0 { 1.0 } else { bytes as f64 / all as f64 }
+/// How much of resident memory is known, and what of the rest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// Bytes that were read and validated, or that the kernel accounts for.
+    pub(super) validated: u64,
+    /// Of these, bytes that are the processes' own: neither files nor shared memory.
+    private: u64,
+    /// All other resident bytes.
+    pub(super) unknown: u64,
+}
+
+impl Known {
+    /// Of processes that had so many resident bytes. Those that were not read are unknown as a whole.
+    pub(super) fn of(parts: &[Part], rss_bytes: u64) -> Self {
+        let sum = |is: &dyn Fn(&Part) -> bool| {
+            let parts = parts.iter().filter(|part| is(part));
+            parts.fold(0u64, |sum, part| sum.saturating_add(part.bytes))
+        };
+        let validated = sum(&|part| part.known_by != KnownBy::Nothing);
+        let listed = sum(&|part| part.known_by == KnownBy::Nothing);
+        let unread = rss_bytes.saturating_sub(validated.saturating_add(listed));
+        Self {
+            validated,
+            private: validated.saturating_sub(sum(&|part| part.known_by == KnownBy::Kernel)),
+            unknown: listed.saturating_add(unread),
+        }
+    }
+
+    /// The share of resident memory that is not known; of none, all.
+    pub(super) fn unknown_share(self) -> f64 {
+        share(self.unknown, self.validated)
+    }
+
+    /// Whether enough is known to say that nothing is wrong: of all that is resident, and of what is the processes' own,
+    /// unless what is not known of that is little.
+    pub(super) fn is_enough(self) -> bool {
+        let is_own_known = super::UNEXPLAINED >= share(self.unknown, self.private);
+        self.unknown_share() <= super::UNEXPLAINED
+            && (is_own_known || self.unknown < super::IDLE_BYTES)
+    }
+}
+
+fn share(part: u64, rest: u64) -> f64 {
+    let all = part as f64 + rest as f64;
+    if all == 0.0 { 1.0 } else { part as f64 / all }
+}
+
+/// What is not known, of all processes, with the reasons, the most bytes first.
+pub(super) fn unknown(censuses: &[Census], known: Known) -> Vec<Unknown> {
+    let mut sums: Vec<Unknown> = Vec::new();
+    for one in censuses.iter().flat_map(|census| &census.unknown) {
+        match sums.iter_mut().find(|sum| sum.allocator == one.allocator) {
+            None => sums.push(one.clone()),
+            Some(sum) => {
+                sum.bytes = sum.bytes.saturating_add(one.bytes);
+                let new = one.reasons.iter().filter(|reason| !sum.reasons.contains(reason));
+                let new: Vec<String> = new.cloned().collect();
+                sum.reasons.extend(new);
+            }
+        }
+    }
+    let listed = sums.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes));
+    let unread = known.unknown.saturating_sub(listed);
+    // Between two readings memory changes a little.
+    if censuses.is_empty() || unread > known.validated / super::LITTLE {
+        let reason = "the heaps of a process were not read, or it has more memory since".to_owned();
+        match sums.iter_mut().find(|sum| sum.allocator.is_none()) {
+            _ if unread == 0 => {}
+            None => sums.push(Unknown { allocator: None, bytes: unread, reasons: vec![reason] }),
+            Some(sum) => {
+                sum.bytes = sum.bytes.saturating_add(unread);
+                sum.reasons.push(reason);
+            }
+        }
+    }
+    sums.sort_by_key(|sum| Reverse(sum.bytes));
+    sums
+}
+
+/// Huge pages of all processes, and what is resident in holes of them; `None` where one does not know.
+pub(super) fn huge(censuses: &[Census]) -> (u64, Option<u64>) {
+    let add = |sum: u64, census: &Census| sum.saturating_add(census.huge_bytes);
+    let idle = censuses.iter().map(|census| census.huge_idle_bytes);
+    let idle = idle.reduce(|sum, one| Some(sum?.saturating_add(one?))).flatten();
+    (censuses.iter().fold(0, add), idle)
 }

@@ -1,8 +1,8 @@
 //! Why the memory of processes is as large as it is: `drainprof.why/1`, in a few sentences.
 //!
 //! Made of what was measured without much cost: censuses from outside, a report of growth, and a report of probes. Each
-//! sentence says what is known; what is not known is a sentence too. [`Answer::Healthy`] is said only where nearly all of
-//! the memory is accounted for.
+//! sentence says what is known; what is not known is a sentence too. [`Answer::Healthy`] is said only where at least three
+//! quarters of resident memory were read and validated, or are files or shared memory by the kernel's own account.
 
 mod holders;
 mod memory;
@@ -10,10 +10,11 @@ mod next;
 
 use std::cmp::Reverse;
 
-use drainprof_census::Census;
+use drainprof_census::{Census, Unknown};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::memory::Known;
 pub use self::{
     holders::{Holder, HolderKind},
     memory::{Growing, Part},
@@ -24,12 +25,15 @@ use crate::{Kind, Report, Target, memory::MemoryVerdict};
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.why/1";
 
-/// Anonymous memory of no known heap, as a share of resident memory: above, nobody can say what holds it.
+/// Memory that was not read, or did not validate, as a share of resident memory: above, nobody can say what holds it.
 const UNEXPLAINED: f64 = 0.25;
 /// What lies idle below this is not worth a change.
 const IDLE_BYTES: u64 = 16 << 20;
 /// The same as a share of resident memory.
 const IDLE_SHARE: f64 = 0.2;
+
+/// Of memory, one part of so many is little.
+const LITTLE: u64 = 50;
 
 /// Seconds for which what is pinned at closes is taken to stay.
 const PINNED: f64 = 2.0;
@@ -83,9 +87,9 @@ pub enum Answer {
     Pinned,
     /// Much of the memory is free, and could be given back.
     Idle,
-    /// Memory does not grow, and what it is used for is known.
+    /// Memory does not grow, and what at least 75 % of it is used for is known.
     Healthy,
-    /// Too little is known; `unseen` says why.
+    /// Too little is known; `unknown` and `unseen` say why.
     Unknown,
 }
 
@@ -107,6 +111,24 @@ pub struct Why {
     pub growing: Growing,
     /// Resident memory of all processes by what it is used for, most first; memory that processes share counts in each.
     pub parts: Vec<Part>,
+    /// Bytes of resident memory that were read and validated, or that the kernel accounts for: parts whose `known_by` is not
+    /// `nothing`. Of files and shared memory no more is known than that they are such.
+    #[serde(default)]
+    pub validated_bytes: u64,
+    /// All other bytes of resident memory; `healthy` needs that they are at most a third of `validated_bytes`. Processes whose
+    /// heaps were not read are in it.
+    #[serde(default)]
+    pub unknown_bytes: u64,
+    /// What these are, with the reasons, most first. What came while the heaps were read may be missing.
+    #[serde(default)]
+    pub unknown: Vec<Unknown>,
+    /// Resident bytes of anonymous memory in transparent huge pages.
+    #[serde(default)]
+    pub huge_bytes: u64,
+    /// Of these, bytes of 4 KiB pages of heaps without a live byte, in huge pages that hold one: at least so many are
+    /// resident only because a huge page fills the holes. Null where that is not known.
+    #[serde(default)]
+    pub huge_idle_bytes: Option<u64>,
     /// What holds it, most bytes first.
     pub holders: Vec<Holder>,
     /// Who made what grows or holds most: call stacks, types, size classes, contexts. Sentences.
@@ -134,6 +156,8 @@ impl Why {
             unseen: &[],
         });
         next::known(&mut why.next, report);
+        // That no heap was read is no news of a report.
+        why.unknown.clear();
         why
     }
 
@@ -146,14 +170,17 @@ impl Why {
         let holders = holders::of(measured);
         let mut unseen = measured.unseen.to_vec();
         unseen.extend(holders::unseen(measured));
-        let unexplained = memory::unexplained(&parts);
-        if unexplained > UNEXPLAINED {
-            unseen.push(if parts.is_empty() {
-                "what the rest of memory is used for is not known".to_owned()
-            } else {
-                let share = crate::units::percent(unexplained);
-                format!("{share} of resident memory is anonymous memory of no known heap")
-            });
+        let known = Known::of(&parts, growing.rss_bytes);
+        if !known.is_enough() {
+            let share = crate::units::percent(known.unknown_share());
+            unseen.insert(
+                0,
+                if parts.is_empty() {
+                    "what the rest of memory is used for is not known".to_owned()
+                } else {
+                    format!("{share} of resident memory was not read, or did not validate")
+                },
+            );
             if let Some(Drafted { against: Some(against), .. }) = measured.draft {
                 unseen.push(format!("a profile was drafted, but does not fit: {against}"));
             }
@@ -167,7 +194,8 @@ impl Why {
                 .push(format!("memory rose by {rate}: observe longer to tell growth from a start"));
         }
         let who = holders::who(measured, growing.verdict);
-        let answer = answer(&growing, &holders, unexplained, measured);
+        let answer = answer(&growing, &holders, known, measured);
+        let (huge_bytes, huge_idle_bytes) = memory::huge(measured.censuses);
         let (pids, comm) = processes(targets);
         let mut why = Self {
             schema: SCHEMA.to_owned(),
@@ -177,6 +205,11 @@ impl Why {
             answer,
             growing,
             parts,
+            validated_bytes: known.validated,
+            unknown_bytes: known.unknown,
+            unknown: memory::unknown(measured.censuses, known),
+            huge_bytes,
+            huge_idle_bytes,
             holders,
             who,
             draft: measured.draft.cloned(),
@@ -190,6 +223,19 @@ impl Why {
             why.next.iter_mut().for_each(|step| step.command = None);
         }
         why
+    }
+}
+
+impl Why {
+    /// Whether enough of memory is known to say that nothing is wrong.
+    fn is_known(&self) -> bool {
+        Known::of(&self.parts, self.growing.rss_bytes).is_enough()
+    }
+
+    /// Whether most of what is not known is in a heap that was found, or what it could give back is not known.
+    fn is_partly_read(&self) -> bool {
+        self.holders.iter().any(|holder| !holder.certain)
+            || !self.is_known() && self.unknown.first().is_some_and(|one| one.allocator.is_some())
     }
 }
 
@@ -222,11 +268,12 @@ fn much(rss_bytes: u64) -> f64 {
     (IDLE_SHARE * rss_bytes as f64).max(IDLE_BYTES as f64)
 }
 
-fn answer(growing: &Growing, holders: &[Holder], unexplained: f64, of: &Measured<'_>) -> Answer {
+fn answer(growing: &Growing, holders: &[Holder], known: Known, of: &Measured<'_>) -> Answer {
     let much = much(growing.rss_bytes);
     let matters = |bytes: u64| bytes as f64 >= much;
-    let most = |kind: HolderKind| {
-        let of_kind = holders.iter().filter(|holder| holder.kind == kind);
+    let most = |kind: HolderKind, certain: bool| {
+        let of_kind =
+            holders.iter().filter(|holder| holder.kind == kind && holder.certain == certain);
         of_kind.map(|holder| holder.excess_bytes).max().unwrap_or_default()
     };
     // Of what is pinned and drains soon after, each second's counts again.
@@ -235,17 +282,18 @@ fn answer(growing: &Growing, holders: &[Holder], unexplained: f64, of: &Measured
     if growing.verdict == MemoryVerdict::Growing {
         Answer::Growing
     } else if holders.iter().any(|holder| holder.grows || pins(holder))
-        || matters(most(HolderKind::Granules))
+        || matters(most(HolderKind::Granules, true))
     {
         Answer::Pinned
-    } else if matters(most(HolderKind::Free)) {
+    } else if matters(most(HolderKind::Free, true)) {
         Answer::Idle
-    } else if matters(most(HolderKind::Sparse)) {
+    } else if matters(most(HolderKind::Sparse, true)) {
         Answer::Pinned
     } else if growing.verdict == MemoryVerdict::TooLittle
         || growing.may_grow()
         || of.censuses.is_empty()
-        || unexplained > UNEXPLAINED
+        || matters(most(HolderKind::Sparse, false))
+        || !known.is_enough()
         || growing.rss_bytes == 0
     {
         Answer::Unknown
@@ -256,3 +304,5 @@ fn answer(growing: &Growing, holders: &[Holder], unexplained: f64, of: &Measured
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod verdict_tests;

@@ -60,7 +60,11 @@ pub(super) fn of(why: &Why, undrafted: bool) -> Vec<Next> {
             "A verdict on growth takes longer.",
             format!("drainprof why -p {pid} -d 1m"),
         )),
-        Answer::Unknown if super::memory::unexplained(&why.parts) <= super::UNEXPLAINED => steps
+        Answer::Unknown if why.is_partly_read() => steps.push(step(
+            "Part of a heap could not be read. Stop the process for the reading, some 0.1 s for 100 MB.",
+            format!("drainprof census --freeze -p {pid}"),
+        )),
+        Answer::Unknown if why.is_known() => steps
             .push(step("See each heap.", format!("drainprof census -p {pid}"))),
         Answer::Unknown if why.draft.is_some() => steps.push(step(
             "Most of the memory is of no known allocator. Finish the profile that was drafted from its functions.",

@@ -7,13 +7,14 @@ use crate::{
     samples,
 };
 
+pub(super) const MIB: u64 = 1 << 20;
+
+pub(super) fn part(kind: PartKind, allocator: Option<&str>, bytes: u64) -> CensusPart {
+    CensusPart { kind, known_by: kind.known_by(), allocator: allocator.map(str::to_owned), bytes }
+}
+
 /// A census of one heap of glibc: live, resident, what could be trimmed, and anonymous memory beside it.
 fn census(live: u64, resident: u64, trimmable: u64, other: u64) -> Census {
-    let part = |kind, allocator: Option<&str>, bytes| CensusPart {
-        kind,
-        allocator: allocator.map(str::to_owned),
-        bytes,
-    };
     let heap = Heap {
         allocator: "glibc".to_owned(),
         resident_bytes: resident,
@@ -35,7 +36,7 @@ fn census(live: u64, resident: u64, trimmable: u64, other: u64) -> Census {
 }
 
 /// A report of growth in which the memory of the first process looks like this.
-fn growth(verdict: MemoryVerdict, rss: u64) -> Report {
+pub(super) fn growth(verdict: MemoryVerdict, rss: u64) -> Report {
     let snapshot = samples::memory_snapshot();
     let mut report = Report::build(&snapshot, &Options::default());
     report.targets.truncate(1);
@@ -49,7 +50,7 @@ fn growth(verdict: MemoryVerdict, rss: u64) -> Report {
     report
 }
 
-fn why(growth: &Report, probes: &[Report], census: Option<Census>) -> Why {
+pub(super) fn why(growth: &Report, probes: &[Report], census: Option<Census>) -> Why {
     let censuses: Vec<Census> = census.into_iter().collect();
     Why::of(&Measured {
         growth,
@@ -61,7 +62,7 @@ fn why(growth: &Report, probes: &[Report], census: Option<Census>) -> Why {
     })
 }
 
-fn text(why: &Why) -> String {
+pub(super) fn text(why: &Why) -> String {
     let mut out = Vec::new();
     write_why(why, &Style::default(), &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -70,7 +71,6 @@ fn text(why: &Why) -> String {
 /// Each answer, of the numbers that lead to it; and none is given where the numbers are missing.
 #[test]
 fn answers() {
-    const MIB: u64 = 1 << 20;
     let steady = growth(MemoryVerdict::Steady, 120 * MIB);
     let of = |census| why(&steady, &[], census).answer;
     assert_eq!(of(Some(census(95 * MIB, 100 * MIB, MIB, 20 * MIB))), Answer::Healthy);

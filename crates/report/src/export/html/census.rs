@@ -4,7 +4,11 @@ use drainprof_census::{Census, Context, ContextKind, Heap, Part, PartKind};
 use maud::{Markup, html};
 
 use super::{
-    super::{SENTENCE, shown},
+    super::{
+        SENTENCE,
+        heaps::{huge, unknown},
+        shown,
+    },
     Fact,
     parts::{bar, cell, fact, facts, number, table, text},
 };
@@ -15,20 +19,27 @@ const NAME: usize = 96;
 
 /// A census; of lists, so many rows.
 pub(super) fn census(census: &Census, top: usize) -> Markup {
+    let is_said = |note: &&String| census.unknown.iter().any(|one| one.reasons.contains(note));
     let parts: Vec<(String, u64)> =
         census.parts.iter().map(|part| (name(part), part.bytes)).collect();
     html! {
         (facts(&[
             fact("RSS", units::bytes(census.rss_bytes)),
+            fact("validated", units::bytes(census.validated_bytes))
+                .and("read and validated, or files and shared memory by the kernel's account"),
             fact("swap", units::bytes(census.swap_bytes)),
             fact("read in", units::duration(census.seconds)).and(match census.frozen_seconds {
                 Some(_) => "the process stood still: all numbers are of one moment",
                 None => "the process ran on: numbers are of neighbouring moments",
             }),
         ]))
-        (bar("Resident memory by use", &parts, &units::bytes))
+        @for one in &census.unknown { p.warn { "Unknown: " (shown(&unknown(one), SENTENCE)) } }
+        @for note in census.notes.iter().filter(|note| !is_said(note)) {
+            p.warn { "Not seen: " (shown(note, SENTENCE)) }
+        }
         @if census.heaps.is_empty() { p.warn { "No heap whose structures are known." } }
-        @for note in &census.notes { p.warn { "Not seen: " (shown(note, SENTENCE)) } }
+        (bar("Resident memory by use", &parts, &units::bytes))
+        @if let Some(huge) = huge(census.huge_bytes, census.huge_idle_bytes) { p { (huge) "." } }
         @for one in &census.heaps { (heap(one, top)) }
         (contexts(&census.contexts, top))
     }

@@ -119,11 +119,15 @@ fn heaps(census: &Comparison) -> Markup {
 #[must_use]
 pub fn heap_bar(heap: &HeapSummary) -> Markup {
     let idle = heap.resident_bytes.saturating_sub(heap.held_bytes);
-    let parts = [
+    let unknown = heap.unknown_bytes.min(idle);
+    let mut parts = vec![
         ("live objects".to_owned(), heap.live_bytes),
         ("held besides".to_owned(), heap.held_bytes.saturating_sub(heap.live_bytes)),
-        ("free".to_owned(), idle),
+        ("free".to_owned(), idle - unknown),
     ];
+    if unknown > 0 {
+        parts.push(("unknown".to_owned(), unknown));
+    }
     bar(&format!("Heap {}", shown(&heap.allocator, NAME)), &parts, &units::bytes)
 }
 

@@ -3,7 +3,12 @@
 use maud::{Markup, html};
 
 use super::{
-    super::{SENTENCE, shown, why::growing},
+    super::{
+        SENTENCE,
+        heaps::huge,
+        shown,
+        why::{growing, not_known},
+    },
     allocator::whole as rounded,
     parts::bar,
 };
@@ -17,6 +22,8 @@ use crate::{
 
 /// Sentences of each answer.
 const ROWS: usize = 5;
+/// A smaller part of resident memory than one of so many is not worth a sentence.
+const ENOUGH: u64 = 50;
 
 /// The answer that a report gives.
 #[must_use]
@@ -68,7 +75,9 @@ fn why(why: &Why, growing: String, fast: &[String], sure: &[String]) -> Markup {
         }
         Answer::Pinned => ("bad", "Few live objects hold much memory"),
         Answer::Idle => ("warn", "Much of the memory is free, and could be given back"),
-        Answer::Healthy => ("good", "Memory does not grow, and what it is used for is known"),
+        Answer::Healthy => {
+            ("good", "Memory does not grow, and what at least 75 % of it is used for is known")
+        }
         Answer::Unknown => ("", "No leak was found, but too little is known to rule one out"),
     };
     let parts: Vec<String> = why
@@ -77,12 +86,14 @@ fn why(why: &Why, growing: String, fast: &[String], sure: &[String]) -> Markup {
         .filter(|part| part.bytes > 0)
         .map(|part| format!("{} {}", part.what, units::bytes(part.bytes)))
         .collect();
-    let used = if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] };
+    let mut used = if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] };
+    used.extend(huge(why.huge_bytes, why.huge_idle_bytes));
     let held: Vec<String> = why.holders.iter().map(|holder| holder.text.clone()).collect();
     html! {
         section.why.(class) aria-label="Why" {
             p { (answer) "." }
             dl {
+                (answers("Unknown", &not_known(why, why.growing.rss_bytes / ENOUGH)))
                 (answers("Growing?", &[growing]))
                 (answers("How fast", fast))
                 (answers("Used for", &used))

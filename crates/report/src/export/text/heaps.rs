@@ -30,8 +30,12 @@ fn state(heap: &HeapSummary) -> String {
     let trimmable = heap
         .trimmable_bytes
         .map(|bytes| format!(", malloc_trim(0) would give back {}", units::bytes(bytes)));
+    let unknown = match heap.unknown_bytes {
+        0 => String::new(),
+        bytes => format!("{} unknown, ", units::bytes(bytes)),
+    };
     format!(
-        "heap {}: {} live in {}, {} free, {} resident{}",
+        "heap {}: {unknown}{} live in {}, {} free, {} resident{}",
         escape::shown(&heap.allocator, SYMBOL),
         units::bytes(heap.live_bytes),
         units::counted(heap.live_objects, "object", "objects"),

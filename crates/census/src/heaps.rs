@@ -1,0 +1,105 @@
+//! All heaps of a process: the readers in their order, what they say that they did not see, and the stacks that no heap
+//! has.
+
+use crate::{
+    cpython,
+    found::{Taken, Walker},
+    glibc, go,
+    granules::cells,
+    huge, jemalloc, mimalloc,
+    model::Heap,
+    musl, ruby,
+    space::{PAGE, Space},
+    stacks, tcmalloc,
+};
+
+/// The walkers, the surest first: a chunk of glibc may look like anything, a pool does not.
+const WALKERS: [Walker; 8] = [
+    cpython::find,
+    ruby::find,
+    go::find,
+    mimalloc::find,
+    jemalloc::find,
+    tcmalloc::find,
+    musl::find,
+    glibc::find,
+];
+
+/// What was found in a process.
+#[derive(Default)]
+pub(crate) struct Heaps {
+    /// The heaps, each with the resident bytes of its granules that are held.
+    pub(crate) found: Vec<(Heap, u64)>,
+    pub(crate) notes: Vec<Note>,
+    /// Resident bytes of stacks of threads, which no heap has.
+    pub(crate) stack_bytes: u64,
+    /// Bytes of huge pages in which nothing lives, beside what does; `None`: not known.
+    pub(crate) huge_idle_bytes: Option<u64>,
+}
+
+/// What was not seen, in a sentence.
+pub(crate) struct Note {
+    /// The heap that it is about; `None`: memory of no known heap.
+    pub(crate) allocator: Option<String>,
+    pub(crate) text: String,
+}
+
+/// The heaps, and the stacks that these stack pointers lie in. All memory is searched for heaps first: goroutines' stacks
+/// lie in the heap, for example.
+pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
+    let is_huge_known = space.find_huge();
+    let (mut all, mut taken) = (Heaps::default(), Taken::default());
+    let mut huge_idle = is_huge_known.then_some(0u64);
+    for walker in WALKERS {
+        let Some(mut found) = walker(space, &taken) else { continue };
+        let is_heap = found.heap.mapped_bytes > 0;
+        let allocator = is_heap.then(|| found.heap.allocator.clone());
+        let note = |text| Note { allocator: allocator.clone(), text };
+        all.notes.extend(found.notes.drain(..).map(note));
+        if !is_heap {
+            continue;
+        }
+        let idle = huge::idle(space, &found);
+        huge_idle = huge_idle.zip(idle).map(|(sum, idle)| sum.saturating_add(idle));
+        taken.add(found.taken);
+        let heap = &mut found.heap;
+        heap.map = cells(std::mem::take(&mut heap.map));
+        if heap.is_partial() {
+            heap.trimmable_bytes = None;
+        }
+        let used = heap.live_bytes.saturating_add(heap.unknown_bytes);
+        heap.compaction_bytes = heap.resident_bytes.saturating_sub(used) / PAGE * PAGE;
+        all.found.push((found.heap, found.held_bytes));
+    }
+    all.huge_idle_bytes = huge_idle;
+    all.stack_bytes = stacks::bytes(space, pointers, &taken);
+    let mut note = |text| all.notes.push(Note { allocator: None, text });
+    if let Some(text) = space.note() {
+        note(text);
+    }
+    if all.found.is_empty() {
+        note(
+            "no heap was found whose structures are known: glibc, musl, CPython, Ruby, Go, jemalloc 5.1 to 5.3, \
+             tcmalloc, mimalloc 2.0"
+                .to_owned(),
+        );
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Pieces, anonymous};
+
+    /// Where nothing is known, that is a note of no heap.
+    #[test]
+    fn nothing() {
+        let memory = Pieces::default();
+        let mut space = Space::new(vec![anonymous(1 << 30, PAGE)], &memory);
+        let found = heaps(&mut space, &[1 << 30]);
+        assert!(found.found.is_empty() && found.notes.len() == 1 && found.stack_bytes == 0);
+        assert!(found.notes[0].allocator.is_none() && found.notes[0].text.contains("no heap"));
+        assert_eq!(found.huge_idle_bytes, Some(0));
+    }
+}
