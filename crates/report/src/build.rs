@@ -227,7 +227,8 @@ fn allocator(facts: &AllocatorFacts, now_ns: u64, ended: bool, options: &Options
     let known = Known::of(facts);
     let totals = &facts.totals;
     let kind = facts.profile.kind;
-    let (lifetimes, overdue, is_overdue) = lifetimes::judge(facts, (!ended).then_some(now_ns), known);
+    let (lifetimes, overdue, is_overdue) =
+        lifetimes::judge(facts, (!ended).then_some(now_ns), known);
     Allocator {
         profile: facts.profile.name.clone(),
         kind,

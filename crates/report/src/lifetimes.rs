@@ -38,9 +38,10 @@ pub(super) fn judge(
     let is_overdue = move |granule: &GranuleFacts| {
         !granule.closed
             && granule.opened_ns != 0
-            && limits.get(&granule.place).zip(now_ns).is_some_and(|(&limit, now_ns)| {
-                now_ns.saturating_sub(granule.opened_ns) > limit
-            })
+            && limits
+                .get(&granule.place)
+                .zip(now_ns)
+                .is_some_and(|(&limit, now_ns)| now_ns.saturating_sub(granule.opened_ns) > limit)
     };
     let open = facts.granules.iter().filter(|granule| !granule.closed);
     let mut per_place: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
@@ -138,7 +139,8 @@ mod tests {
     fn nothing_is_overdue_after_the_end() {
         let mut snapshot = samples::bulk_snapshot();
         let counts = |snapshot: &_| {
-            let allocator = Report::build(snapshot, &Options::default()).targets[0].allocators.remove(0);
+            let allocator =
+                Report::build(snapshot, &Options::default()).targets[0].allocators.remove(0);
             let places: u64 = allocator.lifetimes.places.iter().map(|place| place.overdue).sum();
             let listed = allocator.open_granules.iter().filter(|granule| granule.overdue).count();
             (allocator.granules.open_now, allocator.overdue.granules, places, listed)

@@ -87,10 +87,8 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
         .collect();
     let (weight, advice) = if some_fired {
         let weight = whole.iter().map(|(_, weight, _)| *weight).max().unwrap_or(Weight::Info);
-        let mut advice: Vec<_> = whole
-            .iter()
-            .map(|(role, _, advice)| format!("no {role} at all: {advice}"))
-            .collect();
+        let mut advice: Vec<_> =
+            whole.iter().map(|(role, _, advice)| format!("no {role} at all: {advice}")).collect();
         if silent.iter().any(|probe| !is_whole(probe.role)) {
             advice.push(PART.to_owned());
         }
@@ -120,8 +118,7 @@ fn is_explained(probe: &ProbeFacts, all: &[&ProbeFacts]) -> bool {
         (other.role, &other.object) == (probe.role, &probe.object)
             && is_family(&name, &readable(&other.symbol))
     };
-    !probe.is_silent(all.iter().copied())
-        || all.iter().filter(of_family).any(|other| other.fired())
+    !probe.is_silent(all.iter().copied()) || all.iter().filter(of_family).any(|other| other.fired())
 }
 
 /// Whether two functions are forms of one: overloads, instances of a template, or one is the other's name and `_` more.
@@ -217,7 +214,8 @@ mod tests {
         assert_eq!((found.len(), found[0].weight), (1, Weight::Info));
         let begin = "1 of 5 probes attached, never fired in ";
         assert!(found[0].message.starts_with(begin), "{}", found[0].message);
-        let what = ": realloc mi_heap_realloc in /usr/bin/svc; no realloc at all: nothing was resized";
+        let what =
+            ": realloc mi_heap_realloc in /usr/bin/svc; no realloc at all: nothing was resized";
         assert!(found[0].message.contains(what), "{}", found[0].message);
         assert!(reported(&RULE, &with("realloc", "mi_heap_realloc", true)).is_empty());
     }
@@ -229,11 +227,16 @@ mod tests {
             let found = reported(&RULE, &with("alloc", name, false));
             assert!(found.is_empty(), "{name}: {}", found[0].message);
         }
-        for (role, name) in [("alloc", "alloc_items"), ("alloc", "it"), ("free", "alloc_it_small")] {
+        for (role, name) in [("alloc", "alloc_items"), ("alloc", "it"), ("free", "alloc_it_small")]
+        {
             assert_eq!(reported(&RULE, &with(role, name, false)).len(), 1, "{name}");
         }
         for (one, other, is) in [
-            ("operator new(unsigned long)", "operator new(unsigned long, std::nothrow_t const&)", true),
+            (
+                "operator new(unsigned long)",
+                "operator new(unsigned long, std::nothrow_t const&)",
+                true,
+            ),
             ("operator new(unsigned long)", "operator new[](unsigned long)", false),
             ("mi_free", "mi_free_small", true),
             ("realloc", "calloc", false),
