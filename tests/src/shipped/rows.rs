@@ -164,7 +164,7 @@ pub const ROWS: &[Row] = &[
             },
             Except {
                 what: "mi_free_small",
-                why: "frees from version 3.5 on; the probe is not for this one",
+                why: "frees in version 3.6; the probe is not for this one",
             },
         ],
         silent: &[],
