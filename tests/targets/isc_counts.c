@@ -34,6 +34,8 @@ static void *real(const char *name)
 
 __attribute__((constructor)) static void begin(void)
 {
+    if (counts)
+        return;
     const char *path = getenv("ISC_COUNTS");
     int file = path ? open(path, O_RDWR | O_CREAT, 0600) : -1;
     if (file < 0 || ftruncate(file, WORDS * sizeof *counts) != 0) {
@@ -49,6 +51,9 @@ __attribute__((constructor)) static void begin(void)
 
 static void count(int what, unsigned long by)
 {
+    /* The constructor of libisc 9.20, which makes contexts, runs before that of this library. */
+    if (!counts)
+        begin();
     atomic_fetch_add(&counts[what], by);
 }
 
@@ -71,10 +76,11 @@ void *isc__mem_get(void *context, size_t size, int flags)
     return ((void *(*)(void *, size_t, int))real("isc__mem_get"))(context, size, flags);
 }
 
-void *isc__mem_allocate(void *context, size_t size)
+/* 9.18 has no flags here, and ignores them. */
+void *isc__mem_allocate(void *context, size_t size, int flags)
 {
     count(ALLOCATE, 1);
-    return ((void *(*)(void *, size_t))real("isc__mem_allocate"))(context, size);
+    return ((void *(*)(void *, size_t, int))real("isc__mem_allocate"))(context, size, flags);
 }
 
 void *isc__mempool_get(void *pool)
@@ -96,10 +102,10 @@ void isc__mem_putanddetach(void **context, void *object, size_t size, int flags)
                                                                          flags);
 }
 
-void isc__mem_free(void *context, void *object)
+void isc__mem_free(void *context, void *object, int flags)
 {
     count(FREE, 1);
-    ((void (*)(void *, void *))real("isc__mem_free"))(context, object);
+    ((void (*)(void *, void *, int))real("isc__mem_free"))(context, object, flags);
 }
 
 void isc__mempool_put(void *pool, void *object)

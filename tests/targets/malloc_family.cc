@@ -72,6 +72,17 @@ static void round_of(uint64_t n) {
     operator delete(p, std::align_val_t(128)), freed(256);
     p = kept(operator new(192, std::align_val_t(64), std::nothrow), 192);
     operator delete(p, std::align_val_t(64), std::nothrow), freed(192);
+    // Texts whose ends lie differently in words.
+    char text[400];
+    memset(text, 'x', sizeof text);
+    size = n * 7 % sizeof text;
+    text[size++] = 0;
+    p = kept(strdup(text), size);
+    if (n % 2) free(p), freed(size);
+    p = kept(strndup("eight by eight", 8), 9);
+    if (n % 3) free(p), freed(9);
+    p = kept(reallocarray(nullptr, 3, 16), 48);
+    if (n % 2) free(p), freed(48);
     free(nullptr);
 }
 

@@ -105,6 +105,37 @@ fn silence_is_not_proof() -> Result<()> {
     Ok(())
 }
 
+/// A realloc that never fires is named by every report, as where a newer library has moved it, and is no warning; the
+/// probes that fired are not.
+#[test]
+fn a_silent_realloc_is_named() -> Result<()> {
+    if requires_root() {
+        let mut target = Target::start("psweep", &["closes=100"])?;
+        let text = fs::read_to_string(environment::profile("arena"))?;
+        let moved = "\n[[probe]]\nrole = \"realloc\"\nat = \"main\"\ninstance = \"arg0\"\ngranule = \"arg1\"\n\
+                     object = \"arg2\"\nsize = \"arg3\"\n";
+        let directory = TempDir::new()?;
+        let file = |name: &str| directory.path().join(name).display().to_string();
+        fs::write(file("moved.toml"), text + moved)?;
+        let mut command = tracer::command()?;
+        command.args(["attach", "-p", &target.pid().to_string(), "--level", "objects"]);
+        command.args(["--profile", &file("moved.toml"), "-o", "json", "-O", &file("report.json")]);
+        let mut tracer = Tracer::spawn(command)?;
+        tracer.attached()?;
+        target.go()?;
+        target.finish()?;
+        tracer.finish()?;
+        let report: Value = serde_json::from_str(&fs::read_to_string(file("report.json"))?)?;
+        let findings = report["targets"][0]["findings"].as_array().context("findings")?;
+        let silent: Vec<_> = findings.iter().filter(|one| one["code"] == "never_fired").collect();
+        let message = silent.first().and_then(|one| one["message"].as_str()).unwrap_or_default();
+        assert!(message.starts_with("1 of 5 probes attached, never fired"), "{findings:?}");
+        assert!(message.contains(": realloc main in "), "{message}");
+        assert_eq!((silent.len(), &silent[0]["weight"]), (1, &json!("info")));
+    }
+    Ok(())
+}
+
 /// A Go program is told by its sections: no draft of it, and no probe at a return, which would crash it.
 #[test]
 fn go_programs_are_left_alone() -> Result<()> {

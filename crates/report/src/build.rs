@@ -102,7 +102,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         .allocators
         .iter()
         .map(|allocator_facts| {
-            let mut shown = allocator(allocator_facts, snapshot.now_ns, options);
+            let mut shown = allocator(allocator_facts, snapshot.now_ns, ended, options);
             if allocator_facts.not_measurable.is_none() {
                 trend::add(&mut shown.retention, allocator_facts, snapshot, ended);
                 let sizes = Known::of(allocator_facts).sizes;
@@ -223,11 +223,12 @@ impl Known {
     }
 }
 
-fn allocator(facts: &AllocatorFacts, now_ns: u64, options: &Options) -> Allocator {
+fn allocator(facts: &AllocatorFacts, now_ns: u64, ended: bool, options: &Options) -> Allocator {
     let known = Known::of(facts);
     let totals = &facts.totals;
     let kind = facts.profile.kind;
-    let (lifetimes, overdue, is_overdue) = lifetimes::judge(facts, now_ns, known);
+    let (lifetimes, overdue, is_overdue) =
+        lifetimes::judge(facts, (!ended).then_some(now_ns), known);
     Allocator {
         profile: facts.profile.name.clone(),
         kind,

@@ -18,10 +18,11 @@ pub const OVERDUE_MIN_CLOSES: u64 = 20;
 pub const OVERDUE_RULE: &str = "open longer than 10 × the p99 lifetime of granules opened at the \
                                 same place, at least 20 of which were closed";
 
-/// The lifetimes, the overdue granules, and the rule that decides on a single one.
+/// The lifetimes, the overdue granules, and the rule that decides on a single one. `now_ns` is `None` once the
+/// process has ended: it holds nothing any more, so nothing is overdue.
 pub(super) fn judge(
     facts: &AllocatorFacts,
-    now_ns: u64,
+    now_ns: Option<u64>,
     known: Known,
 ) -> (Lifetimes, Overdue, impl Fn(&GranuleFacts) -> bool + use<>) {
     let limits: BTreeMap<u64, u64> = facts
@@ -39,7 +40,8 @@ pub(super) fn judge(
             && granule.opened_ns != 0
             && limits
                 .get(&granule.place)
-                .is_some_and(|&limit| now_ns.saturating_sub(granule.opened_ns) > limit)
+                .zip(now_ns)
+                .is_some_and(|(&limit, now_ns)| now_ns.saturating_sub(granule.opened_ns) > limit)
     };
     let open = facts.granules.iter().filter(|granule| !granule.closed);
     let mut per_place: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
@@ -100,6 +102,7 @@ pub(super) fn buckets(hist: &Hist) -> Vec<Bucket> {
 #[cfg(test)]
 mod tests {
     use super::{super::samples, *};
+    use crate::{Options, Report, facts::Ended};
 
     const MS: u64 = 1_000_000;
 
@@ -123,7 +126,7 @@ mod tests {
             open(4, 0xa, 0),
             open(5, 0xc, now - 5_000 * MS),
         ];
-        let (lifetimes, overdue, is_overdue) = judge(&facts, now, known());
+        let (lifetimes, overdue, is_overdue) = judge(&facts, Some(now), known());
         assert_eq!((overdue.granules, overdue.bytes), (1, Some(4096)));
         assert!(is_overdue(&facts.granules[0]) && !is_overdue(&facts.granules[1]));
         let first = &lifetimes.places[0];
@@ -131,12 +134,28 @@ mod tests {
         assert_eq!(lifetimes.places.iter().map(|place| place.open_now).sum::<u64>(), 5);
     }
 
+    /// What a process held at its end is open, but not overdue, however long ago that was.
+    #[test]
+    fn nothing_is_overdue_after_the_end() {
+        let mut snapshot = samples::bulk_snapshot();
+        let counts = |snapshot: &_| {
+            let allocator =
+                Report::build(snapshot, &Options::default()).targets[0].allocators.remove(0);
+            let places: u64 = allocator.lifetimes.places.iter().map(|place| place.overdue).sum();
+            let listed = allocator.open_granules.iter().filter(|granule| granule.overdue).count();
+            (allocator.granules.open_now, allocator.overdue.granules, places, listed)
+        };
+        assert_eq!(counts(&snapshot), (2, 1, 1, 1));
+        snapshot.targets[0].ended = Some(Ended::Exit(Some(Ok(0))));
+        assert_eq!(counts(&snapshot), (2, 0, 0, 0));
+    }
+
     /// Buckets are reported by their upper edge, empty ones are left out, and no value is lost.
     #[test]
     fn histogram_keeps_every_value() {
         let mut facts = samples::bulk();
         facts.lifetimes = BTreeMap::from([(1, hist(30, MS)), (2, hist(12, 700 * MS))]);
-        let (lifetimes, ..) = judge(&facts, 0, known());
+        let (lifetimes, ..) = judge(&facts, Some(0), known());
         assert_eq!(lifetimes.count, 42);
         assert_eq!(lifetimes.histogram.iter().map(|bucket| bucket.count).sum::<u64>(), 42);
         assert_eq!(lifetimes.histogram.len(), 2);

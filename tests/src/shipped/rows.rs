@@ -149,7 +149,24 @@ pub const ROWS: &[Row] = &[
         profile: "malloc-mimalloc",
         needs: Needs::Real(&["libmimalloc2.0"]),
         files: &["/usr/lib/x86_64-linux-gnu/libmimalloc.so.2"],
-        absent: &[],
+        absent: &[
+            Except {
+                what: "mi_theap_realloc",
+                why: "reallocates from version 3.2 on; the probe is not for this one",
+            },
+            Except {
+                what: "strdup",
+                why: "replaced from version 2.1.4 on; the C library's calls malloc here",
+            },
+            Except {
+                what: "strndup",
+                why: "replaced from version 2.1.4 on; the C library's calls malloc here",
+            },
+            Except {
+                what: "mi_free_small",
+                why: "frees in version 3.6; the probe is not for this one",
+            },
+        ],
         silent: &[],
         start: || live::malloc(Some("/usr/lib/x86_64-linux-gnu/libmimalloc.so.2")),
     },
