@@ -101,8 +101,9 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
             }
         });
     }
-    let slabs =
-        |extents: &[(u64, Extent)]| extents.iter().filter(|(_, one)| one.state == State::Slab).count();
+    let slabs = |extents: &[(u64, Extent)]| {
+        extents.iter().filter(|(_, one)| one.state == State::Slab).count()
+    };
     let most = extents.iter().map(|one| slabs(one)).max().unwrap_or_default();
     // Of another layout, a few may be chance.
     let least = FEWEST.max(most / MAX_CHANCE);
@@ -133,12 +134,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
 type Known = (Vec<(u64, Extent)>, Vec<(u64, u64)>, Option<String>);
 
 /// What the tree of extents says of those that were found.
-fn listed(
-    space: &Space<'_>,
-    taken: &Taken,
-    layout: &Layout,
-    extents: Vec<(u64, Extent)>,
-) -> Known {
+fn listed(space: &Space<'_>, taken: &Taken, layout: &Layout, extents: Vec<(u64, Extent)>) -> Known {
     let slabs = extents.iter().filter(|(_, one)| one.state == State::Slab);
     let every = extents.len().div_ceil(SOME).max(1);
     let known: Vec<(u64, u64)> =
@@ -157,10 +153,8 @@ fn listed(
     }
     entries.retain(|(_, description)| *description != 0);
     let in_tree: HashSet<u64> = entries.iter().map(|(_, description)| *description).collect();
-    let mut kept: Extents = extents
-        .into_iter()
-        .filter(|(_, extent)| in_tree.contains(&extent.description))
-        .collect();
+    let mut kept: Extents =
+        extents.into_iter().filter(|(_, extent)| in_tree.contains(&extent.description)).collect();
     // What was not found by searching: what moved, and objects that a sampler has given an extent of their own.
     let found: HashSet<u64> = kept.values().map(|extent| extent.description).collect();
     let missing: Vec<u64> = in_tree.difference(&found).copied().collect();
@@ -192,11 +186,7 @@ fn set_sizes(extents: &mut [(u64, Extent)]) {
 }
 
 /// What lies between extents of one mapping.
-fn between(
-    space: &Space<'_>,
-    taken: &Taken,
-    extents: &[(u64, Extent)],
-) -> Vec<(u64, u64)> {
+fn between(space: &Space<'_>, taken: &Taken, extents: &[(u64, Extent)]) -> Vec<(u64, u64)> {
     let pairs = extents.iter().zip(extents.iter().skip(1));
     let gaps = pairs.map(|((start, one), (next, _))| (start + one.bytes, *next));
     gaps.filter(|(start, end)| {
@@ -377,7 +367,8 @@ fn sum(space: &Space<'_>, extents: &[(u64, Extent)], unknown: &[(u64, u64)]) -> 
     }
     if heap.unknown_bytes > 0 {
         let kib = heap.unknown_bytes.div_ceil(1 << 10);
-        notes.push(format!("jemalloc: {kib} KiB should be extents, and make no sense: not counted"));
+        notes
+            .push(format!("jemalloc: {kib} KiB should be extents, and make no sense: not counted"));
     }
     let taken = extents.iter().map(|(address, extent)| (*address, address + extent.bytes));
     let taken = taken.chain(unknown.iter().copied()).collect();

@@ -106,7 +106,9 @@ pub(crate) fn unlisted(
             end = to;
         }
         let range = space.range_at(at).filter(|range| range.writable && is_heap(range.kind));
-        let (Some(range), true) = (range, at >= end && taken.end_of(at).is_none()) else { continue };
+        let (Some(range), true) = (range, at >= end && taken.end_of(at).is_none()) else {
+            continue;
+        };
         let after = (at + (1 << page_bits)).min(range.end);
         match unknown.last_mut() {
             // One description, and nothing between.
@@ -132,11 +134,7 @@ fn is_part(space: &Space<'_>, shape: &Shape, level: usize, leaf: u64) -> bool {
 }
 
 /// Where the table begins.
-fn first(
-    space: &Space<'_>,
-    shape: &Shape,
-    root: impl Fn(u64, u64) -> Option<u64>,
-) -> Option<u64> {
+fn first(space: &Space<'_>, shape: &Shape, root: impl Fn(u64, u64) -> Option<u64>) -> Option<u64> {
     let (mut left, mut tried) = (MAX_DATA, 0);
     for (index, range) in space.ranges.iter().enumerate() {
         // The data of an object, or what follows it without a file (.bss).

@@ -102,7 +102,8 @@ fn mapped(
             let (start, span) = described(*description)?;
             let (first, pages) = (start >> PAGE_BITS, span.bytes >> PAGE_BITS);
             // What the map does not lead back to, is out of date.
-            let is_listed = [first, first + pages - 1].iter().all(|page| at(*page) == Some(*description));
+            let is_listed =
+                [first, first + pages - 1].iter().all(|page| at(*page) == Some(*description));
             is_listed.then(|| known.insert(start, span))
         });
     }
@@ -188,7 +189,8 @@ fn caches(space: &Space<'_>, taken: &Taken, sizes: &[u64]) -> BTreeMap<u64, u64>
 
 /// What a cache holds, by size; `None` where it is none.
 fn cache(bytes: &[u8], sizes: &[u64]) -> Option<Vec<(u64, u64)>> {
-    let half = |at: usize| Some(u64::from(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)));
+    let half =
+        |at: usize| Some(u64::from(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)));
     let mut held = Vec::new();
     for (class, size) in sizes.iter().enumerate().skip(1) {
         let at = class * LIST;

@@ -432,7 +432,8 @@ fn origin(
     } else {
         return None;
     };
-    let holds = origin.start <= listed.start() && listed.end() <= origin.end.next_multiple_of(SLICE);
+    let holds =
+        origin.start <= listed.start() && listed.end() <= origin.end.next_multiple_of(SLICE);
     holds.then_some(origin)
 }
 

@@ -178,8 +178,7 @@ pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
 fn segment(space: &Space<'_>, address: u64) -> Option<(Area, Header, u64)> {
     let mut region = space.region(address, address.checked_add(MAX_HEADER)?);
     let fixed = bytes(&mut region, address, MAX_FIXED);
-    let mut sane =
-        LAYOUTS.iter().filter(|layout| fields(space, &fixed, address, layout).is_some());
+    let mut sane = LAYOUTS.iter().filter(|layout| fields(space, &fixed, address, layout).is_some());
     sane.next()?;
     // Descriptions of slices that were never used are not present: they are zero.
     let all = bytes(&mut region, address, MAX_HEADER);

@@ -233,9 +233,11 @@ fn map_of_pages() {
 #[test]
 fn shifted_map() {
     let page = ARENA + 2 * SLICE;
-    for at in [16, 40, 48, 96, 104, 112].map(|at| page + at).into_iter().chain(
-        [40, 48, 104, 112].map(|at| ARENA + at).into_iter().chain([TABLE]),
-    ) {
+    for at in [16, 40, 48, 96, 104, 112]
+        .map(|at| page + at)
+        .into_iter()
+        .chain([40, 48, 104, 112].map(|at| ARENA + at).into_iter().chain([TABLE]))
+    {
         let mut heap = arena();
         let mut word = [0; 8];
         assert!(crate::space::Memory::read(&heap.0, at, &mut word));
