@@ -89,6 +89,11 @@ impl List {
     fn count(&self) -> u64 {
         self.head.count.unwrap_or_default()
     }
+
+    /// Whether it makes no sense, and did not change.
+    fn contradicts(&self) -> bool {
+        !self.is_whole && self.chunks.is_empty() && !self.moves
+    }
 }
 
 /// A chunk that may hold a cache.
@@ -103,26 +108,32 @@ impl Cache<'_> {
     fn read(&self, left: &mut u64) -> Option<(usize, Cached)> {
         let layout = cache_of(self.space.field(self.chunk, OVERHEAD)? & !7)?;
         let design = CACHES.iter().position(|one| one.chunk == layout.chunk)?;
-        let of = |head: Head| List { head, chunks: Vec::new(), is_whole: false, moves: false };
-        let mut lists: Vec<List> = self.heads(layout)?.into_iter().map(of).collect();
+        let mut bytes = vec![0; usize::try_from(layout.lists * (layout.width + 8)).ok()?];
+        self.refresh(&mut bytes)?;
+        let most = if layout.counts_left { most_left(layout, &bytes)? } else { 0 };
+        let head = |bytes: &[u8], index| head(layout, most, bytes, index);
+        let of = |head| List { head, chunks: Vec::new(), is_whole: false, moves: false };
+        let mut lists: Vec<List> = (0..layout.lists).map(|index| of(head(&bytes, index))).collect();
         let mut key = None;
-        for attempt in 0..LIST_ATTEMPTS {
-            if attempt > 0 {
-                for (list, head) in lists.iter_mut().zip(self.heads(layout)?) {
-                    if !list.is_whole {
-                        list.moves |= list.head != head;
-                        list.head = head;
-                    }
+        self.follow(layout, &mut lists, 0, &mut key, left);
+        if lists.iter().filter(|list| list.contradicts()).count() > lists.len() / 2 {
+            return None;
+        }
+        // What a thread changes without pause is read a list at a time, as fast as can be.
+        for index in 0..lists.len() {
+            for _ in 1..LIST_ATTEMPTS {
+                if lists[index].is_whole {
+                    break;
                 }
-            }
-            self.follow(layout, &mut lists, &mut key, left);
-            if lists.iter().all(|list| list.is_whole) || *left == 0 {
-                break;
+                self.refresh(&mut bytes)?;
+                let now = head(&bytes, index as u64);
+                lists[index].moves |= lists[index].head != now;
+                lists[index].head = now;
+                self.follow(layout, &mut lists[index..=index], index, &mut key, left);
             }
         }
         let proving = lists.iter().filter(|list| list.is_whole && !list.chunks.is_empty()).count();
-        let contradicts = |list: &&List| !list.is_whole && list.chunks.is_empty() && !list.moves;
-        let contradicting = lists.iter().filter(contradicts).count();
+        let contradicting = lists.iter().filter(|list| list.contradicts()).count();
         if contradicting > usize::from(proving >= PROVING_LISTS) {
             return None;
         }
@@ -140,40 +151,21 @@ impl Cache<'_> {
         Some((design, found))
     }
 
-    /// All lists as the cache has them.
-    fn heads(&self, layout: &CacheLayout) -> Option<Vec<Head>> {
-        let counters = layout.lists * layout.width;
-        let mut bytes = vec![0; usize::try_from(counters + layout.lists * 8).ok()?];
-        if !self.space.read(self.chunk.checked_add(HEADER)?, &mut bytes) {
-            return None;
-        }
-        let (counters, entries) = bytes.split_at(usize::try_from(counters).ok()?);
-        let counters = counters.chunks_exact(usize::try_from(layout.width).ok()?);
-        let counters: Vec<u64> = counters
-            .map(|one| one.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
-            .collect();
-        let entries: Vec<u64> =
-            (0..entries.len()).step_by(8).filter_map(|at| word_of(entries, at)).collect();
-        let most = if layout.counts_left { most_left(&counters, &entries)? } else { 0 };
-        let head = |(counter, first): (&u64, &u64)| {
-            let count =
-                if layout.counts_left { most.checked_sub(*counter) } else { Some(*counter) };
-            let count =
-                count.filter(|count| *count <= MAX_CACHED && (*count == 0) == (*first == 0));
-            Head { count, first: *first }
-        };
-        Some(counters.iter().zip(&entries).map(head).collect())
+    /// Reads counters and first objects again.
+    fn refresh(&self, bytes: &mut [u8]) -> Option<()> {
+        self.space.read(self.chunk.checked_add(HEADER)?, bytes).then_some(())
     }
 
-    /// Follows all lists that are not whole side by side, so that little changes meanwhile.
+    /// Follows lists side by side, of which the first has a number.
     fn follow(
         &self,
         layout: &CacheLayout,
         lists: &mut [List],
+        first: usize,
         key: &mut Option<u64>,
         left: &mut u64,
     ) {
-        let open = lists.iter().enumerate().filter(|(_, list)| !list.is_whole);
+        let open = (first..).zip(lists.iter());
         let open = open.filter_map(|(list, one)| Some((list, one.head.count?, one.head.first)));
         let run = |(list, count, first)| Run { list, count, object: Some(first), chunks: vec![] };
         let mut runs: Vec<Run> = open.map(run).collect();
@@ -194,17 +186,20 @@ impl Cache<'_> {
             }
         }
         if layout.has_key && key.is_none() {
-            *key = most_common(runs.iter().flat_map(|run| &run.chunks).map(|(.., key)| *key));
+            // An object that the program has got meanwhile ends its list.
+            let whole = runs.iter().filter(|run| run.is_whole());
+            *key = most_common(whole.flat_map(|run| &run.chunks).map(|(.., key)| *key));
         }
         for mut run in runs {
             // The second words of all chunks are the same.
-            let is_other = |(.., own): &(u64, u64, u64)| key.is_some_and(|key| *own != key);
-            if let Some(first) = run.chunks.iter().position(is_other) {
-                run.chunks.truncate(first);
+            let is_other =
+                |(.., own): &(u64, u64, u64)| layout.has_key && key.is_none_or(|key| *own != key);
+            if let Some(others) = run.chunks.iter().position(is_other) {
+                run.chunks.truncate(others);
                 run.object = None;
             }
-            let list = &mut lists[run.list];
-            list.is_whole = run.object == Some(0) && run.chunks.len() as u64 == run.count;
+            let list = &mut lists[run.list - first];
+            list.is_whole = run.is_whole();
             if list.is_whole || run.chunks.len() > list.chunks.len() {
                 list.chunks = run.chunks;
             }
@@ -239,6 +234,10 @@ struct Run {
 }
 
 impl Run {
+    fn is_whole(&self) -> bool {
+        self.object == Some(0) && self.chunks.len() as u64 == self.count
+    }
+
     fn wants_more(&self) -> bool {
         self.chunk().is_some()
     }
@@ -258,10 +257,27 @@ fn least(layout: &CacheLayout, index: u64) -> u64 {
     }
 }
 
+/// The head of a list in the bytes of a cache: first all counters, then the first objects.
+fn head(layout: &CacheLayout, most: u64, bytes: &[u8], index: u64) -> Head {
+    let counter = counter(layout, bytes, index);
+    let first = (layout.lists * layout.width + index * 8) as usize;
+    let first = word_of(bytes, first).unwrap_or_default();
+    let count = if layout.counts_left { most.checked_sub(counter) } else { Some(counter) };
+    let count = count.filter(|count| *count <= MAX_CACHED && (*count == 0) == (first == 0));
+    Head { count, first }
+}
+
+fn counter(layout: &CacheLayout, bytes: &[u8], index: u64) -> u64 {
+    let (at, width) = ((index * layout.width) as usize, layout.width as usize);
+    let bytes = bytes.get(at..at + width).unwrap_or_default();
+    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
 /// The most chunks that a list can have, where counters say what is left: empty lists have all of it.
-fn most_left(counters: &[u64], entries: &[u64]) -> Option<u64> {
-    let empty = counters.iter().zip(entries).filter(|(_, first)| **first == 0);
-    most_common(empty.map(|(left, _)| *left))
+fn most_left(layout: &CacheLayout, bytes: &[u8]) -> Option<u64> {
+    let first = |index: u64| word_of(bytes, (layout.lists * layout.width + index * 8) as usize);
+    let empty = (0..layout.lists).filter(|index| first(*index) == Some(0));
+    most_common(empty.map(|index| counter(layout, bytes, index)))
 }
 
 /// The number other than 0 that comes most often.
