@@ -130,7 +130,8 @@ fn main_at(
     heap: (u64, u64),
     (at, layout): (u64, &'static Layout),
 ) -> Option<Main> {
-    (0..STATE_ATTEMPTS).find_map(|_| main_of(space, heap, &State::read(space, at, layout)?))
+    let mut states = (0..STATE_ATTEMPTS).map_while(|_| State::read(space, at, layout));
+    states.find_map(|state| main_of(space, heap, &state))
 }
 
 fn main_of(space: &Space<'_>, heap: (u64, u64), state: &State) -> Option<Main> {

@@ -39,9 +39,15 @@ pub(super) struct State {
 }
 
 impl State {
+    /// `None` where what no change makes wrong is wrong.
     pub(super) fn read(space: &Space<'_>, at: u64, layout: &'static Layout) -> Option<Self> {
         let mut bytes = vec![0; usize::try_from(layout.bytes).ok()?];
-        space.read(at, &mut bytes).then_some(Self { at, layout, bytes })
+        space.read(at, &mut bytes).then_some(())?;
+        let state = Self { at, layout, bytes };
+        let (lock, flags) = (state.word(0) & 0xffff_ffff, state.word(0) >> 32);
+        let is_address = |word: u64| (PAGE..END).contains(&word) && word.is_multiple_of(8);
+        let are_bins = (0..BINS * 2).all(|index| is_address(state.word(layout.bins + index * 8)));
+        (lock <= MAX_LOCK && flags <= MAX_FLAGS && are_bins).then_some(state)
     }
 
     fn word(&self, offset: u64) -> u64 {
@@ -105,12 +111,10 @@ impl State {
 
     /// Whether all that it says of itself makes sense; `holds` says whether a chunk can be at an address.
     pub(super) fn is_sane(&self, space: &Space<'_>, holds: &dyn Fn(u64) -> bool) -> bool {
-        let (lock, layout) = (self.word(0), self.layout);
+        let layout = self.layout;
         let most = self.word(layout.max_system_mem);
         let rest = self.word(layout.last_remainder);
-        let is_sane = lock & 0xffff_ffff <= MAX_LOCK
-            && lock >> 32 <= MAX_FLAGS
-            && (rest == 0 || rest.is_multiple_of(16) && rest < END)
+        let is_sane = (rest == 0 || rest.is_multiple_of(16) && rest < END)
             && self.attached_threads() <= MAX_THREADS
             && (1..=most).contains(&self.system_mem())
             && most < END

@@ -22,6 +22,7 @@ const MAX_TRIED: usize = 64;
 /// Room in the slice of spans when it is made; it grows by half. Most spans that are read.
 const FIRST_ROOM: u64 = 8192;
 const MAX_SPANS: u64 = 1 << 25;
+const MOST_ROOM: u64 = MAX_SPANS * 3 / 2;
 /// Words from the slice of spans, where it begins, to the end of the number of pages in use.
 const WORDS: usize = 4;
 /// Bytes before the slice of spans in which the slice of address ranges begins.
@@ -47,6 +48,12 @@ pub(super) struct Data {
     pub(super) version: Option<String>,
 }
 
+impl Data {
+    fn is_new(&self, slice: u64) -> bool {
+        self.slices.len() < MAX_TRIED && !self.slices.contains(&slice)
+    }
+}
+
 /// Looks through the data of all mapped files, and what follows it in memory.
 pub(super) fn data(space: &Space<'_>, taken: &Taken) -> Data {
     let (mut data, rooms) = (Data::default(), rooms());
@@ -64,8 +71,8 @@ pub(super) fn data(space: &Space<'_>, taken: &Taken) -> Data {
             for (offset, at) in (0..piece.len()).step_by(8).zip((at..).step_by(8)) {
                 let rest = &piece[offset..];
                 let Some(room) = word_of(rest, 16) else { break };
-                let is_new = data.slices.len() < MAX_TRIED && !data.slices.contains(&at);
-                if rooms.binary_search(&room).is_ok() && is_new && is_slice(rest, room) {
+                let is_room = (FIRST_ROOM..=MOST_ROOM).contains(&room) && rooms.contains(&room);
+                if is_room && is_slice(rest, room) && data.is_new(at) {
                     data.slices.push(at);
                 }
                 if data.version.is_none() && rest.starts_with(BUILD_INFO) {
