@@ -44,7 +44,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let heap = main_arena::main_heap(space);
     let main = heap.and_then(|heap| main_arena::find_main(space, heap));
     match main.or_else(|| regions::find_main(space, taken)) {
-        Some(main) => Some(read(space, taken, &main)),
+        Some(main) => Some(read(space, taken, &main, heap)),
         // Another allocator may use `brk`.
         None => heap
             .filter(|(start, end)| !taken.meets(*start, *end))
@@ -80,15 +80,31 @@ fn add_unknown(space: &Space<'_>, heap: &mut Heap, stretches: &[(u64, u64)]) {
         let bytes = end.saturating_sub(*start);
         heap.mapped_bytes += bytes;
         heap.unknown_bytes += bytes;
-        heap.resident_bytes += space.region(*start, *end).present_bytes(*start, *end);
+        heap.resident_bytes += space.region(*start, *end).present_bytes(*start, *end / PAGE * PAGE);
     }
 }
 
+/// What lies before the first chunk that `brk` has moved: nothing, or data of a static program. Which of the two is only
+/// known where glibc says where it began.
+fn before_first(main: &Main, heap: Option<(u64, u64)>) -> Option<(u64, u64)> {
+    let (start, first) = (heap?.0, main.segments.first()?.start);
+    let is_gap = main.params.is_none() && main.segments[0].shrinks && first >= start + HEADER;
+    is_gap.then_some((start, first))
+}
+
 /// Reads all arenas.
-fn read(space: &Space<'_>, taken: &Taken, main: &Main) -> Found {
-    let arena::Arenas { mut segments, attached_threads, unknown, is_whole, notes } =
+fn read(space: &Space<'_>, taken: &Taken, main: &Main, heap: Option<(u64, u64)>) -> Found {
+    let arena::Arenas { mut segments, attached_threads, mut unknown, mut is_whole, notes } =
         arena::arenas(space, main);
     let mut walk = Walk::new(space, main, notes);
+    if let Some(gap) = before_first(main, heap) {
+        walk.notes.push(
+            "glibc: where its heap began was not found: what is before its first chunk is unknown"
+                .to_owned(),
+        );
+        unknown.push(gap);
+        is_whole = false;
+    }
     let inside = fast::Inside::new(&segments);
     let (fast, fast_whole) = fast::fast_chunks(space, &inside, &segments, main.layout);
     if !fast_whole {

@@ -115,7 +115,7 @@ impl Cache<'_> {
         let of = |head| List { head, chunks: Vec::new(), is_whole: false, moves: false };
         let mut lists: Vec<List> = (0..layout.lists).map(|index| of(head(&bytes, index))).collect();
         let mut key = None;
-        self.follow(layout, &mut lists, 0, &mut key, left);
+        self.follow(layout, &mut lists, 0, (&mut key, Run::is_whole), left);
         if lists.iter().filter(|list| list.contradicts()).count() > lists.len() / 2 {
             return None;
         }
@@ -129,8 +129,13 @@ impl Cache<'_> {
                 let now = head(&bytes, index as u64);
                 lists[index].moves |= lists[index].head != now;
                 lists[index].head = now;
-                self.follow(layout, &mut lists[index..=index], index, &mut key, left);
+                let list = &mut lists[index..=index];
+                self.follow(layout, list, index, (&mut key, Run::is_whole), left);
             }
+        }
+        if layout.has_key && key.is_none() {
+            // No list is whole: what most chunks have is the key.
+            self.follow(layout, &mut lists, 0, (&mut key, |_| true), left);
         }
         let proving = lists.iter().filter(|list| list.is_whole && !list.chunks.is_empty()).count();
         let contradicting = lists.iter().filter(|list| list.contradicts()).count();
@@ -162,7 +167,7 @@ impl Cache<'_> {
         layout: &CacheLayout,
         lists: &mut [List],
         first: usize,
-        key: &mut Option<u64>,
+        (key, proves_key): (&mut Option<u64>, fn(&Run) -> bool),
         left: &mut u64,
     ) {
         let open = (first..).zip(lists.iter());
@@ -187,8 +192,8 @@ impl Cache<'_> {
         }
         if layout.has_key && key.is_none() {
             // An object that the program has got meanwhile ends its list.
-            let whole = runs.iter().filter(|run| run.is_whole());
-            *key = most_common(whole.flat_map(|run| &run.chunks).map(|(.., key)| *key));
+            let proven = runs.iter().filter(|run| proves_key(run));
+            *key = most_common(proven.flat_map(|run| &run.chunks).map(|(.., key)| *key));
         }
         for mut run in runs {
             // The second words of all chunks are the same.

@@ -3,6 +3,9 @@
 use super::{ATTEMPTS, PAGE, PROOF, SMALLEST, arena::Segment};
 use crate::space::Region;
 
+/// Bytes of the marks at the end of a heap, at most.
+pub(super) const MOST_MARKS: u64 = 48;
+
 /// A chunk that validates.
 pub(super) struct Chunk {
     pub(super) bytes: u64,
@@ -35,7 +38,7 @@ pub(super) fn chunk(region: &mut Region<'_>, at: u64, segment: &Segment) -> Opti
     let word = region.word(at + 8)?;
     let bytes = word & !7;
     let room = segment.end - at;
-    let is_mark = bytes == 16 && room <= SMALLEST;
+    let is_mark = bytes == 16 && room <= MOST_MARKS;
     // `top` may have grown since the mappings were read.
     if segment.top == Some(at) && word & 3 == 1 && bytes > room {
         return Some(Chunk { bytes: room, in_use: false, is_top: true });

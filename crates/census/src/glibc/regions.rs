@@ -5,7 +5,7 @@
 use super::{
     PAGE, PROOF, Space, Taken,
     arena::{STATE_ATTEMPTS, Segment},
-    chunks::{chunk, resume},
+    chunks::{MOST_MARKS, chunk, resume},
     main_arena::{Main, candidates, only},
     state::State,
 };
@@ -128,8 +128,12 @@ fn region_end(region: &mut Region<'_>, start: u64, limit: u64, top: (u64, u64)) 
         }
         let word = region.word(at + 8)?;
         if word & !7 == MARK {
-            let is_end = region.word(at + MARK + 8)? & !7 == MARK && (at + MARKS) % PAGE == 0;
-            return is_end.then_some(at + MARKS);
+            // Two, and one more where `top` had too few bytes for a chunk.
+            let end = at.next_multiple_of(PAGE);
+            let mut marks = (at..end).step_by(MARK as usize);
+            let are_marks = (MARKS..=MOST_MARKS).contains(&(end - at))
+                && marks.all(|mark| region.word(mark + 8).is_some_and(|word| word & !7 == MARK));
+            return are_marks.then_some(end);
         }
         // Bit 2: of a thread's arena.
         match chunk(region, at, &whole).filter(|_| word & 4 == 0 && (at > start || word & 1 == 1)) {

@@ -16,6 +16,8 @@ use crate::{
 
 /// Most data that is searched.
 const MAX_SEARCHED: u64 = 512 << 20;
+/// Most data of one mapping where nothing says that Go has made the program.
+const MAX_UNSIGNED: u64 = 64 << 20;
 /// Heaps of one process (each of its libraries can have one), and slices that are looked at.
 const MAX_HEAPS: usize = 8;
 const MAX_TRIED: usize = 64;
@@ -55,7 +57,8 @@ impl Data {
 }
 
 /// Looks through the data of all mapped files, and what follows it in memory.
-pub(super) fn data(space: &Space<'_>, taken: &Taken) -> Data {
+/// `has_base` says whether a heap begins where Go's do.
+pub(super) fn data(space: &Space<'_>, taken: &Taken, has_base: bool) -> Data {
     let (mut data, rooms) = (Data::default(), rooms());
     let (mut left, mut end) = (MAX_SEARCHED, 0);
     for range in &space.ranges {
@@ -64,7 +67,9 @@ pub(super) fn data(space: &Space<'_>, taken: &Taken) -> Data {
             continue;
         }
         end = range.end;
-        if !range.writable {
+        // Only Go's own programs have so much data that it is worth the time.
+        let is_large = range.end - range.start > MAX_UNSIGNED;
+        if !range.writable || is_large && data.version.is_none() && !has_base {
             continue;
         }
         left -= pieces_at(space, (range.start, range.end), taken, left, |at, piece| {
