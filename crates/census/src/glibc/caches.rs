@@ -90,6 +90,12 @@ impl List {
         self.head.count.unwrap_or_default()
     }
 
+    /// Its head as it is now.
+    fn renew(&mut self, head: Head) {
+        self.moves |= self.head != head;
+        self.head = head;
+    }
+
     /// Whether it makes no sense, and did not change.
     fn contradicts(&self) -> bool {
         !self.is_whole && self.chunks.is_empty() && !self.moves
@@ -115,9 +121,21 @@ impl Cache<'_> {
         let of = |head| List { head, chunks: Vec::new(), is_whole: false, moves: false };
         let mut lists: Vec<List> = (0..layout.lists).map(|index| of(head(&bytes, index))).collect();
         let mut key = None;
-        self.follow(layout, &mut lists, 0, (&mut key, Run::is_whole), left);
-        if lists.iter().filter(|list| list.contradicts()).count() > lists.len() / 2 {
-            return None;
+        // This reader may have been interrupted itself, so that all has changed.
+        for attempt in 0..2 {
+            if attempt > 0 {
+                self.refresh(&mut bytes)?;
+                for (index, list) in (0..).zip(&mut lists) {
+                    list.renew(head(&bytes, index));
+                }
+            }
+            self.follow(layout, &mut lists, 0, (&mut key, Run::is_whole), left);
+            if lists.iter().filter(|list| list.contradicts()).count() <= lists.len() / 2 {
+                break;
+            }
+            if attempt > 0 {
+                return None;
+            }
         }
         // What a thread changes without pause is read a list at a time, as fast as can be.
         for index in 0..lists.len() {
@@ -126,10 +144,8 @@ impl Cache<'_> {
                     break;
                 }
                 self.refresh(&mut bytes)?;
-                let now = head(&bytes, index as u64);
-                lists[index].moves |= lists[index].head != now;
-                lists[index].head = now;
                 let list = &mut lists[index..=index];
+                list[0].renew(head(&bytes, index as u64));
                 self.follow(layout, list, index, (&mut key, Run::is_whole), left);
             }
         }
@@ -137,23 +153,7 @@ impl Cache<'_> {
             // No list is whole: what most chunks have is the key.
             self.follow(layout, &mut lists, 0, (&mut key, |_| true), left);
         }
-        let proving = lists.iter().filter(|list| list.is_whole && !list.chunks.is_empty()).count();
-        let contradicting = lists.iter().filter(|list| list.contradicts()).count();
-        if contradicting > usize::from(proving >= PROVING_LISTS) {
-            return None;
-        }
-        let most = lists.iter().filter(|list| list.is_whole).map(List::count).max();
-        let mut found = Cached::default();
-        for (index, list) in (0..).zip(&lists) {
-            // The list of so many chunks ends there.
-            let count = if list.chunks.is_empty() { list.count().min(most?) } else { list.count() };
-            let lost = count.saturating_sub(list.chunks.len() as u64);
-            let lost = if list.is_whole { 0 } else { lost.max(1) };
-            let bytes = lost.saturating_mul(least(layout, index));
-            found.lost_bytes = found.lost_bytes.saturating_add(bytes);
-            found.chunks.extend(list.chunks.iter().map(|(chunk, bytes, _)| (*chunk, *bytes)));
-        }
-        Some((design, found))
+        Some((design, found_in(layout, &lists)?))
     }
 
     /// Reads counters and first objects again.
@@ -225,6 +225,27 @@ impl Cache<'_> {
         let is_object = |to: u64| to == 0 || self.inside.has(to.wrapping_sub(HEADER));
         target(chunk + HEADER, next, is_object)
     }
+}
+
+/// What the lists of a chunk have; `None` where they make no sense, so that it is no cache.
+fn found_in(layout: &CacheLayout, lists: &[List]) -> Option<Cached> {
+    let proving = lists.iter().filter(|list| list.is_whole && !list.chunks.is_empty()).count();
+    let contradicting = lists.iter().filter(|list| list.contradicts()).count();
+    if contradicting > usize::from(proving >= PROVING_LISTS) {
+        return None;
+    }
+    let most = lists.iter().filter(|list| list.is_whole).map(List::count).max();
+    let mut found = Cached::default();
+    for (index, list) in (0..).zip(lists) {
+        // The list of so many chunks ends there.
+        let count = if list.chunks.is_empty() { list.count().min(most?) } else { list.count() };
+        let lost = count.saturating_sub(list.chunks.len() as u64);
+        let lost = if list.is_whole { 0 } else { lost.max(1) };
+        let bytes = lost.saturating_mul(least(layout, index));
+        found.lost_bytes = found.lost_bytes.saturating_add(bytes);
+        found.chunks.extend(list.chunks.iter().map(|(chunk, bytes, _)| (*chunk, *bytes)));
+    }
+    Some(found)
 }
 
 /// A list that is followed.
