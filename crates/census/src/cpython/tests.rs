@@ -232,9 +232,9 @@ fn shifted() {
 /// list of free blocks is broken, and free pools that are not there.
 #[test]
 fn unknown() {
+    type Break = fn(&mut Pieces, u64);
     let kind = KINDS[2];
     let pool = BASE + 2 * kind.pool;
-    type Break = fn(&mut Pieces, u64);
     let breaks: [Break; 5] = [
         |memory, pool| memory.put(pool + 40, &[0]),
         |memory, pool| memory.put(pool + 32, &[1 | 3 << 32]),

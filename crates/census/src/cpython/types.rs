@@ -179,7 +179,7 @@ impl<'a> Types<'a> {
             let references = word_of(block, before as usize)?;
             let address = word_of(block, (before + self.layout.of) as usize)?;
             let is_count = references & 0xffff_ffff != 0
-                && references >> 32 & 0xffff == 0
+                && (references >> 32).trailing_zeros() >= 16
                 && references >> 48 < MAX_FLAGS;
             if !is_count || !address.is_multiple_of(8) || address < PAGE {
                 return None;

@@ -28,6 +28,9 @@ pub(super) struct Main {
     pub(super) attached_threads: u64,
 }
 
+/// Where a structure can be, in a layout.
+type Place = (u64, &'static Layout);
+
 /// The range of `[heap]`. Its mappings touch each other.
 pub(super) fn main_heap(space: &Space<'_>) -> Option<(u64, u64)> {
     let heaps = space.ranges.iter().filter(|range| range.kind == RangeKind::Heap);
@@ -70,7 +73,7 @@ pub(super) fn candidates(
     space: &Space<'_>,
     (start, end): (u64, u64),
     can_be_heap: impl Fn(u64) -> bool,
-) -> (Vec<(u64, &'static Layout)>, Vec<(u64, u64)>) {
+) -> (Vec<Place>, Vec<(u64, u64)>) {
     let (mut states, mut bases) = (Vec::new(), Vec::new());
     let mut region = space.region(start, end);
     let mut next = start;
