@@ -135,7 +135,9 @@ fn ring(space: &Space<'_>, main: &Main, left: &mut u32) -> Arenas {
     }
     all.unknown = strays(space, &all.segments, &alignments);
     for at in &refused {
-        let is_listed = all.unknown.iter().any(|(start, end)| (*start..*end).contains(at));
+        let known = all.segments.iter().map(|one| (one.mapped_start, one.end));
+        let mut known = known.chain(all.unknown.iter().copied());
+        let is_listed = known.any(|(start, end)| (start..end).contains(at));
         all.unknown.extend(if is_listed { None } else { around(space, *at) });
     }
     if !refused.is_empty() || !all.unknown.is_empty() {
