@@ -34,10 +34,10 @@ const RUNTIME: &str = "(runtime)";
 
 /// Looks for heaps; `None` where there is no Go.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
-    let data = listed::data(space, taken);
+    let has_base = space.anonymous().any(|range| range.start & BASE_MASK == BASE);
+    let data = listed::data(space, taken, has_base);
     let mut heaps = listed::heaps(space, taken, &data);
-    let has_base = || space.anonymous().any(|range| range.start & BASE_MASK == BASE);
-    if heaps.is_empty() && (data.version.is_some() || has_base()) {
+    if heaps.is_empty() && (data.version.is_some() || has_base) {
         heaps.extend(scan::heap(space, taken));
     }
     let version = data.version.as_deref().unwrap_or("an unknown version");

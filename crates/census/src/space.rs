@@ -425,6 +425,11 @@ impl Region<'_> {
         self.filled = 0;
     }
 
+    /// Gives back the memory of what was read.
+    pub(crate) fn release(&mut self) {
+        (self.window, self.filled) = (Vec::new(), 0);
+    }
+
     fn load(&mut self, address: u64) -> Option<()> {
         if address < self.first || address.checked_add(8)? > self.end {
             return None;

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeSet;
 
-use super::pools::Pool;
+use super::{FEWEST, in_use, pools::Pool};
 use crate::{
-    found::Taken,
+    found::{Taken, pieces_at},
     space::{PAGE, Range, RangeKind, Space, word_of},
 };
 
@@ -29,6 +29,8 @@ const SEEDS: usize = 16;
 const MOST_LISTS: usize = 16;
 /// How often a list is read: the process runs.
 const TRIES: u32 = 3;
+/// Bytes of a pointer with what is read behind it.
+const POINTER: usize = 32;
 /// Bytes that are searched, at most.
 const MOST_SEARCHED: u64 = 256 << 20;
 
@@ -141,7 +143,7 @@ pub(super) fn lists(
     let pointers = pointers(space, of_programs(space), |_| true);
     while lists.len() < MOST_LISTS && add(space, &pointers, pool_bytes, &mut left, &mut lists) {}
     // Interpreters beyond the first have theirs in a heap.
-    if !lists.is_empty() && left.iter().any(|pool| pool.used > 0) {
+    if !lists.is_empty() && in_use(&left) >= FEWEST {
         let heaps = space.ranges.iter().filter(|range| is_writable(range));
         let is_open = |range: &&Range| !taken.meets(range.start, range.end);
         let heaps = heaps.filter(is_open).map(|range| (range.start, range.end)).collect();
@@ -199,19 +201,14 @@ fn pointers(
 ) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut left = MOST_SEARCHED;
+    let heaps = || space.ranges.iter().filter(|range| is_writable(range));
+    let all = heaps().map(|range| range.start).min()..heaps().map(|range| range.end).max();
     let mut heap = (0, 0);
-    for (start, end) in stretches {
-        let mut region = space.region(start, end);
-        let mut at = start;
-        while at < end && left > 0 {
-            if !region.is_present(at) {
-                at = region.next_present(at);
-                continue;
-            }
-            left -= PAGE.min(left);
-            for at in (at..end.min(at + PAGE)).step_by(8) {
-                let Some(word) = region.word(at) else { break };
-                if word < PAGE || !word.is_multiple_of(8) {
+    for bounds in stretches {
+        left -= pieces_at(space, bounds, &Taken::default(), left, |at, piece| {
+            for (words, at) in piece.windows(POINTER).step_by(8).zip((at..).step_by(8)) {
+                let word = word_of(words, 0).unwrap_or_default();
+                if !word.is_multiple_of(8) || !all.contains(&Some(word)) {
                     continue;
                 }
                 if !(heap.0..heap.1).contains(&word) {
@@ -219,13 +216,11 @@ fn pointers(
                     let Some(range) = range else { continue };
                     heap = (range.start, range.end);
                 }
-                let more = [8, 16, 24].map(|by| region.word(at + by).unwrap_or_default());
-                if wanted([word, more[0], more[1], more[2]]) {
+                if wanted([0, 8, 16, 24].map(|by| word_of(words, by).unwrap_or_default())) {
                     found.push((at, word));
                 }
             }
-            at = (at / PAGE + 1) * PAGE;
-        }
+        });
     }
     found
 }

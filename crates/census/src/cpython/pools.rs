@@ -77,7 +77,7 @@ impl Pool {
 /// The blocks of a pool.
 pub(super) struct Blocks {
     pub(super) pool: Pool,
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     /// Pages that are not present, by their offsets: the end of a block need not have been touched.
     absent: Vec<u64>,
     is_free: Vec<bool>,
@@ -103,10 +103,16 @@ pub(super) enum Content {
     Broken,
 }
 
-/// Reads a pool, with its header once more: the process runs.
-pub(super) fn content(space: &Space<'_>, pool: &Pool, pool_bytes: u64) -> Content {
+/// Reads a pool, with its header once more: the process runs. What is read is put into a buffer of another pool.
+pub(super) fn content(
+    space: &Space<'_>,
+    pool: &Pool,
+    pool_bytes: u64,
+    buffer: &mut Vec<u8>,
+) -> Content {
     let end = pool.unused.max(HEADER).next_multiple_of(PAGE).min(pool_bytes);
-    let mut bytes = vec![0; end as usize];
+    let mut bytes = std::mem::take(buffer);
+    bytes.resize(end as usize, 0);
     let mut absent = Vec::new();
     for _ in 0..TRIES {
         absent.clear();

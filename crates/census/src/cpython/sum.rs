@@ -58,6 +58,8 @@ pub(super) struct Sum<'a> {
     base: u64,
     taken: Vec<(u64, u64)>,
     unknown_pools: u64,
+    /// What pools are read into.
+    buffer: Vec<u8>,
     notes: Vec<String>,
 }
 
@@ -77,6 +79,7 @@ impl<'a> Sum<'a> {
             base: 0,
             taken: Vec::new(),
             unknown_pools: 0,
+            buffer: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -154,7 +157,7 @@ impl<'a> Sum<'a> {
 
     /// Adds a pool that is in use.
     fn pool(&mut self, pool: &Pool, region: &Region<'_>, arena: &mut model::Arena) {
-        let content = content(self.space, pool, self.pool_bytes);
+        let content = content(self.space, pool, self.pool_bytes, &mut self.buffer);
         let now = match &content {
             Content::Blocks(blocks) => blocks.pool,
             Content::Partly => *pool,
@@ -180,17 +183,22 @@ impl<'a> Sum<'a> {
         } else {
             self.partly.push((now.used, self.pool_bytes));
         }
-        let Some(types) = &mut self.types else { return };
-        let Content::Blocks(blocks) = &content else {
-            types.count_unread(now.used, now.size, arena.number);
-            return;
-        };
-        for block in blocks.live() {
-            match block {
-                // The last block of a pool may end in a page that was never touched.
-                Some(block) => types.count(block, now.size, arena.number),
-                None => types.count_unread(1, now.size, arena.number),
+        if let Some(types) = &mut self.types {
+            match &content {
+                Content::Blocks(blocks) => {
+                    for block in blocks.live() {
+                        match block {
+                            // The last block of a pool may end in a page that was never touched.
+                            Some(block) => types.count(block, now.size, arena.number),
+                            None => types.count_unread(1, now.size, arena.number),
+                        }
+                    }
+                }
+                _ => types.count_unread(now.used, now.size, arena.number),
             }
+        }
+        if let Content::Blocks(blocks) = content {
+            self.buffer = blocks.bytes;
         }
     }
 

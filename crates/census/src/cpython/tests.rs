@@ -234,6 +234,7 @@ type Break = fn(&mut Pieces, u64);
 /// list of free blocks is broken, and free pools that are not there.
 #[test]
 fn unknown() {
+    type Break = fn(&mut Pieces, u64);
     let kind = KINDS[2];
     let pool = BASE + 2 * kind.pool;
     let breaks: [Break; 5] = [

@@ -25,6 +25,8 @@ const MAX_NAME: usize = 100;
 const MAX_TYPES: usize = 10_000;
 /// Addresses of which it is remembered whether they are types.
 const MAX_KNOWN: usize = 1 << 20;
+/// Of which of them it is known without a search.
+const RECENT: usize = 256;
 /// What has no type: memory of lists, dictionaries, and of the interpreter itself.
 const UNTYPED: &str = "(no object: memory of lists, dictionaries and the interpreter)";
 /// What lies in pools that are not all in memory.
@@ -48,6 +50,27 @@ struct Count {
     objects: u64,
     bytes: u64,
     arenas: BTreeMap<u64, u64>,
+    /// The arena of the last ones, and objects in it that `arenas` lacks.
+    last: (u64, u64),
+}
+
+impl Count {
+    fn add(&mut self, objects: u64, bytes: u64, arena: u64) {
+        self.objects += objects;
+        self.bytes += bytes;
+        if self.last.0 != arena {
+            self.settle();
+            self.last.0 = arena;
+        }
+        self.last.1 += objects;
+    }
+
+    fn settle(&mut self) {
+        let (arena, objects) = std::mem::take(&mut self.last);
+        if objects > 0 {
+            *self.arenas.entry(arena).or_default() += objects;
+        }
+    }
 }
 
 /// What is known of a type.
@@ -79,6 +102,8 @@ pub(super) struct Types<'a> {
     space: &'a Space<'a>,
     layout: Layout,
     known: HashMap<u64, Option<Known>>,
+    /// Of these, the last ones that were asked for.
+    recent: [(u64, Option<Known>); RECENT],
     names: Vec<String>,
     counts: Vec<Count>,
     numbers: HashMap<String, usize>,
@@ -90,6 +115,7 @@ impl<'a> Types<'a> {
             space,
             layout,
             known: HashMap::new(),
+            recent: [(0, None); RECENT],
             names: Vec::new(),
             counts: Vec::new(),
             numbers: HashMap::new(),
@@ -111,14 +137,12 @@ impl<'a> Types<'a> {
     }
 
     fn add(&mut self, number: usize, objects: u64, size: u64, arena: u64) {
-        let count = &mut self.counts[number];
-        count.objects += objects;
-        count.bytes += objects * size;
-        *count.arenas.entry(arena).or_default() += objects;
+        self.counts[number].add(objects, objects * size, arena);
     }
 
     /// The types, the most bytes first.
-    pub(super) fn finish(self, arena_bytes: u64) -> Vec<Type> {
+    pub(super) fn finish(mut self, arena_bytes: u64) -> Vec<Type> {
+        self.counts.iter_mut().for_each(Count::settle);
         let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
         for count in &self.counts {
             for (arena, own) in &count.arenas {
@@ -170,6 +194,14 @@ impl<'a> Types<'a> {
     }
 
     fn type_at(&mut self, address: u64) -> Option<Known> {
+        let recent = (address / 16) as usize % RECENT;
+        if self.recent[recent].0 != address {
+            self.recent[recent] = (address, self.known_at(address));
+        }
+        self.recent[recent].1
+    }
+
+    fn known_at(&mut self, address: u64) -> Option<Known> {
         if let Some(known) = self.known.get(&address) {
             return *known;
         }

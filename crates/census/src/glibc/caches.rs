@@ -1,20 +1,22 @@
-//! Chunks that look in use and are not: those in fastbins and in threads' caches.
+//! Chunks that look in use and are not: those in threads' caches.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    OVERHEAD, SMALLEST, Space,
-    arena::Segment,
-    layout::{CACHES, CacheLayout, FASTBINS, Layout, cache_of},
+    HEADER, OVERHEAD, SMALLEST, Space,
+    fast::{Inside, LIST_ATTEMPTS, target},
+    layout::{CACHES, CacheLayout, cache_of},
 };
 use crate::space::{Region, word_of};
 
 /// Most chunks in one list of a thread's cache: a tunable that no program sets higher.
 const MAX_CACHED: u64 = 65_535;
-/// Reads of a cache that makes no sense.
-const CACHE_ATTEMPTS: u32 = 8;
-/// Bytes before an object.
-const HEADER: u64 = 16;
+/// Chunks in lists of caches that are read, at most.
+const MAX_STEPS: u64 = 1 << 23;
+/// Whole lists that prove a cache of which one list contradicts.
+const PROVING_LISTS: usize = 3;
+/// Bytes of a free chunk that are read: its size, the next one, and a key.
+const FREE: usize = 32;
 
 /// What the caches of all threads have.
 #[derive(Default)]
@@ -25,35 +27,6 @@ pub(super) struct Cached {
     pub(super) lost_bytes: u64,
     /// Caches that were found.
     pub(super) caches: u64,
-}
-
-/// The chunks in the fastbins of all arenas, and whether each list leads to its end.
-pub(super) fn fast_chunks(
-    space: &Space<'_>,
-    segments: &[Segment],
-    layout: &Layout,
-) -> (HashSet<u64>, bool) {
-    let (mut all, mut are_whole) = (HashSet::new(), true);
-    let Some((_, first)) = layout.fastbins else { return (all, true) };
-    let mut states: Vec<u64> = segments.iter().map(|segment| segment.state).collect();
-    states.dedup();
-    for state in states {
-        for bin in 0..FASTBINS {
-            let size = bin * 16 + SMALLEST;
-            let mut next = space.field(state, first + bin * 8).unwrap_or_default();
-            // A chunk that comes twice ends a circle.
-            while next != 0 {
-                if !is_chunk(space, segments, next, size) || !all.insert(next) {
-                    are_whole = false;
-                    break;
-                }
-                next =
-                    link(space, next + HEADER, |to| to == 0 || is_chunk(space, segments, to, size))
-                        .unwrap_or(1);
-            }
-        }
-    }
-    (all, are_whole)
 }
 
 /// Whether a chunk in use can hold a thread's cache: what the first lists count agrees with where they begin.
@@ -73,23 +46,16 @@ pub(super) fn may_hold_one(region: &mut Region<'_>, chunk: u64, bytes: u64) -> b
 
 /// Chunks in the caches of threads; `candidates` are chunks that may hold a cache. Chunks with a mapping of their own are
 /// not told apart from those that are in use.
-pub(super) fn cached_chunks(space: &Space<'_>, segments: &[Segment], candidates: &[u64]) -> Cached {
+pub(super) fn cached_chunks(space: &Space<'_>, inside: &Inside, candidates: &[u64]) -> Cached {
     let mut designs: [Cached; CACHES.len()] = Default::default();
+    let mut left = MAX_STEPS;
     for chunk in candidates {
-        // Lists can change while they are read: the reading that lost least counts.
-        let mut best: Option<(usize, Cached)> = None;
-        for _ in 0..CACHE_ATTEMPTS {
-            let lost = best.as_ref().map_or(u64::MAX, |(_, best)| best.lost_bytes);
-            if lost == 0 {
-                break;
-            }
-            best = cache(space, segments, *chunk).filter(|(_, one)| one.lost_bytes < lost).or(best);
-        }
-        let Some((design, best)) = best else { continue };
+        let cache = Cache { space, inside, chunk: *chunk };
+        let Some((design, found)) = cache.read(&mut left) else { continue };
         let all = &mut designs[design];
         all.caches += 1;
-        all.lost_bytes = all.lost_bytes.saturating_add(best.lost_bytes);
-        all.chunks.extend(best.chunks);
+        all.lost_bytes = all.lost_bytes.saturating_add(found.lost_bytes);
+        all.chunks.extend(found.chunks);
     }
     // An empty cache and an object of zeros look the same. Chunks in a list prove the design.
     let proven = designs.iter().filter(|one| !one.chunks.is_empty()).count();
@@ -100,123 +66,251 @@ pub(super) fn cached_chunks(space: &Space<'_>, segments: &[Segment], candidates:
     best.unwrap_or_default()
 }
 
-/// The cache in a chunk, and the number of its design; `None` where it is none.
-fn cache(space: &Space<'_>, segments: &[Segment], chunk: u64) -> Option<(usize, Cached)> {
-    let layout = cache_of(space.field(chunk, OVERHEAD)? & !7)?;
-    let counters = layout.lists * layout.width;
-    let mut bytes = vec![0; usize::try_from(counters + layout.lists * 8).ok()?];
-    if !space.read(chunk.checked_add(HEADER)?, &mut bytes) {
-        return None;
-    }
-    let (counters, entries) = bytes.split_at(usize::try_from(counters).ok()?);
-    let counters = counters.chunks_exact(usize::try_from(layout.width).ok()?);
-    let counters: Vec<u64> = counters
-        .map(|one| one.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
-        .collect();
-    let entries: Vec<u64> =
-        (0..entries.len()).step_by(8).filter_map(|at| word_of(entries, at)).collect();
-    let most = limit(layout, &counters, &entries)?;
-    let mut found = Cached::default();
-    let mut key = None;
-    for (index, (counter, first)) in counters.iter().zip(&entries).enumerate() {
-        let count = if layout.counts_left { most.checked_sub(*counter)? } else { *counter };
-        if (count == 0) != (*first == 0) {
-            return None;
-        }
-        let list = List { layout, index: index as u64, count, first: *first };
-        list.follow(space, segments, &mut key, &mut found)?;
-    }
-    let design = CACHES.iter().position(|one| one.chunk == layout.chunk)?;
-    Some((design, found))
-}
-
-/// The most chunks that a list can have. Where counters say what is left, empty lists have all of it, and the same.
-fn limit(layout: &CacheLayout, counters: &[u64], entries: &[u64]) -> Option<u64> {
-    if !layout.counts_left {
-        return Some(MAX_CACHED);
-    }
-    let mut empty = counters.iter().zip(entries).filter(|(_, first)| **first == 0);
-    let most = *empty.next()?.0;
-    (most > 0 && empty.all(|(left, _)| *left == most)).then_some(most)
-}
-
-/// A list of a cache.
-struct List<'a> {
-    layout: &'a CacheLayout,
-    index: u64,
-    count: u64,
+/// A list of a cache as the cache has it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Head {
+    /// Chunks; `None` where the counter cannot be.
+    count: Option<u64>,
     first: u64,
 }
 
-impl List<'_> {
-    /// Adds its chunks. `None` where the first one is none: then there is no cache.
+/// A list, as it was read best.
+#[derive(Clone)]
+struct List {
+    head: Head,
+    /// Chunks, with their sizes and keys.
+    chunks: Vec<(u64, u64, u64)>,
+    is_whole: bool,
+    /// Whether its head changed between two readings.
+    moves: bool,
+}
+
+impl List {
+    fn count(&self) -> u64 {
+        self.head.count.unwrap_or_default()
+    }
+
+    /// Its head as it is now.
+    fn renew(&mut self, head: Head) {
+        self.moves |= self.head != head;
+        self.head = head;
+    }
+
+    /// Whether it makes no sense, and did not change.
+    fn contradicts(&self) -> bool {
+        !self.is_whole && self.chunks.is_empty() && !self.moves
+    }
+}
+
+/// A chunk that may hold a cache.
+struct Cache<'a> {
+    space: &'a Space<'a>,
+    inside: &'a Inside,
+    chunk: u64,
+}
+
+impl Cache<'_> {
+    /// The number of its design, and what it has; `None` where it is no cache.
+    fn read(&self, left: &mut u64) -> Option<(usize, Cached)> {
+        let layout = cache_of(self.space.field(self.chunk, OVERHEAD)? & !7)?;
+        let design = CACHES.iter().position(|one| one.chunk == layout.chunk)?;
+        let mut bytes = vec![0; usize::try_from(layout.lists * (layout.width + 8)).ok()?];
+        self.refresh(&mut bytes)?;
+        let most = if layout.counts_left { most_left(layout, &bytes)? } else { 0 };
+        let head = |bytes: &[u8], index| head(layout, most, bytes, index);
+        let of = |head| List { head, chunks: Vec::new(), is_whole: false, moves: false };
+        let mut lists: Vec<List> = (0..layout.lists).map(|index| of(head(&bytes, index))).collect();
+        let mut key = None;
+        // This reader may have been interrupted itself, so that all has changed.
+        for attempt in 0..2 {
+            if attempt > 0 {
+                self.refresh(&mut bytes)?;
+                for (index, list) in (0..).zip(&mut lists) {
+                    list.renew(head(&bytes, index));
+                }
+            }
+            self.follow(layout, &mut lists, 0, (&mut key, Run::is_whole), left);
+            if lists.iter().filter(|list| list.contradicts()).count() <= lists.len() / 2 {
+                break;
+            }
+            if attempt > 0 {
+                return None;
+            }
+        }
+        // What a thread changes without pause is read a list at a time, as fast as can be.
+        for index in 0..lists.len() {
+            for _ in 1..LIST_ATTEMPTS {
+                if lists[index].is_whole {
+                    break;
+                }
+                self.refresh(&mut bytes)?;
+                let list = &mut lists[index..=index];
+                list[0].renew(head(&bytes, index as u64));
+                self.follow(layout, list, index, (&mut key, Run::is_whole), left);
+            }
+        }
+        if layout.has_key && key.is_none() {
+            // No list is whole: what most chunks have is the key.
+            self.follow(layout, &mut lists, 0, (&mut key, |_| true), left);
+        }
+        Some((design, found_in(layout, &lists)?))
+    }
+
+    /// Reads counters and first objects again.
+    fn refresh(&self, bytes: &mut [u8]) -> Option<()> {
+        self.space.read(self.chunk.checked_add(HEADER)?, bytes).then_some(())
+    }
+
+    /// Follows lists side by side, of which the first has a number.
     fn follow(
         &self,
-        space: &Space<'_>,
-        segments: &[Segment],
-        key: &mut Option<u64>,
-        found: &mut Cached,
-    ) -> Option<()> {
-        let mut object = self.first;
-        let mut met = 0;
-        while met < self.count {
-            let chunk = object.wrapping_sub(HEADER);
-            let size = if object == 0 { None } else { self.size(space, segments, chunk) };
-            let size = size.filter(|_| !self.layout.has_key || has_key(space, object, key));
-            let Some(size) = size else { break };
-            found.chunks.insert(chunk, size);
-            met += 1;
-            let is_next =
-                |to: u64| to == 0 || self.size(space, segments, to.wrapping_sub(HEADER)).is_some();
-            object = link(space, object, is_next).unwrap_or(1);
+        layout: &CacheLayout,
+        lists: &mut [List],
+        first: usize,
+        (key, proves_key): (&mut Option<u64>, fn(&Run) -> bool),
+        left: &mut u64,
+    ) {
+        let open = (first..).zip(lists.iter());
+        let open = open.filter_map(|(list, one)| Some((list, one.head.count?, one.head.first)));
+        let run = |(list, count, first)| Run { list, count, object: Some(first), chunks: vec![] };
+        let mut runs: Vec<Run> = open.map(run).collect();
+        let mut met = HashSet::new();
+        loop {
+            let mut now: Vec<&mut Run> = runs.iter_mut().filter(|run| run.wants_more()).collect();
+            let places: Vec<u64> = now.iter().filter_map(|run| run.chunk()).collect();
+            let steps = places.len() as u64;
+            if steps == 0 || steps > *left {
+                break;
+            }
+            *left -= steps;
+            let chunks = self.space.read_each::<FREE>(&places);
+            for ((run, chunk), bytes) in now.iter_mut().zip(places).zip(chunks) {
+                // A chunk that comes twice ends a circle.
+                let bytes = bytes.filter(|_| met.insert(chunk));
+                run.object = bytes.and_then(|bytes| self.step(layout, run, chunk, &bytes));
+            }
         }
+        if layout.has_key && key.is_none() {
+            // An object that the program has got meanwhile ends its list.
+            let proven = runs.iter().filter(|run| proves_key(run));
+            *key = most_common(proven.flat_map(|run| &run.chunks).map(|(.., key)| *key));
+        }
+        for mut run in runs {
+            // The second words of all chunks are the same.
+            let is_other =
+                |(.., own): &(u64, u64, u64)| layout.has_key && key.is_none_or(|key| *own != key);
+            if let Some(others) = run.chunks.iter().position(is_other) {
+                run.chunks.truncate(others);
+                run.object = None;
+            }
+            let list = &mut lists[run.list - first];
+            list.is_whole = run.is_whole();
+            if list.is_whole || run.chunks.len() > list.chunks.len() {
+                list.chunks = run.chunks;
+            }
+        }
+    }
+
+    /// Adds a chunk to a list; the object that follows.
+    fn step(&self, layout: &CacheLayout, run: &mut Run, chunk: u64, bytes: &[u8]) -> Option<u64> {
+        let [size, next, key] = [8, 16, 24].map(|at| word_of(bytes, at).unwrap_or_default());
+        let (size, index) = (size & !7, run.list as u64);
+        let least = least(layout, index);
+        let is_small = index < layout.small;
+        let fits = if is_small { size == least } else { (least..least * 2).contains(&size) };
+        if !fits || self.inside.segment(chunk, size).is_none() {
+            return None;
+        }
+        run.chunks.push((chunk, size, key));
+        let is_object = |to: u64| to == 0 || self.inside.has(to.wrapping_sub(HEADER));
+        target(chunk + HEADER, next, is_object)
+    }
+}
+
+/// What the lists of a chunk have; `None` where they make no sense, so that it is no cache.
+fn found_in(layout: &CacheLayout, lists: &[List]) -> Option<Cached> {
+    let proving = lists.iter().filter(|list| list.is_whole && !list.chunks.is_empty()).count();
+    let contradicting = lists.iter().filter(|list| list.contradicts()).count();
+    if contradicting > usize::from(proving >= PROVING_LISTS) {
+        return None;
+    }
+    let most = lists.iter().filter(|list| list.is_whole).map(List::count).max();
+    let mut found = Cached::default();
+    for (index, list) in (0..).zip(lists) {
         // The list of so many chunks ends there.
-        let lost = (self.count - met).max(u64::from(object != 0));
-        found.lost_bytes = found.lost_bytes.saturating_add(lost.saturating_mul(self.least()));
-        (self.count == 0 || met > 0).then_some(())
+        let count = if list.chunks.is_empty() { list.count().min(most?) } else { list.count() };
+        let lost = count.saturating_sub(list.chunks.len() as u64);
+        let lost = if list.is_whole { 0 } else { lost.max(1) };
+        let bytes = lost.saturating_mul(least(layout, index));
+        found.lost_bytes = found.lost_bytes.saturating_add(bytes);
+        found.chunks.extend(list.chunks.iter().map(|(chunk, bytes, _)| (*chunk, *bytes)));
+    }
+    Some(found)
+}
+
+/// A list that is followed.
+struct Run {
+    /// Its number.
+    list: usize,
+    count: u64,
+    /// The next object, 0 at the end; `None` where the list breaks.
+    object: Option<u64>,
+    /// Chunks, with their sizes and keys.
+    chunks: Vec<(u64, u64, u64)>,
+}
+
+impl Run {
+    fn is_whole(&self) -> bool {
+        self.object == Some(0) && self.chunks.len() as u64 == self.count
     }
 
-    /// The least bytes of its chunks.
-    fn least(&self) -> u64 {
-        let small = self.index.min(self.layout.small) * 16 + SMALLEST;
-        match self.index.checked_sub(self.layout.small) {
-            Some(large) => 1024 << large.min(20),
-            None => small,
-        }
+    fn wants_more(&self) -> bool {
+        self.chunk().is_some()
     }
 
-    /// The bytes of a chunk that can be in it.
-    fn size(&self, space: &Space<'_>, segments: &[Segment], chunk: u64) -> Option<u64> {
-        let size = space.field(chunk, OVERHEAD)? & !7;
-        let least = self.least();
-        let fits = if self.index < self.layout.small {
-            size == least
-        } else {
-            (least..least * 2).contains(&size)
-        };
-        (fits && is_inside(segments, chunk, size)).then_some(size)
+    /// The next chunk.
+    fn chunk(&self) -> Option<u64> {
+        let is_open = (self.chunks.len() as u64) < self.count;
+        self.object.filter(|object| is_open && *object != 0)?.checked_sub(HEADER)
     }
 }
 
-/// Whether the second word of an object is that of the others in its cache.
-fn has_key(space: &Space<'_>, object: u64, key: &mut Option<u64>) -> bool {
-    space.field(object, 8).is_none_or(|own| *key.get_or_insert(own) == own)
+/// The least bytes of the chunks in a list.
+fn least(layout: &CacheLayout, index: u64) -> u64 {
+    match index.checked_sub(layout.small) {
+        Some(large) => 1024 << large.min(20),
+        None => index * 16 + SMALLEST,
+    }
 }
 
-/// The next of a list, whose pointer is at `at`; from 2.32 on it is masked with its own address.
-fn link(space: &Space<'_>, at: u64, is_one: impl Fn(u64) -> bool) -> Option<u64> {
-    let word = space.word(at)?;
-    [word ^ (at >> 12), word].into_iter().find(|to| is_one(*to))
+/// The head of a list in the bytes of a cache: first all counters, then the first objects.
+fn head(layout: &CacheLayout, most: u64, bytes: &[u8], index: u64) -> Head {
+    let counter = counter(layout, bytes, index);
+    let first = (layout.lists * layout.width + index * 8) as usize;
+    let first = word_of(bytes, first).unwrap_or_default();
+    let count = if layout.counts_left { most.checked_sub(counter) } else { Some(counter) };
+    let count = count.filter(|count| *count <= MAX_CACHED && (*count == 0) == (first == 0));
+    Head { count, first }
 }
 
-fn is_chunk(space: &Space<'_>, segments: &[Segment], chunk: u64, size: u64) -> bool {
-    is_inside(segments, chunk, size)
-        && space.field(chunk, OVERHEAD).is_some_and(|word| word & !7 == size)
+fn counter(layout: &CacheLayout, bytes: &[u8], index: u64) -> u64 {
+    let (at, width) = ((index * layout.width) as usize, layout.width as usize);
+    let bytes = bytes.get(at..at + width).unwrap_or_default();
+    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-fn is_inside(segments: &[Segment], chunk: u64, bytes: u64) -> bool {
-    chunk.is_multiple_of(16)
-        && segments.iter().any(|one| {
-            one.start <= chunk && chunk.checked_add(bytes).is_some_and(|end| end <= one.end)
-        })
+/// The most chunks that a list can have, where counters say what is left: empty lists have all of it.
+fn most_left(layout: &CacheLayout, bytes: &[u8]) -> Option<u64> {
+    let first = |index: u64| word_of(bytes, (layout.lists * layout.width + index * 8) as usize);
+    let empty = (0..layout.lists).filter(|index| first(*index) == Some(0));
+    most_common(empty.map(|index| counter(layout, bytes, index)))
+}
+
+/// The number other than 0 that comes most often.
+fn most_common(numbers: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut counts: HashMap<u64, u64> = HashMap::new();
+    for number in numbers.filter(|number| *number != 0) {
+        *counts.entry(number).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(number, count)| (*count, *number)).map(|(number, _)| number)
 }

@@ -2,7 +2,7 @@
 //! main heap begins.
 
 use super::{
-    SMALLEST,
+    ATTEMPTS, SMALLEST,
     layout::{
         HEAP_ALIGN, HUGE_PAGES_OF_HEAP, MAX_MMAPPED_MEM, MMAPPED_MEM, PARAMS, PARAMS_BEFORE,
         PARAMS_BYTES, ParamsLayout, TCACHE_BINS, TCACHE_COUNT, TCACHE_MAX_BYTES, is_huge_page,
@@ -33,8 +33,13 @@ pub(super) struct Params {
 }
 
 impl Params {
-    /// The one whose `sbrk_base` is at `at`; `None` if none of the known layouts fits, or more than one.
+    /// The one whose `sbrk_base` is at `at`; `None` if none of the known layouts fits, or more than one. Its counts change
+    /// one after the other.
     pub(super) fn read(space: &Space<'_>, at: u64) -> Option<Self> {
+        (0..ATTEMPTS).find_map(|_| Self::once(space, at))
+    }
+
+    fn once(space: &Space<'_>, at: u64) -> Option<Self> {
         let mut bytes = [0; PARAMS_BYTES];
         if !space.read(at.checked_sub(PARAMS_BEFORE)?, &mut bytes) {
             return None;

@@ -12,10 +12,24 @@ const MAX_FLAGS: u64 = 7;
 const MAX_THREADS: u64 = 1 << 22;
 /// Where addresses end.
 const END: u64 = 1 << 47;
-/// Bins that may have changed while they were read.
-const MAX_TORN: usize = 8;
+/// Bins that may contradict: a thread that the kernel has interrupted leaves what it changes half done.
+const MAX_TORN: u64 = 8;
+/// Reads of a bin that does not lead back.
+const BIN_ATTEMPTS: u32 = 8;
 /// Reads of `top` with the chunk that is there: it moves with each allocation that it serves.
 const TOP_ATTEMPTS: u32 = 64;
+/// How many of these may find that it makes no sense, and has not moved.
+const MAX_STOOD: u32 = 16;
+
+/// What a bin is after some readings.
+#[derive(PartialEq, Eq)]
+enum Bin {
+    Sane,
+    /// It never led back, and changed between two readings.
+    Moves,
+    /// It never led back, and did not change.
+    Contradicts,
+}
 
 /// An arena's structure, as it was read.
 pub(super) struct State {
@@ -25,9 +39,15 @@ pub(super) struct State {
 }
 
 impl State {
+    /// `None` where what no change makes wrong is wrong.
     pub(super) fn read(space: &Space<'_>, at: u64, layout: &'static Layout) -> Option<Self> {
         let mut bytes = vec![0; usize::try_from(layout.bytes).ok()?];
-        space.read(at, &mut bytes).then_some(Self { at, layout, bytes })
+        space.read(at, &mut bytes).then_some(())?;
+        let state = Self { at, layout, bytes };
+        let (lock, flags) = (state.word(0) & 0xffff_ffff, state.word(0) >> 32);
+        let is_address = |word: u64| (PAGE..END).contains(&word) && word.is_multiple_of(8);
+        let are_bins = (0..BINS * 2).all(|index| is_address(state.word(layout.bins + index * 8)));
+        (lock <= MAX_LOCK && flags <= MAX_FLAGS && are_bins).then_some(state)
     }
 
     fn word(&self, offset: u64) -> u64 {
@@ -46,16 +66,31 @@ impl State {
             && word(layout.attached_threads) <= MAX_THREADS
     }
 
-    /// Its `top` now, and where that ends.
+    /// Its last chunk, `top`, and where that ends.
     pub(super) fn top(&self, space: &Space<'_>) -> Option<(u64, u64)> {
         let now = || space.field(self.at, self.layout.top);
-        (0..TOP_ATTEMPTS).find_map(|_| {
+        let (mut end_before, mut stood) = (None, 0);
+        for _ in 0..TOP_ATTEMPTS {
             let top = now()?;
-            let size = space.field(top, 8)?;
-            let end = top.checked_add(size & !7)?;
-            let is_one = top.is_multiple_of(16) && size & 7 == 1 && size > SMALLEST;
-            (is_one && end.is_multiple_of(PAGE) && now() == Some(top)).then_some((top, end))
-        })
+            let last = last_chunk(space, top);
+            let has_moved = now() != Some(top);
+            stood += u32::from(!has_moved);
+            match last {
+                Some((last, end)) if last == top && !has_moved => return Some((last, end)),
+                // A process that allocates without pause moves it faster than it is read: the end stays.
+                Some((last, end)) if has_moved && end_before == Some(end) => {
+                    return Some((last, end));
+                }
+                _ if stood > MAX_STOOD => break,
+                _ => end_before = last.filter(|_| has_moved).map(|(_, end)| end),
+            }
+        }
+        None
+    }
+
+    /// What it has of the system now.
+    pub(super) fn system_mem_now(&self, space: &Space<'_>) -> Option<u64> {
+        space.field(self.at, self.layout.system_mem)
     }
 
     pub(super) fn next(&self) -> u64 {
@@ -76,12 +111,10 @@ impl State {
 
     /// Whether all that it says of itself makes sense; `holds` says whether a chunk can be at an address.
     pub(super) fn is_sane(&self, space: &Space<'_>, holds: &dyn Fn(u64) -> bool) -> bool {
-        let (lock, layout) = (self.word(0), self.layout);
+        let layout = self.layout;
         let most = self.word(layout.max_system_mem);
         let rest = self.word(layout.last_remainder);
-        let is_sane = lock & 0xffff_ffff <= MAX_LOCK
-            && lock >> 32 <= MAX_FLAGS
-            && (rest == 0 || rest.is_multiple_of(16) && rest < END)
+        let is_sane = (rest == 0 || rest.is_multiple_of(16) && rest < END)
             && self.attached_threads() <= MAX_THREADS
             && (1..=most).contains(&self.system_mem())
             && most < END
@@ -95,19 +128,67 @@ impl State {
         self.word(used) & 0xffff_ffff <= 1 && bins.all(|chunk| chunk == 0 || holds(chunk))
     }
 
-    /// Each bin leads to itself if it is empty, else to chunks of the arena, which lead back; but for a few that change.
+    /// Each bin leads to itself if it is empty, else to chunks of the arena, which lead back. Nearly none may contradict,
+    /// and most must not have moved.
     fn bins_are_sane(&self, space: &Space<'_>, holds: &dyn Fn(u64) -> bool) -> bool {
-        let is_torn = |index: &u64| {
-            let offset = self.layout.bins + index * 16;
-            let bin = (self.at + offset).wrapping_sub(BIN_HEADER);
-            let (first, last) = (self.word(offset), self.word(offset + 8));
-            if first == bin || last == bin {
-                return first != last;
+        let (mut sane, mut contradict) = (0, 0);
+        for index in 0..BINS {
+            match self.bin(space, index, holds) {
+                Bin::Sane => sane += 1,
+                Bin::Moves => {}
+                Bin::Contradicts => contradict += 1,
             }
-            // What is swapped out does not contradict.
-            let leads_back = |chunk, field| space.field(chunk, field).is_none_or(|to| to == bin);
-            !(holds(first) && holds(last) && leads_back(first, 24) && leads_back(last, 16))
+            if contradict > MAX_TORN {
+                return false;
+            }
+        }
+        sane > BINS / 2
+    }
+
+    /// A bin as it was read with the structure, then read again.
+    fn bin(&self, space: &Space<'_>, index: u64, holds: &dyn Fn(u64) -> bool) -> Bin {
+        let offset = self.layout.bins + index * 16;
+        let at = self.at.wrapping_add(offset);
+        let bin = at.wrapping_sub(BIN_HEADER);
+        // What is swapped out does not contradict.
+        let leads_back = |chunk, field| space.field(chunk, field).is_none_or(|to| to == bin);
+        let is_sane = |[first, last]: [u64; 2]| {
+            if first == bin || last == bin {
+                return first == last;
+            }
+            holds(first) && holds(last) && leads_back(first, 24) && leads_back(last, 16)
         };
-        (0..BINS).filter(is_torn).take(MAX_TORN + 1).count() <= MAX_TORN
+        let mut words = [self.word(offset), self.word(offset + 8)];
+        let mut moves = false;
+        for _ in 0..BIN_ATTEMPTS {
+            if is_sane(words) {
+                return Bin::Sane;
+            }
+            let Some(now) = space.words(at) else { break };
+            moves |= now != words;
+            words = now;
+        }
+        if moves { Bin::Moves } else { Bin::Contradicts }
+    }
+}
+
+/// The chunk that ends a page, as `top` does: the one at an address, or one that chunks in use lead to in the same page.
+fn last_chunk(space: &Space<'_>, top: u64) -> Option<(u64, u64)> {
+    if !top.is_multiple_of(16) {
+        return None;
+    }
+    let mut bytes = vec![0; (PAGE - top % PAGE) as usize];
+    space.read(top, &mut bytes).then_some(())?;
+    let mut at = top;
+    loop {
+        let size = word_of(&bytes, usize::try_from(at - top).ok()?.checked_add(8)?)?;
+        let end = at.checked_add(size & !7)?;
+        if size & 2 != 0 || size & !7 < SMALLEST || !end.is_multiple_of(16) {
+            return None;
+        }
+        if size & 7 == 1 && size > SMALLEST && end.is_multiple_of(PAGE) {
+            return Some((at, end));
+        }
+        at = end;
     }
 }

@@ -203,6 +203,59 @@ fn static_program() {
     let Found { heap, notes, .. } = found(&world).unwrap();
     assert_eq!((heap.live_bytes, heap.mapped_bytes, heap.unknown_bytes), (128, bytes, 0));
     assert!(heap.trimmable_bytes.is_some() && notes.len() == 1, "{notes:?}");
+    // Where glibc does not say where it began, chunks may be missing.
+    world.memory.put(BASE, &[0]);
+    let Found { heap, notes, .. } = found(&world).unwrap();
+    assert_eq!((heap.live_bytes, heap.unknown_bytes), (128, 0x2a0), "{notes:?}");
+    assert!(heap.trimmable_bytes.is_none());
+}
+
+/// An arena that changes while it is read: bins that lead elsewhere, and a `top` that moves, at every other reading.
+#[test]
+fn moving() {
+    for version in versions() {
+        let mut world = whole(version);
+        let first = HEAP + version.cache.chunk;
+        for state in [STATE, FIRST + version.heap_info] {
+            for bin in 0..50 {
+                world.memory.torn.push((state + version.layout.bins + bin * 16, first));
+            }
+        }
+        world.memory.torn.push((STATE + version.layout.top, HEAP + 4096));
+        let Found { heap, .. } = found(&world).expect(version.name);
+        assert_eq!((heap.arenas.len(), heap.unknown_bytes), (2, 0), "{}", version.name);
+    }
+}
+
+/// A main arena that `brk` does not move: two regions with an object between them that has a mapping of its own. A region
+/// that is not found is unknown.
+#[test]
+fn mapped_main_arena() {
+    for version in versions() {
+        let mut world = World::new(version, &[(64, true), (PAGE, false), (64, true)]);
+        world.ranges[0].kind = RangeKind::Anonymous;
+        world.thread_arena();
+        world.memory.pieces.push((MAPPED, vec![0; (MAPPED_BYTES + PAGE) as usize]));
+        world.ranges.push(anonymous(MAPPED, MAPPED_BYTES + PAGE));
+        let end = MAPPED + 4 * PAGE;
+        let marks = world.chunks(MAPPED, end - 32, &[(128, true), (256, true)]);
+        world.memory.put(end - 32, &[end - 32 - marks, 16, 0, 17]);
+        let less = version.layout.mapped_less;
+        world.memory.put(end, &[0, (2 * PAGE - less) | 2]);
+        world.params((1, 2 * PAGE));
+        let system_mem = STATE + version.layout.system_mem;
+        world.memory.put(system_mem, &[(PAGES + 4) * PAGE, (PAGES + 9) * PAGE]);
+        let Found { heap, notes, .. } = found(&world).expect(version.name);
+        let name = version.name;
+        assert_eq!((heap.arenas.len(), heap.unknown_bytes), (2, 0), "{name} {notes:?}");
+        assert_eq!(heap.arenas[0].live_bytes, 64 + 64 + 128 + 256, "{name}");
+        assert_eq!(heap.arenas[0].mapped_bytes, (PAGES + 4) * PAGE, "{name}");
+        assert_eq!(heap.mapped_alone_bytes, 2 * PAGE, "{name}");
+        world.memory.put(MAPPED + 8, &[7]);
+        let Found { heap, notes, .. } = found(&world).expect(version.name);
+        assert_eq!(heap.unknown_bytes, 4 * PAGE, "{name} {notes:?}");
+        assert!(heap.trimmable_bytes.is_none() && !notes.is_empty(), "{name}");
+    }
 }
 
 /// A heap whose arena has an unknown layout is unknown, with the version that the library names; without a name it is

@@ -16,12 +16,15 @@ use crate::{
 
 /// Most data that is searched.
 const MAX_SEARCHED: u64 = 512 << 20;
+/// Most data of one mapping where nothing says that Go has made the program.
+const MAX_UNSIGNED: u64 = 64 << 20;
 /// Heaps of one process (each of its libraries can have one), and slices that are looked at.
 const MAX_HEAPS: usize = 8;
 const MAX_TRIED: usize = 64;
 /// Room in the slice of spans when it is made; it grows by half. Most spans that are read.
 const FIRST_ROOM: u64 = 8192;
 const MAX_SPANS: u64 = 1 << 25;
+const MOST_ROOM: u64 = MAX_SPANS * 3 / 2;
 /// Words from the slice of spans, where it begins, to the end of the number of pages in use.
 const WORDS: usize = 4;
 /// Bytes before the slice of spans in which the slice of address ranges begins.
@@ -47,8 +50,15 @@ pub(super) struct Data {
     pub(super) version: Option<String>,
 }
 
+impl Data {
+    fn is_new(&self, slice: u64) -> bool {
+        self.slices.len() < MAX_TRIED && !self.slices.contains(&slice)
+    }
+}
+
 /// Looks through the data of all mapped files, and what follows it in memory.
-pub(super) fn data(space: &Space<'_>, taken: &Taken) -> Data {
+/// `has_base` says whether a heap begins where Go's do.
+pub(super) fn data(space: &Space<'_>, taken: &Taken, has_base: bool) -> Data {
     let (mut data, rooms) = (Data::default(), rooms());
     let (mut left, mut end) = (MAX_SEARCHED, 0);
     for range in &space.ranges {
@@ -57,15 +67,17 @@ pub(super) fn data(space: &Space<'_>, taken: &Taken) -> Data {
             continue;
         }
         end = range.end;
-        if !range.writable {
+        // Only Go's own programs have so much data that it is worth the time.
+        let is_large = range.end - range.start > MAX_UNSIGNED;
+        if !range.writable || is_large && data.version.is_none() && !has_base {
             continue;
         }
         left -= pieces_at(space, (range.start, range.end), taken, left, |at, piece| {
             for (offset, at) in (0..piece.len()).step_by(8).zip((at..).step_by(8)) {
                 let rest = &piece[offset..];
                 let Some(room) = word_of(rest, 16) else { break };
-                let is_new = data.slices.len() < MAX_TRIED && !data.slices.contains(&at);
-                if rooms.binary_search(&room).is_ok() && is_new && is_slice(rest, room) {
+                let is_room = (FIRST_ROOM..=MOST_ROOM).contains(&room) && rooms.contains(&room);
+                if is_room && is_slice(rest, room) && data.is_new(at) {
                     data.slices.push(at);
                 }
                 if data.version.is_none() && rest.starts_with(BUILD_INFO) {
