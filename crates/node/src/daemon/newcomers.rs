@@ -76,8 +76,8 @@ impl Newcomers {
         is_late && self.attach == Attach::File
     }
 
-    /// Whether a process of a program that is watched, which has ended, should have had probes. Only the first kernel side
-    /// that tells of it counts.
+    /// Whether a process of a program that is watched, which has ended, should have had probes. Only the first report of
+    /// its end counts.
     pub(super) fn is_missed(&mut self, pid: u32) -> bool {
         let may_be_refused = self.refused.is_some_and(|when| when.elapsed() < REFUSING);
         let is_known = self.ended.iter().any(|ended| ended.contains(&pid));
@@ -118,15 +118,15 @@ mod tests {
         assert!(!processes.is_missed(9));
     }
 
-    /// The end of a process is told by each kernel side; a second one may be read one turn after the first.
+    /// Each kernel side reports the end of a process; a second report may be read one turn after the first.
     #[test]
-    fn ends_are_told_twice() {
+    fn ends_are_reported_twice() {
         let mut newcomers = Newcomers::new(Attach::Process);
         newcomers.decided(8);
         newcomers.gone(8, false);
         newcomers.gone(9, true);
         for (pid, is_missed) in [(8, false), (9, false), (10, true)] {
-            assert_eq!(newcomers.is_missed(pid), is_missed, "told by one kernel side: {pid}");
+            assert_eq!(newcomers.is_missed(pid), is_missed, "reported by one kernel side: {pid}");
             assert!(!newcomers.is_missed(pid), "and by another one: {pid}");
         }
         newcomers.turn();

@@ -36,25 +36,11 @@ const CALLS: (u32, u32) = (20, 2_000);
 /// No trap takes less, in ns.
 const LEAST: f64 = 1.0;
 
-/// How often it is measured where the clock leads to costs that cannot be: on an emulated machine whose host is busy.
-const TRIES: u32 = 3;
-
 /// Measures all kinds, and what a return adds. Takes about 0.15 s, and as long again to load and attach.
 pub(super) fn measure() -> Result<Costs, CalibrateError> {
     if samples().is_empty() {
         return Err(CalibrateError::Architecture(std::env::consts::ARCH));
     }
-    let mut measured = once();
-    for _ in 1..TRIES {
-        if !matches!(measured, Err(CalibrateError::Implausible)) {
-            break;
-        }
-        measured = once();
-    }
-    measured
-}
-
-fn once() -> Result<Costs, CalibrateError> {
     let pid = NonZeroU32::new(std::process::id()).ok_or_else(|| own("find its own pid", None))?;
     let (object, mapped) = own_object()?;
     let own = Own { object: &object, mapped: &mapped, pid };

@@ -27,8 +27,9 @@ use crate::{
     plan::cost::Costs,
 };
 
-/// How often is measured until the figures can be costs.
-const ATTEMPTS: usize = 4;
+/// How often is measured until the figures can be costs. It takes several attempts on an emulated machine whose host is
+/// busy.
+const ATTEMPTS: usize = 12;
 
 /// How costs are come by.
 #[derive(Clone, Debug, Default)]
