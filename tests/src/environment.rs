@@ -11,6 +11,7 @@
 //! | `DRAINPROF_TEST_RUNS` | how often `preempted` runs each of its cases (1) |
 //! | `DRAINPROF_TEST_THREADS` | of how many threads `preempted` has cases (`1,2,4,8,64`) |
 //! | `DRAINPROF_CHAOS_SEED` | the seed of targets that draw lots; else another one in each run |
+//! | `DRAINPROF_TEST_PREEMPTION` | the kernel's preemption model, such as `full`; else none |
 //! | `DRAINPROF_TEST_SKIP` | a reason for which this kernel forbids the tests: they skip instead of fail |
 
 use std::{
@@ -88,6 +89,12 @@ pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
     let release = kernel_release();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     numbers.next().zip(numbers.next()) >= Some((major, minor))
+}
+
+/// Whether threads are preempted inside the running kernel.
+#[must_use]
+pub fn is_preempted() -> bool {
+    env::var("DRAINPROF_TEST_PREEMPTION").is_ok_and(|model| ["full", "lazy"].contains(&&*model))
 }
 
 /// Tells the runner that a test was skipped: one line on the real stderr, which libtest does not capture.

@@ -118,6 +118,7 @@ const INIT: &str = "#!/bin/busybox sh\n\
     exec >/dev/ttyS0 2>&1\n\
     mount -t debugfs debugfs /sys/kernel/debug\n\
     preempt=$(sed 's/.*(\\(.*\\)).*/\\1/' /sys/kernel/debug/sched/preempt)\n\
+    export DRAINPROF_TEST_PREEMPTION=${preempt:-unknown}\n\
     for runtime in /sys/kernel/debug/sched/*_server/cpu*/runtime; do [ ! -e $runtime ] || echo 0 >$runtime; done\n\
     umount /sys/kernel/debug\n\
     mount -t tracefs tracefs /sys/kernel/tracing\n\
