@@ -138,7 +138,7 @@ fn main_at(
 }
 
 fn main_of(space: &Space<'_>, heap: (u64, u64), state: &State) -> Option<Main> {
-    let (top, end) = state.top(space)?;
+    let (top, end) = state.top(space).or_else(|| state.absent_top(space, heap))?;
     // It may have grown or shrunk since it was read.
     (state.system_mem_now(space)? == state.system_mem()).then_some(())?;
     // A static program has put its own data before the first chunk, and what follows `top` is not glibc's.

@@ -88,6 +88,13 @@ impl State {
         None
     }
 
+    /// As [`Self::top`] where its page is swapped out: for the main arena, whose memory begins where the heap does.
+    pub(super) fn absent_top(&self, space: &Space<'_>, heap: (u64, u64)) -> Option<(u64, u64)> {
+        let (top, end) = (self.word(self.layout.top), heap.0.checked_add(self.system_mem())?);
+        let is_top = top.is_multiple_of(16) && (heap.0..end).contains(&top) && end <= heap.1;
+        (is_top && !space.region(top, top + 1).is_present(top)).then_some((top, end))
+    }
+
     /// What it has of the system now.
     pub(super) fn system_mem_now(&self, space: &Space<'_>) -> Option<u64> {
         space.field(self.at, self.layout.system_mem)

@@ -126,6 +126,22 @@ fn breaks() {
     assert_eq!(sum, PAGES * PAGE, "every byte is one of these");
 }
 
+/// A heap whose last chunk is swapped out, or all of it, is still glibc's, and unknown.
+#[test]
+fn swapped() {
+    for version in versions() {
+        let mut world = whole(version);
+        // `top` begins in the first page, and ends the heap.
+        world.memory.absent.push(HEAP);
+        let heap = census(&world);
+        assert!((PAGE..=PAGES * PAGE).contains(&heap.unknown_bytes), "{}", heap.unknown_bytes);
+        world.memory.absent.extend((1..PAGES).map(|page| HEAP + page * PAGE));
+        let heap = census(&world);
+        assert_eq!((heap.arenas[0].live_bytes, heap.trimmable_bytes), (0, None));
+        assert!(heap.unknown_bytes >= PAGES * PAGE, "{}", heap.unknown_bytes);
+    }
+}
+
 /// Chunks with mappings of their own are held against what glibc counts of them: what is too much or missing is unknown.
 #[test]
 fn mapped_chunks() {
