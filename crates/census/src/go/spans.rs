@@ -15,7 +15,7 @@ pub(super) struct Spans {
     pub(super) is_unreadable: bool,
     /// Whether pages of no span are unknown: not all spans need to have been found.
     pub(super) is_partial: bool,
-    /// Spans with objects that the collector has not swept yet.
+    /// Spans that the collector has not swept yet, and of which it is not known what it marked.
     pub(super) unswept: u64,
 }
 
