@@ -8,7 +8,7 @@
 use super::{
     layout::{Described, GO_PAGE, LAYOUTS, Layout, SPAN_BYTES, Span, Use, is_heap},
     marks,
-    spans::Spans,
+    spans::{Spans, is_untouched},
 };
 use crate::{
     found::{Taken, pieces_at},
@@ -206,7 +206,7 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
         let descriptions = space.read_each::<SPAN_BYTES>(&addresses);
         for (address, description) in addresses.iter().zip(descriptions) {
             let Some(description) = description else {
-                unread += u64::from(!is_untouched(space, *address));
+                unread += u64::from(!is_untouched(space, *address, SPAN_BYTES as u64));
                 continue;
             };
             for (layout, reading) in LAYOUTS.iter().zip(&mut readings) {
@@ -230,14 +230,6 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
     spans.unknown_bytes = invalid_bytes.max(missing);
     spans.unswept = marks::sweep(space, layout, generation, &mut spans.known);
     Some(spans)
-}
-
-/// Whether a description that cannot be read was never written: Go has some in store. What is swapped out was.
-fn is_untouched(space: &Space<'_>, address: u64) -> bool {
-    space.range_at(address).is_some_and(|range| {
-        let is_inside = address.saturating_add(SPAN_BYTES as u64) <= range.end;
-        range.kind == RangeKind::Anonymous && range.swap == 0 && is_inside
-    })
 }
 
 /// Whether a span lies in one of the ranges, which are in ascending order.

@@ -6,7 +6,10 @@
 //! that is not marked counts as dead: sweeping keeps it for one more cycle. Source: `runtime/mgcsweep.go`,
 //! `mgcmark_greenteagc.go`.
 
-use super::layout::{GO_PAGE, Layout, MARKS, Span, Use};
+use super::{
+    layout::{GO_PAGE, Layout, MARKS, Span, Use},
+    spans::is_untouched,
+};
 use crate::space::Space;
 
 /// Bytes of the largest bitmap, which is that of objects of 8 bytes.
@@ -80,11 +83,19 @@ fn is_sane(span: &Span, marked: u64, generation: u32) -> bool {
     span.marks.is_multiple_of(8) && marked <= span.used && (marked > 0 || !is_swept_now)
 }
 
-/// No more of a bitmap than it has: the last one in memory.
+/// A bitmap word by word, and no more than there is: the last one in memory, or one in store, that has no mark yet and
+/// whose page was never touched.
 fn exactly(space: &Space<'_>, span: &Span) -> Option<Bits> {
     let mut bits = [0; BITMAP];
-    let bytes = usize::try_from(span.fit.div_ceil(64) * 8).ok()?;
-    space.read(span.marks, bits.get_mut(..bytes)?).then_some(bits)
+    let words = usize::try_from(span.fit.div_ceil(64)).ok()?;
+    let words = bits.as_chunks_mut::<8>().0.get_mut(..words)?;
+    for (word, at) in words.iter_mut().zip((0..).step_by(8)) {
+        let at = span.marks.checked_add(at)?;
+        if !space.read(at, word) && !is_untouched(space, at, 8) {
+            return None;
+        }
+    }
+    Some(bits)
 }
 
 /// A bitmap, with the marks in the span, if these are the span's.

@@ -1,6 +1,7 @@
 //! Spans that were read, side by side.
 
 use super::layout::Span;
+use crate::space::{RangeKind, Space};
 
 /// Spans of a heap, with what is known of the rest.
 #[derive(Debug, Default)]
@@ -41,4 +42,13 @@ impl Spans {
             |(start, end): &(u64, u64)| ranges.iter().any(|(other, to)| start < to && other < end);
         self.ranges.iter().any(meets)
     }
+}
+
+/// Whether bytes that cannot be read were never written: Go has descriptions and bitmaps in store. What is swapped out
+/// was.
+pub(super) fn is_untouched(space: &Space<'_>, address: u64, bytes: u64) -> bool {
+    space.range_at(address).is_some_and(|range| {
+        let is_inside = address.saturating_add(bytes) <= range.end;
+        range.kind == RangeKind::Anonymous && range.swap == 0 && is_inside
+    })
 }

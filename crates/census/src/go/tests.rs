@@ -286,6 +286,22 @@ fn last_bitmap() {
     assert_eq!(live(&memory), (1, vec![]));
 }
 
+/// A bitmap in store was never touched: nothing is marked. If some may be swapped out, that is not known.
+#[test]
+fn untouched_bitmap() {
+    let layout = &LAYOUTS[0];
+    let mut memory = unswept(layout, SWEEP - 2, 0, [0, 0]);
+    memory.absent.push(LIST + (12 << 10));
+    memory.put(SPANS + layout.marks as u64, &[LIST + (12 << 10)]);
+    let used = |swap| {
+        let mut ranges = ranges();
+        ranges[3].swap = swap;
+        let found = find(&Space::new(ranges, &memory), &Taken::default());
+        found.expect("there is a heap").heap.live_objects
+    };
+    assert_eq!(used(4096) - used(0), 3);
+}
+
 /// A Go program without a heap that is known is named with its version.
 #[test]
 fn version() {
