@@ -159,11 +159,12 @@ impl Known {
     }
 
     /// Whether enough is known to say that nothing is wrong: of all that is resident, and of what is the processes' own,
-    /// unless what is not known of that is little.
+    /// unless what is not known of that is little, and less than what is known.
     pub(super) fn is_enough(self) -> bool {
         let is_own_known = super::UNEXPLAINED >= share(self.unknown, self.private);
-        self.unknown_share() <= super::UNEXPLAINED
-            && (is_own_known || self.unknown < super::IDLE_BYTES)
+        let is_little = self.unknown < super::IDLE_BYTES && self.unknown < self.private
+            || self.unknown < super::UNREAD_BYTES;
+        self.unknown_share() <= super::UNEXPLAINED && (is_own_known || is_little)
     }
 }
 

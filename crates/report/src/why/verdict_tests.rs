@@ -75,6 +75,9 @@ fn healthy() {
         // A process's own memory is not known because it has mapped large files.
         (vec![glibc(20, 0)], vec![(File, 300), (Anonymous, 60)], Answer::Unknown),
         (vec![glibc(20, 0)], vec![(File, 300), (Anonymous, 15)], Answer::Healthy),
+        // Little, but most of what it has: the heap of a runtime that just began.
+        (vec![glibc(2, 0)], vec![(File, 40), (Anonymous, 4)], Answer::Unknown),
+        (vec![glibc(4, 0)], vec![(File, 40), (Anonymous, 2)], Answer::Healthy),
         // No heap at all.
         (vec![], vec![(Anonymous, 100)], Answer::Unknown),
         (vec![], vec![], Answer::Unknown),
