@@ -23,7 +23,7 @@ struct Unread {
     sections: &'static [&'static str],
 }
 
-const UNREAD: [Unread; 5] = [
+const UNREAD: [Unread; 6] = [
     Unread {
         name: "Google's tcmalloc",
         files: &[],
@@ -43,6 +43,7 @@ const UNREAD: [Unread; 5] = [
         symbols: &["JSGarbageCollect"],
         sections: &[],
     },
+    Unread { name: "PHP", files: &["libphp"], symbols: &["_emalloc"], sections: &[] },
     Unread { name: "OpenJDK", files: &["libjvm.so"], symbols: &[], sections: &[] },
     Unread { name: ".NET", files: &["libcoreclr.so"], symbols: &[], sections: &[] },
 ];

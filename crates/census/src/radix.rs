@@ -13,6 +13,8 @@ use crate::{
 /// Most data that is searched, and most words of it that may lead to a leaf.
 const MAX_DATA: u64 = 64 << 20;
 const MAX_TRIED: usize = 1 << 16;
+/// One of so many known pages at least confirms a table, and one other; some are out of date.
+const ONE_CONFIRMS_IN: usize = 4;
 /// Entries that are listed.
 const MAX_LISTED: usize = 1 << 24;
 
@@ -58,11 +60,17 @@ pub(crate) fn find(
     known: &[(u64, u64)],
     is_entry: impl Fn(u64, u64) -> bool,
 ) -> Option<Listed> {
-    let root = first(space, shape, |at, leaf| {
-        known.iter().find_map(|(page, description)| {
+    let enough = known.len().div_ceil(ONE_CONFIRMS_IN).max(2).min(known.len());
+    let mut best: Option<(usize, u64)> = None;
+    let sure = first(space, shape, |at, leaf| {
+        let root = known.iter().find_map(|(page, description)| {
             root_by_page(space, shape, (at, leaf), *page, |word| is_entry(word, *description))
-        })
-    })?;
+        })?;
+        let found = confirmed(space, shape, root, known, &is_entry);
+        best = best.max(Some((found, root)));
+        (found >= enough).then_some(root)
+    });
+    let root = sure.or(best.map(|(_, root)| root))?;
     let mut listed = Listed { is_whole: true, ..Listed::default() };
     let mut parts = vec![(0, root)];
     for level in 0..shape.levels.len() {
@@ -95,6 +103,24 @@ pub(crate) fn find(
     }
     listed.entries = parts;
     Some(listed)
+}
+
+/// How many of the known pages a table has where it would have to: one alone may be chance, since structures of the
+/// allocator have the addresses of descriptions too.
+fn confirmed(
+    space: &Space<'_>,
+    shape: &Shape,
+    root: u64,
+    known: &[(u64, u64)],
+    is_entry: impl Fn(u64, u64) -> bool,
+) -> usize {
+    let is_there = |(page, description): &&(u64, u64)| {
+        let at = (page >> shape.below(0)).checked_mul(8).and_then(|into| root.checked_add(into));
+        let leaf = at.and_then(|at| space.word(at)).filter(|leaf| is_part(space, shape, 1, *leaf));
+        let is_one = |word| is_entry(word, *description);
+        at.zip(leaf).and_then(|lead| root_by_page(space, shape, lead, *page, is_one)) == Some(root)
+    };
+    known.iter().filter(is_there).count()
 }
 
 /// Stretches that a table lists, and none of the known ones accounts for. These ascend and do not overlap.
@@ -143,7 +169,11 @@ fn is_part(space: &Space<'_>, shape: &Shape, level: usize, leaf: u64) -> bool {
 }
 
 /// Where the table begins.
-fn first(space: &Space<'_>, shape: &Shape, root: impl Fn(u64, u64) -> Option<u64>) -> Option<u64> {
+fn first(
+    space: &Space<'_>,
+    shape: &Shape,
+    mut root: impl FnMut(u64, u64) -> Option<u64>,
+) -> Option<u64> {
     let (mut left, mut tried) = (MAX_DATA, 0);
     for (index, range) in space.ranges.iter().enumerate() {
         // The data of an object, or what follows it without a file (.bss).
@@ -286,6 +316,27 @@ mod tests {
                 .collect::<Vec<_>>();
             assert_eq!(entries(&(memory, ranges), shape), Some(all));
         }
+    }
+
+    /// Memory that has one description by chance where a table would have it is no part of one.
+    #[test]
+    fn chance() {
+        const OTHER: u64 = 0x6000_0000;
+        let (mut memory, mut ranges, places) = memory(&TWO);
+        let bytes = TWO.bytes(1);
+        memory.pieces.push((OTHER, vec![0; bytes as usize]));
+        ranges.push(anonymous(OTHER, bytes));
+        memory.put(DATA, &[OTHER]);
+        let one = (HEAP / PAGE + 1, DESCRIPTIONS + 64);
+        memory.put(places[1] - PARTS + OTHER + 8, &[one.1]);
+        let known = [one, (HEAP / PAGE + 3, DESCRIPTIONS + 3 * 64)];
+        let space = Space::new(ranges, &memory);
+        let of = |known| {
+            let listed = find(&space, &TWO, known, |word, one| word == one);
+            listed.expect("there is a table").entries.len() as u64
+        };
+        assert_eq!(of(&known), PAGES);
+        assert_ne!(of(&[one]), PAGES);
     }
 
     /// Where one entry behind the first level lies elsewhere, no table is found, or it does not list the pages that are known.
