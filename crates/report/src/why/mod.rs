@@ -10,7 +10,7 @@ mod next;
 
 use std::cmp::Reverse;
 
-use drainprof_census::{Census, KnownBy, Unknown};
+use drainprof_census::{Census, Unknown};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -236,17 +236,11 @@ impl Why {
 
     /// Whether most of what is not known is in a heap that was read in part, or what it could give back is not known.
     fn is_partly_read(&self) -> bool {
-        let is_read =
-            |one: &Unknown| one.allocator.as_ref().is_some_and(|name| self.has_read(name));
+        let is_read = |one: &Unknown| {
+            one.allocator.as_ref().is_some_and(|name| memory::has_read(&self.parts, name))
+        };
         self.holders.iter().any(|holder| !holder.certain)
             || !self.is_known() && self.unknown.first().is_some_and(is_read)
-    }
-
-    /// Whether anything of an allocator's heap is known.
-    fn has_read(&self, allocator: &str) -> bool {
-        let mut known = self.parts.iter().filter(|part| part.known_by != KnownBy::Nothing);
-        known
-            .any(|part| part.what.strip_prefix(allocator).is_some_and(|rest| rest.starts_with(' ')))
     }
 }
 
