@@ -2,7 +2,7 @@
 
 use crate::{
     model::Heap,
-    space::{PAGE, Space},
+    space::{PAGE, Region, Space},
 };
 
 /// Bytes of memory that are searched at once.
@@ -44,6 +44,20 @@ impl Taken {
         let (_, end) = self.0.get(next.checked_sub(1)?)?;
         (address < *end).then_some(*end)
     }
+}
+
+/// The region that a stretch lies in: the last one, else all of its mapping from there on. Where stretches ascend, it is
+/// asked once for each mapping which pages are present.
+pub(crate) fn region_with<'a, 'b>(
+    space: &'a Space<'a>,
+    last: &'b mut Option<Region<'a>>,
+    (start, end): (u64, u64),
+) -> &'b mut Region<'a> {
+    let known = last.take().filter(|region| region.holds(start, end));
+    last.insert(known.unwrap_or_else(|| {
+        let mapped = space.range_at(start).map_or(end, |range| range.end);
+        space.region(start, end.max(mapped))
+    }))
 }
 
 /// Reads what is present of a range and not taken, piece by piece, each with the page behind it, into which a structure

@@ -71,8 +71,11 @@ fn search(space: &Space<'_>, taken: &Taken, wanted: usize) -> [Vec<(u64, Extent)
                 return;
             }
             for (layout, slabs) in LAYOUTS.iter().zip(&mut slabs) {
-                let descriptions = piece.windows(EDATA).zip(at..).step_by(layout.alignment);
-                let found = descriptions.filter_map(|(edata, at)| extent(space, edata, at, layout));
+                let places = (0..piece.len()).step_by(layout.alignment);
+                let found = places.filter_map(|offset| {
+                    let edata = piece.get(offset..offset + EDATA)?;
+                    extent(space, edata, at + offset as u64, layout)
+                });
                 slabs.extend(found.filter(|(_, one)| one.state == State::Slab));
             }
         });

@@ -248,12 +248,25 @@ impl<'a> Space<'a> {
     /// So many bytes at each of these addresses, where all of them are present and can be read: a few requests for many
     /// structures.
     pub(crate) fn read_each<const N: usize>(&self, addresses: &[u64]) -> Vec<Option<[u8; N]>> {
+        self.read_each_if(addresses, |start, end| self.is_present(start, end))
+    }
+
+    /// As [`Space::read_each`] for addresses that are guesses: of pages that were not present it is not asked again.
+    pub(crate) fn guess_each<const N: usize>(&self, addresses: &[u64]) -> Vec<Option<[u8; N]>> {
+        self.read_each_if(addresses, |start, end| self.was_present(start, end))
+    }
+
+    fn read_each_if<const N: usize>(
+        &self,
+        addresses: &[u64],
+        is_present: impl Fn(u64, u64) -> bool,
+    ) -> Vec<Option<[u8; N]>> {
         let mut found = vec![None; addresses.len()];
         let mut wanted: Vec<usize> = (0..addresses.len()).collect();
         wanted.retain(|index| {
             let at = addresses[*index];
             let end = at.saturating_add(N as u64);
-            self.range_at(at).is_some_and(|range| end <= range.end) && self.is_present(at, end)
+            self.range_at(at).is_some_and(|range| end <= range.end) && is_present(at, end)
         });
         let mut left = wanted.as_slice();
         let (mut places, mut bytes) = (Vec::new(), Vec::new());
@@ -279,6 +292,23 @@ impl<'a> Space<'a> {
     }
 
     fn is_present(&self, start: u64, end: u64) -> bool {
+        self.all_present(start, end, |known, page| {
+            // The process may have got it since, or the kernel moved it then.
+            let is_present = self.memory.present(page, page + PAGE).contains(page);
+            if is_present {
+                known.insert(page);
+            }
+            is_present
+        })
+    }
+
+    /// Whether all pages were present when it was asked first.
+    fn was_present(&self, start: u64, end: u64) -> bool {
+        self.all_present(start, end, |_, _| false)
+    }
+
+    /// Whether all pages are present; `again` is asked for those that were not.
+    fn all_present(&self, start: u64, end: u64, again: impl Fn(&mut Present, u64) -> bool) -> bool {
         let mut checked = self.checked.borrow_mut();
         let mut pages = (start / PAGE..end.div_ceil(PAGE)).map(|page| page * PAGE);
         pages.all(|page| {
@@ -288,15 +318,7 @@ impl<'a> Space<'a> {
             }
             let ask = || self.memory.present(first, first.saturating_add(CHECKED).min(END));
             let known = checked.entry(first).or_insert_with(ask);
-            if known.contains(page) {
-                return true;
-            }
-            // The process may have got it since, or the kernel moved it then.
-            let is_present = self.memory.present(page, page + PAGE).contains(page);
-            if is_present {
-                known.insert(page);
-            }
-            is_present
+            known.contains(page) || again(known, page)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     PAGE, Space,
-    arena::{STATE_ATTEMPTS, Segment, arenas, way},
+    arena::{Segment, arenas, way},
     layout::{LAYOUTS, Layout},
     params::Params,
     state::State,
@@ -133,8 +133,7 @@ fn main_at(
     heap: (u64, u64),
     (at, layout): (u64, &'static Layout),
 ) -> Option<Main> {
-    let mut states = (0..STATE_ATTEMPTS).map_while(|_| State::read(space, at, layout));
-    states.find_map(|state| main_of(space, heap, &state))
+    State::readings(space, at, layout).find_map(|state| main_of(space, heap, &state))
 }
 
 fn main_of(space: &Space<'_>, heap: (u64, u64), state: &State) -> Option<Main> {

@@ -4,7 +4,7 @@
 
 use super::{
     PAGE, PROOF, Space, Taken,
-    arena::{STATE_ATTEMPTS, Segment},
+    arena::Segment,
     chunks::{MOST_MARKS, chunk, resume},
     main_arena::{Main, candidates, only},
     state::State,
@@ -27,8 +27,7 @@ pub(super) fn find_main(space: &Space<'_>, taken: &Taken) -> Option<Main> {
         let can_be = |word: u64| is_heap(space, taken, word);
         let (states, bases) = candidates(space, (start, end), can_be);
         let mains = states.into_iter().filter_map(|(at, layout)| {
-            let mut states = (0..STATE_ATTEMPTS).map_while(|_| State::read(space, at, layout));
-            states.find_map(|state| main(space, taken, &state))
+            State::readings(space, at, layout).find_map(|state| main(space, taken, &state))
         });
         if let Some(mut main) = only(space, mains.collect()) {
             main.find_params(space, &bases);
