@@ -15,6 +15,7 @@ mod mapped;
 mod params;
 mod regions;
 mod state;
+mod trail;
 mod version;
 mod walk;
 

@@ -29,8 +29,9 @@ const END: u64 = (1 << 47) - PAGE;
 const MOST_GROWN: u64 = 1 << 30;
 /// Structures that are read at once: as many parts as the kernel takes.
 const AT_ONCE: usize = 1024;
-/// Bytes that a [`Region`] reads at once.
+/// Bytes that a [`Region`] reads at once, and where it reads little.
 const WINDOW: u64 = 256 << 10;
+const NARROW: u64 = 4 * PAGE;
 
 /// Memory of a process, or of a test.
 pub(crate) trait Memory {
@@ -366,6 +367,8 @@ impl<'a> Space<'a> {
             window_at: 0,
             filled: 0,
             most: WINDOW,
+            widest: WINDOW,
+            loads: 0,
         }
     }
 }
@@ -393,6 +396,10 @@ pub(crate) struct Region<'a> {
     filled: usize,
     /// Bytes of the next window, at most: few behind a page that cannot be read.
     most: u64,
+    /// Bytes of any window, at most.
+    widest: u64,
+    /// Windows that were read.
+    loads: u64,
 }
 
 impl Region<'_> {
@@ -447,6 +454,21 @@ impl Region<'_> {
         self.filled = 0;
     }
 
+    /// Forgets what was read, and reads little at once until [`Region::widen`].
+    pub(crate) fn narrow(&mut self) {
+        (self.filled, self.most, self.widest) = (0, NARROW, NARROW);
+    }
+
+    /// Reads more at once again.
+    pub(crate) fn widen(&mut self) {
+        self.widest = WINDOW;
+    }
+
+    /// How often it has read so far: what was read at once was there at one time.
+    pub(crate) fn loads(&self) -> u64 {
+        self.loads
+    }
+
     /// Gives back the memory of what was read.
     pub(crate) fn release(&mut self) {
         (self.window, self.filled) = (Vec::new(), 0);
@@ -474,7 +496,8 @@ impl Region<'_> {
         }
         if self.space.read(start, &mut self.window[..bytes]) {
             self.filled = bytes;
-            self.most = WINDOW.min(self.most * 2);
+            self.most = self.widest.min(self.most * 2);
+            self.loads += 1;
             return Some(());
         }
         if self.most > PAGE {
