@@ -29,6 +29,8 @@ const END: u64 = (1 << 47) - PAGE;
 const MOST_GROWN: u64 = 1 << 30;
 /// Structures that are read at once: as many parts as the kernel takes.
 const AT_ONCE: usize = 1024;
+/// Bytes between structures that are read at once with them.
+const GAP: u64 = 1 << 10;
 /// Bytes that a [`Region`] reads at once, and where it reads little.
 const WINDOW: u64 = 256 << 10;
 const NARROW: u64 = 4 * PAGE;
@@ -255,6 +257,37 @@ impl<'a> Space<'a> {
     /// As [`Space::read_each`] for addresses that are guesses: of pages that were not present it is not asked again.
     pub(crate) fn guess_each<const N: usize>(&self, addresses: &[u64]) -> Vec<Option<[u8; N]>> {
         self.read_each_if(addresses, |start, end| self.was_present(start, end))
+    }
+
+    /// As [`Space::read_each`] for ascending addresses: what lies close together is read at once.
+    pub(crate) fn read_near<const N: usize>(&self, addresses: &[u64]) -> Vec<Option<[u8; N]>> {
+        let mut found = vec![None; addresses.len()];
+        let (mut bytes, mut apart, mut start) = (Vec::new(), Vec::new(), 0);
+        while let Some(first) = addresses.get(start) {
+            let mut end = first.saturating_add(N as u64);
+            let is_near = |at: &&u64| {
+                let near = **at <= end.saturating_add(GAP) && at.saturating_sub(*first) <= WINDOW;
+                end = end.max(at.saturating_add(N as u64));
+                near
+            };
+            let near: Vec<u64> = addresses[start..].iter().take_while(is_near).copied().collect();
+            let last = near.last().unwrap_or(first).saturating_add(N as u64);
+            bytes.resize(last.saturating_sub(*first) as usize, 0);
+            if near.len() > 1 && self.read(*first, &mut bytes) {
+                for (at, found) in near.iter().zip(&mut found[start..]) {
+                    let offset = at.saturating_sub(*first) as usize;
+                    *found = bytes.get(offset..).and_then(|rest| rest.first_chunk::<N>().copied());
+                }
+            } else {
+                apart.extend(start..start + near.len());
+            }
+            start += near.len().max(1);
+        }
+        let places: Vec<u64> = apart.iter().map(|index| addresses[*index]).collect();
+        for (index, bytes) in apart.into_iter().zip(self.read_each::<N>(&places)) {
+            found[index] = bytes;
+        }
+        found
     }
 
     fn read_each_if<const N: usize>(
@@ -512,6 +545,8 @@ impl Region<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::testing::{Pieces, anonymous};
 
@@ -529,6 +564,26 @@ mod tests {
         let words = (at..at + pages * PAGE).step_by(16).filter_map(|at| region.word(at)).count();
         assert_eq!(words as u64, pages / 2 * PAGE / 16);
         assert!(space.read_bytes() <= 4 * pages * PAGE + 4 * WINDOW, "{}", space.read_bytes());
+    }
+
+    proptest! {
+        /// What lies close together is read as what does not.
+        #[test]
+        fn near(
+            mut places in prop::collection::vec(0..300_000u64, 0..40),
+            close in prop::collection::vec(0..5_000u64, 0..40),
+            absent in prop::collection::vec(0..76u64, 0..4),
+        ) {
+            let at = 0x7f00_0000_0000;
+            places.extend(close);
+            places.sort_unstable();
+            let places: Vec<u64> = places.into_iter().map(|place| at + place).collect();
+            let mut memory = Pieces::default();
+            memory.pieces.push((at, (0..70 * PAGE).map(|byte| (byte % 251) as u8).collect()));
+            memory.absent.extend(absent.into_iter().map(|page| at + page * PAGE));
+            let space = Space::new(vec![anonymous(at, 70 * PAGE)], &memory);
+            prop_assert_eq!(space.read_near::<48>(&places), space.read_each::<48>(&places));
+        }
     }
 
     /// Memory whose pages are present when they are asked for a second time.

@@ -104,19 +104,19 @@ fn ring(space: &Space<'_>, main: &Main, left: &mut u32) -> Arenas {
     let mut refused = Vec::new();
     for at in &states {
         let number = all.segments.last().map_or(0, |last| last.arena + 1);
-        let read = || {
-            let state = State::read(space, *at, main.layout)?;
+        let read = |state: &State| {
             let free = state.next_free();
             (free == 0 || members.contains(&free)).then_some(())?;
-            alignments.iter().find_map(|align| thread_arena(space, &state, *align, number))
+            alignments.iter().find_map(|align| thread_arena(space, state, *align, number))
         };
-        let mut found = read();
-        for _ in 1..STATE_ATTEMPTS {
-            if found.is_some() || *left == 0 {
+        let mut found = None;
+        for (index, state) in State::readings(space, *at, main.layout).enumerate() {
+            let Some(after) = left.checked_sub(u32::from(index > 0)) else { break };
+            *left = after;
+            found = read(&state);
+            if found.is_some() {
                 break;
             }
-            *left -= 1;
-            found = read();
         }
         match found {
             Some((segments, attached)) => {

@@ -1,7 +1,9 @@
 //! Chunks that follow each other.
 
-use super::{ATTEMPTS, PAGE, PROOF, SMALLEST, arena::Segment};
-use crate::space::Region;
+use std::collections::HashMap;
+
+use super::{ATTEMPTS, PAGE, PROOF, SMALLEST, Space, arena::Segment};
+use crate::{pages::Pages, space::Region};
 
 /// Bytes of the marks at the end of a heap, at most.
 pub(super) const MOST_MARKS: u64 = 48;
@@ -10,6 +12,24 @@ pub(super) const MOST_MARKS: u64 = 48;
 pub(super) const LARGE: u64 = 64 << 10;
 /// The bit of a chunk's size that says that a thread's arena has it; what is free has it not.
 pub(super) const OF_THREAD: u64 = 4;
+
+/// Where chunks are read.
+pub(super) trait Words {
+    /// The word at an address; `None` where it is not present.
+    fn word(&mut self, address: u64) -> Option<u64>;
+}
+
+impl Words for Region<'_> {
+    fn word(&mut self, address: u64) -> Option<u64> {
+        Region::word(self, address)
+    }
+}
+
+impl Words for Pages<'_> {
+    fn word(&mut self, address: u64) -> Option<u64> {
+        self.words::<1>(address).map(|[word]| word)
+    }
+}
 
 /// A chunk that validates.
 pub(super) struct Chunk {
@@ -41,7 +61,7 @@ pub(super) fn read_chunk(region: &mut Region<'_>, at: u64, segment: &Segment) ->
 }
 
 /// The chunk at an address, as it is read now.
-pub(super) fn chunk(region: &mut Region<'_>, at: u64, segment: &Segment) -> Option<Chunk> {
+pub(super) fn chunk(region: &mut impl Words, at: u64, segment: &Segment) -> Option<Chunk> {
     let word = region.word(at + 8)?;
     let bytes = word & !7;
     let room = segment.end - at;
@@ -68,23 +88,99 @@ pub(super) fn chunk(region: &mut Region<'_>, at: u64, segment: &Segment) -> Opti
     is_whole.then_some(Chunk { word, bytes, in_use, is_top: false })
 }
 
-/// The next address from which on the chain is whole again, at the latest the segment's end. What was a free chunk once
-/// still says that it is large: none in use that says so proves a chain. Where there is no other, it begins behind that.
-pub(super) fn resume(region: &mut Region<'_>, broken: u64, segment: &Segment) -> u64 {
-    let (mut at, mut behind) = (broken + 16, segment.end);
-    while at + SMALLEST <= behind {
-        if !region.is_present(at) {
-            at = region.next_present(at);
-            continue;
-        }
-        match chain(region, at, segment) {
-            Chain::Whole => return at,
-            Chain::Large(end) => behind = behind.min(end),
-            Chain::Broken => {}
-        }
-        at += 16;
+/// What may be read to find where chains go on, for each byte of a segment, and in all at least.
+const SEARCH: u64 = 4;
+const LEAST_SEARCH: u64 = 4 << 20;
+
+/// Finds where chains go on, within what may be read for that: where each place seems to lead somewhere else, that would
+/// be many times as much as there is.
+pub(super) struct Search<'a> {
+    space: &'a Space<'a>,
+    left: u64,
+}
+
+impl<'a> Search<'a> {
+    /// For so many bytes in which chunks are.
+    pub(super) fn new(space: &'a Space<'a>, bytes: u64) -> Self {
+        Self { space, left: bytes.saturating_mul(SEARCH).saturating_add(LEAST_SEARCH) }
     }
-    behind
+
+    /// Counts what was read since so much had been.
+    pub(super) fn charge(&mut self, before: u64) {
+        self.left = self.left.saturating_sub(self.space.read_bytes().saturating_sub(before));
+    }
+
+    /// Whether nothing more may be read.
+    pub(super) fn is_over(&self) -> bool {
+        self.left == 0
+    }
+
+    /// The next address from which on the chain is whole again, at the latest the segment's end. What was a free chunk
+    /// once still says that it is large: none in use that says so proves a chain. Where there is no other, it begins behind
+    /// that.
+    pub(super) fn resume(
+        &mut self,
+        region: &mut Region<'_>,
+        broken: u64,
+        segment: &Segment,
+    ) -> u64 {
+        let (mut at, mut behind) = (broken + 16, segment.end);
+        let (mut pages, mut known) = (Pages::new(self.space), Broken::default());
+        let before = self.space.read_bytes();
+        let limit = before.saturating_add(self.left);
+        while at + SMALLEST <= behind {
+            if self.space.read_bytes() >= limit {
+                behind = segment.end;
+                break;
+            }
+            if !region.is_present(at) {
+                at = region.next_present(at);
+                continue;
+            }
+            // What is near is in the region. What it leads to may be anywhere, and stays where it was read.
+            let word = region.word(at + 8).unwrap_or_default();
+            let may_be = segment.top == Some(at) || may_be_size(word, segment);
+            if may_be && !known.has(at) {
+                match chain(&mut pages, at, segment, &mut known) {
+                    Chain::Whole => {
+                        behind = at;
+                        break;
+                    }
+                    Chain::Large(end) => behind = behind.min(end),
+                    Chain::Broken => {}
+                }
+            }
+            at += 16;
+        }
+        self.charge(before);
+        behind
+    }
+}
+
+/// Whether a word can be the size of a chunk.
+fn may_be_size(word: u64, segment: &Segment) -> bool {
+    word & 10 == 0 && word > 8 && word & !7 <= segment.end - segment.start
+}
+
+/// Places from which on chains break.
+#[derive(Default)]
+struct Broken(HashMap<u64, [u64; (PAGE / 16 / 64) as usize]>);
+
+impl Broken {
+    fn bit(at: u64) -> (u64, usize, u64) {
+        let place = at % PAGE / 16;
+        (at / PAGE, (place / 64) as usize, 1 << (place % 64))
+    }
+
+    fn has(&self, at: u64) -> bool {
+        let (page, word, bit) = Self::bit(at);
+        self.0.get(&page).is_some_and(|bits| bits[word] & bit != 0)
+    }
+
+    fn add(&mut self, at: u64) {
+        let (page, word, bit) = Self::bit(at);
+        self.0.entry(page).or_default()[word] |= bit;
+    }
 }
 
 /// What begins at an address.
@@ -96,13 +192,21 @@ enum Chain {
 }
 
 pub(super) fn is_chain(region: &mut Region<'_>, start: u64, segment: &Segment) -> bool {
-    !matches!(chain(region, start, segment), Chain::Broken)
+    !matches!(chain(region, start, segment, &mut Broken::default()), Chain::Broken)
 }
 
-fn chain(region: &mut Region<'_>, start: u64, segment: &Segment) -> Chain {
+/// What begins at an address; `known` are places that are broken, and are added to.
+fn chain(region: &mut impl Words, start: u64, segment: &Segment, known: &mut Broken) -> Chain {
     let (mut at, mut large) = (start, None);
-    for _ in 0..PROOF {
-        let Some(chunk) = chunk(region, at, segment) else { return Chain::Broken };
+    let mut met = [start; PROOF as usize];
+    for place in 0..PROOF as usize {
+        met[place] = at;
+        let found = if known.has(at) { None } else { chunk(region, at, segment) };
+        let Some(chunk) = found else {
+            // What leads there breaks as well, and sooner.
+            met[..=place].iter().for_each(|at| known.add(*at));
+            return Chain::Broken;
+        };
         if chunk.is_top {
             break;
         }

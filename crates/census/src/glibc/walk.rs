@@ -6,7 +6,7 @@ use super::{
     SMALLEST,
     arena::Segment,
     caches,
-    chunks::{Chunk, LARGE, read_chunk, resume, top_would_go, would_go},
+    chunks::{Chunk, LARGE, Search, read_chunk, top_would_go, would_go},
     fast::Inside,
     layout::Layout,
     main_arena::Main,
@@ -64,6 +64,8 @@ impl<'a> Walk<'a> {
         pages: &mut Pages,
     ) -> Region<'a> {
         let (mut run, mut trail) = (None, Trail::default());
+        let present = region.present_bytes(segment.start / PAGE * PAGE, segment.end);
+        let mut search = Search::new(self.space, present);
         let mut at = segment.start;
         while at + SMALLEST <= segment.end {
             // Before what follows is read, which may need the next window.
@@ -75,7 +77,7 @@ impl<'a> Walk<'a> {
                 place => {
                     let next = match place {
                         Some(Place::Inside(bytes)) => at + bytes,
-                        _ => resume(&mut region, at, segment),
+                        _ => search.resume(&mut region, at, segment),
                     };
                     if place.is_none() {
                         trail.clear();

@@ -1,7 +1,5 @@
 //! The map of pages, which lists all spans.
 
-use std::collections::HashSet;
-
 use super::{
     PAGE_BITS, memory,
     span::{SPAN, Span, Spans, span, without_overlaps},
@@ -43,13 +41,12 @@ pub(super) fn mapped(
         let index = entries.binary_search_by_key(&page, |(page, _)| *page).ok()?;
         Some(entries[index].1)
     };
-    let mut tried = HashSet::new();
-    let descriptions = entries.iter().map(|(_, description)| *description);
-    let descriptions: Vec<u64> = descriptions.filter(|one| tried.insert(*one)).collect();
-    drop(tried);
+    let mut descriptions: Vec<u64> = entries.iter().map(|(_, description)| *description).collect();
+    descriptions.sort_unstable();
+    descriptions.dedup();
     let mut known = Spans::new();
     for some in descriptions.chunks(AT_ONCE) {
-        for (description, bytes) in some.iter().zip(space.read_each::<SPAN>(some)) {
+        for (description, bytes) in some.iter().zip(space.read_near::<SPAN>(some)) {
             let Some((start, span)) = bytes.and_then(|bytes| span(space, taken, &bytes, sizes))
             else {
                 continue;

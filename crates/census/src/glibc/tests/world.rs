@@ -1,6 +1,9 @@
 //! Synthetic heaps, built from the layouts of the sources: one for each design that glibc has had.
 
-use super::super::{chunks::OF_THREAD, layout::{CACHES, CacheLayout, LAYOUTS, Layout, PARAMS, ParamsLayout}};
+use super::super::{
+    chunks::OF_THREAD,
+    layout::{CACHES, CacheLayout, LAYOUTS, Layout, PARAMS, ParamsLayout},
+};
 use crate::{
     space::{PAGE, Range, RangeKind},
     testing::{Pieces, anonymous},
@@ -82,7 +85,8 @@ impl World {
         let rest = chunks.iter().map(|(size, _)| size).sum::<u64>();
         for (size, in_use) in chunks.iter().chain([&(end - at - rest, false)]) {
             let foot = if before.1 { 0 } else { before.0 };
-            let of_thread = if *in_use && (FIRST..THREADS_END).contains(&at) { OF_THREAD } else { 0 };
+            let of_thread =
+                if *in_use && (FIRST..THREADS_END).contains(&at) { OF_THREAD } else { 0 };
             self.memory.put(at, &[foot, size | u64::from(before.1) | of_thread]);
             (at, before) = (at + size, (*size, *in_use));
         }
