@@ -437,6 +437,11 @@ impl Region<'_> {
         (self.filled, self.most, self.widest) = (0, NARROW, NARROW);
     }
 
+    /// Reads little the next time: what is far away is read next.
+    pub(crate) fn skim(&mut self) {
+        self.most = NARROW;
+    }
+
     /// Reads more at once again.
     pub(crate) fn widen(&mut self) {
         self.widest = WINDOW;

@@ -57,6 +57,9 @@ pub(super) fn chunk(region: &mut Region<'_>, at: u64, segment: &Segment) -> Opti
     if is_mark || bytes == room {
         return Some(Chunk { word, bytes, in_use: is_mark, is_top: bytes == room && !is_mark });
     }
+    if bytes > LARGE {
+        region.skim();
+    }
     let next = region.word(at + bytes + 8)?;
     let in_use = next & 1 != 0;
     // A free chunk has its size at its end, too; one in use says whose it is.
