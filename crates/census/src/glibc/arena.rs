@@ -136,9 +136,8 @@ fn ring(space: &Space<'_>, main: &Main, left: &mut u32) -> Arenas {
     // An arena whose heap is not told by its first words leads to the others.
     let leads = |at: u64| {
         let mut states = HEAP_INFOS.iter().map(|info| at.saturating_add(*info));
-        states.any(|at| {
-            space.field(at, main.layout.next).is_some_and(|next| members.contains(&next))
-        })
+        states
+            .any(|at| space.field(at, main.layout.next).is_some_and(|next| members.contains(&next)))
     };
     all.unknown = strays(space, &all.segments, &alignments, &leads);
     for at in &refused {
