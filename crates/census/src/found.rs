@@ -107,3 +107,28 @@ pub(crate) fn pieces_at(
     }
     searched
 }
+
+/// As [`pieces_at`] for the writable data of a mapped file. Several readers search it: what is not too large is read once
+/// for all of them.
+pub(crate) fn data_pieces(
+    space: &Space<'_>,
+    bounds: (u64, u64),
+    most: u64,
+    mut each: impl FnMut(u64, &[u8]),
+) -> u64 {
+    let all = |each: &mut dyn FnMut(u64, &[u8])| {
+        pieces_at(space, bounds, &Taken::default(), most, |at, piece| each(at, piece))
+    };
+    if bounds.1.saturating_sub(bounds.0) > PIECE.min(most) {
+        return all(&mut each);
+    }
+    let kept = space.data_once(bounds, || {
+        let mut kept = Vec::new();
+        all(&mut |at, piece| kept.push((at, piece.to_vec())));
+        kept
+    });
+    for (at, piece) in kept.iter() {
+        each(*at, piece);
+    }
+    kept.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>().min(most)
+}

@@ -3,6 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    rc::Rc,
 };
 
 use crate::{
@@ -29,6 +30,8 @@ const END: u64 = (1 << 47) - PAGE;
 const MOST_GROWN: u64 = 1 << 30;
 /// Structures that are read at once: as many parts as the kernel takes.
 const AT_ONCE: usize = 1024;
+/// Bytes of data that are kept.
+const MOST_DATA: usize = 8 << 20;
 /// Bytes between structures that are read at once with them.
 const GAP: u64 = 1 << 10;
 /// Bytes that a [`Region`] reads at once, and where it reads little.
@@ -107,6 +110,9 @@ pub(crate) struct Range {
     pub(crate) huge: u64,
 }
 
+/// Bytes, with their addresses.
+pub(crate) type DataPieces = Rc<Vec<(u64, Vec<u8>)>>;
+
 /// Mappings in ascending order, and the memory.
 pub(crate) struct Space<'a> {
     pub(crate) ranges: Vec<Range>,
@@ -116,6 +122,8 @@ pub(crate) struct Space<'a> {
     too_large: u64,
     /// Which pages were present when it was asked, by address.
     checked: RefCell<HashMap<u64, Present>>,
+    /// Data of mapped files that was read to be searched, and its bytes.
+    data: RefCell<(HashMap<(u64, u64), DataPieces>, usize)>,
     /// Huge pages, once they were asked for.
     pub(crate) huge: RefCell<Huge>,
     /// Whether each granule is noted.
@@ -150,6 +158,7 @@ impl<'a> Space<'a> {
             read_bytes: Cell::new(0),
             too_large,
             checked: RefCell::default(),
+            data: RefCell::default(),
             huge: RefCell::default(),
             wants_map: false,
         }
@@ -235,6 +244,25 @@ impl<'a> Space<'a> {
             range.writable && (range.kind == RangeKind::File || is_bss)
         };
         before.zip(&self.ranges).filter(is_data).map(|(_, range)| (range.start, range.end))
+    }
+
+    /// What `read` has read between two addresses, or had when it was asked first.
+    pub(crate) fn data_once(
+        &self,
+        bounds: (u64, u64),
+        read: impl FnOnce() -> Vec<(u64, Vec<u8>)>,
+    ) -> DataPieces {
+        if let Some(known) = self.data.borrow().0.get(&bounds) {
+            return Rc::clone(known);
+        }
+        let pieces = Rc::new(read());
+        let bytes: usize = pieces.iter().map(|(_, piece)| piece.len()).sum();
+        let (all, sum) = &mut *self.data.borrow_mut();
+        if *sum + bytes <= MOST_DATA {
+            *sum += bytes;
+            all.insert(bounds, Rc::clone(&pieces));
+        }
+        pieces
     }
 
     /// Reads memory of one mapping, if all of it is present: else the process would get pages that it has not.
@@ -490,6 +518,11 @@ impl Region<'_> {
     /// Forgets what was read, and reads little at once until [`Region::widen`].
     pub(crate) fn narrow(&mut self) {
         (self.filled, self.most, self.widest) = (0, NARROW, NARROW);
+    }
+
+    /// Reads little the next time: what is far away is read next.
+    pub(crate) fn skim(&mut self) {
+        self.most = NARROW;
     }
 
     /// Reads more at once again.

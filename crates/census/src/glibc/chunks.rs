@@ -17,11 +17,18 @@ pub(super) const OF_THREAD: u64 = 4;
 pub(super) trait Words {
     /// The word at an address; `None` where it is not present.
     fn word(&mut self, address: u64) -> Option<u64>;
+
+    /// Reads little the next time.
+    fn skim(&mut self) {}
 }
 
 impl Words for Region<'_> {
     fn word(&mut self, address: u64) -> Option<u64> {
         Region::word(self, address)
+    }
+
+    fn skim(&mut self) {
+        Region::skim(self);
     }
 }
 
@@ -76,6 +83,9 @@ pub(super) fn chunk(region: &mut impl Words, at: u64, segment: &Segment) -> Opti
     }
     if is_mark || bytes == room {
         return Some(Chunk { word, bytes, in_use: is_mark, is_top: bytes == room && !is_mark });
+    }
+    if bytes > LARGE {
+        region.skim();
     }
     let next = region.word(at + bytes + 8)?;
     let in_use = next & 1 != 0;

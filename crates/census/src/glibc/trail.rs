@@ -14,6 +14,8 @@ use crate::space::Region;
 
 /// Chunks that are remembered.
 const REMEMBERED: usize = 8;
+/// Those of them that are compared with what is there now.
+const COMPARED: usize = 3;
 /// Chunks that are followed from the earliest remembered one on, at most.
 const MAX_FOLLOWED: usize = 4 * REMEMBERED;
 
@@ -21,8 +23,8 @@ const MAX_FOLLOWED: usize = 4 * REMEMBERED;
 pub(super) enum Place {
     /// A chunk, or what is left of a free one.
     Chunk(Chunk),
-    /// So many bytes of a chunk in use.
-    Inside(u64),
+    /// Nothing that is known, up to this address.
+    Unknown(u64),
 }
 
 /// The last chunks of a chain: where they are, and the words that say their sizes.
@@ -44,8 +46,9 @@ impl Trail {
         self.count = 0;
     }
 
-    fn earliest_first(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let first = self.count.saturating_sub(REMEMBERED);
+    /// The last chunks, at most so many of the remembered ones.
+    fn last(&self, most: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.count.saturating_sub(most);
         (first..self.count).map(|index| self.chunks[index % REMEMBERED])
     }
 
@@ -74,11 +77,11 @@ impl Trail {
         None
     }
 
-    /// Whether all remembered chunks, this one, and the one behind it are what they were.
+    /// Whether the last chunks, this one, and the one behind it are what they were.
     fn stands(&self, space: &Space<'_>, region: &mut Region<'_>, at: u64, chunk: &Chunk) -> bool {
         let next = at.saturating_add(chunk.bytes);
         let behind = if chunk.is_top { None } else { region.word(next.saturating_add(8)) };
-        let own = self.earliest_first().chain([(at, chunk.word)]);
+        let own = self.last(COMPARED).chain([(at, chunk.word)]);
         let all: Vec<(u64, u64)> = own.chain(behind.map(|word| (next, word))).collect();
         let places: Vec<u64> = all.iter().map(|(at, _)| at.saturating_add(8)).collect();
         let words = space.read_each::<8>(&places);
@@ -88,7 +91,7 @@ impl Trail {
 
     /// Follows the chain from the earliest remembered chunk to an address, and remembers the chunks that are there now.
     fn follow(&mut self, region: &mut Region<'_>, segment: &Segment, to: u64) -> Option<Place> {
-        let mut at = self.earliest_first().next()?.0;
+        let mut at = self.last(REMEMBERED).next()?.0;
         self.count = 0;
         for _ in 0..MAX_FOLLOWED {
             let found = chunk(region, at, segment)?;
@@ -101,7 +104,7 @@ impl Trail {
                 let bytes = at - to;
                 return match found.in_use {
                     true if found.bytes > LARGE => None,
-                    true => Some(Place::Inside(bytes)),
+                    true => Some(Place::Unknown(at)),
                     false => Some(Place::Chunk(Chunk { bytes, ..found })),
                 };
             }

@@ -70,22 +70,21 @@ impl<'a> Walk<'a> {
         while at + SMALLEST <= segment.end {
             // Before what follows is read, which may need the next window.
             let word = region.word(at + 16).unwrap_or_default();
-            let place = self.place(&mut region, segment, at, &mut trail);
-            let top = || self.top_now(segment, at).map(Place::Chunk);
-            let chunk = match place.or_else(top) {
-                Some(Place::Chunk(chunk)) => chunk,
-                place => {
-                    let next = match place {
-                        Some(Place::Inside(bytes)) => at + bytes,
-                        _ => search.resume(&mut region, at, segment),
-                    };
-                    if place.is_none() {
-                        trail.clear();
+            let loads = region.loads();
+            let read = read_chunk(&mut region, at, segment);
+            // What was read at once was there at one time.
+            let is_at_once = region.loads() == loads;
+            let chunk = match read {
+                Some(chunk) if is_at_once && chunk.bytes <= LARGE && !chunk.is_top => chunk,
+                read => match self.place(&mut region, segment, (at, read), &mut trail, &mut search)
+                {
+                    Place::Chunk(chunk) => chunk,
+                    Place::Unknown(next) => {
+                        self.heap.unknown_bytes += next - at;
+                        (at, run) = (next, None);
+                        continue;
                     }
-                    self.heap.unknown_bytes += next - at;
-                    (at, run) = (next, None);
-                    continue;
-                }
+                },
             };
             trail.add(at, chunk.word);
             let is_fast = chunk.in_use && fast.contains(&at);
@@ -110,28 +109,37 @@ impl<'a> Walk<'a> {
         region
     }
 
-    /// What the chain leads to at an address.
+    /// What the chain leads to at an address, where this chunk was read.
     fn place(
         &self,
         region: &mut Region<'_>,
-        segment: &Segment,
-        at: u64,
+        segment: &mut Segment,
+        (at, read): (u64, Option<Chunk>),
         trail: &mut Trail,
-    ) -> Option<Place> {
-        let loads = region.loads();
-        let read = read_chunk(region, at, segment);
-        let is_at_once = region.loads() == loads;
-        let is_sure = |chunk: &Chunk| {
-            if chunk.is_top {
-                let now = || self.space.field(segment.state, self.layout.top);
-                return segment.top.is_none() || now() == Some(at);
-            }
-            is_at_once && (!chunk.in_use || chunk.bytes <= LARGE)
+        search: &mut Search<'_>,
+    ) -> Place {
+        let is_top = |chunk: &Chunk| {
+            let now = || self.space.field(segment.state, self.layout.top);
+            chunk.is_top && (segment.top.is_none() || now() == Some(at))
         };
         match read {
-            Some(chunk) if is_sure(&chunk) => Some(Place::Chunk(chunk)),
-            read => trail.confirm(self.space, region, segment, (at, read)),
+            Some(chunk) if is_top(&chunk) => return Place::Chunk(chunk),
+            _ => {}
         }
+        if search.is_over() {
+            return Place::Unknown(segment.end);
+        }
+        let before = self.space.read_bytes();
+        let place = trail.confirm(self.space, region, segment, (at, read));
+        search.charge(before);
+        if let Some(place) = place {
+            return place;
+        }
+        if let Some(top) = self.top_now(segment, at) {
+            return Place::Chunk(top);
+        }
+        trail.clear();
+        Place::Unknown(search.resume(region, at, segment))
     }
 
     /// What is the arena's `top` now, where the chunk there does not fit what the arena had.

@@ -17,7 +17,7 @@ use page::{Origin, page};
 
 use super::{Area, Page, Read, SLICE, is_mapped};
 use crate::{
-    found::{Taken, pieces},
+    found::{Taken, data_pieces},
     space::{PAGE, Range, RangeKind, Space},
 };
 
@@ -167,7 +167,7 @@ fn map(space: &Space<'_>, taken: &Taken) -> Option<(Vec<Listed>, bool)> {
             continue;
         }
         let mut found = None;
-        left -= pieces(space, (range.start, range.end), &Taken::default(), left, |piece| {
+        left -= data_pieces(space, (range.start, range.end), left, |_, piece| {
             if found.is_some() {
                 return;
             }

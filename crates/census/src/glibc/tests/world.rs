@@ -66,7 +66,11 @@ pub(super) struct World {
 impl World {
     /// A heap of some pages whose main arena has these chunks: their sizes, and whether each is in use. `top` follows.
     pub(super) fn new(version: Version, chunks: &[(u64, bool)]) -> Self {
-        let bytes = PAGES * PAGE;
+        Self::large(version, PAGES * PAGE, chunks)
+    }
+
+    /// As [`World::new`], with so many bytes.
+    pub(super) fn large(version: Version, bytes: u64, chunks: &[(u64, bool)]) -> Self {
         let mut memory = Pieces::default();
         memory.pieces.push((HEAP, vec![0; bytes as usize]));
         memory.pieces.push((DATA, vec![0; PAGE as usize]));
