@@ -228,8 +228,6 @@ fn shifted() {
     assert!(refused > 20, "{refused}");
 }
 
-type Break = fn(&mut Pieces, u64);
-
 /// What is listed and does not validate is unknown, by its bytes: a pool whose header is broken or not in memory, one whose
 /// list of free blocks is broken, and free pools that are not there.
 #[test]

@@ -117,14 +117,19 @@ impl Main {
 
 /// The one main arena whose layout is proven: by a ring that leads back, else by other arenas that make sense in it.
 pub(super) fn only(space: &Space<'_>, mut mains: Vec<Main>) -> Option<Main> {
+    best(&mut mains, |main| way(space, main).1);
+    best(&mut mains, |main| arenas(space, main).segments.len());
+    mains.pop().filter(|_| mains.is_empty())
+}
+
+/// Keeps those with the most proof, where there are several.
+fn best<T: Ord>(mains: &mut Vec<Main>, proof: impl Fn(&Main) -> T) {
     if mains.len() > 1 {
-        let proof = |main: &Main| (way(space, main).1, arenas(space, main).segments.len());
-        let proofs: Vec<(bool, usize)> = mains.iter().map(proof).collect();
-        let most = proofs.iter().max()?;
-        let mut best = proofs.iter().map(|proof| proof == most);
+        let proofs: Vec<T> = mains.iter().map(proof).collect();
+        let most = proofs.iter().max();
+        let mut best = proofs.iter().map(|proof| Some(proof) == most);
         mains.retain(|_| best.next().unwrap_or(false));
     }
-    mains.pop().filter(|_| mains.is_empty())
 }
 
 /// The main arena whose structure is at an address.

@@ -1,7 +1,5 @@
 //! Extents by their descriptions: runs of pages, slabs with regions of one size, or large objects.
 
-use std::collections::BTreeMap;
-
 use crate::space::{PAGE, RangeKind, Space, word_of};
 
 /// Bytes of a description.
@@ -97,7 +95,7 @@ pub(super) struct Extent {
     bits: u64,
 }
 
-pub(super) type Extents = BTreeMap<u64, Extent>;
+pub(super) type Extents = Vec<(u64, Extent)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -209,20 +207,16 @@ pub(super) const fn size_of(index: u64) -> u64 {
 }
 
 /// Extents in ascending order; where two overlap, one is out of date: what is in use counts.
-pub(super) fn without_overlaps(extents: Extents) -> Vec<(u64, Extent)> {
-    let mut kept: Vec<(u64, Extent)> = Vec::new();
-    for (address, extent) in extents {
-        match kept.last() {
-            Some((before, other)) if before + other.bytes > address => {
-                if other.state == State::Free && extent.state != State::Free {
-                    kept.pop();
-                    kept.push((address, extent));
-                }
-            }
-            _ => kept.push((address, extent)),
+pub(super) fn without_overlaps(mut extents: Extents) -> Extents {
+    extents.sort_unstable_by_key(|(address, extent)| (*address, extent.description));
+    extents.dedup_by(|(address, extent), (before, other)| {
+        let is_same = *before + other.bytes > *address;
+        if is_same && other.state == State::Free && extent.state != State::Free {
+            (*before, *other) = (*address, *extent);
         }
-    }
-    kept
+        is_same
+    });
+    extents
 }
 
 /// What a large object has: all of its extent, or all but the page in which it begins anywhere.

@@ -121,7 +121,7 @@ fn read(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Reading {
                 if extent.state != State::Free {
                     reading.proven.insert(*at);
                 }
-                reading.extents.insert(address, extent);
+                reading.extents.push((address, extent));
             }
         }
         left = wrong;
