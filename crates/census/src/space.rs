@@ -113,6 +113,14 @@ pub(crate) struct Range {
 /// Bytes, with their addresses.
 pub(crate) type DataPieces = Rc<Vec<(u64, Vec<u8>)>>;
 
+/// Data of mapped files that was read to be searched, by its bounds.
+#[derive(Default)]
+struct Data {
+    pieces: HashMap<(u64, u64), DataPieces>,
+    /// Bytes of all of it.
+    bytes: usize,
+}
+
 /// Mappings in ascending order, and the memory.
 pub(crate) struct Space<'a> {
     pub(crate) ranges: Vec<Range>,
@@ -122,8 +130,7 @@ pub(crate) struct Space<'a> {
     too_large: u64,
     /// Which pages were present when it was asked, by address.
     checked: RefCell<HashMap<u64, Present>>,
-    /// Data of mapped files that was read to be searched, and its bytes.
-    data: RefCell<(HashMap<(u64, u64), DataPieces>, usize)>,
+    data: RefCell<Data>,
     /// Huge pages, once they were asked for.
     pub(crate) huge: RefCell<Huge>,
     /// Whether each granule is noted.
@@ -252,15 +259,15 @@ impl<'a> Space<'a> {
         bounds: (u64, u64),
         read: impl FnOnce() -> Vec<(u64, Vec<u8>)>,
     ) -> DataPieces {
-        if let Some(known) = self.data.borrow().0.get(&bounds) {
+        if let Some(known) = self.data.borrow().pieces.get(&bounds) {
             return Rc::clone(known);
         }
         let pieces = Rc::new(read());
         let bytes: usize = pieces.iter().map(|(_, piece)| piece.len()).sum();
-        let (all, sum) = &mut *self.data.borrow_mut();
-        if *sum + bytes <= MOST_DATA {
-            *sum += bytes;
-            all.insert(bounds, Rc::clone(&pieces));
+        let mut data = self.data.borrow_mut();
+        if data.bytes + bytes <= MOST_DATA {
+            data.bytes += bytes;
+            data.pieces.insert(bounds, Rc::clone(&pieces));
         }
         pieces
     }

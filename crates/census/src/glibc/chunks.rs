@@ -169,7 +169,7 @@ impl<'a> Search<'a> {
 
 /// Whether a word can be the size of a chunk.
 fn may_be_size(word: u64, segment: &Segment) -> bool {
-    word & 10 == 0 && word > 8 && word & !7 <= segment.end - segment.start
+    word & (2 | 8) == 0 && word > 8 && word & !7 <= segment.end - segment.start
 }
 
 /// Places from which on chains break.
@@ -239,4 +239,58 @@ pub(super) fn would_go(region: &Region<'_>, start: u64, end: u64) -> u64 {
 pub(super) fn top_would_go(region: &Region<'_>, start: u64, end: u64, unit: u64) -> u64 {
     let bytes = (end - start).saturating_sub(SMALLEST + 1) / unit * unit;
     region.present_bytes((end - bytes).next_multiple_of(PAGE), end / PAGE * PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Pieces, anonymous};
+
+    const BASE: u64 = 0x5555_0000_0000;
+    const BYTES: u64 = 1 << 20;
+    const SEGMENT: Segment = Segment {
+        state: 0,
+        arena: 0,
+        shrinks: true,
+        mapped_start: BASE,
+        start: BASE,
+        end: BASE + BYTES,
+        top: None,
+    };
+
+    /// A broken heap in which each place seems to lead far away, over several chunks, costs a few times its bytes.
+    #[test]
+    fn far_chains() {
+        for strips in [2, 7] {
+            let strip = BYTES / strips / PAGE * PAGE;
+            let mut memory = Pieces::default();
+            memory.pieces.push((BASE, vec![0; BYTES as usize]));
+            for at in (0..strip * strips).step_by(16) {
+                let size = if at / strip + 1 < strips { strip } else { 0 };
+                memory.put(BASE + at + 8, &[size | 1]);
+            }
+            let space = Space::new(vec![anonymous(BASE, BYTES)], &memory);
+            let mut region = space.region(BASE, BASE + BYTES);
+            let mut search = Search::new(&space, BYTES);
+            assert_eq!(search.resume(&mut region, BASE, &SEGMENT), BASE + BYTES, "{strips}");
+            assert!(space.read_bytes() <= 3 * BYTES, "{strips}: {}", space.read_bytes());
+        }
+    }
+
+    /// Where nothing more may be read, nothing is found.
+    #[test]
+    fn over() {
+        let mut memory = Pieces::default();
+        memory.pieces.push((BASE, vec![0; BYTES as usize]));
+        for at in (BASE + 64..BASE + BYTES).step_by(64) {
+            memory.put(at + 8, &[64 | 1]);
+        }
+        let space = Space::new(vec![anonymous(BASE, BYTES)], &memory);
+        let mut region = space.region(BASE, BASE + BYTES);
+        let mut search = Search::new(&space, BYTES);
+        assert_eq!(search.resume(&mut region, BASE, &SEGMENT), BASE + 64);
+        search.left = 0;
+        assert!(search.is_over());
+        assert_eq!(search.resume(&mut region, BASE, &SEGMENT), BASE + BYTES);
+    }
 }
