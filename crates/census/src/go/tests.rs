@@ -327,6 +327,22 @@ fn stacks_in_the_heap() {
 }
 
 proptest! {
+    /// Descriptions with a field anywhere else: all is unknown, or nothing is found, or it is right.
+    #[test]
+    fn moved(
+        layout in 0..LAYOUTS.len(),
+        is_listed: bool,
+        (field, words) in (0..7usize, 1..8u64),
+    ) {
+        let layout = &LAYOUTS[layout];
+        let moved = |one| if one == field { words * 8 } else { 0 };
+        let right = walk(&memory(layout, true)).map(|found| found.heap.live_objects);
+        if let Some(Found { heap, notes, .. }) = walk(&memory_with(layout, is_listed, moved)) {
+            let is_told = heap.unknown_bytes > 0 && !notes.is_empty();
+            prop_assert!(is_told || Some(heap.live_objects) == right, "{heap:?} {notes:?}");
+        }
+    }
+
     /// Whatever stands there, spans do not overlap, the parts add up, and the census ends.
     #[test]
     fn hostile(
