@@ -31,7 +31,8 @@ const FEWEST: usize = 8;
 
 /// Looks for pools in anonymous memory that no other heap has taken.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
-    let mut found = POOL_BYTES.map(|bytes| (pools::scan(space, taken, bytes), bytes));
+    let [first, second] = pools::scan(space, taken, POOL_BYTES);
+    let mut found = [(first, POOL_BYTES[0]), (second, POOL_BYTES[1])];
     found.sort_by_key(|(pools, _)| pools.len());
     let [(mut others, other_bytes), (mut pools, bytes)] = found;
     if in_use(&pools) < FEWEST {

@@ -2,7 +2,7 @@
 
 use crate::{
     model::Heap,
-    space::{PAGE, Space},
+    space::{PAGE, Region, Space},
 };
 
 /// Bytes of memory that are searched at once.
@@ -44,6 +44,20 @@ impl Taken {
         let (_, end) = self.0.get(next.checked_sub(1)?)?;
         (address < *end).then_some(*end)
     }
+}
+
+/// The region that a stretch lies in: the last one, else all of its mapping from there on. Where stretches ascend, it is
+/// asked once for each mapping which pages are present.
+pub(crate) fn region_with<'a, 'b>(
+    space: &'a Space<'a>,
+    last: &'b mut Option<Region<'a>>,
+    (start, end): (u64, u64),
+) -> &'b mut Region<'a> {
+    let known = last.take().filter(|region| region.holds(start, end));
+    last.insert(known.unwrap_or_else(|| {
+        let mapped = space.range_at(start).map_or(end, |range| range.end);
+        space.region(start, end.max(mapped))
+    }))
 }
 
 /// Reads what is present of a range and not taken, piece by piece, each with the page behind it, into which a structure
@@ -92,4 +106,29 @@ pub(crate) fn pieces_at(
         at = to;
     }
     searched
+}
+
+/// As [`pieces_at`] for the writable data of a mapped file. Several readers search it: what is not too large is read once
+/// for all of them.
+pub(crate) fn data_pieces(
+    space: &Space<'_>,
+    bounds: (u64, u64),
+    most: u64,
+    mut each: impl FnMut(u64, &[u8]),
+) -> u64 {
+    let all = |each: &mut dyn FnMut(u64, &[u8])| {
+        pieces_at(space, bounds, &Taken::default(), most, |at, piece| each(at, piece))
+    };
+    if bounds.1.saturating_sub(bounds.0) > PIECE.min(most) {
+        return all(&mut each);
+    }
+    let kept = space.data_once(bounds, || {
+        let mut kept = Vec::new();
+        all(&mut |at, piece| kept.push((at, piece.to_vec())));
+        kept
+    });
+    for (at, piece) in kept.iter() {
+        each(*at, piece);
+    }
+    kept.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>().min(most)
 }

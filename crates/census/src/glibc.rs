@@ -15,6 +15,7 @@ mod mapped;
 mod params;
 mod regions;
 mod state;
+mod trail;
 mod version;
 mod walk;
 
@@ -61,7 +62,7 @@ fn unread(space: &Space<'_>, (start, end): (u64, u64)) -> Option<Found> {
         return None;
     }
     let version = version::version(space)?;
-    let mut unknown = arena::strays(space, &[], &[layout::HEAP_ALIGN]);
+    let mut unknown = arena::strays(space, &[], &[layout::HEAP_ALIGN], &|_| false);
     unknown.push((start, end));
     let mut heap = Heap { allocator: "glibc".to_owned(), ..Heap::default() };
     add_unknown(space, &mut heap, &unknown);

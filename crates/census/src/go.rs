@@ -4,11 +4,14 @@
 //! the list that Go keeps of them: then all are known, and pages of none are free. Where there is no such list, `scan`
 //! finds what looks like a description, and pages of no span are unknown. What validates (`layout`): the size is that
 //! of the class, as many objects as the class has fill the run, no more are in use than fit. One layout of descriptions
-//! may validate, and no other. Stacks of goroutines lie in the heap. Objects that the collector has not swept yet count
-//! as live.
+//! may validate, and no other. Stacks of goroutines lie in the heap.
+//!
+//! A live object is one that the collector has not found dead: what it has marked is read where it has not swept yet
+//! (`marks`). While it marks, and between its cycles, all that was allocated since counts as live, as in `MemStats`.
 
 mod layout;
 mod listed;
+mod marks;
 mod scan;
 mod spans;
 #[cfg(test)]
@@ -105,7 +108,7 @@ impl Sum {
         if heap.unswept > 0 {
             let unswept = heap.unswept;
             self.notes.push(format!(
-                "go: objects that the collector has not swept yet count as live ({unswept} spans)"
+                "go: dead objects count as live where it could not be read what the collector marked ({unswept} spans)"
             ));
         }
     }

@@ -28,6 +28,8 @@ const FEWEST: usize = 4;
 /// Slabs by which the tree is looked for: so many are found, and as many of those are tried.
 const MAX_CANDIDATES: usize = 256;
 const TRIED: usize = 16;
+/// Slabs that are kept where no tree has them, about.
+const MAX_UNPROVEN: usize = 1 << 16;
 const PAGE_BITS: u32 = PAGE.trailing_zeros();
 
 /// Looks for jemalloc's extents in anonymous memory that no other heap has taken.
@@ -71,8 +73,11 @@ fn search(space: &Space<'_>, taken: &Taken, wanted: usize) -> [Vec<(u64, Extent)
                 return;
             }
             for (layout, slabs) in LAYOUTS.iter().zip(&mut slabs) {
-                let descriptions = piece.windows(EDATA).zip(at..).step_by(layout.alignment);
-                let found = descriptions.filter_map(|(edata, at)| extent(space, edata, at, layout));
+                let places = (0..piece.len()).step_by(layout.alignment);
+                let found = places.filter_map(|offset| {
+                    let edata = piece.get(offset..offset + EDATA)?;
+                    extent(space, edata, at + offset as u64, layout)
+                });
                 slabs.extend(found.filter(|(_, one)| one.state == State::Slab));
             }
         });
@@ -92,7 +97,7 @@ fn some(slabs: &[(u64, Extent)]) -> impl Iterator<Item = (u64, u64)> {
 
 /// What looks like slabs, where no tree says that they are.
 fn unproven(space: &Space<'_>, taken: &Taken) -> Found {
-    let slabs = search(space, taken, usize::MAX);
+    let slabs = search(space, taken, MAX_UNPROVEN);
     let slabs = without_overlaps(slabs.into_iter().flatten().collect());
     let unknown: Vec<(u64, u64)> =
         slabs.iter().map(|(start, one)| (*start, start + one.bytes)).collect();

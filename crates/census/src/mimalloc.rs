@@ -5,12 +5,14 @@
 //! (`lists`), and a list of blocks that other threads have freed and the page has not taken back yet. What is listed but
 //! does not validate is unknown, by its resident bytes.
 
+mod links;
 mod lists;
 mod map;
 mod segments;
 #[cfg(test)]
 mod tests;
 
+use links::Links;
 use lists::Blocks;
 
 use crate::{
@@ -129,7 +131,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, space: &Space<'_>, area: &Area, steps: &mut u64) {
+    fn add(&mut self, space: &Space<'_>, links: &mut Links<'_>, area: &Area, steps: &mut u64) {
         let region = space.region(area.address, area.end());
         self.heap.mapped_bytes += area.bytes;
         self.heap.resident_bytes += region.present_bytes(area.address, area.end());
@@ -146,7 +148,7 @@ impl Sum {
             self.heap.unknown_bytes += region.present_bytes(*start, *end);
         }
         for page in &area.pages {
-            match lists::freed(space, page, steps) {
+            match lists::freed(links, page, steps) {
                 Some(cached) => self.page(space, &region, page, cached),
                 None => {
                     self.heap.unknown_bytes += region.present_bytes(page.address, page.end());
@@ -183,9 +185,9 @@ impl Sum {
 fn sum(space: &Space<'_>, read: Read) -> Found {
     let Read { areas, mut notes } = read;
     let mut sum = Sum::default();
-    let mut steps = MAX_FREED;
+    let (mut steps, mut links) = (MAX_FREED, Links::new(space));
     for area in &areas {
-        sum.add(space, area, &mut steps);
+        sum.add(space, &mut links, area, &mut steps);
     }
     let Sum { mut heap, mut granules, classes, held_bytes, partly } = sum;
     "mimalloc".clone_into(&mut heap.allocator);

@@ -3,10 +3,36 @@
 use std::cmp::Reverse;
 
 use crate::{
-    heaps::Heaps,
+    heaps::{Heaps, Note},
     model::{KnownBy, Part, PartKind, Unknown},
     space::{RangeKind, Space},
 };
+
+/// Below this part of anonymous memory, what no heap has is not searched for a name.
+const LITTLE: u64 = 4;
+
+/// Names the memory that no heap has after heaps without a reader, if it is much: `ask` finds these.
+pub(crate) fn name(parts: &mut [Part], heaps: &mut Heaps, ask: impl FnOnce() -> Vec<&'static str>) {
+    let is_private =
+        |part: &&Part| !matches!(part.known_by, KnownBy::Kernel) && part.kind != PartKind::Stack;
+    let private = parts.iter().filter(is_private).fold(0u64, |sum, part| sum + part.bytes);
+    let Some(part) = parts.iter_mut().find(|part| part.kind == PartKind::Anonymous) else { return };
+    if part.bytes <= private / LITTLE {
+        return;
+    }
+    let names = ask();
+    if names.is_empty() {
+        return;
+    }
+    let name = names.join(" and ");
+    let text = format!("not measurable: {name}; memory that no other heap has is taken for its");
+    part.kind = PartKind::HeapUnknown;
+    part.allocator = Some(name);
+    for note in heaps.notes.iter_mut().filter(|note| note.allocator.is_none()) {
+        note.allocator.clone_from(&part.allocator);
+    }
+    heaps.notes.insert(0, Note { allocator: part.allocator.clone(), text });
+}
 
 /// The parts of a process's resident memory.
 pub(crate) fn parts(space: &Space<'_>, heaps: &Heaps) -> Vec<Part> {
@@ -69,7 +95,6 @@ mod tests {
 
     use super::*;
     use crate::{
-        heaps::Note,
         model::Heap,
         testing::{Pieces, anonymous},
     };
@@ -103,6 +128,33 @@ mod tests {
             .map(|one| (one.allocator.as_deref(), one.bytes >> 20, one.reasons[0].as_str()))
             .collect();
         assert_eq!(found, [(Some("glibc"), 60, "a ring"), (None, 9, "go: not found")]);
+    }
+
+    /// Memory that no heap has gets the name of a heap without a reader where it is much.
+    #[test]
+    fn named() {
+        let memory = Pieces::default();
+        let space = Space::new(vec![anonymous(1 << 20, 100 << 20)], &memory);
+        for (held, names, expected) in [
+            (70, vec!["V8"], Some("V8")),
+            (70, vec!["V8", "OpenJDK"], Some("V8 and OpenJDK")),
+            (70, vec![], None),
+            (80, vec!["V8"], None),
+        ] {
+            let heap = Heap {
+                allocator: "glibc".to_owned(),
+                resident_bytes: held << 20,
+                ..Heap::default()
+            };
+            let mut heaps = Heaps { found: vec![(heap, held << 20)], ..Heaps::default() };
+            let mut parts = parts(&space, &heaps);
+            name(&mut parts, &mut heaps, || names);
+            let [one] = unknown(&parts, &heaps).try_into().expect("one part is unknown");
+            assert_eq!((one.allocator.as_deref(), one.bytes >> 20), (expected, 100 - held));
+            assert_eq!(one.reasons.len(), usize::from(expected.is_some()), "{one:?}");
+            assert!(one.reasons.iter().all(|text| text.contains("not measurable: V8")));
+            assert_eq!(validated(&parts), held << 20);
+        }
     }
 
     proptest! {

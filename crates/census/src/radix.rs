@@ -7,12 +7,14 @@
 
 use crate::{
     found::Taken,
-    space::{RangeKind, Space},
+    space::{PAGE, RangeKind, Space},
 };
 
 /// Most data that is searched, and most words of it that may lead to a leaf.
 const MAX_DATA: u64 = 64 << 20;
 const MAX_TRIED: usize = 1 << 16;
+/// One of so many known pages at least confirms a table, and one other; some are out of date.
+const ONE_CONFIRMS_IN: usize = 4;
 /// Entries that are listed.
 const MAX_LISTED: usize = 1 << 24;
 
@@ -58,11 +60,18 @@ pub(crate) fn find(
     known: &[(u64, u64)],
     is_entry: impl Fn(u64, u64) -> bool,
 ) -> Option<Listed> {
-    let root = first(space, shape, |at, leaf| {
-        known.iter().find_map(|(page, description)| {
-            root_by_page(space, shape, (at, leaf), *page, |word| is_entry(word, *description))
-        })
-    })?;
+    let leads = leads(space, shape);
+    let enough = known.len().div_ceil(ONE_CONFIRMS_IN).max(2).min(known.len());
+    let mut best: Option<(usize, u64)> = None;
+    for (page, description) in known {
+        let is_one = |word| is_entry(word, *description);
+        let Some(root) = root_by_page(space, shape, &leads, *page, is_one) else { continue };
+        best = best.max(Some((confirmed(space, shape, root, known, &is_entry), root)));
+        if best.is_some_and(|(found, _)| found >= enough) {
+            break;
+        }
+    }
+    let (_, root) = best?;
     let mut listed = Listed { is_whole: true, ..Listed::default() };
     let mut parts = vec![(0, root)];
     for level in 0..shape.levels.len() {
@@ -95,6 +104,27 @@ pub(crate) fn find(
     }
     listed.entries = parts;
     Some(listed)
+}
+
+/// How many of the known pages a table has where it would have to: one alone may be chance, since structures of the
+/// allocator have the addresses of descriptions too.
+fn confirmed(
+    space: &Space<'_>,
+    shape: &Shape,
+    root: u64,
+    known: &[(u64, u64)],
+    is_entry: impl Fn(u64, u64) -> bool,
+) -> usize {
+    let is_there = |(page, description): &&(u64, u64)| {
+        let at = (page >> shape.below(0)).checked_mul(8).and_then(|into| root.checked_add(into));
+        let part = at.and_then(|at| space.word(at)).filter(|part| is_part(space, shape, 1, *part));
+        let is_one = |word| is_entry(word, *description);
+        at.zip(part).is_some_and(|(at, part)| {
+            let lead = [Lead { at, part, data: root }];
+            root_by_page(space, shape, &lead, *page, is_one) == Some(root)
+        })
+    };
+    known.iter().filter(is_there).count()
 }
 
 /// Stretches that a table lists, and none of the known ones accounts for. These ascend and do not overlap.
@@ -142,9 +172,19 @@ fn is_part(space: &Space<'_>, shape: &Shape, level: usize, leaf: u64) -> bool {
         })
 }
 
-/// Where the table begins.
-fn first(space: &Space<'_>, shape: &Shape, root: impl Fn(u64, u64) -> Option<u64>) -> Option<u64> {
-    let (mut left, mut tried) = (MAX_DATA, 0);
+/// A word of data that may lead to a part of the second level.
+struct Lead {
+    at: u64,
+    part: u64,
+    /// Where the data begins that the word is in: the table begins no earlier.
+    data: u64,
+}
+
+/// All such words.
+fn leads(space: &Space<'_>, shape: &Shape) -> Vec<Lead> {
+    let (mut left, mut found) = (MAX_DATA, Vec::new());
+    // What was data last, from where to where.
+    let mut data = (0, 0);
     for (index, range) in space.ranges.iter().enumerate() {
         // The data of an object, or what follows it without a file (.bss).
         let before = index.checked_sub(1).and_then(|before| space.ranges.get(before));
@@ -155,43 +195,49 @@ fn first(space: &Space<'_>, shape: &Shape, root: impl Fn(u64, u64) -> Option<u64
         if !range.writable || !is_data || left == 0 {
             continue;
         }
+        data = (if data.1 == range.start { data.0 } else { range.start }, range.end);
         let end = range.end.min(range.start.saturating_add(left));
         left -= end - range.start;
-        let mut found = None;
-        words(space, range.start, end, |number, leaf| {
-            if is_part(space, shape, 1, leaf) {
-                tried += 1;
-                found = root(range.start + number * 8, leaf);
+        words(space, range.start, end, |number, part| {
+            if is_part(space, shape, 1, part) {
+                found.push(Lead { at: range.start + number * 8, part, data: data.0 });
             }
-            found.is_none() && tried < MAX_TRIED
+            found.len() < MAX_TRIED
         });
-        if found.is_some() {
-            return found;
-        }
     }
-    None
+    found
 }
 
-/// Where the table begins if the word at an address leads to a leaf of it, in which `is_entry` knows the entry of a page.
+/// Where the table begins whose entry of a page `is_entry` knows, if one of these words leads to it. Of most words it is
+/// a guess what they lead to: all are followed at once.
 fn root_by_page(
     space: &Space<'_>,
     shape: &Shape,
-    (at, leaf): (u64, u64),
+    leads: &[Lead],
     page: u64,
     is_entry: impl Fn(u64) -> bool,
 ) -> Option<u64> {
-    let mut word = leaf;
+    let first = page >> shape.below(0);
+    if first >> shape.levels.first()? != 0 {
+        return None;
+    }
+    let root = |lead: &Lead| lead.at.checked_sub(first * 8).filter(|root| *root >= lead.data);
+    let mut open: Vec<(u64, u64)> =
+        leads.iter().filter_map(|lead| Some((root(lead)?, lead.part))).collect();
     for (level, bits) in shape.levels.iter().enumerate().skip(1) {
         let index = page >> shape.below(level) & ((1 << bits) - 1);
         let is_last = level + 1 == shape.levels.len();
-        if level > 1 && !is_part(space, shape, level, word) {
-            return None;
+        if level > 1 {
+            open.retain(|(_, part)| is_part(space, shape, level, *part));
         }
-        word = space.field(word, index * if is_last { shape.entry } else { 8 })?;
+        let place = |part: u64| part.saturating_add(index * if is_last { shape.entry } else { 8 });
+        let places: Vec<u64> = open.iter().map(|(_, part)| place(*part)).collect();
+        let words = space.guess_each::<8>(&places);
+        let next = open.into_iter().zip(words);
+        open =
+            next.filter_map(|((root, _), word)| Some((root, u64::from_le_bytes(word?)))).collect();
     }
-    let first = page >> shape.below(0);
-    let is_inside = first >> shape.levels.first()? == 0;
-    (is_entry(word) && is_inside).then(|| at.checked_sub(first * 8)).flatten()
+    open.into_iter().find(|(_, word)| is_entry(*word)).map(|(root, _)| root)
 }
 
 /// The words of a stretch that are not 0, by number, as far as they are present; until one is not wanted.
@@ -203,12 +249,15 @@ fn words(space: &Space<'_>, start: u64, end: u64, mut each: impl FnMut(u64, u64)
             at = region.next_present(at).next_multiple_of(8);
             continue;
         }
-        if let Some(word) = region.word(at).filter(|word| *word != 0)
-            && !each((at - start) / 8, word)
-        {
-            return;
+        let behind = (at / PAGE + 1).saturating_mul(PAGE).min(end);
+        while at < behind {
+            if let Some(word) = region.word(at).filter(|word| *word != 0)
+                && !each((at - start) / 8, word)
+            {
+                return;
+            }
+            at += 8;
         }
-        at += 8;
     }
 }
 
@@ -216,7 +265,7 @@ fn words(space: &Space<'_>, start: u64, end: u64, mut each: impl FnMut(u64, u64)
 mod tests {
     use super::*;
     use crate::{
-        space::{PAGE, Range},
+        space::Range,
         testing::{Pieces, anonymous},
     };
 
@@ -286,6 +335,27 @@ mod tests {
                 .collect::<Vec<_>>();
             assert_eq!(entries(&(memory, ranges), shape), Some(all));
         }
+    }
+
+    /// Memory that has one description by chance where a table would have it is no part of one.
+    #[test]
+    fn chance() {
+        const OTHER: u64 = 0x6000_0000;
+        let (mut memory, mut ranges, places) = memory(&TWO);
+        let bytes = TWO.bytes(1);
+        memory.pieces.push((OTHER, vec![0; bytes as usize]));
+        ranges.push(anonymous(OTHER, bytes));
+        memory.put(DATA + 8, &[OTHER]);
+        let one = (HEAP / PAGE + 1, DESCRIPTIONS + 64);
+        memory.put(places[1] - PARTS + OTHER + 8, &[one.1]);
+        let known = [one, (HEAP / PAGE + 3, DESCRIPTIONS + 3 * 64)];
+        let space = Space::new(ranges, &memory);
+        let of = |known| {
+            let listed = find(&space, &TWO, known, |word, one| word == one);
+            listed.expect("there is a table").entries.len() as u64
+        };
+        assert_eq!(of(&known), PAGES);
+        assert_ne!(of(&[one]), PAGES);
     }
 
     /// Where one entry behind the first level lies elsewhere, no table is found, or it does not list the pages that are known.

@@ -24,6 +24,8 @@ const SIZES: [u64; 2] = [16 << 10, 64 << 10];
 const SLOTS: [u64; 2] = [40, 1024];
 /// Fewer pages than this may be chance.
 const FEWEST: usize = 4;
+/// Places that are looked at at once.
+const AT_ONCE: usize = 1024;
 /// How often a page is read with slots of no known type: the process runs.
 const TRIES: u32 = 3;
 /// What no type is called.
@@ -92,16 +94,21 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     for range in space.anonymous() {
         let region = space.region(range.start, range.end);
         let mut at = range.start.next_multiple_of(SIZES[0]);
+        let mut places = Vec::new();
         while at + SIZES[0] <= range.end {
             if !region.is_present(at) {
                 at = region.next_present(at).next_multiple_of(SIZES[0]);
                 continue;
             }
-            let is_open = taken.end_of(at).is_none();
-            let found = if is_open { page(space, at, range.end) } else { None };
-            at += found.as_ref().map_or(SIZES[0], |page| page.bytes);
-            pages.extend(found);
+            if taken.end_of(at).is_none() {
+                places.push(at);
+            }
+            at += SIZES[0];
+            if places.len() >= AT_ONCE {
+                add(space, &mut pages, &mut places, range.end);
+            }
         }
+        add(space, &mut pages, &mut places, range.end);
     }
     if pages.len() < FEWEST {
         return None;
@@ -153,14 +160,23 @@ fn page_of(space: &Space<'_>, structure: u64) -> Option<HeapPage> {
     let first = space.field(structure, 32)?;
     SIZES.into_iter().find_map(|bytes| {
         let address = first / bytes * bytes;
-        let page = page(space, address, space.range_at(address)?.end)?;
-        (page.structure == structure).then_some(page)
+        let leads_back = space.word(address) == Some(structure);
+        leads_back.then(|| page(space, structure, address, space.range_at(address)?.end))?
     })
 }
 
-/// The page at an address; `None` where there is none.
-fn page(space: &Space<'_>, address: u64, end: u64) -> Option<HeapPage> {
-    let structure = space.word(address)?;
+/// Adds the pages at these places, which ascend and lie in a mapping that ends there.
+fn add(space: &Space<'_>, pages: &mut Vec<HeapPage>, places: &mut Vec<u64>, end: u64) {
+    let words = space.read_each::<8>(places);
+    for (at, word) in places.drain(..).zip(words) {
+        let before = pages.last().map_or(0, |page| page.address + page.bytes);
+        let structure = word.map(u64::from_le_bytes).filter(|_| at >= before);
+        pages.extend(structure.and_then(|structure| page(space, structure, at, end)));
+    }
+}
+
+/// The page at an address that leads to a structure; `None` where it makes no sense.
+fn page(space: &Space<'_>, structure: u64, address: u64, end: u64) -> Option<HeapPage> {
     if !structure.is_multiple_of(8) || !space.range_at(structure)?.writable {
         return None;
     }

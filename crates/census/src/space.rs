@@ -3,6 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    rc::Rc,
 };
 
 use crate::{
@@ -29,8 +30,13 @@ const END: u64 = (1 << 47) - PAGE;
 const MOST_GROWN: u64 = 1 << 30;
 /// Structures that are read at once: as many parts as the kernel takes.
 const AT_ONCE: usize = 1024;
-/// Bytes that a [`Region`] reads at once.
+/// Bytes of data that are kept.
+const MOST_DATA: usize = 8 << 20;
+/// Bytes between structures that are read at once with them.
+const GAP: u64 = 1 << 10;
+/// Bytes that a [`Region`] reads at once, and where it reads little.
 const WINDOW: u64 = 256 << 10;
+const NARROW: u64 = 4 * PAGE;
 
 /// Memory of a process, or of a test.
 pub(crate) trait Memory {
@@ -104,6 +110,17 @@ pub(crate) struct Range {
     pub(crate) huge: u64,
 }
 
+/// Bytes, with their addresses.
+pub(crate) type DataPieces = Rc<Vec<(u64, Vec<u8>)>>;
+
+/// Data of mapped files that was read to be searched, by its bounds.
+#[derive(Default)]
+struct Data {
+    pieces: HashMap<(u64, u64), DataPieces>,
+    /// Bytes of all of it.
+    bytes: usize,
+}
+
 /// Mappings in ascending order, and the memory.
 pub(crate) struct Space<'a> {
     pub(crate) ranges: Vec<Range>,
@@ -113,6 +130,7 @@ pub(crate) struct Space<'a> {
     too_large: u64,
     /// Which pages were present when it was asked, by address.
     checked: RefCell<HashMap<u64, Present>>,
+    data: RefCell<Data>,
     /// Huge pages, once they were asked for.
     pub(crate) huge: RefCell<Huge>,
     /// Whether each granule is noted.
@@ -147,6 +165,7 @@ impl<'a> Space<'a> {
             read_bytes: Cell::new(0),
             too_large,
             checked: RefCell::default(),
+            data: RefCell::default(),
             huge: RefCell::default(),
             wants_map: false,
         }
@@ -234,6 +253,25 @@ impl<'a> Space<'a> {
         before.zip(&self.ranges).filter(is_data).map(|(_, range)| (range.start, range.end))
     }
 
+    /// What `read` has read between two addresses, or had when it was asked first.
+    pub(crate) fn data_once(
+        &self,
+        bounds: (u64, u64),
+        read: impl FnOnce() -> Vec<(u64, Vec<u8>)>,
+    ) -> DataPieces {
+        if let Some(known) = self.data.borrow().pieces.get(&bounds) {
+            return Rc::clone(known);
+        }
+        let pieces = Rc::new(read());
+        let bytes: usize = pieces.iter().map(|(_, piece)| piece.len()).sum();
+        let mut data = self.data.borrow_mut();
+        if data.bytes + bytes <= MOST_DATA {
+            data.bytes += bytes;
+            data.pieces.insert(bounds, Rc::clone(&pieces));
+        }
+        pieces
+    }
+
     /// Reads memory of one mapping, if all of it is present: else the process would get pages that it has not.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         let Some(end) = address.checked_add(bytes.len() as u64) else { return false };
@@ -248,12 +286,56 @@ impl<'a> Space<'a> {
     /// So many bytes at each of these addresses, where all of them are present and can be read: a few requests for many
     /// structures.
     pub(crate) fn read_each<const N: usize>(&self, addresses: &[u64]) -> Vec<Option<[u8; N]>> {
+        self.read_each_if(addresses, |start, end| self.is_present(start, end))
+    }
+
+    /// As [`Space::read_each`] for addresses that are guesses: of pages that were not present it is not asked again.
+    pub(crate) fn guess_each<const N: usize>(&self, addresses: &[u64]) -> Vec<Option<[u8; N]>> {
+        self.read_each_if(addresses, |start, end| self.was_present(start, end))
+    }
+
+    /// As [`Space::read_each`] for ascending addresses: what lies close together is read at once.
+    pub(crate) fn read_near<const N: usize>(&self, addresses: &[u64]) -> Vec<Option<[u8; N]>> {
+        let mut found = vec![None; addresses.len()];
+        let (mut bytes, mut apart, mut start) = (Vec::new(), Vec::new(), 0);
+        while let Some(first) = addresses.get(start) {
+            let mut end = first.saturating_add(N as u64);
+            let is_near = |at: &&u64| {
+                let near = **at <= end.saturating_add(GAP) && at.saturating_sub(*first) <= WINDOW;
+                end = end.max(at.saturating_add(N as u64));
+                near
+            };
+            let near: Vec<u64> = addresses[start..].iter().take_while(is_near).copied().collect();
+            let last = near.last().unwrap_or(first).saturating_add(N as u64);
+            bytes.resize(last.saturating_sub(*first) as usize, 0);
+            if near.len() > 1 && self.read(*first, &mut bytes) {
+                for (at, found) in near.iter().zip(&mut found[start..]) {
+                    let offset = at.saturating_sub(*first) as usize;
+                    *found = bytes.get(offset..).and_then(|rest| rest.first_chunk::<N>().copied());
+                }
+            } else {
+                apart.extend(start..start + near.len());
+            }
+            start += near.len().max(1);
+        }
+        let places: Vec<u64> = apart.iter().map(|index| addresses[*index]).collect();
+        for (index, bytes) in apart.into_iter().zip(self.read_each::<N>(&places)) {
+            found[index] = bytes;
+        }
+        found
+    }
+
+    fn read_each_if<const N: usize>(
+        &self,
+        addresses: &[u64],
+        is_present: impl Fn(u64, u64) -> bool,
+    ) -> Vec<Option<[u8; N]>> {
         let mut found = vec![None; addresses.len()];
         let mut wanted: Vec<usize> = (0..addresses.len()).collect();
         wanted.retain(|index| {
             let at = addresses[*index];
             let end = at.saturating_add(N as u64);
-            self.range_at(at).is_some_and(|range| end <= range.end) && self.is_present(at, end)
+            self.range_at(at).is_some_and(|range| end <= range.end) && is_present(at, end)
         });
         let mut left = wanted.as_slice();
         let (mut places, mut bytes) = (Vec::new(), Vec::new());
@@ -279,6 +361,23 @@ impl<'a> Space<'a> {
     }
 
     fn is_present(&self, start: u64, end: u64) -> bool {
+        self.all_present(start, end, |known, page| {
+            // The process may have got it since, or the kernel moved it then.
+            let is_present = self.memory.present(page, page + PAGE).contains(page);
+            if is_present {
+                known.insert(page);
+            }
+            is_present
+        })
+    }
+
+    /// Whether all pages were present when it was asked first.
+    fn was_present(&self, start: u64, end: u64) -> bool {
+        self.all_present(start, end, |_, _| false)
+    }
+
+    /// Whether all pages are present; `again` is asked for those that were not.
+    fn all_present(&self, start: u64, end: u64, again: impl Fn(&mut Present, u64) -> bool) -> bool {
         let mut checked = self.checked.borrow_mut();
         let mut pages = (start / PAGE..end.div_ceil(PAGE)).map(|page| page * PAGE);
         pages.all(|page| {
@@ -288,15 +387,7 @@ impl<'a> Space<'a> {
             }
             let ask = || self.memory.present(first, first.saturating_add(CHECKED).min(END));
             let known = checked.entry(first).or_insert_with(ask);
-            if known.contains(page) {
-                return true;
-            }
-            // The process may have got it since, or the kernel moved it then.
-            let is_present = self.memory.present(page, page + PAGE).contains(page);
-            if is_present {
-                known.insert(page);
-            }
-            is_present
+            known.contains(page) || again(known, page)
         })
     }
 
@@ -344,6 +435,8 @@ impl<'a> Space<'a> {
             window_at: 0,
             filled: 0,
             most: WINDOW,
+            widest: WINDOW,
+            loads: 0,
         }
     }
 }
@@ -371,6 +464,10 @@ pub(crate) struct Region<'a> {
     filled: usize,
     /// Bytes of the next window, at most: few behind a page that cannot be read.
     most: u64,
+    /// Bytes of any window, at most.
+    widest: u64,
+    /// Windows that were read.
+    loads: u64,
 }
 
 impl Region<'_> {
@@ -425,6 +522,26 @@ impl Region<'_> {
         self.filled = 0;
     }
 
+    /// Forgets what was read, and reads little at once until [`Region::widen`].
+    pub(crate) fn narrow(&mut self) {
+        (self.filled, self.most, self.widest) = (0, NARROW, NARROW);
+    }
+
+    /// Reads little the next time: what is far away is read next.
+    pub(crate) fn skim(&mut self) {
+        self.most = NARROW;
+    }
+
+    /// Reads more at once again.
+    pub(crate) fn widen(&mut self) {
+        self.widest = WINDOW;
+    }
+
+    /// How often it has read so far: what was read at once was there at one time.
+    pub(crate) fn loads(&self) -> u64 {
+        self.loads
+    }
+
     /// Gives back the memory of what was read.
     pub(crate) fn release(&mut self) {
         (self.window, self.filled) = (Vec::new(), 0);
@@ -452,7 +569,8 @@ impl Region<'_> {
         }
         if self.space.read(start, &mut self.window[..bytes]) {
             self.filled = bytes;
-            self.most = WINDOW.min(self.most * 2);
+            self.most = self.widest.min(self.most * 2);
+            self.loads += 1;
             return Some(());
         }
         if self.most > PAGE {
@@ -467,6 +585,8 @@ impl Region<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::testing::{Pieces, anonymous};
 
@@ -484,6 +604,26 @@ mod tests {
         let words = (at..at + pages * PAGE).step_by(16).filter_map(|at| region.word(at)).count();
         assert_eq!(words as u64, pages / 2 * PAGE / 16);
         assert!(space.read_bytes() <= 4 * pages * PAGE + 4 * WINDOW, "{}", space.read_bytes());
+    }
+
+    proptest! {
+        /// What lies close together is read as what does not.
+        #[test]
+        fn near(
+            mut places in prop::collection::vec(0..300_000u64, 0..40),
+            close in prop::collection::vec(0..5_000u64, 0..40),
+            absent in prop::collection::vec(0..76u64, 0..4),
+        ) {
+            let at = 0x7f00_0000_0000;
+            places.extend(close);
+            places.sort_unstable();
+            let places: Vec<u64> = places.into_iter().map(|place| at + place).collect();
+            let mut memory = Pieces::default();
+            memory.pieces.push((at, (0..70 * PAGE).map(|byte| (byte % 251) as u8).collect()));
+            memory.absent.extend(absent.into_iter().map(|page| at + page * PAGE));
+            let space = Space::new(vec![anonymous(at, 70 * PAGE)], &memory);
+            prop_assert_eq!(space.read_near::<48>(&places), space.read_each::<48>(&places));
+        }
     }
 
     /// Memory whose pages are present when they are asked for a second time.

@@ -13,7 +13,7 @@ use crate::{
     heaps::heaps,
     model::{Census, SCHEMA},
     pagemap::Pagemap,
-    parts::{parts, unknown, validated},
+    parts::{name, parts, unknown, validated},
     pools,
     present::Present,
     space::{Memory, PAGE, Range, RangeKind, Space},
@@ -119,8 +119,9 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
         page_table_bytes: page_tables(pid).unwrap_or_default(),
         ..Census::default()
     };
-    let heaps = heaps(&mut space, &pointers);
+    let mut heaps = heaps(&mut space, &pointers);
     census.parts = parts(&space, &heaps);
+    name(&mut census.parts, &mut heaps, || memory.files.unread());
     census.validated_bytes = validated(&census.parts);
     census.unknown = unknown(&census.parts, &heaps);
     census.huge_idle_bytes = heaps.huge_idle_bytes;

@@ -21,6 +21,14 @@ const KINDS: [(&str, RangeKind); 5] = [
     ("shared", RangeKind::Shared),
 ];
 
+/// Whether no two fields of a structure share a place; each is where it begins, and how large it is.
+#[cfg(test)]
+pub(crate) fn are_apart(fields: impl IntoIterator<Item = (u64, u64)>) -> bool {
+    let mut fields: Vec<(u64, u64)> = fields.into_iter().collect();
+    fields.sort_unstable();
+    fields.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0)
+}
+
 /// Pieces of bytes at addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {

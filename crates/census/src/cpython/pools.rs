@@ -135,34 +135,50 @@ pub(super) fn content(
     if absent.is_empty() { Content::Broken } else { Content::Partly }
 }
 
-/// All that look like pools of so many bytes, in anonymous memory that no other heap has taken.
-pub(super) fn scan(space: &Space<'_>, taken: &Taken, bytes: u64) -> Vec<Pool> {
-    let (mut pools, mut places) = (Vec::new(), Vec::new());
+/// All that look like pools of each of these sizes, in anonymous memory that no other heap has taken. Each place is read
+/// once; the sizes are multiples of the last one.
+pub(super) fn scan<const N: usize>(
+    space: &Space<'_>,
+    taken: &Taken,
+    sizes: [u64; N],
+) -> [Vec<Pool>; N] {
+    let mut pools = sizes.map(|_| Vec::new());
+    let (mut places, step) = (Vec::new(), sizes.last().copied().unwrap_or(PAGE));
     for range in space.anonymous() {
         let region = space.region(range.start, range.end);
-        let mut at = range.start.next_multiple_of(bytes);
-        while at + bytes <= range.end {
+        let mut at = range.start.next_multiple_of(step);
+        while at + step <= range.end {
             if !region.is_present(at) {
-                at = region.next_present(at).next_multiple_of(bytes);
+                at = region.next_present(at).next_multiple_of(step);
                 continue;
             }
             if taken.end_of(at).is_none() {
                 places.push(at);
             }
-            at += bytes;
+            at += step;
             if places.len() >= AT_ONCE {
-                add(space, &mut pools, &mut places, bytes);
+                add(space, &mut pools, &mut places, (sizes, range.end));
             }
         }
-        add(space, &mut pools, &mut places, bytes);
+        add(space, &mut pools, &mut places, (sizes, range.end));
     }
     pools
 }
 
-fn add(space: &Space<'_>, pools: &mut Vec<Pool>, places: &mut Vec<u64>, bytes: u64) {
+fn add<const N: usize>(
+    space: &Space<'_>,
+    pools: &mut [Vec<Pool>; N],
+    places: &mut Vec<u64>,
+    (sizes, end): ([u64; N], u64),
+) {
     let headers = space.read_each::<{ HEADER as usize }>(places);
-    let found = places.drain(..).zip(headers);
-    pools.extend(found.filter_map(|(at, header)| Pool::of(&header?, at, bytes)));
+    for (at, header) in places.drain(..).zip(headers) {
+        let Some(header) = header else { continue };
+        for (bytes, pools) in sizes.into_iter().zip(pools.iter_mut()) {
+            let is_place = at.is_multiple_of(bytes) && end - at >= bytes;
+            pools.extend(is_place.then(|| Pool::of(&header, at, bytes)).flatten());
+        }
+    }
 }
 
 /// Resident bytes between two addresses of a region, whole pages.

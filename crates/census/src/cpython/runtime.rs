@@ -4,15 +4,17 @@
 //! them with each version: what concerns objects and types is found by what it must be. Source:
 //! `Include/internal/pycore_debug_offsets.h` (in 3.13 `pycore_runtime.h`).
 
-use crate::space::{RangeKind, Space, word_of};
+use crate::{
+    found::data_pieces,
+    space::{RangeKind, Space, word_of},
+};
 
 /// The first eight bytes.
 pub(super) const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
 /// Words that are read of it.
 const WORDS: usize = 144;
-/// Bytes of programs' data that are searched for it, at most, and at once.
+/// Bytes of programs' data that are searched for it, at most.
 const MOST_SEARCHED: u64 = 64 << 20;
-const PIECE: u64 = 64 << 10;
 /// What it is aligned to.
 const ALIGNMENT: usize = 16;
 /// The first minor version that has it, and one that will not come soon.
@@ -71,31 +73,22 @@ impl Runtime {
     pub(super) fn find(space: &Space<'_>) -> Option<Self> {
         let of_files =
             space.ranges.iter().filter(|range| range.writable && range.kind == RangeKind::File);
-        let (mut left, mut bytes) = (MOST_SEARCHED, Vec::new());
+        let (mut left, mut found) = (MOST_SEARCHED, None);
         for range in of_files {
-            let region = space.region(range.start, range.end);
-            let mut at = region.next_present(range.start);
-            while at < range.end && left > 0 {
-                let mut end = at;
-                while end < range.end.min(at + PIECE.min(left)) && region.is_present(end) {
-                    end += crate::space::PAGE;
-                }
-                bytes.resize((end - at) as usize, 0);
-                left -= left.min(end - at);
-                if space.read(at, &mut bytes) {
-                    let mut places = (0..bytes.len()).step_by(ALIGNMENT);
-                    let found = places.find_map(|place| {
-                        (word_of(&bytes, place) == Some(COOKIE)).then_some(())?;
+            left -= data_pieces(space, (range.start, range.end), left, |at, piece| {
+                let mut places = (0..piece.len()).step_by(ALIGNMENT);
+                found = found.take().or_else(|| {
+                    places.find_map(|place| {
+                        (word_of(piece, place) == Some(COOKIE)).then_some(())?;
                         Self::at(space, at + place as u64)
-                    });
-                    if found.is_some() {
-                        return found;
-                    }
-                }
-                at = region.next_present(end);
+                    })
+                });
+            });
+            if found.is_some() {
+                break;
             }
         }
-        None
+        found
     }
 }
 

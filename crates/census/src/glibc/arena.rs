@@ -104,19 +104,19 @@ fn ring(space: &Space<'_>, main: &Main, left: &mut u32) -> Arenas {
     let mut refused = Vec::new();
     for at in &states {
         let number = all.segments.last().map_or(0, |last| last.arena + 1);
-        let read = || {
-            let state = State::read(space, *at, main.layout)?;
+        let read = |state: &State| {
             let free = state.next_free();
             (free == 0 || members.contains(&free)).then_some(())?;
-            alignments.iter().find_map(|align| thread_arena(space, &state, *align, number))
+            alignments.iter().find_map(|align| thread_arena(space, state, *align, number))
         };
-        let mut found = read();
-        for _ in 1..STATE_ATTEMPTS {
-            if found.is_some() || *left == 0 {
+        let mut found = None;
+        for (index, state) in State::readings(space, *at, main.layout).enumerate() {
+            let Some(after) = left.checked_sub(u32::from(index > 0)) else { break };
+            *left = after;
+            found = read(&state);
+            if found.is_some() {
                 break;
             }
-            *left -= 1;
-            found = read();
         }
         match found {
             Some((segments, attached)) => {
@@ -133,7 +133,13 @@ fn ring(space: &Space<'_>, main: &Main, left: &mut u32) -> Arenas {
              unknown"
         ));
     }
-    all.unknown = strays(space, &all.segments, &alignments);
+    // An arena whose heap is not told by its first words leads to the others.
+    let leads = |at: u64| {
+        let mut states = HEAP_INFOS.iter().map(|info| at.saturating_add(*info));
+        states
+            .any(|at| space.field(at, main.layout.next).is_some_and(|next| members.contains(&next)))
+    };
+    all.unknown = strays(space, &all.segments, &alignments, &leads);
     for at in &refused {
         let known = all.segments.iter().map(|one| (one.mapped_start, one.end));
         let mut known = known.chain(all.unknown.iter().copied());
@@ -227,11 +233,13 @@ fn thread_arena(
     (is_whole && is_sane).then(|| (segments, state.attached_threads()))
 }
 
-/// Heaps of threads that no known arena has.
+/// Heaps of threads that no known arena has; `leads` says whether an arena at the begin of one leads to those that are
+/// known.
 pub(super) fn strays(
     space: &Space<'_>,
     segments: &[Segment],
     alignments: &[u64],
+    leads: &dyn Fn(u64) -> bool,
 ) -> Vec<(u64, u64)> {
     let mut known: Vec<(u64, u64)> =
         segments.iter().map(|one| (one.mapped_start, one.end)).collect();
@@ -249,8 +257,10 @@ pub(super) fn strays(
                 let first = info.owner / align * align;
                 space.word(first) == Some(info.owner)
             };
-            if let Some(info) = info.filter(is_stray) {
-                strays.push((at, at.saturating_add(info.bytes).min(range.end)));
+            let bytes = info.filter(is_stray).map(|info| info.bytes);
+            let bytes = bytes.or_else(|| (!is_known && leads(at)).then_some(*align));
+            if let Some(bytes) = bytes {
+                strays.push((at, at.saturating_add(bytes).min(range.end)));
             }
             at = at.saturating_add(*align);
         }

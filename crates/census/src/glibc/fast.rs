@@ -48,7 +48,9 @@ pub(super) fn fast_chunks(
     let mut states: Vec<u64> = segments.iter().map(|segment| segment.state).collect();
     states.dedup();
     for state in states {
-        for bin in 0..FASTBINS {
+        let heads: Option<[u64; FASTBINS as usize]> = space.words(state.saturating_add(first));
+        let is_empty = |bin: u64| heads.is_some_and(|heads| heads[bin as usize] == 0);
+        for bin in (0..FASTBINS).filter(|bin| !is_empty(*bin)) {
             let at = state.saturating_add(first + bin * 8);
             let mut best = HashSet::new();
             let is_whole = (0..LIST_ATTEMPTS).any(|_| {

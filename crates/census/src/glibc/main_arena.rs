@@ -2,7 +2,7 @@
 
 use super::{
     PAGE, Space,
-    arena::{STATE_ATTEMPTS, Segment, arenas, way},
+    arena::{Segment, arenas, way},
     layout::{LAYOUTS, Layout},
     params::Params,
     state::State,
@@ -117,14 +117,19 @@ impl Main {
 
 /// The one main arena whose layout is proven: by a ring that leads back, else by other arenas that make sense in it.
 pub(super) fn only(space: &Space<'_>, mut mains: Vec<Main>) -> Option<Main> {
+    best(&mut mains, |main| way(space, main).1);
+    best(&mut mains, |main| arenas(space, main).segments.len());
+    mains.pop().filter(|_| mains.is_empty())
+}
+
+/// Keeps those with the most proof, where there are several.
+fn best<T: Ord>(mains: &mut Vec<Main>, proof: impl Fn(&Main) -> T) {
     if mains.len() > 1 {
-        let proof = |main: &Main| (way(space, main).1, arenas(space, main).segments.len());
-        let proofs: Vec<(bool, usize)> = mains.iter().map(proof).collect();
-        let most = proofs.iter().max()?;
-        let mut best = proofs.iter().map(|proof| proof == most);
+        let proofs: Vec<T> = mains.iter().map(proof).collect();
+        let most = proofs.iter().max();
+        let mut best = proofs.iter().map(|proof| Some(proof) == most);
         mains.retain(|_| best.next().unwrap_or(false));
     }
-    mains.pop().filter(|_| mains.is_empty())
 }
 
 /// The main arena whose structure is at an address.
@@ -133,8 +138,7 @@ fn main_at(
     heap: (u64, u64),
     (at, layout): (u64, &'static Layout),
 ) -> Option<Main> {
-    let mut states = (0..STATE_ATTEMPTS).map_while(|_| State::read(space, at, layout));
-    states.find_map(|state| main_of(space, heap, &state))
+    State::readings(space, at, layout).find_map(|state| main_of(space, heap, &state))
 }
 
 fn main_of(space: &Space<'_>, heap: (u64, u64), state: &State) -> Option<Main> {

@@ -4,8 +4,8 @@
 
 use super::{
     PAGE, PROOF, Space, Taken,
-    arena::{STATE_ATTEMPTS, Segment},
-    chunks::{MOST_MARKS, chunk, resume},
+    arena::Segment,
+    chunks::{MOST_MARKS, Search, chunk},
     main_arena::{Main, candidates, only},
     state::State,
 };
@@ -14,6 +14,8 @@ use crate::space::{Range, RangeKind, Region};
 /// Most bytes of one mapping that are searched for the arena, and of all.
 const MAX_DATA: u64 = 4 << 20;
 const MAX_ALL_DATA: u64 = 256 << 20;
+/// How often all memory is read at most, of a busy process or where several structures may be the arena.
+const READINGS: u64 = 8;
 /// Bytes of the two marks, and of one.
 const MARKS: u64 = 32;
 const MARK: u64 = 16;
@@ -21,14 +23,17 @@ const MARK: u64 = 16;
 /// The main arena, by a structure in writable data.
 pub(super) fn find_main(space: &Space<'_>, taken: &Taken) -> Option<Main> {
     let mut left = MAX_ALL_DATA;
+    let memory = space.ranges.iter().filter(|range| is_writable(range));
+    let resident = memory.fold(0u64, |sum, range| sum.saturating_add(range.rss));
+    let mut search = Search::new(space, resident.saturating_mul(READINGS));
     for (start, end) in space.data() {
         let end = end.min(start.saturating_add(MAX_DATA.min(left)));
         left -= end - start;
         let can_be = |word: u64| is_heap(space, taken, word);
         let (states, bases) = candidates(space, (start, end), can_be);
         let mains = states.into_iter().filter_map(|(at, layout)| {
-            let mut states = (0..STATE_ATTEMPTS).map_while(|_| State::read(space, at, layout));
-            states.find_map(|state| main(space, taken, &state))
+            State::readings(space, at, layout)
+                .find_map(|state| main(space, taken, &state, &mut search))
         });
         if let Some(mut main) = only(space, mains.collect()) {
             main.find_params(space, &bases);
@@ -46,16 +51,19 @@ fn is_heap(space: &Space<'_>, taken: &Taken, address: u64) -> bool {
     space.range_at(address).is_some_and(is_writable) && taken.end_of(address).is_none()
 }
 
-fn main(space: &Space<'_>, taken: &Taken, state: &State) -> Option<Main> {
+fn main(space: &Space<'_>, taken: &Taken, state: &State, search: &mut Search<'_>) -> Option<Main> {
     let (top, end) = state.top(space)?;
     let holds = |chunk: u64| chunk.is_multiple_of(16) && is_heap(space, taken, chunk);
-    if !holds(top) || !state.is_sane(space, &holds) {
+    if search.is_over() || !holds(top) || !state.is_sane(space, &holds) {
         return None;
     }
     let mut segments = Vec::new();
+    let before = space.read_bytes();
     for range in space.ranges.iter().filter(|range| is_writable(range)) {
-        regions(space, taken, (range.start, range.end), (top, end), &mut segments);
+        let bounds = (range.start, range.end);
+        segments.append(&mut regions(space, taken, bounds, (top, end), search));
     }
+    search.charge(before);
     let mapped: u64 = segments.iter().map(|(start, end)| end - start).sum();
     let has_top = segments.iter().any(|(start, last)| *start <= top && *last == end);
     let now = [state.system_mem(), state.system_mem_now(space)?];
@@ -83,22 +91,22 @@ fn main(space: &Space<'_>, taken: &Taken, state: &State) -> Option<Main> {
     })
 }
 
-/// Adds the regions in a mapping: they begin at a page, and may touch each other and what is none.
+/// The regions in a mapping: they begin at a page, and may touch each other and what is none.
 fn regions(
     space: &Space<'_>,
     taken: &Taken,
     (start, end): (u64, u64),
     top: (u64, u64),
-    found: &mut Vec<(u64, u64)>,
-) {
+    search: &mut Search<'_>,
+) -> Vec<(u64, u64)> {
     let mut region = space.region(start, end);
-    let mut at = start;
+    let (mut at, mut found) = (start, Vec::new());
     while at < end {
         if let Some(to) = taken.end_of(at) {
             at = to.next_multiple_of(PAGE);
         } else if !region.is_present(at) {
             at = region.next_present(at);
-        } else if let Some(last) = region_end(&mut region, at, end, top) {
+        } else if let Some(last) = region_end(&mut region, (at, end), top, search) {
             found.push((at, last));
             at = last;
         } else {
@@ -108,10 +116,16 @@ fn regions(
             at = if is_alone { at + (size - 2) } else { at + PAGE }.next_multiple_of(PAGE);
         }
     }
+    found
 }
 
 /// Where the region ends that begins at an address.
-fn region_end(region: &mut Region<'_>, start: u64, limit: u64, top: (u64, u64)) -> Option<u64> {
+fn region_end(
+    region: &mut Region<'_>,
+    (start, limit): (u64, u64),
+    top: (u64, u64),
+    search: &mut Search<'_>,
+) -> Option<u64> {
     let whole = Segment {
         state: 0,
         arena: 0,
@@ -139,7 +153,7 @@ fn region_end(region: &mut Region<'_>, start: u64, limit: u64, top: (u64, u64)) 
         match chunk(region, at, &whole).filter(|_| word & 4 == 0 && (at > start || word & 1 == 1)) {
             Some(chunk) if at + chunk.bytes == top.1 => return Some(top.1),
             Some(chunk) if !chunk.is_top => (at, proven) = (at + chunk.bytes, proven + 1),
-            _ if proven >= PROOF => at = resume(region, at, &whole),
+            _ if proven >= PROOF => at = search.resume(region, at, &whole),
             _ => return None,
         }
     }

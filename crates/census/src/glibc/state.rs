@@ -2,6 +2,7 @@
 
 use super::{
     SMALLEST,
+    arena::STATE_ATTEMPTS,
     layout::{BIN_HEADER, BINS, FASTBINS, Layout},
 };
 use crate::space::{PAGE, Region, Space, word_of};
@@ -48,6 +49,21 @@ impl State {
         let is_address = |word: u64| (PAGE..END).contains(&word) && word.is_multiple_of(8);
         let are_bins = (0..BINS * 2).all(|index| is_address(state.word(layout.bins + index * 8)));
         (lock <= MAX_LOCK && flags <= MAX_FLAGS && are_bins).then_some(state)
+    }
+
+    /// Readings of it, one after the other, until two are the same: a busy process changes it while it is read.
+    pub(super) fn readings<'a>(
+        space: &'a Space<'a>,
+        at: u64,
+        layout: &'static Layout,
+    ) -> impl Iterator<Item = Self> + 'a {
+        let (mut before, mut left) = (Vec::new(), STATE_ATTEMPTS);
+        std::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let state = Self::read(space, at, layout).filter(|state| state.bytes != before)?;
+            before.clone_from(&state.bytes);
+            Some(state)
+        })
     }
 
     fn word(&self, offset: u64) -> u64 {

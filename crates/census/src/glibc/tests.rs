@@ -6,6 +6,7 @@ use crate::{
     testing::anonymous,
 };
 
+mod moves;
 mod shifts;
 mod world;
 
@@ -182,6 +183,13 @@ fn broken_ring() {
         world.memory.put(STATE + version.layout.next, &[STATE]);
         let Found { heap, notes, .. } = found(&world).unwrap();
         assert_eq!((heap.arenas.len(), heap.unknown_bytes), (1, 2 * HEAP_BYTES));
+        assert!(heap.trimmable_bytes.is_none() && !notes.is_empty());
+        // Its heaps do not say either whose they are. It leads to the main arena still.
+        world.memory.put(state + version.layout.next, &[STATE]);
+        world.memory.put(FIRST, &[0]);
+        world.memory.put(SECOND, &[64]);
+        let Found { heap, notes, .. } = found(&world).unwrap();
+        assert_eq!((heap.arenas.len(), heap.unknown_bytes), (1, HEAP_BYTES));
         assert!(heap.trimmable_bytes.is_none() && !notes.is_empty());
     }
 }

@@ -6,12 +6,13 @@ use super::{
     SMALLEST,
     arena::Segment,
     caches,
-    chunks::{Chunk, read_chunk, resume, top_would_go, would_go},
+    chunks::{Chunk, LARGE, Search, read_chunk, top_would_go, would_go},
     fast::Inside,
     layout::Layout,
     main_arena::Main,
     mapped::Mapped,
     params::Params,
+    trail::{Place, Trail},
 };
 use crate::{
     classes::class_of,
@@ -62,18 +63,30 @@ impl<'a> Walk<'a> {
         fast: &HashSet<u64>,
         pages: &mut Pages,
     ) -> Region<'a> {
-        let mut run = None;
+        let (mut run, mut trail) = (None, Trail::default());
+        let present = region.present_bytes(segment.start / PAGE * PAGE, segment.end);
+        let mut search = Search::new(self.space, present);
         let mut at = segment.start;
         while at + SMALLEST <= segment.end {
             // Before what follows is read, which may need the next window.
             let word = region.word(at + 16).unwrap_or_default();
-            let chunk = read_chunk(&mut region, at, segment);
-            let Some(chunk) = chunk.or_else(|| self.top_now(segment, at)) else {
-                let next = resume(&mut region, at, segment);
-                self.heap.unknown_bytes += next - at;
-                (at, run) = (next, None);
-                continue;
+            let loads = region.loads();
+            let read = read_chunk(&mut region, at, segment);
+            // What was read at once was there at one time.
+            let is_at_once = region.loads() == loads;
+            let chunk = match read {
+                Some(chunk) if is_at_once && chunk.bytes <= LARGE && !chunk.is_top => chunk,
+                read => match self.place(&mut region, segment, (at, read), &mut trail, &mut search)
+                {
+                    Place::Chunk(chunk) => chunk,
+                    Place::Unknown(next) => {
+                        self.heap.unknown_bytes += next - at;
+                        (at, run) = (next, None);
+                        continue;
+                    }
+                },
             };
+            trail.add(at, chunk.word);
             let is_fast = chunk.in_use && fast.contains(&at);
             if chunk.is_top && !self.is_top(segment, at) {
                 self.heap.unknown_bytes += chunk.bytes;
@@ -96,6 +109,39 @@ impl<'a> Walk<'a> {
         region
     }
 
+    /// What the chain leads to at an address, where this chunk was read.
+    fn place(
+        &self,
+        region: &mut Region<'_>,
+        segment: &mut Segment,
+        (at, read): (u64, Option<Chunk>),
+        trail: &mut Trail,
+        search: &mut Search<'_>,
+    ) -> Place {
+        let is_top = |chunk: &Chunk| {
+            let now = || self.space.field(segment.state, self.layout.top);
+            chunk.is_top && (segment.top.is_none() || now() == Some(at))
+        };
+        match read {
+            Some(chunk) if is_top(&chunk) => return Place::Chunk(chunk),
+            _ => {}
+        }
+        if search.is_over() {
+            return Place::Unknown(segment.end);
+        }
+        let before = self.space.read_bytes();
+        let place = trail.confirm(self.space, region, segment, (at, read));
+        search.charge(before);
+        if let Some(place) = place {
+            return place;
+        }
+        if let Some(top) = self.top_now(segment, at) {
+            return Place::Chunk(top);
+        }
+        trail.clear();
+        Place::Unknown(search.resume(region, at, segment))
+    }
+
     /// What is the arena's `top` now, where the chunk there does not fit what the arena had.
     fn top_now(&self, segment: &mut Segment, at: u64) -> Option<Chunk> {
         let is_top = || self.space.field(segment.state, self.layout.top) == Some(at);
@@ -105,7 +151,7 @@ impl<'a> Walk<'a> {
         let size = self.space.field(at, 8).filter(|size| size & 7 == 1)?;
         let end = at.checked_add(size - 1).filter(|end| end.is_multiple_of(PAGE) && is_top())?;
         segment.end = segment.end.min(end);
-        Some(Chunk { bytes: segment.end - at, in_use: false, is_top: true })
+        Some(Chunk { word: size, bytes: segment.end - at, in_use: false, is_top: true })
     }
 
     /// Whether the last chunk of a segment is the arena's `top`, as the arena says now or said before, or was it before

@@ -15,8 +15,8 @@ const MAX_PAGES: u64 = 1 << 27;
 const MAX_MAPPINGS: usize = 4096;
 /// Objects up to this size have their bitmap, and inline mark bits, at the end of the span.
 const MAX_INLINE: u64 = 512;
-/// Bytes of inline mark bits, and the smallest object that they are for.
-const MARKS: u64 = 128;
+/// Bytes of inline mark bits, at the end of the first page, and the smallest object that they are for.
+pub(super) const MARKS: u64 = 128;
 const MIN_MARKED: u64 = 16;
 /// States of a span.
 const DEAD: u64 = 0;
@@ -107,6 +107,8 @@ pub(super) struct Layout {
     pub(super) pages: usize,
     pub(super) elements: usize,
     pub(super) elements_bytes: usize,
+    /// Address of the objects' marks, 64 to a word.
+    pub(super) marks: usize,
     pub(super) sweep: usize,
     pub(super) tail: usize,
     /// Whether bitmaps, and since 1.25 mark bits, lie in the span.
@@ -121,6 +123,7 @@ pub(super) const LAYOUTS: [Layout; 3] = [
         pages: 32,
         elements: 56,
         elements_bytes: 8,
+        marks: 80,
         sweep: 88,
         tail: 96,
         inline: false,
@@ -131,6 +134,7 @@ pub(super) const LAYOUTS: [Layout; 3] = [
         pages: 32,
         elements: 56,
         elements_bytes: 8,
+        marks: 80,
         sweep: 96,
         tail: 104,
         inline: false,
@@ -141,6 +145,7 @@ pub(super) const LAYOUTS: [Layout; 3] = [
         pages: 32,
         elements: 50,
         elements_bytes: 2,
+        marks: 72,
         sweep: 88,
         tail: 96,
         inline: true,
@@ -171,6 +176,10 @@ pub(super) struct Span {
     pub(super) used: u64,
     /// The collector's generation in which it was swept.
     pub(super) sweep: u32,
+    /// Twice the size class, 1 more without pointers.
+    pub(super) class: u8,
+    /// Where its marks are.
+    pub(super) marks: u64,
 }
 
 /// What a description says.
@@ -214,7 +223,19 @@ impl Layout {
         let elements = narrow(word(self.elements)?);
         let sweep = (word(self.sweep)? & u64::from(u32::MAX)) as u32;
         let (used, class, state) = (counts & 0xffff, counts >> 16 & 0xff, counts >> 24 & 0xff);
-        let span = |kind, size, fit, used| Span { start, bytes, kind, size, fit, used, sweep };
+        let marks = word(self.marks)?;
+        let class_byte = class as u8;
+        let span = |kind, size, fit, used| Span {
+            start,
+            bytes,
+            kind,
+            size,
+            fit,
+            used,
+            sweep,
+            class: class_byte,
+            marks,
+        };
         if state == BY_HAND {
             // Stacks have a size: of one of them, or of the large one that the span is.
             let kind = if size == 0 { Use::Runtime } else { Use::Stacks };
@@ -238,10 +259,29 @@ impl Layout {
 
     /// Whether so many objects fit into a span of so many bytes: before or behind a bitmap and mark bits.
     fn fits(&self, size: u64, bytes: u64, has_pointers: bool, elements: u64) -> bool {
+        self.room(size, bytes, has_pointers).contains(&elements)
+    }
+
+    /// Objects that fit into a span without mark bits, and with them where it can have them.
+    fn room(&self, size: u64, bytes: u64, has_pointers: bool) -> [u64; 2] {
         let is_inline = self.inline && size <= MAX_INLINE;
         let bitmap = if is_inline && has_pointers { bytes / 64 } else { 0 };
-        let marks = if is_inline && size >= MIN_MARKED { MARKS } else { 0 };
-        [bitmap, bitmap + marks].iter().any(|more| (bytes - more) / size == elements)
+        let marks = if self.may_have_marks(size) { MARKS } else { 0 };
+        [bitmap, bitmap + marks].map(|more| (bytes - more) / size)
+    }
+
+    /// Whether spans with objects of this size have their mark bits in them, if any have.
+    pub(super) fn may_have_marks(&self, size: u64) -> bool {
+        self.inline && (MIN_MARKED..=MAX_INLINE).contains(&size)
+    }
+
+    /// Whether a span has mark bits in it; `None` where as many objects fit without.
+    pub(super) fn has_marks(&self, span: &Span) -> Option<bool> {
+        if span.kind != Use::Objects || !self.may_have_marks(span.size) {
+            return None;
+        }
+        let [without, with] = self.room(span.size, span.bytes, span.class & 1 == 0);
+        (with != without).then_some(span.fit == with)
     }
 }
 

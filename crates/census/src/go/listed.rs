@@ -7,7 +7,8 @@
 
 use super::{
     layout::{Described, GO_PAGE, LAYOUTS, Layout, SPAN_BYTES, Span, Use, is_heap},
-    spans::Spans,
+    marks,
+    spans::{Spans, is_untouched},
 };
 use crate::{
     found::{Taken, pieces_at},
@@ -205,7 +206,7 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
         let descriptions = space.read_each::<SPAN_BYTES>(&addresses);
         for (address, description) in addresses.iter().zip(descriptions) {
             let Some(description) = description else {
-                unread += u64::from(!is_untouched(space, *address));
+                unread += u64::from(!is_untouched(space, *address, SPAN_BYTES as u64));
                 continue;
             };
             for (layout, reading) in LAYOUTS.iter().zip(&mut readings) {
@@ -214,10 +215,10 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
         }
     }
     let [.., pages] = space.words::<WORDS>(slice)?;
-    let mut valid = readings.into_iter().filter(Reading::is_valid);
+    let mut valid = LAYOUTS.iter().zip(readings).filter(|(_, reading)| reading.is_valid());
     let (one, other) = (valid.next(), valid.next());
     let mut spans = Spans { ranges: ranges.to_vec(), ..Spans::default() };
-    let (Some(reading), None) = (one, other) else {
+    let (Some((layout, reading)), None) = (one, other) else {
         (spans.is_unreadable, spans.unknown_bytes) = (true, u64::MAX);
         return Some(spans);
     };
@@ -227,20 +228,8 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
     let in_use: u64 = spans.known.iter().filter(in_use).map(|span| span.bytes).sum();
     let missing = pages.saturating_mul(GO_PAGE).abs_diff(in_use);
     spans.unknown_bytes = invalid_bytes.max(missing);
-    let unswept = |span: &&Span| {
-        let ahead = span.sweep.wrapping_sub(generation).cast_signed();
-        span.kind == Use::Objects && span.used > 0 && (ahead == -2 || ahead == 1)
-    };
-    spans.unswept = spans.known.iter().filter(unswept).count() as u64;
+    spans.unswept = marks::sweep(space, layout, generation, &mut spans.known);
     Some(spans)
-}
-
-/// Whether a description that cannot be read was never written: Go has some in store. What is swapped out was.
-fn is_untouched(space: &Space<'_>, address: u64) -> bool {
-    space.range_at(address).is_some_and(|range| {
-        let is_inside = address.saturating_add(SPAN_BYTES as u64) <= range.end;
-        range.kind == RangeKind::Anonymous && range.swap == 0 && is_inside
-    })
 }
 
 /// Whether a span lies in one of the ranges, which are in ascending order.

@@ -1,6 +1,7 @@
 //! Spans that were read, side by side.
 
 use super::layout::Span;
+use crate::space::{RangeKind, Space};
 
 /// Spans of a heap, with what is known of the rest.
 #[derive(Debug, Default)]
@@ -15,7 +16,7 @@ pub(super) struct Spans {
     pub(super) is_unreadable: bool,
     /// Whether pages of no span are unknown: not all spans need to have been found.
     pub(super) is_partial: bool,
-    /// Spans with objects that the collector has not swept yet.
+    /// Spans that the collector has not swept yet, and of which it is not known what it marked.
     pub(super) unswept: u64,
 }
 
@@ -41,4 +42,13 @@ impl Spans {
             |(start, end): &(u64, u64)| ranges.iter().any(|(other, to)| start < to && other < end);
         self.ranges.iter().any(meets)
     }
+}
+
+/// Whether bytes that cannot be read were never written: Go has descriptions and bitmaps in store. What is swapped out
+/// was.
+pub(super) fn is_untouched(space: &Space<'_>, address: u64, bytes: u64) -> bool {
+    space.range_at(address).is_some_and(|range| {
+        let is_inside = address.saturating_add(bytes) <= range.end;
+        range.kind == RangeKind::Anonymous && range.swap == 0 && is_inside
+    })
 }

@@ -203,13 +203,103 @@ fn untouched_descriptions() {
     assert_eq!((unknown(0), unknown(4096)), (0, 2 * GO_PAGE));
 }
 
-/// What the collector has not swept is said.
+/// Where the tests have a bitmap of marks, and the span that it is of.
+const BITMAP: u64 = LIST + (6 << 10);
+
+/// A span of 64-byte objects without pointers, three in use, that is not swept, and what is marked of it.
+fn unswept(layout: &Layout, sweep: u64, bitmap: u64, inline: [u64; 2]) -> Pieces {
+    let mut memory = memory(layout, true);
+    memory.put(SPANS + layout.sweep as u64, &[sweep]);
+    memory.put(SPANS + layout.marks as u64, &[BITMAP]);
+    memory.put(BITMAP, &[bitmap]);
+    // The last byte is the class.
+    memory.pieces.push((HEAP, vec![0; HEAP_BYTES as usize]));
+    memory.put(HEAP + GO_PAGE - 64, &[inline[0]]);
+    memory.put(HEAP + GO_PAGE - 8, &[inline[1] << 56]);
+    memory
+}
+
+/// Live objects of the span that is not swept, and what is said.
+fn live(memory: &Pieces) -> (u64, Vec<String>) {
+    let found = walk(memory).expect("there is a heap");
+    let class = found.heap.classes.iter().find(|class| class.size == 64).expect("the class");
+    (class.objects - 3 * (COUNT - 1), found.notes)
+}
+
+/// Of spans that are not swept, what is marked is live.
 #[test]
-fn unswept() {
-    let mut memory = memory(&LAYOUTS[2], true);
-    memory.put(SPANS + 88, &[SWEEP - 2]);
-    let found = walk(&memory).expect("there is a heap");
-    assert!(found.notes[0].contains("(1 spans)"), "{:?}", found.notes);
+fn marked() {
+    for layout in &LAYOUTS {
+        // Marks of objects that the span does not have are none.
+        let (bitmap, inline) = if layout.inline { (0, [0b101, 13]) } else { (0b101, [0, 0]) };
+        for sweep in [SWEEP - 2, SWEEP - 1, SWEEP + 1] {
+            let memory = unswept(layout, sweep, bitmap, inline);
+            assert_eq!(live(&memory), (2, vec![]), "{} {sweep}", layout.versions);
+        }
+        for sweep in [SWEEP, SWEEP + 3] {
+            let memory = unswept(layout, sweep, bitmap, inline);
+            assert_eq!(live(&memory), (3, vec![]), "{} {sweep}", layout.versions);
+        }
+    }
+}
+
+/// Marks that the sweeper moves are found where they were, or where they are.
+#[test]
+fn moved_marks() {
+    for (bitmap, inline) in [(0b11, 0), (0, 0b11), (0b11, 0b11)] {
+        let memory = unswept(&LAYOUTS[2], SWEEP - 2, bitmap, [inline, 13]);
+        assert_eq!(live(&memory), (2, vec![]));
+    }
+}
+
+/// What cannot be marks is none: all objects count as live, and that is said.
+#[test]
+fn no_marks() {
+    let said = |memory: &Pieces| {
+        let (live, notes) = live(memory);
+        assert!(live == 3 && notes.len() == 1 && notes[0].contains("(1 spans)"), "{notes:?}");
+    };
+    // More than are in use.
+    said(&unswept(&LAYOUTS[0], SWEEP - 2, 0b1111, [0, 0]));
+    said(&unswept(&LAYOUTS[2], SWEEP - 2, 0, [0b1111, 13]));
+    // Marks of another class, and none yet of a span that is being swept.
+    said(&unswept(&LAYOUTS[2], SWEEP - 2, 0, [0b1, 12]));
+    said(&unswept(&LAYOUTS[2], SWEEP - 1, 0, [0, 13]));
+    for by in [4, 3 << 40] {
+        let mut memory = unswept(&LAYOUTS[0], SWEEP - 2, 0b1, [0, 0]);
+        memory.put(SPANS + LAYOUTS[0].marks as u64, &[BITMAP + by]);
+        said(&memory);
+    }
+    // Some spans have room for marks, others have not.
+    let mut memory = unswept(&LAYOUTS[2], SWEEP - 2, 0, [0b1, 13]);
+    memory.put(SPANS + STEP + 48, &[128 << 16]);
+    memory.put(SPANS + STEP + 112, &[HEAP + GO_PAGE + 128 * 64]);
+    said(&memory);
+}
+
+/// The last bitmap in memory ends where the memory does.
+#[test]
+fn last_bitmap() {
+    let mut memory = unswept(&LAYOUTS[0], SWEEP - 2, 0, [0, 0]);
+    memory.put(SPANS + LAYOUTS[0].marks as u64, &[LIST + LIST_BYTES - 16]);
+    memory.put(LIST + LIST_BYTES - 16, &[0, 1 << 63]);
+    assert_eq!(live(&memory), (1, vec![]));
+}
+
+/// A bitmap in store was never touched: nothing is marked. If some may be swapped out, that is not known.
+#[test]
+fn untouched_bitmap() {
+    let layout = &LAYOUTS[0];
+    let mut memory = unswept(layout, SWEEP - 2, 0, [0, 0]);
+    memory.absent.push(LIST + (12 << 10));
+    memory.put(SPANS + layout.marks as u64, &[LIST + (12 << 10)]);
+    let used = |swap| {
+        let mut ranges = ranges();
+        ranges[3].swap = swap;
+        let found = find(&Space::new(ranges, &memory), &Taken::default());
+        found.expect("there is a heap").heap.live_objects
+    };
+    assert_eq!(used(4096) - used(0), 3);
 }
 
 /// A Go program without a heap that is known is named with its version.
@@ -237,6 +327,22 @@ fn stacks_in_the_heap() {
 }
 
 proptest! {
+    /// Descriptions with a field anywhere else: all is unknown, or nothing is found, or it is right.
+    #[test]
+    fn moved(
+        layout in 0..LAYOUTS.len(),
+        is_listed: bool,
+        (field, words) in (0..7usize, 1..8u64),
+    ) {
+        let layout = &LAYOUTS[layout];
+        let moved = |one| if one == field { words * 8 } else { 0 };
+        let right = walk(&memory(layout, true)).map(|found| found.heap.live_objects);
+        if let Some(Found { heap, notes, .. }) = walk(&memory_with(layout, is_listed, moved)) {
+            let is_told = heap.unknown_bytes > 0 && !notes.is_empty();
+            prop_assert!(is_told || Some(heap.live_objects) == right, "{heap:?} {notes:?}");
+        }
+    }
+
     /// Whatever stands there, spans do not overlap, the parts add up, and the census ends.
     #[test]
     fn hostile(

@@ -1,7 +1,5 @@
 //! Extents by their descriptions: runs of pages, slabs with regions of one size, or large objects.
 
-use std::collections::BTreeMap;
-
 use crate::space::{PAGE, RangeKind, Space, word_of};
 
 /// Bytes of a description.
@@ -97,7 +95,7 @@ pub(super) struct Extent {
     bits: u64,
 }
 
-pub(super) type Extents = BTreeMap<u64, Extent>;
+pub(super) type Extents = Vec<(u64, Extent)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -135,43 +133,37 @@ pub(super) fn extent(
     if address == 0 || bytes == 0 || unused != 0 {
         return None;
     }
-    let range = space.range_at(address)?;
-    let is_inside = address.checked_add(bytes).is_some_and(|end| end <= range.end);
-    if range.kind != RangeKind::Anonymous || !is_inside {
-        return None;
-    }
+    let is_heap = || {
+        let range = space.range_at(address)?;
+        let is_inside = address.checked_add(bytes).is_some_and(|end| end <= range.end);
+        (range.kind == RangeKind::Anonymous && is_inside).then_some(())
+    };
     let (is_slab, state) = (layout.slab.of(bits) != 0, layout.state.of(bits));
     let (index, free) = (layout.index.of(bits), layout.free.of(bits));
     let (arena, size) = (layout.arena.of(bits), size_of(index));
-    let bitmap = std::array::from_fn(|at| word(layout.bitmap + at * 8).unwrap_or_default());
-    let extent = Extent {
-        description,
-        arena,
-        bytes,
-        size,
-        live: 1,
-        object,
-        free: bitmap,
-        state: State::Large,
-        bits,
+    // What costs most is asked last: nearly all that is looked at is no description.
+    let found = |state, live, size| {
+        is_heap()?;
+        let free = std::array::from_fn(|at| word(layout.bitmap + at * 8).unwrap_or_default());
+        let extent = Extent { description, arena, bytes, size, live, object, free, state, bits };
+        Some((address, extent))
     };
     match (is_slab, state) {
-        (true, ACTIVE) => {
+        (true, ACTIVE) if object == address => {
             let regions = bytes.checked_div(size)?;
             let live = regions.checked_sub(free)?;
             let is_sane = bytes.is_multiple_of(size) && (1..=MAX_REGIONS).contains(&regions);
-            (is_sane && object == address && free_regions(&bitmap, regions) == free)
-                .then_some((address, Extent { live, state: State::Slab, ..extent }))
+            is_sane.then_some(())?;
+            let (address, extent) = found(State::Slab, live, size)?;
+            (free_regions(&extent.free, regions) == free).then_some((address, extent))
         }
         // With a page more, in which the object begins anywhere. Sizes are those of classes, or whole pages (5.3.1).
         (false, ACTIVE) => {
             let smaller = index.checked_sub(1).map_or(0, size_of);
             let is_sane = size >= SMALLEST_LARGE && smaller < bytes && bytes <= size + PAGE;
-            is_sane.then_some((address, extent))
+            if is_sane { found(State::Large, 1, size) } else { None }
         }
-        (_, 1..=3) if index >= NO_INDEX && object == address => {
-            Some((address, Extent { size: 0, live: 0, state: State::Free, ..extent }))
-        }
+        (_, 1..=3) if index >= NO_INDEX && object == address => found(State::Free, 0, 0),
         _ => None,
     }
 }
@@ -215,20 +207,16 @@ pub(super) const fn size_of(index: u64) -> u64 {
 }
 
 /// Extents in ascending order; where two overlap, one is out of date: what is in use counts.
-pub(super) fn without_overlaps(extents: Extents) -> Vec<(u64, Extent)> {
-    let mut kept: Vec<(u64, Extent)> = Vec::new();
-    for (address, extent) in extents {
-        match kept.last() {
-            Some((before, other)) if before + other.bytes > address => {
-                if other.state == State::Free && extent.state != State::Free {
-                    kept.pop();
-                    kept.push((address, extent));
-                }
-            }
-            _ => kept.push((address, extent)),
+pub(super) fn without_overlaps(mut extents: Extents) -> Extents {
+    extents.sort_unstable_by_key(|(address, extent)| (*address, extent.description));
+    extents.dedup_by(|(address, extent), (before, other)| {
+        let is_same = *before + other.bytes > *address;
+        if is_same && other.state == State::Free && extent.state != State::Free {
+            (*before, *other) = (*address, *extent);
         }
-    }
-    kept
+        is_same
+    });
+    extents
 }
 
 /// What a large object has: all of its extent, or all but the page in which it begins anywhere.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::extent::{Extent, MAX_REGIONS, State};
 use crate::{
     cxx::{Classes, NO_CLASS},
-    found::Found,
+    found::{Found, region_with},
     granules::{BySize, held},
     model::{Arena, Granules, Heap},
     space::{PAGE, Region, Space},
@@ -67,8 +67,8 @@ impl Sum<'_> {
         }
     }
 
-    fn unknown(&mut self, start: u64, end: u64) {
-        let resident = self.space.region(start, end).present_bytes(start, end);
+    fn unknown(&mut self, region: &Region<'_>, start: u64, end: u64) {
+        let resident = region.present_bytes(start, end);
         self.heap.mapped_bytes += end - start;
         self.heap.resident_bytes += resident;
         self.heap.unknown_bytes += resident;
@@ -90,11 +90,13 @@ pub(super) fn sum(space: &Space<'_>, extents: &[(u64, Extent)], unknown: &[(u64,
     };
     let mut last = None;
     for (address, extent) in extents {
-        let region = region_with(space, &mut last, *address, extent.bytes);
+        let region = region_with(space, &mut last, (*address, address + extent.bytes));
         sum.extent(region, *address, extent);
     }
+    let mut last = None;
     for (start, end) in unknown {
-        sum.unknown(*start, *end);
+        let region = region_with(space, &mut last, (*start, *end));
+        sum.unknown(region, *start, *end);
     }
     let Sum { mut heap, mut granules, classes, arenas, slabs, held_bytes, cxx, alone, .. } = sum;
     granules.held = held(slabs.into_iter());
@@ -114,21 +116,6 @@ pub(super) fn sum(space: &Space<'_>, extents: &[(u64, Extent)], unknown: &[(u64,
     let taken = extents.iter().map(|(address, extent)| (*address, address + extent.bytes));
     let taken = taken.chain(unknown.iter().copied()).collect();
     Found { heap, held_bytes, taken, notes }
-}
-
-/// The region that an extent lies in: the last one, else all of its mapping from there on. Extents ascend.
-fn region_with<'a, 'b>(
-    space: &'a Space<'a>,
-    last: &'b mut Option<Region<'a>>,
-    address: u64,
-    bytes: u64,
-) -> &'b mut Region<'a> {
-    let end = address.saturating_add(bytes);
-    let known = last.take().filter(|region| region.holds(address, end));
-    last.insert(known.unwrap_or_else(|| {
-        let mapped = space.range_at(address).map_or(end, |range| range.end);
-        space.region(address, end.max(mapped))
-    }))
 }
 
 /// Counts the live objects of an extent by C++ class; the class, where all are of one.

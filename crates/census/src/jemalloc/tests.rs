@@ -8,7 +8,7 @@ use crate::{
     cxx::tests::{SESSION, add_classes},
     model::Heap,
     space::{Range, RangeKind},
-    testing::{Pieces, anonymous},
+    testing::{Pieces, anonymous, are_apart},
 };
 
 const DATA: u64 = 0x1000_0000;
@@ -199,22 +199,24 @@ fn other_layout() {
     assert_eq!(world.found().map(|heap| (heap.live_objects, heap.unknown_bytes)), Some((LIVE, 0)));
 }
 
+/// The fields of a description, by bits and by bytes.
+const BITS: [fn(&mut Layout) -> &mut Bits; 4] =
+    [|one| &mut one.slab, |one| &mut one.state, |one| &mut one.index, |one| &mut one.free];
+const WORDS: [fn(&mut Layout) -> &mut usize; 3] =
+    [|one| &mut one.address, |one| &mut one.size, |one| &mut one.bitmap];
+
 /// Where one field lies elsewhere, nothing is read, or it is unknown.
 #[test]
 fn shifted() {
-    let bits: [fn(&mut Layout) -> &mut Bits; 4] =
-        [|one| &mut one.slab, |one| &mut one.state, |one| &mut one.index, |one| &mut one.free];
-    let words: [fn(&mut Layout) -> &mut usize; 3] =
-        [|one| &mut one.address, |one| &mut one.size, |one| &mut one.bitmap];
     for (is_wide, leaves) in [false, true].into_iter().zip(LEAVES) {
         for (layout, leaf) in LAYOUTS.iter().zip(leaves) {
             let mut moved = Vec::new();
-            for (field, by) in bits.iter().flat_map(|field| [(field, 1), (field, 8)]) {
+            for (field, by) in BITS.iter().flat_map(|field| [(field, 1), (field, 8)]) {
                 let mut layout = *layout;
                 field(&mut layout).0 += by;
                 moved.push(layout);
             }
-            for field in words {
+            for field in WORDS {
                 let mut layout = *layout;
                 *field(&mut layout) += 8;
                 moved.push(layout);
@@ -281,6 +283,32 @@ fn objects() {
 }
 
 proptest! {
+    /// Where a field lies anywhere else, nothing is read, or it is unknown.
+    #[test]
+    fn moved(
+        (index, is_wide) in (0..LAYOUTS.len(), any::<bool>()),
+        (field, by, up) in (0..BITS.len() + WORDS.len(), 1..=6u8, any::<bool>()),
+    ) {
+        let mut layout = LAYOUTS[index];
+        if let Some(field) = BITS.get(field) {
+                let (Bits(at, _), by) = (field(&mut layout), u32::from(by));
+                *at = if up { *at + by } else { at.saturating_sub(by) };
+            } else {
+                let (at, by) = (WORDS[field - BITS.len()](&mut layout), usize::from(by) * 8);
+                *at = if up { *at + by } else { at.saturating_sub(by) };
+            }
+        let bits = BITS.map(|field| *field(&mut layout)).into_iter().chain([layout.arena]);
+        let words = [(0, 8), (layout.address, 8), (layout.size, 8), (layout.bitmap, 64)];
+        if !(are_apart(bits.map(|Bits(at, bits)| (at.into(), bits.into())))) {
+ return Ok(());
+ }
+        if !(are_apart(words.map(|(at, bytes)| (at as u64, bytes)))) {
+ return Ok(());
+ }
+        let heap = world(&layout, LEAVES[usize::from(is_wide)][index], is_wide).found();
+        prop_assert!(is_doubted_or_right(heap.as_ref()), "{layout:?}: {heap:?}");
+    }
+
     /// Whatever the structures say, extents do not overlap, and the census ends.
     #[test]
     fn hostile(

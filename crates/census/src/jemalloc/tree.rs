@@ -14,6 +14,9 @@ use crate::{
     space::Space,
 };
 
+/// Descriptions that are read at once.
+const AT_ONCE: usize = 4096;
+
 /// A tree's shape, and which layouts it goes with.
 struct Kind {
     shape: Shape,
@@ -103,19 +106,23 @@ fn read(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Reading {
     }
     let mut reading = Reading { extents: Extents::new(), proven: HashSet::new() };
     let mut left: Vec<u64> = pages.keys().copied().collect();
+    left.sort_unstable();
     // What changed while it was read is read again.
     for _ in 0..2 {
         let mut wrong = Vec::new();
-        for (at, edata) in left.iter().zip(space.read_each::<EDATA>(&left)) {
-            let found = edata.and_then(|edata| listed_extent(space, &edata, *at, layout, &pages));
-            let Some((address, extent)) = found else {
-                wrong.push(*at);
-                continue;
-            };
-            if extent.state != State::Free {
-                reading.proven.insert(*at);
+        for some in left.chunks(AT_ONCE) {
+            for (at, edata) in some.iter().zip(space.read_near::<EDATA>(some)) {
+                let found =
+                    edata.and_then(|edata| listed_extent(space, &edata, *at, layout, &pages));
+                let Some((address, extent)) = found else {
+                    wrong.push(*at);
+                    continue;
+                };
+                if extent.state != State::Free {
+                    reading.proven.insert(*at);
+                }
+                reading.extents.push((address, extent));
             }
-            reading.extents.insert(address, extent);
         }
         left = wrong;
     }

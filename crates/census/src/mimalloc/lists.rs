@@ -3,8 +3,8 @@
 //! Each block that was handed out once is in use, or in one of the first two lists: the sum says whether a page is read
 //! rightly. Blocks that other threads have freed count as in use until the page takes them back.
 
-use super::{FLAGS, Page, Read, is_list};
-use crate::space::{Region, Space};
+use super::{FLAGS, Page, Read, is_list, links::Links};
+use crate::space::Space;
 
 /// Links of free blocks that are followed, at most.
 const MAX_LINKS: u64 = 1 << 24;
@@ -51,10 +51,11 @@ enum Proof {
 /// Takes pages for unknown whose blocks do not add up; all of them, where those of no page do that has one in use.
 pub(super) fn prove(space: &Space<'_>, read: &mut Read) {
     let (mut left, mut is_proven) = (MAX_LINKS, false);
+    let mut links = Links::new(space);
     for area in &mut read.areas {
         let mut wrong = Vec::new();
         area.pages.retain_mut(|page| {
-            let proof = proof(space, page, &mut left);
+            let proof = proof(space, &mut links, page, &mut left);
             is_proven |= proof == Proof::Agree && page.used > 0;
             if proof == Proof::Differ {
                 wrong.push((page.address, page.end()));
@@ -72,9 +73,9 @@ pub(super) fn prove(space: &Space<'_>, read: &mut Read) {
     }
 }
 
-fn proof(space: &Space<'_>, page: &mut Page, left: &mut u64) -> Proof {
+fn proof(space: &Space<'_>, links: &mut Links<'_>, page: &mut Page, left: &mut u64) -> Proof {
     for _ in 0..TRIES {
-        let blocks = free(space, page, left);
+        let blocks = free(links, page, left);
         if blocks == Free::Blocks(page.blocks.capacity - page.used) {
             return Proof::Agree;
         }
@@ -102,16 +103,16 @@ enum Free {
     Unread,
 }
 
-fn free(space: &Space<'_>, page: &Page, left: &mut u64) -> Free {
+fn free(links: &mut Links<'_>, page: &Page, left: &mut u64) -> Free {
     let mut count = 0;
-    let mut region = region(space, page);
+    links.of((page.address, page.end()), page.blocks.capacity.saturating_sub(page.used));
     for head in page.blocks.heads {
         let mut block = head;
         while block != 0 {
             if count >= page.blocks.capacity || !is_block(page, block) {
                 return Free::Wrong;
             }
-            let link = if *left > 0 { next(&mut region, page, block) } else { None };
+            let link = if *left > 0 { next(links, page, block) } else { None };
             let Some(link) = link else { return Free::Unread };
             (count, *left, block) = (count + 1, *left - 1, link);
         }
@@ -121,18 +122,19 @@ fn free(space: &Space<'_>, page: &Page, left: &mut u64) -> Free {
 
 /// Blocks of a page that other threads have freed and its own thread has not taken back yet; `None` where their list
 /// makes no sense.
-pub(super) fn freed(space: &Space<'_>, page: &Page, steps: &mut u64) -> Option<u64> {
+pub(super) fn freed(links: &mut Links<'_>, page: &Page, steps: &mut u64) -> Option<u64> {
     let (mut count, mut block) = (page.waiting, page.freed & !FLAGS);
     if block == 0 {
         return (count <= page.used).then_some(count);
     }
-    let mut region = region(space, page);
+    // How many there are is not known.
+    links.of((page.address, page.end()), page.used);
     while block != 0 && *steps > 0 {
         if count >= page.used || !is_block(page, block) {
             return None;
         }
         (count, *steps) = (count + 1, *steps - 1);
-        block = next(&mut region, page, block)?;
+        block = next(links, page, block)?;
     }
     Some(count)
 }
@@ -141,17 +143,8 @@ fn is_block(page: &Page, block: u64) -> bool {
     block & FLAGS == 0 && is_list(block, page.address, page.end())
 }
 
-fn region<'a>(space: &'a Space<'a>, page: &Page) -> Region<'a> {
-    let mut region = space.region(page.address, page.end());
-    // Most of it is read at once: lists go to and fro.
-    if page.blocks.heads != [0; 2] || page.freed & !FLAGS != 0 {
-        region.word(page.address);
-    }
-    region
-}
-
-fn next(region: &mut Region<'_>, page: &Page, block: u64) -> Option<u64> {
-    let link = region.word(block)?;
+fn next(links: &mut Links<'_>, page: &Page, block: u64) -> Option<u64> {
+    let link = links.word(block)?;
     Some(page.keys.map_or(link, |keys| decoded(link, keys)))
 }
 

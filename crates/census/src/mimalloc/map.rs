@@ -17,8 +17,8 @@ use page::{Origin, page};
 
 use super::{Area, Page, Read, SLICE, is_mapped};
 use crate::{
-    found::{Taken, pieces},
-    space::{PAGE, Range, RangeKind, Space, word_of},
+    found::{Taken, data_pieces},
+    space::{PAGE, Range, RangeKind, Space},
 };
 
 /// Slices of a part of the map.
@@ -60,8 +60,11 @@ impl Listed {
 /// Adds what the map lists.
 pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
     let Some((listed, is_whole)) = map(space, taken) else { return };
+    let descriptions: Vec<u64> = listed.iter().map(|one| one.description).collect();
+    let descriptions = space.read_each::<{ page::BYTES }>(&descriptions);
     let by_layout = |layout| {
-        let pages = listed.iter().map(|one| page(space, layout, one));
+        let described = listed.iter().zip(&descriptions);
+        let pages = described.map(|(one, bytes)| page(space, layout, one, bytes.as_ref()?));
         pages.collect::<Vec<Option<(Page, Origin)>>>()
     };
     let all = page::LAYOUTS.iter().map(by_layout);
@@ -164,19 +167,46 @@ fn map(space: &Space<'_>, taken: &Taken) -> Option<(Vec<Listed>, bool)> {
             continue;
         }
         let mut found = None;
-        left -= pieces(space, (range.start, range.end), &Taken::default(), left, |piece| {
-            for at in (0..piece.len().saturating_sub(7)).step_by(8) {
-                let word = word_of(piece, at).unwrap_or_default();
-                if found.is_none() && word != 0 && word.is_multiple_of(PAGE) && tried.insert(word) {
-                    found = table(space, word).and_then(|table| list(space, taken, table));
-                }
+        left -= data_pieces(space, (range.start, range.end), left, |_, piece| {
+            if found.is_some() {
+                return;
             }
+            let words = piece.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            let wanted = |word: &u64| {
+                *word != 0
+                    && word.is_multiple_of(PAGE)
+                    && space.range_at(*word).is_some_and(is_anonymous)
+                    && tried.insert(*word)
+            };
+            let tables = may_be_tables(space, words.filter(wanted).collect());
+            let mut tables = tables.into_iter().filter_map(|word| table(space, word));
+            found = tables.find_map(|table| list(space, taken, table));
         });
         if found.is_some() {
             return found;
         }
     }
     None
+}
+
+/// Those of these addresses where a table may be by its first entry.
+fn may_be_tables(space: &Space<'_>, mut addresses: Vec<u64>) -> Vec<u64> {
+    let firsts = TABLES_BY_VERSION.map(|table| {
+        let places: Vec<u64> =
+            addresses.iter().map(|address| address.saturating_add(table.entries)).collect();
+        let firsts = space.guess_each::<8>(&places).into_iter().zip(places);
+        let may_be = firsts.map(|(first, at)| {
+            let bytes = first.and_then(|first| u64::from_le_bytes(first).checked_sub(at));
+            bytes.is_some_and(|bytes| TABLES.contains(&(bytes / 8)))
+        });
+        may_be.collect::<Vec<bool>>()
+    });
+    let mut index = 0..;
+    addresses.retain(|_| {
+        let index = index.next().unwrap_or_default();
+        firsts.iter().any(|may_be| may_be.get(index) == Some(&true))
+    });
+    addresses
 }
 
 /// Where the entries of the table at an address are, and where the first part is, which is where they end.
@@ -211,10 +241,13 @@ fn entries(space: &Space<'_>, start: u64, end: u64, mut each: impl FnMut(u64, u6
             at = region.next_present(at);
             continue;
         }
-        if let Some(word) = region.word(at).filter(|word| *word != 0) {
-            each((at - start) / 8, word);
+        let behind = (at / PAGE + 1).saturating_mul(PAGE).min(end);
+        while at < behind {
+            if let Some(word) = region.word(at).filter(|word| *word != 0) {
+                each((at - start) / 8, word);
+            }
+            at += 8;
         }
-        at += 8;
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     space::Range,
-    testing::{Pieces, anonymous},
+    testing::{Pieces, anonymous, are_apart},
 };
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -136,36 +136,38 @@ fn layouts() {
     }
 }
 
+/// The fields of a header and of an entry.
+const HEADERS: [fn(&mut Header) -> &mut u64; 9] = [
+    |one| &mut one.bytes,
+    |one| &mut one.used,
+    |one| &mut one.cookie,
+    |one| &mut one.slices,
+    |one| &mut one.own,
+    |one| &mut one.kind,
+    |one| &mut one.entries,
+    |one| &mut one.thread,
+    |one| &mut one.array,
+];
+const ENTRIES: [fn(&mut Entry) -> &mut u64; 6] = [
+    |one| &mut one.bytes,
+    |one| &mut one.used,
+    |one| &mut one.size,
+    |one| &mut one.free,
+    |one| &mut one.local,
+    |one| &mut one.freed,
+];
+
 /// Where one field lies elsewhere, nothing is read, or it is unknown.
 #[test]
 fn shifted() {
-    let headers: [fn(&mut Header) -> &mut u64; 9] = [
-        |one| &mut one.bytes,
-        |one| &mut one.used,
-        |one| &mut one.cookie,
-        |one| &mut one.slices,
-        |one| &mut one.own,
-        |one| &mut one.kind,
-        |one| &mut one.entries,
-        |one| &mut one.thread,
-        |one| &mut one.array,
-    ];
-    let entries: [fn(&mut Entry) -> &mut u64; 6] = [
-        |one| &mut one.bytes,
-        |one| &mut one.used,
-        |one| &mut one.size,
-        |one| &mut one.free,
-        |one| &mut one.local,
-        |one| &mut one.freed,
-    ];
     for (header, layout) in &LAYOUTS {
         let mut moved = Vec::new();
-        for field in headers {
+        for field in HEADERS {
             let mut header = *header;
             *field(&mut header) += 8;
             moved.push((header, *layout));
         }
-        for field in entries {
+        for field in ENTRIES {
             let mut layout = *layout;
             *field(&mut layout) += 8;
             moved.push((*header, layout));
@@ -238,6 +240,38 @@ fn parts() {
 }
 
 proptest! {
+    /// Where a field lies anywhere else, nothing is read, or it is unknown.
+    #[test]
+    fn moved(
+        layout in 0..LAYOUTS.len(),
+        (field, by, up) in (0..HEADERS.len() + ENTRIES.len(), 1..8u64, any::<bool>()),
+    ) {
+        let mut row = LAYOUTS[layout];
+        let bytes = row.0.bytes;
+        let at = match HEADERS.get(field) {
+                Some(field) => field(&mut row.0),
+                None => ENTRIES[field - HEADERS.len()](&mut row.1),
+            };
+            *at = if up { *at + by * 8 } else { at.saturating_sub(by * 8) };
+        let (header, entry) = &row;
+        let fields = [header.used, header.cookie, header.slices, header.own, header.kind];
+        let fields = fields.into_iter().chain([header.entries, header.thread]).map(|at| (at, 8));
+        if !(are_apart(fields.chain([(header.array, 0)]))) {
+ return Ok(());
+ }
+        let (used, size) = if entry.is_wide { (2, 8) } else { (4, 4) };
+        let fields = [(0, 8), (10, 4), (entry.used, used), (entry.size, size), (entry.free, 8)];
+        let fields = fields.into_iter().chain([(entry.local, 8), (entry.freed, 16)]);
+        let fields = fields.chain(entry.keys.map(|at| (at, 16)));
+        if !(are_apart(fields) && entry.bytes > 0) {
+ return Ok(());
+ }
+        let heap = found(&memory(&row), bytes);
+        let is_whole = heap.as_ref().is_some_and(|heap| heap.unknown_bytes == 0);
+        let is_right = heap.as_ref().is_some_and(|heap| heap.live_objects == 4);
+        prop_assert!(!is_whole || is_right, "{heap:?}");
+    }
+
     /// Whatever the structures say, lists in circles included, the census ends and counts no more than there is.
     #[test]
     fn hostile(

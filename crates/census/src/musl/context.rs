@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use crate::space::{PAGE, Space, word_of};
+use crate::{
+    found::data_pieces,
+    space::{PAGE, Space, word_of},
+};
 
 /// Bytes of an area, of its header, and of a description; descriptions in an area.
 pub(super) const AREA: u64 = 4096;
@@ -117,33 +120,25 @@ fn is_meta(address: u64) -> bool {
 
 /// The context: exactly one place and one layout validate.
 pub(super) fn find(space: &Space<'_>) -> Option<Context> {
-    let mut found = None;
-    let mut left = MAX_ALL_DATA;
+    let (mut found, mut left): (Vec<Context>, _) = (Vec::new(), MAX_ALL_DATA);
     for (start, end) in space.data() {
-        let end = end.min(start.saturating_add(MAX_DATA.min(left)));
-        left -= end - start;
-        let mut region = space.region(start, end);
-        let mut next = start;
-        while next < end {
-            let at = next;
-            if !region.is_present(at) {
-                next = region.next_present(at);
-                continue;
-            }
-            next += 8;
-            for shift in SHIFTS {
-                let mut word = |offset| region.word(at + offset + shift);
+        let most = MAX_DATA.min(left);
+        left -= data_pieces(space, (start, end), most, |at, piece| {
+            for (place, shift) in (0..piece.len())
+                .step_by(8)
+                .flat_map(|place| SHIFTS.into_iter().map(move |shift| (place, shift)))
+            {
+                let word = |offset: u64| word_of(piece, place + (offset + shift) as usize);
                 let may_be = word(INIT_DONE).is_some_and(|done| done & 0xffff_ffff == 1)
                     && word(AREA_HEAD).is_some_and(|area| area != 0 && area.is_multiple_of(AREA));
-                let context = if may_be { Context::read(space, at, shift) } else { None };
-                if let Some(context) = context {
-                    if found.is_some() {
-                        return None;
-                    }
-                    found = Some(context);
+                let at = at + place as u64;
+                // Pieces overlap.
+                let is_known = |one: &Context| one.at == at && one.shift == shift;
+                if may_be && found.len() < 2 && !found.iter().any(is_known) {
+                    found.extend(Context::read(space, at, shift));
                 }
             }
-        }
+        });
     }
-    found
+    found.pop().filter(|_| found.is_empty())
 }

@@ -129,6 +129,23 @@ fn contradictions() {
     assert!(heap.unknown_bytes > 0 && !notes.is_empty(), "{heap:?}");
 }
 
+/// Moves what stands in a structure from a field on by 8 bytes, up or down.
+fn shift(world: &mut World, (start, bytes): (u64, u64), field: u64, up: bool) {
+    let space = Space::new(world.ranges.clone(), &world.memory);
+    let words = (start..start + bytes).step_by(8);
+    let all: Vec<u64> = words.map(|at| space.word(at).expect("it is there")).collect();
+    let at = (field / 8) as usize;
+    let mut words = all.clone();
+    if up {
+        words.insert(at, 0);
+    } else if at > 0 {
+        words.remove(at - 1);
+        words.push(0);
+    }
+    words.truncate(all.len());
+    world.memory.put(start, &words);
+}
+
 /// Each field of the context and of the area's head, 8 bytes up and 8 bytes down: there is no heap, or it is whole.
 #[test]
 fn each_field() {
@@ -138,31 +155,7 @@ fn each_field() {
     for (start, field, bytes) in fields.chain(area.map(|field| (AREAS, field, AREA))) {
         for up in [true, false] {
             let mut world = world(0);
-            let all: Vec<u64> = world
-                .memory
-                .pieces
-                .iter()
-                .find(|piece| piece.0 <= start && start < piece.0 + PAGE)
-                .map(|piece| {
-                    let from = (start - piece.0) as usize;
-                    piece.1[from..from + bytes as usize]
-                        .as_chunks::<8>()
-                        .0
-                        .iter()
-                        .map(|word| u64::from_le_bytes(*word))
-                        .collect()
-                })
-                .unwrap();
-            let at = (field / 8) as usize;
-            let mut words = all.clone();
-            if up {
-                words.insert(at, 0);
-            } else if at > 0 {
-                words.remove(at - 1);
-                words.push(0);
-            }
-            words.truncate(all.len());
-            world.memory.put(start, &words);
+            shift(&mut world, (start, bytes), field, up);
             if let Some(Found { heap, notes, .. }) = found(&world) {
                 assert!(
                     heap.live_objects == 15 || !notes.is_empty(),
@@ -186,6 +179,24 @@ proptest! {
         cases: std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(128),
         ..ProptestConfig::default()
     })]
+
+    /// A structure with a field moved by any number of words: there is no heap, or it is whole, or it is said that it is not.
+    #[test]
+    fn moved(
+        shift_of_all in 0..2u64,
+        (in_context, field, up, times) in (any::<bool>(), 0..928u64, any::<bool>(), 1..4u8),
+    ) {
+        let mut world = world(shift_of_all * 8);
+        // All descriptions behind the head of an area move with it.
+        let (structure, field) =
+            if in_context { ((CONTEXT, 928), field) } else { ((AREAS, AREA), field % 32) };
+            for _ in 0..times {
+                shift(&mut world, structure, field, up);
+            }
+        if let Some(Found { heap, notes, .. }) = found(&world) {
+            prop_assert!(heap.live_objects == 15 || !notes.is_empty(), "{heap:?}");
+        }
+    }
 
     /// Whatever the structures say, the census ends, and counts no more than there is.
     #[test]

@@ -159,6 +159,29 @@ fn shifted() {
 }
 
 proptest! {
+    /// Structures of some pages with a field moved by any number of words: what is said is right, or it is said that it
+    /// is not.
+    #[test]
+    fn moved(
+        with_length_in_front: bool,
+        (field, first, count, times) in (0..6u64, 0..16u64, 1..=16u64, 1..4u8),
+    ) {
+        let (mut memory, pages) =
+            if with_length_in_front { (memory_of_3_4(), 4) } else { (memory(16 << 10, 40), 16) };
+        for page in (first..first + count).filter(|page| *page < pages) {
+                for _ in 0..times {
+                    let at = DATA + page * 128;
+                    let words: [u64; 6] =
+                        Space::new(ranges(), &memory).words(at).expect("it is there");
+                    memory.put(at + field * 8, &[0]);
+                    memory.put(at + field * 8 + 8, &words[field as usize..]);
+                }
+            }
+        let found = search(&memory);
+        let is_honest = is_honest(found.as_ref(), pages);
+        prop_assert!(is_honest, "{:?}", found.map(|found| (found.heap, found.notes)));
+    }
+
     /// Whatever stands in pages and structures, the census ends and counts no more than there is room for.
     #[test]
     fn hostile(words in prop::collection::vec((any::<bool>(), 0..BYTES / 8, any::<u64>(), 0..3u8), 0..100)) {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::{MAX_CLASSES, memory, span::Span};
 use crate::{
-    found::{Taken, pieces, pieces_at},
+    found::{Taken, data_pieces, pieces},
     space::{Space, word_of},
 };
 
@@ -60,7 +60,7 @@ pub(super) struct Class {
 pub(super) fn find(space: &Space<'_>, sizes: &[u64]) -> Option<(u64, Layout)> {
     let (mut left, mut found) = (MAX_DATA, None);
     for bounds in space.data() {
-        left -= pieces_at(space, bounds, &Taken::default(), left, |at, piece| {
+        left -= data_pieces(space, bounds, left, |at, piece| {
             // The first class has no spans: its list leads to itself.
             let word = |offset: usize| word_of(piece, offset);
             let is_list = |offset: usize| {

@@ -1,7 +1,5 @@
 //! The map of pages, which lists all spans.
 
-use std::collections::HashMap;
-
 use super::{
     PAGE_BITS, memory,
     span::{SPAN, Span, Spans, span, without_overlaps},
@@ -20,6 +18,8 @@ const MAX_SEARCHED: u64 = 4 << 30;
 const SOME: usize = 16;
 /// Fewer spans than this may be chance.
 const FEWEST: usize = 8;
+/// Descriptions that are read at once.
+const AT_ONCE: usize = 4096;
 
 /// Spans in ascending order, and the stretches that should be spans, and are none.
 pub(super) type Known = (Vec<(u64, Span)>, Vec<(u64, u64)>);
@@ -31,10 +31,6 @@ pub(super) fn mapped(
     sizes: &[u64],
     notes: &mut Vec<String>,
 ) -> Option<Known> {
-    let described = |at: u64| {
-        let bytes: [u8; SPAN] = space.read_each(&[at])[..].first().copied().flatten()?;
-        span(space, taken, &bytes, sizes)
-    };
     let known = some(space, taken, sizes);
     let listed = radix::find(space, &MAP, &known, |word, description| word == description)?;
     let entries = &listed.entries;
@@ -45,16 +41,24 @@ pub(super) fn mapped(
         let index = entries.binary_search_by_key(&page, |(page, _)| *page).ok()?;
         Some(entries[index].1)
     };
-    let (mut known, mut tried) = (Spans::new(), HashMap::new());
-    for (_, description) in entries {
-        tried.entry(*description).or_insert_with(|| {
-            let (start, span) = described(*description)?;
+    let mut descriptions: Vec<u64> = entries.iter().map(|(_, description)| *description).collect();
+    descriptions.sort_unstable();
+    descriptions.dedup();
+    let mut known = Spans::new();
+    for some in descriptions.chunks(AT_ONCE) {
+        for (description, bytes) in some.iter().zip(space.read_near::<SPAN>(some)) {
+            let Some((start, span)) = bytes.and_then(|bytes| span(space, taken, &bytes, sizes))
+            else {
+                continue;
+            };
             let (first, pages) = (start >> PAGE_BITS, span.bytes >> PAGE_BITS);
             // What the map does not lead back to, is out of date.
             let is_listed =
                 [first, first + pages - 1].iter().all(|page| at(*page) == Some(*description));
-            is_listed.then(|| known.insert(start, span))
-        });
+            if is_listed {
+                known.insert(start, span);
+            }
+        }
     }
     let spans = without_overlaps(known);
     (spans.len() >= FEWEST).then(|| {
@@ -70,8 +74,10 @@ fn some(space: &Space<'_>, taken: &Taken, sizes: &[u64]) -> Vec<(u64, u64)> {
     for range in memory(space) {
         left -= pieces_at(space, (range.start, range.end), taken, left, |at, piece| {
             for (one, at) in piece.windows(SPAN).step_by(8).zip((at..).step_by(8)) {
-                let is_room = found.len() < SOME * SOME;
-                let known = if is_room { span(space, taken, one, sizes) } else { None };
+                if found.len() >= SOME * SOME {
+                    return;
+                }
+                let known = span(space, taken, one, sizes);
                 if let Some((start, _)) = known.filter(|(_, span)| span.fit > 1) {
                     found.push((start >> PAGE_BITS, at));
                 }

@@ -1,10 +1,7 @@
 //! The sizes of objects by class.
 
 use super::MAX_CLASSES;
-use crate::{
-    found::{Taken, pieces},
-    space::Space,
-};
+use crate::{found::data_pieces, space::Space};
 
 /// Bytes of an object of the last class, and fewest that make a table.
 pub(super) const LARGEST: u64 = 256 << 10;
@@ -16,7 +13,7 @@ const MAX_DATA: u64 = 64 << 20;
 pub(super) fn sizes(space: &Space<'_>) -> Option<Vec<u64>> {
     let (mut table, mut left) = (None, MAX_DATA);
     for bounds in space.data() {
-        left -= pieces(space, bounds, &Taken::default(), left, |piece| {
+        left -= data_pieces(space, bounds, left, |_, piece| {
             let mut found = (0..piece.len()).step_by(4).filter_map(|at| sizes_at(&piece[at..]));
             table = table.take().or_else(|| found.next());
         });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::span::Span;
 use crate::{
-    found::Found,
+    found::{Found, region_with},
     granules::{BySize, held},
     model::{Granules, Heap},
     space::Space,
@@ -20,9 +20,11 @@ pub(super) fn sum(
     let mut heap = Heap { allocator: "tcmalloc".to_owned(), ..Heap::default() };
     let mut granules = Granules { unit: "span".to_owned(), ..Granules::default() };
     let (mut classes, mut partly, mut held_bytes) = (BySize::default(), Vec::new(), 0);
+    let mut last = None;
     for (start, span) in spans {
         let Span { bytes, size, fit, used, is_free, .. } = *span;
-        let resident = space.region(*start, start + bytes).present_bytes(*start, start + bytes);
+        let region = region_with(space, &mut last, (*start, start + bytes));
+        let resident = region.present_bytes(*start, start + bytes);
         let live = used * size;
         heap.mapped_bytes += bytes;
         heap.resident_bytes += resident;
@@ -48,8 +50,10 @@ pub(super) fn sum(
         }
     }
     let mut notes = Vec::new();
+    let mut last = None;
     for (start, end) in unknown {
-        let resident = space.region(*start, *end).present_bytes(*start, *end);
+        let region = region_with(space, &mut last, (*start, *end));
+        let resident = region.present_bytes(*start, *end);
         heap.mapped_bytes += end - start;
         heap.resident_bytes += resident;
         heap.unknown_bytes += resident;

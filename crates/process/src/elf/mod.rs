@@ -355,6 +355,17 @@ impl Elf {
             .collect()
     }
 
+    /// Whether the file has a section of this name.
+    #[must_use]
+    pub fn has_section(&self, name: &str) -> bool {
+        self.open_again().is_ok_and(|file| {
+            let found = read::with_open(file, &self.shown_path, |reader| {
+                Ok(reader.section(name.as_bytes()).is_some())
+            });
+            found.unwrap_or_default()
+        })
+    }
+
     /// The address of the data that other objects know as `name`: only what the object exports.
     #[must_use]
     pub fn exported_data(&self, name: &str) -> Option<u64> {

@@ -102,6 +102,8 @@ const fn nothing() -> KnownBy {
 }
 
 const ANONYMOUS: &str = "anonymous, no known heap";
+/// What follows the name of a heap for what of it is not known.
+const UNKNOWN: &str = " unknown";
 
 pub(super) fn parts(censuses: &[Census]) -> Vec<Part> {
     let mut sums: BTreeMap<(String, KnownBy), u64> = BTreeMap::new();
@@ -110,7 +112,7 @@ pub(super) fn parts(censuses: &[Census]) -> Vec<Part> {
         let what = match part.kind {
             PartKind::HeapHeld => format!("{allocator} held"),
             PartKind::HeapFree => format!("{allocator} free"),
-            PartKind::HeapUnknown => format!("{allocator} unknown"),
+            PartKind::HeapUnknown => format!("{allocator}{UNKNOWN}"),
             PartKind::Anonymous => ANONYMOUS.to_owned(),
             PartKind::Stack => "stacks".to_owned(),
             PartKind::File => "files".to_owned(),
@@ -134,6 +136,16 @@ pub(super) struct Known {
     private: u64,
     /// All other resident bytes.
     pub(super) unknown: u64,
+    /// Whether there is a heap of which nothing was read.
+    is_unread: bool,
+}
+
+/// Whether anything of an allocator's heap was read.
+pub(super) fn has_read(parts: &[Part], allocator: &str) -> bool {
+    let of_heap =
+        |part: &&Part| part.what.strip_prefix(allocator).is_some_and(|rest| rest.starts_with(' '));
+    let mut parts = parts.iter().filter(of_heap);
+    parts.any(|part| part.known_by == KnownBy::Structures && part.bytes > 0)
 }
 
 impl Known {
@@ -150,6 +162,11 @@ impl Known {
             validated,
             private: validated.saturating_sub(sum(&|part| part.known_by == KnownBy::Kernel)),
             unknown: listed.saturating_add(unread),
+            is_unread: parts
+                .iter()
+                .filter(|part| part.known_by == KnownBy::Nothing && part.bytes > 0)
+                .filter_map(|part| part.what.strip_suffix(UNKNOWN))
+                .any(|allocator| !has_read(parts, allocator)),
         }
     }
 
@@ -159,11 +176,12 @@ impl Known {
     }
 
     /// Whether enough is known to say that nothing is wrong: of all that is resident, and of what is the processes' own,
-    /// unless what is not known of that is little.
+    /// unless what is not known of that is little, less than what is known, and no heap that was not read at all.
     pub(super) fn is_enough(self) -> bool {
         let is_own_known = super::UNEXPLAINED >= share(self.unknown, self.private);
-        self.unknown_share() <= super::UNEXPLAINED
-            && (is_own_known || self.unknown < super::IDLE_BYTES)
+        let is_little = self.unknown < super::IDLE_BYTES && self.unknown < self.private
+            || self.unknown < super::UNREAD_BYTES;
+        self.unknown_share() <= super::UNEXPLAINED && (is_own_known || is_little && !self.is_unread)
     }
 }
 

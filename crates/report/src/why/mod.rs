@@ -27,6 +27,8 @@ pub const SCHEMA: &str = "drainprof.why/1";
 
 /// Memory that was not read, or did not validate, as a share of resident memory: above, nobody can say what holds it.
 const UNEXPLAINED: f64 = 0.25;
+/// What may be unknown although it is most of a process's own memory: data of programs and libraries.
+const UNREAD_BYTES: u64 = 1 << 20;
 /// What lies idle below this is not worth a change.
 const IDLE_BYTES: u64 = 16 << 20;
 /// The same as a share of resident memory.
@@ -232,10 +234,13 @@ impl Why {
         Known::of(&self.parts, self.growing.rss_bytes).is_enough()
     }
 
-    /// Whether most of what is not known is in a heap that was found, or what it could give back is not known.
+    /// Whether most of what is not known is in a heap that was read in part, or what it could give back is not known.
     fn is_partly_read(&self) -> bool {
+        let is_read = |one: &Unknown| {
+            one.allocator.as_ref().is_some_and(|name| memory::has_read(&self.parts, name))
+        };
         self.holders.iter().any(|holder| !holder.certain)
-            || !self.is_known() && self.unknown.first().is_some_and(|one| one.allocator.is_some())
+            || !self.is_known() && self.unknown.first().is_some_and(is_read)
     }
 }
 

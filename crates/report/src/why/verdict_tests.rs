@@ -71,10 +71,18 @@ fn healthy() {
         (vec![Of("go", 70, 0, 14, None)], vec![(Anonymous, 14)], Answer::Unknown),
         // Stacks are proven, files and shared memory are the kernel's.
         (vec![glibc(10, 0)], vec![(Stack, 40), (File, 30), (Anonymous, 15)], Answer::Healthy),
-        (vec![], vec![(Shared, 120), (File, 10), (Anonymous, 5)], Answer::Healthy),
+        (vec![], vec![(Shared, 120), (File, 10), (Stack, 1)], Answer::Healthy),
+        (vec![], vec![(Shared, 120), (File, 10), (Anonymous, 5)], Answer::Unknown),
         // A process's own memory is not known because it has mapped large files.
         (vec![glibc(20, 0)], vec![(File, 300), (Anonymous, 60)], Answer::Unknown),
         (vec![glibc(20, 0)], vec![(File, 300), (Anonymous, 15)], Answer::Healthy),
+        // Little, but most of what it has: the heap of a runtime that just began.
+        (vec![glibc(2, 0)], vec![(File, 40), (Anonymous, 4)], Answer::Unknown),
+        (vec![glibc(4, 0)], vec![(File, 40), (Anonymous, 2)], Answer::Healthy),
+        // The same of a heap that was not read at all.
+        (vec![glibc(6, 0)], vec![(File, 40), (Anonymous, 4)], Answer::Healthy),
+        (vec![glibc(6, 0), Of("V8", 0, 0, 4, None)], vec![(File, 40)], Answer::Unknown),
+        (vec![glibc(15, 0), Of("V8", 0, 0, 4, None)], vec![(File, 40)], Answer::Healthy),
         // No heap at all.
         (vec![], vec![(Anonymous, 100)], Answer::Unknown),
         (vec![], vec![], Answer::Unknown),

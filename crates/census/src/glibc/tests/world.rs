@@ -1,6 +1,9 @@
 //! Synthetic heaps, built from the layouts of the sources: one for each design that glibc has had.
 
-use super::super::layout::{CACHES, CacheLayout, LAYOUTS, Layout, PARAMS, ParamsLayout};
+use super::super::{
+    chunks::OF_THREAD,
+    layout::{CACHES, CacheLayout, LAYOUTS, Layout, PARAMS, ParamsLayout},
+};
 use crate::{
     space::{PAGE, Range, RangeKind},
     testing::{Pieces, anonymous},
@@ -15,6 +18,7 @@ pub(super) const BASE: u64 = DATA + 3072;
 /// A thread's arena, its second heap, and two chunks with mappings of their own.
 pub(super) const FIRST: u64 = 0x7e00_0000_0000;
 pub(super) const SECOND: u64 = FIRST + (64 << 20);
+const THREADS_END: u64 = SECOND + (64 << 20);
 pub(super) const HEAP_BYTES: u64 = 4 * PAGE;
 pub(super) const MAPPED: u64 = 0x7d00_0000_0000;
 pub(super) const MAPPED_BYTES: u64 = 6 * PAGE;
@@ -62,7 +66,11 @@ pub(super) struct World {
 impl World {
     /// A heap of some pages whose main arena has these chunks: their sizes, and whether each is in use. `top` follows.
     pub(super) fn new(version: Version, chunks: &[(u64, bool)]) -> Self {
-        let bytes = PAGES * PAGE;
+        Self::large(version, PAGES * PAGE, chunks)
+    }
+
+    /// As [`World::new`], with so many bytes.
+    pub(super) fn large(version: Version, bytes: u64, chunks: &[(u64, bool)]) -> Self {
         let mut memory = Pieces::default();
         memory.pieces.push((HEAP, vec![0; bytes as usize]));
         memory.pieces.push((DATA, vec![0; PAGE as usize]));
@@ -81,7 +89,9 @@ impl World {
         let rest = chunks.iter().map(|(size, _)| size).sum::<u64>();
         for (size, in_use) in chunks.iter().chain([&(end - at - rest, false)]) {
             let foot = if before.1 { 0 } else { before.0 };
-            self.memory.put(at, &[foot, size | u64::from(before.1)]);
+            let of_thread =
+                if *in_use && (FIRST..THREADS_END).contains(&at) { OF_THREAD } else { 0 };
+            self.memory.put(at, &[foot, size | u64::from(before.1) | of_thread]);
             (at, before) = (at + size, (*size, *in_use));
         }
         at - before.0

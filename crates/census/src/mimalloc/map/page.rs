@@ -19,7 +19,7 @@ const FEWEST_KEYS: u64 = 1 << 16;
 const THREAD_FLAGS: u64 = 7;
 const OWNED: u64 = 1;
 /// Bytes of a page's description that are read.
-const BYTES: usize = 136;
+pub(super) const BYTES: usize = 136;
 
 /// How a page says where its blocks begin.
 #[derive(Clone, Copy)]
@@ -103,11 +103,14 @@ pub(super) struct Origin {
     pub(super) arena: Option<(u64, u64)>,
 }
 
-/// The page that is listed, and its memory; `None` where it makes no sense.
-pub(super) fn page(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Option<(Page, Origin)> {
-    let [bytes] = space.read_each::<BYTES>(&[listed.description])[..] else { return None };
-    let bytes = bytes?;
-    let word = |at| word_of(&bytes, at);
+/// The page that is listed, by the bytes of its description, and its memory; `None` where it makes no sense.
+pub(super) fn page(
+    space: &Space<'_>,
+    layout: &Layout,
+    listed: &Listed,
+    bytes: &[u8],
+) -> Option<(Page, Origin)> {
+    let word = |at| word_of(bytes, at);
     let half = |at: usize| word(at / 8 * 8).map(|word| word >> (at % 8 * 8) & 0xffff);
     let [used, capacity, reserved] =
         [half(layout.used)?, half(layout.capacity)?, half(layout.reserved)?];

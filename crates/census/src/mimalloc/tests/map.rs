@@ -116,26 +116,28 @@ fn map_of_pages() {
     }
 }
 
+/// The fields of a page and of an arena.
+const PAGES: [fn(&mut PageLayout) -> &mut usize; 10] = [
+    |one| &mut one.used,
+    |one| &mut one.capacity,
+    |one| &mut one.reserved,
+    |one| &mut one.size,
+    |one| &mut one.free,
+    |one| &mut one.local,
+    |one| &mut one.freed,
+    |one| &mut one.begin,
+    |one| &mut one.thread,
+    |one| &mut one.memory,
+];
+const ARENAS: [fn(&mut ArenaLayout) -> &mut usize; 3] =
+    [|one| &mut one.slices, |one| &mut one.own, |one| &mut one.free];
+
 /// Where one field of a page or an arena lies elsewhere, nothing is read, or it is unknown.
 #[test]
 fn shifted_map() {
-    let pages: [fn(&mut PageLayout) -> &mut usize; 10] = [
-        |one| &mut one.used,
-        |one| &mut one.capacity,
-        |one| &mut one.reserved,
-        |one| &mut one.size,
-        |one| &mut one.free,
-        |one| &mut one.local,
-        |one| &mut one.freed,
-        |one| &mut one.begin,
-        |one| &mut one.thread,
-        |one| &mut one.memory,
-    ];
-    let arenas: [fn(&mut ArenaLayout) -> &mut usize; 3] =
-        [|one| &mut one.slices, |one| &mut one.own, |one| &mut one.free];
     for layout in page::LAYOUTS {
         let arena = arena::LAYOUTS[4];
-        let mut moved: Vec<PageLayout> = pages
+        let mut moved: Vec<PageLayout> = PAGES
             .iter()
             .map(|field| {
                 let mut layout = layout;
@@ -151,7 +153,7 @@ fn shifted_map() {
         }
     }
     for layout in arena::LAYOUTS {
-        for (index, field) in arenas.iter().enumerate() {
+        for (index, field) in ARENAS.iter().enumerate() {
             let mut layout = layout;
             *field(&mut layout) += 8;
             let heap = mapped(&world(&page::LAYOUTS[0], &layout, false));
@@ -179,6 +181,36 @@ fn shifted_table() {
 }
 
 proptest! {
+    /// Where a field lies anywhere else, nothing is read, or it is unknown.
+    #[test]
+    fn moved_map(
+        (layout, arena) in (0..page::LAYOUTS.len(), 0..arena::LAYOUTS.len()),
+        (field, by, up) in (0..PAGES.len() + ARENAS.len(), 1..8usize, any::<bool>()),
+    ) {
+        let (mut layout, mut arena) = (page::LAYOUTS[layout], arena::LAYOUTS[arena]);
+        let at = match PAGES.get(field) {
+                Some(field) => field(&mut layout),
+                None => ARENAS[field - PAGES.len()](&mut arena),
+            };
+            *at = if up { *at + by * 8 } else { at.saturating_sub(by * 8) };
+        let words = [layout.size, layout.free, layout.local, layout.freed, layout.begin, layout.thread];
+        let halves = [layout.used, layout.capacity, layout.reserved].map(|at| (at as u64, 2));
+        let longer = [(layout.memory as u64, 24)].into_iter();
+        let longer = longer.chain(layout.keys.map(|at| (at as u64, 16)));
+        if !(are_apart(words.map(|at| (at as u64, 8)).into_iter().chain(halves).chain(longer))) {
+ return Ok(());
+ }
+        if !(are_apart([
+            (arena.slices as u64, 8),
+            (arena.own as u64, 8),
+            (arena.free as u64, 16),
+        ])) {
+ return Ok(());
+ }
+        let heap = mapped(&world(&layout, &arena, false));
+        prop_assert!(is_doubted_or_right(heap.as_ref()), "{heap:?}");
+    }
+
     /// Whatever map, pages and arenas say, the census ends and counts no more than there is.
     #[test]
     fn hostile_map(
