@@ -1,8 +1,8 @@
 //! `drainprof run`: probes in place before the first instruction, the child's status forwarded.
 
-use std::process::Command;
+use std::{fs, path::Path, process::Command};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use drainprof_tests::{
     compare::Expect,
     environment::{self, requires_root},
@@ -164,6 +164,46 @@ fn child_reads_its_stdin() -> Result<()> {
         let outcome = tracer.finish()?;
         assert_eq!(outcome.code, Some(0), "{}", outcome.talk());
         assert_eq!(outcome.report()["targets"][0]["allocators"][0]["granules"]["closed"], 200);
+    }
+    Ok(())
+}
+
+/// Programs that only execute another one are passed over although the profile matches them, also into a root of its own.
+#[test]
+fn past_wrappers() -> Result<()> {
+    if requires_root() && environment::has_programs(&["chroot", "env", "nice", "ldd"]) {
+        let root = tempfile::tempdir()?;
+        let program = environment::target("behaviours")?;
+        for file in [&program, &environment::which("env").context("there is env")?] {
+            with_libraries(file, root.path())?;
+        }
+        fs::rename(root.path().join(program.strip_prefix("/")?), root.path().join("svc"))?;
+        let root = root.path().display().to_string();
+        let wrappers = ["--", "nice", "-n", "1", "chroot", &root, "env", "DRAINPROF_GO=1"];
+        let report = root.clone() + "/report.json";
+        let mut all = vec!["run", "--profile", "malloc-glibc", "-o", "json", "-O", &report];
+        all.extend(wrappers.iter().chain(&["/svc", "seconds=1", "rate=1000"]));
+        let outcome = drainprof_tests::tracer::run_to_end(&all)?;
+        let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&report)?)?;
+        let targets = report["targets"].as_array().context("targets")?;
+        let [target] = targets.as_slice() else { panic!("{}", outcome.talk()) };
+        assert_eq!(target["comm"], "svc", "{}", outcome.talk());
+        assert_eq!(target["began"]["how"], "from_start");
+        let objects = &target["allocators"][0]["objects"];
+        assert!(objects["allocated"].as_u64() > Some(0), "{objects:#}");
+    }
+    Ok(())
+}
+
+/// Copies a program into a root, with its libraries, each to where it was.
+fn with_libraries(program: &Path, root: &Path) -> Result<()> {
+    let listed = Command::new("ldd").arg(program).output()?;
+    let listed = String::from_utf8(listed.stdout)?;
+    let words = listed.split_whitespace().filter(|word| word.starts_with('/'));
+    for file in words.map(Path::new).chain([program]) {
+        let place = root.join(file.strip_prefix("/")?);
+        fs::create_dir_all(place.parent().context("it has one")?)?;
+        fs::copy(file, place)?;
     }
     Ok(())
 }

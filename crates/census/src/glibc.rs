@@ -132,7 +132,17 @@ fn read(space: &Space<'_>, taken: &Taken, main: &Main, heap: Option<(u64, u64)>)
     }
     // What would be given back is only known where nearly all is.
     let nearly = walk.heap.unknown_bytes <= walk.heap.mapped_bytes / MAX_UNKNOWN;
-    let is_known = is_whole && walk.ends_at_top && nearly && main.missing == 0;
+    // Of huge pages of hugetlbfs the kernel gives back whole ones only, where it can.
+    let is_hugetlb =
+        |one: &Segment| space.range_at(one.mapped_start).is_some_and(|range| range.hugetlb > 0);
+    let is_hugetlb = segments.iter().any(is_hugetlb);
+    if is_hugetlb {
+        walk.notes.push(
+            "glibc: it is in huge pages of hugetlbfs: what would be given back is not known"
+                .to_owned(),
+        );
+    }
+    let is_known = is_whole && walk.ends_at_top && nearly && main.missing == 0 && !is_hugetlb;
     let mut own: Vec<(u64, u64)> =
         segments.iter().map(|segment| (segment.mapped_start, segment.end)).collect();
     own.extend(&unknown);

@@ -21,8 +21,10 @@ pub struct Census {
     pub frozen_seconds: Option<f64>,
     /// Bytes that were read of its memory.
     pub read_bytes: u64,
-    /// Resident bytes: the sum over its mappings.
+    /// Resident bytes: the sum over its mappings, with `hugetlb_bytes`.
     pub rss_bytes: u64,
+    /// Of these, bytes of anonymous memory in huge pages of hugetlbfs, which the kernel's RSS does not contain.
+    pub hugetlb_bytes: u64,
     /// Bytes that are swapped out. They are not read.
     pub swap_bytes: u64,
     /// Bytes of its page tables, which RSS does not contain.

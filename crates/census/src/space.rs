@@ -108,6 +108,8 @@ pub(crate) struct Range {
     pub(crate) swap: u64,
     /// Resident bytes in transparent huge pages.
     pub(crate) huge: u64,
+    /// Of the resident bytes, those in huge pages of hugetlbfs.
+    pub(crate) hugetlb: u64,
 }
 
 /// Bytes, with their addresses.
@@ -353,6 +355,12 @@ impl<'a> Space<'a> {
             left = if read == now.len() { later } else { &left[read + 1..] };
         }
         found
+    }
+
+    /// Words at addresses whose pages were read a moment ago; how many of them could be read before one that could not.
+    pub(crate) fn words_again(&self, addresses: &[u64], bytes: &mut [u8]) -> usize {
+        self.read_bytes.set(self.read_bytes.get() + bytes.len() as u64);
+        self.memory.read_each(addresses, bytes)
     }
 
     /// Reads from the file that is mapped there: for constants whose page need not be present.

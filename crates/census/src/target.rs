@@ -116,6 +116,7 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
         rss_bytes: space.ranges.iter().map(|range| range.rss).sum(),
         swap_bytes: space.ranges.iter().map(|range| range.swap).sum(),
         huge_bytes: space.ranges.iter().map(|range| range.huge).sum(),
+        hugetlb_bytes: space.ranges.iter().map(|range| range.hugetlb).sum(),
         page_table_bytes: page_tables(pid).unwrap_or_default(),
         ..Census::default()
     };
@@ -252,9 +253,13 @@ impl std::fmt::Debug for Reader {
 fn range(memory: &MappedMemory) -> Range {
     let name = memory.name.as_str();
     let is_shared = ["/dev/zero", "/memfd:", "/SYSV"].iter().any(|prefix| name.starts_with(prefix));
+    // Anonymous memory too, which the kernel keeps in a file of its own.
+    let is_hugetlb = !memory.shared && name.starts_with("/anon_hugepage");
+    let hugetlb = if is_hugetlb { memory.hugetlb_bytes } else { 0 };
     let kind = match name {
         "[heap]" => RangeKind::Heap,
         "[stack]" => RangeKind::Stack,
+        _ if is_hugetlb => RangeKind::Anonymous,
         _ if is_shared => RangeKind::Shared,
         _ if memory.inode != 0 => RangeKind::File,
         _ if memory.shared => RangeKind::Shared,
@@ -265,9 +270,10 @@ fn range(memory: &MappedMemory) -> Range {
         end: memory.mapping.end,
         kind,
         writable: memory.mapping.writable,
-        rss: memory.rss_bytes,
+        rss: memory.rss_bytes.saturating_add(hugetlb),
         swap: memory.swap_bytes,
         huge: memory.huge_bytes,
+        hugetlb,
     }
 }
 
@@ -286,7 +292,7 @@ mod tests {
         time::Duration,
     };
 
-    use drainprof_process::testing::cc;
+    use drainprof_process::{Mapping, testing::cc};
 
     use super::*;
     use crate::{model::PartKind, testing::processor_time};
@@ -382,6 +388,34 @@ mod tests {
         assert!(others.is_some_and(|one| one.bytes >= 4 << 20), "{census:?}");
         let unknown: u64 = census.unknown.iter().map(|one| one.bytes).sum();
         assert_eq!(census.validated_bytes + unknown, census.rss_bytes);
+    }
+
+    /// Anonymous memory in huge pages of hugetlbfs is anonymous, and resident, though it has a name and a file's number. What
+    /// is shared is a file's.
+    #[test]
+    fn hugetlb() {
+        let memory = |name: &str, shared: bool| MappedMemory {
+            mapping: Mapping {
+                start: 2 << 20,
+                end: 6 << 20,
+                file_offset: 0,
+                writable: true,
+                executable: false,
+            },
+            inode: 7,
+            shared,
+            name: name.to_owned(),
+            rss_bytes: 0,
+            swap_bytes: 0,
+            huge_bytes: 0,
+            hugetlb_bytes: 2 << 20,
+        };
+        let own = range(&memory("/anon_hugepage (deleted)", false));
+        assert_eq!((own.kind, own.rss, own.hugetlb), (RangeKind::Anonymous, 2 << 20, 2 << 20));
+        for (name, shared) in [("/anon_hugepage (deleted)", true), ("/dev/hugepages/pool", false)] {
+            let other = range(&memory(name, shared));
+            assert_eq!((other.kind, other.rss, other.hugetlb), (RangeKind::File, 0, 0));
+        }
     }
 
     /// A reservation costs a census what is present of it.

@@ -132,7 +132,7 @@ pub(crate) fn anonymous(start: u64, bytes: u64) -> Range {
 
 fn range(start: u64, bytes: u64, kind: RangeKind) -> Range {
     let end = start.saturating_add(bytes);
-    Range { start, end, kind, writable: true, rss: bytes, swap: 0, huge: 0 }
+    Range { start, end, kind, writable: true, rss: bytes, swap: 0, huge: 0, hugetlb: 0 }
 }
 
 /// Walks the memory that a text describes, a line at a time, in hexadecimal: `map ADDRESS BYTES KIND`,

@@ -104,6 +104,16 @@ impl Observer {
     /// counted unless it was already (`late`).
     fn follow_image(&mut self, process: &Process, target: &mut Target, late: bool) {
         let follow = self.options.follow;
+        // It has executed yet another program meanwhile: that one is followed when its turn comes. To the kernel side the
+        // process is the later target.
+        let now = self.session.target_of(process.pid);
+        if now.is_some_and(|now| now != target.target) {
+            target.findings.push(Finding {
+                code: "exec".to_owned(),
+                message: "it executed another program before it could be examined".to_owned(),
+            });
+            return;
+        }
         let planned = self.plan(process);
         let (plans, findings) = match planned {
             Ok(planned) => planned,

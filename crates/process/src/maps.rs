@@ -152,6 +152,8 @@ pub struct MappedMemory {
     pub swap_bytes: u64,
     /// Resident bytes of anonymous memory in transparent huge pages.
     pub huge_bytes: u64,
+    /// Bytes in huge pages of hugetlbfs, which are not among the resident ones.
+    pub hugetlb_bytes: u64,
 }
 
 /// The mappings of process `pid` with their memory, in ascending order. The kernel walks its page tables for it.
@@ -177,12 +179,16 @@ pub(crate) fn memory_of(reader: impl BufRead) -> io::Result<Vec<MappedMemory>> {
                 rss_bytes: 0,
                 swap_bytes: 0,
                 huge_bytes: 0,
+                hugetlb_bytes: 0,
             });
         } else if let (Some(last), Some((name, bytes))) = (all.last_mut(), memory_field(raw)) {
             match name {
                 "Rss" => last.rss_bytes = bytes,
                 "Swap" => last.swap_bytes = bytes,
                 "AnonHugePages" => last.huge_bytes = bytes,
+                "Private_Hugetlb" | "Shared_Hugetlb" => {
+                    last.hugetlb_bytes = last.hugetlb_bytes.saturating_add(bytes);
+                }
                 _ => {}
             }
         }

@@ -5,6 +5,7 @@ use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 use anyhow::{Context as _, Result};
 use drainprof_observe::ObserveError;
 use drainprof_probe::launch::{Disposition, Handle, Launch, LaunchEvent, LaunchOptions, Origin};
+use drainprof_process::Process;
 use drainprof_report::Verdict;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -17,6 +18,41 @@ use super::{
     drive::{Driver, Happening, block_on},
     exit::Failure,
 };
+
+/// Programs that do nothing but execute another one. What they hold themselves is of no interest, and ptrace has let go of
+/// them by then if they were observed: what they execute would be met late.
+const WRAPPERS: [&str; 25] = [
+    "chroot",
+    "chrt",
+    "env",
+    "flock",
+    "gosu",
+    "ionice",
+    "nice",
+    "nohup",
+    "nsenter",
+    "numactl",
+    "prlimit",
+    "runuser",
+    "setarch",
+    "setpriv",
+    "setsid",
+    "stdbuf",
+    "su",
+    "su-exec",
+    "sudo",
+    "taskset",
+    "time",
+    "timeout",
+    "tini",
+    "dumb-init",
+    "unshare",
+];
+
+/// Whether a process executes such a program.
+fn is_wrapper(pid: u32) -> bool {
+    Process::open(pid).is_ok_and(|process| WRAPPERS.contains(&process.comm.as_str()))
+}
 
 /// Starts a command under observation.
 pub(super) fn main(args: RunArgs) -> Result<u8> {
@@ -136,6 +172,13 @@ impl Command {
     /// Deals with what the tracer says.
     fn heard(&mut self, event: LaunchEvent, driver: &mut Driver) {
         match event {
+            LaunchEvent::AtEntry { pid, .. } if is_wrapper(pid) => {
+                self.refused.get_or_insert_with(|| {
+                    let words = "the command executed nothing but wrappers, such as env or chroot";
+                    Failure::new(code::NO_TARGET, words).into()
+                });
+                self.handle.resume(pid, Disposition::KeepTracing);
+            }
             LaunchEvent::AtEntry { pid, origin } => match driver.observation.add(pid, true) {
                 Ok(()) => {
                     if !self.attached {

@@ -9,7 +9,7 @@ use crate::{pages::Pages, space::Region};
 pub(super) const MOST_MARKS: u64 = 48;
 
 /// Chunks in use that are larger are confirmed, and no chain begins with one.
-pub(super) const LARGE: u64 = 64 << 10;
+pub(super) const LARGE: u64 = 16 << 10;
 /// The bit of a chunk's size that says that a thread's arena has it; what is free has it not.
 pub(super) const OF_THREAD: u64 = 4;
 

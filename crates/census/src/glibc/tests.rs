@@ -275,6 +275,11 @@ fn mapped_main_arena() {
         assert_eq!(heap.arenas[0].live_bytes, 64 + 64 + 128 + 256, "{name}");
         assert_eq!(heap.arenas[0].mapped_bytes, (PAGES + 4) * PAGE, "{name}");
         assert_eq!(heap.mapped_alone_bytes, 2 * PAGE, "{name}");
+        // In huge pages of hugetlbfs it is as well read, but what would be given back is not known.
+        world.ranges[0].hugetlb = PAGES * PAGE;
+        let found_there = found(&world).expect(version.name);
+        assert_eq!(found_there.heap, Heap { trimmable_bytes: None, ..heap }, "{name}");
+        assert_eq!(found_there.notes.len(), notes.len() + 1, "{name}");
         world.memory.put(MAPPED + 8, &[7]);
         let Found { heap, notes, .. } = found(&world).expect(version.name);
         assert_eq!(heap.unknown_bytes, 4 * PAGE, "{name} {notes:?}");

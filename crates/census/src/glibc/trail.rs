@@ -82,11 +82,15 @@ impl Trail {
         let next = at.saturating_add(chunk.bytes);
         let behind = if chunk.is_top { None } else { region.word(next.saturating_add(8)) };
         let own = self.last(COMPARED).chain([(at, chunk.word)]);
-        let all: Vec<(u64, u64)> = own.chain(behind.map(|word| (next, word))).collect();
-        let places: Vec<u64> = all.iter().map(|(at, _)| at.saturating_add(8)).collect();
-        let words = space.read_each::<8>(&places);
-        let mut pairs = all.iter().zip(words);
-        pairs.all(|((_, word), now)| now.map(u64::from_le_bytes) == Some(*word))
+        let (mut places, mut words, mut count) = ([0; COMPARED + 2], [0; COMPARED + 2], 0);
+        for (at, word) in own.chain(behind.map(|word| (next, word))) {
+            (places[count], words[count]) = (at.saturating_add(8), word);
+            count += 1;
+        }
+        let mut bytes = [[0; 8]; COMPARED + 2];
+        let now = &mut bytes[..count];
+        space.words_again(&places[..count], now.as_flattened_mut()) == count
+            && now.iter().zip(words).all(|(now, word)| u64::from_le_bytes(*now) == word)
     }
 
     /// Follows the chain from the earliest remembered chunk to an address, and remembers the chunks that are there now.

@@ -222,7 +222,9 @@ fn memory_without_a_file() {
 fn memory_of_mappings() {
     let text = "Rss: 7 kB\n\
         1000-3000 rw-p 00000000 00:00 0                          [heap]\nSize: 8 kB\nRss:                   8 kB\nSwap:  4 kB\n\
-        5000-6000 r--s 00000000 08:01 12    /tmp/Rss: 5 kB\nRss: 4 kB\nRss: lots\n";
+        5000-6000 r--s 00000000 08:01 12    /tmp/Rss: 5 kB\nRss: 4 kB\nRss: lots\n\
+        200000-400000 rw-p 00000000 00:11 9    /anon_hugepage (deleted)\nRss: 0 kB\nShared_Hugetlb: 0 kB\n\
+        Private_Hugetlb: 2048 kB\n";
     let all = memory_of(text.as_bytes()).unwrap();
     let figures: Vec<_> = all
         .iter()
@@ -234,11 +236,16 @@ fn memory_of_mappings() {
                 one.inode,
                 one.rss_bytes,
                 one.swap_bytes,
+                one.hugetlb_bytes >> 20,
             )
         })
         .collect();
     assert_eq!(
         figures,
-        [(0x1000, "[heap]", false, 0, 8192, 4096), (0x5000, "/tmp/Rss: 5 kB", true, 12, 4096, 0)]
+        [
+            (0x1000, "[heap]", false, 0, 8192, 4096, 0),
+            (0x5000, "/tmp/Rss: 5 kB", true, 12, 4096, 0, 0),
+            (0x0020_0000, "/anon_hugepage (deleted)", false, 9, 0, 0, 2),
+        ]
     );
 }

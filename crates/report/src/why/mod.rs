@@ -167,7 +167,10 @@ impl Why {
     #[must_use]
     pub fn of(measured: &Measured<'_>) -> Self {
         let targets = &measured.growth.targets;
-        let growing = Growing::of(targets);
+        let mut growing = Growing::of(targets);
+        // The kernel's RSS does not contain them, the parts do.
+        let hugetlb = measured.censuses.iter().map(|census| census.hugetlb_bytes);
+        growing.rss_bytes = hugetlb.fold(growing.rss_bytes, u64::saturating_add);
         let parts = memory::parts(measured.censuses);
         let holders = holders::of(measured);
         let mut unseen = measured.unseen.to_vec();
