@@ -20,8 +20,8 @@ pub(super) struct Followed {
 #[derive(Default)]
 pub(super) struct Lifecycle {
     pub(super) followed: Vec<Followed>,
-    /// Processes of watched programs that have ended, and were not observed.
-    pub(super) unseen: Vec<u32>,
+    /// Processes of watched programs that have ended, and were not observed; when, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) unseen: Vec<(u32, u64)>,
     /// Processes that were observed, and have ended.
     pub(super) ended: Vec<u32>,
 }
@@ -49,7 +49,7 @@ impl Lifecycle {
 
     fn note(&mut self, kind: EventKind, event: &Event) {
         match (kind, event.target) {
-            (EventKind::Exit, 0) => self.unseen.push(event.tgid),
+            (EventKind::Exit, 0) => self.unseen.push((event.tgid, event.ns)),
             (EventKind::Exit, _) => self.ended.push(event.tgid),
             _ => {}
         }

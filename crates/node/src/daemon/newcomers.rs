@@ -1,16 +1,21 @@
 //! What was missed of processes that came after the daemon: who was late, and who was gone before it had probes.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
 use drainprof_process::started_at;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::config::Attach;
 
 /// For so long after a process was refused for want of room, others that end unseen may have been refused, too.
 const REFUSING: Duration = Duration::from_secs(10);
+/// Between two reports of one end, in nanoseconds of the kernel's clock, at most. Process ids come back later.
+const SAME_END: u64 = 1_000_000_000;
+/// Reports of ends wait in their rings for no longer, in the same unit.
+const REPORTED: u64 = 60_000_000_000;
 
 /// What is known of newcomers.
 #[derive(Debug)]
@@ -20,9 +25,9 @@ pub(super) struct Newcomers {
     began: u64,
     /// Processes that were examined, whatever came of it.
     decided: HashSet<u32>,
-    /// Processes that ended in this turn, and in the one before. Each kernel side reports an end of its own, and their
-    /// rings are read one after the other: what comes in between is read in the next turn.
-    ended: [HashSet<u32>; 2],
+    /// Until when which processes have ended, in nanoseconds of `CLOCK_MONOTONIC`. Each kernel side reports an end, and their
+    /// rings are read one after the other.
+    ended: HashMap<u32, u64>,
     refused: Option<Instant>,
     late: u64,
 }
@@ -34,7 +39,7 @@ impl Newcomers {
             attach,
             began,
             decided: HashSet::new(),
-            ended: <[HashSet<u32>; 2]>::default(),
+            ended: HashMap::new(),
             refused: None,
             late: 0,
         }
@@ -42,8 +47,8 @@ impl Newcomers {
 
     /// The rings of all kernel sides are read once more.
     pub(super) fn turn(&mut self) {
-        self.ended.swap(0, 1);
-        self.ended[0].clear();
+        let now = now_ns();
+        self.ended.retain(|_, ended| now.saturating_sub(*ended) < REPORTED);
     }
 
     /// A process was examined.
@@ -59,7 +64,7 @@ impl Newcomers {
     /// A process has ended.
     pub(super) fn gone(&mut self, pid: u32, was_observed: bool) {
         if self.decided.remove(&pid) || was_observed {
-            self.ended[0].insert(pid);
+            self.ended.insert(pid, now_ns());
         }
     }
 
@@ -76,12 +81,14 @@ impl Newcomers {
         is_late && self.attach == Attach::File
     }
 
-    /// Whether a process of a program that is watched, which has ended, should have had probes. Only the first report of
-    /// its end counts.
-    pub(super) fn is_missed(&mut self, pid: u32) -> bool {
+    /// Whether a process of a program that is watched should have had probes; it ended at this time, in nanoseconds of
+    /// `CLOCK_MONOTONIC`. Only the first report of its end counts.
+    pub(super) fn is_missed(&mut self, pid: u32, ended: u64) -> bool {
         let may_be_refused = self.refused.is_some_and(|when| when.elapsed() < REFUSING);
-        let is_known = self.ended.iter().any(|ended| ended.contains(&pid));
-        self.ended[0].insert(pid);
+        // One that ended before its end was known is the same, or one before it.
+        let is_known = self.ended.get(&pid).is_some_and(|known| ended < known + SAME_END);
+        let known = self.ended.entry(pid).or_default();
+        *known = ended.max(*known);
         !self.decided.remove(&pid) && !is_known && !may_be_refused
     }
 
@@ -94,6 +101,15 @@ impl Newcomers {
     pub(super) fn forget(&mut self) {
         self.decided.clear();
     }
+}
+
+/// Now, as the kernel sides see it.
+fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(Duration::ZERO, Duration::from)
+        .as_nanos()
+        .try_into()
+        .unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -110,29 +126,35 @@ mod tests {
         assert!(!processes.attached_late(began + 1));
         assert_eq!((files.late(), processes.late()), (1, 1));
         processes.decided(7);
-        assert!(!processes.is_missed(7), "it was looked at");
+        assert!(!processes.is_missed(7, now_ns()), "it was looked at");
         processes.decided(8);
         processes.undecided(8);
-        assert!(processes.is_missed(8), "it ended before anything was known of it");
+        assert!(processes.is_missed(8, now_ns()), "it ended before anything was known of it");
         processes.refused();
-        assert!(!processes.is_missed(9));
+        assert!(!processes.is_missed(9, now_ns()));
     }
 
-    /// Each kernel side reports the end of a process; a second report may be read one turn after the first.
+    /// Each kernel side reports the end of a process; the reports may be read at any time.
     #[test]
     fn ends_are_reported_twice() {
         let mut newcomers = Newcomers::new(Attach::Process);
+        let ended = now_ns();
         newcomers.decided(8);
         newcomers.gone(8, false);
         newcomers.gone(9, true);
         for (pid, is_missed) in [(8, false), (9, false), (10, true)] {
-            assert_eq!(newcomers.is_missed(pid), is_missed, "reported by one kernel side: {pid}");
-            assert!(!newcomers.is_missed(pid), "and by another one: {pid}");
+            let seen = newcomers.is_missed(pid, ended);
+            assert_eq!(seen, is_missed, "reported by one kernel side: {pid}");
+            assert!(!newcomers.is_missed(pid, ended + 1000), "and by another one: {pid}");
         }
         newcomers.turn();
-        assert!(!newcomers.is_missed(8) && !newcomers.is_missed(10), "and in the next turn");
         newcomers.turn();
         newcomers.turn();
-        assert!(newcomers.is_missed(8), "its number is another process's by now");
+        assert!(!newcomers.is_missed(8, ended) && !newcomers.is_missed(10, ended), "and later");
+        assert!(newcomers.is_missed(8, ended + 10 * SAME_END), "its number is another process's");
+        // What nobody can report any more is forgotten.
+        newcomers.ended.insert(11, ended - REPORTED);
+        newcomers.turn();
+        assert_eq!(newcomers.ended.len(), 3);
     }
 }

@@ -274,9 +274,10 @@ impl Roster {
                 None => self.follow(pid, level, "its parent is watched"),
             }
         }
-        for pid in unseen {
+        for (pid, ended) in unseen {
             let is_known = self.tracked.contains_key(&pid);
-            if !is_known && self.newcomers.is_missed(pid) {
+            if !is_known && self.newcomers.is_missed(pid, ended) {
+                tracing::debug!(pid, "ended before it had probes");
                 self.pool.count_process(Loss::ProcessMissed);
             }
         }
