@@ -118,8 +118,16 @@ pub(super) fn compare(checks: &[Check], heap: &str, truth: &Value, census: &Valu
     let mut outcomes: Vec<_> = checks.iter().map(|check| check.judge(truth, own, census)).collect();
     let unknown = own["unknown_bytes"].as_u64().unwrap_or(u64::MAX);
     outcomes.push(Outcome::number("unknown bytes", 0, unknown, Slack::Exact));
-    outcomes.push(read_percent(census));
+    let percent = read_percent(census);
+    let what = "percent of resident memory read, at least".to_owned();
+    let holds = percent >= READ_PERCENT;
+    outcomes.push(Outcome { what, truth: READ_PERCENT, census: percent, apart: (0, 0), holds });
     outcomes
+}
+
+/// Whether an answer calls memory healthy of which too little was read.
+pub(super) fn is_blind(answer: &str, census: &Value) -> bool {
+    answer == "healthy" && read_percent(census) < READ_PERCENT
 }
 
 /// The heap of an allocator in a census.
@@ -127,17 +135,15 @@ pub(super) fn heap_of<'a>(census: &'a Value, heap: &str) -> Option<&'a Value> {
     census["heaps"].as_array()?.iter().find(|own| own["allocator"] == heap)
 }
 
-/// How much of resident memory is no unclaimed anonymous memory and no unknown part of a heap.
-fn read_percent(census: &Value) -> Outcome {
-    let parts = census["parts"].as_array().map(Vec::as_slice).unwrap_or_default();
+/// How much of resident memory is no unclaimed anonymous memory and no unknown part of a heap, rounded down.
+pub(super) fn read_percent(census: &Value) -> u64 {
+    let parts = rows(census, "parts").iter();
     let is_unread = |part: &&Value| part["kind"] == "anonymous" || part["kind"] == "heap_unknown";
-    let unread: u64 =
-        parts.iter().filter(is_unread).filter_map(|part| part["bytes"].as_u64()).sum();
+    let unread: u64 = parts.filter(is_unread).filter_map(|part| part["bytes"].as_u64()).sum();
     let resident = census["rss_bytes"].as_u64().unwrap_or_default().max(1);
-    let percent = 100 - (unread * 100 / resident).min(100);
-    let what = format!("percent of {resident} bytes read, at least");
-    let holds = percent >= READ_PERCENT;
-    Outcome { what, truth: READ_PERCENT, census: percent, apart: (0, 0), holds }
+    let parted: u64 = rows(census, "parts").iter().filter_map(|part| part["bytes"].as_u64()).sum();
+    // Without parts nothing was read.
+    if parted == 0 { 0 } else { resident.saturating_sub(unread) * 100 / resident }
 }
 
 impl Check {
@@ -231,7 +237,7 @@ fn rounded(found: BTreeMap<String, u64>, truth: &Value) -> BTreeMap<String, u64>
 mod tests {
     use serde_json::json;
 
-    use super::{Check, Figure, Slack, compare};
+    use super::{Check, Figure, Slack, compare, is_blind};
 
     fn judged(figure: Figure, slack: Slack, truth: &serde_json::Value) -> Vec<bool> {
         let census = json!({
@@ -284,6 +290,20 @@ mod tests {
         // A truth that says nothing proves nothing.
         assert!(!judged(Figure::ListedClasses, Slack::Exact, &json!({}))[0]);
         assert!(!judged(Figure::Classes, Slack::Exact, &json!(null))[0]);
+    }
+
+    /// Healthy is only what was read, by three quarters at least.
+    #[test]
+    fn blind_answers() {
+        for (unread, is_read) in [(250, true), (251, false)] {
+            let parts = json!([{"kind": "heap_unknown", "bytes": 50},
+                               {"kind": "anonymous", "bytes": unread - 50}, {"kind": "file", "bytes": 500}]);
+            let census = json!({"rss_bytes": 1000, "parts": parts});
+            assert_eq!(is_blind("healthy", &census), !is_read);
+            assert!(!is_blind("idle", &census) && !is_blind("unknown", &census));
+        }
+        // Without parts nothing was read.
+        assert!(is_blind("healthy", &json!({"rss_bytes": 1000, "parts": []})));
     }
 
     /// A heap that is not found fails whatever is compared.

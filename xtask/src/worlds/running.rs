@@ -91,7 +91,8 @@ impl Talk {
         writeln!(stdin, "{line}").with_context(|| format!("write to `{}`", self.line))
     }
 
-    fn ends_within(&mut self, time: Duration) -> bool {
+    /// Whether it ends by itself in this time.
+    pub(super) fn ends_within(&mut self, time: Duration) -> bool {
         let until = Instant::now() + time;
         while Instant::now() < until {
             if !matches!(self.child.try_wait(), Ok(None)) {
