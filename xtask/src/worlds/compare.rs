@@ -78,32 +78,38 @@ pub(super) struct Outcome {
     /// What is missing and what is too much, over the rows of a table.
     pub(super) apart: (u64, u64),
     pub(super) holds: bool,
+    /// Rows of a table that differ, some of them.
+    pub(super) rows: Vec<String>,
 }
+
+/// So many rows that differ are named.
+const NAMED: usize = 6;
 
 impl Outcome {
     /// Compares one number.
     pub(super) fn number(what: &str, truth: u64, census: u64, slack: Slack) -> Self {
         let apart = (truth.saturating_sub(census), census.saturating_sub(truth));
         let holds = slack.allows(truth, apart.0, apart.1);
-        Self { what: what.to_owned(), truth, census, apart, holds }
+        Self { what: what.to_owned(), truth, census, apart, holds, rows: Vec::new() }
     }
 
     /// Something without which nothing can be compared.
     fn missing(what: String) -> Self {
-        Self { what, truth: 1, census: 0, apart: (1, 0), holds: false }
+        Self { what, truth: 1, census: 0, apart: (1, 0), holds: false, rows: Vec::new() }
     }
 
     pub(super) fn json(&self) -> Value {
         json!({
             "what": self.what, "truth": self.truth, "census": self.census,
-            "missing": self.apart.0, "extra": self.apart.1, "holds": self.holds,
+            "missing": self.apart.0, "extra": self.apart.1, "holds": self.holds, "rows": self.rows,
         })
     }
 
     /// One line.
     pub(super) fn text(&self) -> String {
-        let Self { what, truth, census, apart: (missing, extra), holds } = self;
-        let sign = if *holds { "" } else { " WRONG" };
+        let Self { what, truth, census, apart: (missing, extra), holds, rows } = self;
+        let wrong = if rows.is_empty() { String::new() } else { format!(": {}", rows.join(", ")) };
+        let sign = if *holds { String::new() } else { format!(" WRONG{wrong}") };
         let apart =
             if missing + extra == 0 { String::new() } else { format!(" (-{missing} +{extra})") };
         format!("{what} {truth}, census {census}{apart}{sign}")
@@ -121,7 +127,14 @@ pub(super) fn compare(checks: &[Check], heap: &str, truth: &Value, census: &Valu
     let percent = read_percent(census);
     let what = "percent of resident memory read, at least".to_owned();
     let holds = percent >= READ_PERCENT;
-    outcomes.push(Outcome { what, truth: READ_PERCENT, census: percent, apart: (0, 0), holds });
+    outcomes.push(Outcome {
+        what,
+        truth: READ_PERCENT,
+        census: percent,
+        apart: (0, 0),
+        holds,
+        rows: Vec::new(),
+    });
     outcomes
 }
 
@@ -200,7 +213,13 @@ impl Check {
         let apart = (side(&wanted, &found), side(&found, &wanted));
         let (own, census) = (wanted.values().sum(), found.values().sum());
         let holds = self.slack.allows(own, apart.0, apart.1) && own > 0;
-        Outcome { what: self.truth.to_owned(), truth: own, census, apart, holds }
+        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();
+        let of = |rows: &BTreeMap<String, u64>, key| rows.get(key).copied().unwrap_or_default();
+        let differ = keys.into_iter().filter(|key| of(&wanted, *key) != of(&found, *key));
+        let rows =
+            differ.map(|key| format!("{key}: {}, not {}", of(&found, key), of(&wanted, key)));
+        let rows = rows.take(NAMED).collect();
+        Outcome { what: self.truth.to_owned(), truth: own, census, apart, holds, rows }
     }
 }
 
