@@ -181,6 +181,7 @@ pub(super) const CASES: &[Case] = &[
     USUAL,
     Case {
         name: "glibc-threads",
+        quick: false,
         program: Program::Heap { arguments: &["4"], preload: None, environment: &[] },
         checks: GLIBC_THREADS,
         ..USUAL

@@ -75,7 +75,7 @@ pub(super) fn malloc(
     let outcomes = vec![
         Outcome::number("live objects", made - freed, own("live"), Slack::Exact),
         Outcome::number("live bytes", bytes, own("live_bytes"), Slack::Exact),
-        losses(&after),
+        Outcome::number("lost", 0, lost(&after), Slack::Exact),
     ];
     Ok((truth, outcomes))
 }
@@ -130,22 +130,33 @@ pub(super) fn bind(
         .chunks_exact(8)
         .filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)))
         .collect();
-    let [created, get, allocate, pool_get, put, detach, free, pool_put, ..] = counts[..] else {
+    let [created, get, allocate, pool_get, put, detach, free, pool_put, _bytes, replaced] =
+        counts[..]
+    else {
         bail!("BIND has counted nothing")
     };
-    let (taken, given) = (get + allocate + pool_get, put + detach + free + pool_put);
+    let version = root.version(&["bind9"])?;
+    // Later versions put an object back with the one function, and detach with another.
+    let detached = if version.starts_with("9.18.") { detach } else { 0 };
+    let taken = get + allocate + pool_get + replaced;
+    let given = put + detached + free + pool_put + replaced;
     let after = read(&report)?;
     let own = allocator(&after);
-    let number = |what: &str, truth: u64, found: &Value| {
-        Outcome::number(what, truth, found.as_u64().unwrap_or_default(), Slack::Exact)
-    };
-    let truth = json!({ "contexts": created, "taken": taken, "given_back": given });
+    let number = |found: &Value| found.as_u64().unwrap_or_default();
+    let exact = |what, truth, found| Outcome::number(what, truth, found, Slack::Exact);
+    let (granules, objects) = (&own["granules"], &own["objects"]);
+    // What libisc makes before the program's entry point is older than the probes.
+    let older = number(&after["losses"]["unmatched_frees"]);
+    let opened = number(&granules["opened"]) + number(&granules["opened_before"]);
+    let truth =
+        json!({ "contexts": created, "taken": taken, "given_back": given, "version": version });
     let outcomes = vec![
-        number("contexts opened", created, &own["granules"]["opened"]),
-        number("contexts drained", created, &own["granules"]["drainable"]),
-        number("objects taken", taken, &own["objects"]["allocated"]),
-        number("objects given back", given, &own["objects"]["freed"]),
-        losses(&after),
+        exact("contexts opened", created, opened),
+        exact("contexts drained", created, number(&granules["drainable"])),
+        exact("objects taken", taken, number(&objects["allocated"]) + older),
+        exact("objects given back", given, number(&objects["freed"]) + older),
+        Outcome::number("objects older than the probes", 0, older, Slack::More(64)),
+        exact("lost", 0, lost(&after) - older),
     ];
     Ok((truth, outcomes))
 }
@@ -156,11 +167,10 @@ fn allocator(report: &Value) -> &Value {
     target.map_or(&Value::Null, |target| &target["allocators"][0])
 }
 
-/// Nothing may be lost where all is compared.
-fn losses(report: &Value) -> Outcome {
+/// All that was lost.
+fn lost(report: &Value) -> u64 {
     let lost = report["losses"].as_object().into_iter().flatten();
-    let lost = lost.filter_map(|(_, number)| number.as_u64()).sum();
-    Outcome::number("lost", 0, lost, Slack::Exact)
+    lost.filter_map(|(_, number)| number.as_u64()).sum()
 }
 
 /// What drainprof has written, which is removed: the next report must not be this one.
