@@ -2,7 +2,7 @@
  * one in twenty stays, in main and in each further thread, beside large ones. The allocator's own numbers are printed as
  * one line of JSON; nothing is allocated after they are read.
  *
- * Usage: heap [THREADS [OBJECTS [full]]]. With `full`, main has four times as many, and keeps them all. A line `t` on
+ * Usage: heap [THREADS [OBJECTS [full]]]. With `full`, main has twice as many, and keeps them all. A line `t` on
  * stdin calls malloc_trim(0), and is answered; all else ends it.
  * Compiled with -DALONE (static, musl), it asks for no library.
  */
@@ -31,7 +31,7 @@ static struct { size_t size, objects; } sizes[SIZES];
 /* Of so many objects one in KEPT stays; the array that leads to them is one more. */
 static void fill(unsigned number) {
     bool keeps = full && !number;
-    size_t all_objects = keeps ? 4 * objects : objects, every = keeps ? 1 : KEPT;
+    size_t all_objects = keeps ? 2 * objects : objects, every = keeps ? 1 : KEPT;
     unsigned seed = 77 * number + 7;
     void **all = malloc(all_objects * sizeof *all);
     void **kept = malloc((all_objects / every + LARGE + 2) * sizeof *kept);

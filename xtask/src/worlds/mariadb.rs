@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::programs::Workshop;
 use super::roots::Root;
 use super::running::{Running, Talk};
-use crate::{artifacts, work};
+use crate::work;
 
 /// Connections that stay.
 const CONNECTIONS: usize = 8;
@@ -19,9 +19,8 @@ const START: Duration = Duration::from_secs(60);
 
 /// Starts it with a library that asks glibc where a pipe says so, fills tables, and leaves it asleep.
 pub(super) fn mariadb(workshop: &Workshop<'_>, root: &Root) -> Result<Running> {
-    let library = workshop.directory.join("mallinfo.so");
-    artifacts::compile(&workshop.source("mallinfo.c"), &library, &["-shared", "-fPIC"])?;
-    let library = root.put(&library)?;
+    let source = "tests/targets/worlds/mallinfo.c";
+    let library = root.put(&workshop.compile(source, "mallinfo.so", &["-shared", "-fPIC"])?)?;
     let data = root.inside.join("mariadb");
     let mut install = root.command(None, "/usr/bin/mariadb-install-db");
     install.arg(format!("--datadir={}", data.display()));

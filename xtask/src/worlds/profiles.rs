@@ -15,7 +15,7 @@ use super::compare::{Outcome, Slack};
 use super::programs::Workshop;
 use super::roots::Root;
 use super::running::Talk;
-use crate::{artifacts, work};
+use crate::work;
 
 /// So many rounds of all ways to allocate.
 const ROUNDS: &str = "500";
@@ -37,11 +37,10 @@ pub(super) fn malloc(
     profile: &str,
     prefix: &str,
 ) -> Result<(Value, Vec<Outcome>)> {
-    let source = workshop.root.join("tests/targets/malloc_family.cc");
-    let built = workshop.directory.join("malloc_family");
-    artifacts::compile(&source, &built, &["-lstdc++"])?;
+    let source = "tests/targets/malloc_family.cc";
+    let built = workshop.compile(source, "malloc_family", &["-lstdc++"])?;
     let library = root.library(prefix).context("the library is gone")?;
-    let (program, report) = (root.put(&built)?, workshop.directory.join("profile.json"));
+    let (program, report) = (root.put(&built)?, workshop.own(root, "report.json")?);
     let once = |rounds: &str| -> Result<([u64; 3], Value)> {
         let mut command = root.command(None, "/usr/bin/env");
         command.arg(format!("LD_PRELOAD={library}")).arg(&program).args([rounds, "wait"]);
@@ -86,10 +85,8 @@ pub(super) fn bind(
     drainprof: &Path,
     root: &Root,
 ) -> Result<(Value, Vec<Outcome>)> {
-    let source = workshop.root.join("tests/targets/isc_counts.c");
-    let library = workshop.directory.join("isc_counts.so");
-    artifacts::compile(&source, &library, &["-shared", "-fPIC"])?;
-    let library = root.put(&library)?;
+    let source = "tests/targets/isc_counts.c";
+    let library = root.put(&workshop.compile(source, "isc_counts.so", &["-shared", "-fPIC"])?)?;
     let at = root.inside.display();
     let options = format!(
         "options {{ directory \"{at}\"; pid-file \"{at}/named.pid\"; session-keyfile \"{at}/key\";\n\
@@ -102,7 +99,7 @@ pub(super) fn bind(
         "$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A 127.0.0.1\n".to_owned();
     zone.extend((0..1000).map(|number| format!("w{number} A 127.0.0.2\n")));
     workshop.file(root, "zone", &zone)?;
-    let report = workshop.directory.join("profile.json");
+    let report = workshop.own(root, "report.json")?;
     let mut command = work::as_root(drainprof, &[]);
     command.args(["run", "--profile", "bind", "--level", "objects", "--budget", "none"]);
     command.args(["--max-objects", "1048576", "-o", "json", "-O"]).arg(&report).arg("--");

@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use nix::fcntl::FlockArg;
@@ -27,6 +28,8 @@ pub(super) struct Workshop<'a> {
     pub(super) directory: &'a Path,
     /// Kept for later runs, and other clones.
     pub(super) cache: &'a Path,
+    /// Two cases may want the same program.
+    compiler: Mutex<()>,
 }
 
 /// What a world lacks for a case: the case is skipped there.
@@ -46,12 +49,25 @@ pub(super) fn lacks(root: &Root, case: &Case) -> Option<String> {
     (!root.has(&program)).then(|| format!("no {program}"))
 }
 
-impl Workshop<'_> {
+impl<'a> Workshop<'a> {
+    pub(super) fn new(root: &'a Path, directory: &'a Path, cache: &'a Path) -> Self {
+        Self { root, directory, cache, compiler: Mutex::new(()) }
+    }
+
+    /// Compiles a source of this workspace on this machine, whose glibc is the oldest; the program or library.
+    pub(super) fn compile(&self, source: &str, name: &str, flags: &[&str]) -> Result<PathBuf> {
+        let _alone = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = self.directory.join(name);
+        artifacts::compile(&self.root.join(source), &made, flags)?;
+        Ok(made)
+    }
+
     /// Starts the program of a case, and waits for what it says of itself.
     pub(super) fn start(&self, root: &Root, case: &Case) -> Result<Running> {
         match &case.program {
             Program::Heap { arguments, preload, environment } => {
-                let program = root.put(&self.heap()?)?;
+                let program =
+                    root.put(&self.compile("tests/targets/worlds/heap.c", "heap", &[])?)?;
                 let preload = match preload {
                     Some(prefix) => Some(root.library(prefix).context("the library is gone")?),
                     None => None,
@@ -90,20 +106,24 @@ impl Workshop<'_> {
         }
     }
 
-    pub(super) fn source(&self, name: &str) -> PathBuf {
+    fn source(&self, name: &str) -> PathBuf {
         self.root.join(SOURCES).join(name)
+    }
+
+    /// A path below the target directory that no other case has.
+    pub(super) fn own(&self, root: &Root, name: &str) -> Result<PathBuf> {
+        let case = root.inside.file_name().context("a case has a directory")?;
+        let directory = self.directory.join(root.world.name()).join(case);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("create {}", directory.display()))?;
+        Ok(directory.join(name))
     }
 
     /// Writes a text into the world; its path there.
     pub(super) fn file(&self, root: &Root, name: &str, text: &str) -> Result<PathBuf> {
-        let file = self.directory.join(name);
+        let file = self.own(root, name)?;
         fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
         root.put(&file)
-    }
-
-    /// The C program, compiled on this machine, whose glibc is the oldest.
-    fn heap(&self) -> Result<PathBuf> {
-        artifacts::target(&self.source("heap.c"), self.directory)
     }
 
     /// The C program, compiled in the world with all libraries in itself.

@@ -68,13 +68,13 @@ fn host_distribution() -> String {
     }
 }
 
-/// A world that is ready.
+/// A world that is ready, and what a case puts there.
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) world: World,
     /// `/` on this machine.
     pub(super) path: PathBuf,
-    /// The directory for sockets and programs, from outside.
+    /// The directory for sockets and programs, from outside; it is removed with this value.
     pub(super) scratch: PathBuf,
     /// The same, from inside.
     pub(super) inside: PathBuf,
@@ -106,6 +106,20 @@ impl Root {
             let kept = kept::root(cache, world, all)?;
             (kept.path.clone(), Some(kept))
         };
+        Self::with_scratch(world, path, inside, kept)
+    }
+
+    /// The same world with a directory of its own: cases run at the same time.
+    pub(super) fn apart(&self, name: &str) -> Result<Self> {
+        Self::with_scratch(self.world, self.path.clone(), self.inside.join(name), None)
+    }
+
+    fn with_scratch(
+        world: World,
+        path: PathBuf,
+        inside: PathBuf,
+        kept: Option<Kept>,
+    ) -> Result<Self> {
         let scratch = path.join(inside.strip_prefix("/")?);
         // Servers drop their privileges, and need it all the same.
         work::run(
