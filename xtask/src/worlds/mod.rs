@@ -34,7 +34,7 @@ use self::record::{End, Record, Said};
 use self::roots::{Root, WORLDS, World};
 use self::running::Running;
 use crate::tally::Tally;
-use crate::{artifacts, test, work};
+use crate::{artifacts, packages, test, work};
 
 /// Arguments of `worlds`.
 #[derive(clap::Args, Default)]
@@ -129,26 +129,46 @@ pub(crate) fn quick(root: &Path) -> Tally {
     })
 }
 
-/// Runs all wanted cases in all wanted worlds. A world that cannot be made is one failure.
+/// Runs all wanted cases in all wanted worlds.
 fn all(root: &Path, drainprof: &Path, args: &Args) -> Result<Tally> {
-    let (worlds, cases) = (args.worlds()?, args.cases()?);
     let directory = artifacts::target_dir(root).join("worlds");
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
     let cache = kept::place(&directory);
-    let workshop = Workshop::new(root, &directory, &cache);
-    let bench = Bench { workshop, drainprof };
+    let bench = Bench { workshop: Workshop::new(root, &directory, &cache), drainprof };
+    let (runs, mut tally) = prepare(&cache, args)?;
+    work::step(format!("worlds: {} cases, {LANES} at once", runs.len()));
+    let ran = work::at_once(&runs, LANES, |(place, case)| bench.run(place, case));
+    let mut results = Vec::new();
+    for (record, (_, case)) in ran.into_iter().zip(&runs) {
+        results.push(record.with_context(|| format!("{} has panicked", case.name))?);
+    }
+    for result in &results {
+        tally.add(result.tally());
+    }
+    keep(root, &directory, &results, args.page)?;
+    Ok(tally)
+}
+
+/// What runs where.
+type Run = (Arc<Root>, &'static Case);
+
+/// Makes all wanted worlds ready, at once. One that cannot be made is one failure, and its cases are skipped.
+fn prepare(cache: &Path, args: &Args) -> Result<(Vec<Run>, Tally)> {
+    packages::install(&roots::PACKAGES, "to run programs of other distributions")?;
+    let cases = args.cases()?;
     let needs_all = args.all || cases.iter().any(|case| !case.quick);
-    let (mut tally, mut runs) = (Tally::default(), Vec::new());
-    for world in worlds {
-        let cases: Vec<_> = cases.iter().filter(|case| case.worlds.contains(&world)).collect();
-        if cases.is_empty() {
-            continue;
-        }
-        work::step(format!("worlds: {}", world.distribution()));
-        match Root::prepare(&cache, world, needs_all) {
+    let of = |world: &World| -> Vec<&'static Case> {
+        cases.iter().filter(|case| case.worlds.contains(world)).copied().collect()
+    };
+    let worlds: Vec<_> = args.worlds()?.into_iter().filter(|world| !of(world).is_empty()).collect();
+    let ready = |world: &World| Root::prepare(cache, *world, needs_all);
+    let (mut runs, mut tally) = (Vec::new(), Tally::default());
+    for (place, world) in work::at_once(&worlds, worlds.len(), ready).into_iter().zip(&worlds) {
+        let cases = of(world);
+        match place.with_context(|| format!("{} has panicked", world.name()))? {
             Ok(place) => {
                 let place = Arc::new(place);
-                runs.extend(cases.iter().map(|case| (Arc::clone(&place), **case)));
+                runs.extend(cases.into_iter().map(|case| (Arc::clone(&place), case)));
             }
             Err(error) => {
                 // Not a wrong number, but nothing that may pass, either: what is not compared is not known.
@@ -159,32 +179,29 @@ fn all(root: &Path, drainprof: &Path, args: &Args) -> Result<Tally> {
             }
         }
     }
-    work::step(format!("worlds: {} cases, {LANES} at once", runs.len()));
-    let ran = work::at_once(&runs, LANES, |(place, case)| bench.run(place, case));
-    let mut results = Vec::new();
-    for (record, (_, case)) in ran.into_iter().zip(&runs) {
-        results.push(record.with_context(|| format!("{} has panicked", case.name))?);
-    }
+    Ok((runs, tally))
+}
+
+/// Names what is new, and writes all numbers, and the page if it is wanted.
+fn keep(root: &Path, directory: &Path, results: &[Record], is_wanted: bool) -> Result<()> {
     let path = root.join(PAGE);
     let mut page = Page::read(&fs::read_to_string(&path).unwrap_or_default());
-    announce(&results, &page);
-    sum_up(&results);
+    announce(results, &page);
+    sum_up(results);
     let day =
         work::read("ask for the day", "is date there?", Command::new("date").args(["-u", "+%F"]))?;
-    for result in &results {
-        tally.add(result.tally());
-    }
     let file = directory.join("result.json");
-    let json = json!({ "day": day.trim(), "results": results.iter().map(Record::json).collect::<Vec<_>>() });
+    let all: Vec<_> = results.iter().map(Record::json).collect();
+    let json = json!({ "day": day.trim(), "results": all });
     fs::write(&file, format!("{json:#}\n")).with_context(|| format!("write {}", file.display()))?;
     work::note(format!("all numbers: {}", file.display()));
-    if args.page {
+    if is_wanted {
         for result in results.iter().filter(|result| !result.is_skipped()) {
             page.note(&result.version(), result.case, day.trim(), result.passed());
         }
         fs::write(&path, page.text()).with_context(|| format!("write {}", path.display()))?;
     }
-    Ok(tally)
+    Ok(())
 }
 
 /// Names each version that the page does not list, once.

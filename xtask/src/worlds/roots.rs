@@ -11,10 +11,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::kept::{self, Kept};
-use crate::{packages, work};
+use crate::work;
 
 /// What making a root and entering it takes.
-const PACKAGES: [&str; 2] = ["mmdebstrap", "util-linux"];
+pub(super) const PACKAGES: [&str; 2] = ["mmdebstrap", "util-linux"];
 
 /// A distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,6 @@ impl Drop for Root {
 impl Root {
     /// Makes a world ready; with `all`, for all cases.
     pub(super) fn prepare(cache: &Path, world: World, all: bool) -> Result<Self> {
-        packages::install(&PACKAGES, "to run programs of other distributions")?;
         // The paths of sockets must be short.
         let inside = Path::new("/tmp").join(format!("drainprof-worlds-{}", std::process::id()));
         let (path, kept) = if world == World::Host {
