@@ -2,8 +2,8 @@
  * one in twenty stays, in main and in each further thread, beside large ones. The allocator's own numbers are printed as
  * one line of JSON; nothing is allocated after they are read.
  *
- * Usage: heap [THREADS [OBJECTS [full]]]. With `full`, main has twice as many, and keeps them all. A line `t` on
- * stdin calls malloc_trim(0), and is answered; all else ends it.
+ * Usage: heap [THREADS [OBJECTS [full]]]. With `full`, main has eight times as many, and keeps them all, threads keep
+ * nearly none, and none is large. A line `t` on stdin calls malloc_trim(0), and is answered; all else ends it.
  * Compiled with -DALONE (static, musl), it asks for no library.
  */
 #define _GNU_SOURCE
@@ -19,7 +19,7 @@
 #include <gnu/libc-version.h>
 #endif
 
-enum { THREADS_AT_MOST = 64, KEPT = 20, LARGE = 12, SIZES = 4096 };
+enum { THREADS_AT_MOST = 64, KEPT = 20, FEW = 1000, LARGE = 12, SIZES = 4096 };
 
 static size_t objects = 40000;
 static unsigned threads = 1;
@@ -31,7 +31,7 @@ static struct { size_t size, objects; } sizes[SIZES];
 /* Of so many objects one in KEPT stays; the array that leads to them is one more. */
 static void fill(unsigned number) {
     bool keeps = full && !number;
-    size_t all_objects = keeps ? 2 * objects : objects, every = keeps ? 1 : KEPT;
+    size_t all_objects = keeps ? 8 * objects : objects, every = keeps ? 1 : full ? FEW : KEPT;
     unsigned seed = 77 * number + 7;
     void **all = malloc(all_objects * sizeof *all);
     void **kept = malloc((all_objects / every + LARGE + 2) * sizeof *kept);
@@ -47,7 +47,7 @@ static void fill(unsigned number) {
         else kept[count++] = all[i];
     }
     free(all);
-    for (size_t i = 0; i < LARGE; i++) {
+    for (size_t i = 0; i < LARGE && !full; i++) {
         size_t size = (140 << 10) + i * 70000;
         kept[count++] = memset(malloc(size), 2, size);
     }

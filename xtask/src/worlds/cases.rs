@@ -190,7 +190,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "glibc-full",
         program: Program::Heap {
-            arguments: &["5", "24000", "full"],
+            arguments: &["5", "11000", "full"],
             preload: None,
             environment: &[],
         },
