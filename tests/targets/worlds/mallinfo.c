@@ -31,6 +31,7 @@ __attribute__((constructor)) static void begin(void) {
     unsetenv("LD_PRELOAD");
     answers = dup(2);
     mkfifo(path, 0600);
+    chmod(path, 0666);
     unsetenv("MALLINFO");
     /* Open for writing as well: it never ends. */
     pipe_of_questions = open(path, O_RDWR | O_CLOEXEC);

@@ -94,7 +94,7 @@ pub(super) fn root(cache: &Path, world: World, all: bool) -> Result<Kept> {
     if let Err(error) = made {
         let Some(age) = slot.age().filter(|age| *age < USABLE) else { return Err(error) };
         let days = age.as_secs() / DAY;
-        println!("old: {} is that of {days} days ago: {error:#}", world.distribution());
+        println!("old: {} is that of {days} days ago: {error}", world.distribution());
     }
     let shared = lock(&slot.lock, FlockArg::LockSharedNonblock)?;
     Ok(slot.kept(shared))

@@ -122,8 +122,10 @@ pub(super) fn bind(
     if !tracer.ends_within(END) {
         bail!("BIND or drainprof does not end");
     }
-    let counts = fs::read(root.scratch.join("counts")).context("read BIND's counts")?;
+    let mut cat = work::as_root("cat", &[]);
+    let counts = cat.arg(root.scratch.join("counts")).output().context("read BIND's counts")?;
     let counts: Vec<u64> = counts
+        .stdout
         .chunks_exact(8)
         .filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)))
         .collect();

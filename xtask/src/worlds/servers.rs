@@ -29,7 +29,11 @@ pub(super) fn redis(_: &Workshop<'_>, root: &Root) -> Result<Running> {
     let mut command = root.command(None, "/usr/bin/redis-server");
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--activedefrag", "no"]);
     command.args(["--hz", "1", "--dynamic-hz", "no", "--daemonize", "no", "--logfile", ""]);
-    command.arg("--unixsocket").arg(&socket).arg("--dir").arg(&root.inside);
+    command
+        .args(["--unixsocketperm", "777", "--unixsocket"])
+        .arg(&socket)
+        .arg("--dir")
+        .arg(&root.inside);
     let mut talk = Talk::start(command)?;
     talk.expect(|line| line.contains("eady to accept connections"))?;
     let mut client = Client::new(&root.scratch.join("redis.sock"))?;
