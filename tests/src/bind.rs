@@ -93,7 +93,7 @@ impl Zone {
             .chunks_exact(8)
             .map(|word| word.try_into().map(u64::from_ne_bytes))
             .collect::<Result<_, _>>()?;
-        let [created, get, allocate, pool_get, put, put_and_detach, free, pool_put, _bytes] =
+        let [created, get, allocate, pool_get, put, put_and_detach, free, pool_put, ..] =
             *words.as_slice()
         else {
             anyhow::bail!("{} words were counted", words.len())

@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { CREATE, GET, ALLOCATE, POOL_GET, PUT, PUT_AND_DETACH, FREE, POOL_PUT, GOT_BYTES, WORDS };
+enum { CREATE, GET, ALLOCATE, POOL_GET, PUT, PUT_AND_DETACH, FREE, POOL_PUT, GOT_BYTES, REPLACED, WORDS };
 
 static _Atomic unsigned long *counts;
 
@@ -106,6 +106,21 @@ void isc__mem_free(void *context, void *object, int flags)
 {
     count(FREE, 1);
     ((void (*)(void *, void *, int))real("isc__mem_free"))(context, object, flags);
+}
+
+/* Without an old object or a new size, these call the functions above. */
+void *isc__mem_reget(void *context, void *object, size_t old, size_t size, int flags)
+{
+    count(REPLACED, object && size);
+    return ((void *(*)(void *, void *, size_t, size_t, int))real("isc__mem_reget"))(
+        context, object, old, size, flags);
+}
+
+void *isc__mem_reallocate(void *context, void *object, size_t size, int flags)
+{
+    count(REPLACED, object && size);
+    return ((void *(*)(void *, void *, size_t, int))real("isc__mem_reallocate"))(context, object, size,
+                                                                              flags);
 }
 
 void isc__mempool_put(void *pool, void *object)

@@ -235,7 +235,7 @@ pub(crate) fn with_leak_sanitizer(source: &Path, program: &Path) -> Result<Optio
     compile(source, program, &["-fsanitize=leak"]).map(Some)
 }
 
-fn compile(source: &Path, program: &Path, flags: &[&str]) -> Result<()> {
+pub(crate) fn compile(source: &Path, program: &Path, flags: &[&str]) -> Result<()> {
     if is_fresh(program, source) {
         return Ok(());
     }

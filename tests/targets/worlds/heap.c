@@ -2,7 +2,8 @@
  * one in twenty stays, in main and in each further thread, beside large ones. The allocator's own numbers are printed as
  * one line of JSON; nothing is allocated after they are read.
  *
- * Usage: heap [THREADS [OBJECTS]]. A line `t` on stdin calls malloc_trim(0), and is answered; all else ends it.
+ * Usage: heap [THREADS [OBJECTS [full]]]. With `full`, main has eight times as many, and keeps them all, threads keep
+ * nearly none, and none is large. A line `t` on stdin calls malloc_trim(0), and is answered; all else ends it.
  * Compiled with -DALONE (static, musl), it asks for no library.
  */
 #define _GNU_SOURCE
@@ -18,32 +19,35 @@
 #include <gnu/libc-version.h>
 #endif
 
-enum { THREADS_AT_MOST = 64, KEPT = 20, LARGE = 12, SIZES = 4096 };
+enum { THREADS_AT_MOST = 64, KEPT = 20, FEW = 1000, LARGE = 12, SIZES = 4096 };
 
 static size_t objects = 40000;
 static unsigned threads = 1;
+static bool full;
 static pthread_barrier_t made;
 static struct { void **kept; size_t count; } sets[THREADS_AT_MOST];
 static struct { size_t size, objects; } sizes[SIZES];
 
 /* Of so many objects one in KEPT stays; the array that leads to them is one more. */
 static void fill(unsigned number) {
+    bool keeps = full && !number;
+    size_t all_objects = keeps ? 8 * objects : objects, every = keeps ? 1 : full ? FEW : KEPT;
     unsigned seed = 77 * number + 7;
-    void **all = malloc(objects * sizeof *all);
-    void **kept = malloc((objects / KEPT + LARGE + 2) * sizeof *kept);
+    void **all = malloc(all_objects * sizeof *all);
+    void **kept = malloc((all_objects / every + LARGE + 2) * sizeof *kept);
     size_t count = 0;
     if (!all || !kept) abort();
-    for (size_t i = 0; i < objects; i++) {
+    for (size_t i = 0; i < all_objects; i++) {
         seed = seed * 1103515245u + 12345u;
         size_t size = 16 + (seed >> 8) % 1500;
         all[i] = memset(malloc(size), 1, size);
     }
-    for (size_t i = 0; i < objects; i++) {
-        if (i % KEPT) free(all[i]);
+    for (size_t i = 0; i < all_objects; i++) {
+        if (i % every) free(all[i]);
         else kept[count++] = all[i];
     }
     free(all);
-    for (size_t i = 0; i < LARGE; i++) {
+    for (size_t i = 0; i < LARGE && !full; i++) {
         size_t size = (140 << 10) + i * 70000;
         kept[count++] = memset(malloc(size), 2, size);
     }
@@ -172,6 +176,7 @@ int main(int argc, char **argv) {
     setvbuf(stdout, out, _IOFBF, sizeof out);
     if (argc > 1) threads = (unsigned)atoi(argv[1]);
     if (argc > 2) objects = strtoull(argv[2], NULL, 10);
+    full = argc > 3;
     if (threads < 1 || threads > THREADS_AT_MOST) return 2;
 #ifdef __GLIBC__
     /* Else it grows with the first large object that is freed. */

@@ -1,8 +1,10 @@
 //! Debian's package archive: what depends on what, and packages downloaded, never installed.
 //!
 //! A suite that is not the machine's own has its sources, lists and caches in a directory of its own, so that the
-//! machine's apt never sees it. apt checks the signatures with the machine's keyring. Called by `kernel`.
+//! machine's apt never sees it. apt checks the signatures with the machine's keyring. Called by `kernel` and
+//! by `worlds`.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -17,20 +19,38 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// A file, a list or a server that is not there.
 const UNREACHABLE: &str = "check that Debian's archive is reachable";
 
+/// A server that does not answer is given up, not waited for.
+const BOUNDS: [&str; 3] = [
+    "--option=Acquire::Retries=2",
+    "--option=Acquire::http::Timeout=30",
+    "--option=Acquire::https::Timeout=30",
+];
+
+/// What of the machine's configuration another apt must have to reach the archive: proxies, what is checked.
+const NEEDED: [&str; 5] = [
+    "Acquire::http::",
+    "Acquire::https::",
+    "Acquire::Check-",
+    "Acquire::ForceIP",
+    "Acquire::Retries",
+];
+
 /// One suite of the archive, or all that the machine's apt knows.
-pub(super) struct Archive {
+pub(crate) struct Archive {
+    /// Where the machine's apt gets it; of the machine's own, nothing.
+    pub(crate) address: String,
     /// Lead apt to the lists of another suite; empty for the machine's own.
     options: Vec<String>,
 }
 
 impl Archive {
     /// What the machine's apt knows.
-    pub(super) const fn of_machine() -> Self {
-        Self { options: Vec::new() }
+    pub(crate) const fn of_machine() -> Self {
+        Self { address: String::new(), options: Vec::new() }
     }
 
     /// Another suite of the archive that the machine uses; its lists are kept in `directory`.
-    pub(super) fn of_suite(directory: &Path, suite: &str) -> Result<Self> {
+    pub(crate) fn of_suite(directory: &Path, suite: &str) -> Result<Self> {
         let source = directory.join("suite.sources");
         for name in ["lists/partial", "cache/archives/partial"] {
             let path = directory.join(name);
@@ -50,11 +70,19 @@ impl Archive {
             ("Dir::Cache", directory.join("cache")),
         ];
         let options = options.map(|(name, path)| format!("--option={name}={}", path.display()));
-        Ok(Self { options: options.into() })
+        let options = options.into_iter().chain(BOUNDS.map(str::to_owned)).collect();
+        Ok(Self { address, options })
+    }
+
+    /// The part of the machine's configuration that reaching the archive takes, as apt reads it.
+    pub(crate) fn options_of_machine() -> Result<String> {
+        let mut dump = Command::new("apt-config");
+        dump.args(["dump", "--no-empty", "Acquire"]);
+        Ok(needed(&work::read("ask for apt's configuration", "is apt there?", &mut dump)?))
     }
 
     /// Fetches the package lists.
-    pub(super) fn update(&self) -> Result<()> {
+    pub(crate) fn update(&self) -> Result<()> {
         let mut apt = match self.options[..] {
             [] => work::as_root("apt-get", &[]),
             _ => Command::new("apt-get"),
@@ -62,6 +90,16 @@ impl Archive {
         // An old list must not pass for a new one, which apt takes for success otherwise.
         apt.args(&self.options).args(["update", "-q", "--error-on=any"]).stdout(std::io::stderr());
         work::run("update the package lists", UNREACHABLE, &mut apt)
+    }
+
+    /// Those of some packages that the suite does not have.
+    pub(crate) fn lacking<'a>(&self, packages: &[&'a str]) -> Result<Vec<&'a str>> {
+        let mut apt = Command::new("apt-cache");
+        apt.args(&self.options).arg("dumpavail");
+        let known = work::read("ask for packages", UNREACHABLE, &mut apt)?;
+        let known: HashSet<_> =
+            known.lines().filter_map(|line| line.strip_prefix("Package: ")).collect();
+        Ok(packages.iter().copied().filter(|package| !known.contains(package)).collect())
     }
 
     /// The packages that one depends on.
@@ -87,6 +125,12 @@ impl Archive {
     }
 }
 
+/// The needed lines of `apt-config dump`.
+fn needed(dump: &str) -> String {
+    let is_needed = |line: &&str| NEEDED.iter().any(|needed| line.starts_with(needed));
+    dump.lines().filter(is_needed).flat_map(|line| [line, "\n"]).collect()
+}
+
 /// The direct dependencies in the output of `apt-cache depends`: alternatives as well, virtual packages not.
 fn dependencies(depends: &str) -> Vec<String> {
     let lines = depends.lines().map(|line| line.trim_start_matches([' ', '|']));
@@ -95,7 +139,7 @@ fn dependencies(depends: &str) -> Vec<String> {
 }
 
 /// Where the machine's apt gets Debian's main packages.
-pub(crate) fn address_of_machine() -> Result<String> {
+fn address_of_machine() -> Result<String> {
     let mut apt = Command::new("apt-get");
     apt.args(["indextargets", "--format", "$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)"]);
     apt.arg("Created-By: Packages");
@@ -118,7 +162,7 @@ fn sources(address: &str, suite: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{address, dependencies};
+    use super::{address, dependencies, needed};
 
     /// Alternatives and recommendations, as apt-cache writes them for a split kernel package.
     #[test]
@@ -127,6 +171,15 @@ mod tests {
                     Depends: <linux-initramfs-tool>\n    dracut\n    tiny-initramfs\n  \
                     Depends: linux-binary-7.2.13+deb14-cloud-amd64\n  Recommends: apparmor\n";
         assert_eq!(dependencies(text), ["dracut", "linux-binary-7.2.13+deb14-cloud-amd64"]);
+    }
+
+    /// Proxies are needed elsewhere, what is fetched is not.
+    #[test]
+    fn needed_options() {
+        let proxy = "Acquire::http::Proxy \"http://proxy.test:3128\";\n";
+        let dump =
+            format!("Acquire::cdrom::mount \"/media\";\n{proxy}Acquire::GzipIndexes \"1\";\n");
+        assert_eq!(needed(&dump), proxy);
     }
 
     /// Other archives and Debian's security updates have other suites; before the first update nothing is known.

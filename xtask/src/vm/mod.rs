@@ -26,7 +26,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-pub(crate) use self::archive::address_of_machine;
+pub(crate) use self::archive::Archive;
 use self::kernel::Kernel;
 use self::lists::Run;
 use self::machines::{MACHINES, Machine};

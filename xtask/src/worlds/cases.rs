@@ -1,9 +1,10 @@
 //! The cases: which program runs in which worlds, and what of its census is compared with what it says of itself.
 
 use super::compare::{Check, Figure, Slack};
-use super::roots::World;
+use super::programs::Workshop;
+use super::roots::{Root, World};
 use super::running::Running;
-use super::servers;
+use super::{mariadb, servers};
 
 /// A program in some worlds.
 pub(super) struct Case {
@@ -27,7 +28,7 @@ pub(super) struct Case {
 pub(super) enum Program {
     /// `tests/targets/worlds/heap.c`, compiled here, with the library preloaded whose name begins so.
     Heap {
-        threads: &'static str,
+        arguments: &'static [&'static str],
         preload: Option<&'static str>,
         environment: &'static [&'static str],
     },
@@ -43,11 +44,21 @@ pub(super) enum Program {
     /// `tests/targets/worlds/heap.go`, compiled by a Go of `PyPI`'s, or by the world's own.
     Go { version: Option<&'static str>, environment: &'static [&'static str] },
     /// A server with work done.
-    Server { program: &'static str, start: fn(&super::roots::Root) -> anyhow::Result<Running> },
+    Server { program: &'static str, start: fn(&Workshop<'_>, &Root) -> anyhow::Result<Running> },
+    /// No census, but a profile of a malloc, on `tests/targets/malloc_family.cc` with a library preloaded. The library
+    /// is called so, and of the first of these packages.
+    Profile {
+        profile: &'static str,
+        preload: &'static str,
+        library: &'static str,
+        packages: &'static [&'static str],
+    },
+    /// The profile of BIND, on its own server.
+    Bind,
 }
 
-const BOTH: &[World] = &[World::Trixie, World::Sid];
-const EACH: &[World] = &[World::Host, World::Trixie, World::Sid];
+const ROOTS: &[World] = &[World::Bookworm, World::Trixie, World::Sid];
+const EACH: &[World] = &[World::Host, World::Bookworm, World::Trixie, World::Sid];
 const HOST: &[World] = &[World::Host];
 
 /// glibc counts what describes a thread's arena as in use: `heap_info` and `malloc_state`, at most so many bytes.
@@ -71,6 +82,7 @@ const fn glibc(threads: u64) -> [Check; 4] {
 
 const GLIBC: &[Check] = &glibc(0);
 const GLIBC_THREADS: &[Check] = &glibc(3);
+const GLIBC_FULL: &[Check] = &glibc(4);
 const JEMALLOC: &[Check] = &[check("classes", Figure::RoundedClasses, Slack::Exact)];
 /// What the libraries of the program hold beside it.
 const HELD: &[Check] = &[check("classes", Figure::Classes, Slack::More(64))];
@@ -92,6 +104,11 @@ const GO: &[Check] = &[
     check("stacks", Figure::Type("(goroutine stacks)"), Slack::Percent(10)),
 ];
 const REDIS: &[Check] = &[check("classes", Figure::RoundedClasses, Slack::Off(8))];
+/// Its threads never all sleep; each thread's arena has a description that glibc counts as in use.
+const MARIADB: &[Check] = &[
+    check("used", Figure::Sum(&["live_bytes", "cached_bytes"]), Slack::Percent(1)),
+    check("alone", Figure::Sum(&["mapped_alone_bytes"]), Slack::Percent(1)),
+];
 const POOLS: &[Check] = &[check("contexts", Figure::Contexts, Slack::Exact)];
 const CONTEXTS: &[Check] = &[
     check("total", Figure::ContextSum("total_bytes"), Slack::Exact),
@@ -104,7 +121,7 @@ const USUAL: Case = Case {
     name: "glibc",
     worlds: EACH,
     quick: true,
-    program: Program::Heap { threads: "1", preload: None, environment: &[] },
+    program: Program::Heap { arguments: &["1"], preload: None, environment: &[] },
     heap: "glibc",
     checks: GLIBC,
     trims: true,
@@ -113,7 +130,7 @@ const USUAL: Case = Case {
 
 /// A library that is preloaded into the program with four threads.
 const fn preloaded(name: &'static str, prefix: &'static str, checks: &'static [Check]) -> Case {
-    let program = Program::Heap { threads: "4", preload: Some(prefix), environment: &[] };
+    let program = Program::Heap { arguments: &["4"], preload: Some(prefix), environment: &[] };
     Case { name, heap: name, program, checks, trims: false, answer: None, ..USUAL }
 }
 
@@ -124,13 +141,25 @@ const fn alone(
     checks: &'static [Check],
 ) -> Case {
     let program = Program::Alone { compiler, threads, package: None };
-    Case { name, worlds: BOTH, quick: false, program, checks, ..USUAL }
+    Case { name, worlds: ROOTS, quick: false, program, checks, ..USUAL }
 }
 
 const fn go(name: &'static str, version: Option<&'static str>) -> Case {
-    let worlds = if version.is_some() { HOST } else { BOTH };
+    let worlds = if version.is_some() { HOST } else { ROOTS };
     let program = Program::Go { version, environment: &[] };
     Case { name, worlds, quick: false, program, heap: "go", checks: GO, trims: false, answer: None }
+}
+
+/// A profile on a library of an allocator. Only its probes are compared.
+const fn profile(
+    name: &'static str,
+    library: &'static str,
+    profile: &'static str,
+    preload: &'static str,
+    packages: &'static [&'static str],
+) -> Case {
+    let program = Program::Profile { profile, preload, library, packages };
+    Case { name, quick: false, heap: "", program, checks: &[], trims: false, answer: None, ..USUAL }
 }
 
 const fn python(name: &'static str, interpreter: &'static str, worlds: &'static [World]) -> Case {
@@ -152,15 +181,27 @@ pub(super) const CASES: &[Case] = &[
     USUAL,
     Case {
         name: "glibc-threads",
-        program: Program::Heap { threads: "4", preload: None, environment: &[] },
+        quick: false,
+        program: Program::Heap { arguments: &["4"], preload: None, environment: &[] },
         checks: GLIBC_THREADS,
+        ..USUAL
+    },
+    // Most is live, in main's arena; what could be given back is in those of threads.
+    Case {
+        name: "glibc-full",
+        program: Program::Heap {
+            arguments: &["5", "11000", "full"],
+            preload: None,
+            environment: &[],
+        },
+        checks: GLIBC_FULL,
         ..USUAL
     },
     Case {
         name: "glibc-huge-pages",
         quick: false,
         program: Program::Heap {
-            threads: "4",
+            arguments: &["4"],
             preload: None,
             environment: &["GLIBC_TUNABLES=glibc.malloc.hugetlb=1"],
         },
@@ -182,7 +223,7 @@ pub(super) const CASES: &[Case] = &[
     preloaded("jemalloc", "libjemalloc.so.", JEMALLOC),
     preloaded("mimalloc", "libmimalloc.so.", HELD),
     preloaded("tcmalloc", "libtcmalloc_minimal.so.", TCMALLOC),
-    python("cpython", "/usr/bin/python3", BOTH),
+    python("cpython", "/usr/bin/python3", ROOTS),
     python("cpython-3.11", "/usr/bin/python3.11", HOST),
     Case {
         quick: false,
@@ -206,6 +247,13 @@ pub(super) const CASES: &[Case] = &[
             environment: &["GOEXPERIMENT=norandomizedheapbase64,nogreenteagc"],
         },
         ..go("go-1.26-plain", Some("1.26.6"))
+    },
+    Case {
+        program: Program::Go {
+            version: Some("1.26.6"),
+            environment: &["GOEXPERIMENT=norandomizedheapbase64"],
+        },
+        ..go("go-1.26-fixed", Some("1.26.6"))
     },
     go("go-1.25", Some("1.25.5")),
     go("go-1.24", Some("1.24.11")),
@@ -238,6 +286,47 @@ pub(super) const CASES: &[Case] = &[
         name: "postgresql",
         ..USUAL
     },
+    Case {
+        quick: false,
+        worlds: ROOTS,
+        program: Program::Server { program: "/usr/sbin/mariadbd", start: mariadb::mariadb },
+        checks: MARIADB,
+        trims: false,
+        answer: None,
+        name: "mariadb",
+        ..USUAL
+    },
+    profile(
+        "profile-jemalloc",
+        "jemalloc",
+        "malloc-jemalloc",
+        "libjemalloc.so.",
+        &["libjemalloc2"],
+    ),
+    profile(
+        "profile-mimalloc",
+        "mimalloc",
+        "malloc-mimalloc",
+        "libmimalloc.so.",
+        &["libmimalloc3", "libmimalloc2.0"],
+    ),
+    profile(
+        "profile-tcmalloc",
+        "gperftools",
+        "malloc-tcmalloc",
+        "libtcmalloc_minimal.so.",
+        &["libtcmalloc-minimal4t64", "libtcmalloc-minimal4"],
+    ),
+    Case {
+        name: "profile-bind",
+        quick: false,
+        program: Program::Bind,
+        heap: "",
+        checks: &[],
+        trims: false,
+        answer: None,
+        ..USUAL
+    },
 ];
 
 #[cfg(test)]
@@ -251,7 +340,8 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), CASES.len());
-        assert!(CASES.iter().all(|case| !case.worlds.is_empty() && !case.checks.is_empty()));
+        assert!(CASES.iter().all(|case| !case.worlds.is_empty()));
+        assert!(CASES.iter().all(|case| case.heap.is_empty() == case.checks.is_empty()));
         let quick = CASES.iter().filter(|case| case.quick).count();
         assert!((CASES.len() / 4..=CASES.len() * 2 / 3).contains(&quick), "{quick}");
     }

@@ -78,32 +78,38 @@ pub(super) struct Outcome {
     /// What is missing and what is too much, over the rows of a table.
     pub(super) apart: (u64, u64),
     pub(super) holds: bool,
+    /// Rows of a table that differ, some of them.
+    pub(super) rows: Vec<String>,
 }
+
+/// So many rows that differ are named.
+const NAMED: usize = 6;
 
 impl Outcome {
     /// Compares one number.
     pub(super) fn number(what: &str, truth: u64, census: u64, slack: Slack) -> Self {
         let apart = (truth.saturating_sub(census), census.saturating_sub(truth));
         let holds = slack.allows(truth, apart.0, apart.1);
-        Self { what: what.to_owned(), truth, census, apart, holds }
+        Self { what: what.to_owned(), truth, census, apart, holds, rows: Vec::new() }
     }
 
     /// Something without which nothing can be compared.
     fn missing(what: String) -> Self {
-        Self { what, truth: 1, census: 0, apart: (1, 0), holds: false }
+        Self { what, truth: 1, census: 0, apart: (1, 0), holds: false, rows: Vec::new() }
     }
 
     pub(super) fn json(&self) -> Value {
         json!({
             "what": self.what, "truth": self.truth, "census": self.census,
-            "missing": self.apart.0, "extra": self.apart.1, "holds": self.holds,
+            "missing": self.apart.0, "extra": self.apart.1, "holds": self.holds, "rows": self.rows,
         })
     }
 
     /// One line.
     pub(super) fn text(&self) -> String {
-        let Self { what, truth, census, apart: (missing, extra), holds } = self;
-        let sign = if *holds { "" } else { " WRONG" };
+        let Self { what, truth, census, apart: (missing, extra), holds, rows } = self;
+        let wrong = if rows.is_empty() { String::new() } else { format!(": {}", rows.join(", ")) };
+        let sign = if *holds { String::new() } else { format!(" WRONG{wrong}") };
         let apart =
             if missing + extra == 0 { String::new() } else { format!(" (-{missing} +{extra})") };
         format!("{what} {truth}, census {census}{apart}{sign}")
@@ -118,8 +124,23 @@ pub(super) fn compare(checks: &[Check], heap: &str, truth: &Value, census: &Valu
     let mut outcomes: Vec<_> = checks.iter().map(|check| check.judge(truth, own, census)).collect();
     let unknown = own["unknown_bytes"].as_u64().unwrap_or(u64::MAX);
     outcomes.push(Outcome::number("unknown bytes", 0, unknown, Slack::Exact));
-    outcomes.push(read_percent(census));
+    let percent = read_percent(census);
+    let what = "percent of resident memory read, at least".to_owned();
+    let holds = percent >= READ_PERCENT;
+    outcomes.push(Outcome {
+        what,
+        truth: READ_PERCENT,
+        census: percent,
+        apart: (0, 0),
+        holds,
+        rows: Vec::new(),
+    });
     outcomes
+}
+
+/// Whether an answer calls memory healthy of which too little was read.
+pub(super) fn is_blind(answer: &str, census: &Value) -> bool {
+    answer == "healthy" && read_percent(census) < READ_PERCENT
 }
 
 /// The heap of an allocator in a census.
@@ -127,17 +148,15 @@ pub(super) fn heap_of<'a>(census: &'a Value, heap: &str) -> Option<&'a Value> {
     census["heaps"].as_array()?.iter().find(|own| own["allocator"] == heap)
 }
 
-/// How much of resident memory is no unclaimed anonymous memory and no unknown part of a heap.
-fn read_percent(census: &Value) -> Outcome {
-    let parts = census["parts"].as_array().map(Vec::as_slice).unwrap_or_default();
+/// How much of resident memory is no unclaimed anonymous memory and no unknown part of a heap, rounded down.
+pub(super) fn read_percent(census: &Value) -> u64 {
+    let parts = rows(census, "parts").iter();
     let is_unread = |part: &&Value| part["kind"] == "anonymous" || part["kind"] == "heap_unknown";
-    let unread: u64 =
-        parts.iter().filter(is_unread).filter_map(|part| part["bytes"].as_u64()).sum();
+    let unread: u64 = parts.filter(is_unread).filter_map(|part| part["bytes"].as_u64()).sum();
     let resident = census["rss_bytes"].as_u64().unwrap_or_default().max(1);
-    let percent = 100 - (unread * 100 / resident).min(100);
-    let what = format!("percent of {resident} bytes read, at least");
-    let holds = percent >= READ_PERCENT;
-    Outcome { what, truth: READ_PERCENT, census: percent, apart: (0, 0), holds }
+    let parted: u64 = rows(census, "parts").iter().filter_map(|part| part["bytes"].as_u64()).sum();
+    // Without parts nothing was read.
+    if parted == 0 { 0 } else { resident.saturating_sub(unread) * 100 / resident }
 }
 
 impl Check {
@@ -194,7 +213,13 @@ impl Check {
         let apart = (side(&wanted, &found), side(&found, &wanted));
         let (own, census) = (wanted.values().sum(), found.values().sum());
         let holds = self.slack.allows(own, apart.0, apart.1) && own > 0;
-        Outcome { what: self.truth.to_owned(), truth: own, census, apart, holds }
+        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();
+        let of = |rows: &BTreeMap<String, u64>, key| rows.get(key).copied().unwrap_or_default();
+        let differ = keys.into_iter().filter(|key| of(&wanted, *key) != of(&found, *key));
+        let rows =
+            differ.map(|key| format!("{key}: {}, not {}", of(&found, key), of(&wanted, key)));
+        let rows = rows.take(NAMED).collect();
+        Outcome { what: self.truth.to_owned(), truth: own, census, apart, holds, rows }
     }
 }
 
@@ -231,7 +256,7 @@ fn rounded(found: BTreeMap<String, u64>, truth: &Value) -> BTreeMap<String, u64>
 mod tests {
     use serde_json::json;
 
-    use super::{Check, Figure, Slack, compare};
+    use super::{Check, Figure, Slack, compare, is_blind};
 
     fn judged(figure: Figure, slack: Slack, truth: &serde_json::Value) -> Vec<bool> {
         let census = json!({
@@ -284,6 +309,20 @@ mod tests {
         // A truth that says nothing proves nothing.
         assert!(!judged(Figure::ListedClasses, Slack::Exact, &json!({}))[0]);
         assert!(!judged(Figure::Classes, Slack::Exact, &json!(null))[0]);
+    }
+
+    /// Healthy is only what was read, by three quarters at least.
+    #[test]
+    fn blind_answers() {
+        for (unread, is_read) in [(250, true), (251, false)] {
+            let parts = json!([{"kind": "heap_unknown", "bytes": 50},
+                               {"kind": "anonymous", "bytes": unread - 50}, {"kind": "file", "bytes": 500}]);
+            let census = json!({"rss_bytes": 1000, "parts": parts});
+            assert_eq!(is_blind("healthy", &census), !is_read);
+            assert!(!is_blind("idle", &census) && !is_blind("unknown", &census));
+        }
+        // Without parts nothing was read.
+        assert!(is_blind("healthy", &json!({"rss_bytes": 1000, "parts": []})));
     }
 
     /// A heap that is not found fails whatever is compared.

@@ -26,7 +26,8 @@ const HEAD: &str = "# Versions that are proven
 
 `cargo xtask worlds --all --page` writes this page. Each row is a library as a distribution has it: a program that
 prints its allocator's own numbers ran with it, and a census from outside was [compared](census.md) with these. In all
-cases no byte of the heap was unknown, and at least 75 % of resident memory was read.
+cases no byte of the heap was unknown, and at least 75 % of resident memory was read. Cases `profile-…` are of
+[profiles](profiles.md): drainprof counted what the program counted of itself.
 
 A version that is not here was not tested; its heap is read if its structures validate, else reported as unknown.
 [What is compared](development.md#worlds), and by how much it may differ, is in `xtask/src/worlds/cases.rs`.
@@ -105,12 +106,18 @@ mod tests {
         assert!(page.knows("glibc", "2.41") && !page.knows("glibc", "2.43"));
     }
 
-    /// The committed page is what its own rows make.
+    /// The committed page is what its own rows make, and names cases that there are.
     #[test]
     fn page_is_fresh() {
         let path = crate::work::root().unwrap().join("docs/versions.md");
         let text = std::fs::read_to_string(path).unwrap();
         let page = Page::read(&text);
         assert!(!page.rows.is_empty() && page.text() == text, "run `cargo xtask worlds --page`");
+        let is_case =
+            |name: &String| super::super::cases::CASES.iter().any(|case| case.name == name);
+        for ((library, version, _), proof) in &page.rows {
+            let gone = proof.cases.iter().find(|name| !is_case(name));
+            assert!(gone.is_none(), "{library} {version} was proven by {gone:?}, which is no case");
+        }
     }
 }

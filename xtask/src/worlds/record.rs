@@ -16,6 +16,19 @@ pub(super) enum End {
     Broken(String),
 }
 
+/// What drainprof has said beside the numbers.
+#[derive(Default)]
+pub(super) struct Said {
+    /// Notes of the census.
+    pub(super) notes: Value,
+    /// What `why` answers; empty if it was not asked.
+    pub(super) answer: String,
+    /// How much of resident memory the census has read.
+    pub(super) read_percent: u64,
+    /// Whether the answer is healthy, and too little was read.
+    pub(super) is_blind: bool,
+}
+
 /// A case in a world, and what came of it.
 pub(super) struct Record {
     pub(super) case: &'static str,
@@ -23,7 +36,7 @@ pub(super) struct Record {
     /// Where the library is from.
     pub(super) origin: String,
     pub(super) truth: Value,
-    pub(super) notes: Value,
+    pub(super) said: Said,
     pub(super) end: End,
     pub(super) time: Duration,
 }
@@ -53,13 +66,23 @@ impl Record {
         let (name, seconds) = (self.name(), self.time.as_secs_f64());
         match &self.end {
             End::Skipped(lack) => format!("{name}: SKIP: {lack}"),
-            End::Broken(error) => format!("{name}: FAILED: {error}"),
+            End::Broken(error) => format!("{name}: NOT COMPARED: {error}"),
             End::Compared(outcomes) => {
                 let word = if self.passed() { "ok" } else { "FAILED" };
                 let all: Vec<_> = outcomes.iter().map(Outcome::text).collect();
-                format!("{name}: {word}: {library} {version} in {seconds:.1} s: {}", all.join("; "))
+                let notes = if self.passed() { String::new() } else { self.notes() };
+                format!(
+                    "{name}: {word}: {library} {version} in {seconds:.1} s: {}{notes}",
+                    all.join("; ")
+                )
             }
         }
+    }
+
+    /// What the census has noted of heaps that it could not read, such as their versions.
+    fn notes(&self) -> String {
+        let notes = self.said.notes.as_array().into_iter().flatten();
+        notes.filter_map(Value::as_str).flat_map(|note| ["; note: ", note]).collect()
     }
 
     pub(super) fn tally(&self) -> Tally {
@@ -67,10 +90,12 @@ impl Record {
         let why = match &self.end {
             End::Skipped(_) => return Tally { skipped: 1, times, ..Tally::default() },
             _ if self.passed() => return Tally { passed: 1, times, ..Tally::default() },
-            End::Broken(error) => error.clone(),
+            End::Broken(error) => format!("not compared: {error}"),
             End::Compared(outcomes) => {
                 let wrong = outcomes.iter().filter(|outcome| !outcome.holds);
-                wrong.map(Outcome::text).collect::<Vec<_>>().join("; ")
+                let wrong: Vec<_> = wrong.map(Outcome::text).collect();
+                let (library, version, _) = self.version();
+                format!("{library} {version}: {}{}", wrong.join("; "), self.notes())
             }
         };
         Tally { times, ..Tally::failure(format!("{}: {why}", self.name())) }
@@ -88,7 +113,8 @@ impl Record {
         };
         json!({
             "case": self.case, "world": self.world.name(), "origin": origin, "library": library,
-            "version": version, "result": word, "checks": checks, "notes": self.notes,
+            "version": version, "result": word, "checks": checks, "notes": self.said.notes,
+            "answer": self.said.answer, "read_percent": self.said.read_percent,
             "seconds": self.time.as_secs_f64(), "truth": self.truth,
         })
     }

@@ -1,55 +1,28 @@
-//! The worlds: this machine, and roots of other distributions, made by `mmdebstrap` from this machine's mirror.
+//! The worlds: this machine, and roots of other distributions, which `kept` makes and keeps.
 //!
-//! A root is kept below the target directory, and made anew when it is old or its list of packages has changed. Programs
-//! run in it by `chroot`, without a network: servers listen on sockets in [`SCRATCH`].
+//! Programs run in a root by `chroot`, without a network: servers listen on sockets in a directory of this run, which is
+//! removed at its end.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 
-use crate::{packages, vm, work};
+use super::kept::{self, Kept};
+use crate::work;
 
 /// What making a root and entering it takes.
-const PACKAGES: [&str; 2] = ["mmdebstrap", "util-linux"];
-
-/// So long a root is taken for what its suite has.
-const FRESH: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
-/// In a root: what is put there, and sockets, whose paths must be short.
-const SCRATCH: &str = "tmp/worlds";
-
-/// For the quick third: libraries to preload, an interpreter, a server.
-const QUICK: [&str; 6] = [
-    "libjemalloc2",
-    "libmimalloc3",
-    "libtcmalloc-minimal4t64",
-    "nginx-light",
-    "python3",
-    "redis-server",
-];
-
-/// For the rest: debug files, compilers, other interpreters and servers.
-const MORE: [&str; 9] = [
-    "gcc",
-    "golang-go",
-    "libc6-dbg",
-    "libc6-dev",
-    "musl",
-    "musl-dev",
-    "musl-tools",
-    "postgresql",
-    "ruby",
-];
+pub(super) const PACKAGES: [&str; 2] = ["mmdebstrap", "util-linux"];
 
 /// A distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum World {
     /// This machine.
     Host,
+    /// Debian 12, whose packages this machine may not have.
+    Bookworm,
     /// Debian 13.
     Trixie,
     /// Debian unstable, whose versions change.
@@ -57,13 +30,14 @@ pub(super) enum World {
 }
 
 /// All worlds, in the order of the run.
-pub(super) const WORLDS: [World; 3] = [World::Host, World::Trixie, World::Sid];
+pub(super) const WORLDS: [World; 4] = [World::Host, World::Bookworm, World::Trixie, World::Sid];
 
 impl World {
     /// What `--world` takes.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
+            Self::Bookworm => "bookworm",
             Self::Trixie => "trixie",
             Self::Sid => "sid",
         }
@@ -73,6 +47,7 @@ impl World {
     pub(super) fn distribution(self) -> String {
         match self {
             Self::Host => host_distribution(),
+            Self::Bookworm => "Debian 12".to_owned(),
             Self::Trixie => "Debian 13".to_owned(),
             Self::Sid => "Debian unstable".to_owned(),
         }
@@ -93,37 +68,65 @@ fn host_distribution() -> String {
     }
 }
 
-/// A world that is ready.
+/// A world that is ready, and what a case puts there.
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) world: World,
     /// `/` on this machine.
     pub(super) path: PathBuf,
-    /// The directory for sockets and programs, from outside.
+    /// The directory for sockets and programs, from outside; it is removed with this value.
     pub(super) scratch: PathBuf,
     /// The same, from inside.
     pub(super) inside: PathBuf,
+    /// Keeps it from being replaced; this machine needs none.
+    _kept: Option<Kept>,
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        let mut remove = work::as_root("rm", &[]);
+        remove.args(["-rf", "--one-file-system"]).arg(&self.scratch);
+        if let Err(error) =
+            work::run("remove this run's programs", "remove it by hand", &mut remove)
+        {
+            work::note(format!("{error:#}"));
+        }
+    }
 }
 
 impl Root {
     /// Makes a world ready; with `all`, for all cases.
-    pub(super) fn prepare(directory: &Path, world: World, all: bool) -> Result<Self> {
-        packages::install(&PACKAGES, "to run programs of other distributions")?;
-        let (path, scratch, inside) = if world == World::Host {
-            let scratch = directory.join("host");
-            (PathBuf::from("/"), scratch.clone(), scratch)
+    pub(super) fn prepare(cache: &Path, world: World, all: bool) -> Result<Self> {
+        // The paths of sockets must be short.
+        let inside = Path::new("/tmp").join(format!("drainprof-worlds-{}", std::process::id()));
+        let (path, kept) = if world == World::Host {
+            (PathBuf::from("/"), None)
         } else {
-            let path = kept(directory, world, all)?;
-            let scratch = path.join(SCRATCH);
-            (path, scratch, Path::new("/").join(SCRATCH))
+            let kept = kept::root(cache, world, all)?;
+            (kept.path.clone(), Some(kept))
         };
+        Self::with_scratch(world, path, inside, kept)
+    }
+
+    /// The same world with a directory of its own: cases run at the same time.
+    pub(super) fn apart(&self, name: &str) -> Result<Self> {
+        Self::with_scratch(self.world, self.path.clone(), self.inside.join(name), None)
+    }
+
+    fn with_scratch(
+        world: World,
+        path: PathBuf,
+        inside: PathBuf,
+        kept: Option<Kept>,
+    ) -> Result<Self> {
+        let scratch = path.join(inside.strip_prefix("/")?);
         // Servers drop their privileges, and need it all the same.
         work::run(
             "make a directory for programs",
             "is the disk full?",
             work::as_root("install", &[]).args(["-d", "-m", "1777"]).arg(&scratch),
         )?;
-        Ok(Self { world, path, scratch, inside })
+        Ok(Self { world, path, scratch, inside, _kept: kept })
     }
 
     /// Copies a file into the world; its path there.
@@ -156,62 +159,37 @@ impl Root {
 
     /// A command that runs a program of the world without a network, as root or as `user`.
     pub(super) fn command<S: AsRef<OsStr>>(&self, user: Option<&str>, program: S) -> Command {
-        let mut command = work::as_root("unshare", &[]);
-        command.args(["--net", "--", "chroot"]);
-        if let Some(user) = user {
-            command.arg(format!("--userspec={user}"));
-        }
-        command.arg(&self.path).args(["/usr/bin/env", "-i", "HOME=/tmp", "LC_ALL=C"]);
-        command.arg("PATH=/usr/sbin:/usr/bin:/sbin:/bin").arg(program);
+        let mut words = self.words(user, program).into_iter();
+        let mut command = work::as_root(words.next().unwrap_or_default(), &[]);
+        command.args(words);
         command
     }
-}
 
-/// The root of a suite: the kept one if it is fresh.
-fn kept(directory: &Path, world: World, all: bool) -> Result<PathBuf> {
-    let name = format!("{}-{}", world.name(), if all { "all" } else { "quick" });
-    let (path, stamp) = (directory.join(&name), directory.join(format!("{name}.stamp")));
-    let wanted: Vec<_> = QUICK.iter().chain(if all { &MORE[..] } else { &[] }).copied().collect();
-    let list = wanted.join(",");
-    let is_kept = path.is_dir() && fs::read_to_string(&stamp).is_ok_and(|text| text == list);
-    let age = stamp.metadata().and_then(|data| data.modified()).ok();
-    let age = age.and_then(|made| SystemTime::now().duration_since(made).ok());
-    if is_kept && age.is_some_and(|age| age < FRESH) {
-        work::note(format!("root {name}: kept in {}", path.display()));
-        return Ok(path);
+    /// The same, for a program that is root already.
+    pub(super) fn words<S: AsRef<OsStr>>(&self, user: Option<&str>, program: S) -> Vec<OsString> {
+        let mut words: Vec<OsString> = ["unshare", "--net", "--", "chroot"].map(Into::into).into();
+        words.extend(user.map(|user| format!("--userspec={user}").into()));
+        words.push(self.path.clone().into());
+        words.extend(
+            ["/usr/bin/env", "-i", "HOME=/tmp", "LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+                .map(Into::into),
+        );
+        words.push(program.as_ref().to_owned());
+        words
     }
-    work::step(format!("worlds: make the root {name} with {} packages", wanted.len()));
-    match make(&path, world, &list) {
-        Ok(()) => fs::write(&stamp, list).with_context(|| format!("write {}", stamp.display()))?,
-        Err(error) if is_kept => work::note(format!("the older root is used: {error:#}")),
-        Err(error) => return Err(error),
-    }
-    Ok(path)
-}
 
-/// Makes a root beside the kept one, then takes its place.
-fn make(path: &Path, world: World, list: &str) -> Result<()> {
-    let fresh = path.with_extension("new");
-    remove(&fresh)?;
-    let address = vm::address_of_machine()?;
-    let mut make = work::as_root("mmdebstrap", &[]);
-    make.args(["--variant=minbase", "--quiet", "--architectures=amd64"]);
-    // A mirror's copy of unstable may be older than its own date allows.
-    make.args(["--aptopt=Acquire::Check-Valid-Until \"false\""]);
-    make.args(["--aptopt=APT::Install-Recommends \"false\""]).arg(format!("--include={list}"));
-    make.arg(world.name()).arg(&fresh);
-    make.arg(format!("deb {address} {} main", world.name())).stdout(std::io::stderr());
-    work::run("make a root", "check that Debian's archive is reachable", &mut make)?;
-    remove(path)?;
-    let mut rename = work::as_root("mv", &[]);
-    work::run("name the root", "is the disk full?", rename.arg(&fresh).arg(path))
-}
-
-fn remove(path: &Path) -> Result<()> {
-    if path.symlink_metadata().is_err() {
-        return Ok(());
+    /// The upstream version of the first of some Debian packages that the world has.
+    pub(super) fn version(&self, packages: &[&str]) -> Result<String> {
+        let mut query = Command::new("dpkg-query");
+        query.arg(format!("--admindir={}", self.outside("/var/lib/dpkg").display()));
+        query.args(["-W", "-f", "${db:Status-Status} ${Version}\n"]).args(packages);
+        // It fails when any package is unknown, and still lists the others.
+        let output = query.output().context("ask dpkg-query for a version")?;
+        let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let version = listed.lines().find_map(|line| line.strip_prefix("installed "));
+        let version =
+            version.with_context(|| format!("{} is not installed", packages.join(" or ")))?;
+        let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+        Ok(version.split(['-', '+', '~']).next().unwrap_or_default().to_owned())
     }
-    let mut remove = work::as_root("rm", &[]);
-    remove.args(["-rf", "--one-file-system"]).arg(path);
-    work::run("remove an old root", "remove it by hand", &mut remove)
 }

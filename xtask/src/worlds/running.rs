@@ -88,10 +88,13 @@ impl Talk {
 
     pub(super) fn send(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("its stdin is closed")?;
-        writeln!(stdin, "{line}").with_context(|| format!("write to `{}`", self.line))
+        // In one piece: a program may take what it reads for the whole line.
+        let text = format!("{line}\n");
+        stdin.write_all(text.as_bytes()).with_context(|| format!("write to `{}`", self.line))
     }
 
-    fn ends_within(&mut self, time: Duration) -> bool {
+    /// Whether it ends by itself in this time.
+    pub(super) fn ends_within(&mut self, time: Duration) -> bool {
         let until = Instant::now() + time;
         while Instant::now() < until {
             if !matches!(self.child.try_wait(), Ok(None)) {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
+use super::programs::Workshop;
 use super::roots::Root;
 use super::running::{Running, Talk};
 use crate::work;
@@ -19,13 +20,20 @@ use crate::work;
 /// So long a server may take to an answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// After so many answers of Redis its threads' caches have no more to give back: they have fewer sizes.
+const ANSWERS: usize = 100;
+
 /// Redis with 20,000 keys, and what its jemalloc says of each size.
-pub(super) fn redis(root: &Root) -> Result<Running> {
+pub(super) fn redis(_: &Workshop<'_>, root: &Root) -> Result<Running> {
     let socket = root.inside.join("redis.sock");
     let mut command = root.command(None, "/usr/bin/redis-server");
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--activedefrag", "no"]);
     command.args(["--hz", "1", "--dynamic-hz", "no", "--daemonize", "no", "--logfile", ""]);
-    command.arg("--unixsocket").arg(&socket).arg("--dir").arg(&root.inside);
+    command
+        .args(["--unixsocketperm", "777", "--unixsocket"])
+        .arg(&socket)
+        .arg("--dir")
+        .arg(&root.inside);
     let mut talk = Talk::start(command)?;
     talk.expect(|line| line.contains("eady to accept connections"))?;
     let mut client = Client::new(&root.scratch.join("redis.sock"))?;
@@ -35,8 +43,10 @@ pub(super) fn redis(root: &Root) -> Result<Running> {
     for key in (0..20_000).step_by(2) {
         client.ask(&format!("DEL key:{key}"))?;
     }
-    // Once before, so that what it takes to answer is there.
-    client.ask("MEMORY MALLOC-STATS")?;
+    // Often before: each answer takes what it takes to answer, and empties the thread's cache of one size by a part.
+    for _ in 0..ANSWERS {
+        client.ask("MEMORY MALLOC-STATS")?;
+    }
     let info = client.ask("INFO")?;
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let allocator = field("mem_allocator:jemalloc-").context("Redis has another allocator")?;
@@ -112,10 +122,8 @@ const CONNECTIONS: usize = 20;
 const REQUESTS: usize = 8;
 
 /// nginx with connections, some of which have begun a request.
-pub(super) fn nginx(root: &Root) -> Result<Running> {
+pub(super) fn nginx(workshop: &Workshop<'_>, root: &Root) -> Result<Running> {
     let socket = root.scratch.join("nginx.sock");
-    // nginx takes no socket that is there.
-    work::run("remove a socket", "", work::as_root("rm", &[]).arg("-f").arg(&socket))?;
     let inside = root.inside.display();
     let text = format!(
         "user root; daemon off; worker_processes 1; error_log stderr notice;\n\
@@ -123,9 +131,7 @@ pub(super) fn nginx(root: &Root) -> Result<Running> {
          http {{ access_log off; client_header_timeout 600;\n\
          server {{ listen unix:{inside}/nginx.sock; location / {{ return 204; }} }} }}\n"
     );
-    let file = std::env::temp_dir().join("worlds-nginx.conf");
-    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-    let configuration = root.put(&file)?;
+    let configuration = workshop.file(root, "nginx.conf", &text)?;
     let mut command = root.command(None, "/usr/sbin/nginx");
     command.arg("-c").arg(configuration);
     let mut talk = Talk::start(command)?;
@@ -154,15 +160,13 @@ pub(super) fn nginx(root: &Root) -> Result<Running> {
 }
 
 /// PostgreSQL with a session that has worked, and the contexts of its backend as the server logs them.
-pub(super) fn postgresql(root: &Root) -> Result<Running> {
+pub(super) fn postgresql(_: &Workshop<'_>, root: &Root) -> Result<Running> {
     let versions = fs::read_dir(root.outside("/usr/lib/postgresql"))?;
     let versions = versions.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let newest = versions.max_by_key(|name| name.parse::<u32>().unwrap_or_default());
     let binaries = format!("/usr/lib/postgresql/{}/bin", newest.context("no PostgreSQL")?);
     let data = root.inside.join("pg");
     let user = Some("postgres");
-    let mut remove = work::as_root("rm", &[]);
-    work::run("remove a cluster", "", remove.args(["-rf"]).arg(root.scratch.join("pg")))?;
     let mut initdb = root.command(user, format!("{binaries}/initdb"));
     initdb.arg("-D").arg(&data).args(["-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8"]);
     work::read("make a cluster", "check what initdb says", &mut initdb)?;
