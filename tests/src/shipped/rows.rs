@@ -136,7 +136,10 @@ pub const ROWS: &[Row] = &[
         profile: "malloc-jemalloc",
         needs: Needs::Usual(&["libjemalloc2"]),
         files: &["/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"],
-        absent: &[],
+        absent: &[
+            Except { what: "pvalloc", why: "it is there from version 5.3.1 on" },
+            Except { what: "free_sized", why: "it is there from version 5.3.1 on" },
+        ],
         silent: &[
             Except { what: "alloc mallocx", why: ITS_OWN },
             Except { what: "realloc rallocx", why: ITS_OWN },
