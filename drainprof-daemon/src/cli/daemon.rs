@@ -23,7 +23,7 @@ use drainprof_probe::{
     kernel::{HostView, LiveHost},
     plan::Sites,
 };
-use drainprof_process::{Process, ProcessError, printable, printable_lines, processes};
+use drainprof_process::{ProcessError, printable, printable_lines, processes, readers};
 use drainprof_profile::{Level, Library};
 use tokio::sync::{mpsc, oneshot};
 
@@ -242,7 +242,7 @@ fn dry_run(config: &Config) -> Result<u8> {
     let mut unwatched: BTreeMap<String, u64> = BTreeMap::new();
     let mut watched = 0_u32;
     for pid in processes().context("cannot list the processes")? {
-        let process = match Process::open(pid) {
+        let process = match readers::open(pid) {
             Ok(process) => process,
             Err(ProcessError::KernelThread { .. } | ProcessError::Myself { .. }) => continue,
             Err(error) => {
@@ -253,8 +253,9 @@ fn dry_run(config: &Config) -> Result<u8> {
         };
         let (exe, comm) =
             (printable(process.exe.as_os_str().as_encoded_bytes()), printable(&process.comm));
-        let labels = Labels::read(Path::new("/proc"), pid, &exe)
-            .unwrap_or_else(|_| Labels::parse(&exe, b""));
+        let own = exe.clone();
+        let labels = readers::ask(pid, move || Labels::read(Path::new("/proc"), pid, &own));
+        let labels = labels.ok().and_then(Result::ok).unwrap_or_else(|| Labels::parse(&exe, b""));
         let facts = Facts { exe: &exe, comm: &comm, labels: &labels };
         let planned = selector.selects(&facts).map_err(|why| why.to_string()).and_then(|()| {
             match observer.plan(&process) {

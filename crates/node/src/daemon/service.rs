@@ -192,6 +192,10 @@ impl Service {
                     if self.roster.has_waiting() {
                         self.admit();
                     }
+                    if let Some(taken) = self.censuses.check() {
+                        self.roster.count_heaps(taken);
+                        self.begin_census();
+                    }
                 }
                 _ = scan.tick() => self.scan(),
                 _ = cycle.tick() => self.cycle(),

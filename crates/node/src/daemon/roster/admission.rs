@@ -7,7 +7,10 @@ use std::{
 
 use drainprof_common::loss::Loss;
 use drainprof_observe::ObserveError;
-use drainprof_process::{Process, printable};
+use drainprof_process::{
+    Process, printable,
+    readers::{ask, open},
+};
 use drainprof_profile::Level;
 
 use super::{
@@ -188,13 +191,8 @@ impl Roster {
             });
             return Found::Beyond;
         }
-        let found = if killed {
-            Process::open(pid)
-                .map_err(ObserveError::from)
-                .and_then(|process| self.pool.matches(&process, level))
-        } else {
-            self.pool.add(pid, level)
-        };
+        let found =
+            if killed { self.pool.matches(process, level) } else { self.pool.add(pid, level) };
         match found {
             Ok(()) | Err(ObserveError::Level { .. }) if killed => {
                 Found::Without("the kill switch is on".to_owned())
@@ -281,8 +279,10 @@ impl Roster {
             }
         }
         for pid in ended {
-            // A first thread may end before its process.
-            if self.tracked.get(&pid).is_some_and(|known| !known.process.is_alive()) {
+            let Some(known) = self.tracked.get(&pid) else { continue };
+            let process = known.process.clone();
+            // A first thread may end before its process. If nothing is known, a scan finds out.
+            if ask(pid, move || process.is_alive()) == Ok(false) {
                 self.gone(pid);
             }
         }
@@ -293,7 +293,7 @@ impl Roster {
     /// configuration says otherwise.
     fn newcomer(&mut self, config: &Config, (pid, level): (u32, Level), (id, target): (u64, u32)) {
         // What is gone by now is counted with its program.
-        let Ok(process) = Process::open(pid) else { return };
+        let Ok(process) = open(pid) else { return };
         let labels = labels_of(&process);
         let facts = Facts {
             exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
@@ -316,7 +316,7 @@ impl Roster {
 
     /// The kernel side has followed a fork or an exec: the process is watched already.
     fn follow(&mut self, pid: u32, level: Level, why: &str) {
-        let Ok(process) = Process::open(pid) else { return };
+        let Ok(process) = open(pid) else { return };
         let labels = labels_of(&process);
         let unix_ms = unix_ms();
         if let Some(known) = self.tracked.get_mut(&pid) {
@@ -330,8 +330,10 @@ impl Roster {
     }
 }
 
-/// The labels of a process; of one that has ended already, its executable alone.
+/// The labels of a process; of one that has ended already, or that the kernel does not answer for, its executable alone.
 fn labels_of(process: &Process) -> Labels {
-    let exe = process.exe.to_string_lossy();
-    Labels::read(Path::new("/proc"), process.pid, &exe).unwrap_or_else(|_| Labels::parse(&exe, b""))
+    let (pid, exe) = (process.pid, process.exe.to_string_lossy().into_owned());
+    let own = Labels::parse(&exe, b"");
+    let read = ask(pid, move || Labels::read(Path::new("/proc"), pid, &exe));
+    read.ok().and_then(Result::ok).unwrap_or(own)
 }
