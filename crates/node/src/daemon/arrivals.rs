@@ -157,6 +157,11 @@ impl Arrivals {
         });
     }
 
+    /// Forgets a process that is to be found again by the next scan.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.seen.remove(&pid);
+    }
+
     /// Whether nothing was scanned yet.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
@@ -281,12 +286,12 @@ fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
 
 /// A fingerprint of a process's executable, root directory and mapped objects; 0 where they cannot be read.
 pub(super) fn fingerprint(process: &Process) -> u64 {
-    let pid = process.pid;
-    let Ok(Ok(objects)) = guarded(move || mapped_objects(pid)) else { return 0 };
+    let (pid, root) = (process.pid, process.root());
+    let read = guarded(move || (mapped_objects(pid), identity(&root).ok()));
+    let Ok((Ok(objects), root)) = read else { return 0 };
     let mut inodes: Vec<(u64, u64)> = objects.into_iter().map(|object| object.inode).collect();
     inodes.sort_unstable();
     inodes.dedup();
-    let root = identity(&process.root()).ok();
     let mut hasher = DefaultHasher::new();
     (&process.exe, root, inodes).hash(&mut hasher);
     hasher.finish()

@@ -11,7 +11,7 @@ use std::{
 
 use drainprof_observe::{ObserveError, ObserverOptions, self_use};
 use drainprof_probe::bpf::SessionConfig;
-use drainprof_process::{given_up, memory::Pressure};
+use drainprof_process::{Silent, given_up, memory::Pressure, silent_processes, times_given_up};
 use drainprof_profile::Library;
 use drainprof_report::{
     Report, SelfUse, Tool,
@@ -37,6 +37,9 @@ use crate::{
 
 /// How often the loop takes events and reclaims room in maps, whatever the interval.
 const TICK: Duration = Duration::from_millis(200);
+
+/// Processes that cannot be read which are named.
+const MAX_NAMED: usize = 10;
 
 /// How often free memory goes back to the kernel: windows, censuses and newcomers need much for a moment.
 const GIVE_BACK: Duration = Duration::from_secs(10);
@@ -338,6 +341,7 @@ impl Service {
             pressure,
             targets: self.roster.states(view),
             processes_late: self.roster.processes_late(),
+            processes_given_up: times_given_up(),
             label_sets: self.counters.label_sets(),
             counts,
             windows: self.windows.list(),
@@ -360,6 +364,7 @@ impl Service {
         let hangs = given_up().into_iter().map(|file| {
             format!("{file} cannot be read: its file system does not answer, and is left alone until it does")
         });
+        let hangs = hangs.chain(silent(&silent_processes()));
         let troubles = history.into_iter().chain(self.refused.clone()).chain(hangs);
         troubles.chain(self.censuses.trouble()).chain(self.pushers.troubles()).collect()
     }
@@ -368,6 +373,21 @@ impl Service {
         let windows = self.windows.list();
         self.publish.send_modify(|state| Arc::make_mut(state).windows = windows);
     }
+}
+
+/// Processes that the kernel does not answer for, a sentence each.
+fn silent(all: &[Silent]) -> Vec<String> {
+    let sentence = |one: &Silent| {
+        let comm = one.comm.as_deref().map(|comm| format!(" ({comm})")).unwrap_or_default();
+        format!(
+            "process {}{comm} cannot be read: the kernel has not answered for it, first {} s ago, since a lock of it is \
+             held or its memory is not delivered; it is left alone, and tried again",
+            one.pid, one.seconds
+        )
+    };
+    let more = all.len().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("{more} more processes cannot be read"));
+    all.iter().take(MAX_NAMED).map(sentence).chain(more).collect()
 }
 
 /// The state before the first cycle.
@@ -387,6 +407,7 @@ fn empty_state() -> NodeState {
         pressure: None,
         targets: Vec::new(),
         processes_late: 0,
+        processes_given_up: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: Vec::new(),

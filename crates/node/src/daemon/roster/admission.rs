@@ -8,7 +8,7 @@ use std::{
 use drainprof_common::loss::Loss;
 use drainprof_observe::ObserveError;
 use drainprof_process::{
-    Process, printable,
+    Process, ProcessError, Stuck, printable,
     readers::{ask, open},
 };
 use drainprof_profile::Level;
@@ -41,6 +41,8 @@ enum Found {
     Unmatched,
     /// It has ended, or is not what it was when it was found.
     Ended,
+    /// The kernel does not answer for it now, or for so many that nobody is asked.
+    Unanswered,
 }
 
 impl Roster {
@@ -160,6 +162,10 @@ impl Roster {
             Found::Attached(level) => self.attached(pid, start_time, level, known.is_none()),
             Found::Beyond => self.newcomers.refused(),
             Found::Ended => self.newcomers.undecided(pid),
+            Found::Unanswered => {
+                self.newcomers.undecided(pid);
+                self.arrivals.forget(pid);
+            }
             Found::Without(_) | Found::Failed(_) | Found::Unmatched => {}
         }
         self.watch(config, tracked, found);
@@ -203,6 +209,10 @@ impl Roster {
             }
             // A later scan finds what became of it.
             Err(ObserveError::NoMatch { .. }) => Found::Ended,
+            Err(
+                ObserveError::Target(ProcessError::Silent(_))
+                | ObserveError::Files(Stuck::Silent { .. } | Stuck::TooMany | Stuck::NoThread),
+            ) => Found::Unanswered,
             // It ended meanwhile.
             Err(ObserveError::Target(error)) => {
                 tracing::debug!(pid, %error, "not watched");
@@ -236,7 +246,7 @@ impl Roster {
                 tracked.matched = false;
                 tracked.turn(None, "no profile matches: its memory is watched".to_owned(), unix_ms);
             }
-            Found::Ended => return,
+            Found::Ended | Found::Unanswered => return,
         }
         if !tracked.matched && !config.select.unmatched {
             return;
