@@ -99,17 +99,15 @@ impl Guard {
 
     /// Whether a host, with or without a port, is this server: by name, or by the address that was connected to.
     fn knows(&self, host: &str, local: Option<IpAddr>) -> bool {
-        let host = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((address, _)) => address,
-            None => host.split_once(':').map_or(host, |(host, _)| host),
-        };
-        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let Some((host, is_bracketed)) = without_port(host) else { return false };
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         match host.parse::<IpAddr>() {
+            Ok(address) if address.is_ipv6() != is_bracketed => false,
             Ok(address) => {
                 let address = address.to_canonical();
                 address.is_loopback() || local.is_some_and(|local| local.to_canonical() == address)
             }
-            Err(_) => host == "localhost" || self.names.contains(&host),
+            Err(_) => !is_bracketed && (host == "localhost" || self.names.contains(&host)),
         }
     }
 
@@ -125,6 +123,20 @@ impl Guard {
             (Some(_), _) => None,
         }
     }
+}
+
+/// A host without its port, and whether it stands in brackets; `None`: it is neither.
+fn without_port(host: &str) -> Option<(&str, bool)> {
+    let (host, after, is_bracketed) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map(|(address, after)| (address, after, true))?,
+        None => {
+            let at = host.find(':').unwrap_or(host.len());
+            (&host[..at], &host[at..], false)
+        }
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    (after.is_empty() || after.strip_prefix(':').is_some_and(is_port))
+        .then_some((host, is_bracketed))
 }
 
 fn forbidden(message: &str) -> Response {
@@ -160,6 +172,14 @@ mod tests {
             ("localhost.evil.example", false),
             ("", false),
             ("[::1", false),
+            ("[::1]evil.example", false),
+            ("[::1]:80.evil.example", false),
+            ("localhost:80.evil.example", false),
+            ("localhost:evil", false),
+            ("localhost..", false),
+            ("[127.0.0.1]", false),
+            ("[localhost]", false),
+            ("::1", false),
         ] {
             assert_eq!(guard.knows(host, local), known, "{host}");
         }
