@@ -66,8 +66,8 @@ static void mount_at(const char *place) {
 
 static struct fuse_attr attributes(u64 node) {
     struct fuse_attr attr = {.ino = node, .nlink = 1, .uid = geteuid(), .gid = getegid(), .blksize = PAGE};
-    attr.mode = node == FILE_NODE ? 0100666 : 040755;
-    attr.size = node == FILE_NODE ? PAGE : 0;
+    attr.mode = node >= FILE_NODE ? 0100666 : 040755;
+    attr.size = node >= FILE_NODE ? PAGE : 0;
     return attr;
 }
 
@@ -92,8 +92,9 @@ static void answer(const struct fuse_in_header *in) {
         return reply(in, 0, &out, sizeof out);
     }
     case FUSE_LOOKUP: {
-        struct fuse_entry_out out = {.nodeid = FILE_NODE, .attr_valid = 3600, .entry_valid = 3600};
-        out.attr = attributes(FILE_NODE);
+        u64 node = FILE_NODE + strtoul((const char *)(in + 1), NULL, 10); /* each child has a file of its own */
+        struct fuse_entry_out out = {.nodeid = node, .attr_valid = 3600, .entry_valid = 3600};
+        out.attr = attributes(node);
         return reply(in, 0, &out, sizeof out);
     }
     case FUSE_GETATTR: {
@@ -113,6 +114,7 @@ static void answer(const struct fuse_in_header *in) {
 static void child(const char *mode, const char *path) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(fuse);
+    map_files();
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) fail(path);
     if (!strcmp(mode, "exec")) {
@@ -139,10 +141,10 @@ int main(int argc, char **argv) {
     become_user(option("user", 65534));
     mount_at(place);
     char path[4096];
-    snprintf(path, sizeof path, "%s/file", place);
     pid_t children[MAX_CHILDREN];
     if (count > MAX_CHILDREN) count = MAX_CHILDREN;
     for (unsigned i = 0; i < count; i++) {
+        snprintf(path, sizeof path, "%s/%u", place, i);
         children[i] = fork();
         if (children[i] < 0) fail("fork");
         if (children[i] == 0) child(mode, path);

@@ -129,6 +129,14 @@ fn left_behind() -> usize {
     lock(&GIVEN_UP).len() + silent::stuck() + lock(&ABANDONED).len()
 }
 
+/// The processes that threads wait for which are left behind, or may be.
+pub(crate) fn left_processes() -> Vec<u32> {
+    let mut left = silent::waited_for();
+    let abandoned = lock(&ABANDONED);
+    left.extend(abandoned.iter().filter_map(|work| lock(work).asks?.process));
+    left
+}
+
 /// From here on, this thread reads the file that messages call `shown`; what hangs costs the file's device, if given.
 pub(crate) fn reads(device: Option<u64>, shown: &str) {
     with_own(|work| work.file = (device, shown.to_owned()));
@@ -385,7 +393,7 @@ mod tests {
     /// Work that gets its answers is waited for, however long it takes; what asks and gets none is left behind, named,
     /// and its device given up until the answer comes.
     #[test]
-    fn left_behind() {
+    fn hanging_files() {
         let busy = guarded(|| {
             let until = Instant::now() + LIMIT + PAUSE * 3;
             while Instant::now() < until {

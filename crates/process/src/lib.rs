@@ -53,7 +53,7 @@ pub use maps::{MappedMemory, Mapping, executed_files, mapped_memory, mapped_rang
 pub use printable::{printable, printable_lines};
 pub use process::{Process, mapped_pages, started_at};
 pub use selector::{MIN_CONTAINER_DIGITS, SelectError, Selected, Selector};
-pub use silent::{Silent, is_silent, silent as silent_processes, times_given_up};
+pub use silent::{Silent, is_silent, is_user_silenced, silent as silent_processes, times_given_up};
 pub use space::{Space, Spot};
 pub use usdt::UsdtNote;
 pub use vdso::image as vdso_image;

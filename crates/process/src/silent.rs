@@ -6,6 +6,7 @@
 //! get half of the threads that may be left behind. Called by `guard` and `readers`.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::fd::{AsFd as _, OwnedFd},
     sync::{
@@ -213,19 +214,53 @@ fn pause(times: u32) -> Duration {
 /// Whether a process should rather not be asked while others do not answer: it waits in the kernel itself, or its user's
 /// processes have left enough threads behind. Called on a reader thread.
 pub(crate) fn is_suspect(pid: u32) -> bool {
-    if stuck() < CAUTIOUS {
+    let left = guard::left_processes();
+    if left.len() < CAUTIOUS {
         return false;
     }
-    describe();
     // What cannot be read has ended; whoever asks finds out.
     let Some((status, uid)) = guard::ask_process(pid, || status(pid)) else { return false };
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     if state.is_some_and(|state| state.trim_start().starts_with('D')) {
         return true;
     }
-    let Some(uid) = uid.filter(|uid| *uid != 0) else { return false };
-    let of_user: usize = all().iter().filter(|one| one.uid == Some(uid)).map(|one| one.stuck).sum();
-    of_user >= MAX_OF_USER
+    let Some(user) = uid.and_then(user) else { return false };
+    describe();
+    let known: Vec<(u32, Option<u32>)> = all().iter().map(|one| (one.pid, one.uid)).collect();
+    let is_of_user = |left: &&u32| {
+        let known = known.iter().find(|(pid, _)| pid == *left).and_then(|(_, uid)| *uid);
+        // Of those that are not given up yet.
+        let read = || guard::ask_process(**left, || self::status(**left)).and_then(|(_, uid)| uid);
+        known.or_else(read).and_then(self::user) == Some(user)
+    };
+    left.iter().filter(is_of_user).count() >= MAX_OF_USER
+}
+
+/// Whose process it is by its user id, as far as users are told apart; `None`: the system's own. Any user may have some ids
+/// of those beyond two bytes for his containers, so they count as one.
+const fn user(uid: u32) -> Option<u32> {
+    match uid {
+        0 => None,
+        1..=0xffff => Some(uid),
+        _ => Some(u32::MAX),
+    }
+}
+
+/// Whether processes are not asked because of others of the same user.
+#[must_use]
+pub fn is_user_silenced() -> bool {
+    let all = all();
+    let users = all.iter().filter_map(|one| user(one.uid?)).collect::<BTreeSet<u32>>();
+    users.into_iter().any(|own| {
+        let of_user = all.iter().filter(|one| one.uid.and_then(user) == Some(own));
+        of_user.map(|one| one.stuck).sum::<usize>() >= MAX_OF_USER
+    })
+}
+
+/// The processes that threads wait for, each as often.
+pub(crate) fn waited_for() -> Vec<u32> {
+    let all = all();
+    all.iter().flat_map(|one| std::iter::repeat_n(one.pid, one.stuck)).collect()
 }
 
 #[cfg(test)]
@@ -237,5 +272,13 @@ mod tests {
     fn pauses() {
         let seconds = [1, 2, 3, 8, 9, 10, 40, u32::MAX].map(|times| pause(times).as_secs());
         assert_eq!(seconds, [1, 2, 4, 128, 256, 300, 300, 300]);
+    }
+
+    /// The system's own processes are no user's; ids of containers are one user's.
+    #[test]
+    fn users() {
+        let users = [0, 1000, 65_534, 100_000, 165_535].map(user);
+        let shared = Some(u32::MAX);
+        assert_eq!(users, [None, Some(1000), Some(65_534), shared, shared]);
     }
 }

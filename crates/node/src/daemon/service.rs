@@ -11,7 +11,9 @@ use std::{
 
 use drainprof_observe::{ObserveError, ObserverOptions, self_use};
 use drainprof_probe::bpf::SessionConfig;
-use drainprof_process::{Silent, given_up, memory::Pressure, silent_processes, times_given_up};
+use drainprof_process::{
+    Silent, given_up, is_user_silenced, memory::Pressure, silent_processes, times_given_up,
+};
 use drainprof_profile::Library;
 use drainprof_report::{
     Report, SelfUse, Tool,
@@ -387,7 +389,11 @@ fn silent(all: &[Silent]) -> Vec<String> {
     };
     let more = all.len().saturating_sub(MAX_NAMED);
     let more = (more > 0).then(|| format!("{more} more processes cannot be read"));
-    all.iter().take(MAX_NAMED).map(sentence).chain(more).collect()
+    let user = is_user_silenced().then(|| {
+        "processes are not read whose user has several that cannot be read: each costs a thread"
+            .to_owned()
+    });
+    all.iter().take(MAX_NAMED).map(sentence).chain(more).chain(user).collect()
 }
 
 /// The state before the first cycle.
