@@ -1,3 +1,4 @@
+/* cflags: -static */
 /* Processes that the kernel waits for while it holds a lock of theirs: nobody who asks about them gets an answer.
  *
  * The first process is the server of a FUSE file system in a namespace of its own, as any user may have it. `count`

@@ -378,8 +378,12 @@ pub(crate) fn judge_abandoned() {
     });
 }
 
-/// Whether a thread of this process computes, or waits for a processor only: then it hangs nowhere.
+/// Whether a thread of this process computes, or waits for a processor only: then it hangs nowhere. So does one that has
+/// not begun.
 fn is_running(thread: i32) -> bool {
+    if thread == 0 {
+        return true;
+    }
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }
