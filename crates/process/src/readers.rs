@@ -22,7 +22,7 @@ const LONGEST: Duration = guard::PROCESS_LIMIT.saturating_add(Duration::from_mil
 /// Shortest wait, if the patience is at an end.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// Time that callers can wait in vain in one go, and the part of the time in which it comes in again.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = LONGEST;
 const SHARE: u32 = 10;
 
 /// Time that callers may wait in vain.

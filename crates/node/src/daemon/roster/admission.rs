@@ -302,8 +302,17 @@ impl Roster {
     /// The kernel side has noticed a process of a program that is watched, and counts it already: keeps it, unless the
     /// configuration says otherwise.
     fn newcomer(&mut self, config: &Config, (pid, level): (u32, Level), (id, target): (u64, u32)) {
-        // What is gone by now is counted with its program.
-        let Ok(process) = open(pid) else { return };
+        let process = match open(pid) {
+            Ok(process) => process,
+            // It would count twice if a scan finds it later.
+            Err(ProcessError::Silent(_)) => {
+                self.pool.discard(id, pid, target);
+                self.pool.count_process(Loss::ProcessMissed);
+                return;
+            }
+            // What is gone by now is counted with its program.
+            Err(_) => return,
+        };
         let labels = labels_of(&process);
         let facts = Facts {
             exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
@@ -326,7 +335,15 @@ impl Roster {
 
     /// The kernel side has followed a fork or an exec: the process is watched already.
     fn follow(&mut self, pid: u32, level: Level, why: &str) {
-        let Ok(process) = open(pid) else { return };
+        let process = match open(pid) {
+            Ok(process) => process,
+            Err(ProcessError::Silent(_)) => {
+                self.pool.release(pid);
+                self.pool.count_process(Loss::ProcessMissed);
+                return;
+            }
+            Err(_) => return,
+        };
         let labels = labels_of(&process);
         let unix_ms = unix_ms();
         if let Some(known) = self.tracked.get_mut(&pid) {
