@@ -94,7 +94,7 @@ pub enum CensusError {
 /// # Errors
 /// The process cannot be inspected, is too large, or cannot be frozen.
 pub fn take(pid: u32, options: &Options) -> Result<Census, CensusError> {
-    let options = options.clone();
+    let options = *options;
     guarded(move || take_here(pid, &options)).map_err(ProcessError::from)?
 }
 

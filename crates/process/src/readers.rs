@@ -34,9 +34,8 @@ struct Patience {
 static PATIENCE_LEFT: Mutex<Patience> = Mutex::new(Patience { left: PATIENCE, counted: None });
 
 impl Patience {
-    /// For how long a caller may wait now.
-    fn now(&mut self) -> Duration {
-        let now = Instant::now();
+    /// For how long a caller may wait at this time.
+    fn at(&mut self, now: Instant) -> Duration {
         let passed = self.counted.replace(now).map_or(Duration::ZERO, |then| now - then);
         self.left = (self.left + passed / SHARE).min(PATIENCE);
         self.left.clamp(SHORTEST, LONGEST)
@@ -44,7 +43,7 @@ impl Patience {
 }
 
 fn patience() -> Duration {
-    PATIENCE_LEFT.lock().unwrap_or_else(PoisonError::into_inner).now()
+    PATIENCE_LEFT.lock().unwrap_or_else(PoisonError::into_inner).at(Instant::now())
 }
 
 /// A caller has waited in vain since `began`.
@@ -189,14 +188,12 @@ mod tests {
     #[test]
     fn patience_ends() {
         let mut patience = Patience { left: PATIENCE, counted: None };
-        assert_eq!(patience.now(), LONGEST);
+        let began = Instant::now();
+        assert_eq!(patience.at(began), LONGEST);
         patience.left = Duration::ZERO;
-        assert_eq!(patience.now(), SHORTEST);
-        patience.counted = Some(Instant::now() - Duration::from_secs(2));
-        let now = patience.now();
-        assert!(now >= Duration::from_millis(200) && now < LONGEST, "{now:?}");
-        patience.counted = Some(Instant::now() - Duration::from_secs(600));
-        patience.now();
+        assert_eq!(patience.at(began), SHORTEST);
+        assert_eq!(patience.at(began + Duration::from_secs(2)), Duration::from_millis(200));
+        patience.at(began + Duration::from_secs(600));
         assert_eq!(patience.left, PATIENCE);
     }
 }

@@ -126,9 +126,9 @@ fn newest(connection: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
     let rows = statement.query_map([BELIEVED + 1], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let latest: Vec<(i64, i64)> = rows.collect::<rusqlite::Result<_>>()?;
     let Some((newest, time)) = latest.first() else { return Ok(None) };
-    let leaps = latest.windows(2).filter(|two| two[0].1.saturating_sub(two[1].1) > LEAP);
+    let mut leaps = latest.windows(2).filter(|two| two[0].1.saturating_sub(two[1].1) > LEAP);
     // The time before the first leap that is not believed yet.
-    let now = leaps.last().map_or(*time, |two| two[1].1);
+    let now = leaps.next_back().map_or(*time, |two| two[1].1);
     Ok(Some((*newest, now)))
 }
 

@@ -25,6 +25,9 @@ const MAX_BYTES: u64 = 64 << 10;
 /// A machine with many containers has thousands of mounts.
 const MAX_MOUNTS: u64 = 16 << 20;
 
+/// The memory of a process, and the pressure on its control group.
+pub type WithPressure = (MemoryReading, Option<GroupPressure>);
+
 /// Looks at the memory of many processes, and examines each control group once.
 #[derive(Clone, Debug)]
 pub struct MemoryReader {
@@ -73,11 +76,7 @@ impl MemoryReader {
     }
 
     /// The same, with the pressure on the process's own control group; `None` where the kernel does not tell it.
-    pub fn read_with_pressure(
-        &mut self,
-        pid: u32,
-        with_pss: bool,
-    ) -> Option<(MemoryReading, Option<GroupPressure>)> {
+    pub fn read_with_pressure(&mut self, pid: u32, with_pss: bool) -> Option<WithPressure> {
         let texts = MemoryTexts::read(&self.proc, pid)?;
         let (mut reading, pressure) = self.reading(&texts)?;
         if let Some(shares) = with_pss.then(|| shares(&self.proc, pid)).flatten() {
@@ -92,7 +91,7 @@ impl MemoryReader {
     pub fn read_each(
         &mut self,
         pids: impl IntoIterator<Item = u32>,
-    ) -> Vec<(u32, Option<(MemoryReading, Option<GroupPressure>)>)> {
+    ) -> Vec<(u32, Option<WithPressure>)> {
         let proc = self.proc.clone();
         let texts = move |pid, ()| MemoryTexts::read(&proc, pid);
         let all = readers::each(pids.into_iter().map(|pid| (pid, ())), texts);
@@ -102,7 +101,7 @@ impl MemoryReader {
     }
 
     /// What the texts of a process say.
-    fn reading(&mut self, texts: &MemoryTexts) -> Option<(MemoryReading, Option<GroupPressure>)> {
+    fn reading(&mut self, texts: &MemoryTexts) -> Option<WithPressure> {
         let status = parse::status(&texts.status)?;
         let [minor_faults, major_faults] = parse::faults(&texts.stat)?;
         let Self { mounts, groups, .. } = self;

@@ -127,12 +127,11 @@ impl Guard {
 
 /// A host without its port, and whether it stands in brackets; `None`: it is neither.
 fn without_port(host: &str) -> Option<(&str, bool)> {
-    let (host, after, is_bracketed) = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map(|(address, after)| (address, after, true))?,
-        None => {
-            let at = host.find(':').unwrap_or(host.len());
-            (&host[..at], &host[at..], false)
-        }
+    let (host, after, is_bracketed) = if let Some(rest) = host.strip_prefix('[') {
+        rest.split_once(']').map(|(address, after)| (address, after, true))?
+    } else {
+        let (host, after) = host.split_at(host.find(':').unwrap_or(host.len()));
+        (host, after, false)
     };
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     (after.is_empty() || after.strip_prefix(':').is_some_and(is_port))
