@@ -294,3 +294,24 @@ fn full_disk_leaves_the_older_file() -> Result<()> {
     }
     Ok(())
 }
+
+/// Output that nobody can have had is a failure, before anything is attached; the null device is none.
+#[test]
+fn closed_stdout() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let target = Target::start("psweep", &["closes=10"])?;
+    for (redirect, code) in [(">&-", 1), (">/dev/null", 0)] {
+        let script =
+            format!("\"$0\" attach -p {} --profile \"$1\" -d 200ms {redirect}", target.pid());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(environment::drainprof()?);
+        let output =
+            command.arg(environment::profile("arena")).env("DRAINPROF_BUDGET", "none").output()?;
+        let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{redirect}: {talk}");
+        assert_eq!(talk.contains("stdout is closed"), code == 1, "{redirect}: {talk}");
+    }
+    target.kill()
+}

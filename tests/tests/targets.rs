@@ -30,6 +30,7 @@ const WORKLOADS: &[(&str, &[&str])] = &[
     ("psweep_stripped", &[]),
     ("psweep_split", &[]),
     ("routing", &[]),
+    ("hung_labels", &[]),
     ("brief", &["opens=20", "ms=10"]),
     ("crowd", &["threads=50", "mappings=10"]),
     ("many", &["what=callers", "n=8"]),

@@ -7,6 +7,7 @@ use std::{
     os::{fd::AsRawFd as _, unix::fs::FileExt as _},
 };
 
+use drainprof_process::ask_process;
 use nix::{errno::Errno, libc};
 
 use crate::{present::Present, space::PAGE};
@@ -56,13 +57,14 @@ struct Stretch {
 
 /// The file of a process.
 pub(crate) struct Pagemap {
+    pid: u32,
     file: File,
     skips_holes: bool,
 }
 
 impl Pagemap {
-    pub(crate) fn open(path: &str) -> io::Result<Self> {
-        let mut pagemap = Self { file: File::open(path)?, skips_holes: true };
+    pub(crate) fn open(pid: u32, path: &str) -> io::Result<Self> {
+        let mut pagemap = Self { pid, file: File::open(path)?, skips_holes: true };
         // Linux before 6.7 knows no request of this file.
         pagemap.skips_holes = pagemap.request(0, PAGE, PRESENT, &mut [Stretch::default()]).is_ok();
         Ok(pagemap)
@@ -147,7 +149,8 @@ impl Pagemap {
         };
         // SAFETY: `scan` is what the request takes, and `stretches` has room for the `vec_len` that it names; the kernel
         // writes to nothing else.
-        let found = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+        let request = || unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+        let found = ask_process(self.pid, request);
         let found = usize::try_from(Errno::result(found)?).unwrap_or_default();
         Ok((found, scan.walk_end))
     }
@@ -160,7 +163,8 @@ impl Pagemap {
         while start < end {
             let pages = ((end - start) / PAGE).min(most);
             let entries = &mut buffer[..(pages * 8) as usize];
-            if pages == 0 || self.file.read_exact_at(entries, start / PAGE * 8).is_err() {
+            let read = || self.file.read_exact_at(entries, start / PAGE * 8);
+            if pages == 0 || ask_process(self.pid, read).is_err() {
                 break;
             }
             // Bit 63: in memory; bit 62: swapped.
@@ -196,7 +200,7 @@ mod tests {
         let read = bytes / 4;
         assert_eq!(memory[read], 0);
         let start = memory.as_ptr() as u64;
-        let pagemap = Pagemap::open("/proc/self/pagemap").unwrap();
+        let pagemap = Pagemap::open(std::process::id(), "/proc/self/pagemap").unwrap();
         let pages = |present: &Present| -> Vec<usize> {
             let next = |at: &u64| present.next(at + PAGE);
             std::iter::successors(present.next(0), next).map(|at| (at - start) as usize).collect()
@@ -222,7 +226,7 @@ mod tests {
         memory.fill(1);
         let start = memory.as_ptr() as u64;
         let end = start + memory.len() as u64;
-        let pagemap = Pagemap::open("/proc/self/pagemap").unwrap();
+        let pagemap = Pagemap::open(std::process::id(), "/proc/self/pagemap").unwrap();
         let all = drainprof_process::mapped_memory(std::process::id()).unwrap();
         let own = all.iter().filter(|one| one.mapping.start < end && start < one.mapping.end);
         let counted: u64 = own.map(|one| one.huge_bytes).sum();

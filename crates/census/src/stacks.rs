@@ -2,7 +2,7 @@
 //! written at the stack's upper end about its first address and its size, and by a guard at its lower end. The kernel
 //! joins stacks with each other and with other memory, so a mapping alone is never one. What a heap has is none.
 
-use drainprof_process::Process;
+use drainprof_process::{Process, ask_process};
 
 use crate::{
     found::Taken,
@@ -23,7 +23,8 @@ const ATTEMPTS: u32 = 3;
 pub(crate) fn pointers(process: &Process) -> Vec<u64> {
     let pointer = |thread: u32| {
         let path = format!("/proc/{}/task/{thread}/syscall", process.pid);
-        (0..ATTEMPTS).find_map(|_| pointer_of(&std::fs::read_to_string(&path).ok()?))
+        let read = || ask_process(process.pid, || std::fs::read_to_string(&path));
+        (0..ATTEMPTS).find_map(|_| pointer_of(&read().ok()?))
     };
     process.threads().unwrap_or_default().into_iter().filter_map(pointer).collect()
 }

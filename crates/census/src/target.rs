@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use drainprof_process::{
-    MappedMemory, Process, ProcessError, mapped_memory, read_memory, read_memory_at,
+    MappedMemory, Process, ProcessError, ask_process, guarded, mapped_memory, read_memory,
+    read_memory_at,
 };
 
 use crate::{
@@ -93,6 +94,11 @@ pub enum CensusError {
 /// # Errors
 /// The process cannot be inspected, is too large, or cannot be frozen.
 pub fn take(pid: u32, options: &Options) -> Result<Census, CensusError> {
+    let options = *options;
+    guarded(move || take_here(pid, &options)).map_err(ProcessError::from)?
+}
+
+fn take_here(pid: u32, options: &Options) -> Result<Census, CensusError> {
     let process = Process::open(pid)?;
     if !options.freeze {
         return read(&process, options);
@@ -177,7 +183,7 @@ impl Target {
     fn open(process: &Process) -> Result<Self, ProcessError> {
         let pid = process.pid;
         let path = format!("/proc/{pid}/pagemap");
-        let pagemap = Pagemap::open(&path).map_err(|error| {
+        let pagemap = ask_process(pid, || Pagemap::open(pid, &path)).map_err(|error| {
             ProcessError::from_io(pid, "read which pages are present", path.into(), error)
         })?;
         Ok(Self { pid, pagemap, files: Files::of(process) })
@@ -279,7 +285,8 @@ fn range(memory: &MappedMemory) -> Range {
 
 /// Bytes of page tables.
 fn page_tables(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let read = || std::fs::read_to_string(format!("/proc/{pid}/status"));
+    let status = ask_process(pid, read).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -430,7 +437,8 @@ mod tests {
         let census = census.unwrap();
         let [heap] = census.heaps.as_slice() else { panic!("{census:?}") };
         // Linux before 6.7 cannot find the pages in time: that is noted.
-        let is_fast = Pagemap::open("/proc/self/pagemap").unwrap().skips_holes();
+        let is_fast =
+            Pagemap::open(std::process::id(), "/proc/self/pagemap").unwrap().skips_holes();
         assert_eq!(census.notes.len(), 1, "{:?}", census.notes);
         assert_eq!(heap.unknown_bytes, if is_fast { 5 * PAGE } else { 0 });
         assert_eq!(heap.mapped_alone_bytes, 0);

@@ -53,6 +53,9 @@ pub struct NodeState {
     /// did before is not counted.
     #[serde(default)]
     pub processes_late: u64,
+    /// How often a process was given up because the kernel did not answer for it; `degraded` names those of now.
+    #[serde(default)]
+    pub processes_given_up: u64,
     /// The label sets that are counted apart, and the one for all others, whose `exe` is `other`.
     #[serde(default)]
     pub label_sets: Vec<LabelSet>,

@@ -14,6 +14,7 @@ use drainprof_common::{
 use drainprof_process::{
     mapped_ranges,
     memory::{GranuleRange, GranuleState},
+    readers::ask,
 };
 use drainprof_report::{
     facts::{
@@ -45,11 +46,13 @@ impl Observer {
     pub(super) fn begin_growth(&mut self, target: u32, pid: u32) {
         let Some(growth) = &mut self.growth else { return };
         growth.added.begin(now_ns());
-        growth.ledgers.insert(target, MappingLedger::new(heap_end(pid)));
-        if let Some(counted) = faults(pid) {
+        let known = ask(pid, move || (heap_end(pid), faults(pid), resident(pid)));
+        let (heap_end, faults, resident) = known.unwrap_or_default();
+        growth.ledgers.insert(target, MappingLedger::new(heap_end));
+        if let Some(counted) = faults {
             growth.counted.insert(target, counted);
         }
-        if let Some(last) = resident(pid) {
+        if let Some(last) = resident {
             let known =
                 GrowthTarget { known: (1 << member::COUNT) - 1, last, peak: last, mm_id: 0 };
             if let Err(error) = self.session.growth.begin(target, &known) {
@@ -173,12 +176,15 @@ impl Observer {
             let drained = drained.remove(&target.target).unwrap_or_default();
             // Read only for a target with an id that may be no address.
             let (pid, alive) = (target.pid, target.ended.is_none());
-            let mapped = LazyCell::new(|| mapped_ranges(pid).ok().filter(|_| alive));
+            let mapped = LazyCell::new(|| {
+                let read = || ask(pid, move || mapped_ranges(pid).ok()).ok().flatten();
+                alive.then(read).flatten()
+            });
             let (ranges, unplaced) =
                 ranges(target, drained, &|id| id >= LOWEST && is_mapped(id, mapped.as_deref()));
             facts.unplaced = unplaced;
             facts.touched = join(&touched.remove(&target.target).unwrap_or_default(), &ranges);
-            let now = faults(target.pid).filter(|_| target.ended.is_none());
+            let now = alive.then(|| ask(pid, move || faults(pid)).ok().flatten()).flatten();
             facts.counted = now
                 .zip(growth.counted.get(&target.target))
                 .map(|(now, then)| (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)));

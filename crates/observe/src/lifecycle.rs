@@ -7,7 +7,7 @@ use drainprof_common::{
     loss::Loss,
 };
 use drainprof_probe::bpf::Arming;
-use drainprof_process::{Process, printable};
+use drainprof_process::{Process, ProcessError, printable, readers::open};
 use drainprof_profile::Finding;
 use drainprof_report::facts::{Began, Ended};
 
@@ -33,7 +33,7 @@ impl Observer {
                 (comm.clone(), exe.clone(), allocators.clone(), not_measurable.clone())
             })
             .unwrap_or_default();
-        let process = Process::open(event.tgid).ok();
+        let process = self.opened(event.tgid);
         let gone = process.is_none();
         let mut target = Target {
             comm: process.as_ref().map_or(comm, |process| process.comm.clone()),
@@ -67,7 +67,7 @@ impl Observer {
         if let Some(old) = self.targets.iter_mut().find(|target| target.target == event.target) {
             old.ended.get_or_insert(Ended::Exec);
         }
-        let process = Process::open(event.tgid).ok();
+        let process = self.opened(event.tgid);
         // Of a process that was no target before: nothing was missed of it.
         let is_newcomer = event.target == 0;
         let began = if is_newcomer { Began::FromStart } else { Began::Exec(event.target) };
@@ -98,6 +98,16 @@ impl Observer {
             if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
         self.targets.push(target);
         ending
+    }
+
+    /// The process that an event names; `None`: it is gone. One that the kernel does not answer for is let go, too, which
+    /// is counted.
+    fn opened(&mut self, pid: u32) -> Option<Process> {
+        let opened = open(pid);
+        if matches!(opened, Err(ProcessError::Silent(_))) {
+            self.session.count_loss(Loss::ProcessMissed, 1);
+        }
+        opened.ok()
     }
 
     /// Looks at what a process executes now. Probes that are in place stay; the rest comes late, which is

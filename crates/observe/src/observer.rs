@@ -10,7 +10,10 @@ use drainprof_probe::{
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
     plan::{AttachPlan, NoMatch, PlanError, Sites, cost::Costs},
 };
-use drainprof_process::{ElfCache, Image, ImageOptions, Process, ProcessError, Stuck, guarded};
+use drainprof_process::{
+    ElfCache, Image, ImageOptions, Process, ProcessError, Stuck, guarded,
+    readers::{ask, open},
+};
 use drainprof_profile::{Finding, Level, Library, Profile};
 use drainprof_report::{
     facts::{Began, Duty, Ended, Names, TargetFacts, Windows},
@@ -93,7 +96,7 @@ pub enum ObserveError {
         /// The profile.
         profile: String,
     },
-    /// Its files cannot be read now.
+    /// It, or its files, cannot be read now.
     #[error(transparent)]
     Files(#[from] Stuck),
     /// The kernel side.
@@ -240,10 +243,12 @@ impl Observer {
 
     /// Places the probes of all matching profiles in a process and arms it, all at once.
     pub fn add(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
-        let process = Process::open(pid)?;
+        let process = open(pid)?;
         // Whatever fails in a process that ends meanwhile fails because of that.
         self.add_open(&process, from_start).map_err(|error| {
-            if process.is_alive() { error } else { ProcessError::Ended { pid }.into() }
+            let process = process.clone();
+            let has_ended = ask(pid, move || !process.is_alive()) == Ok(true);
+            if has_ended { ProcessError::Ended { pid }.into() } else { error }
         })
     }
 
@@ -329,7 +334,8 @@ impl Observer {
 
     /// The container of a process, where growth is grouped by it.
     pub(super) fn container_of(&self, pid: u32) -> Option<String> {
-        self.growth.as_ref().and_then(|_| drainprof_process::container_of(pid))
+        self.growth.as_ref()?;
+        ask(pid, move || drainprof_process::container_of(pid)).ok().flatten()
     }
 
     /// How many probes are in place, as `--dry-run` lists them.
@@ -371,7 +377,8 @@ impl Observer {
     /// The targets that came after the first `known` ones, without anything that was counted.
     #[must_use]
     pub fn newcomers(&self, known: usize) -> Vec<TargetFacts> {
-        self.targets.iter().skip(known).map(super::snapshot::target_facts).collect()
+        let targets = self.targets.iter().skip(known);
+        targets.map(|target| super::snapshot::target_facts(target, None)).collect()
     }
 
     /// Processes that have not ended.
@@ -395,7 +402,8 @@ impl Observer {
     #[must_use]
     pub fn pidfd(&self, pid: u32) -> Option<std::os::fd::OwnedFd> {
         let target = self.live(pid)?;
-        target.process.as_ref()?.pidfd().ok()
+        let process = target.process.clone()?;
+        ask(pid, move || process.pidfd().ok()).ok().flatten()
     }
 
     pub(super) fn live(&self, pid: u32) -> Option<&Target> {

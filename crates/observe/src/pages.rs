@@ -5,7 +5,7 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use drainprof_common::interp::Machine;
-use drainprof_process::read_memory;
+use drainprof_process::{read_memory, readers::ask};
 use drainprof_profile::{GranulePages, Resolver, eval_all};
 use drainprof_report::facts::{AllocatorFacts, GranuleFacts};
 
@@ -16,8 +16,6 @@ const MAX_READS: u32 = 200_000;
 pub(super) fn find(facts: &mut AllocatorFacts, pid: u32) {
     let profile = facts.profile.clone();
     let Some(pages) = &profile.granule_pages else { return };
-    let memory =
-        Memory { pid, left: Cell::new(MAX_READS), instance: facts.instance, granule: Cell::new(0) };
     // Pages belong to an id: of its generations, the newest has them.
     let mut newest: BTreeMap<u64, usize> = BTreeMap::new();
     let since = |granule: &GranuleFacts| (!granule.closed, granule.closed_ns, granule.opened_ns);
@@ -27,8 +25,15 @@ pub(super) fn find(facts: &mut AllocatorFacts, pid: u32) {
             *known = index;
         }
     }
-    let mut found: BTreeMap<u64, Option<Vec<u64>>> =
-        newest.keys().map(|id| (*id, memory.pages(pages, *id))).collect();
+    let (ids, instance) = (newest.keys().copied().collect::<Vec<u64>>(), facts.instance);
+    let (own, left) = (facts.profile.clone(), MAX_READS);
+    let found = ask(pid, move || -> BTreeMap<u64, Option<Vec<u64>>> {
+        let Some(pages) = &own.granule_pages else { return BTreeMap::new() };
+        let memory = Memory { pid, left: Cell::new(left), instance, granule: Cell::new(0) };
+        ids.into_iter().map(|id| (id, memory.pages(pages, id))).collect()
+    });
+    // Where the kernel does not answer, nothing is known.
+    let mut found = found.unwrap_or_default();
     for (index, granule) in facts.granules.iter_mut().enumerate() {
         let Some(Some(own)) = found.get_mut(&granule.id) else { continue };
         let own =

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use drainprof_probe::bpf::{Detaching, Leftover};
-use drainprof_process::{ElfCache, Process};
+use drainprof_process::{ElfCache, readers::open};
 
 use super::observer::Observer;
 
@@ -71,7 +71,7 @@ impl Observer {
 
     /// Whether a process that is observed has more to be probed than is, because it has mapped more since.
     pub fn lacks_probes(&mut self, pid: u32) -> bool {
-        let Ok(process) = Process::open(pid) else { return false };
+        let Ok(process) = open(pid) else { return false };
         let Ok((plans, _)) = self.plan(&process) else { return false };
         !self.all_in_place(&process, &plans)
     }

@@ -1,6 +1,10 @@
 //! From what the kernel side has counted to facts.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use drainprof_common::{
     hist::{Hist, Of},
@@ -9,7 +13,10 @@ use drainprof_common::{
     state::BEFORE,
 };
 use drainprof_probe::bpf::{GranuleRecord, SeriesRecord};
-use drainprof_process::{PathEnd, read_memory};
+use drainprof_process::{
+    PathEnd, Process, read_memory,
+    readers::{ask, each},
+};
 use drainprof_profile::Phase;
 use drainprof_report::facts::{
     AllocatorFacts, DutyFacts, Frames, GranuleFacts, ProbeFacts, SelfUse, SiteFacts, Snapshot,
@@ -85,6 +92,7 @@ impl Observer {
                 }
             }
         }
+        let resident = resident(&self.targets);
         let mut targets: Vec<TargetFacts> = self
             .targets
             .iter()
@@ -95,7 +103,7 @@ impl Observer {
                         super::pages::find(facts, target.pid);
                     }
                 }
-                self.target_facts(target, own)
+                self.target_facts(target, own, resident.get(&target.pid).copied())
             })
             .collect();
         self.add_growth(&mut targets);
@@ -130,7 +138,9 @@ impl Observer {
                 known.ended.is_none().then_some((record.series, known.pid))
             })
             .collect();
-        for GranuleRecord { slot } in self.session.read_granules() {
+        let granules = self.session.read_granules();
+        let labels = labels(&granules, &pids);
+        for GranuleRecord { slot } in granules {
             belongings.entry(slot.series).or_default().granules.push(GranuleFacts {
                 id: slot.id,
                 generation: slot.state.generation().number(),
@@ -145,7 +155,9 @@ impl Observer {
                 place: slot.place,
                 parent: slot.parent,
                 label: match pids.get(&slot.series) {
-                    Some(pid) if slot.label_at != 0 => read_label(*pid, slot.label_at),
+                    Some(pid) if slot.label_at != 0 => {
+                        labels.get(&(*pid, slot.label_at)).cloned().unwrap_or_default()
+                    }
                     _ => label(&slot.label),
                 },
             });
@@ -212,7 +224,12 @@ impl Observer {
         })
     }
 
-    fn target_facts(&self, target: &Target, mut allocators: Vec<AllocatorFacts>) -> TargetFacts {
+    fn target_facts(
+        &self,
+        target: &Target,
+        mut allocators: Vec<AllocatorFacts>,
+        rss_bytes: Option<u64>,
+    ) -> TargetFacts {
         // A profile whose probes are in place but never fired has no series: it is reported all the same.
         for number in &target.allocators {
             let Some(allocator) = self.allocators.get(*number as usize) else { continue };
@@ -247,7 +264,8 @@ impl Observer {
                 });
             }
         }
-        TargetFacts { allocators, ..target_facts(target) }
+        let rss_bytes = rss_bytes.filter(|_| target.ended.is_none());
+        TargetFacts { allocators, ..target_facts(target, rss_bytes) }
     }
 
     fn probe_facts(&self, target: &Target, reported: &mut Vec<u32>) -> Vec<ProbeFacts> {
@@ -283,8 +301,18 @@ impl Observer {
     }
 }
 
+/// Resident memory of the processes of targets that run, bytes.
+pub(super) fn resident(targets: &[Target]) -> BTreeMap<u32, u64> {
+    let running = targets.iter().filter(|target| target.ended.is_none());
+    let running: Vec<Process> = running.filter_map(|target| target.process.clone()).collect();
+    let numbers: Vec<(u32, usize)> =
+        running.iter().enumerate().map(|(at, process)| (process.pid, at)).collect();
+    let read = each(numbers, move |_, at| running.get(at)?.rss_bytes().ok());
+    read.into_iter().filter_map(|(pid, bytes)| Some((pid, bytes?))).collect()
+}
+
 /// A target without its allocators and probes.
-pub(super) fn target_facts(target: &Target) -> TargetFacts {
+pub(super) fn target_facts(target: &Target, rss_bytes: Option<u64>) -> TargetFacts {
     TargetFacts {
         target: target.target,
         pid: target.pid,
@@ -294,10 +322,7 @@ pub(super) fn target_facts(target: &Target) -> TargetFacts {
         container: target.container.clone(),
         began: target.began,
         ended: target.ended,
-        rss_bytes: match (&target.process, target.ended) {
-            (Some(process), None) => process.rss_bytes().ok(),
-            _ => None,
-        },
+        rss_bytes,
         memory: None,
         allocators: Vec::new(),
         probes: Vec::new(),
@@ -327,6 +352,26 @@ fn own_memory() -> (u64, u64) {
             .map_or(0, |kib| kib * 1024)
     };
     (field("VmRSS:"), field("VmHWM:"))
+}
+
+/// Labels that the kernel side could not read, by process and address. A process that the kernel does not answer for has
+/// none.
+fn labels(granules: &[GranuleRecord], pids: &BTreeMap<u32, u32>) -> BTreeMap<(u32, u64), String> {
+    let mut wanted: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+    for GranuleRecord { slot } in granules.iter().filter(|record| record.slot.label_at != 0) {
+        if let Some(pid) = pids.get(&slot.series) {
+            wanted.entry(*pid).or_default().insert(slot.label_at);
+        }
+    }
+    let mut labels = BTreeMap::new();
+    for (pid, addresses) in wanted {
+        let read = ask(pid, move || -> Vec<(u64, String)> {
+            addresses.into_iter().map(|address| (address, read_label(pid, address))).collect()
+        });
+        let read = read.unwrap_or_default();
+        labels.extend(read.into_iter().map(|(address, label)| ((pid, address), label)));
+    }
+    labels
 }
 
 /// A label from the target's memory; empty where it cannot be read.

@@ -10,7 +10,7 @@ use std::{
 use drainprof_census::{Heap, Reader};
 use drainprof_common::interp::Machine;
 use drainprof_probe::plan::{ObjectResolver, match_objects};
-use drainprof_process::{ElfCache, Image, ImageOptions, Process, ProcessError};
+use drainprof_process::{ElfCache, Image, ImageOptions, ProcessError, readers::open};
 use drainprof_profile::{EvalError, Expr, Profile, Resolver, Structure, eval, eval_all};
 
 /// Reads of one structure, and granules in it.
@@ -25,7 +25,7 @@ const PAGE: u64 = 4096;
 /// # Errors
 /// The process cannot be inspected.
 pub fn walk(profile: &Profile, pid: u32) -> Result<(Vec<Heap>, Vec<String>), ProcessError> {
-    let process = Process::open(pid)?;
+    let process = open(pid)?;
     let image = Image::load(&process, &ImageOptions::default(), &mut ElfCache::new())?;
     let objects = match match_objects(profile, &image) {
         Ok(objects) => objects,
@@ -147,6 +147,8 @@ mod tests {
         },
         unistd::{ForkResult, Pid, fork, pause},
     };
+
+    use drainprof_process::Process;
 
     use super::*;
 

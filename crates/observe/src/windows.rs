@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use drainprof_probe::bpf::{Arming, Detaching, Session, SessionConfig};
-use drainprof_process::{ElfCache, Process, printable};
+use drainprof_process::{ElfCache, Process, printable, readers::open};
 use drainprof_profile::{self as profile, Finding, Level, Library};
 use drainprof_report::facts::{Began, Duty, DutyFacts, Ended, Snapshot, Windows};
 
@@ -117,6 +117,9 @@ impl Resting {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let now_ns = snapshot::now_ns();
+        let resident = snapshot::resident(&self.targets);
+        let facts =
+            |target: &Target| snapshot::target_facts(target, resident.get(&target.pid).copied());
         let now = Snapshot {
             now_ns,
             window: Duration::from_nanos(now_ns.saturating_sub(self.began_ns.unwrap_or(now_ns))),
@@ -126,7 +129,7 @@ impl Resting {
                 observed: self.windows.observed(),
             }),
             sample: self.config.sample,
-            targets: self.targets.iter().map(snapshot::target_facts).collect(),
+            targets: self.targets.iter().map(facts).collect(),
             self_use: snapshot::self_use(self.cpu_at_start, 0),
             prices_measured: self.options.costs.measured,
             ..Snapshot::default()
@@ -211,7 +214,7 @@ impl Observer {
     /// Looks at a process again at the begin of a window.
     fn look_again(&mut self, index: usize) {
         let (pid, number) = (self.targets[index].pid, self.targets[index].target);
-        let process = match Process::open(pid) {
+        let process = match open(pid) {
             Ok(process) if process.start_time == self.targets[index].start_time => process,
             // A number that was given out again is another process.
             Err(error) if !error.is_gone() => return missed(&mut self.targets[index], &error),

@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use crate::container_id;
+use crate::{container_id, guard::ask_process};
 
 /// Bytes of `/proc/PID/cgroup` that are read.
 const MAX_BYTES: u64 = 64 << 10;
@@ -33,8 +33,8 @@ const UNIT_KINDS: [&str; 11] = [
 /// The text of `/proc/PID/cgroup`; `proc` is where procfs is mounted. Lines beyond 64 KiB are left out.
 pub fn read_cgroups(proc: &Path, pid: u32) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let file = File::open(proc.join(pid.to_string()).join("cgroup"))?;
-    file.take(MAX_BYTES).read_to_end(&mut text)?;
+    let path = proc.join(pid.to_string()).join("cgroup");
+    ask_process(pid, || File::open(path)?.take(MAX_BYTES).read_to_end(&mut text))?;
     Ok(text)
 }
 

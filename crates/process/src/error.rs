@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use super::Stuck;
+
 /// Why a process cannot be inspected. Names in messages are escaped already.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -109,6 +111,9 @@ pub enum ProcessError {
         /// What is wrong.
         what: String,
     },
+    /// The kernel does not answer for it.
+    #[error(transparent)]
+    Silent(#[from] Stuck),
 }
 
 impl ProcessError {

@@ -10,7 +10,11 @@ use std::{
     path::Path,
 };
 
-use super::{Process, ProcessError, identity, process::parent_of};
+use super::{
+    ProcessError, identity,
+    process::parent_of,
+    readers::{ask, each, open},
+};
 
 /// Most processes that are examined: the largest `pid_max` that Linux knows.
 const MAX_PROCESSES: usize = 4 << 20;
@@ -24,7 +28,9 @@ pub struct Kinship {
 impl Kinship {
     /// Reads the parents of all processes that `/proc` shows.
     pub fn read() -> std::io::Result<Self> {
-        let parents = processes()?.filter_map(|pid| Some((pid, parent_of(pid)?))).collect();
+        let all = each(processes()?.map(|pid| (pid, ())), |pid, ()| parent_of(pid));
+        // One that the kernel does not answer for has no relatives.
+        let parents = all.into_iter().filter_map(|(pid, parent)| Some((pid, parent?))).collect();
         Ok(Self { parents })
     }
 
@@ -100,7 +106,7 @@ pub(crate) fn incarnations_in(
 /// The family of process `pid`: from its topmost ancestor that runs the same executable down to all that
 /// descend from that one, whatever they run. Parents come before their children.
 pub fn family(pid: u32) -> Result<Vec<u32>, ProcessError> {
-    let process = Process::open(pid)?;
+    let process = open(pid)?;
     let kinship = Kinship::read().map_err(|source| ProcessError::Read {
         pid,
         step: "list the family",
@@ -110,12 +116,16 @@ pub fn family(pid: u32) -> Result<Vec<u32>, ProcessError> {
     let own = executable(pid);
     let top = kinship.top(pid, |other| own.is_some() && executable(other) == own);
     let family = kinship.below(top);
-    if process.is_alive() { Ok(family) } else { Err(ProcessError::Ended { pid }) }
+    if ask(pid, move || process.is_alive())? {
+        Ok(family)
+    } else {
+        Err(ProcessError::Ended { pid })
+    }
 }
 
 /// Device and inode of the file that a process executes.
 fn executable(pid: u32) -> Option<(u64, u64)> {
-    identity(Path::new(&format!("/proc/{pid}/exe"))).ok()
+    ask(pid, move || identity(Path::new(&format!("/proc/{pid}/exe"))).ok()).ok().flatten()
 }
 
 #[cfg(test)]

@@ -44,7 +44,8 @@ pub fn through_root(root: &Path, path: &Path) -> PathBuf {
 pub fn read_memory(pid: u32, address: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
     let base = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
     let remote = [RemoteIoVec { base, len: bytes.len() }];
-    process_vm_readv(Pid::from_raw(pid.cast_signed()), &mut [IoSliceMut::new(bytes)], &remote)
+    let into = &mut [IoSliceMut::new(bytes)];
+    guard::ask_process(pid, || process_vm_readv(Pid::from_raw(pid.cast_signed()), into, &remote))
 }
 
 /// Reads as many bytes from each of these addresses, which divide `bytes` evenly; how many bytes there are before the first
@@ -56,7 +57,8 @@ pub fn read_memory_at(pid: u32, addresses: &[u64], bytes: &mut [u8]) -> Result<u
         Ok(RemoteIoVec { base, len })
     };
     let remote: Vec<RemoteIoVec> = addresses.iter().map(part).collect::<Result<_, Errno>>()?;
-    process_vm_readv(Pid::from_raw(pid.cast_signed()), &mut [IoSliceMut::new(bytes)], &remote)
+    let into = &mut [IoSliceMut::new(bytes)];
+    guard::ask_process(pid, || process_vm_readv(Pid::from_raw(pid.cast_signed()), into, &remote))
 }
 
 /// Where the walk along a path begins.
@@ -111,13 +113,13 @@ fn locate(path: &Path, flags: OFlags, walk: Walk) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
     let (root, path) = match split(&path) {
         (Start::Link, path) => {
-            return Ok(guard::ask(|| openat(CWD, &path, flags, Mode::empty()))?);
+            return Ok(guard::ask_path(&path, || openat(CWD, &path, flags, Mode::empty()))?);
         }
         (Start::In(root), path) => (root, path),
     };
     let is_foreign = root != Path::new("/");
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = openat(CWD, &root, directory, Mode::empty())?;
+    let root = guard::ask_path(&root, || openat(CWD, &root, directory, Mode::empty()))?;
     let mut resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     // Where reads hang, nobody is asked for names that another process may have chosen.
     let is_known = walk == Walk::Known || (is_foreign && guard::is_cautious());
@@ -223,7 +225,7 @@ pub fn open_same<'a>(
 pub fn read_proc(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     // Nearly all of them fit; an empty vector would be filled by a few dozen bytes at first, each with a call of its own.
     let mut bytes = Vec::with_capacity(4096);
-    File::open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    guard::ask_path(path, || File::open(path)?.take(max_bytes + 1).read_to_end(&mut bytes))?;
     if bytes.len() as u64 > max_bytes {
         return Err(too_large(max_bytes));
     }

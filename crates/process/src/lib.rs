@@ -21,8 +21,10 @@ pub mod memory;
 mod mounts;
 mod printable;
 mod process;
+pub mod readers;
 mod selector;
 mod signal_return;
+mod silent;
 mod space;
 pub mod symbolize;
 pub mod unwind;
@@ -43,7 +45,7 @@ pub use file::{
     through_root,
 };
 pub use frame::{Frame, Inlined, Module, PathEnd};
-pub use guard::{Stuck, given_up, guarded};
+pub use guard::{Stuck, ask_process, given_up, guarded};
 pub use ifunc::{Followed, IfuncKey, Implementation, follow_ifuncs};
 pub use image::{ElfCache, Image, ImageOptions, LoadedObject, describe};
 pub use mapped::{MappedObject, mapped_objects};
@@ -51,6 +53,7 @@ pub use maps::{MappedMemory, Mapping, executed_files, mapped_memory, mapped_rang
 pub use printable::{printable, printable_lines};
 pub use process::{Process, mapped_pages, started_at};
 pub use selector::{MIN_CONTAINER_DIGITS, SelectError, Selected, Selector};
+pub use silent::{Silent, is_silent, is_user_silenced, silent as silent_processes, times_given_up};
 pub use space::{Space, Spot};
 pub use usdt::UsdtNote;
 pub use vdso::image as vdso_image;

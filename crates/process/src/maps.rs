@@ -13,7 +13,7 @@ use std::{
     os::unix::ffi::OsStringExt as _,
 };
 
-use super::ProcessError;
+use super::{ProcessError, guard::ask_process};
 
 /// Most mappings that are read of one process.
 const MAX_LINES: usize = 1_000_000;
@@ -162,8 +162,7 @@ pub struct MappedMemory {
 /// The mappings cannot be read.
 pub fn mapped_memory(pid: u32) -> Result<Vec<MappedMemory>, ProcessError> {
     let path = format!("/proc/{pid}/smaps");
-    File::open(&path)
-        .and_then(|file| memory_of(BufReader::new(file)))
+    ask_process(pid, || memory_of(BufReader::new(File::open(&path)?)))
         .map_err(|error| ProcessError::from_io(pid, "read the mappings", path.into(), error))
 }
 
@@ -208,8 +207,7 @@ fn with_maps<T>(
     read: impl FnOnce(BufReader<File>) -> io::Result<T>,
 ) -> Result<T, ProcessError> {
     let path = format!("/proc/{pid}/maps");
-    File::open(&path)
-        .and_then(|file| read(BufReader::with_capacity(BUFFER, file)))
+    ask_process(pid, || read(BufReader::with_capacity(BUFFER, File::open(&path)?)))
         .map_err(|error| ProcessError::from_io(pid, "read the mappings", path.into(), error))
 }
 

@@ -11,7 +11,7 @@ use std::{
 use super::{
     ProcessError,
     file::{is_unlinked, read_proc},
-    printable,
+    guard, printable,
 };
 
 /// Longest `/proc` file with facts about one process.
@@ -159,7 +159,7 @@ impl Process {
     /// Its threads' numbers, its own included.
     pub fn threads(&self) -> Result<Vec<u32>, ProcessError> {
         let path = self.path("task");
-        let entries = fs::read_dir(&path)
+        let entries = guard::ask_process(self.pid, || fs::read_dir(&path))
             .map_err(|error| ProcessError::from_io(self.pid, "list the threads", path, error))?;
         let mut threads: Vec<u32> =
             entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -205,7 +205,8 @@ fn absent(pid: u32) -> ProcessError {
 }
 
 fn living_threads(pid: u32) -> usize {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    let tasks = guard::ask_process(pid, || fs::read_dir(format!("/proc/{pid}/task")));
+    let Ok(entries) = tasks else { return 0 };
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
         .filter(|tid| {
@@ -300,7 +301,7 @@ pub(crate) fn status_last(status: &str, key: &str) -> Option<u32> {
 /// The executable's path, also where it is gone from there.
 fn read_exe(pid: u32) -> Result<PathBuf, ProcessError> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
-    let path = fs::read_link(&link).map_err(|error| {
+    let path = guard::ask_process(pid, || fs::read_link(&link)).map_err(|error| {
         ProcessError::from_io(pid, "read the executable's path", link.clone(), error)
     })?;
     match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {

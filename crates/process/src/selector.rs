@@ -15,6 +15,7 @@ use crate::{
     family::incarnations_in,
     printable,
     process::Stat,
+    readers::each,
 };
 
 /// Bytes of a name that the kernel keeps (`TASK_COMM_LEN` without its zero).
@@ -96,19 +97,22 @@ impl Selector {
         let own = std::process::id();
         let mut containers = BTreeSet::new();
         let mut found = BTreeMap::new();
-        for (pid, _) in incarnations_in(proc).map_err(SelectError::List)? {
-            let Some(stat) = Stat::read(proc, pid).filter(Stat::is_running_program) else {
-                continue;
-            };
+        let (place, by_name) = (proc.to_owned(), matches!(self, Self::Comm(_)));
+        let listed = incarnations_in(proc).map_err(SelectError::List)?;
+        let all = each(listed.map(|(pid, _)| (pid, ())), move |pid, ()| {
+            let stat = Stat::read(&place, pid).filter(Stat::is_running_program)?;
+            let groups = if by_name { Vec::new() } else { read_cgroups(&place, pid).ok()? };
+            // The number may have got another owner between the two files.
+            let again = Stat::read(&place, pid)?;
+            (again.start_time == stat.start_time).then_some((stat, groups))
+        });
+        for (pid, read) in all {
+            let Some((stat, groups)) = read else { continue };
             let is_meant = match self {
                 Self::Comm(name) => is_named(&stat.comm, name),
-                _ => read_cgroups(proc, pid)
-                    .is_ok_and(|text| self.fits_groups(&text, &mut containers)),
+                _ => self.fits_groups(&groups, &mut containers),
             };
-            // The number may have got another owner between the two files.
-            let is_same =
-                || Stat::read(proc, pid).is_some_and(|again| again.start_time == stat.start_time);
-            if is_meant && pid != own && is_same() {
+            if is_meant && pid != own {
                 found.insert(pid, stat.start_time);
             }
         }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
 use drainprof_observe::{ObserveError, observation::Excluded};
-use drainprof_process::{Process, ProcessError, family, printable, processes};
+use drainprof_process::{Process, ProcessError, family, printable, processes, readers};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
@@ -229,7 +229,7 @@ fn listed(pids: &[u32], with_families: bool) -> Result<Vec<Process>> {
             if listed.iter().any(|known| known.pid == member) {
                 continue;
             }
-            match Process::open(member) {
+            match readers::open(member) {
                 Ok(process) => listed.push(process),
                 Err(error) if member != pid && error.is_gone() => {}
                 Err(error) => return Err(error.into()),

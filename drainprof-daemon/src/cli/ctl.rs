@@ -1,10 +1,13 @@
 //! `drainprof ctl`: asks the daemon that runs, and gives it orders, through its control socket.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use drainprof_node::{Answer, Request, serve, serve::Client};
+use drainprof_node::{Answer, NodeState, Request, serve, serve::Client};
 
 use super::{args::PlainFormat, exit::code, output::Output};
 
@@ -68,7 +71,7 @@ pub(super) fn main(args: &CtlArgs) -> Result<u8> {
             writeln!(output.writer())?;
         }
         (Order::Status { format: PlainFormat::Text }, Answer::State { state }) => {
-            write!(output.writer(), "{}", serve::in_words(&state))?;
+            write!(output.writer(), "{}", serve::in_words(&state, age(&state)))?;
         }
         (Order::Kill | Order::Resume | Order::Reload, Answer::Done { message }) => {
             writeln!(output.writer(), "{}", drainprof_report::export::shown(&message, 1_000))?;
@@ -77,4 +80,11 @@ pub(super) fn main(args: &CtlArgs) -> Result<u8> {
     }
     output.finish()?;
     Ok(code::OK)
+}
+
+/// How old a state is; `None` before the first.
+fn age(state: &NodeState) -> Option<Duration> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let made = Duration::from_millis(state.unix_ms);
+    (state.unix_ms > 0).then(|| now.saturating_sub(made))
 }

@@ -23,7 +23,7 @@ use drainprof_probe::{
     kernel::{HostView, LiveHost},
     plan::Sites,
 };
-use drainprof_process::{Process, ProcessError, printable, printable_lines, processes};
+use drainprof_process::{ProcessError, printable, printable_lines, processes, readers};
 use drainprof_profile::{Level, Library};
 use tokio::sync::{mpsc, oneshot};
 
@@ -36,6 +36,8 @@ use super::{
 
 /// Requests that may wait for the loop.
 const REQUESTS: usize = 64;
+/// A state that is older than this, and than one and a half intervals, shows that the daemon hangs.
+const STALE: Duration = Duration::from_secs(15);
 /// Points of a curve: twice what a trend uses. At a daemon's pace, more would take hours until memory is level.
 const CURVE_POINTS: usize = 128;
 
@@ -139,7 +141,7 @@ fn serve_options(config: &Config) -> serve::Options {
             ca_file: config.otlp.ca_file.clone(),
             interval: config.otlp.interval.get(),
         }),
-        stale_after: (config.daemon.interval.get() * 5).max(Duration::from_secs(60)),
+        stale_after: (config.daemon.interval.get() * 3 / 2).max(STALE),
         ..serve::Options::default()
     }
 }
@@ -242,7 +244,7 @@ fn dry_run(config: &Config) -> Result<u8> {
     let mut unwatched: BTreeMap<String, u64> = BTreeMap::new();
     let mut watched = 0_u32;
     for pid in processes().context("cannot list the processes")? {
-        let process = match Process::open(pid) {
+        let process = match readers::open(pid) {
             Ok(process) => process,
             Err(ProcessError::KernelThread { .. } | ProcessError::Myself { .. }) => continue,
             Err(error) => {
@@ -253,8 +255,9 @@ fn dry_run(config: &Config) -> Result<u8> {
         };
         let (exe, comm) =
             (printable(process.exe.as_os_str().as_encoded_bytes()), printable(&process.comm));
-        let labels = Labels::read(Path::new("/proc"), pid, &exe)
-            .unwrap_or_else(|_| Labels::parse(&exe, b""));
+        let own = exe.clone();
+        let labels = readers::ask(pid, move || Labels::read(Path::new("/proc"), pid, &own));
+        let labels = labels.ok().and_then(Result::ok).unwrap_or_else(|| Labels::parse(&exe, b""));
         let facts = Facts { exe: &exe, comm: &comm, labels: &labels };
         let planned = selector.selects(&facts).map_err(|why| why.to_string()).and_then(|()| {
             match observer.plan(&process) {

@@ -5,12 +5,17 @@ mod whole;
 use std::{
     fs::File,
     io::{self, BufWriter, IsTerminal as _, Write},
+    os::fd::{AsFd as _, BorrowedFd},
     path::Path,
 };
 
 use anyhow::{Context as _, Result};
 use drainprof_process::printable_lines;
 use drainprof_report::export::{Format, PinWeight, Style};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::stat::{fstat, makedev},
+};
 use tracing_subscriber::{EnvFilter, fmt};
 
 use self::whole::Whole;
@@ -58,6 +63,17 @@ impl<W: Write> Write for Talk<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// Whether stdout was closed when this process began: Rust's runtime opens the null device there then, for reading and
+/// writing. Services have that for stderr, too.
+fn is_closed() -> bool {
+    let is_null = |descriptor: BorrowedFd<'_>| {
+        let flags = fcntl(descriptor, FcntlArg::F_GETFL).map(OFlag::from_bits_truncate);
+        let device = fstat(descriptor).map(|about| about.st_rdev);
+        device == Ok(makedev(1, 3)) && flags.is_ok_and(|flags| flags.contains(OFlag::O_RDWR))
+    };
+    is_null(io::stdout().as_fd()) && !is_null(io::stderr().as_fd())
 }
 
 pub(super) fn no_color() -> Option<()> {
@@ -115,6 +131,10 @@ impl Output {
                 let file = File::create(path)
                     .with_context(|| format!("cannot write to {}", path.display()))?;
                 Self::to(Box::new(file), false, top, None)
+            }
+            None if is_closed() => {
+                let text = "stdout is closed: name a file with -O, or redirect stdout";
+                return Err(Failure::new(code::FAILURE, text).into());
             }
             None => Self::to(Box::new(io::stdout()), io::stdout().is_terminal(), top, None),
         })

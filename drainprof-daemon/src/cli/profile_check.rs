@@ -13,7 +13,7 @@ use drainprof_observe::{
     observation::{Options, Step},
 };
 use drainprof_probe::plan::AttachPlan;
-use drainprof_process::{Process, printable};
+use drainprof_process::{Process, printable, readers};
 use drainprof_profile::{self as profile, Finding, Level, Profile};
 use drainprof_report::{
     self as report, Report, Verdict,
@@ -87,7 +87,7 @@ pub(super) fn main(args: &CheckArgs) -> Result<u8> {
         let profiles = std::slice::from_ref(&args.profile);
         let options = options::plain(profiles, &[], level, args.sites.into(), &args.cache)?;
         let options = Options { duration: args.time, ..options };
-        let process = Process::open(pid)?;
+        let process = readers::open(pid)?;
         let mut observation = Observation::new(options)?;
         let (plans, findings) = observation.plan(&process)?;
         if text {

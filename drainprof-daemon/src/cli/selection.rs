@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::{Args, builder::NonEmptyStringValueParser};
 use drainprof_observe::ObserveError;
-use drainprof_process::{MIN_CONTAINER_DIGITS, Process, ProcessError, Selected, Selector};
+use drainprof_process::{MIN_CONTAINER_DIGITS, Process, ProcessError, Selected, Selector, readers};
 
 use super::exit::{Failure, code};
 
@@ -85,7 +85,7 @@ impl Selection {
         let pids = self.resolve()?;
         let (mut opened, mut left_out) = (Vec::new(), None);
         for &pid in &pids {
-            match Process::open(pid) {
+            match readers::open(pid) {
                 Ok(process) => opened.push(process),
                 // A number that was never there is a mistake.
                 Err(error @ ProcessError::NoSuchProcess { .. }) if self.is_by_number() => {

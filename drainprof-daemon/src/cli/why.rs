@@ -4,6 +4,7 @@ mod command;
 
 use std::{
     cmp::Reverse,
+    collections::BTreeMap,
     ffi::OsString,
     io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
@@ -134,7 +135,11 @@ fn largest(selection: &Selection, unseen: &mut Vec<String>) -> Result<Vec<u32>> 
     pids.sort_unstable();
     pids.dedup();
     let mut reader = MemoryReader::new();
-    let rss = |pid: &u32| Reverse(reader.read(*pid, false).map(|reading| reading.rss_bytes));
+    let read: BTreeMap<_, _> = reader.read_each(pids.iter().copied()).into_iter().collect();
+    let rss = |pid: &u32| {
+        let reading = read.get(pid).and_then(Option::as_ref);
+        Reverse(reading.map(|(reading, _)| reading.rss_bytes))
+    };
     pids.sort_by_cached_key(rss);
     if pids.len() > MOST {
         unseen.push(format!("{} smaller processes were left out", pids.len() - MOST));

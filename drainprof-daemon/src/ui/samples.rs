@@ -145,6 +145,7 @@ pub(crate) fn state() -> NodeState {
             service,
         ],
         processes_late: 0,
+        processes_given_up: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: vec![

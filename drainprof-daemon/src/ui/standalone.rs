@@ -72,6 +72,7 @@ pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeStat
         pressure: beside.pressure,
         targets,
         processes_late: 0,
+        processes_given_up: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: beside.windows.clone(),

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, OpenOptions},
     io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -38,8 +38,16 @@ pub(super) fn files_in(directory: &Path) -> Result<Vec<PathBuf>, String> {
 pub(super) fn text_of(path: &Path) -> io::Result<String> {
     // Without O_NONBLOCK, a named pipe would be waited for.
     let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
+    let about = file.metadata()?;
+    if !about.is_file() {
         return Err(io::Error::other("it is not a regular file"));
+    }
+    // It says what root's daemon runs with, and which profiles it reads.
+    if about.mode() & 0o002 != 0 {
+        let mode = about.mode() & 0o7777;
+        return Err(io::Error::other(format!(
+            "anybody can write to it (mode {mode:04o}); chmod o-w"
+        )));
     }
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -50,4 +58,26 @@ pub(super) fn text_of(path: &Path) -> io::Result<String> {
         let at = error.utf8_error().valid_up_to();
         io::Error::other(format!("byte {at} is not UTF-8 text"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A file that anybody can write to is refused, with its mode.
+    #[test]
+    fn open_to_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("drainprof.toml");
+        fs::write(&path, "[daemon]\n").unwrap();
+        for (mode, refused) in [(0o600, false), (0o644, false), (0o664, false), (0o666, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let read = text_of(&path);
+            assert_eq!(read.is_err(), refused, "{mode:o}");
+            let why = read.map_or_else(|error| error.to_string(), |_| String::new());
+            assert_eq!(why.contains("mode 0666"), refused, "{why}");
+        }
+    }
 }

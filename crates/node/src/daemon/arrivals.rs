@@ -9,7 +9,8 @@
 //!   unchanged, at most [`TRUSTED`] times in a row; where the files are the same, nothing else is read.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    cell::RefCell,
+    collections::BTreeMap,
     fmt::Write as _,
     fs::File,
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -19,7 +20,7 @@ use std::{
 
 use drainprof_process::{
     Process, ProcessError, executed_files, guarded, identity, incarnations, mapped_objects,
-    mapped_pages, started_at,
+    mapped_pages, readers::each, started_at,
 };
 use rustix::fs::readlinkat_raw;
 
@@ -78,73 +79,71 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     seen: BTreeMap<u32, Seen>,
-    links: Links,
     scans: u64,
 }
 
+impl Seen {
+    /// Whether anything of it is due to be read; `inode` is that of its directory now.
+    fn reads(&self, inode: u64, now: Duration) -> bool {
+        let since = |then: Duration| now.saturating_sub(then);
+        let is_young = since(self.met) < YOUNG && !self.of_kernel;
+        let is_linked = since(self.linked) >= LINK_AGAIN && !self.of_kernel;
+        self.is_due(inode, now) || is_young || is_linked
+    }
+
+    /// Whether its mappings are due to be read.
+    fn is_due(&self, inode: u64, now: Duration) -> bool {
+        self.inode != inode || now.saturating_sub(self.mapped_at) >= AGAIN
+    }
+}
+
 impl Arrivals {
-    /// Scans all processes; `now` is a time since any fixed moment. Fails only where `/proc` cannot be listed.
+    /// Scans all processes; `now` is a time since any fixed moment. Fails only where `/proc` cannot be listed. Those that the
+    /// kernel does not answer for stay what they were, and are asked again at the next scan.
     pub(super) fn scan(&mut self, now: Duration) -> std::io::Result<Vec<Change>> {
         let listed = incarnations()?;
         self.scans += 1;
-        let mut changes = Vec::new();
-        for process in listed {
-            self.check(process, now, &mut changes)?;
+        let mut due = Vec::new();
+        for (pid, inode) in listed {
+            match self.seen.get_mut(&pid) {
+                None => due.push((pid, inode, None)),
+                Some(seen) => {
+                    seen.listed = self.scans;
+                    if seen.reads(inode, now) {
+                        due.push((pid, inode, Some(seen.clone())));
+                    }
+                }
+            }
         }
+        let mut changes = Vec::new();
+        self.check(due, now, &mut changes);
         self.forget_unlisted(&mut changes);
         Ok(changes)
     }
 
-    /// Checks one process that is listed.
+    /// Checks processes that are listed, with the inodes of their directories and what is known of them.
     fn check(
         &mut self,
-        (pid, inode): (u32, u64),
+        due: Vec<(u32, u64, Option<Seen>)>,
         now: Duration,
         changes: &mut Vec<Change>,
-    ) -> std::io::Result<()> {
-        let listed = self.scans;
-        let seen = match self.seen.entry(pid) {
-            Entry::Vacant(unknown) => {
-                let exe = self.links.exe(pid)?.map(Box::from);
-                let (seen, change) = meet(pid, exe, now);
-                changes.extend(change);
-                if let Some(seen) = seen {
-                    unknown.insert(Seen { inode, listed, ..seen });
-                }
-                return Ok(());
-            }
-            Entry::Occupied(known) => known.into_mut(),
-        };
-        let since = |then: Duration| now.saturating_sub(then);
-        let is_same = seen.inode == inode;
-        let is_due = !is_same || since(seen.mapped_at) >= AGAIN;
-        let is_young = since(seen.met) < YOUNG && !seen.of_kernel;
-        let reads_link =
-            is_due || is_young || (since(seen.linked) >= LINK_AGAIN && !seen.of_kernel);
-        if !reads_link {
-            seen.listed = listed;
-            return Ok(());
-        }
-        seen.linked = now;
-        let exe = self.links.exe(pid)?;
-        if seen.exe.as_deref() != exe {
-            let (met, change) = meet(pid, exe.map(Box::from), now);
+    ) {
+        let pids: Vec<(u32, usize)> = due.iter().enumerate().map(|(at, due)| (due.0, at)).collect();
+        let found = each(pids, move |pid, at| {
+            let (_, inode, known) = due.get(at)?;
+            let exe = LINKS.with_borrow_mut(|links| links.exe(pid).map(|exe| exe.map(Box::from)));
+            let exe = exe.ok()?;
+            Some(check_one((pid, *inode), known.clone(), exe, now))
+        });
+        for (pid, (seen, change)) in found.into_iter().filter_map(|(pid, one)| Some((pid, one?))) {
             changes.extend(change);
-            // A process that has ended meanwhile counts as not listed.
-            if let Some(met) = met {
-                *seen = Seen { inode, listed, ..met };
-            }
-            return Ok(());
-        }
-        seen.listed = listed;
-        if is_due {
-            seen.mapped_at = now;
-            seen.inode = inode;
-            if exe.is_some() {
-                changes.extend(again(pid, seen, is_same));
+            if let Some(seen) = seen {
+                self.seen.insert(pid, Seen { listed: self.scans, ..seen });
+            } else if let Some(known) = self.seen.get_mut(&pid) {
+                // A process that has ended meanwhile counts as not listed.
+                known.listed = 0;
             }
         }
-        Ok(())
     }
 
     /// Forgets processes that the last scan did not list.
@@ -158,11 +157,20 @@ impl Arrivals {
         });
     }
 
+    /// Forgets a process that is to be found again by the next scan.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.seen.remove(&pid);
+    }
+
     /// Whether nothing was scanned yet.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
+}
+
+thread_local! {
+    static LINKS: RefCell<Links> = RefCell::default();
 }
 
 /// Reads links to executables, without an absolute path or memory of its own for each process.
@@ -188,6 +196,28 @@ impl Links {
         let read = readlinkat_raw(proc, self.path.as_str(), &mut self.link[..]);
         Ok(read.ok().map(|(link, _)| &*link))
     }
+}
+
+/// What is known of a process now, `None` if it has ended; and what has changed. `exe` is where its link leads.
+fn check_one(
+    (pid, inode): (u32, u64),
+    known: Option<Seen>,
+    exe: Option<Box<[u8]>>,
+    now: Duration,
+) -> (Option<Seen>, Option<Change>) {
+    let Some(known) = known.filter(|known| known.exe == exe) else {
+        let (seen, change) = meet(pid, exe, now);
+        return (seen.map(|seen| Seen { inode, ..seen }), change);
+    };
+    let is_same = known.inode == inode;
+    let is_due = known.is_due(inode, now);
+    let mut seen = Seen { linked: now, ..known };
+    if !is_due {
+        return (Some(seen), None);
+    }
+    (seen.mapped_at, seen.inode) = (now, inode);
+    let change = seen.exe.is_some().then(|| again(pid, &mut seen, is_same)).flatten();
+    (Some(seen), change)
 }
 
 /// Reads one process for the first time, or again.
@@ -256,12 +286,12 @@ fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
 
 /// A fingerprint of a process's executable, root directory and mapped objects; 0 where they cannot be read.
 pub(super) fn fingerprint(process: &Process) -> u64 {
-    let pid = process.pid;
-    let Ok(Ok(objects)) = guarded(move || mapped_objects(pid)) else { return 0 };
+    let (pid, root) = (process.pid, process.root());
+    let read = guarded(move || (mapped_objects(pid), identity(&root).ok()));
+    let Ok((Ok(objects), root)) = read else { return 0 };
     let mut inodes: Vec<(u64, u64)> = objects.into_iter().map(|object| object.inode).collect();
     inodes.sort_unstable();
     inodes.dedup();
-    let root = identity(&process.root()).ok();
     let mut hasher = DefaultHasher::new();
     (&process.exe, root, inodes).hash(&mut hasher);
     hasher.finish()
@@ -383,7 +413,8 @@ mod tests {
         cat.0.wait().unwrap();
         let mut changes = Vec::new();
         arrivals.scans += 1;
-        arrivals.check((pid, inode), Duration::from_secs(2), &mut changes).unwrap();
+        let known = arrivals.seen.get(&pid).cloned();
+        arrivals.check(vec![(pid, inode, known)], Duration::from_secs(2), &mut changes);
         arrivals.forget_unlisted(&mut changes);
         assert!(changes.contains(&Change::Gone(pid)), "{changes:?}");
         assert!(arrivals.is_empty());

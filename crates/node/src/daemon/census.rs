@@ -1,7 +1,7 @@
-//! Censuses of the watched processes: one at a time, on a thread of its own, as the budget allows.
+//! Censuses of the watched processes: one at a time, on a reader thread, as the budget allows.
 //!
-//! A census reads each page of a heap, so it takes a tenth of a second for 100 MB: too long for the loop. It may hang
-//! where the kernel hangs in the process; then the daemon says so, and takes no other.
+//! A census reads each page of a heap, so it takes a tenth of a second for 100 MB: too long for the loop. Where the
+//! kernel does not answer for the process it is given up, and the next one begins.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,10 @@ use std::{
 };
 
 use drainprof_census::{CensusError, Options, Summary, take};
-use drainprof_process::{Process, ProcessError, Workers};
+use drainprof_process::{
+    Process, ProcessError, is_silent,
+    readers::{Asked, start},
+};
 use drainprof_report::Report;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
@@ -18,8 +21,6 @@ use tokio::sync::oneshot;
 use super::{tracked::Tracked, turns::Turns, unix_ms};
 use crate::{Heaps, config::Config};
 
-/// The thread that takes them.
-static WORKERS: Workers = Workers::new("census", 1);
 /// A census that takes longer is reported.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -39,6 +40,8 @@ struct Running {
     start_time: u64,
     began: Instant,
     end: oneshot::Receiver<Taken>,
+    /// The work on the reader thread.
+    asked: Asked<()>,
 }
 
 /// All censuses.
@@ -71,7 +74,7 @@ impl Censuses {
         for _ in 0..tracked.len() {
             let Some(pid) = self.turns.next(tracked) else { break };
             let Some(one) = tracked.get_mut(&pid) else { continue };
-            if one.wants_census(seconds, config.interval.as_seconds()) {
+            if one.wants_census(seconds, config.interval.as_seconds()) && !is_silent(pid) {
                 one.census_begins(seconds);
                 return self.start(pid, one.process.start_time, config.largest.0);
             }
@@ -82,13 +85,27 @@ impl Censuses {
     fn start(&mut self, pid: u32, start_time: u64, largest: u64) -> io::Result<()> {
         let (ends, end) = oneshot::channel();
         // Not a thread of the runtime: that would wait for it at the daemon's end.
-        let report = |taken| {
+        let asked = start(move || {
             // Nobody may be left to be reported.
-            let _ = ends.send(taken);
-        };
-        WORKERS.start_then(move || census(pid, start_time, largest), report)?;
-        self.running = Some(Running { pid, start_time, began: Instant::now(), end });
+            let _ = ends.send(census(pid, start_time, largest));
+        });
+        let asked = asked.map_err(io::Error::other)?;
+        self.running = Some(Running { pid, start_time, began: Instant::now(), end, asked });
         Ok(())
+    }
+
+    /// Gives the census up that runs, if the kernel does not answer for the process.
+    pub(super) fn check(&mut self) -> Option<Taken> {
+        let running = self.running.as_mut()?;
+        let Some(Err(stuck)) = running.asked.poll() else { return None };
+        let Running { pid, start_time, .. } = *running;
+        self.running = None;
+        Some(Taken {
+            pid,
+            start_time,
+            heaps: Some(failed(stuck.to_string())),
+            cost: Duration::ZERO,
+        })
     }
 
     /// Waits for the end of the census that runs; for ever, if none does.

@@ -2,11 +2,15 @@
 //!
 //! Each cycle reads three small files per process, and the files of each control group once. PSS and USS cost the kernel
 //! a walk over all page tables of a process, under a lock of its address space. So one process after the other has its
-//! turn, as long as the budget allows.
+//! turn, as long as the budget allows, and nobody waits for that: the next cycle takes notice of it.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
-use drainprof_process::memory::{MemoryReader, Pressure, PressureError};
+use drainprof_process::{
+    is_silent,
+    memory::{MemoryReader, Pressure, PressureError, SharesRead},
+    readers::Asked,
+};
 
 use super::{tracked::Tracked, turns::Turns, unix_ms};
 use crate::{Shares, config::Config};
@@ -15,12 +19,14 @@ use crate::{Shares, config::Config};
 pub(super) struct Memory {
     reader: MemoryReader,
     turns: Turns,
+    /// Shares that are being read.
+    shares: Option<Asked<SharesRead>>,
 }
 
 impl Memory {
     /// Nothing was read yet.
     pub(super) fn new() -> Self {
-        Self { reader: MemoryReader::new(), turns: Turns::default() }
+        Self { reader: MemoryReader::new(), turns: Turns::default(), shares: None }
     }
 
     /// Reads the memory of all processes, and the pressure on the machine's. `seconds` is a time since any fixed moment.
@@ -32,22 +38,38 @@ impl Memory {
     ) -> Result<Option<Pressure>, PressureError> {
         let over = config.triggers.rss_slope.over.as_seconds();
         self.reader.begin();
+        let mut readings: BTreeMap<u32, _> =
+            self.reader.read_each(tracked.keys().copied()).into_iter().collect();
         for (pid, one) in &mut *tracked {
-            one.remember(seconds, over, self.reader.read_with_pressure(*pid, false));
+            one.remember(seconds, over, readings.remove(pid).flatten());
         }
         self.turns.refill(seconds, config.daemon.pss_budget.0);
-        for _ in 0..tracked.len() {
-            if !self.turns.is_affordable() {
-                break;
-            }
-            let Some(pid) = self.turns.next(tracked) else { break };
-            let Some(one) = tracked.get_mut(&pid).filter(|one| one.has_memory()) else { continue };
-            let began = Instant::now();
-            if let Some(memory) = self.reader.shares(pid) {
+        self.take_shares(tracked);
+        self.begin_shares(tracked);
+        self.reader.pressure()
+    }
+
+    /// Takes notice of the shares that were read.
+    fn take_shares(&mut self, tracked: &mut BTreeMap<u32, Tracked>) {
+        let Some(read) = self.shares.as_mut().and_then(Asked::poll) else { return };
+        self.shares = None;
+        // Of one that does not answer, nothing is known.
+        for (pid, memory, took) in read.unwrap_or_default() {
+            self.turns.spend(took);
+            self.turns.had(pid);
+            if let (Some(one), Some(memory)) = (tracked.get_mut(&pid), memory) {
                 one.share(Shares { unix_ms: unix_ms(), memory });
             }
-            self.turns.spend(began.elapsed());
         }
-        self.reader.pressure()
+    }
+
+    /// Has the shares of those read whose turn it is.
+    fn begin_shares(&mut self, tracked: &BTreeMap<u32, Tracked>) {
+        if self.shares.is_some() || !self.turns.is_affordable() {
+            return;
+        }
+        let mut pids = self.turns.order(tracked);
+        pids.retain(|pid| tracked.get(pid).is_some_and(Tracked::has_memory) && !is_silent(*pid));
+        self.shares = self.reader.begin_shares(pids, self.turns.credit()).ok();
     }
 }

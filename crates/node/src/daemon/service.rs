@@ -11,7 +11,9 @@ use std::{
 
 use drainprof_observe::{ObserveError, ObserverOptions, self_use};
 use drainprof_probe::bpf::SessionConfig;
-use drainprof_process::{given_up, memory::Pressure};
+use drainprof_process::{
+    Silent, given_up, is_user_silenced, memory::Pressure, silent_processes, times_given_up,
+};
 use drainprof_profile::Library;
 use drainprof_report::{
     Report, SelfUse, Tool,
@@ -37,6 +39,9 @@ use crate::{
 
 /// How often the loop takes events and reclaims room in maps, whatever the interval.
 const TICK: Duration = Duration::from_millis(200);
+
+/// Processes that cannot be read which are named.
+const MAX_NAMED: usize = 10;
 
 /// How often free memory goes back to the kernel: windows, censuses and newcomers need much for a moment.
 const GIVE_BACK: Duration = Duration::from_secs(10);
@@ -192,6 +197,10 @@ impl Service {
                     if self.roster.has_waiting() {
                         self.admit();
                     }
+                    if let Some(taken) = self.censuses.check() {
+                        self.roster.count_heaps(taken);
+                        self.begin_census();
+                    }
                 }
                 _ = scan.tick() => self.scan(),
                 _ = cycle.tick() => self.cycle(),
@@ -334,6 +343,7 @@ impl Service {
             pressure,
             targets: self.roster.states(view),
             processes_late: self.roster.processes_late(),
+            processes_given_up: times_given_up(),
             label_sets: self.counters.label_sets(),
             counts,
             windows: self.windows.list(),
@@ -356,6 +366,7 @@ impl Service {
         let hangs = given_up().into_iter().map(|file| {
             format!("{file} cannot be read: its file system does not answer, and is left alone until it does")
         });
+        let hangs = hangs.chain(silent(&silent_processes()));
         let troubles = history.into_iter().chain(self.refused.clone()).chain(hangs);
         troubles.chain(self.censuses.trouble()).chain(self.pushers.troubles()).collect()
     }
@@ -364,6 +375,25 @@ impl Service {
         let windows = self.windows.list();
         self.publish.send_modify(|state| Arc::make_mut(state).windows = windows);
     }
+}
+
+/// Processes that the kernel does not answer for, a sentence each.
+fn silent(all: &[Silent]) -> Vec<String> {
+    let sentence = |one: &Silent| {
+        let comm = one.comm.as_deref().map(|comm| format!(" ({comm})")).unwrap_or_default();
+        format!(
+            "process {}{comm} cannot be read: the kernel has not answered for it, first {} s ago, since a lock of it is \
+             held or its memory is not delivered; it is left alone, and tried again",
+            one.pid, one.seconds
+        )
+    };
+    let more = all.len().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("{more} more processes cannot be read"));
+    let user = is_user_silenced().then(|| {
+        "processes are not read whose user has several that cannot be read: each costs a thread"
+            .to_owned()
+    });
+    all.iter().take(MAX_NAMED).map(sentence).chain(more).chain(user).collect()
 }
 
 /// The state before the first cycle.
@@ -383,6 +413,7 @@ fn empty_state() -> NodeState {
         pressure: None,
         targets: Vec::new(),
         processes_late: 0,
+        processes_given_up: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: Vec::new(),

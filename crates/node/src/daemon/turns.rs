@@ -28,6 +28,22 @@ impl Turns {
         self.credit > 0.0
     }
 
+    /// All processes, the next one first.
+    pub(super) fn order<T>(&self, all: &BTreeMap<u32, T>) -> Vec<u32> {
+        let after = all.range((Bound::Excluded(self.last), Bound::Unbounded));
+        after.chain(all.range(..=self.last)).map(|(pid, _)| *pid).collect()
+    }
+
+    /// A process had its turn.
+    pub(super) fn had(&mut self, pid: u32) {
+        self.last = pid;
+    }
+
+    /// What there is to spend.
+    pub(super) fn credit(&self) -> Duration {
+        Duration::try_from_secs_f64(self.credit).unwrap_or_default()
+    }
+
     /// Takes what a turn has cost.
     pub(super) fn spend(&mut self, time: Duration) {
         self.credit -= time.as_secs_f64();
@@ -58,6 +74,10 @@ mod tests {
         all.remove(&7);
         all.insert(8, 'd');
         assert_eq!(round(&all, 3), [8, 9, 3]);
+        let mut turns = Turns { last: 8, ..Turns::default() };
+        assert_eq!(turns.order(&all), [9, 3, 8]);
+        turns.had(9);
+        assert_eq!(turns.order(&all), [3, 8, 9]);
         assert_eq!(round(&BTreeMap::new(), 1), [0; 0]);
     }
 

@@ -66,9 +66,14 @@ impl Hub {
         metrics
     }
 
+    /// How old the state is.
+    pub(super) fn age(&self) -> Duration {
+        locked(&self.changed).elapsed()
+    }
+
     /// For how long there has been no new state, if that is too long.
     pub(super) fn stuck(&self) -> Option<Duration> {
-        let age = locked(&self.changed).elapsed();
+        let age = self.age();
         (age > self.stale_after).then_some(age)
     }
 

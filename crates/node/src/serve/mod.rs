@@ -76,7 +76,7 @@ impl Default for Options {
             history: None,
             labels: Label::ALL.to_vec(),
             otlp: None,
-            stale_after: Duration::from_secs(60),
+            stale_after: Duration::from_secs(15),
             limits: Limits::default(),
         }
     }

@@ -12,6 +12,10 @@ const BATCH: i64 = 100;
 const SPACES: usize = 24;
 /// Moments that are examined in one call.
 const LOOKED_AT: i64 = 20_000;
+/// A step of the clock between two moments, in milliseconds, that may be a mistake.
+const LEAP: i64 = 24 * 3600 * 1000;
+/// Moments that have to come after such a step: ten minutes of them at the usual pace.
+const BELIEVED: i64 = 60;
 /// Pages that are given back in one step.
 const PAGES: u64 = 200;
 /// The name of the fact that says up to which moment the history is thinned.
@@ -28,7 +32,8 @@ struct Space {
 
 impl Writer {
     /// Removes what is too old, thins what is old, and gives pages back. [`Writer::append`] calls it every now and
-    /// then; its time is counted from the latest moment, so no clock is read.
+    /// then; its time is counted from the latest moment, so no clock is read. A clock that leaps forward is believed when
+    /// some moments have come after it: one that is set wrong for a moment costs no history.
     pub fn tidy(&mut self) -> Result<(), StoreError> {
         let path = self.options.path.clone();
         let reported = |error| StoreError::sqlite("tidy", &path, error);
@@ -114,14 +119,17 @@ impl Writer {
     }
 }
 
-/// The latest moment, and its time.
+/// The latest moment, and the time that is believed to be now.
 fn newest(connection: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
-    use rusqlite::OptionalExtension as _;
-    connection
-        .query_row("SELECT id, unix_ms FROM moment ORDER BY id DESC LIMIT 1", [], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })
-        .optional()
+    let mut statement =
+        connection.prepare("SELECT id, unix_ms FROM moment ORDER BY id DESC LIMIT ?1")?;
+    let rows = statement.query_map([BELIEVED + 1], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let latest: Vec<(i64, i64)> = rows.collect::<rusqlite::Result<_>>()?;
+    let Some((newest, time)) = latest.first() else { return Ok(None) };
+    let mut leaps = latest.windows(2).filter(|two| two[0].1.saturating_sub(two[1].1) > LEAP);
+    // The time before the first leap that is not believed yet.
+    let now = leaps.next_back().map_or(*time, |two| two[1].1);
+    Ok(Some((*newest, now)))
 }
 
 /// Removes some moments before a time, but not the latest; says how many.

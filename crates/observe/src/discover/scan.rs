@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use drainprof_probe::plan::{Sites, cost::Costs};
 use drainprof_process::{
-    ElfCache, Image, ImageOptions, Kinship, Process, ProcessError, printable, processes,
+    ElfCache, Image, ImageOptions, Kinship, ProcessError, printable, processes, readers::open,
 };
 use drainprof_profile::Library;
 
@@ -54,7 +54,7 @@ pub fn scan(library: &Library, options: &ScanOptions) -> std::io::Result<Discove
     let mut passed_over = PassedOvers::default();
     let mut looked = Looked::default();
     for pid in pids {
-        let seen = Process::open(pid).and_then(|process| {
+        let seen = open(pid).and_then(|process| {
             Image::load(&process, &image_options, &mut cache).map(|image| (process, image))
         });
         let (process, image) = match seen {

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use drainprof_process::{Process, Space, identity, symbolize::Root};
+use drainprof_process::{Process, Space, identity, readers::ask, symbolize::Root};
 use drainprof_report::facts::{Began, TargetFacts};
 
 use super::{MAX_EARLIER, MAX_ROOTS, MAX_TARGETS, Symbols, Target};
@@ -61,15 +61,20 @@ impl Symbols {
 impl Target {
     /// Remembers its mappings as they are now. If it is gone, what is known already stays.
     pub(super) fn look(&mut self) {
-        let Ok(process) = Process::open(self.pid) else { return };
+        let pid = self.pid;
+        let read = ask(pid, move || {
+            let process = Process::open(pid).ok()?;
+            let space = Space::of(&process).ok();
+            // After the mappings: an exec in between then shows.
+            let exe = identity(Path::new(&format!("/proc/{pid}/exe"))).ok();
+            Some((process, space, exe))
+        });
+        let Ok(Some((process, space, exe))) = read else { return };
         if self.start_time != 0 && process.start_time != self.start_time {
             return;
         }
         (self.uid, self.pid_inside) = (process.uid, process.pid_inside);
-        let Ok(space) = Space::of(&process) else { return };
-        // After the mappings: an exec in between then shows.
-        let exe = identity(Path::new(&format!("/proc/{}/exe", self.pid)));
-        let Ok(exe) = exe else { return };
+        let (Some(space), Some(exe)) = (space, exe) else { return };
         if *self.exe.get_or_insert(exe) != exe {
             return;
         }

@@ -39,10 +39,12 @@ impl Memories {
     /// Reads the memory of the targets that run: number and process.
     pub(super) fn read(&mut self, running: &[(u32, u32)]) {
         self.reader.begin();
-        for &(target, pid) in running {
-            let Some(reading) = self.reader.read(pid, false) else { continue };
-            let seconds = self.began.elapsed().as_secs_f64();
-            self.series.entry(target).or_default().add(seconds, &reading);
+        let read = self.reader.read_each(running.iter().map(|(_, pid)| *pid));
+        let readings: BTreeMap<u32, _> = read.into_iter().collect();
+        let seconds = self.began.elapsed().as_secs_f64();
+        for (target, pid) in running {
+            let Some(Some((reading, _))) = readings.get(pid) else { continue };
+            self.series.entry(*target).or_default().add(seconds, reading);
         }
         let period = PERIOD * (running.len() as f64 / OFTEN as f64).max(1.0);
         self.due =

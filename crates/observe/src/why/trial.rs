@@ -10,7 +10,7 @@ use std::{
 };
 
 use drainprof_common::maps::Totals;
-use drainprof_process::{DebugSearch, Process, printable};
+use drainprof_process::{DebugSearch, printable, readers::open};
 use drainprof_profile::{Kind, Level, Library, Role, draft::Draft};
 use drainprof_report::{Report, coverage::Coverage, facts::Snapshot, why::Drafted};
 
@@ -62,7 +62,7 @@ impl Trial {
     /// # Errors
     /// Why there is none, in a sentence.
     pub(super) fn begin(pid: u32, directory: &Path) -> Result<Self, String> {
-        let process = Process::open(pid).map_err(|error| error.to_string())?;
+        let process = open(pid).map_err(|error| error.to_string())?;
         let object = process.exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let shown = printable(object.as_bytes());
         let exe = format!("/proc/{pid}/exe");

@@ -48,6 +48,17 @@ pub enum BpfError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// This process, or the machine, has as many files open as may be.
+    #[error(
+        "cannot load eBPF {what}: too many files are open; raise the limit (ulimit -n, LimitNOFILE= of a unit)"
+    )]
+    Descriptors {
+        /// What was loaded.
+        what: String,
+        /// What the kernel said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A probe could not be attached.
     #[error("attaching to {symbol} in {object} at offset {offset:#x} failed")]
     Attach {
@@ -167,6 +178,9 @@ impl BpfError {
             Some(nix::libc::ENOMEM | nix::libc::E2BIG) if !is_verifier_refusal(&source) => {
                 Self::Memory { bytes, source: Box::new(source) }
             }
+            Some(nix::libc::EMFILE | nix::libc::ENFILE) => {
+                Self::Descriptors { what, source: Box::new(source) }
+            }
             _ => Self::Unsupported { what: format!("load eBPF {what}"), source: Box::new(source) },
         }
     }
@@ -199,6 +213,18 @@ fn is_verifier_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A limit of open files that is reached is no lack of the kernel.
+    #[test]
+    fn too_many_files() {
+        for error in [nix::libc::EMFILE, nix::libc::ENFILE] {
+            let source = io::Error::from_raw_os_error(error);
+            let text = BpfError::load("maps".to_owned(), 0, source).to_string();
+            assert!(text.contains("maps: too many files") && !text.contains("kernel"), "{text}");
+        }
+        let lacking = BpfError::load("maps".to_owned(), 0, io::Error::from_raw_os_error(22));
+        assert!(matches!(lacking, BpfError::Unsupported { .. }), "{lacking}");
+    }
 
     /// A kernel that does not permit a probe lacks nothing, and nothing is wrong with the place; any other error is one
     /// of the place.

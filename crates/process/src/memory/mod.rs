@@ -8,7 +8,7 @@ mod reading;
 mod touched;
 
 pub use pressure::PressureError;
-pub use read::{MemoryReader, next_look, pressure, read};
+pub use read::{MemoryReader, SharesRead, WithPressure, next_look, pressure, read};
 pub use reading::{GroupPressure, MemoryReading, MemoryShares, Pressure, Waiting};
 pub use touched::{GranuleRange, GranuleState, Touched, TouchedKey, TouchedMemory, join};
 

@@ -7,6 +7,7 @@ use std::{
     fs::File,
     io::Read as _,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -14,11 +15,18 @@ use super::{
     cgroup::{Groups, Mounts},
     parse, pressure as psi,
 };
+use crate::{
+    guard::{self, Stuck},
+    readers::{self, Asked},
+};
 
 /// `status`, `stat`, `cgroup` and `smaps_rollup` are a few KiB; what is longer is not read to its end.
 const MAX_BYTES: u64 = 64 << 10;
 /// A machine with many containers has thousands of mounts.
 const MAX_MOUNTS: u64 = 16 << 20;
+
+/// The memory of a process, and the pressure on its control group.
+pub type WithPressure = (MemoryReading, Option<GroupPressure>);
 
 /// Looks at the memory of many processes, and examines each control group once.
 #[derive(Clone, Debug)]
@@ -26,7 +34,6 @@ pub struct MemoryReader {
     proc: PathBuf,
     mounts: Mounts,
     groups: Groups,
-    buffer: Vec<u8>,
 }
 
 impl Default for MemoryReader {
@@ -51,7 +58,7 @@ impl MemoryReader {
         // Without it no control group is found, and its figures are null.
         let _ = mountinfo.and_then(|file| file.take(MAX_MOUNTS).read_to_end(&mut mounts));
         let mounts = Mounts::parse(&String::from_utf8_lossy(&mounts), root);
-        Self { proc, mounts, groups: Groups::default(), buffer: Vec::new() }
+        Self { proc, mounts, groups: Groups::default() }
     }
 
     /// Begins another look: figures of control groups are read again.
@@ -69,19 +76,37 @@ impl MemoryReader {
     }
 
     /// The same, with the pressure on the process's own control group; `None` where the kernel does not tell it.
-    pub fn read_with_pressure(
+    pub fn read_with_pressure(&mut self, pid: u32, with_pss: bool) -> Option<WithPressure> {
+        let texts = MemoryTexts::read(&self.proc, pid)?;
+        let (mut reading, pressure) = self.reading(&texts)?;
+        if let Some(shares) = with_pss.then(|| shares(&self.proc, pid)).flatten() {
+            (reading.pss_bytes, reading.uss_bytes) =
+                (Some(shares.pss_bytes), Some(shares.uss_bytes));
+        }
+        Some((reading, pressure))
+    }
+
+    /// The memory of many processes, with the pressure on their control groups, for loops: a process that the kernel does
+    /// not answer for is left out.
+    pub fn read_each(
         &mut self,
-        pid: u32,
-        with_pss: bool,
-    ) -> Option<(MemoryReading, Option<GroupPressure>)> {
-        let directory = self.proc.join(pid.to_string());
-        let status = parse::status(self.text(&directory.join("status"))?)?;
-        let [minor_faults, major_faults] = parse::faults(self.text(&directory.join("stat"))?)?;
-        let shares = if with_pss { self.shares(pid) } else { None };
-        let Self { mounts, groups, buffer, .. } = self;
-        let group = text(&directory.join("cgroup"), buffer)
-            .map(|text| groups.look(mounts, text))
-            .unwrap_or_default();
+        pids: impl IntoIterator<Item = u32>,
+    ) -> Vec<(u32, Option<WithPressure>)> {
+        let proc = self.proc.clone();
+        let texts = move |pid, ()| MemoryTexts::read(&proc, pid);
+        let all = readers::each(pids.into_iter().map(|pid| (pid, ())), texts);
+        all.into_iter()
+            .map(|(pid, texts)| (pid, texts.and_then(|texts| self.reading(&texts))))
+            .collect()
+    }
+
+    /// What the texts of a process say.
+    fn reading(&mut self, texts: &MemoryTexts) -> Option<WithPressure> {
+        let status = parse::status(&texts.status)?;
+        let [minor_faults, major_faults] = parse::faults(&texts.stat)?;
+        let Self { mounts, groups, .. } = self;
+        let group =
+            texts.cgroup.as_deref().map(|text| groups.look(mounts, text)).unwrap_or_default();
         let reading = MemoryReading {
             rss_bytes: status.rss,
             anon_bytes: status.anon,
@@ -89,8 +114,8 @@ impl MemoryReader {
             shmem_bytes: status.shmem,
             swap_bytes: status.swap,
             vsz_bytes: status.vsz,
-            pss_bytes: shares.map(|shares| shares.pss_bytes),
-            uss_bytes: shares.map(|shares| shares.uss_bytes),
+            pss_bytes: None,
+            uss_bytes: None,
             minor_faults,
             major_faults,
             cgroup_bytes: group.used,
@@ -100,21 +125,37 @@ impl MemoryReader {
         Some((reading, group.pressure))
     }
 
-    /// A process's part of memory that it shares, and what is its alone: the kernel walks all of its page tables for that.
-    /// `None` where they cannot be read.
-    pub fn shares(&mut self, pid: u32) -> Option<MemoryShares> {
-        let path = self.proc.join(pid.to_string()).join("smaps_rollup");
-        let [pss_bytes, uss_bytes] = self.text(&path).and_then(parse::rollup)?;
-        Some(MemoryShares { pss_bytes, uss_bytes })
+    /// Begins to read what these processes share of their memory, one after the other, for up to `budget`.
+    ///
+    /// # Errors
+    ///
+    /// Too many readers are left behind.
+    pub fn begin_shares(
+        &self,
+        pids: Vec<u32>,
+        budget: Duration,
+    ) -> Result<Asked<SharesRead>, Stuck> {
+        let proc = self.proc.clone();
+        readers::start(move || {
+            let mut all = Vec::new();
+            let mut spent = Duration::ZERO;
+            for pid in pids {
+                if spent >= budget {
+                    break;
+                }
+                let began = Instant::now();
+                let found = guard::ask_process(pid, || shares(&proc, pid));
+                let took = began.elapsed();
+                spent += took;
+                all.push((pid, found, took));
+            }
+            all
+        })
     }
 
     /// Pressure on the machine's memory; `None` where the kernel has no PSI, or has it switched off.
     pub fn pressure(&self) -> Result<Option<Pressure>, PressureError> {
         psi::read(&self.proc)
-    }
-
-    fn text(&mut self, path: &Path) -> Option<&str> {
-        text(path, &mut self.buffer)
     }
 }
 
@@ -129,14 +170,45 @@ pub fn pressure() -> Result<Option<Pressure>, PressureError> {
     psi::read(Path::new("/proc"))
 }
 
-/// A file's text, in a buffer that is used again. Bytes that are no UTF-8, which a process's name may have, become `?`.
-fn text<'a>(path: &Path, buffer: &'a mut Vec<u8>) -> Option<&'a str> {
-    buffer.clear();
-    File::open(path).ok()?.take(MAX_BYTES).read_to_end(buffer).ok()?;
-    if std::str::from_utf8(buffer).is_err() {
-        buffer.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
+/// What was read of processes' shares: the process, its shares if they could be read, and what the reading took.
+pub type SharesRead = Vec<(u32, Option<MemoryShares>, Duration)>;
+
+/// A process's part of memory that it shares, and what is its alone: the kernel walks all of its page tables for that.
+/// `None` where they cannot be read.
+fn shares(proc: &Path, pid: u32) -> Option<MemoryShares> {
+    let path = proc.join(pid.to_string()).join("smaps_rollup");
+    let [pss_bytes, uss_bytes] = parse::rollup(&text(&path)?)?;
+    Some(MemoryShares { pss_bytes, uss_bytes })
+}
+
+/// What the files of a process say.
+struct MemoryTexts {
+    status: String,
+    stat: String,
+    cgroup: Option<String>,
+}
+
+impl MemoryTexts {
+    fn read(proc: &Path, pid: u32) -> Option<Self> {
+        let directory = proc.join(pid.to_string());
+        let all = || {
+            let status = text(&directory.join("status"))?;
+            let stat = text(&directory.join("stat"))?;
+            Some(Self { status, stat, cgroup: text(&directory.join("cgroup")) })
+        };
+        guard::ask_process(pid, all)
     }
-    std::str::from_utf8(buffer).ok()
+}
+
+/// A file's text. Bytes that are no UTF-8, which a process's name may have, become `?`.
+fn text(path: &Path) -> Option<String> {
+    let mut bytes = Vec::with_capacity(2048);
+    File::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8(bytes).unwrap_or_else(|error| {
+        let mut bytes = error.into_bytes();
+        bytes.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
+        String::from_utf8_lossy(&bytes).into_owned()
+    }))
 }
 
 /// When the next look is due, in seconds, if looks are `period` apart on average: between half and one and a half of it,
@@ -254,7 +326,6 @@ mod tests {
         let mut reader = MemoryReader::at(root.path());
         let found = reader.read(42, false).unwrap();
         assert_eq!((found.rss_bytes, found.cgroup_bytes), (40 << 10, None));
-        assert!(reader.buffer.capacity() < 1 << 20, "{}", reader.buffer.capacity());
     }
 
     /// The real files of this very process are understood, and agree with each other.

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{DebugSearch, MappedObject, identity, printable, through_root};
+use crate::{DebugSearch, MappedObject, identity, printable, readers, through_root};
 
 /// Largest file whose symbols are read.
 const MAX_FILE: u64 = 16 << 30;
@@ -21,6 +21,11 @@ impl Root {
     /// The root directory of process `pid`, where it is another one than ours and can be opened.
     #[must_use]
     pub fn of(pid: u32) -> Self {
+        // Of a process that the kernel does not answer for, no file is found.
+        readers::ask(pid, move || Self::read(pid)).unwrap_or_default()
+    }
+
+    fn read(pid: u32) -> Self {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let namespace = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
         let identity = |path: &Path| identity(path).ok();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::cfi::Tables;
-use crate::{DebugSearch, FrameSections, MappedObject, vdso};
+use crate::{DebugSearch, FrameSections, MappedObject, guarded, vdso};
 
 /// Largest file whose tables are read; its tables are bounded by the memory that all may take.
 const MAX_FILE: u64 = 16 << 30;
@@ -110,10 +110,14 @@ impl Objects {
             debug_dirs: self.debug_dirs.clone(),
         };
         let left = self.limit.saturating_sub(self.total);
-        let sections = open(object).map_err(|error| error.to_string()).and_then(|file| {
-            FrameSections::read_debug(file, &object.shown_path, &search, left)
-                .map_err(|error| error.to_string())
+        let found = object.clone();
+        let sections = guarded(move || {
+            open(&found).map_err(|error| error.to_string()).and_then(|file| {
+                FrameSections::read_debug(file, &found.shown_path, &search, left)
+                    .map_err(|error| error.to_string())
+            })
         });
+        let sections = sections.unwrap_or_else(|stuck| Err(stuck.to_string()));
         let tables = Arc::new(Tables::new(sections.unwrap_or_else(|error| {
             tracing::debug!(object = %object.shown_path, %error, "no unwind tables of a debug file");
             FrameSections::default()
@@ -159,7 +163,8 @@ impl Objects {
     }
 
     fn read(&mut self, object: &MappedObject) -> io::Result<u64> {
-        let file = open(object)?;
+        let found = object.clone();
+        let file = guarded(move || open(&found)).map_err(io::Error::other)??;
         let metadata = file.metadata()?;
         let changed = (metadata.ctime(), metadata.ctime_nsec());
         let key = Key::File((metadata.dev(), metadata.ino()), metadata.len(), changed);

@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Instant};
 
 use super::objects::Loaded;
 use crate::{
-    Process, ProcessError, Space,
+    Process, ProcessError, Space, readers,
     space::{Place, Range},
 };
 
@@ -27,7 +27,8 @@ pub(super) struct AddressSpace {
 impl AddressSpace {
     /// Reads what `process` has mapped. What is known of objects that are in `before` too is kept.
     pub(super) fn of(process: Process, before: Option<&Self>) -> Result<Self, ProcessError> {
-        let memory = Space::of(&process)?;
+        let own = process.clone();
+        let memory = readers::ask(process.pid, move || Space::of(&own))??;
         let known: HashMap<_, _> = before
             .into_iter()
             .flat_map(|space| space.memory.objects().iter().zip(&space.loaded))

@@ -9,6 +9,7 @@ use super::{cfi::Context, objects::Objects, space::AddressSpace};
 use crate::{
     PathEnd, Process, ProcessError,
     file::read_memory,
+    readers,
     signal_return::{LONGEST_RETURN, returns_from_signal},
     space::Place,
 };
@@ -115,7 +116,7 @@ impl Unwinder {
     /// A forked child is met under the number of its parent's space as long as it shares its rules.
     pub fn meet(&mut self, space: u32, pid: u32) -> Result<(), ProcessError> {
         let process =
-            if pid == std::process::id() { Process::myself() } else { Process::open(pid) };
+            if pid == std::process::id() { Process::myself() } else { readers::open(pid) };
         self.read_mappings(space, process?)
     }
 

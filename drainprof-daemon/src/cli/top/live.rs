@@ -13,7 +13,7 @@ use drainprof_observe::{
     observation::{Options, Step},
 };
 use drainprof_probe::bpf::Sizes;
-use drainprof_process::{Process, memory::MemoryReader, printable};
+use drainprof_process::{Process, memory::MemoryReader, printable, readers};
 use drainprof_profile::Level;
 use drainprof_report::{self as report, Report};
 
@@ -142,8 +142,8 @@ impl Live {
         let report = report(&mut self.observation, SLACK);
         let pids = self.observation.running();
         self.memory.begin();
-        let read = |pid| Some((pid, self.memory.read(pid, false)?));
-        let memory: BTreeMap<_, _> = pids.into_iter().filter_map(read).collect();
+        let read = self.memory.read_each(pids).into_iter();
+        let memory: BTreeMap<_, _> = read.filter_map(|(pid, read)| Some((pid, read?.0))).collect();
         self.courses.take(&report, &memory);
         let running = self.window.as_ref().map(|window| window.record.clone());
         let beside = Beside {
@@ -178,7 +178,7 @@ impl Live {
         let failed = |error: &anyhow::Error| Refusal::Failed {
             message: format!("no window on process {pid}: {error:#}"),
         };
-        let process = Process::open(pid).map_err(|error| failed(&error.into()))?;
+        let process = readers::open(pid).map_err(|error| failed(&error.into()))?;
         let mut observation = Observation::new(options).map_err(|error| failed(&error.into()))?;
         observation.add(pid, false).map_err(|error| failed(&error.into()))?;
         self.last += 1;

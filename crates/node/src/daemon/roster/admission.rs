@@ -7,7 +7,10 @@ use std::{
 
 use drainprof_common::loss::Loss;
 use drainprof_observe::ObserveError;
-use drainprof_process::{Process, printable};
+use drainprof_process::{
+    Process, ProcessError, Stuck, printable,
+    readers::{ask, open},
+};
 use drainprof_profile::Level;
 
 use super::{
@@ -38,6 +41,8 @@ enum Found {
     Unmatched,
     /// It has ended, or is not what it was when it was found.
     Ended,
+    /// The kernel does not answer for it now, or for so many that nobody is asked.
+    Unanswered,
 }
 
 impl Roster {
@@ -157,6 +162,10 @@ impl Roster {
             Found::Attached(level) => self.attached(pid, start_time, level, known.is_none()),
             Found::Beyond => self.newcomers.refused(),
             Found::Ended => self.newcomers.undecided(pid),
+            Found::Unanswered => {
+                self.newcomers.undecided(pid);
+                self.arrivals.forget(pid);
+            }
             Found::Without(_) | Found::Failed(_) | Found::Unmatched => {}
         }
         self.watch(config, tracked, found);
@@ -188,13 +197,8 @@ impl Roster {
             });
             return Found::Beyond;
         }
-        let found = if killed {
-            Process::open(pid)
-                .map_err(ObserveError::from)
-                .and_then(|process| self.pool.matches(&process, level))
-        } else {
-            self.pool.add(pid, level)
-        };
+        let found =
+            if killed { self.pool.matches(process, level) } else { self.pool.add(pid, level) };
         match found {
             Ok(()) | Err(ObserveError::Level { .. }) if killed => {
                 Found::Without("the kill switch is on".to_owned())
@@ -205,6 +209,10 @@ impl Roster {
             }
             // A later scan finds what became of it.
             Err(ObserveError::NoMatch { .. }) => Found::Ended,
+            Err(
+                ObserveError::Target(ProcessError::Silent(_))
+                | ObserveError::Files(Stuck::Silent { .. } | Stuck::TooMany | Stuck::NoThread),
+            ) => Found::Unanswered,
             // It ended meanwhile.
             Err(ObserveError::Target(error)) => {
                 tracing::debug!(pid, %error, "not watched");
@@ -238,7 +246,7 @@ impl Roster {
                 tracked.matched = false;
                 tracked.turn(None, "no profile matches: its memory is watched".to_owned(), unix_ms);
             }
-            Found::Ended => return,
+            Found::Ended | Found::Unanswered => return,
         }
         if !tracked.matched && !config.select.unmatched {
             return;
@@ -282,8 +290,10 @@ impl Roster {
             }
         }
         for pid in ended {
-            // A first thread may end before its process.
-            if self.tracked.get(&pid).is_some_and(|known| !known.process.is_alive()) {
+            let Some(known) = self.tracked.get(&pid) else { continue };
+            let process = known.process.clone();
+            // A first thread may end before its process. If nothing is known, a scan finds out.
+            if ask(pid, move || process.is_alive()) == Ok(false) {
                 self.gone(pid);
             }
         }
@@ -293,8 +303,17 @@ impl Roster {
     /// The kernel side has noticed a process of a program that is watched, and counts it already: keeps it, unless the
     /// configuration says otherwise.
     fn newcomer(&mut self, config: &Config, (pid, level): (u32, Level), (id, target): (u64, u32)) {
-        // What is gone by now is counted with its program.
-        let Ok(process) = Process::open(pid) else { return };
+        let process = match open(pid) {
+            Ok(process) => process,
+            // It would count twice if a scan finds it later.
+            Err(ProcessError::Silent(_)) => {
+                self.pool.discard(id, pid, target);
+                self.pool.count_process(Loss::ProcessMissed);
+                return;
+            }
+            // What is gone by now is counted with its program.
+            Err(_) => return,
+        };
         let labels = labels_of(&process);
         let facts = Facts {
             exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
@@ -317,7 +336,15 @@ impl Roster {
 
     /// The kernel side has followed a fork or an exec: the process is watched already.
     fn follow(&mut self, pid: u32, level: Level, why: &str) {
-        let Ok(process) = Process::open(pid) else { return };
+        let process = match open(pid) {
+            Ok(process) => process,
+            Err(ProcessError::Silent(_)) => {
+                self.pool.release(pid);
+                self.pool.count_process(Loss::ProcessMissed);
+                return;
+            }
+            Err(_) => return,
+        };
         let labels = labels_of(&process);
         let unix_ms = unix_ms();
         if let Some(known) = self.tracked.get_mut(&pid) {
@@ -331,8 +358,10 @@ impl Roster {
     }
 }
 
-/// The labels of a process; of one that has ended already, its executable alone.
+/// The labels of a process; of one that has ended already, or that the kernel does not answer for, its executable alone.
 fn labels_of(process: &Process) -> Labels {
-    let exe = process.exe.to_string_lossy();
-    Labels::read(Path::new("/proc"), process.pid, &exe).unwrap_or_else(|_| Labels::parse(&exe, b""))
+    let (pid, exe) = (process.pid, process.exe.to_string_lossy().into_owned());
+    let own = Labels::parse(&exe, b"");
+    let read = ask(pid, move || Labels::read(Path::new("/proc"), pid, &exe));
+    read.ok().and_then(Result::ok).unwrap_or(own)
 }

@@ -99,17 +99,15 @@ impl Guard {
 
     /// Whether a host, with or without a port, is this server: by name, or by the address that was connected to.
     fn knows(&self, host: &str, local: Option<IpAddr>) -> bool {
-        let host = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((address, _)) => address,
-            None => host.split_once(':').map_or(host, |(host, _)| host),
-        };
-        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let Some((host, is_bracketed)) = without_port(host) else { return false };
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         match host.parse::<IpAddr>() {
+            Ok(address) if address.is_ipv6() != is_bracketed => false,
             Ok(address) => {
                 let address = address.to_canonical();
                 address.is_loopback() || local.is_some_and(|local| local.to_canonical() == address)
             }
-            Err(_) => host == "localhost" || self.names.contains(&host),
+            Err(_) => !is_bracketed && (host == "localhost" || self.names.contains(&host)),
         }
     }
 
@@ -125,6 +123,19 @@ impl Guard {
             (Some(_), _) => None,
         }
     }
+}
+
+/// A host without its port, and whether it stands in brackets; `None`: it is neither.
+fn without_port(host: &str) -> Option<(&str, bool)> {
+    let (host, after, is_bracketed) = if let Some(rest) = host.strip_prefix('[') {
+        rest.split_once(']').map(|(address, after)| (address, after, true))?
+    } else {
+        let (host, after) = host.split_at(host.find(':').unwrap_or(host.len()));
+        (host, after, false)
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    (after.is_empty() || after.strip_prefix(':').is_some_and(is_port))
+        .then_some((host, is_bracketed))
 }
 
 fn forbidden(message: &str) -> Response {
@@ -160,6 +171,14 @@ mod tests {
             ("localhost.evil.example", false),
             ("", false),
             ("[::1", false),
+            ("[::1]evil.example", false),
+            ("[::1]:80.evil.example", false),
+            ("localhost:80.evil.example", false),
+            ("localhost:evil", false),
+            ("localhost..", false),
+            ("[127.0.0.1]", false),
+            ("[localhost]", false),
+            ("::1", false),
         ] {
             assert_eq!(guard.knows(host, local), known, "{host}");
         }

@@ -1,6 +1,6 @@
 //! Metrics, health and status.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -39,7 +39,7 @@ async fn metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let flavour = negotiate(&accept.join(","));
     // Not while the lock is held.
-    let families = hub.metrics().families().to_vec();
+    let families = hub.metrics().families_at(hub.age());
     ([(header::CONTENT_TYPE, flavour.media_type())], render(&families, flavour)).into_response()
 }
 
@@ -66,7 +66,8 @@ async fn ready(State(hub): State<Arc<Hub>>) -> Response {
 }
 
 async fn status(State(shared): State<Shared>, Extension(access): Extension<Access>) -> String {
-    let text = in_words(&shared.hub.state());
+    let age = shared.hub.age();
+    let text = in_words(&shared.hub.state(), Some(age));
     if access == Access::Full { text } else { shared.redactor.text(&text) }
 }
 
@@ -93,15 +94,18 @@ fn losses(state: &NodeState, text: &mut String) {
     }
 }
 
-/// The state in a few lines.
+/// The state in a few lines; with its age, where that is known.
 #[must_use]
-pub fn in_words(state: &NodeState) -> String {
+pub fn in_words(state: &NodeState, age: Option<Duration>) -> String {
     let count =
         |level: Option<Level>| state.targets.iter().filter(|target| target.level == level).count();
     let mut text = String::new();
     let yes = |is: bool| if is { "yes" } else { "no" };
     let _ = writeln!(text, "{} {}", state.tool.name, state.tool.version);
     let _ = writeln!(text, "up        {:.0} s", state.uptime_seconds);
+    if let Some(age) = age {
+        let _ = writeln!(text, "state     {:.1} s old", age.as_secs_f64());
+    }
     let _ = writeln!(text, "ready     {}", yes(state.ready));
     let killed = if state.killed { "on: nothing is attached" } else { "off" };
     let _ = writeln!(text, "kill      {killed}");

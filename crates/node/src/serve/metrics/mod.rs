@@ -12,7 +12,10 @@ mod pages;
 mod table;
 mod text;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 pub use table::{ALLOCATOR, Definition, METRICS, Type, WHERE};
 pub use text::{Flavour, negotiate, render};
@@ -113,6 +116,17 @@ impl Metrics {
     #[must_use]
     pub fn families(&self) -> &[Family] {
         &self.families
+    }
+
+    /// The same, with the age of that state.
+    #[must_use]
+    pub fn families_at(&self, age: Duration) -> Vec<Family> {
+        let mut families = self.families.clone();
+        if let Some(own) = families.iter_mut().find(|own| *own.definition == table::STATE_AGE) {
+            let value = Value::Measure(age.as_secs_f64());
+            own.series = vec![Series { labels: Vec::new(), value, exemplar: None }];
+        }
+        families
     }
 }
 

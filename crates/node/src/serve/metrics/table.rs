@@ -180,6 +180,8 @@ metrics! {
         "1 if nothing that the counts need was lost, else 0.";
     LATE = "processes_late", None, Counter, &[],
         "Processes that began after the daemon and before their probes were in place: what they did before is not counted.";
+    GIVEN_UP = "processes_given_up", None, Counter, &[],
+        "How often a process was given up because the kernel did not answer for it; /status names those of now.";
     TARGETS = "targets", None, Gauge, &["level"],
         "Watched processes by level (none: no probe; memory: only that is watched).";
     READY = "ready", None, Gauge, &[],
@@ -192,6 +194,8 @@ metrics! {
         "How long the daemon has run.";
     STATE_TIME = "state_timestamp", Some("seconds"), Gauge, &[],
         "When the shown state was made, since 1970.";
+    STATE_AGE = "state_age", Some("seconds"), Gauge, &[],
+        "How old the shown state is: more than daemon.interval if the daemon hangs.";
     SELF_CPU = "self_cpu", Some("seconds"), Counter, &[],
         "User and system time of drainprof itself.";
     SELF_RESIDENT = "self_resident", Some("bytes"), Gauge, &[],

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
+    time::Duration,
 };
 
 use super::{Flavour, METRICS, Metrics, Type, negotiate, pages, render};
@@ -122,7 +123,8 @@ fn parse(text: &str, flavour: Flavour) -> Samples {
 }
 
 fn both(metrics: &Metrics) -> Samples {
-    let read = |flavour| parse(&render(metrics.families(), flavour), flavour);
+    let read =
+        |flavour| parse(&render(&metrics.families_at(Duration::from_secs(3)), flavour), flavour);
     let (open, classic) = (read(Flavour::OpenMetrics), read(Flavour::Prometheus));
     assert_eq!(open, classic);
     open

@@ -183,6 +183,7 @@ pub(super) fn state() -> NodeState {
             }],
         }],
         processes_late: 3,
+        processes_given_up: 5,
         label_sets: [labels(), gone.labels.clone(), other()]
             .map(|labels| LabelSet {
                 labels,

@@ -91,10 +91,17 @@ fn old_is_thinned_then_removed() {
     let before = since - SPACING.as_millis() as u64 - every;
     assert!(BEGIN + steps * every >= before && BEGIN + steps * every <= since, "{steps}");
 
-    // Days later, only the latest is left.
+    // A clock that is days ahead for a moment removes nothing.
+    let before = history.series(Who::Pid(42), 0).unwrap()[0].memory.len();
     writer.append(&moment(BEGIN + 30 * day, vec![process(42, 1)])).unwrap();
     writer.tidy().unwrap();
-    assert_eq!(history.series(Who::Pid(42), 0).unwrap()[0].memory.len(), 1);
+    assert_eq!(history.series(Who::Pid(42), 0).unwrap()[0].memory.len(), before + 1);
+    // If it stays so, only what came since is left.
+    for step in 1..=60 {
+        writer.append(&moment(BEGIN + 30 * day + step * every, vec![process(42, 1)])).unwrap();
+    }
+    writer.tidy().unwrap();
+    assert_eq!(history.series(Who::Pid(42), 0).unwrap()[0].memory.len(), 61);
     assert_eq!(history.process(43, 0).unwrap(), []);
     assert_eq!(history.events(Some(43), 0).unwrap(), []);
     assert!(bytes(&options) < 200_000, "{}", bytes(&options));

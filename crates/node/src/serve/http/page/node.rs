@@ -77,6 +77,7 @@ fn health(view: &View<'_>, state: &NodeState) -> Markup {
                 .and(format!("{} match a profile", state.targets.iter().filter(|target| target.matched).count())),
             fact("own CPU time", units::duration(own.cpu_seconds))
                 .and(format!("up {}", units::duration(state.uptime_seconds))),
+            fact("state", format!("{:.1} s old", view.shared.hub.age().as_secs_f64())),
             fact("own memory", units::bytes(own.rss_bytes.saturating_add(own.map_bytes))),
         ]))
         @if state.killed { p.bad { "The kill switch is on: nothing is attached." } }

@@ -1,0 +1,284 @@
+//! Processes that the kernel does not answer for: one of their locks is held, or a page of theirs is not delivered.
+//!
+//! Any user can bring that about, with a FUSE server or a pager of his own, and even the process's state cannot be read
+//! then. A process that did not answer is left alone while its request is not answered, and for a while after that,
+//! longer each time. A descriptor holds on to it, so that another one with its number is asked. One user's processes
+//! get half of the threads that may be left behind. Called by `guard` and `readers`.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
+use crate::{guard, guard::MAX_STUCK, printable, process::status_word};
+
+/// Threads that are left behind from which on processes are not asked that wait in the kernel.
+const CAUTIOUS: usize = 2;
+/// Threads that the processes of one user may leave behind. The system's own are not counted against each other.
+const MAX_OF_USER: usize = MAX_STUCK / 2;
+/// For how long a process is left alone after its first late answer; then twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// A process that answers for so long begins anew.
+const FORGOTTEN: Duration = Duration::from_secs(900);
+/// Processes that are remembered.
+const MAX_KNOWN: usize = 64;
+
+/// A process that does not answer.
+#[derive(Debug)]
+struct One {
+    pid: u32,
+    /// Becomes readable at its end.
+    held: Option<OwnedFd>,
+    comm: Option<String>,
+    uid: Option<u32>,
+    /// Whether name and user were asked for.
+    is_described: bool,
+    /// Threads that wait for an answer.
+    stuck: usize,
+    /// Since when it does not answer.
+    since: Instant,
+    /// Until when it is not asked.
+    until: Instant,
+    /// How often it did not answer.
+    times: u32,
+}
+
+static ALL: Mutex<Vec<One>> = Mutex::new(Vec::new());
+/// How many there are: nearly always none.
+static KNOWN: AtomicUsize = AtomicUsize::new(0);
+static STUCK: AtomicUsize = AtomicUsize::new(0);
+/// How often a process was given up.
+static TIMES: AtomicU64 = AtomicU64::new(0);
+
+/// A process that does not answer, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// Its number.
+    pub pid: u32,
+    /// Its name, escaped; `None`: not known.
+    pub comm: Option<String>,
+    /// For how long it has not answered, or did not.
+    pub seconds: u64,
+}
+
+fn all() -> MutexGuard<'static, Vec<One>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Threads that wait for processes.
+pub(crate) fn stuck() -> usize {
+    STUCK.load(Ordering::SeqCst)
+}
+
+/// How often processes were given up so far.
+#[must_use]
+pub fn times_given_up() -> u64 {
+    guard::judge_abandoned();
+    TIMES.load(Ordering::SeqCst)
+}
+
+/// The processes that are left alone now.
+#[must_use]
+pub fn silent() -> Vec<Silent> {
+    guard::judge_abandoned();
+    if all().iter().any(|one| !one.is_described) {
+        // Nobody waits for it: the next message has the names.
+        drop(guard::start(describe));
+    }
+    let now = Instant::now();
+    let mut all = all();
+    tidy(&mut all);
+    let left = all.iter().filter(|one| one.stuck > 0 || one.until > now);
+    left.map(|one| Silent {
+        pid: one.pid,
+        comm: one.comm.clone(),
+        seconds: one.since.elapsed().as_secs(),
+    })
+    .collect()
+}
+
+/// Whether a process is left alone now.
+pub fn is_silent(pid: u32) -> bool {
+    if KNOWN.load(Ordering::SeqCst) == 0 {
+        return false;
+    }
+    let mut all = all();
+    tidy(&mut all);
+    let now = Instant::now();
+    all.iter().any(|one| one.pid == pid && (one.stuck > 0 || one.until > now))
+}
+
+/// Forgets those that have ended, and those that have answered for long.
+fn tidy(all: &mut Vec<One>) {
+    all.retain(|one| {
+        let is_over = one.stuck == 0 && one.until.elapsed() > FORGOTTEN;
+        !is_over && (one.stuck > 0 || !has_ended(one))
+    });
+    KNOWN.store(all.len(), Ordering::SeqCst);
+}
+
+fn has_ended(one: &One) -> bool {
+    let Some(held) = &one.held else { return false };
+    let mut fds = [PollFd::from_borrowed_fd(held.as_fd(), PollFlags::IN)];
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&none)).is_ok_and(|ready| ready > 0)
+}
+
+/// A process does not answer.
+pub(crate) fn give_up(pid: u32) {
+    TIMES.fetch_add(1, Ordering::SeqCst);
+    STUCK.fetch_add(1, Ordering::SeqCst);
+    let mut all = all();
+    tidy(&mut all);
+    let now = Instant::now();
+    if let Some(one) = all.iter_mut().find(|one| one.pid == pid) {
+        one.stuck += 1;
+        one.times += 1;
+        if one.stuck == 1 {
+            one.since = now;
+        }
+        return;
+    }
+    if all.len() >= MAX_KNOWN
+        && let Some(at) = all.iter().position(|one| one.stuck == 0)
+    {
+        all.remove(at);
+    }
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let held = number.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    all.push(One {
+        pid,
+        held,
+        comm: None,
+        uid: None,
+        is_described: false,
+        stuck: 1,
+        since: now,
+        until: now,
+        times: 1,
+    });
+    KNOWN.store(all.len(), Ordering::SeqCst);
+    tracing::warn!(pid, "the kernel does not answer for a process: it is left alone");
+}
+
+/// Finds out name and user of those that were given up: their status can be read as a rule. Called on a reader thread.
+fn describe() {
+    loop {
+        let next = all().iter_mut().find(|one| !one.is_described).map(|one| {
+            one.is_described = true;
+            one.pid
+        });
+        let Some(pid) = next else { return };
+        let Some((status, uid)) = guard::ask_process(pid, || status(pid)) else { continue };
+        let comm = status.lines().find_map(|line| line.strip_prefix("Name:"));
+        if let Some(one) = all().iter_mut().find(|one| one.pid == pid) {
+            one.comm = comm.map(|comm| printable(comm.trim()));
+            one.uid = uid;
+        }
+    }
+}
+
+fn status(pid: u32) -> Option<(String, Option<u32>)> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status).into_owned();
+    let uid = status_word(&status, "Uid", 0);
+    Some((status, uid))
+}
+
+/// A process has answered late: it is left alone for a while.
+pub(crate) fn has_answered(pid: u32) {
+    STUCK.fetch_sub(1, Ordering::SeqCst);
+    if let Some(one) = all().iter_mut().find(|one| one.pid == pid) {
+        one.stuck = one.stuck.saturating_sub(1);
+        one.until = Instant::now() + pause(one.times);
+    }
+}
+
+fn pause(times: u32) -> Duration {
+    let doubled = times.saturating_sub(1).min(16);
+    FIRST_PAUSE.saturating_mul(1 << doubled).min(LONGEST_PAUSE)
+}
+
+/// Whether a process should rather not be asked while others do not answer: it waits in the kernel itself, or its user's
+/// processes have left enough threads behind. Called on a reader thread.
+pub(crate) fn is_suspect(pid: u32) -> bool {
+    let left = guard::left_processes();
+    if left.len() < CAUTIOUS {
+        return false;
+    }
+    // What cannot be read has ended; whoever asks finds out.
+    let Some((status, uid)) = guard::ask_process(pid, || status(pid)) else { return false };
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    if state.is_some_and(|state| state.trim_start().starts_with('D')) {
+        return true;
+    }
+    let Some(user) = uid.and_then(user) else { return false };
+    describe();
+    let known: Vec<(u32, Option<u32>)> = all().iter().map(|one| (one.pid, one.uid)).collect();
+    let is_of_user = |left: &&u32| {
+        let known = known.iter().find(|(pid, _)| pid == *left).and_then(|(_, uid)| *uid);
+        // Of those that are not given up yet.
+        let read = || guard::ask_process(**left, || self::status(**left)).and_then(|(_, uid)| uid);
+        known.or_else(read).and_then(self::user) == Some(user)
+    };
+    left.iter().filter(is_of_user).count() >= MAX_OF_USER
+}
+
+/// Whose process it is by its user id, as far as users are told apart; `None`: the system's own. Any user may have some ids
+/// of those beyond two bytes for his containers, so they count as one.
+const fn user(uid: u32) -> Option<u32> {
+    match uid {
+        0 => None,
+        1..=0xffff => Some(uid),
+        _ => Some(u32::MAX),
+    }
+}
+
+/// Whether processes are not asked because of others of the same user.
+#[must_use]
+pub fn is_user_silenced() -> bool {
+    let all = all();
+    let users = all.iter().filter_map(|one| user(one.uid?)).collect::<BTreeSet<u32>>();
+    users.into_iter().any(|own| {
+        let of_user = all.iter().filter(|one| one.uid.and_then(user) == Some(own));
+        of_user.map(|one| one.stuck).sum::<usize>() >= MAX_OF_USER
+    })
+}
+
+/// The processes that threads wait for, each as often.
+pub(crate) fn waited_for() -> Vec<u32> {
+    let all = all();
+    all.iter().flat_map(|one| std::iter::repeat_n(one.pid, one.stuck)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each time, a process is left alone for longer, but not for ever.
+    #[test]
+    fn pauses() {
+        let seconds = [1, 2, 3, 8, 9, 10, 40, u32::MAX].map(|times| pause(times).as_secs());
+        assert_eq!(seconds, [1, 2, 4, 128, 256, 300, 300, 300]);
+    }
+
+    /// The system's own processes are no user's; ids of containers are one user's.
+    #[test]
+    fn users() {
+        let users = [0, 1000, 65_534, 100_000, 165_535].map(user);
+        let shared = Some(u32::MAX);
+        assert_eq!(users, [None, Some(1000), Some(65_534), shared, shared]);
+    }
+}

@@ -1,0 +1,281 @@
+//! Processes that the kernel does not answer for, as any user can make them with a FUSE server or a pager of his own: the
+//! daemon and `attach` leave them alone, say so, and go on with all others.
+
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use drainprof_tests::{
+    environment::{self, deadline, requires_root, skip},
+    node::{self, Daemon, alone, sum},
+    process::Process,
+    target::Target,
+    tracer::Tracer,
+};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longest time for what must not wait.
+const PROMPT: Duration = Duration::from_secs(15);
+/// Longest time without a new state.
+const GAP: u64 = 2_000;
+/// Everything that the daemon reads is read often.
+const OFTEN: &str = "daemon.pss_budget = \"10%\"\ncensus.budget = \"10%\"\ncensus.interval = \"1s\"\n\
+                     select.unmatched = true";
+
+/// Children that hang in the kernel while it holds a lock of theirs. They go on when this is dropped.
+struct Hostile {
+    server: Process,
+    pids: Vec<u32>,
+    _place: TempDir,
+}
+
+impl Hostile {
+    /// `None` where the kernel has no FUSE; tells the runner.
+    fn start(mode: &str, count: usize) -> Result<Option<Self>> {
+        if !fs::read_to_string("/proc/filesystems")?.contains("\tfuse\n") {
+            skip("the kernel has no FUSE");
+            return Ok(None);
+        }
+        let place = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .tempdir()?;
+        let at = place.path().join("at");
+        fs::create_dir(&at)?;
+        fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+        let mut command = Command::new(environment::target("silent")?);
+        command.arg(format!("mode={mode}")).arg(format!("count={count}"));
+        command.arg(format!("at={}", at.display()));
+        let mut server = Process::start("silent", command)?;
+        let mut pids = Vec::new();
+        for _ in 0..count {
+            let line = server.expect_out("SILENT ")?;
+            pids.push(line["SILENT ".len()..].parse().with_context(|| line.clone())?);
+        }
+        server.expect_out("READY ")?;
+        Ok(Some(Self { server, pids, _place: place }))
+    }
+
+    /// Ends the server, and with it all that waits.
+    fn end(self) -> Result<()> {
+        self.server.finish()?;
+        Ok(())
+    }
+}
+
+/// Watches for how long a daemon makes no new state.
+struct Gaps {
+    stop: Arc<AtomicBool>,
+    longest: JoinHandle<Result<u64>>,
+}
+
+impl Gaps {
+    fn of(daemon: &Daemon) -> Self {
+        let (stop, port) = (Arc::new(AtomicBool::new(false)), daemon.port());
+        let stops = Arc::clone(&stop);
+        let longest = thread::spawn(move || {
+            let (mut last, mut longest) = (None, 0);
+            while !stops.load(Ordering::SeqCst) {
+                let (_, body) = node::get(port, "/api/v1/state")?;
+                let state: Value = serde_json::from_str(&body)?;
+                let made = state["unix_ms"].as_u64().context("a state has a time")?;
+                longest = longest.max(made - last.replace(made).unwrap_or(made));
+            }
+            Ok(longest)
+        });
+        Self { stop, longest }
+    }
+
+    /// Milliseconds.
+    fn longest(self) -> Result<u64> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.longest.join().map_err(|_| anyhow::anyhow!("the watcher panicked"))?
+    }
+}
+
+/// Whether a state says that a process cannot be read.
+fn names(state: &Value, pid: u32) -> bool {
+    let all = state["degraded"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let number = format!("process {pid} ");
+    all.into_iter().any(|one| one.starts_with(&number) && one.contains("not answered"))
+}
+
+fn closed(state: &Value) -> u64 {
+    ["drainable", "pinned", "unknown"].iter().map(|one| sum(state, "test-arena", one)).sum()
+}
+
+/// Another process is counted to the last close.
+fn counts_another(daemon: &Daemon, closes: u64) -> Result<()> {
+    let before = closed(&daemon.fresh()?);
+    let mut other = Target::start("psweep", &[&format!("closes={closes}")])?;
+    daemon.attached(&[other.pid()])?;
+    other.go()?;
+    other.finish()?;
+    let wanted = before + closes;
+    let state = daemon.until("it is counted", |state| closed(state) >= wanted)?;
+    ensure!(closed(&state) == wanted, "{} of {wanted}", closed(&state));
+    ensure!(state["complete"] == true, "{}", state["losses"]);
+    Ok(())
+}
+
+/// The kill switch goes on and off, and the configuration is read again.
+fn obeys(daemon: &mut Daemon) -> Result<()> {
+    let file = daemon.file("kill");
+    fs::write(&file, "")?;
+    daemon.until("it is killed", |state| state["killed"] == true)?;
+    fs::remove_file(&file)?;
+    daemon.until("it is not killed", |state| state["killed"] == false)?;
+    daemon.process().signal(Signal::SIGHUP)?;
+    daemon.fresh()?;
+    Ok(())
+}
+
+/// What a daemon does while processes hang in `mode`, from its start on.
+fn goes_on(mode: &str) -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let mut daemon = Daemon::start(&["arena"], OFTEN)?;
+    let gaps = Gaps::of(&daemon);
+    let Some(hostile) = Hostile::start(mode, 1)? else { return Ok(()) };
+    let pid = hostile.pids[0];
+    let state = daemon.until("it is named", |state| names(state, pid))?;
+    assert!(state["processes_given_up"].as_u64() > Some(0), "{state}");
+    counts_another(&daemon, 300)?;
+    obeys(&mut daemon)?;
+    let (status, text) = daemon.get("/status")?;
+    assert!(status == 200 && text.contains("\nstate     "), "{text}");
+    assert!(text.contains(&format!("degraded  process {pid} ")), "{text}");
+    let metrics = daemon.open_metrics()?;
+    for name in ["drainprof_state_age_seconds ", "drainprof_processes_given_up_total "] {
+        assert!(metrics.contains(&format!("\n{name}")), "{name}");
+    }
+    assert_eq!(daemon.get("/healthz")?.0, 200);
+    let longest = gaps.longest()?;
+    assert!(longest < GAP, "no new state for {longest} ms");
+
+    // It ends, and comes up again, while the attack goes on.
+    let began = Instant::now();
+    daemon.finish()?;
+    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    let began = Instant::now();
+    let daemon = Daemon::start(&["arena"], OFTEN)?;
+    assert!(began.elapsed() < PROMPT, "{:?} to begin", began.elapsed());
+    let gaps = Gaps::of(&daemon);
+    let state = daemon.until("it is named again", |state| names(state, pid))?;
+    assert_eq!(state["ready"], true);
+    counts_another(&daemon, 200)?;
+    // When it is over, the process is read like all others.
+    hostile.end()?;
+    daemon.until("nobody hangs", |state| !names(state, pid))?;
+    let longest = gaps.longest()?;
+    assert!(longest < GAP, "no new state for {longest} ms");
+    daemon.finish()?;
+    Ok(())
+}
+
+/// `execve` closes a file whose server does not answer: the kernel holds the lock against changes of credentials, and not
+/// even the process's state can be read.
+#[test]
+fn exec_that_hangs() -> Result<()> {
+    goes_on("exec")
+}
+
+/// A dirty page of such a file is mapped over: the kernel holds the lock of the address space.
+#[test]
+fn mapping_that_hangs() -> Result<()> {
+    goes_on("replace")
+}
+
+/// More processes than threads that may be left behind: all others are counted, newcomers too.
+#[test]
+fn twenty_processes() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    for mode in ["exec", "replace"] {
+        let Some(hostile) = Hostile::start(mode, 20)? else { return Ok(()) };
+        let daemon = Daemon::start(&["arena"], OFTEN)?;
+        let gaps = Gaps::of(&daemon);
+        let any = |state: &Value| hostile.pids.iter().any(|pid| names(state, *pid));
+        daemon.until("one is named", any)?;
+        counts_another(&daemon, 100)?;
+        counts_another(&daemon, 100)?;
+        let stuck = threads_in_state(daemon.pid(), 'D')?;
+        assert!(stuck <= 8, "{stuck} threads hang");
+        let longest = gaps.longest()?;
+        assert!(longest < GAP, "{mode}: no new state for {longest} ms");
+        let began = Instant::now();
+        daemon.finish()?;
+        assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+        hostile.end()?;
+    }
+    Ok(())
+}
+
+/// Threads of a process in this state.
+fn threads_in_state(pid: u32, state: char) -> Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = fs::read_to_string(entry?.path().join("stat")).unwrap_or_default();
+        count += usize::from(text.rsplit(") ").next().is_some_and(|rest| rest.starts_with(state)));
+    }
+    Ok(count)
+}
+
+/// Labels in a page that is never delivered, at level `objects`: the granules are counted, without them.
+#[test]
+fn labels_that_hang() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    if !Path::new("/dev/userfaultfd").exists() {
+        skip("the kernel has no userfaultfd");
+        return Ok(());
+    }
+    let _alone = alone();
+    let more = format!("daemon.level = \"objects\"\n{OFTEN}");
+    let daemon = Daemon::start(&["arena", "hung_labels"], &more)?;
+    let gaps = Gaps::of(&daemon);
+    let mut target = Target::start("hung_labels", &["mode=missing", "stops=1"])?;
+    let pid = target.pid();
+    daemon.attached(&[pid])?;
+    target.go()?;
+    target.reaches("counted")?;
+    let drained = |state: &Value| sum(state, "test-hung-labels", "drainable");
+    let state = daemon
+        .until("it is named and counted", |state| names(state, pid) && drained(state) >= 99)?;
+    assert_eq!((drained(&state), &state["complete"]), (99, &Value::Bool(true)));
+    counts_another(&daemon, 300)?;
+    let longest = gaps.longest()?;
+    assert!(longest < GAP, "no new state for {longest} ms");
+    let began = Instant::now();
+    daemon.finish()?;
+    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    target.kill()?;
+
+    let mut target = Target::start("hung_labels", &["mode=missing", "stops=1"])?;
+    let tracer = Tracer::attach(&[target.pid()], "hung_labels", &["--level", "objects"])?;
+    target.go()?;
+    target.reaches("counted")?;
+    let began = Instant::now();
+    tracer.interrupt()?;
+    let outcome = tracer.finish()?;
+    assert!(began.elapsed() < PROMPT.min(deadline()), "{:?} to end", began.elapsed());
+    let granules = &outcome.report()["targets"][0]["allocators"][0]["granules"];
+    assert_eq!(granules["closed"], 99, "{granules}");
+    target.kill()?;
+    Ok(())
+}
