@@ -75,7 +75,7 @@ pub(super) fn records(bytes: &[u8]) -> bool {
     }
     let Ok(state) = serde_json::from_slice::<NodeState>(bytes) else { return false };
     let moment = Moment::of(&state);
-    let _ = (moment.events(None), moment.events(Some(&Moment::default())), in_words(&state));
+    let _ = (moment.events(None), moment.events(Some(&Moment::default())), in_words(&state, None));
     let mut metrics = Metrics::new(&Label::ALL);
     metrics.observe(&state);
     metrics.observe(&state);
