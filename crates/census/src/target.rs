@@ -1,22 +1,26 @@
 //! A census of a process: its mappings, its memory, and which of its pages are present.
 
-use std::time::Instant;
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
 
 use drainprof_process::{
     MappedMemory, Process, ProcessError, mapped_memory, read_memory, read_memory_at,
 };
 
 use crate::{
+    budget::{Bounds, Budget},
     contexts::{self, Contexts},
     files::Files,
-    freeze::while_frozen,
+    freeze::{HELD, while_frozen},
     heaps::heaps,
     model::{Census, SCHEMA},
     pagemap::Pagemap,
     parts::{name, parts, unknown, validated},
     pools,
     present::Present,
-    space::{Memory, PAGE, Range, RangeKind, Space},
+    space::{Memory, PAGE, Range, RangeKind, Space, resident},
     stacks,
     steps::steps,
 };
@@ -36,6 +40,11 @@ pub struct Options {
     pub contexts: ContextDetail,
     /// Whether heaps have maps of their granules.
     pub map: bool,
+    /// Memory of ours that all readers together may take, bytes; never more than a process of this size may take of us.
+    /// What does not fit is unknown. `None`: no other limit.
+    pub memory: Option<u64>,
+    /// After this time, what was not read is unknown. `None`: no limit but that of a process of this size.
+    pub deadline: Option<Duration>,
 }
 
 /// How much of PostgreSQL's memory contexts and of servers' pools is read.
@@ -95,19 +104,34 @@ pub enum CensusError {
 pub fn take(pid: u32, options: &Options) -> Result<Census, CensusError> {
     let process = Process::open(pid)?;
     if !options.freeze {
-        return read(&process, options);
+        return read(&process, options, None);
     }
-    let (census, seconds) = while_frozen(&process, || read(&process, options))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let reading = || read(&process, options, Some(Arc::clone(&stop)));
+    let (census, seconds) = while_frozen(&process, (HELD, &stop), reading)?;
     Ok(Census { frozen_seconds: Some(seconds), ..census })
 }
 
-fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
+/// What a census of these mappings may take.
+fn bounds(ranges: &[Range], options: &Options) -> Bounds {
+    let mut bounds = Bounds::of(resident(ranges));
+    bounds.kept = bounds.kept.min(options.memory.unwrap_or(u64::MAX));
+    bounds.time = bounds.time.min(options.deadline.unwrap_or(Duration::MAX));
+    bounds
+}
+
+fn read(
+    process: &Process,
+    options: &Options,
+    stop: Option<Arc<AtomicBool>>,
+) -> Result<Census, CensusError> {
     let (began, pid) = (Instant::now(), process.pid);
     let ranges: Vec<Range> = mapped_memory(pid)?.iter().map(range).collect();
     check_size(pid, &ranges, options)?;
     let pointers = stacks::pointers(process);
     let memory = Target::open(process)?;
-    let mut space = Space::new(ranges, &memory);
+    let budget = Budget::new(bounds(&ranges, options), stop);
+    let mut space = Space::within(ranges, &memory, budget);
     space.wants_map = options.map;
     let mut census = Census {
         schema: SCHEMA.to_owned(),
@@ -136,6 +160,7 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
         census.contexts = contexts;
         census.notes.extend(notes);
     }
+    census.ran_out = space.budget.ran_out();
     census.read_bytes = space.read_bytes();
     census.seconds = began.elapsed().as_secs_f64();
     if !process.is_alive() {

@@ -347,3 +347,14 @@ fn size_classes() {
     }
     assert!((0..=255).all(|index| size_of(index) < u64::MAX / 2));
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for (is_wide, leaves) in [false, true].into_iter().zip(LEAVES) {
+        for (layout, leaf) in LAYOUTS.iter().zip(leaves) {
+            let world = world(layout, leaf, is_wide);
+            crate::testing::cut_short(&world.ranges, &world.memory);
+        }
+    }
+}
