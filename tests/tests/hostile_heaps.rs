@@ -38,7 +38,9 @@ fn census(pid: u32, more: &[&str]) -> Result<Value> {
     let child = limited(child)?;
     let output = child.wait_with_output()?;
     let talk = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {talk}", output.status);
+    // Where no heap is known in the end, the document says so, too.
+    let is_written = matches!(output.status.code(), Some(0 | 4));
+    ensure!(is_written, "{}: {talk}", output.status);
     let census: Value = serde_json::from_slice(&output.stdout)?;
     let sum = |parts: &Value| -> Result<u64> {
         let parts = parts.as_array().context("a list")?;

@@ -52,6 +52,10 @@ const ENDED: &str = "the reading ended before all was read: it has used up the";
 fn cut(found: &mut Found, what: &str) {
     let heap = &mut found.heap;
     heap.trimmable_bytes = None;
+    // What no heap has is unknown anyway.
+    if heap.mapped_bytes == 0 {
+        return;
+    }
     if !heap.is_partial() {
         let whole = std::mem::take(heap);
         *heap = Heap {

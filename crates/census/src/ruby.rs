@@ -173,7 +173,7 @@ fn add(space: &Space<'_>, pages: &mut Vec<HeapPage>, places: &mut Vec<u64>, end:
         let structure = word.map(u64::from_le_bytes).filter(|_| at >= before);
         let page = structure.and_then(|structure| page(space, structure, at, end));
         // With its places in lists.
-        pages.extend(page.filter(|_| space.budget.keeps::<HeapPage>(1)));
+        pages.extend(page.filter(|_| space.budget.keeps::<(HeapPage, [u64; 16])>(1)));
     }
 }
 

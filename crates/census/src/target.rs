@@ -246,7 +246,11 @@ impl Memory for Target {
 }
 
 /// Memory of a process for who walks its structures: pages that are not present are not read.
-pub struct Reader(Target);
+/// Nothing more is read once a census of the process might not read more.
+pub struct Reader {
+    target: Target,
+    budget: Budget,
+}
 
 impl Reader {
     /// Opens it.
@@ -254,7 +258,9 @@ impl Reader {
     /// # Errors
     /// The process cannot be inspected.
     pub fn open(process: &Process) -> Result<Self, ProcessError> {
-        Target::open(process).map(Self)
+        let ranges: Vec<Range> = mapped_memory(process.pid)?.iter().map(range).collect();
+        let budget = Budget::new(Bounds::of(resident(&ranges)), None);
+        Ok(Self { target: Target::open(process)?, budget })
     }
 
     /// Fills `bytes` from `address` on; whether all of them are present and could be read.
@@ -263,14 +269,14 @@ impl Reader {
         let Some(end) = address.checked_add(bytes.len() as u64) else { return false };
         let Some(last) = end.checked_next_multiple_of(PAGE) else { return false };
         let first = address / PAGE * PAGE;
-        let is_present = self.0.present(first, last).bytes(first, last) == last - first;
-        is_present && self.0.read(address, bytes)
+        let is_present = || self.target.present(first, last).bytes(first, last) == last - first;
+        self.budget.reads(last - first, 1) && is_present() && self.target.read(address, bytes)
     }
 }
 
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Reader").field(&self.0.pid).finish()
+        f.debug_tuple("Reader").field(&self.target.pid).finish()
     }
 }
 

@@ -195,10 +195,8 @@ pub(crate) fn cut_short(ranges: &[Range], memory: &dyn Memory) {
     };
     let most = Bounds::of(1 << 30);
     let (whole, used, None) = read(most) else { panic!("there is enough") };
-    for tenth in 0..=40 {
-        let part = |index: usize, of: u64| {
-            if tenth % 4 == index { used[index] * (tenth as u64) / 40 } else { of }
-        };
+    for (which, tenth) in (0..3).flat_map(|which| (0..=20).map(move |tenth| (which, tenth))) {
+        let part = |index: usize, of| if which == index { used[index] * tenth / 20 } else { of };
         let bounds = Bounds {
             read: part(0, most.read),
             steps: part(1, most.steps),
@@ -212,16 +210,22 @@ pub(crate) fn cut_short(ranges: &[Range], memory: &dyn Memory) {
         assert!(all.notes.iter().any(|note| note.text.contains(&what)), "{what}");
         for (heap, held) in &all.found {
             let same = whole.found.iter().find(|(one, _)| one.allocator == heap.allocator);
-            let (full, full_held) = same.unwrap_or_else(|| panic!("{tenth}: {heap:?}"));
+            let (full, full_held) = same.unwrap_or_else(|| panic!("{which} {tenth}: {heap:?}"));
             let bytes = |heap: &Heap| heap.live_bytes + heap.cached_bytes;
-            assert!(bytes(heap) <= bytes(full) + full.unknown_bytes, "{tenth}: {heap:?} {full:?}");
-            assert!(heap.free_bytes <= full.free_bytes + full.unknown_bytes, "{tenth}: {heap:?}");
-            assert!(*held <= full.resident_bytes.max(*full_held), "{tenth}: {heap:?}");
+            assert!(
+                bytes(heap) <= bytes(full) + full.unknown_bytes,
+                "{which} {tenth}: {heap:?} {full:?}"
+            );
+            assert!(
+                heap.free_bytes <= full.free_bytes + full.unknown_bytes,
+                "{which} {tenth}: {heap:?}"
+            );
+            assert!(*held <= full.resident_bytes.max(*full_held), "{which} {tenth}: {heap:?}");
         }
         // What was read before all was used up is whole.
         let is_whole = |heap: &Heap| whole.found.iter().any(|(one, _)| one == heap);
         let is_cut = |heap: &Heap| heap.is_partial() && heap.trimmable_bytes.is_none();
         let are_said = all.found.iter().all(|(heap, _)| is_whole(heap) || is_cut(heap));
-        assert!(are_said, "{tenth}: {:?}", all.found);
+        assert!(are_said, "{which} {tenth}: {:?}", all.found);
     }
 }

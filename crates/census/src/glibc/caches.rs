@@ -55,7 +55,7 @@ pub(super) fn cached_chunks(space: &Space<'_>, inside: &Inside, candidates: &[u6
         let found = cache.read(&mut left);
         space.budget.gives_back(space.budget.kept().saturating_sub(kept));
         let Some((design, found)) = found else { continue };
-        if !space.budget.keeps::<[u64; 3]>(found.chunks.len()) {
+        if !space.budget.keeps::<[u64; 4]>(found.chunks.len()) {
             break;
         }
         let all = &mut designs[design];

@@ -76,7 +76,7 @@ fn fast_list(space: &Space<'_>, inside: &Inside, first: u64, size: u64) -> (Hash
         let words = words.filter(|words| words[1] & !7 == size);
         // A chunk that comes twice ends a circle.
         let Some([.., link]) =
-            words.filter(|_| space.budget.keeps::<[u64; 3]>(1) && chunks.insert(next))
+            words.filter(|_| space.budget.keeps::<[u64; 5]>(1) && chunks.insert(next))
         else {
             return (chunks, false);
         };

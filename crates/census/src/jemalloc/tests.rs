@@ -5,6 +5,7 @@ use super::{
     *,
 };
 use crate::{
+    budget::{Bounds, Budget},
     cxx::tests::{SESSION, add_classes},
     model::Heap,
     space::{Range, RangeKind},
@@ -356,5 +357,41 @@ fn cut_short() {
             let world = world(layout, leaf, is_wide);
             crate::testing::cut_short(&world.ranges, &world.memory);
         }
+    }
+}
+
+/// 8 MiB of descriptions, all of which a tree lists: they take as much as is allowed, and no more; where that is less than
+/// they need, they are unknown.
+#[test]
+fn many_extents() {
+    const MANY: u64 = 65_536;
+    let mut memory = Pieces::default();
+    let (descriptions, slabs) = (MANY * EDATA as u64, MANY * PAGE);
+    memory.pieces.push((DATA, vec![0; NARROW as usize]));
+    memory.pieces.push((PARTS, vec![0; NARROW as usize]));
+    memory.pieces.push((EDATAS, vec![0; descriptions as usize]));
+    memory.untouched.push((SLABS, SLABS + slabs));
+    memory.put(DATA + (SLABS >> 30) * 8, &[PARTS]);
+    for number in 0..MANY {
+        let (at, page) = (EDATAS + number * EDATA as u64, SLABS + number * PAGE);
+        memory.put(at, &[1 << 12 | 4 << 20, page, PAGE]);
+        memory.put(PARTS + number * 8, &new_leaf((at, 4, 0, true))[..1]);
+    }
+    let ranges = [
+        Range { kind: RangeKind::File, ..anonymous(DATA, NARROW) },
+        anonymous(PARTS, NARROW),
+        anonymous(EDATAS, descriptions),
+        Range { rss: PAGE, ..anonymous(SLABS, slabs) },
+    ];
+    let all = Bounds::of(crate::space::resident(&ranges));
+    for (kept, live) in [(all.kept, MANY * 64), (8 << 20, 0), (1 << 20, 0)] {
+        let budget = Budget::new(Bounds { kept, ..all }, None);
+        let space = Space::within(ranges.to_vec(), &memory, budget);
+        let found = find(&space, &Taken::default());
+        let objects = found.map_or(0, |found| found.heap.live_objects);
+        assert!(objects <= live, "{objects}");
+        assert_eq!((objects == MANY * 64, space.budget.is_over()), (live > 0, live == 0));
+        let (read, most_kept) = (space.read_bytes(), space.budget.most_kept());
+        assert!(most_kept <= kept && read <= all.read, "{most_kept} {read}");
     }
 }

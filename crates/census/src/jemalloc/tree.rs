@@ -103,7 +103,7 @@ fn read(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Reading {
     for (page, entry) in &listed.entries {
         let one = Pages { first: *page, last: *page, entry: *entry };
         let is_new = !pages.contains_key(&described(*entry));
-        if is_new && !space.budget.keeps::<(u64, Pages, u64)>(1) {
+        if is_new && !space.budget.keeps::<([(u64, Pages); 2], u64)>(1) {
             break;
         }
         pages.entry(described(*entry)).or_insert(one).last = *page;

@@ -20,6 +20,6 @@ section! {
         /// Memory of the daemon for all censuses together: half for its own, half for those of windows. What does not fit is
         /// unknown.
         #[schemars(extend("x-range" = ["16MiB", "64GiB"]))]
-        memory: Bytes = Bytes(96 << 20),
+        memory: Bytes = Bytes(128 << 20),
     }
 }
