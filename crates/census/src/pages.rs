@@ -15,7 +15,7 @@ type Page = Option<Box<[u8; PAGE as usize]>>;
 /// Pages of a process as they were when they were first looked at.
 pub(crate) struct Pages<'a> {
     pub(crate) space: &'a Space<'a>,
-    pages: HashMap<u64, Page>,
+    known: HashMap<u64, Page>,
     /// Memory of ours that it has taken.
     kept: u64,
 }
@@ -28,12 +28,12 @@ impl Drop for Pages<'_> {
 
 impl<'a> Pages<'a> {
     pub(crate) fn new(space: &'a Space<'a>) -> Self {
-        Self { space, pages: HashMap::new(), kept: 0 }
+        Self { space, known: HashMap::new(), kept: 0 }
     }
 
     /// Forgets what was read, so that it is read again.
     pub(crate) fn forget(&mut self) {
-        self.pages.clear();
+        self.known.clear();
         self.space.budget.gives_back(self.kept);
         self.kept = 0;
     }
@@ -59,13 +59,13 @@ impl<'a> Pages<'a> {
 
     fn page(&mut self, address: u64) -> Option<&[u8; PAGE as usize]> {
         let space = self.space;
-        if !self.pages.contains_key(&address) {
-            if self.pages.len() >= MAX_PAGES || !space.budget.fits(KEPT) {
+        if !self.known.contains_key(&address) {
+            if self.known.len() >= MAX_PAGES || !space.budget.fits(KEPT) {
                 self.forget();
             }
             self.kept += if space.budget.keeps_bytes(KEPT) { KEPT } else { 0 };
         }
-        let page = self.pages.entry(address).or_insert_with(|| {
+        let page = self.known.entry(address).or_insert_with(|| {
             let mut bytes = Box::new([0; PAGE as usize]);
             let is_read = space.range_at(address).is_some()
                 && space.region(address, address.saturating_add(PAGE)).is_present(address)
