@@ -50,7 +50,7 @@ impl Heaps {
     /// Reads those of the processes that run, after the last event was counted, and adds all to the report.
     pub(super) fn end(&self, report: &mut Report) {
         let Some(options) = &self.options else { return };
-        let began = Instant::now();
+        let since = Instant::now();
         for (index, target) in report.targets.iter_mut().enumerate() {
             // Another program in the same process has other heaps.
             let begin = self.begins.get(&target.pid).filter(|begin| begin.comm == target.comm);
@@ -58,7 +58,7 @@ impl Heaps {
                 (Some(_), _) => Err("it has ended".to_owned()),
                 (None, false) => Err(format!("only the first {MOST} processes have a census")),
                 (None, true) => {
-                    take(target.pid, &within(options, began)).map_err(|error| error.to_string())
+                    take(target.pid, &within(options, since)).map_err(|error| error.to_string())
                 }
             };
             target.census = Some(match end {
