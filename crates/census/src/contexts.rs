@@ -141,6 +141,10 @@ impl Tree<'_> {
                     break;
                 };
                 (before, next) = (next, header.next);
+                // With its name, and what it adds up to.
+                if self.reader.keep::<[u64; 32]>().is_none() {
+                    break;
+                }
                 list.push(header);
             }
             let is_whole = next == 0 || list.len() >= room;

@@ -9,6 +9,10 @@ use std::{
     collections::BTreeMap,
     io,
     path::PathBuf,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -29,26 +33,43 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// The event of a stop that is not the delivery of a signal (`linux/ptrace.h`).
 const EVENT_STOP: libc::c_int = 128;
 
-/// Calls `read` while all threads of a process stand still; also gives the seconds for which they did.
+/// The longest time for which a thread stands still. Then the process runs on, whatever the reading waits for.
+pub(crate) const HELD: Duration = Duration::from_secs(5);
+
+/// Calls `read` while all threads of a process stand still; also gives the seconds for which they did. They run on after
+/// `most`; `stop` is set before, so that nothing is read that has changed.
 pub(crate) fn while_frozen<T: Send>(
     process: &Process,
+    (most, stop): (Duration, &AtomicBool),
     read: impl FnOnce() -> Result<T, CensusError> + Send,
 ) -> Result<(T, f64), CensusError> {
     let _untouched = NoJobControl::begin();
     thread::scope(|scope| {
+        let broke_off = move |error| CensusError::Process(error_of(process.pid, error));
+        let panicked = move || broke_off(io::Error::other("the reading broke off"));
         let work = move || {
             let began = Instant::now();
             let held = Held::all(process)?;
-            let result = read();
+            let (ends, ended) = mpsc::channel::<()>();
+            // The thread that holds the others may not wait for the process itself.
+            let reading = move || {
+                let _ends = ends;
+                read()
+            };
+            let reader = thread::Builder::new().name("reader".to_owned());
+            let reader = reader.spawn_scoped(scope, reading).map_err(broke_off)?;
+            // It sends nothing; what is waited for is its end.
+            let left = most.saturating_sub(began.elapsed());
+            if ended.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Timeout) {
+                stop.store(true, Ordering::Relaxed);
+            }
             drop(held);
-            Ok((result?, began.elapsed().as_secs_f64()))
+            let seconds = began.elapsed().as_secs_f64();
+            let result = reader.join().unwrap_or_else(|_| Err(panicked()));
+            Ok((result?, seconds))
         };
-        let failed = |error| CensusError::Process(error);
         let thread = thread::Builder::new().name("freeze".to_owned()).spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| failed(error_of(process.pid, error)))?;
-        thread.join().unwrap_or_else(|_| {
-            Err(failed(error_of(process.pid, io::Error::other("the reading broke off"))))
-        })
+        thread.map_err(broke_off)?.join().unwrap_or_else(|_| Err(panicked()))
     })
 }
 
@@ -186,4 +207,41 @@ fn request(request: libc::c_uint, thread: libc::pid_t, data: libc::c_int) -> nix
     let result =
         unsafe { libc::ptrace(request, thread, 0 as libc::c_long, libc::c_long::from(data)) };
     Errno::result(result).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// A process runs on after its time, though the reading has not ended, and the reading is told before.
+    #[test]
+    fn runs_on() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        let is_held = || {
+            let path = format!("/proc/{}/stat", process.pid);
+            let stat = std::fs::read_to_string(path).unwrap();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('t'))
+        };
+        let (stop, most) = (AtomicBool::new(false), Duration::from_millis(200));
+        let wait = |until: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !until() && began.elapsed() < Duration::from_secs(30) {
+                thread::sleep(PAUSE);
+            }
+            until()
+        };
+        let reading = || {
+            let was_held = is_held();
+            let is_told = wait(&|| stop.load(Ordering::Relaxed));
+            Ok((was_held, is_told, wait(&|| !is_held())))
+        };
+        let (found, seconds) = while_frozen(&process, (most, &stop), reading).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, (true, true, true));
+        assert!((0.2..10.0).contains(&seconds), "{seconds}");
+    }
 }

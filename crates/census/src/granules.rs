@@ -13,6 +13,9 @@ use crate::{
 /// Upper ends of the ranges of objects per granule that are distinguished; more are one range.
 const RANGES: [u64; 6] = [1, 2, 4, 8, 16, 64];
 
+/// Bytes of ours for each page: in a stretch, and of those that are held.
+pub(crate) const OF_PAGE: u64 = (size_of::<Page>() + size_of::<(u64, u64)>()) as u64;
+
 /// Cells of a map, at most.
 const CELLS: usize = 4096;
 

@@ -3,7 +3,7 @@
 
 use crate::{
     cpython,
-    found::{Taken, Walker},
+    found::{Found, Taken, Walker},
     glibc, go,
     granules::cells,
     huge, jemalloc, mimalloc,
@@ -44,6 +44,33 @@ pub(crate) struct Note {
     pub(crate) text: String,
 }
 
+/// What is said where not all was read.
+const ENDED: &str = "the reading ended before all was read: it has used up the";
+
+/// What a heap is whose reader could not read all: what was read counts, if it is known how much was not. Else it is
+/// unknown as a whole.
+fn cut(found: &mut Found, what: &str) {
+    let heap = &mut found.heap;
+    heap.trimmable_bytes = None;
+    // What no heap has is unknown anyway.
+    if heap.mapped_bytes == 0 {
+        return;
+    }
+    if !heap.is_partial() {
+        let whole = std::mem::take(heap);
+        *heap = Heap {
+            allocator: whole.allocator,
+            mapped_bytes: whole.mapped_bytes,
+            resident_bytes: whole.resident_bytes,
+            unknown_bytes: whole.mapped_bytes.max(whole.resident_bytes),
+            ..Heap::default()
+        };
+        found.held_bytes = 0;
+    }
+    let (name, unknown) = (&heap.allocator, heap.unknown_bytes);
+    found.notes.push(format!("{name}: {ENDED} {what}: {unknown} bytes are unknown"));
+}
+
 /// The heaps, and the stacks that these stack pointers lie in. All memory is searched for heaps first: goroutines' stacks
 /// lie in the heap, for example.
 pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
@@ -51,7 +78,17 @@ pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
     let (mut all, mut taken) = (Heaps::default(), Taken::default());
     let mut huge_idle = is_huge_known.then_some(0u64);
     for walker in WALKERS {
-        let Some(mut found) = walker(space, &taken) else { continue };
+        if space.budget.is_over() {
+            break;
+        }
+        let kept = space.budget.kept();
+        let found = walker(space, &taken);
+        // What it has kept is gone, but for the heap.
+        space.budget.gives_back(space.budget.kept().saturating_sub(kept));
+        let Some(mut found) = found else { continue };
+        if let Some(what) = space.budget.ran_out() {
+            cut(&mut found, &what);
+        }
         let is_heap = found.heap.mapped_bytes > 0;
         let allocator = is_heap.then(|| found.heap.allocator.clone());
         let note = |text| Note { allocator: allocator.clone(), text };
@@ -61,6 +98,7 @@ pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
         }
         let idle = huge::idle(space, &found);
         huge_idle = huge_idle.zip(idle).map(|(sum, idle)| sum.saturating_add(idle));
+        space.budget.keeps::<[u64; 4]>(found.taken.len());
         taken.add(found.taken);
         let heap = &mut found.heap;
         heap.map = cells(std::mem::take(&mut heap.map));
@@ -71,11 +109,17 @@ pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
         heap.compaction_bytes = heap.resident_bytes.saturating_sub(used) / PAGE * PAGE;
         all.found.push((found.heap, found.held_bytes));
     }
-    all.huge_idle_bytes = huge_idle;
+    let ran_out = space.budget.ran_out();
+    all.huge_idle_bytes = huge_idle.filter(|_| ran_out.is_none());
     all.stack_bytes = stacks::bytes(space, pointers, &taken);
     let mut note = |text| all.notes.push(Note { allocator: None, text });
     if let Some(text) = space.note() {
         note(text);
+    }
+    if let Some(what) = ran_out {
+        note(format!(
+            "{ENDED} {what}: memory of which nothing was read is of no known heap, and unknown"
+        ));
     }
     if all.found.is_empty() {
         note(

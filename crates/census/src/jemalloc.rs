@@ -69,6 +69,8 @@ fn search(space: &Space<'_>, taken: &Taken, wanted: usize) -> [Vec<(u64, Extent)
     for range in space.anonymous() {
         let bounds = (range.start, range.end);
         searched += pieces_at(space, bounds, taken, MAX_SEARCHED - searched, |at, piece| {
+            let count = |slabs: &[Vec<_>]| slabs.iter().map(Vec::len).sum::<usize>();
+            let before = count(&slabs);
             if slabs.iter().any(|slabs| slabs.len() >= wanted) {
                 return;
             }
@@ -80,6 +82,8 @@ fn search(space: &Space<'_>, taken: &Taken, wanted: usize) -> [Vec<(u64, Extent)
                 });
                 slabs.extend(found.filter(|(_, one)| one.state == State::Slab));
             }
+            // Where there is no room for them, nothing more is read.
+            space.budget.keeps::<(u64, Extent)>(count(&slabs) - before);
         });
         if slabs.iter().any(|slabs| slabs.len() >= wanted) {
             break;

@@ -7,8 +7,10 @@
 //! not validate is read again, then counted as unknown. Contents are not kept, only sizes, counts, names of types and
 //! contexts, and on request idents of contexts.
 //!
-//! Everything that is read comes from the process, so every loop is bounded by the size of what is mapped.
+//! Everything that is read comes from the process, so every loop is bounded by the size of what is mapped, and all of
+//! them by what a census may take (`budget.rs`).
 
+mod budget;
 mod classes;
 mod compare;
 mod contexts;
@@ -23,6 +25,7 @@ mod granules;
 mod heaps;
 mod huge;
 mod jemalloc;
+mod memory;
 mod mimalloc;
 mod model;
 mod musl;
@@ -32,6 +35,7 @@ mod parts;
 mod pools;
 mod present;
 mod radix;
+mod region;
 mod ruby;
 mod space;
 mod stacks;

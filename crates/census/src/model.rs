@@ -53,6 +53,9 @@ pub struct Census {
     pub contexts: Vec<Context>,
     /// What was not found or not read, in sentences.
     pub notes: Vec<String>,
+    /// What the reading has used up before all was read, with the bound; null where all was read. What was not read is
+    /// unknown.
+    pub ran_out: Option<String>,
 }
 
 /// What to do about memory that is held, or free and kept.

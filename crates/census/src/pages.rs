@@ -7,22 +7,35 @@ use crate::space::{PAGE, RangeKind, Space, words_by};
 /// Pages that are remembered.
 const MAX_PAGES: usize = 4096;
 
+/// Bytes of ours for each.
+const KEPT: u64 = PAGE + 64;
+
 type Page = Option<Box<[u8; PAGE as usize]>>;
 
 /// Pages of a process as they were when they were first looked at.
 pub(crate) struct Pages<'a> {
     pub(crate) space: &'a Space<'a>,
-    pages: HashMap<u64, Page>,
+    known: HashMap<u64, Page>,
+    /// Memory of ours that it has taken.
+    kept: u64,
+}
+
+impl Drop for Pages<'_> {
+    fn drop(&mut self) {
+        self.forget();
+    }
 }
 
 impl<'a> Pages<'a> {
     pub(crate) fn new(space: &'a Space<'a>) -> Self {
-        Self { space, pages: HashMap::new() }
+        Self { space, known: HashMap::new(), kept: 0 }
     }
 
     /// Forgets what was read, so that it is read again.
     pub(crate) fn forget(&mut self) {
-        self.pages.clear();
+        self.known.clear();
+        self.space.budget.gives_back(self.kept);
+        self.kept = 0;
     }
 
     /// Fills `bytes` from `address` on; whether all of them are present and could be read.
@@ -45,11 +58,14 @@ impl<'a> Pages<'a> {
     }
 
     fn page(&mut self, address: u64) -> Option<&[u8; PAGE as usize]> {
-        if self.pages.len() >= MAX_PAGES {
-            self.pages.clear();
-        }
         let space = self.space;
-        let page = self.pages.entry(address).or_insert_with(|| {
+        if !self.known.contains_key(&address) {
+            if self.known.len() >= MAX_PAGES || !space.budget.fits(KEPT) {
+                self.forget();
+            }
+            self.kept += if space.budget.keeps_bytes(KEPT) { KEPT } else { 0 };
+        }
+        let page = self.known.entry(address).or_insert_with(|| {
             let mut bytes = Box::new([0; PAGE as usize]);
             let is_read = space.range_at(address).is_some()
                 && space.region(address, address.saturating_add(PAGE)).is_present(address)
@@ -76,6 +92,11 @@ impl<'a> Reader<'a> {
     pub(crate) fn step(&mut self) -> Option<()> {
         self.steps = self.steps.checked_sub(1)?;
         Some(())
+    }
+
+    /// Takes memory of ours for what is kept of a structure.
+    pub(crate) fn keep<T>(&mut self) -> Option<()> {
+        self.pages.space.budget.keeps::<T>(1).then_some(())
     }
 
     /// A word of a structure.

@@ -75,6 +75,11 @@ impl Present {
         }
     }
 
+    /// Memory that it takes.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        (self.0.len() * size_of::<Block>()) as u64
+    }
+
     /// Whether the page of an address is present.
     pub(crate) fn contains(&self, address: u64) -> bool {
         let page = address / PAGE;

@@ -92,7 +92,7 @@ pub(crate) fn find(
                     }
                     return true;
                 }
-                let is_room = next.len() < MAX_LISTED;
+                let is_room = next.len() < MAX_LISTED && space.budget.keeps::<(u64, u64)>(1);
                 if is_room {
                     next.push((entry, word));
                 }
@@ -156,7 +156,9 @@ pub(crate) fn unlisted(
             {
                 *to = after;
             }
-            _ => unknown.push((at, after, *description)),
+            _ if space.budget.keeps::<[u64; 5]>(1) => unknown.push((at, after, *description)),
+            // It is of no heap then.
+            _ => break,
         }
     }
     unknown.into_iter().map(|(start, end, _)| (start, end)).collect()
@@ -244,7 +246,7 @@ fn root_by_page(
 fn words(space: &Space<'_>, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> bool) {
     let mut region = space.region(start, end);
     let mut at = start;
-    while at < end {
+    while at < end && !space.budget.is_over() {
         if !region.is_present(at) {
             at = region.next_present(at).next_multiple_of(8);
             continue;

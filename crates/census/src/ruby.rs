@@ -171,7 +171,9 @@ fn add(space: &Space<'_>, pages: &mut Vec<HeapPage>, places: &mut Vec<u64>, end:
     for (at, word) in places.drain(..).zip(words) {
         let before = pages.last().map_or(0, |page| page.address + page.bytes);
         let structure = word.map(u64::from_le_bytes).filter(|_| at >= before);
-        pages.extend(structure.and_then(|structure| page(space, structure, at, end)));
+        let page = structure.and_then(|structure| page(space, structure, at, end));
+        // With its places in lists.
+        pages.extend(page.filter(|_| space.budget.keeps::<(HeapPage, [u64; 16])>(1)));
     }
 }
 

@@ -1,15 +1,11 @@
 //! The address space of a process as walkers see it.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::HashMap,
-    rc::Rc,
-};
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
-use crate::{
-    huge::Huge,
-    model::MapCell,
-    present::{Numbered, Present},
+use crate::{budget::Budget, huge::Huge, model::MapCell, present::Present};
+pub(crate) use crate::{
+    memory::{Memory, Range, RangeKind},
+    region::Region,
 };
 
 /// Bytes of a page.
@@ -34,83 +30,8 @@ const AT_ONCE: usize = 1024;
 const MOST_DATA: usize = 8 << 20;
 /// Bytes between structures that are read at once with them.
 const GAP: u64 = 1 << 10;
-/// Bytes that a [`Region`] reads at once, and where it reads little.
-const WINDOW: u64 = 256 << 10;
-const NARROW: u64 = 4 * PAGE;
-
-/// Memory of a process, or of a test.
-pub(crate) trait Memory {
-    /// Fills `bytes` from `address` on; whether all of them could be read.
-    fn read(&self, address: u64, bytes: &mut [u8]) -> bool;
-
-    /// Fills `bytes` with as many from each of these addresses, which divide it evenly; how many of them could be read
-    /// before one that could not.
-    fn read_each(&self, addresses: &[u64], bytes: &mut [u8]) -> usize {
-        let each = bytes.len() / addresses.len().max(1);
-        let mut parts = addresses.iter().zip(bytes.chunks_exact_mut(each.max(1)));
-        parts.position(|(at, part)| !self.read(*at, part)).unwrap_or(addresses.len())
-    }
-
-    /// The pages from `start` to `end` that are present. Others are not to be read.
-    fn present(&self, start: u64, end: u64) -> Present;
-
-    /// The pages from `start` to `end` that are parts of huge pages; `None` where that is not known.
-    fn huge(&self, _start: u64, _end: u64) -> Option<Present> {
-        None
-    }
-
-    /// Whether all pages from `start` to `end` are guard pages, which fault; `None` where that is not known.
-    fn guarded(&self, _start: u64, _end: u64) -> Option<bool> {
-        None
-    }
-
-    /// Whether [`Memory::present`] costs nothing where nothing is present.
-    fn skips_holes(&self) -> bool {
-        true
-    }
-
-    /// Fills `bytes` with what the mapped file has there; whether it could be read. The process takes no part.
-    fn read_file(&self, _address: u64, _bytes: &mut [u8]) -> bool {
-        false
-    }
-
-    /// The mangled name of the class whose vtable has this address, by its symbol.
-    fn vtable(&self, _address: u64) -> Option<String> {
-        None
-    }
-}
-
-/// What a range is, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RangeKind {
-    /// `[heap]`: what `brk` moves.
-    Heap,
-    /// Anonymous memory.
-    Anonymous,
-    /// `[stack]`: that of the first thread.
-    Stack,
-    /// A mapped file.
-    File,
-    /// Shared memory without a file on disk.
-    Shared,
-}
-
-/// One mapping.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) kind: RangeKind,
-    pub(crate) writable: bool,
-    /// Resident bytes.
-    pub(crate) rss: u64,
-    /// Swapped bytes.
-    pub(crate) swap: u64,
-    /// Resident bytes in transparent huge pages.
-    pub(crate) huge: u64,
-    /// Of the resident bytes, those in huge pages of hugetlbfs.
-    pub(crate) hugetlb: u64,
-}
+/// Bytes of structures that are read at once with those between them, at most.
+const MOST_NEAR: u64 = 256 << 10;
 
 /// Bytes, with their addresses.
 pub(crate) type DataPieces = Rc<Vec<(u64, Vec<u8>)>>;
@@ -127,7 +48,8 @@ struct Data {
 pub(crate) struct Space<'a> {
     pub(crate) ranges: Vec<Range>,
     memory: &'a dyn Memory,
-    read_bytes: Cell<u64>,
+    /// What may be read, and kept of it.
+    pub(crate) budget: Budget,
     /// Bytes of mappings that are not looked at, though something is in them.
     too_large: u64,
     /// Which pages were present when it was asked, by address.
@@ -140,7 +62,14 @@ pub(crate) struct Space<'a> {
 }
 
 impl<'a> Space<'a> {
-    pub(crate) fn new(mut ranges: Vec<Range>, memory: &'a dyn Memory) -> Self {
+    /// With what a process of this size may take.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn new(ranges: Vec<Range>, memory: &'a dyn Memory) -> Self {
+        let bounds = crate::budget::Bounds::of(resident(&ranges));
+        Self::within(ranges, memory, Budget::new(bounds, None))
+    }
+
+    pub(crate) fn within(mut ranges: Vec<Range>, memory: &'a dyn Memory, budget: Budget) -> Self {
         ranges.retain(|range| range.start < range.end);
         ranges.sort_unstable_by_key(|range| range.start);
         let (mut left, mut too_large) = (MOST_IN_ALL, 0u64);
@@ -164,7 +93,7 @@ impl<'a> Space<'a> {
         Self {
             ranges,
             memory,
-            read_bytes: Cell::new(0),
+            budget,
             too_large,
             checked: RefCell::default(),
             data: RefCell::default(),
@@ -184,7 +113,7 @@ impl<'a> Space<'a> {
         if objects > 0 {
             self.huge.borrow_mut().hold(address, bytes);
         }
-        if self.wants_map {
+        if self.wants_map && self.budget.keeps::<MapCell>(1) {
             map.push(MapCell { address, granules: 1, bytes, objects, live_bytes });
         }
     }
@@ -204,7 +133,7 @@ impl<'a> Space<'a> {
 
     /// Whether all pages between two addresses are guard pages; `None` where that is not known.
     pub(crate) fn guarded(&self, start: u64, end: u64) -> Option<bool> {
-        self.memory.guarded(start, end)
+        if self.budget.reads(0, 1) { self.memory.guarded(start, end) } else { None }
     }
 
     /// What is not looked at, in a sentence.
@@ -215,7 +144,7 @@ impl<'a> Space<'a> {
 
     /// Bytes that were read so far.
     pub(crate) fn read_bytes(&self) -> u64 {
-        self.read_bytes.get()
+        self.budget.read_bytes()
     }
 
     /// The mapping that an address lies in.
@@ -267,7 +196,7 @@ impl<'a> Space<'a> {
         let pieces = Rc::new(read());
         let bytes: usize = pieces.iter().map(|(_, piece)| piece.len()).sum();
         let mut data = self.data.borrow_mut();
-        if data.bytes + bytes <= MOST_DATA {
+        if data.bytes + bytes <= MOST_DATA && self.budget.keeps_bytes(bytes as u64) {
             data.bytes += bytes;
             data.pieces.insert(bounds, Rc::clone(&pieces));
         }
@@ -278,11 +207,11 @@ impl<'a> Space<'a> {
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         let Some(end) = address.checked_add(bytes.len() as u64) else { return false };
         let is_mapped = self.mapped_end(address).is_some_and(|mapped| end <= mapped);
-        if !is_mapped || !self.is_present(address, end) {
-            return false;
-        }
-        self.read_bytes.set(self.read_bytes.get() + bytes.len() as u64);
-        self.memory.read(address, bytes)
+        is_mapped
+            && !self.budget.is_over()
+            && self.is_present(address, end)
+            && self.budget.reads(bytes.len() as u64, 1)
+            && self.memory.read(address, bytes)
     }
 
     /// So many bytes at each of these addresses, where all of them are present and can be read: a few requests for many
@@ -303,7 +232,8 @@ impl<'a> Space<'a> {
         while let Some(first) = addresses.get(start) {
             let mut end = first.saturating_add(N as u64);
             let is_near = |at: &&u64| {
-                let near = **at <= end.saturating_add(GAP) && at.saturating_sub(*first) <= WINDOW;
+                let near =
+                    **at <= end.saturating_add(GAP) && at.saturating_sub(*first) <= MOST_NEAR;
                 end = end.max(at.saturating_add(N as u64));
                 near
             };
@@ -337,17 +267,20 @@ impl<'a> Space<'a> {
         wanted.retain(|index| {
             let at = addresses[*index];
             let end = at.saturating_add(N as u64);
-            self.range_at(at).is_some_and(|range| end <= range.end) && is_present(at, end)
+            let is_mapped = self.range_at(at).is_some_and(|range| end <= range.end);
+            is_mapped && !self.budget.is_over() && is_present(at, end)
         });
         let mut left = wanted.as_slice();
         let (mut places, mut bytes) = (Vec::new(), Vec::new());
         while !left.is_empty() {
             let (now, later) = left.split_at(left.len().min(AT_ONCE));
+            if !self.budget.reads((now.len() * N) as u64, now.len() as u64) {
+                break;
+            }
             places.clear();
             places.extend(now.iter().map(|index| addresses[*index]));
             bytes.resize(now.len() * N, 0);
             let read = self.memory.read_each(&places, &mut bytes).min(now.len());
-            self.read_bytes.set(self.read_bytes.get() + (read * N) as u64);
             for (index, part) in now.iter().zip(bytes.as_chunks::<N>().0).take(read) {
                 found[*index] = Some(*part);
             }
@@ -359,8 +292,8 @@ impl<'a> Space<'a> {
 
     /// Words at addresses whose pages were read a moment ago; how many of them could be read before one that could not.
     pub(crate) fn words_again(&self, addresses: &[u64], bytes: &mut [u8]) -> usize {
-        self.read_bytes.set(self.read_bytes.get() + bytes.len() as u64);
-        self.memory.read_each(addresses, bytes)
+        let may_read = self.budget.reads(bytes.len() as u64, addresses.len() as u64);
+        if may_read { self.memory.read_each(addresses, bytes) } else { 0 }
     }
 
     /// Reads from the file that is mapped there: for constants whose page need not be present.
@@ -368,10 +301,20 @@ impl<'a> Space<'a> {
         self.memory.read_file(address, bytes)
     }
 
+    /// The pages that are present now, as far as it may be asked still.
+    pub(crate) fn present_now(&self, start: u64, end: u64) -> Present {
+        if self.budget.asks() { self.memory.present(start, end) } else { Present::default() }
+    }
+
+    /// Forgets whether the page of an address was present.
+    pub(crate) fn ask_again(&self, address: u64) {
+        self.checked.borrow_mut().remove(&(address / CHECKED * CHECKED));
+    }
+
     fn is_present(&self, start: u64, end: u64) -> bool {
         self.all_present(start, end, |known, page| {
             // The process may have got it since, or the kernel moved it then.
-            let is_present = self.memory.present(page, page + PAGE).contains(page);
+            let is_present = self.present_now(page, page + PAGE).contains(page);
             if is_present {
                 known.insert(page);
             }
@@ -393,7 +336,7 @@ impl<'a> Space<'a> {
             if checked.len() >= MOST_CHECKED && !checked.contains_key(&first) {
                 checked.clear();
             }
-            let ask = || self.memory.present(first, first.saturating_add(CHECKED).min(END));
+            let ask = || self.present_now(first, first.saturating_add(CHECKED).min(END));
             let known = checked.entry(first).or_insert_with(ask);
             known.contains(page) || again(known, page)
         })
@@ -413,7 +356,8 @@ impl<'a> Space<'a> {
 
     /// The mangled name of the class whose vtable has this address, by its symbol.
     pub(crate) fn vtable(&self, address: u64) -> Option<String> {
-        self.memory.vtable(address)
+        // Its file is looked through.
+        if self.budget.look() { self.memory.vtable(address) } else { None }
     }
 
     /// The word of a structure at an offset. Addresses of structures come from the process and may be anything.
@@ -432,21 +376,13 @@ impl<'a> Space<'a> {
 
     /// A part of the address space to read through, with the pages that are present now.
     pub(crate) fn region(&self, start: u64, end: u64) -> Region<'_> {
-        let first = start / PAGE * PAGE;
-        let present = self.memory.present(first, end.next_multiple_of(PAGE));
-        Region {
-            space: self,
-            first,
-            end,
-            present,
-            window: Vec::new(),
-            window_at: 0,
-            filled: 0,
-            most: WINDOW,
-            widest: WINDOW,
-            loads: 0,
-        }
+        Region::new(self, start, end)
     }
+}
+
+/// Resident bytes of all mappings.
+pub(crate) fn resident(ranges: &[Range]) -> u64 {
+    ranges.iter().fold(0, |sum, range| sum.saturating_add(range.rss))
 }
 
 /// Several little-endian words in a row, of bytes that `read` fills; `None` where it cannot.
@@ -460,159 +396,12 @@ pub(crate) fn word_of(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// A part of an address space that is read from its begin to its end. Pages that are not present are not read.
-pub(crate) struct Region<'a> {
-    space: &'a Space<'a>,
-    first: u64,
-    end: u64,
-    present: Present,
-    window: Vec<u8>,
-    window_at: u64,
-    /// Bytes of the window that were read.
-    filled: usize,
-    /// Bytes of the next window, at most: few behind a page that cannot be read.
-    most: u64,
-    /// Bytes of any window, at most.
-    widest: u64,
-    /// Windows that were read.
-    loads: u64,
-}
-
-impl Region<'_> {
-    /// Whether it goes from the one address to the other.
-    pub(crate) fn holds(&self, start: u64, end: u64) -> bool {
-        self.first <= start && end <= self.end
-    }
-
-    /// Whether the page of an address is present.
-    pub(crate) fn is_present(&self, address: u64) -> bool {
-        self.present.contains(address)
-    }
-
-    /// The first address from this one on whose page is present; the end of the region where there is none.
-    pub(crate) fn next_present(&self, address: u64) -> u64 {
-        self.present.next(address).map_or(self.end, |page| page.max(address))
-    }
-
-    /// Bytes of the pages that are present between two page boundaries.
-    pub(crate) fn present_bytes(&self, start: u64, end: u64) -> u64 {
-        self.present.bytes(start, end)
-    }
-
-    /// The pages that are present, with numbers.
-    pub(crate) fn pages(&self) -> Numbered {
-        Numbered::new(self.present.clone())
-    }
-
-    /// The word at an address that is a multiple of eight; `None` where its page is not present, or cannot be read.
-    pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
-        let in_window =
-            |at: u64, len: usize| address.checked_sub(at).filter(|offset| offset + 8 <= len as u64);
-        if in_window(self.window_at, self.filled).is_none() {
-            self.load(address)?;
-        }
-        let offset = in_window(self.window_at, self.filled)?;
-        word_of(&self.window, usize::try_from(offset).ok()?)
-    }
-
-    /// Asks again whether the page of an address is present: while the kernel moves a page, it is not.
-    pub(crate) fn ask_again(&mut self, address: u64) {
-        let page = address / PAGE * PAGE;
-        let is_inside = (self.first..self.end).contains(&page) && !self.is_present(page);
-        if is_inside && self.space.memory.present(page, page + PAGE).contains(page) {
-            self.present.insert(page);
-            self.space.checked.borrow_mut().remove(&(page / CHECKED * CHECKED));
-        }
-    }
-
-    /// Forgets what was read, so that it is read again.
-    pub(crate) fn refresh(&mut self) {
-        self.filled = 0;
-    }
-
-    /// Forgets what was read, and reads little at once until [`Region::widen`].
-    pub(crate) fn narrow(&mut self) {
-        (self.filled, self.most, self.widest) = (0, NARROW, NARROW);
-    }
-
-    /// Reads little the next time: what is far away is read next.
-    pub(crate) fn skim(&mut self) {
-        self.most = NARROW;
-    }
-
-    /// Reads more at once again.
-    pub(crate) fn widen(&mut self) {
-        self.widest = WINDOW;
-    }
-
-    /// How often it has read so far: what was read at once was there at one time.
-    pub(crate) fn loads(&self) -> u64 {
-        self.loads
-    }
-
-    /// Gives back the memory of what was read.
-    pub(crate) fn release(&mut self) {
-        (self.window, self.filled) = (Vec::new(), 0);
-    }
-
-    fn load(&mut self, address: u64) -> Option<()> {
-        if address < self.first || address.checked_add(8)? > self.end {
-            return None;
-        }
-        let start = address / PAGE * PAGE;
-        let mapped = self.space.mapped_end(start)?;
-        let most = self.end.min(mapped).min(start + self.most);
-        let mut end = start;
-        while end < most && self.is_present(end) {
-            end += PAGE;
-        }
-        let end = end.min(self.end);
-        let bytes = usize::try_from(end - start).ok()?;
-        if self.window.len() < bytes {
-            self.window.resize(bytes, 0);
-        }
-        (self.window_at, self.filled) = (start, 0);
-        if bytes == 0 {
-            return None;
-        }
-        if self.space.read(start, &mut self.window[..bytes]) {
-            self.filled = bytes;
-            self.most = self.widest.min(self.most * 2);
-            self.loads += 1;
-            return Some(());
-        }
-        if self.most > PAGE {
-            self.most = PAGE;
-            return self.load(address);
-        }
-        // What cannot be read is as good as absent, and is not tried again.
-        self.present.remove(start);
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::testing::{Pieces, anonymous};
-
-    /// A region that mappings share is read in all of them; a page that cannot be read costs no more than two pages.
-    #[test]
-    fn unreadable_pages() {
-        let (at, pages) = (0x7f00_0000_0000, 256);
-        let mut memory = Pieces::default();
-        for page in (0..pages).filter(|page| page % 2 == 0) {
-            memory.pieces.push((at + page * PAGE, vec![1; PAGE as usize]));
-        }
-        let ranges = (0..4).map(|part| anonymous(at + part * 64 * PAGE, 64 * PAGE));
-        let space = Space::new(ranges.collect(), &memory);
-        let mut region = space.region(at, at + pages * PAGE);
-        let words = (at..at + pages * PAGE).step_by(16).filter_map(|at| region.word(at)).count();
-        assert_eq!(words as u64, pages / 2 * PAGE / 16);
-        assert!(space.read_bytes() <= 4 * pages * PAGE + 4 * WINDOW, "{}", space.read_bytes());
-    }
 
     proptest! {
         /// What lies close together is read as what does not.
@@ -632,38 +421,6 @@ mod tests {
             let space = Space::new(vec![anonymous(at, 70 * PAGE)], &memory);
             prop_assert_eq!(space.read_near::<48>(&places), space.read_each::<48>(&places));
         }
-    }
-
-    /// Memory whose pages are present when they are asked for a second time.
-    struct Moved(Pieces, Cell<u32>);
-
-    impl Memory for Moved {
-        fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
-            self.0.read(address, bytes)
-        }
-
-        fn present(&self, start: u64, end: u64) -> Present {
-            self.1.set(self.1.get() + 1);
-            if self.1.get() == 1 { Present::default() } else { self.0.present(start, end) }
-        }
-    }
-
-    /// A page that was on the move is read when it is asked for again; one that is absent stays so.
-    #[test]
-    fn moved_pages() {
-        let at = 0x7f00_0000_0000;
-        let mut memory = Pieces::default();
-        memory.pieces.push((at, vec![1; 2 * PAGE as usize]));
-        memory.absent.push(at + PAGE);
-        let memory = Moved(memory, Cell::new(0));
-        let space = Space::new(vec![anonymous(at, 2 * PAGE)], &memory);
-        let mut region = space.region(at, at + 2 * PAGE);
-        assert_eq!(region.word(at), None);
-        for page in [at, at + PAGE, at + 2 * PAGE] {
-            region.ask_again(page);
-        }
-        assert_eq!(region.word(at), Some(0x0101_0101_0101_0101));
-        assert_eq!((region.word(at + PAGE), region.present_bytes(at, at + 2 * PAGE)), (None, PAGE));
     }
 
     /// What is larger than any heap, or empty, is not looked at.

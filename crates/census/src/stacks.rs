@@ -129,10 +129,11 @@ fn has_guard(space: &Space<'_>, block: u64, start: u64) -> bool {
     if !range.writable {
         return range.kind == RangeKind::Anonymous && range.rss == 0 && range.end == start;
     }
+    let is_untouched = || space.region(block, start).present_bytes(block, start) == 0;
     range.end > start
-        && space
-            .guarded(block, start)
-            .unwrap_or_else(|| space.region(block, start).present_bytes(block, start) == 0)
+        && space.guarded(block, start).unwrap_or_else(is_untouched)
+        // Else nothing was asked.
+        && !space.budget.is_over()
 }
 
 #[cfg(test)]

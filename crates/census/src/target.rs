@@ -1,6 +1,9 @@
 //! A census of a process: its mappings, its memory, and which of its pages are present.
 
-use std::time::Instant;
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
 
 use drainprof_process::{
     MappedMemory, Process, ProcessError, ask_process, guarded, mapped_memory, read_memory,
@@ -8,16 +11,17 @@ use drainprof_process::{
 };
 
 use crate::{
+    budget::{Bounds, Budget},
     contexts::{self, Contexts},
     files::Files,
-    freeze::while_frozen,
+    freeze::{HELD, while_frozen},
     heaps::heaps,
     model::{Census, SCHEMA},
     pagemap::Pagemap,
     parts::{name, parts, unknown, validated},
     pools,
     present::Present,
-    space::{Memory, PAGE, Range, RangeKind, Space},
+    space::{Memory, PAGE, Range, RangeKind, Space, resident},
     stacks,
     steps::steps,
 };
@@ -37,6 +41,11 @@ pub struct Options {
     pub contexts: ContextDetail,
     /// Whether heaps have maps of their granules.
     pub map: bool,
+    /// Memory of ours that all readers together may take, bytes; never more than a process of this size may take of us.
+    /// What does not fit is unknown. `None`: no other limit.
+    pub memory: Option<u64>,
+    /// After this time, what was not read is unknown. `None`: no limit but that of a process of this size.
+    pub deadline: Option<Duration>,
 }
 
 /// How much of PostgreSQL's memory contexts and of servers' pools is read.
@@ -101,19 +110,34 @@ pub fn take(pid: u32, options: &Options) -> Result<Census, CensusError> {
 fn take_here(pid: u32, options: &Options) -> Result<Census, CensusError> {
     let process = Process::open(pid)?;
     if !options.freeze {
-        return read(&process, options);
+        return read(&process, options, None);
     }
-    let (census, seconds) = while_frozen(&process, || read(&process, options))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let reading = || read(&process, options, Some(Arc::clone(&stop)));
+    let (census, seconds) = while_frozen(&process, (HELD, &stop), reading)?;
     Ok(Census { frozen_seconds: Some(seconds), ..census })
 }
 
-fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
+/// What a census of these mappings may take.
+fn bounds(ranges: &[Range], options: &Options) -> Bounds {
+    let mut bounds = Bounds::of(resident(ranges));
+    bounds.kept = bounds.kept.min(options.memory.unwrap_or(u64::MAX));
+    bounds.time = bounds.time.min(options.deadline.unwrap_or(Duration::MAX));
+    bounds
+}
+
+fn read(
+    process: &Process,
+    options: &Options,
+    stop: Option<Arc<AtomicBool>>,
+) -> Result<Census, CensusError> {
     let (began, pid) = (Instant::now(), process.pid);
     let ranges: Vec<Range> = mapped_memory(pid)?.iter().map(range).collect();
     check_size(pid, &ranges, options)?;
     let pointers = stacks::pointers(process);
     let memory = Target::open(process)?;
-    let mut space = Space::new(ranges, &memory);
+    let budget = Budget::new(bounds(&ranges, options), stop);
+    let mut space = Space::within(ranges, &memory, budget);
     space.wants_map = options.map;
     let mut census = Census {
         schema: SCHEMA.to_owned(),
@@ -142,6 +166,7 @@ fn read(process: &Process, options: &Options) -> Result<Census, CensusError> {
         census.contexts = contexts;
         census.notes.extend(notes);
     }
+    census.ran_out = space.budget.ran_out();
     census.read_bytes = space.read_bytes();
     census.seconds = began.elapsed().as_secs_f64();
     if !process.is_alive() {
@@ -227,7 +252,11 @@ impl Memory for Target {
 }
 
 /// Memory of a process for who walks its structures: pages that are not present are not read.
-pub struct Reader(Target);
+/// Nothing more is read once a census of the process might not read more.
+pub struct Reader {
+    target: Target,
+    budget: Budget,
+}
 
 impl Reader {
     /// Opens it.
@@ -235,7 +264,9 @@ impl Reader {
     /// # Errors
     /// The process cannot be inspected.
     pub fn open(process: &Process) -> Result<Self, ProcessError> {
-        Target::open(process).map(Self)
+        let ranges: Vec<Range> = mapped_memory(process.pid)?.iter().map(range).collect();
+        let budget = Budget::new(Bounds::of(resident(&ranges)), None);
+        Ok(Self { target: Target::open(process)?, budget })
     }
 
     /// Fills `bytes` from `address` on; whether all of them are present and could be read.
@@ -244,14 +275,14 @@ impl Reader {
         let Some(end) = address.checked_add(bytes.len() as u64) else { return false };
         let Some(last) = end.checked_next_multiple_of(PAGE) else { return false };
         let first = address / PAGE * PAGE;
-        let is_present = self.0.present(first, last).bytes(first, last) == last - first;
-        is_present && self.0.read(address, bytes)
+        let is_present = || self.target.present(first, last).bytes(first, last) == last - first;
+        self.budget.reads(last - first, 1) && is_present() && self.target.read(address, bytes)
     }
 }
 
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Reader").field(&self.0.pid).finish()
+        f.debug_tuple("Reader").field(&self.target.pid).finish()
     }
 }
 

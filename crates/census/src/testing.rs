@@ -179,3 +179,53 @@ pub fn walk(text: &str) -> Vec<Heap> {
 pub(crate) fn processor_time() -> std::time::Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
+
+/// Reads heaps within less and less of each thing that a census may take: what is cut is said, and nothing of it is more than
+/// it is as a whole.
+#[cfg(test)]
+pub(crate) fn cut_short(ranges: &[Range], memory: &dyn Memory) {
+    use crate::budget::{Bounds, Budget};
+    let read = |bounds: Bounds| {
+        let mut space = Space::within(ranges.to_vec(), memory, Budget::new(bounds, None));
+        let all = heaps(&mut space, &[]);
+        let taken = [space.read_bytes(), space.budget.steps(), space.budget.most_kept()];
+        let (rss, parts) = (crate::space::resident(ranges), parts(&space, &all));
+        assert!(crate::parts::validated(&parts) <= rss);
+        (all, taken, space.budget.ran_out())
+    };
+    let most = Bounds::of(1 << 30);
+    let (whole, used, None) = read(most) else { panic!("there is enough") };
+    for (which, tenth) in (0..3).flat_map(|which| (0..=20).map(move |tenth| (which, tenth))) {
+        let part = |index: usize, of| if which == index { used[index] * tenth / 20 } else { of };
+        let bounds = Bounds {
+            read: part(0, most.read),
+            steps: part(1, most.steps),
+            kept: part(2, most.kept),
+            ..most
+        };
+        let (all, taken, ran_out) = read(bounds);
+        let within = [bounds.read, bounds.steps, bounds.kept];
+        assert!(taken.iter().zip(within).all(|(taken, most)| *taken <= most), "{taken:?}");
+        let Some(what) = ran_out else { continue };
+        assert!(all.notes.iter().any(|note| note.text.contains(&what)), "{what}");
+        for (heap, held) in &all.found {
+            let same = whole.found.iter().find(|(one, _)| one.allocator == heap.allocator);
+            let (full, full_held) = same.unwrap_or_else(|| panic!("{which} {tenth}: {heap:?}"));
+            let bytes = |heap: &Heap| heap.live_bytes + heap.cached_bytes;
+            assert!(
+                bytes(heap) <= bytes(full) + full.unknown_bytes,
+                "{which} {tenth}: {heap:?} {full:?}"
+            );
+            assert!(
+                heap.free_bytes <= full.free_bytes + full.unknown_bytes,
+                "{which} {tenth}: {heap:?}"
+            );
+            assert!(*held <= full.resident_bytes.max(*full_held), "{which} {tenth}: {heap:?}");
+        }
+        // What was read before all was used up is whole.
+        let is_whole = |heap: &Heap| whole.found.iter().any(|(one, _)| one == heap);
+        let is_cut = |heap: &Heap| heap.is_partial() && heap.trimmable_bytes.is_none();
+        let are_said = all.found.iter().all(|(heap, _)| is_whole(heap) || is_cut(heap));
+        assert!(are_said, "{which} {tenth}: {:?}", all.found);
+    }
+}

@@ -214,6 +214,9 @@ pub(super) struct ObserveArgs {
     /// Leave out processes with more bytes of writable anonymous memory.
     #[arg(long, value_name = "BYTES", requires = "census", hide = true)]
     pub(super) census_limit: Option<u64>,
+    /// Memory for the reading, bytes; what does not fit is unknown.
+    #[arg(long, value_name = "BYTES", requires = "census", hide = true)]
+    pub(super) census_memory: Option<u64>,
     /// Follow children, now and later. Probes then sit on files: every process that maps them pays.
     #[arg(long)]
     pub(super) follow_forks: bool,

@@ -8,7 +8,7 @@ use std::{
     ffi::OsString,
     io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -33,7 +33,7 @@ use super::{
     args::{AnswerFormat, CacheArgs, duration},
     code,
     drive::block_on,
-    options,
+    heaps, options,
     output::Output,
     selection::Selection,
 };
@@ -230,9 +230,9 @@ fn censuses(inquired: &Inquired, unseen: &mut Vec<String>) -> Vec<Census> {
         contexts: drainprof_census::ContextDetail::Names,
         ..CensusOptions::default()
     };
-    let mut censuses = Vec::new();
+    let (mut censuses, began) = (Vec::new(), Instant::now());
     for target in inquired.growth.targets.iter().filter(|target| target.ended.is_none()) {
-        match take(target.pid, &options) {
+        match take(target.pid, &heaps::within(&options, began)) {
             Ok(census) => censuses.push(census),
             Err(error) => {
                 let error = anyhow::Error::from(error);

@@ -216,7 +216,10 @@ fn pointers(
                     let Some(range) = range else { continue };
                     heap = (range.start, range.end);
                 }
-                if wanted([0, 8, 16, 24].map(|by| word_of(words, by).unwrap_or_default())) {
+                let is_wanted =
+                    || wanted([0, 8, 16, 24].map(|by| word_of(words, by).unwrap_or_default()));
+                // With what is read of each.
+                if is_wanted() && space.budget.keeps::<[u64; 6]>(1) {
                     found.push((at, word));
                 }
             }

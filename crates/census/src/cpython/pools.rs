@@ -176,7 +176,9 @@ fn add<const N: usize>(
         let Some(header) = header else { continue };
         for (bytes, pools) in sizes.into_iter().zip(pools.iter_mut()) {
             let is_place = at.is_multiple_of(bytes) && end - at >= bytes;
-            pools.extend(is_place.then(|| Pool::of(&header, at, bytes)).flatten());
+            let pool = is_place.then(|| Pool::of(&header, at, bytes)).flatten();
+            // They are sifted into another list.
+            pools.extend(pool.filter(|_| space.budget.keeps::<[Pool; 2]>(1)));
         }
     }
 }

@@ -415,3 +415,14 @@ proptest! {
         }
     }
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for kind in KINDS {
+        let mut memory = kind.memory();
+        types(&mut memory);
+        let ranges = kind.space(&memory).ranges;
+        crate::testing::cut_short(&ranges, &memory);
+    }
+}

@@ -206,7 +206,8 @@ impl<'a> Types<'a> {
             return *known;
         }
         let found = self.read_type(address);
-        if self.known.len() < MAX_KNOWN {
+        let is_room = || self.space.budget.keeps::<[(u64, Option<Known>); 2]>(1);
+        if self.known.len() < MAX_KNOWN && is_room() {
             self.known.insert(address, found);
         }
         found

@@ -55,7 +55,9 @@ pub(super) fn way(space: &Space<'_>, main: &Main) -> (Vec<u64>, bool) {
     // An arena that comes twice ends it.
     let mut met = HashSet::new();
     while next != main.state {
-        let is_new = next.is_multiple_of(8) && met.insert(next) && states.len() < MAX_ARENAS;
+        // With what is kept of an arena.
+        let is_room = states.len() < MAX_ARENAS && space.budget.keeps::<[u64; 32]>(1);
+        let is_new = is_room && next.is_multiple_of(8) && met.insert(next);
         let Some(after) = space.field(next, main.layout.next).filter(|_| is_new) else {
             return (states, false);
         };

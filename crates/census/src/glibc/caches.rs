@@ -51,7 +51,13 @@ pub(super) fn cached_chunks(space: &Space<'_>, inside: &Inside, candidates: &[u6
     let mut left = MAX_STEPS;
     for chunk in candidates {
         let cache = Cache { space, inside, chunk: *chunk };
-        let Some((design, found)) = cache.read(&mut left) else { continue };
+        let kept = space.budget.kept();
+        let found = cache.read(&mut left);
+        space.budget.gives_back(space.budget.kept().saturating_sub(kept));
+        let Some((design, found)) = found else { continue };
+        if !space.budget.keeps::<[u64; 4]>(found.chunks.len()) {
+            break;
+        }
         let all = &mut designs[design];
         all.caches += 1;
         all.lost_bytes = all.lost_bytes.saturating_add(found.lost_bytes);
@@ -179,7 +185,8 @@ impl Cache<'_> {
             let mut now: Vec<&mut Run> = runs.iter_mut().filter(|run| run.wants_more()).collect();
             let places: Vec<u64> = now.iter().filter_map(|run| run.chunk()).collect();
             let steps = places.len() as u64;
-            if steps == 0 || steps > *left {
+            let is_room = self.space.budget.keeps::<[u64; 8]>(places.len());
+            if steps == 0 || steps > *left || !is_room {
                 break;
             }
             *left -= steps;

@@ -75,7 +75,9 @@ fn fast_list(space: &Space<'_>, inside: &Inside, first: u64, size: u64) -> (Hash
         let words = inside.segment(next, size).and_then(|_| space.words::<3>(next));
         let words = words.filter(|words| words[1] & !7 == size);
         // A chunk that comes twice ends a circle.
-        let Some([.., link]) = words.filter(|_| chunks.insert(next)) else {
+        let Some([.., link]) =
+            words.filter(|_| space.budget.keeps::<[u64; 5]>(1) && chunks.insert(next))
+        else {
             return (chunks, false);
         };
         next = target(next + HEADER, link, |to| to == 0 || inside.has(to)).unwrap_or(1);

@@ -77,7 +77,7 @@ fn candidates(space: &Space<'_>, taken: &Taken, layout: &Layout) -> Vec<MappedCh
     for (start, end) in ranges.map(|range| (range.start, range.end)) {
         let region = space.region(start, end);
         let (mut at, mut adjacent) = (start, start);
-        while at < end {
+        while at < end && !space.budget.is_over() {
             if let Some(to) = taken.end_of(at) {
                 (at, adjacent) = (to.next_multiple_of(PAGE), to.next_multiple_of(PAGE));
                 continue;
@@ -89,6 +89,9 @@ fn candidates(space: &Space<'_>, taken: &Taken, layout: &Layout) -> Vec<MappedCh
                 continue;
             };
             let resident = region.present_bytes(at, at + bytes);
+            if !space.budget.keeps::<MappedChunk>(1) {
+                return all;
+            }
             all.push(MappedChunk { at, bytes, resident, is_adjacent: at == adjacent });
             (at, adjacent) = (at + bytes, at + bytes);
         }

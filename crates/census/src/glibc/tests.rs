@@ -357,3 +357,12 @@ proptest! {
 fn cases(default: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for version in versions() {
+        let world = whole(version);
+        crate::testing::cut_short(&world.ranges, &world.memory);
+    }
+}

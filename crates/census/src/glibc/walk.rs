@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
             Some(chunk) if is_top(&chunk) => return Place::Chunk(chunk),
             _ => {}
         }
-        if search.is_over() {
+        if search.is_over() || self.space.budget.is_over() {
             return Place::Unknown(segment.end);
         }
         let before = self.space.read_bytes();
@@ -186,7 +186,7 @@ impl<'a> Walk<'a> {
             // The mark at the end of a heap.
             return;
         }
-        if caches::may_hold_one(region, at, bytes) {
+        if caches::may_hold_one(region, at, bytes) && self.space.budget.keeps::<u64>(1) {
             self.candidates.push(at);
         }
         let label = self.label(at, bytes, word);

@@ -204,6 +204,9 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
         let addresses: Vec<u64> =
             bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let descriptions = space.read_each::<SPAN_BYTES>(&addresses);
+        let count =
+            |readings: &[Reading]| readings.iter().map(|one| one.spans.len()).sum::<usize>();
+        let before = count(&readings);
         for (address, description) in addresses.iter().zip(descriptions) {
             let Some(description) = description else {
                 unread += u64::from(!is_untouched(space, *address, SPAN_BYTES as u64));
@@ -212,6 +215,10 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
             for (layout, reading) in LAYOUTS.iter().zip(&mut readings) {
                 reading.add(layout, &description, generation, is_heap);
             }
+        }
+        // They are sorted and sifted into another list.
+        if !space.budget.keeps::<[Span; 2]>(count(&readings) - before) {
+            return None;
         }
     }
     let [.., pages] = space.words::<WORDS>(slice)?;

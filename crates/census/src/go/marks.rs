@@ -31,6 +31,9 @@ pub(super) fn sweep(
     let is_green = is_green(layout, spans);
     let mut unswept: Vec<&mut Span> =
         spans.iter_mut().filter(|span| is_unswept(span, generation)).collect();
+    if !space.budget.keeps::<[Bits; 2]>(unswept.len()) {
+        return unswept.len() as u64;
+    }
     let inline: Vec<u64> = unswept
         .iter()
         .filter(|span| is_green == Some(true) && layout.may_have_marks(span.size))

@@ -26,10 +26,14 @@ pub(super) fn heap(space: &Space<'_>, taken: &Taken) -> Option<Spans> {
     ranges.sort_by_key(|range| range.end - range.start);
     for range in ranges {
         left -= pieces(space, (range.start, range.end), taken, left, |piece| {
+            let count = |found: &[Vec<Span>]| found.iter().map(Vec::len).sum::<usize>();
+            let before = count(&found);
             for at in (0..piece.len()).step_by(8) {
                 let Some(description) = piece.get(at..at + SPAN_BYTES) else { break };
                 collect(space, taken, description, &mut found);
             }
+            // Where there is no room for them, nothing more is read.
+            space.budget.keeps::<[Span; 2]>(count(&found) - before);
         });
     }
     let mut valid = found.into_iter().filter(|spans| spans.len() >= FEWEST);

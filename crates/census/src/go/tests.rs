@@ -372,3 +372,12 @@ proptest! {
         }
     }
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for layout in &LAYOUTS {
+        crate::testing::cut_short(&ranges(), &memory(layout, true));
+        crate::testing::cut_short(&ranges(), &memory(layout, false));
+    }
+}

@@ -5,6 +5,7 @@ use super::{
     *,
 };
 use crate::{
+    budget::{Bounds, Budget},
     cxx::tests::{SESSION, add_classes},
     model::Heap,
     space::{Range, RangeKind},
@@ -346,4 +347,51 @@ fn size_classes() {
         assert_eq!(size_of(index), size, "{index}");
     }
     assert!((0..=255).all(|index| size_of(index) < u64::MAX / 2));
+}
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for (is_wide, leaves) in [false, true].into_iter().zip(LEAVES) {
+        for (layout, leaf) in LAYOUTS.iter().zip(leaves) {
+            let world = world(layout, leaf, is_wide);
+            crate::testing::cut_short(&world.ranges, &world.memory);
+        }
+    }
+}
+
+/// 8 MiB of descriptions, all of which a tree lists: they take as much as is allowed, and no more; where that is less than
+/// they need, not all are counted.
+#[test]
+fn many_extents() {
+    const MANY: u64 = 65_536;
+    let mut memory = Pieces::default();
+    let (descriptions, slabs) = (MANY * EDATA as u64, MANY * PAGE);
+    memory.pieces.push((DATA, vec![0; NARROW as usize]));
+    memory.pieces.push((PARTS, vec![0; NARROW as usize]));
+    memory.pieces.push((EDATAS, vec![0; descriptions as usize]));
+    memory.untouched.push((SLABS, SLABS + slabs));
+    memory.put(DATA + (SLABS >> 30) * 8, &[PARTS]);
+    for number in 0..MANY {
+        let (at, page) = (EDATAS + number * EDATA as u64, SLABS + number * PAGE);
+        memory.put(at, &[1 << 12 | 4 << 20, page, PAGE]);
+        memory.put(PARTS + number * 8, &new_leaf((at, 4, 0, true))[..1]);
+    }
+    let ranges = [
+        Range { kind: RangeKind::File, ..anonymous(DATA, NARROW) },
+        anonymous(PARTS, NARROW),
+        anonymous(EDATAS, descriptions),
+        Range { rss: PAGE, ..anonymous(SLABS, slabs) },
+    ];
+    let all = Bounds::of(crate::space::resident(&ranges));
+    for (kept, is_enough) in [(all.kept, true), (8 << 20, false), (1 << 20, false)] {
+        let budget = Budget::new(Bounds { kept, ..all }, None);
+        let space = Space::within(ranges.to_vec(), &memory, budget);
+        let found = find(&space, &Taken::default());
+        let objects = found.map_or(0, |found| found.heap.live_objects);
+        assert_eq!(objects == MANY * 64, is_enough, "{objects}");
+        assert_eq!(space.budget.is_over(), !is_enough);
+        let (read, most_kept) = (space.read_bytes(), space.budget.most_kept());
+        assert!(most_kept <= kept && read <= all.read, "{most_kept} {read}");
+    }
 }

@@ -102,6 +102,10 @@ fn read(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Reading {
     let mut pages: HashMap<u64, Pages> = HashMap::new();
     for (page, entry) in &listed.entries {
         let one = Pages { first: *page, last: *page, entry: *entry };
+        let is_new = !pages.contains_key(&described(*entry));
+        if is_new && !space.budget.keeps::<([(u64, Pages); 2], u64)>(1) {
+            break;
+        }
         pages.entry(described(*entry)).or_insert(one).last = *page;
     }
     let mut reading = Reading { extents: Extents::new(), proven: HashSet::new() };
@@ -118,6 +122,9 @@ fn read(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Reading {
                     wrong.push(*at);
                     continue;
                 };
+                if !space.budget.keeps::<(u64, Extent, [u64; 6])>(1) {
+                    return reading;
+                }
                 if extent.state != State::Free {
                     reading.proven.insert(*at);
                 }

@@ -60,6 +60,9 @@ impl Listed {
 /// Adds what the map lists.
 pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
     let Some((listed, is_whole)) = map(space, taken) else { return };
+    if !space.budget.keeps::<([u8; page::BYTES], [(Page, Origin); 3])>(listed.len()) {
+        return;
+    }
     let descriptions: Vec<u64> = listed.iter().map(|one| one.description).collect();
     let descriptions = space.read_each::<{ page::BYTES }>(&descriptions);
     let by_layout = |layout| {
@@ -136,6 +139,9 @@ impl Areas {
             areas.iter().position(|area| (area.address..area.end()).contains(&at))
         };
         for page in self.alone {
+            if !space.budget.reads(0, 1 + arenas as u64 / 64) {
+                break;
+            }
             if inside(&read.areas[..arenas], page.address).is_some() {
                 self.unknown.push((page.address, page.end()));
                 continue;
@@ -144,6 +150,9 @@ impl Areas {
             read.areas.push(Area { address, bytes, pages: vec![page], ..Area::default() });
         }
         for (start, end) in self.unknown {
+            if !space.budget.reads(0, 1 + arenas as u64 / 64) {
+                break;
+            }
             // An arena says of its own slices that they are neither free nor its own.
             let is_known = inside(&read.areas[..arenas], start).is_some();
             if !is_known && start < end && is_mapped(space, start, end) {
@@ -282,6 +291,7 @@ fn list(
                 {
                     last.count += 1;
                 }
+                _ if !space.budget.keeps::<Listed>(1) => is_whole = false,
                 _ => listed.push(Listed { description, first: slice, count: 1 }),
             }
         });

@@ -170,6 +170,8 @@ pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
             if taken.end_of(at).is_none() {
                 match segment(space, at) {
                     Some((area, header, key)) => {
+                        // Where there is no room for them, nothing more is read.
+                        space.budget.keeps::<Page>(area.pages.len() + 4);
                         next = area.bytes.next_multiple_of(STEP);
                         known.insert((header, key));
                         read.areas.push(area);
@@ -187,6 +189,9 @@ pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
             at.is_multiple_of(header.bytes) && cookie.is_some_and(|cookie| cookie ^ at == *key)
         };
         let Some((header, _)) = known.iter().find(is_one).filter(|_| at >= end) else { continue };
+        if !space.budget.reads(0, 1 + read.areas.len() as u64 / 64) {
+            break;
+        }
         // Up to the next one that validates.
         let next = read.areas.iter().map(|area| area.address).filter(|start| *start > at).min();
         end = at.saturating_add(header.bytes).min(next.unwrap_or(u64::MAX));

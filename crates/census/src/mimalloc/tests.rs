@@ -290,3 +290,12 @@ proptest! {
         }
     }
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for row in &LAYOUTS {
+        let ranges = [anonymous(BASE, row.0.bytes)];
+        crate::testing::cut_short(&ranges, &memory(row));
+    }
+}

@@ -77,7 +77,8 @@ impl Context {
         let (mut areas, mut met, mut area) = (Vec::new(), HashSet::new(), self.word(AREA_HEAD));
         loop {
             let is_new = area != 0 && area.is_multiple_of(AREA) && met.insert(area);
-            if !is_new || areas.len() >= MAX_AREAS {
+            let is_room = areas.len() < MAX_AREAS && space.budget.keeps::<[u64; 4]>(1);
+            if !is_new || !is_room {
                 return None;
             }
             let [check, next, slots] = space.words(area)?;

@@ -119,7 +119,10 @@ pub(super) fn read(space: &Space<'_>, context: &Context) -> Groups {
             };
             match (1..ATTEMPTS).fold(first, |said, _| again(said)) {
                 Meta::Unused => {}
-                Meta::Group(group) => found.all.push(group),
+                Meta::Group(group) if space.budget.keeps::<Group>(1) => {
+                    found.all.push(group);
+                }
+                Meta::Group(group) => found.refuse(group.bytes()),
                 Meta::Refused(bytes) => found.refuse(bytes),
             }
         }

@@ -223,3 +223,12 @@ proptest! {
         }
     }
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for shift in [0, 8] {
+        let world = world(shift);
+        crate::testing::cut_short(&world.ranges, &world.memory);
+    }
+}

@@ -63,6 +63,7 @@ fn all(reader: &mut Reader<'_>, top: u64) -> Option<(Vec<Context>, u64)> {
                 missing += 1;
                 break;
             };
+            reader.keep::<[u64; 24]>()?;
             let index = found.len();
             found.push(pool(head.name, above, head.sums));
             let level = above.map_or(0, |(_, level)| level + 1);

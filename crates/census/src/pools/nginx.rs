@@ -64,6 +64,7 @@ fn all(reader: &mut Reader<'_>, top: u64) -> Option<(Vec<Context>, u64)> {
         match connections.pools(reader, index, own) {
             Some(Pools { connection: None, .. }) => {}
             Some(Pools { connection: Some(connection), request }) => {
+                reader.keep::<[u64; 40]>()?;
                 found.push(pool("connection".to_owned(), Some((0, 0)), connection));
                 let parent = (found.len() - 1, 1);
                 found.extend(request.map(|own| pool("request".to_owned(), Some(parent), own)));

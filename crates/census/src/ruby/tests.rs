@@ -196,3 +196,10 @@ proptest! {
         }
     }
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    crate::testing::cut_short(&ranges(), &memory(SIZES[1], 40));
+    crate::testing::cut_short(&ranges(), &memory_of_3_4());
+}

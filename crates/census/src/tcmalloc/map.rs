@@ -41,6 +41,9 @@ pub(super) fn mapped(
         let index = entries.binary_search_by_key(&page, |(page, _)| *page).ok()?;
         Some(entries[index].1)
     };
+    if !space.budget.keeps::<u64>(entries.len()) {
+        return None;
+    }
     let mut descriptions: Vec<u64> = entries.iter().map(|(_, description)| *description).collect();
     descriptions.sort_unstable();
     descriptions.dedup();
@@ -55,7 +58,7 @@ pub(super) fn mapped(
             // What the map does not lead back to, is out of date.
             let is_listed =
                 [first, first + pages - 1].iter().all(|page| at(*page) == Some(*description));
-            if is_listed {
+            if is_listed && space.budget.keeps::<(u64, Span, [u64; 8])>(1) {
                 known.insert(start, span);
             }
         }
@@ -103,7 +106,10 @@ pub(super) fn searched(
     for range in memory(space) {
         left -= pieces(space, (range.start, range.end), taken, left, |piece| {
             let descriptions = piece.windows(SPAN).step_by(8);
+            let before = spans.len();
             spans.extend(descriptions.filter_map(|one| span(space, taken, one, sizes)));
+            // Where there is no room for them, nothing more is read.
+            space.budget.keeps::<(u64, Span, [u64; 8])>(spans.len() - before);
         });
     }
     if spans.len() < FEWEST {

@@ -297,3 +297,12 @@ proptest! {
         }
     }
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for layout in LAYOUTS {
+        let world = world(&LAYOUT, &layout);
+        crate::testing::cut_short(&world.ranges, &world.memory);
+    }
+}

@@ -14,9 +14,12 @@ section! {
         /// never.
         #[schemars(extend("x-range" = ["0%", "100%"]))]
         budget: Share = Share(0.001),
-        /// Processes with more writable anonymous memory are left out. A census needs up to a hundredth of it, for as long as
-        /// it lasts.
+        /// Processes with more writable anonymous memory are left out.
         #[schemars(extend("x-range" = ["1MiB", "1TiB"]))]
         largest: Bytes = Bytes(8 << 30),
+        /// Memory of the daemon for all censuses together: half for its own, half for those of windows. What does not fit is
+        /// unknown.
+        #[schemars(extend("x-range" = ["16MiB", "64GiB"]))]
+        memory: Bytes = Bytes(128 << 20),
     }
 }

@@ -23,6 +23,11 @@ use crate::{Heaps, config::Config};
 
 /// A census that takes longer is reported.
 const LONG: Duration = Duration::from_secs(120);
+/// What was not read after this time is unknown.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Debt of one census that delays all others, as seconds of the time in which the budget pays it. What one process costs
+/// beyond that, delays the next census of that process alone.
+const DEBT: f64 = 60.0;
 
 /// A census that has ended.
 #[derive(Debug)]
@@ -49,6 +54,11 @@ struct Running {
 pub(super) struct Censuses {
     turns: Turns,
     running: Option<Running>,
+    /// Processes that cost much, and until when they have no other census.
+    dear: BTreeMap<(u32, u64), f64>,
+    /// The present share of a CPU.
+    share: f64,
+    seconds: f64,
 }
 
 impl Censuses {
@@ -62,6 +72,8 @@ impl Censuses {
     ) -> io::Result<()> {
         let config = &config.census;
         self.turns.refill(seconds, config.budget.0);
+        (self.seconds, self.share) = (seconds, config.budget.0);
+        self.dear.retain(|_, until| *until > seconds);
         if config.budget.0 <= 0.0 {
             for one in tracked.values_mut() {
                 one.count_heaps(None);
@@ -74,20 +86,22 @@ impl Censuses {
         for _ in 0..tracked.len() {
             let Some(pid) = self.turns.next(tracked) else { break };
             let Some(one) = tracked.get_mut(&pid) else { continue };
-            if one.wants_census(seconds, config.interval.as_seconds()) && !is_silent(pid) {
+            let process = (pid, one.process.start_time);
+            let is_due = one.wants_census(seconds, config.interval.as_seconds());
+            if is_due && !self.dear.contains_key(&process) && !is_silent(pid) {
                 one.census_begins(seconds);
-                return self.start(pid, one.process.start_time, config.largest.0);
+                return self.start(process, options(config));
             }
         }
         Ok(())
     }
 
-    fn start(&mut self, pid: u32, start_time: u64, largest: u64) -> io::Result<()> {
+    fn start(&mut self, (pid, start_time): (u32, u64), options: Options) -> io::Result<()> {
         let (ends, end) = oneshot::channel();
         // Not a thread of the runtime: that would wait for it at the daemon's end.
         let asked = start(move || {
             // Nobody may be left to be reported.
-            let _ = ends.send(census(pid, start_time, largest));
+            let _ = ends.send(census(pid, start_time, &options));
         });
         let asked = asked.map_err(io::Error::other)?;
         self.running = Some(Running { pid, start_time, began: Instant::now(), end, asked });
@@ -120,8 +134,16 @@ impl Censuses {
             cost: began.elapsed(),
         });
         self.running = None;
-        self.turns.spend(taken.cost);
+        self.spend((taken.pid, taken.start_time), taken.cost);
         taken
+    }
+
+    /// Takes what the census of a process has cost.
+    fn spend(&mut self, process: (u32, u64), cost: Duration) {
+        let paid = self.turns.spend_most(cost, self.share * DEBT);
+        if paid < cost {
+            self.dear.insert(process, self.seconds + cost.as_secs_f64() / self.share);
+        }
     }
 
     /// Whether a window may read heaps now: those of processes of at most so many bytes.
@@ -136,7 +158,8 @@ impl Censuses {
         let all = censuses.flat_map(|census| [&census.begin, &census.end]).flatten();
         let seconds: f64 = all.map(|summary| summary.seconds).sum();
         // What comes from another process need not be a time.
-        self.turns.spend(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        let cost = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        self.turns.spend_most(cost, self.share * DEBT);
     }
 
     /// A census that does not end, in a sentence.
@@ -151,11 +174,19 @@ fn failed(why: String) -> Heaps {
     Heaps { unix_ms: unix_ms(), failure: Some(why), ..Heaps::default() }
 }
 
+fn options(config: &crate::config::Census) -> Options {
+    Options {
+        largest_bytes: Some(config.largest.0),
+        memory: Some(config.memory.0 / 2),
+        deadline: Some(DEADLINE),
+        ..Options::default()
+    }
+}
+
 /// Takes a census of one process incarnation.
-fn census(pid: u32, start_time: u64, largest: u64) -> Taken {
+fn census(pid: u32, start_time: u64, options: &Options) -> Taken {
     let before = thread_cpu_time();
-    let options = Options { largest_bytes: Some(largest), ..Options::default() };
-    let result = take(pid, &options).and_then(|census| {
+    let result = take(pid, options).and_then(|census| {
         // The number may have become another process's.
         if Process::open(pid)?.start_time == start_time {
             Ok(census)
@@ -273,17 +304,50 @@ mod tests {
         assert!(censuses.running.is_none(), "there is a debt");
     }
 
+    /// A census that costs much delays others by a minute at most, and the next one of its process by what it cost.
+    #[tokio::test]
+    async fn dear() {
+        let sleepers = [Sleeper::new(), Sleeper::new()];
+        let [dear, other] = sleepers.each_ref().map(|one| one.0.id());
+        let mut all: BTreeMap<u32, Tracked> = [dear, other].map(|pid| (pid, tracked(pid))).into();
+        let mut censuses = Censuses::default();
+        let config = config(0.001, 1 << 40);
+        for seconds in [0.0, 20.0] {
+            censuses.turns.refill(seconds, 0.001);
+        }
+        (censuses.seconds, censuses.share) = (20.0, 0.001);
+        let start_time = all[&dear].process.start_time;
+        censuses.spend((dear, start_time), Duration::from_secs(12));
+        assert!(!censuses.turns.is_affordable());
+        all.get_mut(&dear).unwrap().census_begins(20.0);
+        for seconds in [82.0, 400.0, 12_000.0] {
+            censuses.begin(&config, &mut all, seconds).unwrap();
+            let running = censuses.running.as_ref().map(|one| one.pid);
+            assert!(running.is_none_or(|pid| pid == other), "at {seconds}");
+            assert!(running.is_some() || seconds < 100.0 || censuses.turns.is_affordable());
+            if running.is_some() {
+                censuses.next().await;
+            }
+        }
+        all.remove(&other);
+        for seconds in [12_030.0, 12_100.0] {
+            censuses.begin(&config, &mut all, seconds).unwrap();
+        }
+        assert_eq!(censuses.running.as_ref().map(|one| one.pid), Some(dear));
+    }
+
     /// A process that is too large has no heaps, but the reason; one that is gone has nothing.
     #[test]
     fn refused() {
         let sleeper = Sleeper::new();
         let pid = sleeper.0.id();
         let start_time = Process::open(pid).unwrap().start_time;
-        let too_large = census(pid, start_time, 4096).heaps.unwrap();
+        let of = |largest| Options { largest_bytes: Some(largest), ..Options::default() };
+        let too_large = census(pid, start_time, &of(4096)).heaps.unwrap();
         let why = too_large.failure.unwrap_or_default();
         assert!(why.contains("the limit is 4096"), "{why}");
-        assert_eq!(census(pid, start_time + 1, 1 << 40).heaps, None, "another process");
+        assert_eq!(census(pid, start_time + 1, &of(1 << 40)).heaps, None, "another process");
         drop(sleeper);
-        assert_eq!(census(pid, start_time, 1 << 40).heaps, None);
+        assert_eq!(census(pid, start_time, &of(1 << 40)).heaps, None);
     }
 }

@@ -49,6 +49,14 @@ impl Turns {
         self.credit -= time.as_secs_f64();
     }
 
+    /// Takes what a turn has cost, down to a debt of so many seconds; what was taken.
+    pub(super) fn spend_most(&mut self, time: Duration, debt: f64) -> Duration {
+        let most = Duration::try_from_secs_f64(self.credit + debt).unwrap_or_default();
+        let paid = time.min(most);
+        self.spend(paid);
+        paid
+    }
+
     /// The next process in order of pids, after the last one the first again.
     pub(super) fn next<T>(&mut self, all: &BTreeMap<u32, T>) -> Option<u32> {
         let after = all.range((Bound::Excluded(self.last), Bound::Unbounded)).next();

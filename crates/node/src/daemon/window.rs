@@ -49,6 +49,8 @@ pub(super) struct WindowOptions {
     pub(super) growth: bool,
     /// Whether heaps are read at begin and end: of processes of at most so many bytes.
     pub(super) census: Option<u64>,
+    /// Memory for that.
+    pub(super) census_memory: u64,
     /// Cost that ends a window, as a share of one CPU.
     pub(super) budget: f64,
     /// Names or files of profiles; empty: all that match.
@@ -147,6 +149,7 @@ fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
     let mut all: Vec<OsString> = fixed.map(OsString::from).collect();
     if let Some(largest) = options.census {
         all.extend(["--census".into(), "--census-limit".into(), largest.to_string().into()]);
+        all.extend(["--census-memory".into(), options.census_memory.to_string().into()]);
     }
     for directory in &options.directories {
         all.extend(["--profile-dir".into(), directory.clone().into_os_string()]);
@@ -258,6 +261,7 @@ mod tests {
                 level: Level::Stacks,
                 growth,
                 census: growth.then_some(4096),
+                census_memory: 512,
                 budget: 0.2,
                 profiles: vec!["nginx".to_owned()],
                 directories: vec![PathBuf::from("/etc/own")],
@@ -270,7 +274,7 @@ mod tests {
         assert_eq!(reported(false), format!("{fixed} {places}"));
         assert_eq!(
             reported(true),
-            format!("{fixed} --growth --census --census-limit 4096 {places}")
+            format!("{fixed} --growth --census --census-limit 4096 --census-memory 512 {places}")
         );
     }
 

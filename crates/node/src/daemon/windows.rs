@@ -120,6 +120,7 @@ impl Windows {
             level: config.window.level,
             growth,
             census,
+            census_memory: config.census.memory.0 / 2 / u64::from(config.window.at_once.max(1)),
             budget: config.window.cost.0,
             profiles: config.daemon.profiles.clone(),
             directories: config.daemon.profile_directories.clone(),

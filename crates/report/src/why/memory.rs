@@ -190,6 +190,17 @@ fn share(part: u64, rest: u64) -> f64 {
     if all == 0.0 { 1.0 } else { part as f64 / all }
 }
 
+/// The censuses that ended before all was read, in sentences.
+pub(super) fn ran_out(censuses: &[Census]) -> impl Iterator<Item = String> {
+    censuses.iter().filter_map(|census| {
+        let what = census.ran_out.as_ref()?;
+        Some(format!(
+            "not all heaps of {} were read: the census has used up the {what}",
+            census.pid
+        ))
+    })
+}
+
 /// What is not known, of all processes, with the reasons, the most bytes first.
 pub(super) fn unknown(censuses: &[Census], known: Known) -> Vec<Unknown> {
     let mut sums: Vec<Unknown> = Vec::new();

@@ -176,6 +176,7 @@ impl Why {
         let mut unseen = measured.unseen.to_vec();
         unseen.extend(holders::unseen(measured));
         let known = Known::of(&parts, growing.rss_bytes);
+        unseen.extend(memory::ran_out(measured.censuses));
         if !known.is_enough() {
             let share = crate::units::percent(known.unknown_share());
             unseen.insert(
@@ -302,6 +303,7 @@ fn answer(growing: &Growing, holders: &[Holder], known: Known, of: &Measured<'_>
         || of.censuses.is_empty()
         || matters(most(HolderKind::Sparse, false))
         || !known.is_enough()
+        || of.censuses.iter().any(|census| census.ran_out.is_some())
         || growing.rss_bytes == 0
     {
         Answer::Unknown

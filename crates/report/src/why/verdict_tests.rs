@@ -94,6 +94,18 @@ fn healthy() {
     }
 }
 
+/// Where the reading ended before all was read, nothing is healthy, and that is said.
+#[test]
+fn ran_out() {
+    let mut census = census(&[Of("glibc", 100, 0, 0, Some(0))], &[]);
+    let growth = growth(MemoryVerdict::Steady, census.rss_bytes);
+    assert_eq!(why(&growth, &[], Some(census.clone())).answer, Answer::Healthy);
+    census.ran_out = Some("time, of which there is 10.0 s".to_owned());
+    let found = why(&growth, &[], Some(census));
+    assert_eq!(found.answer, Answer::Unknown);
+    assert!(found.unseen.iter().any(|text| text.contains("used up the time")), "{found:?}");
+}
+
 /// Nothing is said of what a heap could give back, and of what few objects keep, where too much of it is unknown; nor is
 /// that healthy.
 #[test]

@@ -239,3 +239,12 @@ proptest! {
         }
     }
 }
+
+/// What was not read for want of a budget is unknown.
+#[test]
+fn cut_short() {
+    for (page, arena) in page::LAYOUTS.iter().zip(&arena::LAYOUTS) {
+        let world = world(page, arena, true);
+        crate::testing::cut_short(&world.ranges, &world.memory);
+    }
+}
