@@ -14,12 +14,13 @@ const BOUND: Bound = Bound {
     each_kib: Cost { time: Duration::from_micros(50), memory: 4 << 10, allocations: 32 },
 };
 /// Bytes that may be read: so many, and so many for each byte that the process has. Eight readers search all of it, and
-/// that of glibc may read four times as much, and 4 MiB, where chains break.
+/// that of glibc may read eight times as much, and 4 MiB, where it looks for regions, and as much to find where they go on.
 const MOST_READ: u64 = 16 << 20;
-const MOST_READ_EACH: u64 = 12;
-/// Requests for memory: so many, and so many for each page.
+const MOST_READ_EACH: u64 = 24;
+/// Requests for memory: so many, and so many for each page. A page of jemalloc's tree leads to 512 descriptions, and each
+/// is asked for twice in each layout where it cannot be read.
 const MOST_READS: u64 = 10_000;
-const MOST_READS_EACH: u64 = 16;
+const MOST_READS_EACH: u64 = 128;
 
 /// A memory that a text describes, walked as that of a process.
 pub(super) fn heaps(bytes: &[u8]) -> bool {

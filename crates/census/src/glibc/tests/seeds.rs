@@ -94,6 +94,10 @@ fn broken_chains() {
         let step = words.len() as u64 * 8;
         let count = (bytes - start - 4 * PAGE) / step;
         let words: String = words.iter().map(|word| format!(" {word:x} 0")).collect();
-        check(name, &world, &format!("fill {:x} {count:x} {step:x}{words}\n", HEAP + start));
+        let fill = format!("fill {:x} {count:x} {step:x}{words}\n", HEAP + start);
+        check(name, &world, &fill);
+        // Where `top` makes no sense either, regions are looked for, and chains begin at each page.
+        let top = format!("put {:x} {:x}\n", HEAP + bytes - 3 * PAGE + 8, (1u64 << 39) | 1);
+        check(&format!("refused-{name}"), &world, &(fill + &top));
     }
 }
