@@ -15,7 +15,7 @@ const CONTEXTS: [&str; 3] = ["apr", "nginx", "postgres"];
 type Check = fn(&Walked) -> bool;
 
 /// What other seeds must lead to, by how their names begin.
-const OTHERS: [(&str, Check); 13] = [
+const OTHERS: [(&str, Check); 14] = [
     ("broken", |walked| unknown(walked) > 0),
     ("circle-arenas", |walked| is_told(walked) && live(walked) > 0),
     // Bins are not followed.
@@ -25,6 +25,7 @@ const OTHERS: [(&str, Check); 13] = [
     ("huge", |walked| is_told(walked) && is_whole(walked)),
     ("large-file", is_whole),
     ("more-free-than-regions", |walked| is_told(walked) && unknown(walked) > 0),
+    ("parts-repeated", is_told),
     // An arena whose `top` makes no sense is none.
     ("refused", |walked| !walked.is_any()),
     // Where holes cost time, it is not looked at.

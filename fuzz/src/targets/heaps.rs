@@ -11,7 +11,7 @@ use crate::{Bound, Cost, cost};
 /// bytes for 136.
 const BOUND: Bound = Bound {
     base: Cost { time: Duration::from_millis(200), memory: 4 << 20, allocations: 50_000 },
-    each_kib: Cost { time: Duration::from_micros(50), memory: 4 << 10, allocations: 32 },
+    each_kib: Cost { time: Duration::from_micros(50), memory: 4 << 10, allocations: 640 },
 };
 /// Bytes that may be read: so many, and so many for each byte that the process has. Eight readers search all of it, and
 /// that of glibc may read eight times as much, and 4 MiB, where it looks for regions, and as much to find where they go on.

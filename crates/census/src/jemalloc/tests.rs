@@ -207,6 +207,11 @@ fn as_seeds() {
             seeds::check(&name, &world.memory, &world.ranges, "");
         }
     }
+    // A root that leads to one part from each of its entries.
+    let repeated = world(&LAYOUTS[0], new_leaf, false);
+    let root = (DATA + (SLABS >> 30) * 8) / PAGE * PAGE;
+    let fill = format!("fill {root:x} 200 8 {PARTS:x} 0\n");
+    seeds::check("parts-repeated", &repeated.memory, &repeated.ranges, &fill);
     let world = with_classes();
     seeds::check("jemalloc-classes", &world.memory, &world.ranges, "");
     for is_listed in [false, true] {
