@@ -201,8 +201,8 @@ fn as_seeds() {
                 continue;
             }
             world.extent(layout, 0, SLABS, [PAGE, 4, 0, 63]);
-            let word = world.memory.word(EDATAS) | 0x3ff << layout.free.0;
-            world.memory.put(EDATAS, &[word]);
+            let bits = world.memory.word(EDATAS) | 0x3ff << layout.free.0;
+            world.memory.put(EDATAS, &[bits]);
             let name = format!("more-free-than-regions-{version}");
             seeds::check(&name, &world.memory, &world.ranges, "");
         }
@@ -231,7 +231,7 @@ fn many_extents(is_listed: bool) {
     for offset in (0..step).step_by(8) {
         let pair = match world.memory.word(EDATAS + offset) {
             _ if offset == LAYOUTS[0].address as u64 => format!(" {END:x} 1000"),
-            word => format!(" {word:x} 0"),
+            value => format!(" {value:x} 0"),
         };
         fill += &pair;
     }
@@ -239,7 +239,8 @@ fn many_extents(is_listed: bool) {
         world.ranges.push(anonymous(END, EXTENTS * PAGE));
         world.memory.pieces.push((PARTS + PAGE, vec![0; (EXTENTS * 8) as usize]));
         let ([entry, _], first) = ((world.leaf)((at, 4, 0, true)), (END - SLABS) / PAGE * 8);
-        fill += &format!("\nfill {:x} {EXTENTS:x} 8 {entry:x} {step:x}", PARTS + first);
+        let entries = format!("\nfill {:x} {EXTENTS:x} 8 {entry:x} {step:x}", PARTS + first);
+        fill += &entries;
     }
     let name = if is_listed { "extents-listed" } else { "extents" };
     seeds::check(name, &world.memory, &world.ranges, &(fill + "\n"));

@@ -108,7 +108,7 @@ fn put_words(text: &mut String, start: u64, words: &[u64]) {
             let here = words.get(*index).is_none_or(|word| *word == 0);
             here && words.get(*index + 1).is_none_or(|word| *word == 0)
         };
-        let end = (at..).find(is_end).unwrap_or(at).min(at + WORDS);
+        let end = (at..words.len()).find(is_end).unwrap_or(words.len()).min(at + WORDS);
         write!(text, "put {:x}", address(at)).expect("it fits");
         words[at..end].iter().for_each(|word| write!(text, " {word:x}").expect("it fits"));
         text.push('\n');

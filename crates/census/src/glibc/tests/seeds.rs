@@ -93,7 +93,7 @@ fn broken_chains() {
         let world = World::large(new(), bytes, &chunks);
         let step = words.len() as u64 * 8;
         let count = (bytes - start - 4 * PAGE) / step;
-        let words: String = words.iter().map(|word| format!(" {word:x} 0")).collect();
+        let words = words.iter().map(|word| format!(" {word:x} 0")).collect::<Vec<_>>().concat();
         let fill = format!("fill {:x} {count:x} {step:x}{words}\n", HEAP + start);
         check(name, &world, &fill);
         // Where `top` makes no sense either, regions are looked for, and chains begin at each page.
