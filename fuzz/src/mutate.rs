@@ -7,7 +7,7 @@ const MOST_BYTES: usize = 128 << 10;
 /// Bytes of a piece that is moved, repeated or taken out, at most.
 const MOST_PIECE: usize = 64;
 /// Numbers at which counts, sizes and offsets break.
-const NUMBERS: [u64; 12] = [
+pub(crate) const NUMBERS: [u64; 12] = [
     0,
     1,
     7,
@@ -39,25 +39,44 @@ const WORDS: [&str; 14] = [
     "18446744073709551615",
 ];
 
+/// Of how many changes one is to bytes where a target has changes of its own.
+const BLIND: u32 = 8;
+
+/// Changes an input as its format allows; the last one is another seed.
+pub type Change = fn(&mut Rng, &mut Vec<u8>, &[u8]);
+
 /// Makes inputs of seeds; the same ones for the same number.
 #[derive(Debug)]
 pub struct Mutator<'s> {
     random: Rng,
     seeds: &'s [Vec<u8>],
+    own: Option<Change>,
 }
 
 impl<'s> Mutator<'s> {
     /// Of these seeds.
     #[must_use]
     pub fn new(seeds: &'s [Vec<u8>], number: u64) -> Self {
-        Self { random: Rng::with_seed(number), seeds }
+        Self { random: Rng::with_seed(number), seeds, own: None }
+    }
+
+    /// With changes that a format allows.
+    #[must_use]
+    pub fn with(self, own: Option<Change>) -> Self {
+        Self { own, ..self }
     }
 
     /// The next input: a seed with one to eight changes.
     pub fn next_input(&mut self) -> Vec<u8> {
         let mut bytes = self.seed().to_vec();
         for _ in 0..1 << self.random.u32(0..4) {
-            self.change(&mut bytes);
+            match self.own {
+                Some(change) if self.random.u32(0..BLIND) > 0 => {
+                    let other = self.seed();
+                    change(&mut self.random, &mut bytes, other);
+                }
+                _ => self.change(&mut bytes),
+            }
         }
         bytes.truncate(MOST_BYTES);
         bytes

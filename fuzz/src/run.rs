@@ -10,12 +10,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use nix::{
-    sys::resource::{UsageWho, getrusage},
-    time::{ClockId, clock_gettime},
-};
+use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::{Mutator, targets::Target};
+use crate::{Cost, Mutator, cost, targets::Target};
 
 /// Most time of a processor for one input.
 const MOST_TIME: Duration = Duration::from_secs(1);
@@ -44,17 +41,21 @@ pub struct Ran {
     pub inputs: u64,
     /// Inputs that the parser took for what it reads.
     pub taken: u64,
-    /// The longest time of a processor for one.
-    pub slowest: Duration,
+    /// The most that one has cost, each for itself.
+    pub most: Cost,
     /// Bytes by which the memory of this process has grown.
     pub memory: i64,
 }
 
 impl Display for Ran {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let Self { inputs, taken, slowest, memory } = self;
-        let (slowest, memory) = (slowest.as_secs_f64() * 1e3, memory >> 20);
-        write!(out, "{inputs} inputs, {taken} taken, slowest {slowest:.1} ms, memory +{memory} MiB")
+        let Self { inputs, taken, most: Cost { time, memory, allocations }, memory: grown } = self;
+        let (time, memory, grown) = (time.as_secs_f64() * 1e3, memory >> 10, grown >> 20);
+        write!(
+            out,
+            "{inputs} inputs, {taken} taken; at most {time:.1} ms, {memory} KiB, {allocations} allocations for one; \
+             memory +{grown} MiB"
+        )
     }
 }
 
@@ -90,7 +91,7 @@ pub fn run(target: &Target, wanted: &Wanted) -> Result<Ran> {
         run.input(seed)?;
     }
     let until = Instant::now() + wanted.time;
-    let mut mutator = Mutator::new(&seeds, wanted.number);
+    let mut mutator = Mutator::new(&seeds, wanted.number).with(target.change);
     for count in 0..wanted.inputs {
         if Instant::now() >= until {
             break;
@@ -100,6 +101,17 @@ pub fn run(target: &Target, wanted: &Wanted) -> Result<Ran> {
             .with_context(|| format!("input {count} from number {}", wanted.number))?;
     }
     Ok(run.ran)
+}
+
+/// Runs one input for a fuzzer that has its own.
+///
+/// # Panics
+/// The target does, or it takes too much.
+pub fn feed(target: &Target, bytes: &[u8]) {
+    let (_, cost) = cost(|| (target.run)(bytes));
+    let bound = target.bound.as_ref();
+    let wrong = bound.and_then(|bound| bound.check(bytes.len() as u64, cost));
+    assert!(wrong.is_none(), "{} {}", target.name, wrong.unwrap_or_default());
 }
 
 struct Run<'t> {
@@ -123,21 +135,26 @@ impl<'t> Run<'t> {
         if self.keeps {
             write(&Path::new(FOUND).join(format!("{name}-last")), bytes)?;
         }
-        let began = processor_time()?;
-        let taken = catch_unwind(AssertUnwindSafe(|| (self.target.run)(bytes)));
-        let time = processor_time()?.saturating_sub(began);
+        let run = || catch_unwind(AssertUnwindSafe(|| (self.target.run)(bytes)));
+        let (taken, cost) = cost(run);
         *locked(&RUNNING) = None;
         self.ran.inputs += 1;
         self.ran.taken += u64::from(matches!(taken, Ok(true)));
-        self.ran.slowest = self.ran.slowest.max(time);
+        self.ran.most = self.ran.most.max(cost);
         self.ran.memory = peak()?.saturating_sub(self.memory);
         let wrong = match taken {
             Err(_) => "panics".to_owned(),
-            Ok(_) if time > MOST_TIME => format!("takes {:.1} s", time.as_secs_f64()),
+            Ok(_) if cost.time > MOST_TIME => format!("takes {:.1} s", cost.time.as_secs_f64()),
             Ok(_) if self.ran.memory > MOST_MEMORY => {
                 format!("takes {} MiB", self.ran.memory >> 20)
             }
-            Ok(taken) => return Ok(taken),
+            Ok(taken) => {
+                let bound = self.target.bound.as_ref();
+                match bound.and_then(|bound| bound.check(bytes.len() as u64, cost)) {
+                    Some(wrong) => wrong,
+                    None => return Ok(taken),
+                }
+            }
         };
         bail!("{name} {wrong} with {}", keep(name, bytes)?.display())
     }
@@ -185,10 +202,6 @@ fn corpus(name: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
 /// The most bytes that this process had resident so far.
 fn peak() -> Result<i64> {
     Ok(getrusage(UsageWho::RUSAGE_SELF).context("read the use of memory")?.max_rss() << 10)
-}
-
-fn processor_time() -> Result<Duration> {
-    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).context("read the processor's time")?.into())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -42,6 +42,7 @@ macro_rules! targets {
 
 targets! {
     elf: "Symbols, types, notes of ELF files.";
+    lines: "Lines of addresses in ELF files.";
     unwind_tables: "Tables of exceptions and of debuggers.";
     mappings: "`maps` and `smaps`.";
     process_texts: "Other texts of `/proc/PID`.";

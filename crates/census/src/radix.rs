@@ -78,12 +78,14 @@ pub(crate) fn find(
         let mut next = Vec::new();
         let is_last = level + 1 == shape.levels.len();
         let step = if is_last { shape.entry / 8 } else { 1 };
+        if level > 0 {
+            let all = parts.len();
+            parts.retain(|(_, part)| is_part(space, shape, level, *part));
+            keep_apart(&mut parts, shape.bytes(level));
+            listed.is_whole &= parts.len() == all;
+        }
         for (number, part) in parts {
             let end = part.saturating_add(shape.bytes(level));
-            if level > 0 && !is_part(space, shape, level, part) {
-                listed.is_whole = false;
-                continue;
-            }
             words(space, part, end, |index, word| {
                 let entry = (number << shape.levels[level]) | (index / step);
                 if index % step != 0 {
@@ -104,6 +106,20 @@ pub(crate) fn find(
     }
     listed.entries = parts;
     Some(listed)
+}
+
+/// Keeps parts that share no memory: a table has each once, and one that lists the same many times would be read as often.
+fn keep_apart(parts: &mut Vec<(u64, u64)>, bytes: u64) {
+    parts.sort_unstable_by_key(|(number, part)| (*part, *number));
+    let mut end = 0;
+    parts.retain(|(_, part)| {
+        let is_apart = *part >= end;
+        if is_apart {
+            end = part.saturating_add(bytes);
+        }
+        is_apart
+    });
+    parts.sort_unstable();
 }
 
 /// How many of the known pages a table has where it would have to: one alone may be chance, since structures of the

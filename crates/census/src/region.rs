@@ -92,8 +92,10 @@ impl<'a> Region<'a> {
 
     /// The word at an address that is a multiple of eight; `None` where its page is not present, or cannot be read.
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
-        let in_window =
-            |at: u64, len: usize| address.checked_sub(at).filter(|offset| offset + 8 <= len as u64);
+        let in_window = |at: u64, len: usize| {
+            let fits = |offset: &u64| offset.saturating_add(8) <= len as u64;
+            address.checked_sub(at).filter(fits)
+        };
         if in_window(self.window_at, self.filled).is_none() {
             self.load(address)?;
         }

@@ -1,25 +1,19 @@
 //! Memory that no process has, for tests of the walkers and for fuzzing.
 
+#[cfg(test)]
+pub(crate) mod seeds;
+mod text;
+
 use std::cell::Cell;
 
-use crate::{
-    heaps::heaps,
-    model::Heap,
-    parts::parts,
-    present::Present,
-    space::{Memory, PAGE, Range, RangeKind, Space},
-};
+pub use text::{Described, Walked};
 
-/// Bytes of memory that a text can describe; what is mapped beyond is not present.
-const MOST_BYTES: u64 = 512 << 10;
-/// Kinds of mappings by their names.
-const KINDS: [(&str, RangeKind); 5] = [
-    ("heap", RangeKind::Heap),
-    ("anonymous", RangeKind::Anonymous),
-    ("stack", RangeKind::Stack),
-    ("file", RangeKind::File),
-    ("shared", RangeKind::Shared),
-];
+#[cfg(test)]
+use crate::{heaps::heaps, model::Heap, parts::parts, space::Space};
+use crate::{
+    present::Present,
+    space::{Memory, PAGE, Range, RangeKind},
+};
 
 /// Whether no two fields of a structure share a place; each is where it begins, and how large it is.
 #[cfg(test)]
@@ -53,6 +47,14 @@ impl Pieces {
     /// Writes words in a row, which lie in a piece.
     pub(crate) fn put(&mut self, address: u64, words: &[u64]) {
         assert!(self.try_put(address, words), "the addresses are in a piece");
+    }
+
+    /// The word at an address, which lies in a piece.
+    #[cfg(test)]
+    pub(crate) fn word(&self, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        assert!(self.read(address, &mut bytes), "the address is in a piece");
+        u64::from_le_bytes(bytes)
     }
 
     /// Writes bytes, which lie in a piece, and fill words.
@@ -133,45 +135,6 @@ pub(crate) fn anonymous(start: u64, bytes: u64) -> Range {
 fn range(start: u64, bytes: u64, kind: RangeKind) -> Range {
     let end = start.saturating_add(bytes);
     Range { start, end, kind, writable: true, rss: bytes, swap: 0, huge: 0, hugetlb: 0 }
-}
-
-/// Walks the memory that a text describes, a line at a time, in hexadecimal: `map ADDRESS BYTES KIND`,
-/// `put ADDRESS WORD…`, `absent ADDRESS`, `torn ADDRESS WORD`. Lines that are none of these are passed over.
-pub fn walk(text: &str) -> Vec<Heap> {
-    let (mut memory, mut ranges) = (Pieces::default(), Vec::new());
-    let mut left = MOST_BYTES;
-    for line in text.lines() {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let [what, rest @ ..] = words.as_slice() else { continue };
-        let numbers: Vec<u64> =
-            rest.iter().map_while(|word| u64::from_str_radix(word, 16).ok()).collect();
-        let kind = KINDS.iter().find(|(name, _)| rest.last() == Some(name));
-        match (*what, numbers.as_slice(), kind) {
-            ("map", &[start, bytes], Some((_, kind))) => {
-                // The kernel maps whole pages, below the addresses of its own.
-                let (start, bytes) = (start % (1 << 47) / PAGE * PAGE, bytes % (1 << 47));
-                let bytes = bytes.next_multiple_of(PAGE);
-                let one = range(start, bytes, *kind);
-                // Of mappings that overlap, the kernel knows the later one only.
-                ranges.retain(|other: &Range| one.end <= other.start || other.end <= one.start);
-                ranges.push(one);
-                let held = bytes.min(left);
-                left -= held;
-                memory.pieces.push((start, vec![0; held as usize]));
-                memory.untouched.push((start + held, start + bytes));
-            }
-            ("put", [at, words @ ..], None) => drop(memory.try_put(*at, words)),
-            ("absent", &[at], None) => memory.absent.push(at / PAGE * PAGE),
-            ("torn", &[at, word], None) => memory.torn.push((at, word)),
-            _ => {}
-        }
-    }
-    let mut space = Space::new(ranges, &memory);
-    let heaps = heaps(&mut space, &[]);
-    let resident = space.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.rss));
-    let all: u64 = parts(&space, &heaps).iter().map(|part| part.bytes).sum();
-    assert_eq!(all, resident, "parts add up to what is resident");
-    heaps.found.into_iter().map(|(heap, _)| heap).collect()
 }
 
 /// Time of a processor that this thread has taken.

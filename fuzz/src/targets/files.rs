@@ -38,6 +38,32 @@ pub(super) fn elf_seeds() -> Result<Vec<Vec<u8>>> {
     made.collect()
 }
 
+/// Addresses of small files that are asked for.
+const ADDRESSES: std::ops::Range<u64> = 0..0x1000;
+
+/// Functions, files and lines of an ELF file.
+pub(super) fn lines(bytes: &[u8]) -> bool {
+    let Ok(memory) = memfd_create("fuzz", MemfdFlags::CLOEXEC) else { return false };
+    let mut file = File::from(memory);
+    if file.write_all(bytes).is_err() {
+        return false;
+    }
+    parsers::lines(file, &ADDRESSES.step_by(16).collect::<Vec<_>>())
+}
+
+/// With the tables of DWARF 5, of DWARF 4, and of DWARF 5 where code was inlined.
+pub(super) fn line_seeds() -> Result<Vec<Vec<u8>>> {
+    let dir = tempfile::tempdir().context("make a directory")?;
+    let small = "-Wl,-z,max-page-size=16,-z,noseparate-code";
+    let variants =
+        [["-gdwarf-5", "-O0", small], ["-gdwarf-4", "-O0", small], ["-gdwarf-5", "-O2", small]];
+    let made = variants.iter().enumerate().map(|(number, flags)| {
+        let path = library(dir.path(), &format!("liblines{number}.so"), flags);
+        std::fs::read(path).context("read a seed")
+    });
+    made.collect()
+}
+
 /// Lengths of `.eh_frame` and `.eh_frame_hdr` as two bytes each, these, and what remains is `.debug_frame`.
 pub(super) fn unwind_tables(bytes: &[u8]) -> bool {
     let Some((&[a, b, c, d], rest)) = bytes.split_first_chunk() else { return false };

@@ -1,8 +1,47 @@
 //! Heaps of processes that lie.
 
-use drainprof_census::testing::walk;
+use std::time::Duration;
+
+use drainprof_census::testing::{Described, Walked};
+
+use crate::{Bound, Cost, cost};
+
+/// What a walk may cost by the bytes that the process has: time in a debug build on a busy machine, memory and
+/// allocations of ours. Most of the memory is what is read at once. An extent of jemalloc costs most for what it has: 430
+/// bytes for 136.
+const BOUND: Bound = Bound {
+    base: Cost { time: Duration::from_millis(200), memory: 4 << 20, allocations: 50_000 },
+    each_kib: Cost { time: Duration::from_micros(50), memory: 4 << 10, allocations: 640 },
+};
+/// Bytes that may be read: so many, and so many for each byte that the process has. Eight readers search all of it, and
+/// that of glibc may read eight times as much, and 4 MiB, where it looks for regions, and as much to find where they go on.
+const MOST_READ: u64 = 16 << 20;
+const MOST_READ_EACH: u64 = 24;
+/// Requests for memory: so many, and so many for each page. A page of jemalloc's tree leads to 512 descriptions, and each
+/// is asked for twice in each layout where it cannot be read.
+const MOST_READS: u64 = 10_000;
+const MOST_READS_EACH: u64 = 128;
 
 /// A memory that a text describes, walked as that of a process.
 pub(super) fn heaps(bytes: &[u8]) -> bool {
-    !walk(&String::from_utf8_lossy(bytes)).is_empty()
+    walk(&String::from_utf8_lossy(bytes)).is_any()
+}
+
+/// Walks a text, held against what a walk may cost.
+///
+/// # Panics
+/// It costs more.
+#[must_use]
+pub fn walk(text: &str) -> Walked {
+    let process = Described::new(text);
+    let (walked, cost) = cost(|| process.walk());
+    let bytes = process.bytes();
+    let wrong = BOUND.check(bytes, cost);
+    assert!(wrong.is_none(), "a walk {}", wrong.unwrap_or_default());
+    let Walked { read_bytes, reads, .. } = walked;
+    let most = MOST_READ + MOST_READ_EACH * bytes;
+    assert!(read_bytes <= most, "a walk reads {read_bytes} of {bytes} bytes, {most} at most");
+    let most = MOST_READS + MOST_READS_EACH * (bytes >> 12);
+    assert!(reads <= most, "a walk of {bytes} bytes reads {reads} times, {most} at most");
+    walked
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Pieces, anonymous};
+use crate::testing::{Pieces, anonymous, seeds};
 
 const BASE: u64 = 0x7f00_0000_0000;
 const BYTES: u64 = 64 << 10;
@@ -199,6 +199,16 @@ fn absent() {
     // Neither is what is behind it in its list.
     assert_eq!(found.contexts.len(), 2, "{:?}", found.notes);
     assert_eq!(found.notes.len(), 1, "{:?}", found.notes);
+}
+
+/// Seeds of the fuzz target `heaps`.
+#[test]
+fn as_seeds() {
+    for tag in [7, 8] {
+        let ranges = [anonymous(BASE, BYTES)];
+        let name = format!("postgres-{tag}");
+        seeds::check(&name, &memory(tag), &ranges, &format!("root {TOP:x} postgres\n"));
+    }
 }
 
 proptest! {

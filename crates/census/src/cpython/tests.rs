@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     space::{PAGE, Range, RangeKind},
-    testing::{Pieces, anonymous},
+    testing::{Pieces, anonymous, seeds},
 };
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -157,6 +157,20 @@ fn kinds() {
             2 * kind.arena()
         );
     }
+}
+
+/// Seeds of the fuzz target `heaps`: each kind, and an interpreter that says its offsets.
+#[test]
+fn as_seeds() {
+    for (kind, version) in KINDS.into_iter().zip(["3.9", "3.11", "3.12", "3.15"]) {
+        let memory = kind.memory();
+        let ranges = kind.space(&memory).ranges;
+        seeds::check(&format!("cpython-{version}"), &memory, &ranges, "");
+    }
+    let mut memory = KINDS[2].memory();
+    memory.put(RUNTIME, &runtime(0x030d_00f0, false, 41, &[88]));
+    let ranges = KINDS[2].space(&memory).ranges;
+    seeds::check("cpython-3.13", &memory, &ranges, "");
 }
 
 /// Moves the fields of a structure from the one at an index on by 8 bytes.

@@ -99,7 +99,7 @@ pub(super) fn chunk(region: &mut impl Words, at: u64, segment: &Segment) -> Opti
 }
 
 /// What may be read to find where chains go on, for each byte of a segment, and in all at least.
-const SEARCH: u64 = 4;
+pub(super) const SEARCH: u64 = 4;
 const LEAST_SEARCH: u64 = 4 << 20;
 
 /// Finds where chains go on, within what may be read for that: where each place seems to lead somewhere else, that would
@@ -110,9 +110,9 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// For so many bytes in which chunks are.
-    pub(super) fn new(space: &'a Space<'a>, bytes: u64) -> Self {
-        Self { space, left: bytes.saturating_mul(SEARCH).saturating_add(LEAST_SEARCH) }
+    /// For so many bytes in which chunks are, which may be read so many times.
+    pub(super) fn new(space: &'a Space<'a>, bytes: u64, times: u64) -> Self {
+        Self { space, left: bytes.saturating_mul(times).saturating_add(LEAST_SEARCH) }
     }
 
     /// Counts what was read since so much had been.
@@ -123,6 +123,11 @@ impl<'a> Search<'a> {
     /// Whether nothing more may be read.
     pub(super) fn is_over(&self) -> bool {
         self.left == 0
+    }
+
+    /// Whether nothing more may be read, with what was read since so much had been.
+    pub(super) fn is_over_since(&self, before: u64) -> bool {
+        self.space.read_bytes().saturating_sub(before) >= self.left
     }
 
     /// The next address from which on the chain is whole again, at the latest the segment's end. What was a free chunk
@@ -271,7 +276,7 @@ mod tests {
             }
             let space = Space::new(vec![anonymous(BASE, BYTES)], &memory);
             let mut region = space.region(BASE, BASE + BYTES);
-            let mut search = Search::new(&space, BYTES);
+            let mut search = Search::new(&space, BYTES, SEARCH);
             assert_eq!(search.resume(&mut region, BASE, &SEGMENT), BASE + BYTES, "{strips}");
             assert!(space.read_bytes() <= 3 * BYTES, "{strips}: {}", space.read_bytes());
         }
@@ -287,7 +292,7 @@ mod tests {
         }
         let space = Space::new(vec![anonymous(BASE, BYTES)], &memory);
         let mut region = space.region(BASE, BASE + BYTES);
-        let mut search = Search::new(&space, BYTES);
+        let mut search = Search::new(&space, BYTES, SEARCH);
         assert_eq!(search.resume(&mut region, BASE, &SEGMENT), BASE + 64);
         search.left = 0;
         assert!(search.is_over());

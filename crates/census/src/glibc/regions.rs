@@ -25,7 +25,7 @@ pub(super) fn find_main(space: &Space<'_>, taken: &Taken) -> Option<Main> {
     let mut left = MAX_ALL_DATA;
     let memory = space.ranges.iter().filter(|range| is_writable(range));
     let resident = memory.fold(0u64, |sum, range| sum.saturating_add(range.rss));
-    let mut search = Search::new(space, resident.saturating_mul(READINGS));
+    let mut search = Search::new(space, resident, READINGS);
     for (start, end) in space.data() {
         let end = end.min(start.saturating_add(MAX_DATA.min(left)));
         left -= end - start;
@@ -61,7 +61,7 @@ fn main(space: &Space<'_>, taken: &Taken, state: &State, search: &mut Search<'_>
     let before = space.read_bytes();
     for range in space.ranges.iter().filter(|range| is_writable(range)) {
         let bounds = (range.start, range.end);
-        segments.append(&mut regions(space, taken, bounds, (top, end), search));
+        segments.append(&mut regions(space, taken, bounds, (top, end), (search, before)));
     }
     search.charge(before);
     let mapped: u64 = segments.iter().map(|(start, end)| end - start).sum();
@@ -97,11 +97,12 @@ fn regions(
     taken: &Taken,
     (start, end): (u64, u64),
     top: (u64, u64),
-    search: &mut Search<'_>,
+    (search, before): (&mut Search<'_>, u64),
 ) -> Vec<(u64, u64)> {
     let mut region = space.region(start, end);
     let (mut at, mut found) = (start, Vec::new());
-    while at < end {
+    // Chains that break at the end are followed from each page on: that is a search, too.
+    while at < end && !search.is_over_since(before) {
         if let Some(to) = taken.end_of(at) {
             at = to.next_multiple_of(PAGE);
         } else if !region.is_present(at) {

@@ -7,6 +7,7 @@ use crate::{
 };
 
 mod moves;
+mod seeds;
 mod shifts;
 mod world;
 
@@ -235,17 +236,23 @@ fn static_program() {
 }
 
 /// An arena that changes while it is read: bins that lead elsewhere, and a `top` that moves, at every other reading.
+fn moving_world(version: Version) -> World {
+    let mut world = whole(version);
+    let first = HEAP + version.cache.chunk;
+    for state in [STATE, FIRST + version.heap_info] {
+        for bin in 0..50 {
+            world.memory.torn.push((state + version.layout.bins + bin * 16, first));
+        }
+    }
+    world.memory.torn.push((STATE + version.layout.top, HEAP + 4096));
+    world
+}
+
+/// It is read nevertheless.
 #[test]
 fn moving() {
     for version in versions() {
-        let mut world = whole(version);
-        let first = HEAP + version.cache.chunk;
-        for state in [STATE, FIRST + version.heap_info] {
-            for bin in 0..50 {
-                world.memory.torn.push((state + version.layout.bins + bin * 16, first));
-            }
-        }
-        world.memory.torn.push((STATE + version.layout.top, HEAP + 4096));
+        let world = moving_world(version);
         let Found { heap, .. } = found(&world).expect(version.name);
         assert_eq!((heap.arenas.len(), heap.unknown_bytes), (2, 0), "{}", version.name);
     }

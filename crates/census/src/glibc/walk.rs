@@ -6,7 +6,7 @@ use super::{
     SMALLEST,
     arena::Segment,
     caches,
-    chunks::{Chunk, LARGE, Search, read_chunk, top_would_go, would_go},
+    chunks::{Chunk, LARGE, SEARCH, Search, read_chunk, top_would_go, would_go},
     fast::Inside,
     layout::Layout,
     main_arena::Main,
@@ -65,7 +65,7 @@ impl<'a> Walk<'a> {
     ) -> Region<'a> {
         let (mut run, mut trail) = (None, Trail::default());
         let present = region.present_bytes(segment.start / PAGE * PAGE, segment.end);
-        let mut search = Search::new(self.space, present);
+        let mut search = Search::new(self.space, present, SEARCH);
         let mut at = segment.start;
         while at + SMALLEST <= segment.end {
             // Before what follows is read, which may need the next window.

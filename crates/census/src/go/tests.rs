@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     space::Range,
-    testing::{Pieces, anonymous},
+    testing::{Pieces, anonymous, seeds},
 };
 
 const HEAP: u64 = 0xc0 << 32;
@@ -132,6 +132,35 @@ fn layouts() {
     }
 }
 
+/// Seeds of the fuzz target `heaps`: each layout, without a list, with marks in bitmaps and in spans (Green Tea), and
+/// with a heap at an address that the runtime has chosen by chance.
+#[test]
+fn as_seeds() {
+    for (layout, version) in LAYOUTS.iter().zip(["1.20", "1.21", "1.27"]) {
+        seeds::check(&format!("go-{version}"), &memory(layout, true), &ranges(), "");
+    }
+    let layout = &LAYOUTS[2];
+    seeds::check("unlisted-go", &memory(layout, false), &ranges(), "");
+    let bitmap = unswept(&LAYOUTS[0], SWEEP - 2, 0b101, [0, 0]);
+    seeds::check("go-bitmap", &bitmap, &ranges(), "");
+    let mut inline = unswept(layout, SWEEP - 2, 0, [0b101, 13]);
+    seeds::check("go-green-tea", &inline, &ranges(), "");
+    let by = 0x1234 << 28;
+    let mut ranges = ranges();
+    for range in ranges.iter_mut().filter(|range| range.start == HEAP) {
+        (range.start, range.end) = (range.start + by, range.end + by);
+    }
+    for (at, piece) in &mut inline.pieces {
+        for word in piece.as_chunks_mut::<8>().0 {
+            let value = u64::from_le_bytes(*word);
+            let is_inside = (HEAP..=HEAP + HEAP_BYTES).contains(&value);
+            *word = (value + if is_inside { by } else { 0 }).to_le_bytes();
+        }
+        *at += if *at == HEAP { by } else { 0 };
+    }
+    seeds::check("go-random-base", &inline, &ranges, "");
+}
+
 /// Without the list, spans are found, and what is of none is unknown.
 #[test]
 fn without_the_list() {
@@ -213,7 +242,7 @@ fn unswept(layout: &Layout, sweep: u64, bitmap: u64, inline: [u64; 2]) -> Pieces
     memory.put(SPANS + layout.marks as u64, &[BITMAP]);
     memory.put(BITMAP, &[bitmap]);
     // The last byte is the class.
-    memory.pieces.push((HEAP, vec![0; HEAP_BYTES as usize]));
+    memory.pieces.push((HEAP, vec![0; 32 * GO_PAGE as usize]));
     memory.put(HEAP + GO_PAGE - 64, &[inline[0]]);
     memory.put(HEAP + GO_PAGE - 8, &[inline[1] << 56]);
     memory

@@ -9,7 +9,7 @@ use crate::{
     cxx::tests::{SESSION, add_classes},
     model::Heap,
     space::{Range, RangeKind},
-    testing::{Pieces, anonymous, are_apart},
+    testing::{Pieces, anonymous, are_apart, seeds},
 };
 
 const DATA: u64 = 0x1000_0000;
@@ -188,6 +188,65 @@ fn layouts() {
     }
 }
 
+/// Seeds of the fuzz target `heaps`: 5.3 and 5.1, each with addresses of 48 bits and 57; classes; slabs with more free
+/// regions than there are; a piece of memory full of descriptions of extents that are not there.
+#[test]
+fn as_seeds() {
+    for (is_wide, leaves) in [false, true].into_iter().zip(LEAVES) {
+        let width = if is_wide { "57" } else { "48" };
+        for ((layout, leaf), version) in LAYOUTS.iter().zip(leaves).zip(["5.3", "5.1"]) {
+            let mut world = world(layout, leaf, is_wide);
+            let name = format!("jemalloc-{version}-{width}");
+            seeds::check(&name, &world.memory, &world.ranges, "");
+            if is_wide {
+                continue;
+            }
+            world.extent(layout, 0, SLABS, [PAGE, 4, 0, 63]);
+            let bits = world.memory.word(EDATAS) | 0x3ff << layout.free.0;
+            world.memory.put(EDATAS, &[bits]);
+            let name = format!("more-free-than-regions-{version}");
+            seeds::check(&name, &world.memory, &world.ranges, "");
+        }
+    }
+    // A root that leads to one part from each of its entries.
+    let repeated = world(&LAYOUTS[0], new_leaf, false);
+    let root = (DATA + (SLABS >> 30) * 8) / PAGE * PAGE;
+    let fill = format!("fill {root:x} 200 8 {PARTS:x} 0\n");
+    seeds::check("parts-repeated", &repeated.memory, &repeated.ranges, &fill);
+    let world = with_classes();
+    seeds::check("jemalloc-classes", &world.memory, &world.ranges, "");
+    for is_listed in [false, true] {
+        many_extents(is_listed);
+    }
+}
+
+/// A seed with extents of a page each, of which the tree knows, or does not: what is told of each must not cost more than
+/// it has.
+fn many_extents(is_listed: bool) {
+    const EXTENTS: u64 = 1 << 14;
+    let (at, step) = (EDATAS + (1 << 30), EDATA as u64);
+    let mut world = world(&LAYOUTS[0], new_leaf, false);
+    world.memory.pieces.push((at, vec![0; (EXTENTS * step) as usize]));
+    world.ranges.extend([anonymous(at, EXTENTS * step)]);
+    let mut fill = format!("fill {at:x} {EXTENTS:x} {step:x}");
+    for offset in (0..step).step_by(8) {
+        let pair = match world.memory.word(EDATAS + offset) {
+            _ if offset == LAYOUTS[0].address as u64 => format!(" {END:x} 1000"),
+            value => format!(" {value:x} 0"),
+        };
+        fill += &pair;
+    }
+    if is_listed {
+        world.ranges.push(anonymous(END, EXTENTS * PAGE));
+        world.memory.pieces.push((PARTS + PAGE, vec![0; (EXTENTS * 8) as usize]));
+        let ([entry, _], first) = ((world.leaf)((at, 4, 0, true)), (END - SLABS) / PAGE * 8);
+        let entries = format!("\nfill {:x} {EXTENTS:x} 8 {entry:x} {step:x}", PARTS + first);
+        fill += &entries;
+    }
+    let name = if is_listed { "extents-listed" } else { "extents" };
+    seeds::check(name, &world.memory, &world.ranges, &(fill + "\n"));
+}
+
 /// Descriptions of another layout that no tree has do not matter; nor do those of the tree that make sense in both.
 #[test]
 fn other_layout() {
@@ -263,9 +322,8 @@ fn is_doubted_or_right(heap: Option<&Heap>) -> bool {
     })
 }
 
-/// Classes of what is live; a small object that a sampler has given an extent of its own.
-#[test]
-fn objects() {
+/// A world with objects of a class, and one that a sampler has given an extent of its own.
+fn with_classes() -> World {
     let mut world = world(&LAYOUTS[1], old_leaf, false);
     world.extent(&LAYOUTS[1], COUNT, LARGE + 0x140, [LARGE_BYTES, 36, 0, 0]);
     let file = add_classes(&mut world.memory);
@@ -273,6 +331,13 @@ fn objects() {
     for at in [SLABS + 60 * 64, SLABS + 61 * 64, SLABS + PAGE + 63 * 64, LARGE + 0x140] {
         world.memory.put(at, &[SESSION]);
     }
+    world
+}
+
+/// Classes of what is live; a small object that a sampler has given an extent of its own.
+#[test]
+fn objects() {
+    let mut world = with_classes();
     let heap = world.found().expect("there are slabs");
     assert_eq!((heap.live_objects, heap.granules.full), (LIVE, 1));
     let [one] = heap.types.as_slice() else { panic!("{:?}", heap.types) };
@@ -363,7 +428,7 @@ fn cut_short() {
 /// 8 MiB of descriptions, all of which a tree lists: they take as much as is allowed, and no more; where that is less than
 /// they need, not all are counted.
 #[test]
-fn many_extents() {
+fn many_extents_are_bounded() {
     const MANY: u64 = 65_536;
     let mut memory = Pieces::default();
     let (descriptions, slabs) = (MANY * EDATA as u64, MANY * PAGE);

@@ -3,8 +3,6 @@
 //! It has the first and the last page of each extent, and all pages of a slab. An entry is the address of a description,
 //! with the size index, the state and whether it is a slab in the bits that addresses do not need, or in a second word.
 
-use std::collections::{HashMap, HashSet};
-
 use super::{
     PAGE_BITS,
     extent::{EDATA, Extent, Extents, LAYOUTS, Layout, State, extent, sampled},
@@ -85,76 +83,101 @@ pub(super) fn choose<'a>(space: &Space<'_>, trees: &'a [Tree]) -> Option<(&'a Li
     }
     let best = (0..readings.len()).max_by_key(|at| readings[*at].1.proven.len())?;
     let (listed, reading) = readings.swap_remove(best);
-    let is_best = readings.iter().all(|(_, other)| {
-        other.proven.len() < reading.proven.len() && other.proven.is_subset(&reading.proven)
-    });
+    let is_best = readings
+        .iter()
+        .all(|(_, other)| other.proven.len() < reading.proven.len() && other.is_in(&reading));
     (is_best && !reading.proven.is_empty()).then_some((listed, reading.extents))
 }
 
 /// What a tree lists, read in one layout.
 struct Reading {
     extents: Extents,
-    /// Descriptions of what is in use.
-    proven: HashSet<u64>,
+    /// Descriptions of what is in use, in ascending order.
+    proven: Vec<u64>,
+}
+
+impl Reading {
+    /// Whether all that is proven here is so there.
+    fn is_in(&self, other: &Self) -> bool {
+        self.proven.iter().all(|at| other.proven.binary_search(at).is_ok())
+    }
 }
 
 fn read(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Reading {
-    let mut pages: HashMap<u64, Pages> = HashMap::new();
-    for (page, entry) in &listed.entries {
-        let one = Pages { first: *page, last: *page, entry: *entry };
-        let is_new = !pages.contains_key(&described(*entry));
-        if is_new && !space.budget.keeps::<([(u64, Pages); 2], u64)>(1) {
-            break;
-        }
-        pages.entry(described(*entry)).or_insert(one).last = *page;
-    }
-    let mut reading = Reading { extents: Extents::new(), proven: HashSet::new() };
-    let mut left: Vec<u64> = pages.keys().copied().collect();
-    left.sort_unstable();
+    let mut reading = Reading { extents: Extents::new(), proven: Vec::new() };
+    let mut left = pages(space, listed);
     // What changed while it was read is read again.
-    for _ in 0..2 {
+    'all: for _ in 0..2 {
         let mut wrong = Vec::new();
         for some in left.chunks(AT_ONCE) {
-            for (at, edata) in some.iter().zip(space.read_near::<EDATA>(some)) {
-                let found =
-                    edata.and_then(|edata| listed_extent(space, &edata, *at, layout, &pages));
+            // There may be millions: no more is kept than there are.
+            reading.extents.reserve_exact(some.len());
+            let places: Vec<u64> = some.iter().map(|pages| pages.description).collect();
+            for (pages, edata) in some.iter().zip(space.read_near::<EDATA>(&places)) {
+                let found = edata.and_then(|edata| listed_extent(space, &edata, layout, pages));
                 let Some((address, extent)) = found else {
-                    wrong.push(*at);
+                    wrong.push(*pages);
                     continue;
                 };
-                if !space.budget.keeps::<(u64, Extent, [u64; 6])>(1) {
-                    return reading;
+                if !space.budget.keeps::<(u64, Extent, u64)>(1) {
+                    break 'all;
                 }
                 if extent.state != State::Free {
-                    reading.proven.insert(*at);
+                    reading.proven.push(pages.description);
                 }
                 reading.extents.push((address, extent));
             }
         }
         left = wrong;
     }
+    reading.proven.sort_unstable();
+    reading.extents.shrink_to_fit();
     reading
 }
 
 /// The pages that lead to a description, and the first one's entry.
+#[derive(Clone, Copy)]
 struct Pages {
+    description: u64,
     first: u64,
     last: u64,
     entry: u64,
+}
+
+/// What leads to each description, in ascending order.
+fn pages(space: &Space<'_>, listed: &Listed) -> Vec<Pages> {
+    let mut all: Vec<Pages> = Vec::new();
+    for (page, entry) in &listed.entries {
+        let description = described(*entry);
+        match all.last_mut().filter(|last| last.description == description) {
+            Some(last) => last.last = *page,
+            // A vector that grows has its double at most.
+            None if !space.budget.keeps::<[Pages; 2]>(1) => break,
+            None => all.push(Pages { description, first: *page, last: *page, entry: *entry }),
+        }
+    }
+    all.sort_unstable_by_key(|pages| (pages.description, pages.first));
+    all.dedup_by(|next, before| {
+        let is_same = next.description == before.description;
+        if is_same {
+            before.last = next.last;
+        }
+        is_same
+    });
+    all
 }
 
 /// The extent of a description, if the tree says the same.
 fn listed_extent(
     space: &Space<'_>,
     edata: &[u8],
-    at: u64,
     layout: &Layout,
-    pages: &HashMap<u64, Pages>,
+    pages: &Pages,
 ) -> Option<(u64, Extent)> {
-    let Pages { first, last, entry } = pages.get(&at)?;
+    let at = pages.description;
     let found = extent(space, edata, at, layout).or_else(|| sampled(space, edata, at, layout));
     let (address, extent) = found?;
     let end = (address + extent.bytes - 1) >> PAGE_BITS;
-    let is_listed = address >> PAGE_BITS == *first && end == *last;
-    (is_listed && extent.agrees(layout, *entry)).then_some((address, extent))
+    let is_listed = address >> PAGE_BITS == pages.first && end == pages.last;
+    (is_listed && extent.agrees(layout, pages.entry)).then_some((address, extent))
 }

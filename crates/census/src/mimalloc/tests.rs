@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     space::Range,
-    testing::{Pieces, anonymous, are_apart},
+    testing::{Pieces, anonymous, are_apart, seeds},
 };
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -133,6 +133,15 @@ fn layouts() {
         // One page less than the segment says.
         memory.put(BASE + header.used, &[4]);
         assert!(found(&memory, header.bytes).is_none(), "{index}");
+    }
+}
+
+/// Seeds of the fuzz target `heaps`.
+#[test]
+fn as_seeds() {
+    for (index, row) in LAYOUTS.iter().enumerate() {
+        let ranges = [anonymous(BASE, row.0.bytes)];
+        seeds::check(&format!("mimalloc-2-{index}"), &memory(row), &ranges, "");
     }
 }
 

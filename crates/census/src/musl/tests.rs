@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     space::{Range, RangeKind},
-    testing::{Pieces, anonymous},
+    testing::{Pieces, anonymous, seeds},
 };
 
 const DATA: u64 = 0x7f00_0000_0000;
@@ -95,6 +95,15 @@ fn groups_and_slots() {
         assert_eq!(taken.len(), 3);
         let held: u64 = heap.granules.held.iter().map(|held| held.granules).sum();
         assert_eq!((held + heap.granules.full, heap.granules.empty), (4, 0));
+    }
+}
+
+/// Seeds of the fuzz target `heaps`.
+#[test]
+fn as_seeds() {
+    for shift in [0, 8] {
+        let World { memory, ranges, .. } = world(shift);
+        seeds::check(&format!("musl-{shift}"), &memory, &ranges, "");
     }
 }
 

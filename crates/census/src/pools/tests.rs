@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Pieces, anonymous};
+use crate::testing::{Pieces, anonymous, seeds};
 
 const BASE: u64 = 0x7f00_0000_0000;
 const BYTES: u64 = 256 << 10;
@@ -158,6 +158,14 @@ fn of_apr_in_part() {
     memory.put(TOP, &[0]);
     let (rows, notes) = read(&memory, APR.1);
     assert!(rows.is_empty() && notes[0].contains("no known layout"), "{rows:?} {notes:?}");
+}
+
+/// Seeds of the fuzz target `heaps`.
+#[test]
+fn as_seeds() {
+    for (name, memory) in [("nginx", nginx()), ("apr", apr())] {
+        seeds::check(name, &memory, &[anonymous(BASE, BYTES)], &format!("root {TOP:x} {name}\n"));
+    }
 }
 
 proptest! {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     space::PAGE,
-    testing::{Pieces, anonymous},
+    testing::{Pieces, anonymous, seeds},
 };
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -93,6 +93,14 @@ fn memory_of_3_4() -> Pieces {
 #[test]
 fn length_in_front() {
     assert_eq!(found(&memory_of_3_4()).live_objects, 9);
+}
+
+/// Seeds of the fuzz target `heaps`.
+#[test]
+fn as_seeds() {
+    seeds::check("ruby-3.4", &memory_of_3_4(), &ranges(), "");
+    seeds::check("ruby-16k", &memory(16 << 10, 40), &ranges(), "");
+    seeds::check("ruby-64k", &memory(64 << 10, 640), &ranges(), "");
 }
 
 type Break = fn(&mut Pieces, u64, u64);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     space::Range,
-    testing::{Pieces, anonymous},
+    testing::{Pieces, anonymous, seeds},
 };
 
 const AT: u64 = 0x7f00_0000_0000;
@@ -115,6 +115,21 @@ fn shifted() {
         let ranges = vec![guard(AT), anonymous(AT + PAGE, BYTES - PAGE)];
         assert_eq!(found(&memory, ranges, &[pointer]), 0, "{index} {by}");
     }
+}
+
+/// Seeds of the fuzz target `heaps`: a guard with a mapping of its own, and guard pages in one.
+#[test]
+fn as_seeds() {
+    let mut memory = Pieces::default();
+    let pointer = stack_at(&mut memory, AT, BYTES);
+    let ranges = [guard(AT), anonymous(AT + PAGE, BYTES - PAGE)];
+    seeds::check("stacks-mapped-guard", &memory, &ranges, &format!("pointer {pointer:x}\n"));
+    let mut memory = Pieces::default();
+    let pointers = [0, 1, 2].map(|index| stack_at(&mut memory, AT + index * BYTES, BYTES));
+    memory.guards = Some([0, 1, 2].map(|index| AT + index * BYTES).to_vec());
+    memory.absent.extend([0, 1, 2].map(|index| AT + index * BYTES));
+    let more = pointers.map(|pointer| format!("pointer {pointer:x}\n")).concat();
+    seeds::check("stacks-guard-pages", &memory, &[anonymous(AT, 3 * BYTES)], &more);
 }
 
 /// The line of the kernel.

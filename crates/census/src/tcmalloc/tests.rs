@@ -9,7 +9,7 @@ use super::{
 use crate::{
     model::Heap,
     space::{Memory as _, PAGE},
-    testing::{Pieces, anonymous, are_apart},
+    testing::{Pieces, anonymous, are_apart, seeds},
 };
 
 const DATA: u64 = 0x7c00_0000_0000;
@@ -143,6 +143,15 @@ impl World {
 }
 
 const LIVE: u64 = 5 * COUNT + 1 - 3;
+
+/// Seeds of the fuzz target `heaps`.
+#[test]
+fn as_seeds() {
+    for (index, class) in LAYOUTS.iter().enumerate() {
+        let World { memory, ranges } = world(&LAYOUT, class);
+        seeds::check(&format!("tcmalloc-{index}"), &memory, &ranges, "");
+    }
+}
 
 /// Objects by size, what one object fills, what is free, what caches have; a span without free objects that is not full
 /// is unknown, and a class whose spans do not add up.

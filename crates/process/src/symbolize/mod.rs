@@ -20,6 +20,8 @@ mod worker;
 
 pub use helper::{COMMAND, Confinement, Helper, HelperError};
 #[cfg(any(test, feature = "testing"))]
+pub(crate) use object::named as named_in;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use perf_map::names as names_in_perf_map;
 pub use perf_map::open as open_perf_map;
 pub use resolve::{Done, Job, Within, work};

@@ -74,6 +74,16 @@ fn map(file: &File) -> Option<Mmap> {
     unsafe { MmapOptions::new().len(size).map(file) }.ok()
 }
 
+/// How many of these addresses have a line in a file, and how many a name. For fuzzing.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn named(file: File, addresses: &[u64]) -> (usize, usize) {
+    let maps = Maps::new(&[(Part::Object, file)]);
+    let sections = maps.sections();
+    let object = Object::new(&sections);
+    let names = addresses.iter().filter_map(|address| object.name(*address));
+    names.fold((0, 0), |(lines, names), name| (lines + usize::from(name.line.is_some()), names + 1))
+}
+
 /// What `ask` says; nothing where it panics, as arithmetic on hostile numbers does in some builds.
 fn careful<T>(ask: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(ask)).ok().flatten()

@@ -80,3 +80,10 @@ pub fn perf_map(map: &[u8]) -> bool {
     let addresses: Vec<u64> = (0..255).map(|step| 0x1000 + step * 8).chain([u64::MAX]).collect();
     symbolize::names_in_perf_map(map, &addresses).iter().any(Option::is_some)
 }
+
+/// Functions, files and lines of addresses in an ELF file: `.debug_line`, and what leads there.
+pub fn lines(file: File, addresses: &[u64]) -> bool {
+    let (lines, names) = symbolize::named_in(file, addresses);
+    assert!(lines <= names && names <= addresses.len());
+    lines > 0
+}

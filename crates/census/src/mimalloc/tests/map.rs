@@ -116,6 +116,15 @@ fn map_of_pages() {
     }
 }
 
+/// Seeds of the fuzz target `heaps`: each layout of a page, and of an arena.
+#[test]
+fn as_seeds() {
+    for (index, (page, arena)) in page::LAYOUTS.iter().zip(&arena::LAYOUTS).enumerate() {
+        let world = world(page, arena, false);
+        seeds::check(&format!("mimalloc-3-{index}"), &world.memory, &world.ranges, "");
+    }
+}
+
 /// The fields of a page and of an arena.
 const PAGES: [fn(&mut PageLayout) -> &mut usize; 10] = [
     |one| &mut one.used,
