@@ -175,7 +175,7 @@ impl Expect {
 
     /// Compares all losses; returns whether the report should call itself complete.
     fn losses(&self, truths: &[&Value], report: &Value, found: &mut Vec<String>) -> bool {
-        let mut complete = true;
+        let (mut complete, preempted) = (true, environment::is_preempted());
         for info in LOSSES {
             let Some(got) = report["losses"][info.name].as_u64() else {
                 found.push(format!("losses.{}: not in the report", info.name));
@@ -183,7 +183,7 @@ impl Expect {
             };
             let told: u64 =
                 truths.iter().filter_map(|truth| truth["losses"][info.name].as_u64()).sum();
-            let usual = usual(info.loss, told, environment::is_preempted());
+            let usual = usual(info.loss, told, preempted);
             let expected = self.losses.get(info.name).copied().unwrap_or(usual);
             let good = match expected {
                 Count::Exactly(count) => got == count,

@@ -11,7 +11,7 @@
 //! | `DRAINPROF_TEST_RUNS` | how often `preempted` runs each of its cases (1) |
 //! | `DRAINPROF_TEST_THREADS` | of how many threads `preempted` has cases (`1,2,4,8,64`) |
 //! | `DRAINPROF_CHAOS_SEED` | the seed of targets that draw lots; else another one in each run |
-//! | `DRAINPROF_TEST_PREEMPTION` | the kernel's preemption model, such as `full`; else none |
+//! | `DRAINPROF_TEST_PREEMPTION` | the kernel's preemption model, such as `full`; else as debugfs says |
 //! | `DRAINPROF_TEST_SKIP` | a reason for which this kernel forbids the tests: they skip instead of fail |
 
 use std::{
@@ -91,10 +91,14 @@ pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
     numbers.next().zip(numbers.next()) >= Some((major, minor))
 }
 
-/// Whether threads are preempted inside the running kernel.
+/// Whether threads are preempted inside the running kernel. One that does not say how it preempts does not.
 #[must_use]
 pub fn is_preempted() -> bool {
-    env::var("DRAINPROF_TEST_PREEMPTION").is_ok_and(|model| ["full", "lazy"].contains(&&*model))
+    // All models, the one in force in parentheses.
+    let file = || fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
+    let models =
+        env::var("DRAINPROF_TEST_PREEMPTION").map_or_else(|_| file(), |model| format!("({model})"));
+    ["(full)", "(lazy)"].iter().any(|model| models.contains(model))
 }
 
 /// Tells the runner that a test was skipped: one line on the real stderr, which libtest does not capture.
