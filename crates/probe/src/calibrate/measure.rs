@@ -1,18 +1,27 @@
 //! Timing probes on drainprof itself.
 //!
-//! Every sample is called in a loop, first bare, then with the empty program on it; the difference of the
-//! thread's CPU time is the cost. The best of several short rounds counts: whatever else happens on the
-//! machine only adds. The rounds of one sample have those of all others between them, so that what goes on
-//! for some milliseconds spoils one round of many samples and not all rounds of one.
+//! Every sample is called in a loop, first bare, then with the empty program on it; the difference in time
+//! is the cost. The best of several short rounds counts: whatever else happens on the machine only adds. The
+//! rounds of one sample have those of all others between them, so that what goes on for some milliseconds
+//! spoils one round of many samples and not all rounds of one. A round in which another thread was given the
+//! CPU is repeated.
+//!
+//! The clock is the monotonic one. A thread's CPU time is no measure of a round: on a machine with an unstable
+//! clock source the scheduler's clock stands still for up to a tick, so that a round takes no time at all.
 //!
 //! A kind that the kernel refuses has no cost. Nor has one that `harm` finds fault with.
 
 use std::{
-    fs::File, hint::black_box, io, num::NonZeroU32, os::unix::fs::MetadataExt as _, time::Duration,
+    fs::File,
+    hint::black_box,
+    io,
+    num::NonZeroU32,
+    os::unix::fs::MetadataExt as _,
+    time::{Duration, Instant},
 };
 
 use drainprof_process::{MappedObject, mapped_objects};
-use nix::time::{ClockId, clock_gettime};
+use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{
     CalibrateError,
@@ -28,6 +37,8 @@ use crate::{
 pub(super) const WARM_UP: u32 = 20;
 /// Rounds of which the best counts.
 const ROUNDS: u32 = 5;
+/// How often a round is timed until no other thread was given the CPU in it.
+const ROUND_ATTEMPTS: u32 = 8;
 /// How long a round should take.
 const ROUND: Duration = Duration::from_micros(800);
 /// Calls in a round, at least and at most: a cost of 20 µs leaves 40, one of 0.25 µs the most.
@@ -153,7 +164,7 @@ impl Timing {
         Ok(())
     }
 
-    /// CPU nanoseconds of one call in the best round, the loop around it included.
+    /// Nanoseconds of one call in the best round, the loop around it included.
     fn per_call(&self) -> f64 {
         self.best.as_nanos() as f64 / f64::from(self.calls)
     }
@@ -164,19 +175,28 @@ fn rounds(timings: &mut [Timing]) -> Result<(), CalibrateError> {
     (0..ROUNDS).try_for_each(|_| timings.iter_mut().try_for_each(Timing::round))
 }
 
-/// CPU time of so many calls.
+/// Time of so many calls, in which the thread had the CPU for itself as far as could be had; at least 1 ns.
 fn timed(function: extern "C" fn(), calls: u32) -> Result<Duration, CalibrateError> {
-    let before = thread_cpu()?;
-    for _ in 0..calls {
-        black_box(function)();
+    let mut best = Duration::MAX;
+    for _ in 0..ROUND_ATTEMPTS {
+        let switches = involuntary_switches()?;
+        let started = Instant::now();
+        for _ in 0..calls {
+            black_box(function)();
+        }
+        best = best.min(started.elapsed());
+        if involuntary_switches()? == switches {
+            break;
+        }
     }
-    Ok(thread_cpu()?.saturating_sub(before))
+    Ok(best.max(Duration::from_nanos(1)))
 }
 
-fn thread_cpu() -> Result<Duration, CalibrateError> {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
-        .map(Duration::from)
-        .map_err(|errno| own("read its own CPU time", Some(errno.into())))
+/// How often this thread lost the CPU to another one.
+fn involuntary_switches() -> Result<i64, CalibrateError> {
+    getrusage(UsageWho::RUSAGE_THREAD)
+        .map(|usage| usage.involuntary_context_switches())
+        .map_err(|errno| own("read how often it lost the CPU", Some(errno.into())))
 }
 
 /// Our executable, and how it is mapped.
