@@ -38,7 +38,7 @@ const RUNTIME: &str = "(runtime)";
 /// Looks for heaps; `None` where there is no Go.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let has_base = space.anonymous().any(|range| range.start & BASE_MASK == BASE);
-    let data = listed::data(space, taken, has_base);
+    let data = listed::data(space, has_base);
     let mut heaps = listed::heaps(space, taken, &data);
     if heaps.is_empty() && (data.version.is_some() || has_base) {
         heaps.extend(scan::heap(space, taken));

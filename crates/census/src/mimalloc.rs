@@ -95,7 +95,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let mut taken = taken.clone();
     taken.add(read.areas.iter().map(|area| (area.address, area.end())));
     segments::find(space, &taken, &mut read);
-    lists::prove(space, &mut read);
+    lists::prove(space, &mut read, lists::ENOUGH);
     (!read.areas.is_empty()).then(|| sum(space, read))
 }
 

@@ -8,8 +8,9 @@ use crate::{
     space::{RangeKind, Space},
 };
 
-/// Below this part of anonymous memory, what no heap has is not searched for a name.
+/// Up to this part of anonymous memory, and up to so many bytes, what no heap has gets no name.
 const LITTLE: u64 = 4;
+const FEW: u64 = 512 << 10;
 
 /// Names the memory that no heap has after heaps without a reader, if it is much: `ask` finds these.
 pub(crate) fn name(parts: &mut [Part], heaps: &mut Heaps, ask: impl FnOnce() -> Vec<&'static str>) {
@@ -17,7 +18,7 @@ pub(crate) fn name(parts: &mut [Part], heaps: &mut Heaps, ask: impl FnOnce() -> 
         |part: &&Part| !matches!(part.known_by, KnownBy::Kernel) && part.kind != PartKind::Stack;
     let private = parts.iter().filter(is_private).fold(0u64, |sum, part| sum + part.bytes);
     let Some(part) = parts.iter_mut().find(|part| part.kind == PartKind::Anonymous) else { return };
-    if part.bytes <= private / LITTLE {
+    if part.bytes <= (private / LITTLE).max(FEW) {
         return;
     }
     let names = ask();
@@ -154,6 +155,22 @@ mod tests {
             assert_eq!(one.reasons.len(), usize::from(expected.is_some()), "{one:?}");
             assert!(one.reasons.iter().all(|text| text.contains("not measurable: V8")));
             assert_eq!(validated(&parts), held << 20);
+        }
+    }
+
+    /// Programs that do little have nothing but data of libraries: their files are not searched.
+    #[test]
+    fn few() {
+        let memory = Pieces::default();
+        for (kib, asks) in [(100, false), (512, false), (516, true)] {
+            let space = Space::new(vec![anonymous(1 << 20, kib << 10)], &memory);
+            let mut heaps = Heaps::default();
+            let (mut parts, mut is_asked) = (parts(&space, &heaps), false);
+            name(&mut parts, &mut heaps, || {
+                is_asked = true;
+                Vec::new()
+            });
+            assert_eq!(is_asked, asks, "{kib} KiB");
         }
     }
 

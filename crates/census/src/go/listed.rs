@@ -11,7 +11,7 @@ use super::{
     spans::{Spans, is_untouched},
 };
 use crate::{
-    found::{Taken, pieces_at},
+    found::{Taken, data_pieces},
     space::{PAGE, RangeKind, Space, word_of},
 };
 
@@ -59,7 +59,7 @@ impl Data {
 
 /// Looks through the data of all mapped files, and what follows it in memory.
 /// `has_base` says whether a heap begins where Go's do.
-pub(super) fn data(space: &Space<'_>, taken: &Taken, has_base: bool) -> Data {
+pub(super) fn data(space: &Space<'_>, has_base: bool) -> Data {
     let (mut data, rooms) = (Data::default(), rooms());
     let (mut left, mut end) = (MAX_SEARCHED, 0);
     for range in &space.ranges {
@@ -73,7 +73,7 @@ pub(super) fn data(space: &Space<'_>, taken: &Taken, has_base: bool) -> Data {
         if !range.writable || is_large && data.version.is_none() && !has_base {
             continue;
         }
-        left -= pieces_at(space, (range.start, range.end), taken, left, |at, piece| {
+        left -= data_pieces(space, (range.start, range.end), left, |at, piece| {
             for (offset, at) in (0..piece.len()).step_by(8).zip((at..).step_by(8)) {
                 let rest = &piece[offset..];
                 let Some(room) = word_of(rest, 16) else { break };

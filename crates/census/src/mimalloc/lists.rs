@@ -8,6 +8,8 @@ use crate::space::Space;
 
 /// Links of free blocks that are followed, at most.
 const MAX_LINKS: u64 = 1 << 24;
+/// So many of them are enough, if a page with a block in use is among those that add up.
+pub(super) const ENOUGH: u64 = 1 << 15;
 /// How often a page that changes is read.
 const TRIES: usize = 4;
 
@@ -49,12 +51,15 @@ enum Proof {
 }
 
 /// Takes pages for unknown whose blocks do not add up; all of them, where those of no page do that has one in use.
-pub(super) fn prove(space: &Space<'_>, read: &mut Read) {
+pub(super) fn prove(space: &Space<'_>, read: &mut Read, enough: u64) {
     let (mut left, mut is_proven) = (MAX_LINKS, false);
     let mut links = Links::new(space);
     for area in &mut read.areas {
         let mut wrong = Vec::new();
         area.pages.retain_mut(|page| {
+            if is_proven && MAX_LINKS - left >= enough {
+                return true;
+            }
             let proof = proof(space, &mut links, page, &mut left);
             is_proven |= proof == Proof::Agree && page.used > 0;
             if proof == Proof::Differ {

@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::{
-    space::Range,
+    space::{PAGE, Range},
     testing::{Pieces, anonymous, are_apart, seeds},
 };
 
@@ -224,6 +224,26 @@ fn sums() {
         let heap = found(&memory, header.bytes).expect("there is a segment");
         assert_eq!((heap.live_objects, heap.unknown_bytes), (0, 4 * SLICE));
     }
+}
+
+/// Where enough free blocks were followed, and add up, the lists of other pages are not read.
+#[test]
+fn enough() {
+    let row = &LAYOUTS[4];
+    let mut memory = memory(row);
+    entry(&mut memory, BASE, 2, row, [1, 1000, 4, 64]);
+    let space = Space::new(vec![anonymous(BASE, row.0.bytes)], &memory);
+    let read_bytes = |links| {
+        let mut read = Read::default();
+        segments::find(&space, &Taken::default(), &mut read);
+        let before = space.read_bytes();
+        lists::prove(&space, &mut read, links);
+        assert_eq!(read.areas[0].pages.len(), 3, "{links}");
+        space.read_bytes() - before
+    };
+    // The lists of both pages have blocks; the third has none.
+    let all = [0, 7, 8, lists::ENOUGH].map(read_bytes);
+    assert_eq!(all, [PAGE, PAGE, 2 * PAGE, 2 * PAGE]);
 }
 
 /// A segment is committed in part; one that its cookie tells, and that does not validate, is unknown.

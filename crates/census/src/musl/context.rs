@@ -125,18 +125,21 @@ pub(super) fn find(space: &Space<'_>) -> Option<Context> {
     for (start, end) in space.data() {
         let most = MAX_DATA.min(left);
         left -= data_pieces(space, (start, end), most, |at, piece| {
-            for (place, shift) in (0..piece.len())
-                .step_by(8)
-                .flat_map(|place| SHIFTS.into_iter().map(move |shift| (place, shift)))
-            {
-                let word = |offset: u64| word_of(piece, place + (offset + shift) as usize);
+            for done in (0..piece.len()).step_by(8) {
+                let word = |offset: u64| word_of(piece, done + (offset - INIT_DONE) as usize);
                 let may_be = word(INIT_DONE).is_some_and(|done| done & 0xffff_ffff == 1)
                     && word(AREA_HEAD).is_some_and(|area| area != 0 && area.is_multiple_of(AREA));
-                let at = at + place as u64;
-                // Pieces overlap.
-                let is_known = |one: &Context| one.at == at && one.shift == shift;
-                if may_be && found.len() < 2 && !found.iter().any(is_known) {
-                    found.extend(Context::read(space, at, shift));
+                if !may_be {
+                    continue;
+                }
+                for shift in SHIFTS {
+                    let place = (done as u64).checked_sub(INIT_DONE + shift);
+                    let Some(at) = place.map(|place| at + place) else { continue };
+                    // Pieces overlap.
+                    let is_known = |one: &Context| one.at == at && one.shift == shift;
+                    if found.len() < 2 && !found.iter().any(is_known) {
+                        found.extend(Context::read(space, at, shift));
+                    }
                 }
             }
         });
