@@ -26,7 +26,7 @@ pub(super) fn demangle(bytes: &[u8]) -> bool {
     // As long as profiles and configurations may have them.
     let set = (pattern.len() <= 1024).then(|| Glob::new(pattern).and_then(compile_glob));
     let is_match = |shown: &str| set.is_some_and(|set| set.is_ok_and(|set| set.is_match(shown)));
-    shown.is_some_and(|shown| is_match(&shown) | (shown != name))
+    shown.is_some_and(|shown| is_match(&shown) || shown != name)
 }
 
 /// Where the arguments of USDT probes are.

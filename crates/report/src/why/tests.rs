@@ -51,7 +51,8 @@ pub(super) fn growth(verdict: MemoryVerdict, rss: u64) -> Report {
 }
 
 pub(super) fn why(growth: &Report, probes: &[Report], census: Option<Census>) -> Why {
-    why_of_all(growth, probes, census.as_slice())
+    let censuses: Vec<Census> = census.into_iter().collect();
+    why_of_all(growth, probes, &censuses)
 }
 
 pub(super) fn why_of_all(growth: &Report, probes: &[Report], censuses: &[Census]) -> Why {
