@@ -109,6 +109,7 @@ fn number(random: &mut Rng, old: u64, known: u64) -> u64 {
 }
 
 /// An ELF file of 64 bits: changes bytes of one section, the small ones as often as the large ones.
+#[allow(clippy::ptr_arg, reason = "as other changes")]
 pub(crate) fn sections(random: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     let found = places(bytes);
     let Some(place) = random.choice(&found).cloned() else { return };

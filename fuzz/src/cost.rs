@@ -31,29 +31,34 @@ fn count(bytes: i64) {
     });
 }
 
+/// A size of memory, which is never larger.
+fn signed(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
 // SAFETY: the system's allocator does all of it; counters are cells that need no memory of their own.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
+        count(signed(layout.size()));
         // SAFETY: as the caller says.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-(layout.size() as i64));
+        count(-signed(layout.size()));
         // SAFETY: as the caller says.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
+        count(signed(layout.size()));
         // SAFETY: as the caller says.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // What is large grows where it is, and moves by its pages.
-        count(size as i64 - layout.size() as i64);
+        count(signed(size) - signed(layout.size()));
         // SAFETY: as the caller says.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -93,6 +98,7 @@ pub struct Bound {
 
 impl Bound {
     /// Why this is too much for so many bytes.
+    #[must_use]
     pub fn check(&self, bytes: u64, cost: Cost) -> Option<String> {
         let scaled = |base: u64, each: u64| base.saturating_add(each.saturating_mul(bytes) >> 10);
         let nanos = |time: Duration| time.as_nanos() as u64;
@@ -133,7 +139,7 @@ mod tests {
     /// What was held at once counts, and is held against a bound.
     #[test]
     fn counted() {
-        let (_, cost) = cost(|| {
+        let ((), cost) = cost(|| {
             for _ in 0..3 {
                 std::hint::black_box(vec![1u8; 1 << 20]);
             }

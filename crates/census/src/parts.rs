@@ -26,7 +26,7 @@ pub(crate) fn name(parts: &mut [Part], heaps: &mut Heaps, ask: impl FnOnce() -> 
         return;
     }
     let name = names.join(" and ");
-    let text = format!("not measurable: {name}; memory that no other heap has is taken for its");
+    let text = format!("not measurable: {name}; memory of no other heap counts as its");
     part.kind = PartKind::HeapUnknown;
     part.allocator = Some(name);
     for note in heaps.notes.iter_mut().filter(|note| note.allocator.is_none()) {

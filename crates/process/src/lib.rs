@@ -4,6 +4,7 @@
 //! Everything that it reads (names, paths, ELF bytes) comes from strangers: it is bounded, and shown only
 //! through [`printable()`].
 
+mod careful;
 mod cgroup;
 mod container;
 pub mod elf;

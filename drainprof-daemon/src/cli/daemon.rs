@@ -37,7 +37,7 @@ use super::{
 /// Requests that may wait for the loop.
 const REQUESTS: usize = 64;
 /// A state that is older than this, and than one and a half intervals, shows that the daemon hangs.
-const STALE: Duration = Duration::from_secs(15);
+const STALE_AFTER: Duration = Duration::from_secs(15);
 /// Points of a curve: twice what a trend uses. At a daemon's pace, more would take hours until memory is level.
 const CURVE_POINTS: usize = 128;
 
@@ -141,7 +141,7 @@ fn serve_options(config: &Config) -> serve::Options {
             ca_file: config.otlp.ca_file.clone(),
             interval: config.otlp.interval.get(),
         }),
-        stale_after: (config.daemon.interval.get() * 3 / 2).max(STALE),
+        stale_after: (config.daemon.interval.get() * 3 / 2).max(STALE_AFTER),
         ..serve::Options::default()
     }
 }

@@ -5,7 +5,7 @@ use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 use anyhow::{Context as _, Result};
 use drainprof_observe::ObserveError;
 use drainprof_probe::launch::{Disposition, Handle, Launch, LaunchEvent, LaunchOptions, Origin};
-use drainprof_process::Process;
+use drainprof_process::readers;
 use drainprof_report::Verdict;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -24,6 +24,7 @@ use super::{
 const WRAPPERS: [&str; 25] = [
     "chroot",
     "chrt",
+    "dumb-init",
     "env",
     "flock",
     "gosu",
@@ -45,13 +46,12 @@ const WRAPPERS: [&str; 25] = [
     "time",
     "timeout",
     "tini",
-    "dumb-init",
     "unshare",
 ];
 
 /// Whether a process executes such a program.
 fn is_wrapper(pid: u32) -> bool {
-    Process::open(pid).is_ok_and(|process| WRAPPERS.contains(&process.comm.as_str()))
+    readers::open(pid).is_ok_and(|process| WRAPPERS.contains(&process.comm.as_str()))
 }
 
 /// Starts a command under observation.
@@ -174,8 +174,8 @@ impl Command {
         match event {
             LaunchEvent::AtEntry { pid, .. } if is_wrapper(pid) => {
                 self.refused.get_or_insert_with(|| {
-                    let words = "the command executed nothing but wrappers, such as env or chroot";
-                    Failure::new(code::NO_TARGET, words).into()
+                    let text = "the command executed nothing but wrappers, such as env or chroot";
+                    Failure::new(code::NO_TARGET, text).into()
                 });
                 self.handle.resume(pid, Disposition::KeepTracing);
             }

@@ -37,36 +37,36 @@ const fn target_of(
 }
 
 /// So many milliseconds, KiB and allocations for nothing, and nanoseconds, bytes and allocations for each KiB.
-const fn bound([ms, kib, calls]: [u64; 3], [nanos, bytes, more]: [u64; 3]) -> Option<Bound> {
-    Some(Bound {
+const fn bound([ms, kib, calls]: [u64; 3], [nanos, bytes, more]: [u64; 3]) -> Bound {
+    Bound {
         base: Cost { time: Duration::from_millis(ms), memory: kib << 10, allocations: calls },
         each_kib: Cost { time: Duration::from_nanos(nanos), memory: bytes, allocations: more },
-    })
+    }
 }
 
 /// Tables of exceptions and of debuggers are as large as the rules that are made of them.
-const UNWIND_TABLES: Option<Bound> = bound([100, 4 << 10, 50_000], [10_000_000, 1 << 20, 4096]);
+const UNWIND_TABLES: Bound = bound([100, 4 << 10, 50_000], [10_000_000, 1 << 20, 4096]);
 /// Lines of 256 addresses, by `addr2line`: it may read all tables for each.
-const LINES: Option<Bound> = bound([300, 16 << 10, 200_000], [10_000_000, 1 << 20, 4096]);
+const LINES: Bound = bound([300, 16 << 10, 200_000], [10_000_000, 1 << 20, 4096]);
 /// What is shown of a name is bounded, and so is the work.
-const DEMANGLE: Option<Bound> = bound([200, 4 << 10, 100_000], [10_000_000, 1 << 20, 4096]);
+const DEMANGLE: Bound = bound([200, 4 << 10, 100_000], [10_000_000, 1 << 20, 4096]);
 
 /// All of them.
 pub const TARGETS: &[Target] = &[
     Target { change: Some(change::sections), ..target_of("elf", files::elf, files::elf_seeds) },
     Target {
         change: Some(change::sections),
-        bound: LINES,
+        bound: Some(LINES),
         ..target_of("lines", files::lines, files::line_seeds)
     },
     Target {
-        bound: UNWIND_TABLES,
+        bound: Some(UNWIND_TABLES),
         ..target_of("unwind_tables", files::unwind_tables, files::table_seeds)
     },
     target_of("mappings", texts::mappings, none),
     target_of("process_texts", texts::process_texts, none),
     target_of("perf_map", texts::perf_map, none),
-    Target { bound: DEMANGLE, ..target_of("demangle", texts::demangle, none) },
+    Target { bound: Some(DEMANGLE), ..target_of("demangle", texts::demangle, none) },
     target_of("usdt", texts::usdt, none),
     target_of("profile", profiles::profile, profiles::built_in),
     target_of("expression", profiles::expression, none),

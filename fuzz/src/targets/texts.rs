@@ -1,6 +1,6 @@
 //! Texts of processes, and names in their files.
 
-use drainprof_process::{compile_glob, elf::readable, testing::parsers, usdt};
+use drainprof_process::{compile_glob, testing::parsers, usdt};
 use globset::Glob;
 
 /// `/proc/PID/maps` and `smaps`.
@@ -22,11 +22,11 @@ pub(super) fn perf_map(bytes: &[u8]) -> bool {
 pub(super) fn demangle(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let (pattern, name) = text.split_once('\n').unwrap_or(("*", &text));
-    let shown = readable(name);
+    let shown = parsers::demangled(name);
     // As long as profiles and configurations may have them.
     let set = (pattern.len() <= 1024).then(|| Glob::new(pattern).and_then(compile_glob));
-    let is_mangled = shown != name;
-    is_mangled | set.is_some_and(|set| set.is_ok_and(|set| is_mangled && set.is_match(&shown)))
+    let is_match = |shown: &str| set.is_some_and(|set| set.is_ok_and(|set| set.is_match(shown)));
+    shown.is_some_and(|shown| is_match(&shown) || shown != name)
 }
 
 /// Where the arguments of USDT probes are.

@@ -46,7 +46,7 @@ pub(super) fn text_of(path: &Path) -> io::Result<String> {
     if about.mode() & 0o002 != 0 {
         let mode = about.mode() & 0o7777;
         return Err(io::Error::other(format!(
-            "anybody can write to it (mode {mode:04o}); chmod o-w"
+            "every user can write to it (mode {mode:04o}): chmod o-w"
         )));
     }
     let mut bytes = Vec::new();
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that anybody can write to is refused, with its mode.
+    /// A file that every user can write to is refused, with its mode.
     #[test]
     fn open_to_all() {
         let directory = tempfile::tempdir().unwrap();

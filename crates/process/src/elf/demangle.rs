@@ -11,6 +11,7 @@ use std::{
 use globset::{Glob, GlobSet};
 
 use super::{ElfError, plain::plain};
+use crate::careful::careful;
 
 /// Longest mangled name that is demangled.
 const MAX_MANGLED: usize = 8 * 1024;
@@ -26,6 +27,10 @@ const SHALLOW_LISTS: usize = 7;
 const MAX_WORK: u64 = 2 << 20;
 /// Most bytes that are read and written for all names of a file that a pattern is compared with.
 const MAX_TOTAL: u64 = 256 << 20;
+/// What a name takes of this where a demangler panics, which is logged.
+const PANIC_WORK: u64 = MAX_TOTAL >> 6;
+/// Digits of a number that may be too large to add one to.
+const MANY_DIGITS: usize = 19;
 /// Shortest word of a pattern that is worth searching for in mangled names.
 const MIN_WORD: usize = 4;
 /// Words that mangling abbreviates, so that they are not found in mangled names.
@@ -80,18 +85,25 @@ impl Pattern {
         if self.word.as_deref().is_some_and(|word| !mangled.contains(word)) {
             return false;
         }
-        let forms = forms(mangled);
-        let written: usize = forms.iter().map(String::len).sum();
-        self.left.set(self.left.get().saturating_sub(work(mangled) + written as u64));
-        forms.iter().any(|name| self.glob.is_match(name))
+        let forms = careful(|| Some(forms(mangled)));
+        let written = forms.as_ref().map_or(PANIC_WORK, |forms| {
+            let lengths = forms.iter().map(|form| form.len() as u64);
+            lengths.sum()
+        });
+        self.left.set(self.left.get().saturating_sub(work(mangled) + written));
+        forms.unwrap_or_default().iter().any(|name| self.glob.is_match(name))
     }
 }
 
 /// The name as people write it: demangled, or as it is.
 #[must_use]
 pub fn readable(mangled: &str) -> String {
-    let short = mangled.len() <= MAX_MANGLED;
-    short.then(|| forms(mangled).into_iter().next()).flatten().unwrap_or_else(|| mangled.to_owned())
+    careful(|| demangled(mangled)).unwrap_or_else(|| mangled.to_owned())
+}
+
+/// The demangled name, if `mangled` is one and short enough. Panics where a demangler does.
+pub(crate) fn demangled(mangled: &str) -> Option<String> {
+    (mangled.len() <= MAX_MANGLED).then(|| forms(mangled).into_iter().next()).flatten()
 }
 
 /// The demangled forms of `mangled`; none for what is not mangled.
@@ -108,9 +120,14 @@ fn forms(mangled: &str) -> Vec<String> {
         let plain = plain(&short);
         return vec![short, hashed.0, plain];
     }
-    if !mangled.starts_with("_Z") || work(mangled) > MAX_WORK {
+    if !mangled.starts_with("_Z") || work(mangled) > MAX_WORK || has_endless_index(mangled) {
         return Vec::new();
     }
+    cpp_forms(mangled)
+}
+
+/// The demangled forms of a C++ name.
+fn cpp_forms(mangled: &str) -> Vec<String> {
     let options = parse_options(mangled);
     let symbol = cpp_demangle::Symbol::new_with_options(mangled.as_bytes(), &options);
     let Ok(symbol) = symbol else { return Vec::new() };
@@ -130,6 +147,12 @@ fn parse_options(mangled: &str) -> cpp_demangle::ParseOptions {
     let options = cpp_demangle::ParseOptions::default();
     let is_ambiguous = lists(mangled) > MANY_LISTS && mangled.contains("cv");
     if is_ambiguous { options.recursion_limit(SHALLOW) } else { options }
+}
+
+/// Whether a template parameter may have an index that the parser cannot add one to (`T9223372036854775807_`).
+fn has_endless_index(mangled: &str) -> bool {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    mangled.split('T').skip(1).any(|index| digits(index) >= MANY_DIGITS)
 }
 
 /// Lists of template arguments in a name, at most.
@@ -260,6 +283,23 @@ mod tests {
     #[test]
     fn plain_names_do_not_match() {
         assert!(!matches("*", "malloc"));
+    }
+
+    /// A name whose index is too large is left as it is; the parser panics on it, which costs no more than the name.
+    #[test]
+    fn endless_indices() {
+        let name = |index: u64| format!("_Z1fIiJidEEvDpT{index}_");
+        let endless = name(i64::MAX as u64);
+        assert_eq!(readable(&endless), endless);
+        assert!(!matches("*", &endless));
+        assert_eq!(readable("_Z1fIiJidEEvDpT0_"), "void f<int, int, double>(int, double)");
+        let library = careful(|| Some(cpp_forms(&endless)));
+        assert_eq!(library.is_none(), cfg!(debug_assertions), "the library has changed");
+        assert!(!has_endless_index(&name(999_999_999_999_999_999)));
+        // Neither literals nor the names of types are indices.
+        for name in ["_Z1fILm18446744073709551615EEvv", "_Z1f3T12"] {
+            assert_ne!(readable(name), name);
+        }
     }
 
     /// A malformed pattern is an error that names it.

@@ -35,6 +35,8 @@ pub use code::ElfCode;
 use debug::DebugFile;
 pub use debug::DebugSearch;
 pub use demangle::compile_glob;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use demangle::demangled;
 pub use demangle::readable;
 pub use frames::{FrameSections, PlacedBytes};
 pub use functions::OwnCalls;

@@ -9,7 +9,6 @@ use std::{
     cell::{Cell, OnceCell},
     cmp::Reverse,
     fs::File,
-    panic::{AssertUnwindSafe, catch_unwind},
 };
 
 use addr2line::{Context, FunctionName, Location};
@@ -26,7 +25,7 @@ use super::{
     scope,
     wire::{self, MAX_INLINED, Name, Part},
 };
-use crate::{CloneKind, elf::readable};
+use crate::{CloneKind, careful::careful, elf::readable};
 
 /// Most bytes that the compressed sections of one file may unfold to.
 const MAX_UNFOLDED: u64 = MAX_MEMORY / 4 * 3;
@@ -82,11 +81,6 @@ pub(crate) fn named(file: File, addresses: &[u64]) -> (usize, usize) {
     let object = Object::new(&sections);
     let names = addresses.iter().filter_map(|address| object.name(*address));
     names.fold((0, 0), |(lines, names), name| (lines + usize::from(name.line.is_some()), names + 1))
-}
-
-/// What `ask` says; nothing where it panics, as arithmetic on hostile numbers does in some builds.
-fn careful<T>(ask: impl FnOnce() -> Option<T>) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(ask)).ok().flatten()
 }
 
 /// The sections of one file, unfolded.

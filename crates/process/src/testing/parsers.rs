@@ -3,8 +3,9 @@
 use std::{fs::File, path::Path};
 
 use crate::{
-    DebugSearch, Elf, FrameSections, container, elf::OwnCalls, maps, memory, mounts, process,
-    symbolize, unwind,
+    DebugSearch, Elf, FrameSections, container,
+    elf::{self, OwnCalls},
+    maps, memory, mounts, process, symbolize, unwind,
 };
 
 /// Asks the ELF file at `path` everything that can be asked; the answers do not matter.
@@ -45,6 +46,11 @@ pub fn elf(path: &Path) -> bool {
         let _ = types.offset_of("ns::x", "y");
     }
     true
+}
+
+/// A mangled name, made readable. A panic is not caught.
+pub fn demangled(mangled: &str) -> Option<String> {
+    elf::demangled(mangled)
 }
 
 /// `.eh_frame`, `.eh_frame_hdr`, `.debug_frame`, and the rules in them.

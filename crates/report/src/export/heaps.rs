@@ -73,21 +73,28 @@ fn write_unknown(census: &Census, out: &mut dyn Write) -> io::Result<()> {
     for one in &census.unknown {
         writeln!(out, "  {}", shown(&unknown(one), STEP))?;
     }
-    let is_said = |note: &&String| census.unknown.iter().any(|one| one.reasons.contains(note));
-    for note in census.notes.iter().filter(|note| !is_said(note)) {
+    for note in other_notes(census) {
         writeln!(out, "note: {}", shown(note, STEP))?;
     }
     Ok(())
 }
 
-/// What is not known, and why, in a sentence.
+/// Notes that are no reason for unknown memory.
+pub(super) fn other_notes(census: &Census) -> impl Iterator<Item = &String> {
+    let is_reason = |note: &&String| census.unknown.iter().any(|one| one.reasons.contains(note));
+    census.notes.iter().filter(move |note| !is_reason(note))
+}
+
+/// What is not known, and why, in a sentence. Reasons begin with the name of the allocator, which is said once.
 pub(super) fn unknown(one: &Unknown) -> String {
     let bytes = units::bytes(one.bytes);
-    let what = one.allocator.as_deref().map_or_else(
-        || format!("{bytes} of no known heap"),
-        |allocator| format!("{bytes} of {allocator}'s heap"),
+    let (what, name) = one.allocator.as_deref().map_or_else(
+        || (format!("{bytes} of no known heap"), String::new()),
+        |allocator| (format!("{bytes} of {allocator}'s heap"), format!("{allocator}: ")),
     );
-    if one.reasons.is_empty() { what } else { format!("{what}: {}", one.reasons.join("; ")) }
+    let reasons: Vec<&str> =
+        one.reasons.iter().map(|text| text.strip_prefix(&name).unwrap_or(text)).collect();
+    if reasons.is_empty() { what } else { format!("{what}: {}", reasons.join("; ")) }
 }
 
 /// What is resident in huge pages, in a sentence; `None` where nothing is.
@@ -234,9 +241,9 @@ mod tests {
             unknown: vec![Unknown {
                 allocator: Some("glibc".to_owned()),
                 bytes: 30 << 20,
-                reasons: vec!["the ring \u{1b}[31m".to_owned()],
+                reasons: vec!["glibc: the ring \u{1b}[31m".to_owned()],
             }],
-            notes: vec!["the ring \u{1b}[31m".to_owned(), "go: not swept".to_owned()],
+            notes: vec!["glibc: the ring \u{1b}[31m".to_owned(), "go: not swept".to_owned()],
             ..Census::default()
         };
         let page = |census: &Census| {

@@ -13,19 +13,17 @@ use super::{
 use crate::{
     memory::MemoryVerdict,
     units,
-    why::{Answer, HolderKind, Why},
+    why::{Answer, HolderKind, LITTLE, Why},
 };
 
 /// Rows of each answer.
 const ROWS: usize = 3;
-/// A smaller part of resident memory than one of so many is not worth a line.
-const ENOUGH: u64 = 50;
 /// Characters of a sentence: two lines.
 const SENTENCE: usize = 170;
 /// Characters of a name.
 const NAME: usize = 20;
-/// Kinds of memory that are unknown, and that are not little.
-const UNKNOWN: usize = 1;
+/// Kinds of unknown memory that are listed.
+const MAX_UNKNOWN: usize = 1;
 /// Processes that are listed.
 const PIDS: usize = 3;
 /// The width of the questions' column.
@@ -55,16 +53,11 @@ pub fn write_why(why: &Why, style: &Style, out: &mut dyn Write) -> io::Result<()
         units::duration(why.seconds),
         units::percent(why.cost_ratio)
     )?;
-    let enough = why.growing.rss_bytes / ENOUGH;
+    let enough = enough(why);
     let mut page = Page { style, out };
-    page.answers("Unknown", &not_known(why, enough))?;
+    page.answers("Unknown", &not_known(why))?;
     page.answers("Growing?", &[growing(why)])?;
-    let parts: Vec<String> = (why.parts.iter().filter(|part| part.bytes > 0))
-        .map(|part| format!("{} {}", part.what, units::bytes(part.bytes)))
-        .collect();
-    let mut used = if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] };
-    used.extend(huge(why.huge_bytes, why.huge_idle_bytes).filter(|_| why.huge_bytes > enough));
-    page.answers("Used for", &used)?;
+    page.answers("Used for", &used_for(why))?;
     let held = why
         .holders
         .iter()
@@ -81,11 +74,27 @@ pub fn write_why(why: &Why, style: &Style, out: &mut dyn Write) -> io::Result<()
     page.answers("Next", &steps)
 }
 
+/// Fewer bytes of resident memory are not worth a line.
+const fn enough(why: &Why) -> u64 {
+    why.growing.rss_bytes / LITTLE
+}
+
+/// What resident memory is used for, and how much of it is in huge pages, unless that is little.
+pub(super) fn used_for(why: &Why) -> Vec<String> {
+    let parts: Vec<String> = (why.parts.iter().filter(|part| part.bytes > 0))
+        .map(|part| format!("{} {}", part.what, units::bytes(part.bytes)))
+        .collect();
+    let parts = (!parts.is_empty()).then(|| parts.join(", "));
+    let huge = huge(why.huge_bytes, why.huge_idle_bytes).filter(|_| why.huge_bytes > enough(why));
+    parts.into_iter().chain(huge).collect()
+}
+
 /// What of resident memory is not known, and why, unless it is little.
-pub(super) fn not_known(why: &Why, enough: u64) -> Vec<String> {
+pub(super) fn not_known(why: &Why) -> Vec<String> {
+    let enough = enough(why);
     let rss = why.validated_bytes.saturating_add(why.unknown_bytes);
     let matters = |bytes: u64| bytes > enough || why.answer == Answer::Unknown && bytes > 0;
-    let most = why.unknown.iter().filter(|one| matters(one.bytes)).take(UNKNOWN);
+    let most = why.unknown.iter().filter(|one| matters(one.bytes)).take(MAX_UNKNOWN);
     let share = units::percent(why.unknown_bytes as f64 / rss.max(1) as f64);
     most.map(|one| format!("{share} of resident memory: {}", unknown(one))).collect()
 }

@@ -113,12 +113,17 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
 
 /// Whether it fired, or another probe for the same role and family of functions did, so that its silence means nothing.
 fn is_explained(probe: &ProbeFacts, all: &[&ProbeFacts]) -> bool {
-    let name = readable(&probe.symbol);
-    let of_family = |other: &&&ProbeFacts| {
-        (other.role, &other.object) == (probe.role, &probe.object)
-            && is_family(&name, &readable(&other.symbol))
+    if !probe.is_silent(all.iter().copied()) {
+        return true;
+    }
+    let is_alike = |other: &&&ProbeFacts| {
+        other.fired() && (other.role, &other.object) == (probe.role, &probe.object)
     };
-    !probe.is_silent(all.iter().copied()) || all.iter().filter(of_family).any(|other| other.fired())
+    let mut alike = all.iter().filter(is_alike).peekable();
+    alike.peek().is_some() && {
+        let name = readable(&probe.symbol);
+        alike.any(|other| is_family(&name, &readable(&other.symbol)))
+    }
 }
 
 /// Whether two functions are forms of one: overloads, instances of a template, or one is the other's name and `_` more.

@@ -89,6 +89,9 @@ impl Growing {
 pub struct Part {
     /// What it is: `heap held`, `heap free`, `heap unknown` (with the allocator), `anonymous`, `stacks`, `files`, `shared`.
     pub what: String,
+    /// The allocator whose heap it is of; null for other memory.
+    #[serde(default)]
+    pub allocator: Option<String>,
     /// How that is known.
     #[serde(default = "nothing")]
     pub known_by: KnownBy,
@@ -102,26 +105,25 @@ const fn nothing() -> KnownBy {
 }
 
 const ANONYMOUS: &str = "anonymous, no known heap";
-/// What follows the name of a heap for what of it is not known.
-const UNKNOWN: &str = " unknown";
 
 pub(super) fn parts(censuses: &[Census]) -> Vec<Part> {
-    let mut sums: BTreeMap<(String, KnownBy), u64> = BTreeMap::new();
+    let mut sums: BTreeMap<(String, Option<String>, KnownBy), u64> = BTreeMap::new();
     for part in censuses.iter().flat_map(|census| &census.parts) {
         let allocator = part.allocator.as_deref().unwrap_or("heap");
         let what = match part.kind {
             PartKind::HeapHeld => format!("{allocator} held"),
             PartKind::HeapFree => format!("{allocator} free"),
-            PartKind::HeapUnknown => format!("{allocator}{UNKNOWN}"),
+            PartKind::HeapUnknown => format!("{allocator} unknown"),
             PartKind::Anonymous => ANONYMOUS.to_owned(),
             PartKind::Stack => "stacks".to_owned(),
             PartKind::File => "files".to_owned(),
             PartKind::Shared => "shared".to_owned(),
         };
-        let sum = sums.entry((what, part.kind.known_by())).or_default();
+        let key = (what, part.allocator.clone(), part.kind.known_by());
+        let sum = sums.entry(key).or_default();
         *sum = sum.saturating_add(part.bytes);
     }
-    let part = |((what, known_by), bytes)| Part { what, known_by, bytes };
+    let part = |((what, allocator, known_by), bytes)| Part { what, allocator, known_by, bytes };
     let mut parts: Vec<Part> = sums.into_iter().map(part).collect();
     parts.sort_by_key(|part| Reverse(part.bytes));
     parts
@@ -142,10 +144,8 @@ pub(super) struct Known {
 
 /// Whether anything of an allocator's heap was read.
 pub(super) fn has_read(parts: &[Part], allocator: &str) -> bool {
-    let of_heap =
-        |part: &&Part| part.what.strip_prefix(allocator).is_some_and(|rest| rest.starts_with(' '));
-    let mut parts = parts.iter().filter(of_heap);
-    parts.any(|part| part.known_by == KnownBy::Structures && part.bytes > 0)
+    let is_read = |part: &Part| part.known_by == KnownBy::Structures && part.bytes > 0;
+    parts.iter().any(|part| part.allocator.as_deref() == Some(allocator) && is_read(part))
 }
 
 impl Known {
@@ -165,7 +165,7 @@ impl Known {
             is_unread: parts
                 .iter()
                 .filter(|part| part.known_by == KnownBy::Nothing && part.bytes > 0)
-                .filter_map(|part| part.what.strip_suffix(UNKNOWN))
+                .filter_map(|part| part.allocator.as_deref())
                 .any(|allocator| !has_read(parts, allocator)),
         }
     }
@@ -175,10 +175,15 @@ impl Known {
         share(self.unknown, self.validated)
     }
 
+    /// The share that is not known of memory that is neither file nor shared.
+    pub(super) fn unknown_private_share(self) -> f64 {
+        share(self.unknown, self.private)
+    }
+
     /// Whether enough is known to say that nothing is wrong: of all that is resident, and of what is the processes' own,
     /// unless what is not known of that is little, less than what is known, and no heap that was not read at all.
     pub(super) fn is_enough(self) -> bool {
-        let is_own_known = super::UNEXPLAINED >= share(self.unknown, self.private);
+        let is_own_known = self.unknown_private_share() <= super::UNEXPLAINED;
         let is_little = self.unknown < super::IDLE_BYTES && self.unknown < self.private
             || self.unknown < super::UNREAD_BYTES;
         self.unknown_share() <= super::UNEXPLAINED && (is_own_known || is_little && !self.is_unread)

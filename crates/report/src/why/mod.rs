@@ -25,7 +25,7 @@ use crate::{Kind, Report, Target, memory::MemoryVerdict};
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.why/1";
 
-/// Memory that was not read, or did not validate, as a share of resident memory: above, nobody can say what holds it.
+/// Memory that was not read, or did not validate, as a share of resident memory: above, what holds it is not known.
 const UNEXPLAINED: f64 = 0.25;
 /// What may be unknown although it is most of a process's own memory: data of programs and libraries.
 const UNREAD_BYTES: u64 = 1 << 20;
@@ -33,9 +33,8 @@ const UNREAD_BYTES: u64 = 1 << 20;
 const IDLE_BYTES: u64 = 16 << 20;
 /// The same as a share of resident memory.
 const IDLE_SHARE: f64 = 0.2;
-
 /// Of memory, one part of so many is little.
-const LITTLE: u64 = 50;
+pub(crate) const LITTLE: u64 = 50;
 
 /// Seconds for which what is pinned at closes is taken to stay.
 const PINNED: f64 = 2.0;
@@ -178,13 +177,18 @@ impl Why {
         let known = Known::of(&parts, growing.rss_bytes);
         unseen.extend(memory::ran_out(measured.censuses));
         if !known.is_enough() {
-            let share = crate::units::percent(known.unknown_share());
+            let (share, of) = if known.unknown_share() > UNEXPLAINED {
+                (known.unknown_share(), "resident memory")
+            } else {
+                (known.unknown_private_share(), "resident memory that is neither file nor shared")
+            };
+            let share = crate::units::percent(share);
             unseen.insert(
                 0,
                 if parts.is_empty() {
                     "what the rest of memory is used for is not known".to_owned()
                 } else {
-                    format!("{share} of resident memory was not read, or did not validate")
+                    format!("{share} of {of} was not read, or did not validate")
                 },
             );
             if let Some(Drafted { against: Some(against), .. }) = measured.draft {
@@ -230,9 +234,7 @@ impl Why {
         }
         why
     }
-}
 
-impl Why {
     /// Whether enough of memory is known to say that nothing is wrong.
     fn is_known(&self) -> bool {
         Known::of(&self.parts, self.growing.rss_bytes).is_enough()
@@ -245,6 +247,12 @@ impl Why {
         };
         self.holders.iter().any(|holder| !holder.certain)
             || !self.is_known() && self.unknown.first().is_some_and(is_read)
+    }
+
+    /// The heap in which most of what is not known is, if too much is, and nothing of that heap was read.
+    fn unread_heap(&self) -> Option<&str> {
+        let heap = self.unknown.first()?.allocator.as_deref()?;
+        (!self.is_known() && !memory::has_read(&self.parts, heap)).then_some(heap)
     }
 }
 

@@ -14,7 +14,7 @@ const RUNTIMES: [&str; 2] = ["cpython", "ruby"];
 pub struct Next {
     /// What to do, in a sentence.
     pub text: String,
-    /// The command that tells more; null where there is none. It keeps within drainprof's default budget.
+    /// The command that shows more; null where there is none. It keeps within drainprof's default budget.
     pub command: Option<String>,
 }
 
@@ -25,6 +25,7 @@ pub(super) fn of(why: &Why, undrafted: bool) -> Vec<Next> {
         command: (!command.is_empty()).then_some(command),
     };
     let first = why.holders.first();
+    let unread = why.unread_heap();
     let mut steps = Vec::new();
     match why.answer {
         Answer::Growing => {
@@ -66,6 +67,14 @@ pub(super) fn of(why: &Why, undrafted: bool) -> Vec<Next> {
         )),
         Answer::Unknown if why.is_known() => steps
             .push(step("See each heap.", format!("drainprof census -p {pid}"))),
+        Answer::Unknown if unread.is_some() => steps.push(step(
+            &format!(
+                "Nothing of {}'s heap was read. The program's own tools, such as heap snapshots, show what holds it. \
+                 See which call stacks touch it.",
+                unread.unwrap_or_default()
+            ),
+            format!("drainprof growth -p {pid} -d 1m"),
+        )),
         Answer::Unknown if why.draft.is_some() => steps.push(step(
             "Most of the memory is of no known allocator. Finish the profile that was drafted from its functions.",
             format!(

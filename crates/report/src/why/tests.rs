@@ -52,14 +52,11 @@ pub(super) fn growth(verdict: MemoryVerdict, rss: u64) -> Report {
 
 pub(super) fn why(growth: &Report, probes: &[Report], census: Option<Census>) -> Why {
     let censuses: Vec<Census> = census.into_iter().collect();
-    Why::of(&Measured {
-        growth,
-        probes,
-        censuses: &censuses,
-        draft: None,
-        undrafted: None,
-        unseen: &[],
-    })
+    why_of_all(growth, probes, &censuses)
+}
+
+pub(super) fn why_of_all(growth: &Report, probes: &[Report], censuses: &[Census]) -> Why {
+    Why::of(&Measured { growth, probes, censuses, draft: None, undrafted: None, unseen: &[] })
 }
 
 pub(super) fn text(why: &Why) -> String {

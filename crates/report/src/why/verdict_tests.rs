@@ -4,7 +4,7 @@ use drainprof_census::{Heap, Part as CensusPart, PartKind, Unknown};
 use proptest::prelude::*;
 
 use super::{
-    tests::{MIB, growth, part, text, why},
+    tests::{MIB, growth, part, text, why, why_of_all},
     *,
 };
 
@@ -135,16 +135,7 @@ fn partial() {
 fn several() {
     let steady = growth(MemoryVerdict::Steady, 200 * MIB);
     let of = |one: Of, other: Of| {
-        let censuses = [census(&[one], &[]), census(&[other], &[])];
-        let (growth, probes, unseen) = (&steady, &[][..], &[][..]);
-        Why::of(&Measured {
-            growth,
-            probes,
-            censuses: &censuses,
-            draft: None,
-            undrafted: None,
-            unseen,
-        })
+        why_of_all(&steady, &[], &[census(&[one], &[]), census(&[other], &[])])
     };
     let partial = Of("glibc", 90, 5, 5, Some(5));
     let found = of(Of("glibc", 40, 60, 0, Some(0)), partial);
@@ -167,6 +158,22 @@ fn unread() {
     assert_eq!((most.answer, most.unknown[0].bytes), (Answer::Unknown, 300 * MIB));
 }
 
+/// A heap of which nothing was read is named, and no profile is asked for it. Where files hide how much is unknown, the
+/// share is of the rest.
+#[test]
+fn unread_heap() {
+    let found = of(&[Of("glibc", 10, 0, 0, Some(0)), Of("V8", 0, 0, 90, None)], &[]);
+    assert_eq!(found.unseen[0], "90.0 % of resident memory was not read, or did not validate");
+    assert!(found.next[0].text.starts_with("Nothing of V8's heap was read."), "{:?}", found.next);
+    assert!(found.next[0].command.as_ref().unwrap().starts_with("drainprof growth -p "));
+    let found =
+        of(&[Of("glibc", 3, 0, 0, Some(0)), Of("V8", 0, 0, 3, None)], &[(PartKind::File, 34)]);
+    let share = "50.0 % of resident memory that is neither file nor shared was not read, or did not validate";
+    assert_eq!((found.answer, found.unseen[0].as_str()), (Answer::Unknown, share));
+    let found = of(&[Of("glibc", 10, 0, 0, Some(0))], &[(PartKind::Anonymous, 90)]);
+    assert!(found.next[0].text.contains("of no known allocator"), "{:?}", found.next);
+}
+
 /// What is unknown is in the first lines, with what the reader says of it.
 #[test]
 fn first_lines() {
@@ -174,7 +181,7 @@ fn first_lines() {
     let mut lines = page.lines();
     assert!(lines.next().unwrap().starts_with("CANNOT TELL: "), "{page}");
     let second =
-        "Unknown  30.0 % of resident memory: 30.0 MiB of glibc's heap: glibc: the ring of arenas";
+        "Unknown  30.0 % of resident memory: 30.0 MiB of glibc's heap: the ring of arenas does not";
     assert!(lines.next().unwrap().starts_with(second), "{page}");
     let known = text(&of(&[Of("glibc", 99, 0, 0, Some(0))], &[(PartKind::Anonymous, 1)]));
     assert!(known.starts_with("HEALTHY: ") && !known.contains("\nUnknown"), "{known}");

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::{
     super::{
         SENTENCE,
-        heaps::{huge, unknown},
+        heaps::{huge, other_notes, unknown},
         shown,
     },
     Fact,
@@ -19,7 +19,6 @@ const NAME: usize = 96;
 
 /// A census; of lists, so many rows.
 pub(super) fn census(census: &Census, top: usize) -> Markup {
-    let is_said = |note: &&String| census.unknown.iter().any(|one| one.reasons.contains(note));
     let parts: Vec<(String, u64)> =
         census.parts.iter().map(|part| (name(part), part.bytes)).collect();
     html! {
@@ -34,9 +33,7 @@ pub(super) fn census(census: &Census, top: usize) -> Markup {
             }),
         ]))
         @for one in &census.unknown { p.warn { "Unknown: " (shown(&unknown(one), SENTENCE)) } }
-        @for note in census.notes.iter().filter(|note| !is_said(note)) {
-            p.warn { "Not seen: " (shown(note, SENTENCE)) }
-        }
+        @for note in other_notes(census) { p.warn { "Not seen: " (shown(note, SENTENCE)) } }
         @if census.heaps.is_empty() { p.warn { "No heap whose structures are known." } }
         (bar("Resident memory by use", &parts, &units::bytes))
         @if let Some(huge) = huge(census.huge_bytes, census.huge_idle_bytes) { p { (huge) "." } }

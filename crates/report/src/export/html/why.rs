@@ -4,10 +4,8 @@ use maud::{Markup, html};
 
 use super::{
     super::{
-        SENTENCE,
-        heaps::huge,
-        shown,
-        why::{growing, not_known},
+        SENTENCE, shown,
+        why::{growing, not_known, used_for},
     },
     allocator::whole as rounded,
     parts::bar,
@@ -22,8 +20,6 @@ use crate::{
 
 /// Sentences of each answer.
 const ROWS: usize = 5;
-/// A smaller part of resident memory than one of so many is not worth a sentence.
-const ENOUGH: u64 = 50;
 
 /// The answer that a report gives.
 #[must_use]
@@ -80,23 +76,15 @@ fn why(why: &Why, growing: String, fast: &[String], sure: &[String]) -> Markup {
         }
         Answer::Unknown => ("", "No leak was found, but too little is known to rule one out"),
     };
-    let parts: Vec<String> = why
-        .parts
-        .iter()
-        .filter(|part| part.bytes > 0)
-        .map(|part| format!("{} {}", part.what, units::bytes(part.bytes)))
-        .collect();
-    let mut used = if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] };
-    used.extend(huge(why.huge_bytes, why.huge_idle_bytes));
     let held: Vec<String> = why.holders.iter().map(|holder| holder.text.clone()).collect();
     html! {
         section.why.(class) aria-label="Why" {
             p { (answer) "." }
             dl {
-                (answers("Unknown", &not_known(why, why.growing.rss_bytes / ENOUGH)))
+                (answers("Unknown", &not_known(why)))
                 (answers("Growing?", &[growing]))
                 (answers("How fast", fast))
-                (answers("Used for", &used))
+                (answers("Used for", &used_for(why)))
                 (answers("Held by", &held))
                 (answers("Who", &why.who))
                 (answers("How sure", sure))
