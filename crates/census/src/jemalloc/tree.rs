@@ -112,12 +112,13 @@ impl Reading {
         })
     }
 
-    /// Adds the extents of descriptions that make sense; the other descriptions.
+    /// Adds the extents of descriptions that make sense; the other descriptions, where they are wanted.
     fn add(
         &mut self,
         space: &Space<'_>,
         layout: &Layout,
         (listed, described): (&Listed, &[Description]),
+        wants_wrong: bool,
     ) -> Vec<Description> {
         let mut wrong = Vec::new();
         for some in described.chunks(AT_ONCE) {
@@ -132,6 +133,7 @@ impl Reading {
                     Some(found) if self.extents.push(space, found, layout) => {
                         self.in_use += usize::from(found.0.state != State::Free);
                     }
+                    None if !wants_wrong => {}
                     None if space.budget.keeps::<Description>(1) => wrong.push(*one),
                     _ => return wrong,
                 }
@@ -147,11 +149,10 @@ fn read(
     (listed, described): (&Listed, &[Description]),
 ) -> Reading {
     let mut reading = Reading::default();
-    let kept = |wrong: &[Description]| size_of_val(wrong) as u64;
-    let wrong = reading.add(space, layout, (listed, described));
+    let wrong = reading.add(space, layout, (listed, described), true);
     // What changed while it was read is read again.
-    let still = reading.add(space, layout, (listed, &wrong));
-    space.budget.gives_back(kept(&wrong) + kept(&still));
+    reading.add(space, layout, (listed, &wrong), false);
+    space.budget.gives_back(size_of_val(wrong.as_slice()) as u64);
     reading.extents.all.sort_unstable_by_key(|one| one.description);
     reading.extents.all.shrink_to_fit();
     reading
