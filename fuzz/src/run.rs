@@ -24,7 +24,7 @@ const MOST_MEMORY: i64 = 256 << 20;
 const FOUND: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/fuzz");
 
 /// How much is wanted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Wanted {
     /// Mutated inputs are made for so long, …
     pub time: Duration,
@@ -32,6 +32,21 @@ pub struct Wanted {
     pub inputs: u64,
     /// From which number they are made.
     pub number: u64,
+    /// How the names of the seeds begin that they are made of; all, if there are none.
+    pub seeds: Vec<String>,
+}
+
+impl Wanted {
+    /// Whether inputs are made of a file of the corpus.
+    fn has(&self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_one = |seed: &String| {
+            let name = name.strip_prefix("refused-").unwrap_or(&name);
+            name.strip_prefix(seed.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        self.seeds.is_empty() || self.seeds.iter().any(is_one)
+    }
 }
 
 /// What came of it.
@@ -77,7 +92,8 @@ pub fn run(target: &Target, wanted: &Wanted) -> Result<Ran> {
     // The peak begins again, so that the largest input of another target hides nothing. Where that is not allowed, it may.
     let _ = fs::write("/proc/self/clear_refs", "5");
     let mut seeds = (target.seeds)()?;
-    for (path, bytes) in corpus(target.name)? {
+    let corpus = corpus(target.name)?.into_iter().filter(|(path, _)| wanted.has(path));
+    for (path, bytes) in corpus {
         let one = Run::new(target)?.input(&bytes).with_context(|| path.display().to_string())?;
         let is_refused =
             path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"refused"));

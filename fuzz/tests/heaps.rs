@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use drainprof_census::testing::Walked;
-use drainprof_fuzz::targets::heaps::walk;
+use drainprof_fuzz::targets::heaps::{SEEDS, walk};
 
 /// Readers of heaps whose seeds begin with their names, and hold one heap.
 const READERS: [&str; 8] =
@@ -15,13 +15,15 @@ const CONTEXTS: [&str; 3] = ["apr", "nginx", "postgres"];
 type Check = fn(&Walked) -> bool;
 
 /// What other seeds must lead to, by how their names begin.
-const OTHERS: [(&str, Check); 14] = [
+const OTHERS: [(&str, Check); 15] = [
     ("broken", |walked| unknown(walked) > 0),
     ("circle-arenas", |walked| is_told(walked) && live(walked) > 0),
     // Bins are not followed.
     ("circle-bin", is_whole),
     ("circle", |walked| is_told(walked) && unknown(walked) > 0),
     ("extents", |walked| is_told(walked) && live(walked) > 0),
+    // What fuzzing has found: panics, and reads without end.
+    ("found", |walked| !walked.heaps.is_empty()),
     ("huge", |walked| is_told(walked) && is_whole(walked)),
     ("large-file", is_whole),
     ("more-free-than-regions", |walked| is_told(walked) && unknown(walked) > 0),
@@ -49,6 +51,29 @@ fn is_told(walked: &Walked) -> bool {
 
 fn is_whole(walked: &Walked) -> bool {
     live(walked) > 0 && unknown(walked) == 0
+}
+
+/// Each seed is one of a reader, or of what is about all of them, and each of these has some.
+#[test]
+fn seeds_have_readers() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/heaps");
+    let entries = fs::read_dir(directory).expect("there are seeds");
+    let names: Vec<String> = entries
+        .map(|entry| entry.expect("it can be listed").file_name().to_string_lossy().into_owned())
+        .collect();
+    let begins = |name: &str, seed: &str| {
+        let rest = name.strip_prefix("refused-").unwrap_or(name).strip_prefix(seed);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    for name in &names {
+        let of = SEEDS.iter().filter(|(_, seeds)| seeds.iter().any(|seed| begins(name, seed)));
+        assert_eq!(of.count(), 1, "{name}");
+    }
+    for (_, seed) in
+        SEEDS.iter().flat_map(|(reader, seeds)| seeds.iter().map(move |one| (reader, one)))
+    {
+        assert!(names.iter().any(|name| begins(name, seed)), "{seed}");
+    }
 }
 
 /// Each seed, by its name.

@@ -10,6 +10,7 @@
 //! | `DRAINPROF_TEST_EVENTS` | how many events the threads of `preempted` make in all; else fewer, for an ordinary run |
 //! | `DRAINPROF_TEST_RUNS` | how often `preempted` runs each of its cases (1) |
 //! | `DRAINPROF_TEST_THREADS` | of how many threads `preempted` has cases (`1,2,4,8,64`) |
+//! | `DRAINPROF_TEST_HOSTILE_SECONDS` | for how long `hostile_many` attacks a daemon (10); 600 was tried |
 //! | `DRAINPROF_CHAOS_SEED` | the seed of targets that draw lots; else another one in each run |
 //! | `DRAINPROF_TEST_PREEMPTION` | the kernel's preemption model, such as `full`; else as debugfs says |
 //! | `DRAINPROF_TEST_SKIP` | a reason for which this kernel forbids the tests: they skip instead of fail |

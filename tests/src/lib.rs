@@ -5,12 +5,14 @@
 //! target's file says; `truth` is the other side, used by the Rust targets. Nothing here sleeps: every
 //! wait is for a line, the end of a stream or the end of a process, with a deadline.
 
+pub mod attack;
 pub mod bind;
 pub mod browser;
 pub mod compare;
 pub mod elf;
 pub mod environment;
 pub mod fuse;
+pub mod groups;
 pub mod haproxy;
 pub mod helper;
 pub mod hostile;

@@ -12,6 +12,7 @@ use crate::work;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this target.
+    #[arg(conflicts_with = "reader")]
     name: Option<String>,
     /// For so long each: 90s, 10m, 2h.
     #[arg(long = "for", value_parser = duration, default_value = "1m", value_name = "TIME")]
@@ -19,6 +20,9 @@ pub(crate) struct Args {
     /// So many inputs each, at most.
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
     inputs: u64,
+    /// Of `heaps`: only inputs that are made of the seeds of this reader: glibc, jemalloc, …
+    #[arg(long, value_name = "READER")]
+    reader: Option<String>,
     /// Make the inputs from this number, which a failure names.
     #[arg(long, value_name = "N")]
     number: Option<u64>,
@@ -33,8 +37,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cargo.args(["--test", "corpus", "--", "--nocapture"]);
     // The slowest input counts: no other one beside it.
     cargo.arg("--test-threads=1");
-    if let Some(name) = &args.name {
+    let name = args.reader.as_ref().map(|_| "heaps").or(args.name.as_deref());
+    if let Some(name) = name {
         cargo.args(["--exact", name]);
+    }
+    if let Some(reader) = &args.reader {
+        cargo.env("DRAINPROF_FUZZ_READER", reader);
     }
     cargo.env("DRAINPROF_FUZZ_SECONDS", args.time.as_secs().to_string());
     cargo.env("DRAINPROF_FUZZ_INPUTS", args.inputs.to_string());

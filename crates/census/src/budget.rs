@@ -4,6 +4,7 @@
 //! | What             | for each resident byte       | and  | beside                    |
 //! |------------------|------------------------------|------|---------------------------|
 //! | bytes read       | 16                           | 64 MiB |                         |
+//! | of these, in searches | 12                      | 16 MiB | where broken chains go on |
 //! | structures read  | 1/8: one for each word       | 2^20 | which pages are present   |
 //! | memory of ours   | 1/8                          | 32 MiB | at most `Options::memory` |
 //! | CPU time         | 20 ns: 2 s for 100 MB        | 1 s  |                           |
@@ -37,6 +38,8 @@ impl Linear {
 }
 
 const READ: Linear = Linear { each_kib: 16 << 10, more: 64 << 20 };
+/// Bytes of what is read.
+const SEARCHED: Linear = Linear { each_kib: 12 << 10, more: 16 << 20 };
 const STEPS: Linear = Linear { each_kib: 128, more: 1 << 20 };
 const KEPT: Linear = Linear { each_kib: 128, more: 32 << 20 };
 /// Nanoseconds.
@@ -64,6 +67,8 @@ pub(crate) enum Resource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) read: u64,
+    /// Of what is read, what finds where broken chains go on.
+    pub(crate) searched: u64,
     pub(crate) steps: u64,
     pub(crate) kept: u64,
     pub(crate) cpu: Duration,
@@ -76,6 +81,7 @@ impl Bounds {
         let time = |bound: &Linear| Duration::from_nanos(bound.of(resident).saturating_mul(SLOW));
         Self {
             read: READ.of(resident),
+            searched: SEARCHED.of(resident),
             steps: STEPS.of(resident),
             kept: KEPT.of(resident),
             cpu: time(&CPU),
@@ -89,6 +95,7 @@ impl Bounds {
 pub(crate) struct Budget {
     bounds: Bounds,
     read: Cell<u64>,
+    searched: Cell<u64>,
     steps: Cell<u64>,
     /// Memory of ours now, and the most that it was.
     kept: Cell<u64>,
@@ -109,6 +116,7 @@ impl Budget {
         Self {
             bounds,
             read: Cell::new(0),
+            searched: Cell::new(0),
             steps: Cell::new(0),
             kept: Cell::new(0),
             #[cfg(test)]
@@ -142,6 +150,16 @@ impl Budget {
             None => return self.look(),
         }
         true
+    }
+
+    /// Counts bytes that were read to find where a chain goes on.
+    pub(crate) fn searches(&self, bytes: u64) {
+        self.searched.set(self.searched.get().saturating_add(bytes));
+    }
+
+    /// Bytes that may still be read for that. Where there are none, all else is read on.
+    pub(crate) fn search_left(&self) -> u64 {
+        self.bounds.searched.saturating_sub(self.searched.get())
     }
 
     /// Whether time is left, where something else than a read takes it.
@@ -264,13 +282,15 @@ mod tests {
     fn table() {
         let (none, some) = (Bounds::of(0), Bounds::of(100 << 20));
         assert_eq!(some.read - none.read, 1600 << 20);
+        assert_eq!(some.searched - none.searched, 1200 << 20);
         assert_eq!(some.steps - none.steps, (100 << 20) / 8);
         assert_eq!(some.kept - none.kept, (100 << 20) / 8);
         let nanos = |more: Duration, less: Duration| more.as_nanos() - less.as_nanos();
         let slow = u128::from(SLOW);
         assert_eq!(nanos(some.cpu, none.cpu), slow * (100 << 20) * 20);
         assert_eq!(nanos(some.time, none.time), slow * (100 << 20) * 100);
-        assert_eq!((none.read, none.steps, none.kept), (64 << 20, 1 << 20, 32 << 20));
+        assert_eq!((none.read, none.searched), (64 << 20, 16 << 20));
+        assert_eq!((none.steps, none.kept), (1 << 20, 32 << 20));
         assert_eq!(none.cpu.as_nanos(), slow * 1_000_000_000);
         assert_eq!(none.time.as_nanos(), slow * 10_000_000_000);
     }
@@ -284,6 +304,11 @@ mod tests {
         assert!(!all.reads(1, 0) && all.is_over() && !all.keeps_bytes(1));
         assert_eq!(all.read_bytes(), 100);
         assert!(all.ran_out().is_some_and(|text| text.starts_with("bytes to read")));
+        let all = budget(Bounds { searched: 100, ..Bounds::of(0) });
+        all.searches(60);
+        assert_eq!(all.search_left(), 40);
+        all.searches(60);
+        assert!(all.search_left() == 0 && !all.is_over());
         let all = of();
         assert!(all.reads(0, 4) && !all.reads(0, 1));
         assert!(

@@ -66,7 +66,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
 }
 
 fn in_use(pools: &[Pool]) -> usize {
-    pools.iter().filter(|pool| pool.used > 0).count()
+    pools.iter().filter(|pool| pool.used() > 0).count()
 }
 
 /// Says that objects of a free-threaded interpreter are not told by type.

@@ -30,6 +30,14 @@ impl Taken {
     pub(crate) fn add(&mut self, stretches: impl IntoIterator<Item = (u64, u64)>) {
         self.0.extend(stretches);
         self.0.sort_unstable();
+        self.0.dedup_by(|(start, end), (_, last)| {
+            let meets = *start <= *last;
+            if meets {
+                *last = (*last).max(*end);
+            }
+            meets
+        });
+        self.0.shrink_to_fit();
     }
 
     /// Whether any stretch lies between two addresses, or reaches in.
@@ -44,6 +52,23 @@ impl Taken {
         let (_, end) = self.0.get(next.checked_sub(1)?)?;
         (address < *end).then_some(*end)
     }
+}
+
+/// A list of stretches, neighbours as one; it ends where there is no memory for it.
+pub(crate) fn joined(
+    space: &Space<'_>,
+    stretches: impl Iterator<Item = (u64, u64)>,
+) -> Vec<(u64, u64)> {
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in stretches {
+        match joined.last_mut() {
+            Some((_, last)) if *last == start => *last = end,
+            // A list that grows has its double at most.
+            _ if !space.budget.keeps::<[(u64, u64); 2]>(1) => break,
+            _ => joined.push((start, end)),
+        }
+    }
+    joined
 }
 
 /// The region that a stretch lies in: the last one, else all of its mapping from there on. Where stretches ascend, it is

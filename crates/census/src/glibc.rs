@@ -130,6 +130,12 @@ fn read(space: &Space<'_>, taken: &Taken, main: &Main, heap: Option<(u64, u64)>)
             "glibc: {unknown} bytes of its arenas are not present, changed while they were read, or make no sense"
         ));
     }
+    if space.budget.search_left() == 0 {
+        walk.notes.push(
+            "glibc: so many chains of chunks are broken that it was not searched where all go on: what follows is unknown"
+                .to_owned(),
+        );
+    }
     // What would be given back is only known where nearly all is.
     let nearly = walk.heap.unknown_bytes <= walk.heap.mapped_bytes / MAX_UNKNOWN;
     // Of huge pages of hugetlbfs the kernel gives back whole ones only, where it can.

@@ -23,7 +23,7 @@ use self::{
 };
 use crate::{
     found::{Found, Taken},
-    granules::{BySize, held},
+    granules::{BySize, HeldBySum},
     model::{Granules, Heap, Type},
     space::{RangeKind, Space},
 };
@@ -65,8 +65,8 @@ struct Sum {
     classes: BySize,
     stacks: Type,
     runtime: Type,
-    /// Live objects and bytes of spans with more than one object.
-    partly: Vec<(u64, u64)>,
+    /// Spans with more than one object, by live ones.
+    partly: HeldBySum,
     held_bytes: u64,
     taken: Vec<(u64, u64)>,
     notes: Vec<String>,
@@ -142,7 +142,7 @@ impl Sum {
                 granules.full += 1;
                 granules.full_bytes += bytes;
             }
-            _ => self.partly.push((used, bytes)),
+            _ => self.partly.add(used, bytes),
         }
     }
 
@@ -163,7 +163,7 @@ impl Sum {
         let known = heap.live_bytes.saturating_add(heap.unknown_bytes);
         heap.free_bytes = heap.mapped_bytes.saturating_sub(known);
         "span".clone_into(&mut granules.unit);
-        granules.held = held(partly.into_iter());
+        granules.held = partly.finish();
         heap.granules = granules;
         heap.classes = classes.finish();
         let (held_bytes, taken, notes) = (self.held_bytes, self.taken, self.notes);

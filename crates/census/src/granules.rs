@@ -13,8 +13,8 @@ use crate::{
 /// Upper ends of the ranges of objects per granule that are distinguished; more are one range.
 const RANGES: [u64; 6] = [1, 2, 4, 8, 16, 64];
 
-/// Bytes of ours for each page: in a stretch, and of those that are held.
-pub(crate) const OF_PAGE: u64 = (size_of::<Page>() + size_of::<(u64, u64)>()) as u64;
+/// Bytes of ours for each page.
+pub(crate) const OF_PAGE: u64 = size_of::<Page>() as u64;
 
 /// Cells of a map, at most.
 const CELLS: usize = 4096;
@@ -36,21 +36,41 @@ pub(crate) fn cells(mut map: Vec<MapCell>) -> Vec<MapCell> {
 }
 
 /// Granules by how many objects hold them.
-pub(crate) fn held(granules: impl Iterator<Item = (u64, u64)>) -> Vec<HeldBy> {
-    let mut counts = [(0u64, 0u64); RANGES.len() + 1];
-    for (objects, bytes) in granules.filter(|(objects, _)| *objects > 0) {
-        let (count, sum) = &mut counts[RANGES.partition_point(|most| *most < objects)];
-        (*count, *sum) = (*count + 1, sum.saturating_add(bytes));
+#[derive(Default)]
+pub(crate) struct HeldBySum([(u64, u64); RANGES.len() + 1]);
+
+impl HeldBySum {
+    /// A granule with its live objects.
+    pub(crate) fn add(&mut self, objects: u64, bytes: u64) {
+        if objects > 0 {
+            let (count, sum) = &mut self.0[RANGES.partition_point(|most| *most < objects)];
+            (*count, *sum) = (*count + 1, sum.saturating_add(bytes));
+        }
     }
-    let ranges = counts.iter().enumerate().filter(|(_, (count, _))| *count > 0);
-    ranges
-        .map(|(index, (granules, bytes))| HeldBy {
-            objects_min: if index == 0 { 1 } else { RANGES[index - 1] + 1 },
-            objects_max: RANGES.get(index).copied(),
-            granules: *granules,
-            bytes: *bytes,
-        })
-        .collect()
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|(count, _)| count).sum()
+    }
+
+    pub(crate) fn finish(&self) -> Vec<HeldBy> {
+        let ranges = self.0.iter().enumerate().filter(|(_, (count, _))| *count > 0);
+        ranges
+            .map(|(index, (granules, bytes))| HeldBy {
+                objects_min: if index == 0 { 1 } else { RANGES[index - 1] + 1 },
+                objects_max: RANGES.get(index).copied(),
+                granules: *granules,
+                bytes: *bytes,
+            })
+            .collect()
+    }
+}
+
+/// Granules, each with its live objects and bytes, by how many objects hold them.
+pub(crate) fn held(granules: impl Iterator<Item = (u64, u64)>) -> Vec<HeldBy> {
+    let mut sum = HeldBySum::default();
+    granules.for_each(|(objects, bytes)| sum.add(objects, bytes));
+    sum.finish()
 }
 
 impl Heap {
@@ -188,8 +208,8 @@ impl Pages {
 /// Adds stretches up, of which `present` says whether a page is resident.
 #[derive(Default)]
 pub(crate) struct PageSums {
-    /// Objects that hold a page, for each resident page.
-    held: Vec<(u64, u64)>,
+    /// Resident pages by objects that hold them.
+    held: HeldBySum,
     empty: u64,
     full: u64,
     alone: BTreeMap<u16, u64>,
@@ -209,7 +229,7 @@ impl PageSums {
             match page {
                 Page { objects: 0, .. } => self.empty += 1,
                 page if page.is_full() => self.full += 1,
-                Page { objects, .. } => self.held.push((u64::from(objects), PAGE)),
+                Page { objects, .. } => self.held.add(u64::from(objects), PAGE),
             }
             if page.objects > 0 {
                 self.held_alone(page.label, 1);
@@ -250,7 +270,7 @@ impl PageSums {
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
-        (self.held.len() as u64 + self.full) * PAGE
+        (self.held.count() + self.full) * PAGE
     }
 
     pub(crate) fn granules(&self) -> Granules {
@@ -260,7 +280,7 @@ impl PageSums {
             empty_bytes: self.empty * PAGE,
             full: self.full,
             full_bytes: self.full * PAGE,
-            held: held(self.held.iter().copied()),
+            held: self.held.finish(),
         }
     }
 

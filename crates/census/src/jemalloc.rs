@@ -13,7 +13,7 @@ mod sum;
 mod tests;
 mod tree;
 
-use extent::{EDATA, Extent, Extents, LAYOUTS, State, extent, set_sizes, without_overlaps};
+use extent::{EDATA, Extent, Extents, LAYOUTS, State, extent, without_overlaps};
 
 use crate::{
     found::{Found, Taken, pieces_at},
@@ -51,11 +51,10 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     if chosen.is_none() {
         notes.push("jemalloc: extents make sense in no known layout, or in several".to_owned());
     }
-    let first = trees.first().map(|tree| (&tree.listed, Extents::new()));
-    let (listed, extents) = chosen.or(first)?;
-    let mut extents = without_overlaps(extents);
-    set_sizes(&mut extents);
-    let ends = extents.iter().map(|(start, one)| (*start, start + one.bytes));
+    let first = trees.first().map(|tree| (&tree.listed, Extents::default()));
+    let (listed, mut extents) = chosen.or(first)?;
+    without_overlaps(&mut extents.all);
+    let ends = extents.all.iter().map(|one| (one.address, one.end()));
     let unknown = radix::unlisted(space, taken, ends, listed, PAGE_BITS);
     let mut found = sum::sum(space, &extents, &unknown);
     found.notes.append(&mut notes);
@@ -63,7 +62,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
 }
 
 /// Slabs of each layout; the search ends where a layout has as many as are wanted.
-fn search(space: &Space<'_>, taken: &Taken, wanted: usize) -> [Vec<(u64, Extent)>; LAYOUTS.len()] {
+fn search(space: &Space<'_>, taken: &Taken, wanted: usize) -> [Vec<Extent>; LAYOUTS.len()] {
     let mut slabs = LAYOUTS.map(|_| Vec::new());
     let mut searched = 0;
     for range in space.anonymous() {
@@ -80,10 +79,10 @@ fn search(space: &Space<'_>, taken: &Taken, wanted: usize) -> [Vec<(u64, Extent)
                     let edata = piece.get(offset..offset + EDATA)?;
                     extent(space, edata, at + offset as u64, layout)
                 });
-                slabs.extend(found.filter(|(_, one)| one.state == State::Slab));
+                slabs.extend(found.filter(|one| one.state == State::Slab));
             }
             // Where there is no room for them, nothing more is read.
-            space.budget.keeps::<(u64, Extent)>(count(&slabs) - before);
+            space.budget.keeps::<Extent>(count(&slabs) - before);
         });
         if slabs.iter().any(|slabs| slabs.len() >= wanted) {
             break;
@@ -93,19 +92,19 @@ fn search(space: &Space<'_>, taken: &Taken, wanted: usize) -> [Vec<(u64, Extent)
 }
 
 /// A few of them, each by its page and where its description is: some may be out of date.
-fn some(slabs: &[(u64, Extent)]) -> impl Iterator<Item = (u64, u64)> {
+fn some(slabs: &[Extent]) -> impl Iterator<Item = (u64, u64)> {
     let every = slabs.len().div_ceil(TRIED).max(1);
     let known = slabs.iter().step_by(every);
-    known.map(|(start, one)| (start >> PAGE_BITS, one.description))
+    known.map(|one| (one.address >> PAGE_BITS, one.description))
 }
 
 /// What looks like slabs, where no tree says that they are.
 fn unproven(space: &Space<'_>, taken: &Taken) -> Found {
     let slabs = search(space, taken, MAX_UNPROVEN);
-    let slabs = without_overlaps(slabs.into_iter().flatten().collect());
-    let unknown: Vec<(u64, u64)> =
-        slabs.iter().map(|(start, one)| (*start, start + one.bytes)).collect();
-    let mut found = sum::sum(space, &[], &unknown);
+    let mut slabs: Vec<Extent> = slabs.into_iter().flatten().collect();
+    without_overlaps(&mut slabs);
+    let unknown: Vec<(u64, u64)> = slabs.iter().map(|one| (one.address, one.end())).collect();
+    let mut found = sum::sum(space, &Extents::default(), &unknown);
     found.notes.push("jemalloc: its tree of extents was not found: nothing is counted".to_owned());
     found
 }

@@ -82,7 +82,7 @@ struct HeapPage {
     slots: u64,
     live: u64,
     /// Live objects by type; `None` where not all of the page is present.
-    types: Option<[u64; 32]>,
+    types: Option<[u16; 32]>,
     resident: u64,
     /// Whether slots of no known type are in it.
     is_nonsense: bool,
@@ -216,7 +216,7 @@ fn count(space: &Space<'_>, page: &mut HeapPage) {
         if !space.read(page.address, &mut bytes) {
             return;
         }
-        let mut types = [0; 32];
+        let mut types = [0u16; 32];
         page.is_nonsense = false;
         for slot in 0..page.slots {
             let at = (page.first + slot * page.slot) as usize;
@@ -228,7 +228,7 @@ fn count(space: &Space<'_>, page: &mut HeapPage) {
             }
         }
         if !page.is_nonsense {
-            page.live = types.iter().sum();
+            page.live = types.iter().copied().map(u64::from).sum();
             page.types = Some(types);
             return;
         }
@@ -257,7 +257,7 @@ fn sum(space: &Space<'_>, pages: &[HeapPage]) -> Found {
         }
         let mut unread = [0; 33];
         match page.types {
-            Some(own) => unread[..32].copy_from_slice(&own),
+            Some(own) => unread[..32].copy_from_slice(&own.map(u64::from)),
             None => unread[32] = page.live,
         }
         for (sum, own) in types.iter_mut().zip(unread).filter(|(_, own)| *own > 0) {

@@ -271,9 +271,9 @@ impl<'a> Space<'a> {
             is_mapped && !self.budget.is_over() && is_present(at, end)
         });
         let mut left = wanted.as_slice();
-        let (mut places, mut bytes) = (Vec::new(), Vec::new());
+        let (mut places, mut bytes, mut most) = (Vec::new(), Vec::new(), AT_ONCE);
         while !left.is_empty() {
-            let (now, later) = left.split_at(left.len().min(AT_ONCE));
+            let (now, later) = left.split_at(left.len().min(most));
             if !self.budget.reads((now.len() * N) as u64, now.len() as u64) {
                 break;
             }
@@ -284,8 +284,11 @@ impl<'a> Space<'a> {
             for (index, part) in now.iter().zip(bytes.as_chunks::<N>().0).take(read) {
                 found[*index] = Some(*part);
             }
-            // What cannot be read is passed over.
-            left = if read == now.len() { later } else { &left[read + 1..] };
+            // What cannot be read is passed over. Where there is much of that, little is asked for at once: all of a
+            // request costs, also what follows the first that cannot be read.
+            let is_whole = read == now.len();
+            most = if is_whole { (most * 2).min(AT_ONCE) } else { (most / 2).max(1) };
+            left = if is_whole { later } else { &left[read + 1..] };
         }
         found
     }
@@ -421,6 +424,17 @@ mod tests {
             let space = Space::new(vec![anonymous(at, 70 * PAGE)], &memory);
             prop_assert_eq!(space.read_near::<48>(&places), space.read_each::<48>(&places));
         }
+    }
+
+    /// What is present and cannot be read costs about as much as what can.
+    #[test]
+    fn unreadable() {
+        let (at, count) = (0x7f00_0000_0000, 4096);
+        let memory = Pieces::default();
+        let space = Space::new(vec![anonymous(at, count * 64)], &memory);
+        let places: Vec<u64> = (0..count).map(|place| at + place * 64).collect();
+        assert!(space.read_each::<64>(&places).iter().all(Option::is_none));
+        assert!(space.read_bytes() <= 2 * count * 64, "{}", space.read_bytes());
     }
 
     /// What is larger than any heap, or empty, is not looked at.

@@ -21,7 +21,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use caches::Class;
-use span::Span;
+use span::{Span, Use};
 
 use crate::{
     found::{Found, Taken},
@@ -53,8 +53,8 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
         let wrong = wrong(&sizes, &spans, &before, &after);
         unknown.extend(
             spans
-                .extract_if(.., |(_, span)| span.has_class && wrong.contains(&span.size))
-                .map(|(start, span)| (start, start + span.bytes)),
+                .extract_if(.., |(_, span)| span.kind == Use::Class && wrong.contains(&span.size()))
+                .map(|(start, span)| (start, start + span.bytes())),
         );
         unknown.sort_unstable();
         if !caches::slots(space, &after, &sizes, &spans, &mut cached) {
@@ -67,7 +67,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
         notes.push(note.to_owned());
     }
     let mut taken = taken.clone();
-    taken.add(spans.iter().map(|(start, span)| (*start, start + span.bytes)));
+    taken.add(spans.iter().map(|(start, span)| (*start, start + span.bytes())));
     taken.add(unknown.iter().copied());
     caches::threads(space, &taken, &sizes, &mut cached);
     let mut found = sum::sum(space, &spans, &unknown, &cached);
@@ -78,9 +78,9 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
 /// The sizes of classes that have more or fewer spans or free objects than were read, and did not change meanwhile.
 fn wrong(sizes: &[u64], spans: &[(u64, Span)], before: &[Class], after: &[Class]) -> Vec<u64> {
     let mut sums: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for (_, span) in spans.iter().filter(|(_, span)| span.has_class) {
-        let (spans, free) = sums.entry(span.size).or_default();
-        (*spans, *free) = (*spans + 1, *free + span.fit - span.used);
+    for (_, span) in spans.iter().filter(|(_, span)| span.kind == Use::Class) {
+        let (spans, free) = sums.entry(span.size()).or_default();
+        (*spans, *free) = (*spans + 1, *free + span.fit() - span.used());
     }
     let classes = sizes.iter().zip(before.iter().zip(after)).skip(1);
     let wrong = classes.filter(|(size, (before, after))| {

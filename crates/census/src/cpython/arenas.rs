@@ -163,8 +163,8 @@ fn add(
     lists: &mut Vec<List>,
 ) -> bool {
     // One of each arena, as far as that can be told without a list.
-    let mut seeds: Vec<&Pool> = left.iter().filter(|pool| pool.used > 0).collect();
-    seeds.dedup_by_key(|pool| (pool.arena, pool.address / (POOLS[0] * pool_bytes)));
+    let mut seeds: Vec<&Pool> = left.iter().filter(|pool| pool.used() > 0).collect();
+    seeds.dedup_by_key(|pool| (pool.arena(), pool.address / (POOLS[0] * pool_bytes)));
     let step = (seeds.len() / SEEDS).max(1);
     let seeds = seeds.into_iter().step_by(step).take(SEEDS);
     let Some(list) = seeds.into_iter().find_map(|seed| list(space, pointers, seed, pool_bytes))
@@ -247,10 +247,10 @@ fn is_length(length: u64) -> bool {
 fn list(space: &Space<'_>, pointers: &[(u64, u64)], seed: &Pool, pool_bytes: u64) -> Option<List> {
     let places: Vec<u64> = pointers
         .iter()
-        .map(|(_, list)| list.saturating_add(seed.arena * ENTRY).min(u64::MAX - PAGE))
+        .map(|(_, list)| list.saturating_add(seed.arena() * ENTRY).min(u64::MAX - PAGE))
         .collect();
     let entries = space.read_each::<{ ENTRY as usize }>(&places);
-    let has_seed = |bytes: &[u8]| match entry(space, bytes, seed.arena, pool_bytes) {
+    let has_seed = |bytes: &[u8]| match entry(space, bytes, seed.arena(), pool_bytes) {
         Entry::Arena(arena) => (arena.first..arena.carved).contains(&seed.address),
         _ => false,
     };
@@ -291,7 +291,7 @@ fn read(
     let lengths = near.iter().filter(|(at, word)| {
         at.abs_diff(variable) <= LENGTH_WITHIN
             && is_length(word & 0xffff_ffff)
-            && word & 0xffff_ffff > seed.arena
+            && word & 0xffff_ffff > seed.arena()
     });
     let mut found: Vec<Vec<Arena>> = Vec::new();
     for (at, length) in lengths {

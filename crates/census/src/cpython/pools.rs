@@ -18,24 +18,44 @@ const AT_ONCE: usize = 4096;
 /// How often a pool is read whose list of free blocks does not fit its header.
 const TRIES: u32 = 3;
 
-/// A pool with a header that validates.
+/// A pool with a header that validates, in as few bytes as it takes: there may be millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pool {
     pub(super) address: u64,
-    /// The number of its arena, as its interpreter counts.
-    pub(super) arena: u64,
-    /// Bytes of a block.
-    pub(super) size: u64,
-    /// Blocks in use.
-    pub(super) used: u64,
-    /// Blocks that fit.
-    pub(super) blocks: u64,
     free_list: u64,
-    /// The offset of the first block that was never used.
-    unused: u64,
+    arena: u32,
+    size: u16,
+    used: u16,
+    blocks: u16,
+    unused: u16,
 }
 
 impl Pool {
+    /// The number of its arena, as its interpreter counts.
+    pub(super) fn arena(&self) -> u64 {
+        self.arena.into()
+    }
+
+    /// Bytes of a block.
+    pub(super) fn size(&self) -> u64 {
+        self.size.into()
+    }
+
+    /// Blocks in use.
+    pub(super) fn used(&self) -> u64 {
+        self.used.into()
+    }
+
+    /// Blocks that fit.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks.into()
+    }
+
+    /// The offset of the first block that was never used.
+    fn unused(&self) -> u64 {
+        self.unused.into()
+    }
+
     /// The pool with this header; `None` where it is none that has, or had, blocks.
     pub(super) fn of(header: &[u8], address: u64, bytes: u64) -> Option<Self> {
         let half = |at: usize| {
@@ -53,17 +73,27 @@ impl Pool {
             && (unused - HEADER).is_multiple_of(size)
             && (unused - HEADER) / size >= used;
         let free_list = word_of(header, 8)?;
-        is_pool.then_some(Self { address, arena, size, used, blocks, free_list, unused })
+        is_pool.then_some(())?;
+        let narrow = |number: u64| u16::try_from(number).ok();
+        Some(Self {
+            address,
+            free_list,
+            arena: u32::try_from(arena).ok()?,
+            size: narrow(size)?,
+            used: narrow(used)?,
+            blocks: narrow(blocks)?,
+            unused: narrow(unused)?,
+        })
     }
 
     /// Which of the blocks that were ever used are free; `None` where the list of these does not fit the header.
     fn free_blocks(&self, bytes: &[u8]) -> Option<Vec<bool>> {
-        let begun = (self.unused - HEADER) / self.size;
+        let begun = (self.unused() - HEADER) / self.size();
         let mut is_free = vec![false; begun as usize];
         let mut next = self.free_list;
-        for _ in self.used..begun {
+        for _ in self.used()..begun {
             let offset = next.checked_sub(self.address)?.checked_sub(HEADER)?;
-            let index = offset.is_multiple_of(self.size).then_some(offset / self.size)?;
+            let index = offset.is_multiple_of(self.size()).then_some(offset / self.size())?;
             let flag = is_free.get_mut(usize::try_from(index).ok()?)?;
             if std::mem::replace(flag, true) {
                 return None;
@@ -87,8 +117,8 @@ impl Blocks {
     /// Those that are live; `None` for one whose begin is not present.
     pub(super) fn live(&self) -> impl Iterator<Item = Option<&[u8]>> {
         let blocks = self.bytes.get(HEADER as usize..).unwrap_or_default();
-        let blocks = blocks.chunks(self.pool.size as usize);
-        let places = (HEADER..).step_by(self.pool.size as usize);
+        let blocks = blocks.chunks(self.pool.size() as usize);
+        let places = (HEADER..).step_by(self.pool.size() as usize);
         let live = blocks.zip(places).zip(&self.is_free).filter(|(_, is_free)| !**is_free);
         live.map(|((block, at), _)| (!self.absent.contains(&(at / PAGE * PAGE))).then_some(block))
     }
@@ -110,7 +140,7 @@ pub(super) fn content(
     pool_bytes: u64,
     buffer: &mut Vec<u8>,
 ) -> Content {
-    let end = pool.unused.max(HEADER).next_multiple_of(PAGE).min(pool_bytes);
+    let end = pool.unused().max(HEADER).next_multiple_of(PAGE).min(pool_bytes);
     let mut bytes = std::mem::take(buffer);
     bytes.resize(end as usize, 0);
     let mut absent = Vec::new();
@@ -125,7 +155,7 @@ pub(super) fn content(
             absent.extend(unread);
         }
         let Some(now) = Pool::of(&bytes, pool.address, pool_bytes) else { continue };
-        if now.arena != pool.arena || now.unused > end {
+        if now.arena != pool.arena || now.unused() > end {
             continue;
         }
         if let Some(is_free) = now.free_blocks(&bytes) {

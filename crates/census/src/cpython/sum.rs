@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     found::Found,
-    granules::{BySize, held},
+    granules::{BySize, HeldBySum},
     model::{self, Granules, Heap},
     space::{Region, Space},
 };
@@ -50,8 +50,8 @@ pub(super) struct Sum<'a> {
     classes: BySize,
     types: Option<Types<'a>>,
     granules: Granules,
-    /// Live objects and bytes of pools that are not full.
-    partly: Vec<(u64, u64)>,
+    /// Pools that are not full, by live objects.
+    partly: HeldBySum,
     held_bytes: u64,
     arena_bytes: u64,
     /// The number of the next list's first arena.
@@ -73,7 +73,7 @@ impl<'a> Sum<'a> {
             classes: BySize::default(),
             types: layout.map(|layout| Types::new(space, layout)),
             granules: Granules { unit: "pool".to_owned(), ..Granules::default() },
-            partly: Vec::new(),
+            partly: HeldBySum::default(),
             held_bytes: 0,
             arena_bytes: pool_bytes * POOLS,
             base: 0,
@@ -166,22 +166,22 @@ impl<'a> Sum<'a> {
                 return;
             }
         };
-        if now.used == 0 {
+        if now.used() == 0 {
             self.empty(now.address, region);
             return;
         }
-        let live = (now.used, now.used * now.size);
+        let live = (now.used(), now.used() * now.size());
         self.space.note_granule(&mut self.heap.map, now.address, self.pool_bytes, live);
         self.held_bytes += resident(region, now.address, now.address + self.pool_bytes);
         self.heap.live_objects += live.0;
         self.heap.live_bytes += live.1;
         arena.live_objects += live.0;
         arena.live_bytes += live.1;
-        self.classes.add(now.size, now.used, self.pool_bytes);
-        if now.used == now.blocks {
+        self.classes.add(now.size(), now.used(), self.pool_bytes);
+        if now.used() == now.blocks() {
             self.granules.full += 1;
         } else {
-            self.partly.push((now.used, self.pool_bytes));
+            self.partly.add(now.used(), self.pool_bytes);
         }
         if let Some(types) = &mut self.types {
             match &content {
@@ -189,12 +189,12 @@ impl<'a> Sum<'a> {
                     for block in blocks.live() {
                         match block {
                             // The last block of a pool may end in a page that was never touched.
-                            Some(block) => types.count(block, now.size, arena.number),
-                            None => types.count_unread(1, now.size, arena.number),
+                            Some(block) => types.count(block, now.size(), arena.number),
+                            None => types.count_unread(1, now.size(), arena.number),
                         }
                     }
                 }
-                _ => types.count_unread(now.used, now.size, arena.number),
+                _ => types.count_unread(now.used(), now.size(), arena.number),
             }
         }
         if let Content::Blocks(blocks) = content {
@@ -219,15 +219,15 @@ impl<'a> Sum<'a> {
             let region = self.space.region(pool.address, end);
             self.heap.resident_bytes += resident(&region, pool.address, end);
             self.taken.push((pool.address, end));
-            if pool.arena != first.0 || pool.address.abs_diff(first.1) >= self.arena_bytes {
-                first = (pool.arena, pool.address);
+            if pool.arena() != first.0 || pool.address.abs_diff(first.1) >= self.arena_bytes {
+                first = (pool.arena(), pool.address);
             }
             let arena = arenas.entry(first).or_insert_with(|| model::Arena {
-                number: pool.arena,
+                number: pool.arena(),
                 mapped_bytes: self.arena_bytes,
                 ..model::Arena::default()
             });
-            if pool.used == 0 {
+            if pool.used() == 0 {
                 self.empty(pool.address, &region);
             } else {
                 self.pool(pool, &region, arena);
@@ -272,7 +272,7 @@ impl<'a> Sum<'a> {
         heap.free_bytes = heap.mapped_bytes.saturating_sub(used);
         self.granules.empty_bytes = self.granules.empty * self.pool_bytes;
         self.granules.full_bytes = self.granules.full * self.pool_bytes;
-        self.granules.held = held(self.partly.into_iter());
+        self.granules.held = self.partly.finish();
         heap.granules = self.granules;
         heap.classes = self.classes.finish();
         heap.types = self.types.map_or_else(Vec::new, |types| types.finish(self.arena_bytes));

@@ -102,8 +102,8 @@ pub(super) fn chunk(region: &mut impl Words, at: u64, segment: &Segment) -> Opti
 pub(super) const SEARCH: u64 = 4;
 const LEAST_SEARCH: u64 = 4 << 20;
 
-/// Finds where chains go on, within what may be read for that: where each place seems to lead somewhere else, that would
-/// be many times as much as there is.
+/// Finds where chains go on, within what may be read for that, of a segment and of all: where each place seems to lead
+/// somewhere else, that would be many times as much as there is.
 pub(super) struct Search<'a> {
     space: &'a Space<'a>,
     left: u64,
@@ -117,17 +117,24 @@ impl<'a> Search<'a> {
 
     /// Counts what was read since so much had been.
     pub(super) fn charge(&mut self, before: u64) {
-        self.left = self.left.saturating_sub(self.space.read_bytes().saturating_sub(before));
+        let bytes = self.space.read_bytes().saturating_sub(before);
+        self.left = self.left.saturating_sub(bytes);
+        self.space.budget.searches(bytes);
+    }
+
+    /// Bytes that may be read still.
+    fn left(&self) -> u64 {
+        self.left.min(self.space.budget.search_left())
     }
 
     /// Whether nothing more may be read.
     pub(super) fn is_over(&self) -> bool {
-        self.left == 0
+        self.left() == 0
     }
 
     /// Whether nothing more may be read, with what was read since so much had been.
     pub(super) fn is_over_since(&self, before: u64) -> bool {
-        self.space.read_bytes().saturating_sub(before) >= self.left
+        self.space.read_bytes().saturating_sub(before) >= self.left()
     }
 
     /// The next address from which on the chain is whole again, at the latest the segment's end. What was a free chunk
@@ -142,7 +149,7 @@ impl<'a> Search<'a> {
         let (mut at, mut behind) = (broken + 16, segment.end);
         let (mut pages, mut known) = (Pages::new(self.space), Broken::default());
         let before = self.space.read_bytes();
-        let limit = before.saturating_add(self.left);
+        let limit = before.saturating_add(self.left());
         while at + SMALLEST <= behind {
             if self.space.read_bytes() >= limit {
                 behind = segment.end;
@@ -249,7 +256,11 @@ pub(super) fn top_would_go(region: &Region<'_>, start: u64, end: u64, unit: u64)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Pieces, anonymous};
+    use crate::{
+        budget::{Bounds, Budget},
+        space::Range,
+        testing::{Pieces, anonymous},
+    };
 
     const BASE: u64 = 0x5555_0000_0000;
     const BYTES: u64 = 1 << 20;
@@ -280,6 +291,38 @@ mod tests {
             assert_eq!(search.resume(&mut region, BASE, &SEGMENT), BASE + BYTES, "{strips}");
             assert!(space.read_bytes() <= 3 * BYTES, "{strips}: {}", space.read_bytes());
         }
+    }
+
+    /// Hundreds of broken arenas of 16 KiB, in which each place seems to lead far away: all searches together read no more
+    /// than a census of such a process may search.
+    #[test]
+    fn many_arenas() {
+        const ARENA: u64 = 16 << 10;
+        const ARENAS: u64 = 300;
+        let mut memory = Pieces::default();
+        memory.pieces.push((BASE, vec![0; ARENA as usize]));
+        // Chunks that lead half an arena on, where nothing is.
+        for at in (0..ARENA / 2).step_by(16) {
+            memory.put(BASE + at + 8, &[(ARENA / 2) | 1]);
+        }
+        let range = Range { rss: ARENAS * ARENA, ..anonymous(BASE, ARENA) };
+        let bounds = Bounds::of(range.rss);
+        // Another bound than this one ends nothing here.
+        let budget = Budget::new(Bounds { read: u64::MAX, ..bounds }, None);
+        let space = Space::within(vec![range], &memory, budget);
+        let whole = Segment { end: BASE + ARENA, ..SEGMENT };
+        for _ in 0..ARENAS {
+            let mut region = space.region(BASE, BASE + ARENA);
+            let mut search = Search::new(&space, ARENA, SEARCH);
+            let mut at = BASE;
+            while at < BASE + ARENA / 2 && !search.is_over() {
+                search.resume(&mut region, at, &whole);
+                at += 16;
+            }
+        }
+        let read = space.read_bytes();
+        assert!(space.budget.search_left() == 0 && !space.budget.is_over());
+        assert!(read <= bounds.searched + ARENAS * 2 * ARENA, "{read} of {}", bounds.searched);
     }
 
     /// Where nothing more may be read, nothing is found.

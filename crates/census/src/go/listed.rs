@@ -216,8 +216,7 @@ fn attempt(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) 
                 reading.add(layout, &description, generation, is_heap);
             }
         }
-        // They are sorted and sifted into another list.
-        if !space.budget.keeps::<[Span; 2]>(count(&readings) - before) {
+        if !space.budget.keeps::<Span>(count(&readings) - before) {
             return None;
         }
     }

@@ -14,6 +14,8 @@ use crate::space::Space;
 
 /// Bytes of the largest bitmap, which is that of objects of 8 bytes.
 const BITMAP: usize = 128;
+/// Spans whose marks are read at once.
+const AT_ONCE: usize = 4096;
 /// Where in the mark bits of a span the marks begin, and where its class stands.
 const INLINE: usize = 64;
 const CLASS: usize = 127;
@@ -31,9 +33,16 @@ pub(super) fn sweep(
     let is_green = is_green(layout, spans);
     let mut unswept: Vec<&mut Span> =
         spans.iter_mut().filter(|span| is_unswept(span, generation)).collect();
-    if !space.budget.keeps::<[Bits; 2]>(unswept.len()) {
-        return unswept.len() as u64;
-    }
+    let some = unswept.chunks_mut(AT_ONCE);
+    some.map(|some| sweep_some(space, layout, (generation, is_green), some)).sum()
+}
+
+fn sweep_some(
+    space: &Space<'_>,
+    layout: &Layout,
+    (generation, is_green): (u32, Option<bool>),
+    unswept: &mut [&mut Span],
+) -> u64 {
     let inline: Vec<u64> = unswept
         .iter()
         .filter(|span| is_green == Some(true) && layout.may_have_marks(span.size))

@@ -33,7 +33,7 @@ pub(super) fn heap(space: &Space<'_>, taken: &Taken) -> Option<Spans> {
                 collect(space, taken, description, &mut found);
             }
             // Where there is no room for them, nothing more is read.
-            space.budget.keeps::<[Span; 2]>(count(&found) - before);
+            space.budget.keeps::<Span>(count(&found) - before);
         });
     }
     let mut valid = found.into_iter().filter(|spans| spans.len() >= FEWEST);

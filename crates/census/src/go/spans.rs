@@ -21,18 +21,20 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Puts spans in; bytes of those that were left out because they overlap others.
+    /// Takes spans; bytes of those that were left out because they overlap others.
     pub(super) fn take(&mut self, mut spans: Vec<Span>) -> u64 {
         spans.sort_unstable_by_key(|span| (span.start, span.bytes));
-        let mut left_out = 0u64;
-        for span in spans {
-            let is_free = |last: &Span| last.start + last.bytes <= span.start;
-            if self.known.last().is_none_or(is_free) {
-                self.known.push(span);
+        let (mut left_out, mut free_from) = (0u64, 0);
+        spans.retain(|span| {
+            let is_free = free_from <= span.start;
+            if is_free {
+                free_from = span.start + span.bytes;
             } else {
                 left_out = left_out.saturating_add(span.bytes);
             }
-        }
+            is_free
+        });
+        self.known = spans;
         left_out
     }
 

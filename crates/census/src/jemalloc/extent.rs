@@ -76,26 +76,24 @@ const LEAF_INDEX: Bits = Bits(48, 8);
 const LEAF_SLAB: Bits = Bits(0, 1);
 const LEAF_FLAGS: Bits = Bits(1, 5);
 
-/// An extent.
+/// An extent, in as few bytes as it takes: there may be millions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
+    pub(super) address: u64,
     /// Where its description is.
     pub(super) description: u64,
-    pub(super) arena: u64,
-    pub(super) bytes: u64,
-    /// Bytes of an object in it.
-    pub(super) size: u64,
-    pub(super) live: u64,
-    /// Where its object lies, if it is large.
-    pub(super) object: u64,
-    /// The regions of a slab that are free.
-    pub(super) free: [u64; (MAX_REGIONS / 64) as usize],
+    pages: u32,
+    /// Where its bitmap begins among those of all.
+    bitmap: u32,
+    /// Live objects.
+    live: u16,
+    /// Where the object lies in the first page, if it is large.
+    offset: u16,
+    arena: u16,
+    /// The size index.
+    index: u8,
     pub(super) state: State,
-    /// The first word of the description.
-    bits: u64,
 }
-
-pub(super) type Extents = Vec<(u64, Extent)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -105,18 +103,109 @@ pub(super) enum State {
 }
 
 impl Extent {
-    /// Whether the tree's entry for its first page says the same.
-    pub(super) fn agrees(&self, layout: &Layout, entry: u64) -> bool {
-        let state = layout.leaf_state.map(|bits| bits.of(entry));
-        let is_state = match state {
-            Some(state) => state == layout.state.of(self.bits),
-            None => LEAF_FLAGS.of(entry) == 0,
-        };
-        // Of what is free, index and slab are out of date.
-        let is_same = LEAF_INDEX.of(entry) == layout.index.of(self.bits)
-            && LEAF_SLAB.of(entry) == layout.slab.of(self.bits);
-        is_state && (self.state == State::Free || is_same)
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.pages) * PAGE
     }
+
+    pub(super) fn end(&self) -> u64 {
+        self.address.saturating_add(self.bytes())
+    }
+
+    pub(super) fn live(&self) -> u64 {
+        self.live.into()
+    }
+
+    pub(super) fn arena(&self) -> u64 {
+        self.arena.into()
+    }
+
+    /// Bytes of an object in it: a large one has all of its extent but the padding.
+    pub(super) fn size(&self, padding: u64) -> u64 {
+        match self.state {
+            State::Free => 0,
+            State::Large if self.is_large() => self.bytes().saturating_sub(padding),
+            _ => size_of(self.index.into()),
+        }
+    }
+
+    /// Where its object lies, if it is large.
+    pub(super) fn object(&self) -> u64 {
+        self.address + u64::from(self.offset)
+    }
+
+    /// Whether its object is so large that it has an extent of its own.
+    fn is_large(&self) -> bool {
+        self.state == State::Large && size_of(self.index.into()) >= SMALLEST_LARGE
+    }
+
+    /// Words of its bitmap that are kept: where all regions are free, or none is, that says all.
+    fn kept_words(&self) -> usize {
+        let regions = self.bytes().checked_div(size_of(self.index.into())).unwrap_or_default();
+        let is_partly = self.state == State::Slab && (1..regions).contains(&self.live());
+        if is_partly { regions.min(MAX_REGIONS).div_ceil(64) as usize } else { 0 }
+    }
+}
+
+/// Extents, and the bitmaps of the free regions of slabs.
+#[derive(Default)]
+pub(super) struct Extents {
+    pub(super) all: Vec<Extent>,
+    bitmaps: Vec<u64>,
+}
+
+impl Extents {
+    /// Adds an extent with its description; whether there is memory for it.
+    pub(super) fn push(
+        &mut self,
+        space: &Space<'_>,
+        (extent, edata): (Extent, &[u8]),
+        layout: &Layout,
+    ) -> bool {
+        let Ok(bitmap) = u32::try_from(self.bitmaps.len()) else { return false };
+        let words = extent.kept_words();
+        if !space.budget.keeps::<Extent>(1) || !space.budget.keeps::<u64>(words) {
+            return false;
+        }
+        self.bitmaps.extend(bitmap_of(edata, layout).take(words));
+        self.all.push(Extent { bitmap, ..extent });
+        true
+    }
+
+    /// Whether a region of a slab is free.
+    pub(super) fn is_free(&self, extent: &Extent, region: u64) -> bool {
+        let words = extent.kept_words();
+        let at = extent.bitmap as usize + (region / 64) as usize;
+        let word = self.bitmaps.get(at).filter(|_| (region / 64) < words as u64);
+        word.map_or(extent.live == 0, |word| word >> (region % 64) & 1 != 0)
+    }
+
+    /// What a large object has less than its extent, all of them: nothing, or the page in which it begins anywhere.
+    pub(super) fn padding(&self) -> u64 {
+        let is_padded = |one: &Extent| {
+            let size = size_of(one.index.into());
+            one.is_large() && (one.offset > 0 || one.bytes() == size + PAGE)
+        };
+        if self.all.iter().any(is_padded) { PAGE } else { 0 }
+    }
+}
+
+/// Whether the tree's entry for the first page of an extent says what its description does.
+pub(super) fn agrees(extent: &Extent, edata: &[u8], layout: &Layout, entry: u64) -> bool {
+    let Some(bits) = word_of(edata, 0) else { return false };
+    let is_state = match layout.leaf_state {
+        Some(state) => state.of(entry) == layout.state.of(bits),
+        None => LEAF_FLAGS.of(entry) == 0,
+    };
+    // Of what is free, index and slab are out of date.
+    let is_same = LEAF_INDEX.of(entry) == layout.index.of(bits)
+        && LEAF_SLAB.of(entry) == layout.slab.of(bits);
+    is_state && (extent.state == State::Free || is_same)
+}
+
+fn bitmap_of<'a>(edata: &'a [u8], layout: &Layout) -> impl Iterator<Item = u64> + use<'a> {
+    let first = layout.bitmap;
+    (0..(MAX_REGIONS / 64) as usize)
+        .map(move |at| word_of(edata, first + at * 8).unwrap_or_default())
 }
 
 /// The extent that a description is of; `None` where it makes no sense.
@@ -125,7 +214,7 @@ pub(super) fn extent(
     edata: &[u8],
     description: u64,
     layout: &Layout,
-) -> Option<(u64, Extent)> {
+) -> Option<Extent> {
     let word = |at| word_of(edata, at);
     let (bits, object, size_word) = (word(0)?, word(layout.address)?, word(layout.size)?);
     let (bytes, address) = (size_word & !(PAGE - 1), object & !(PAGE - 1));
@@ -142,11 +231,19 @@ pub(super) fn extent(
     let (index, free) = (layout.index.of(bits), layout.free.of(bits));
     let (arena, size) = (layout.arena.of(bits), size_of(index));
     // What costs most is asked last: nearly all that is looked at is no description.
-    let found = |state, live, size| {
+    let found = |state, live: u64| {
         is_heap()?;
-        let free = std::array::from_fn(|at| word(layout.bitmap + at * 8).unwrap_or_default());
-        let extent = Extent { description, arena, bytes, size, live, object, free, state, bits };
-        Some((address, extent))
+        Some(Extent {
+            address,
+            description,
+            pages: u32::try_from(bytes / PAGE).ok()?,
+            bitmap: 0,
+            live: u16::try_from(live).ok()?,
+            offset: u16::try_from(object - address).ok()?,
+            arena: u16::try_from(arena).ok()?,
+            index: u8::try_from(index).ok()?,
+            state,
+        })
     };
     match (is_slab, state) {
         (true, ACTIVE) if object == address => {
@@ -154,16 +251,16 @@ pub(super) fn extent(
             let live = regions.checked_sub(free)?;
             let is_sane = bytes.is_multiple_of(size) && (1..=MAX_REGIONS).contains(&regions);
             is_sane.then_some(())?;
-            let (address, extent) = found(State::Slab, live, size)?;
-            (free_regions(&extent.free, regions) == free).then_some((address, extent))
+            let extent = found(State::Slab, live)?;
+            (free_regions(edata, layout, regions) == free).then_some(extent)
         }
         // With a page more, in which the object begins anywhere. Sizes are those of classes, or whole pages (5.3.1).
         (false, ACTIVE) => {
             let smaller = index.checked_sub(1).map_or(0, size_of);
             let is_sane = size >= SMALLEST_LARGE && smaller < bytes && bytes <= size + PAGE;
-            if is_sane { found(State::Large, 1, size) } else { None }
+            if is_sane { found(State::Large, 1) } else { None }
         }
-        (_, 1..=3) if index >= NO_INDEX && object == address => found(State::Free, 0, 0),
+        (_, 1..=3) if index >= NO_INDEX && object == address => found(State::Free, 0),
         _ => None,
     }
 }
@@ -174,22 +271,23 @@ pub(super) fn sampled(
     edata: &[u8],
     description: u64,
     layout: &Layout,
-) -> Option<(u64, Extent)> {
+) -> Option<Extent> {
     let bits = word_of(edata, 0)?;
-    let size = size_of(layout.index.of(bits));
-    (1..SMALLEST_LARGE).contains(&size).then_some(())?;
+    let index = layout.index.of(bits);
+    (1..SMALLEST_LARGE).contains(&size_of(index)).then_some(())?;
     // As if it were of the smallest size that has an extent.
     let Bits(shift, _) = layout.index;
     let large = bits & !(0xff << shift) | SMALLEST_INDEX << shift;
     let mut edata = edata.to_vec();
     edata.get_mut(..8)?.copy_from_slice(&large.to_le_bytes());
-    let (address, extent) = extent(space, &edata, description, layout)?;
-    (extent.state == State::Large).then_some((address, Extent { size, bits, ..extent }))
+    let extent = extent(space, &edata, description, layout)?;
+    let index = u8::try_from(index).ok()?;
+    (extent.state == State::Large).then_some(Extent { index, ..extent })
 }
 
 /// Bits that are set in a slab's bitmap.
-fn free_regions(bitmap: &[u64], regions: u64) -> u64 {
-    let words = bitmap.iter().take(regions.div_ceil(64) as usize);
+fn free_regions(edata: &[u8], layout: &Layout, regions: u64) -> u64 {
+    let words = bitmap_of(edata, layout).take(regions.div_ceil(64) as usize);
     words.map(|word| u64::from(word.count_ones())).sum()
 }
 
@@ -207,26 +305,13 @@ pub(super) const fn size_of(index: u64) -> u64 {
 }
 
 /// Extents in ascending order; where two overlap, one is out of date: what is in use counts.
-pub(super) fn without_overlaps(mut extents: Extents) -> Extents {
-    extents.sort_unstable_by_key(|(address, extent)| (*address, extent.description));
-    extents.dedup_by(|(address, extent), (before, other)| {
-        let is_same = *before + other.bytes > *address;
-        if is_same && other.state == State::Free && extent.state != State::Free {
-            (*before, *other) = (*address, *extent);
+pub(super) fn without_overlaps(extents: &mut Vec<Extent>) {
+    extents.sort_unstable_by_key(|extent| (extent.address, extent.description));
+    extents.dedup_by(|extent, before| {
+        let is_same = before.end() > extent.address;
+        if is_same && before.state == State::Free && extent.state != State::Free {
+            *before = *extent;
         }
         is_same
     });
-    extents
-}
-
-/// What a large object has: all of its extent, or all but the page in which it begins anywhere.
-pub(super) fn set_sizes(extents: &mut [(u64, Extent)]) {
-    let large = |one: &Extent| one.state == State::Large && one.size >= SMALLEST_LARGE;
-    let is_padded = extents.iter().any(|(address, one)| {
-        large(one) && (one.object != *address || one.bytes == one.size + PAGE)
-    });
-    let more = if is_padded { PAGE } else { 0 };
-    for (_, one) in extents.iter_mut().filter(|(_, one)| large(one)) {
-        one.size = one.bytes.saturating_sub(more);
-    }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::extent::{Extent, MAX_REGIONS, State};
+use super::extent::{Extent, Extents, MAX_REGIONS, State};
 use crate::{
     cxx::{Classes, NO_CLASS},
-    found::{Found, region_with},
-    granules::{BySize, held},
+    found::{Found, joined, region_with},
+    granules::{BySize, HeldBySum},
     model::{Arena, Granules, Heap},
     space::{PAGE, Region, Space},
 };
@@ -14,12 +14,15 @@ use crate::{
 /// Adds extents up.
 struct Sum<'a> {
     space: &'a Space<'a>,
+    extents: &'a Extents,
+    /// What large objects have less than their extents.
+    padding: u64,
     heap: Heap,
     granules: Granules,
     classes: BySize,
     arenas: BTreeMap<u64, Arena>,
-    /// Live objects and bytes of slabs.
-    slabs: Vec<(u64, u64)>,
+    /// Slabs by their live objects.
+    slabs: HeldBySum,
     held_bytes: u64,
     cxx: Classes<'a>,
     /// By class, extents whose objects are all of one, and their bytes.
@@ -27,44 +30,71 @@ struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    fn extent(&mut self, region: &mut Region<'_>, address: u64, extent: &Extent) {
+    fn extent(&mut self, region: &mut Region<'_>, extent: &Extent) {
         let (heap, granules) = (&mut self.heap, &mut self.granules);
-        let resident = region.present_bytes(address, address + extent.bytes);
-        let live_bytes = extent.live * extent.size;
-        heap.mapped_bytes += extent.bytes;
+        let (address, bytes, objects) = (extent.address, extent.bytes(), extent.live());
+        let size = extent.size(self.padding);
+        let resident = region.present_bytes(address, address + bytes);
+        let live_bytes = objects * size;
+        heap.mapped_bytes += bytes;
         heap.resident_bytes += resident;
-        heap.free_bytes += extent.bytes - live_bytes.min(extent.bytes);
-        let arena = self.arenas.entry(extent.arena).or_default();
-        arena.mapped_bytes += extent.bytes;
+        heap.free_bytes += bytes - live_bytes.min(bytes);
+        let arena = self.arenas.entry(extent.arena()).or_default();
+        arena.mapped_bytes += bytes;
         if extent.state == State::Free {
             return;
         }
-        heap.live_objects += extent.live;
+        heap.live_objects += objects;
         heap.live_bytes += live_bytes;
-        arena.live_objects += extent.live;
+        arena.live_objects += objects;
         arena.live_bytes += live_bytes;
-        self.classes.add(extent.size, extent.live, extent.bytes);
-        let live = (extent.live, live_bytes);
-        self.space.note_granule(&mut heap.map, address, extent.bytes, live);
+        self.classes.add(size, objects, bytes);
+        self.space.note_granule(&mut heap.map, address, bytes, (objects, live_bytes));
         match extent.state {
             State::Large => {
                 granules.full += 1;
-                granules.full_bytes += extent.bytes;
+                granules.full_bytes += bytes;
             }
-            _ if extent.live == 0 => {
+            _ if objects == 0 => {
                 granules.empty += 1;
-                granules.empty_bytes += extent.bytes;
+                granules.empty_bytes += bytes;
             }
-            _ => self.slabs.push((extent.live, extent.bytes)),
+            _ => self.slabs.add(objects, bytes),
         }
-        if extent.live > 0 {
+        if objects > 0 {
             self.held_bytes += resident;
-            let class = count_classes(self.space, region, (address, extent), &mut self.cxx);
-            if let Some(class) = class {
-                let (count, bytes) = self.alone.entry(class).or_default();
-                (*count, *bytes) = (*count + 1, *bytes + extent.bytes);
+            if let Some(class) = self.count_classes(region, extent, size) {
+                let (count, sum) = self.alone.entry(class).or_default();
+                (*count, *sum) = (*count + 1, *sum + bytes);
             }
         }
+    }
+
+    /// Counts the live objects of an extent by C++ class; the class, where all are of one.
+    fn count_classes(
+        &mut self,
+        region: &mut Region<'_>,
+        extent: &Extent,
+        size: u64,
+    ) -> Option<u16> {
+        let granule = (extent.address / PAGE, extent.address / PAGE);
+        let (cxx, mut only) = (&mut self.cxx, None);
+        let mut count = |word: Option<u64>| {
+            let class = cxx.class(word.unwrap_or_default());
+            cxx.count(class, 1, size, granule);
+            let joined = |before| if before == class { class } else { NO_CLASS };
+            only = Some(only.map_or(class, joined));
+        };
+        if extent.state == State::Large {
+            count(self.space.word(extent.object()));
+        } else {
+            for number in 0..(extent.bytes() / size).min(MAX_REGIONS) {
+                if !self.extents.is_free(extent, number) {
+                    count(region.word(extent.address + number * size));
+                }
+            }
+        }
+        only.filter(|class| *class != NO_CLASS)
     }
 
     fn unknown(&mut self, region: &Region<'_>, start: u64, end: u64) {
@@ -76,22 +106,24 @@ impl Sum<'_> {
 }
 
 /// The heap of these extents, and of stretches of which nothing is known.
-pub(super) fn sum(space: &Space<'_>, extents: &[(u64, Extent)], unknown: &[(u64, u64)]) -> Found {
+pub(super) fn sum(space: &Space<'_>, extents: &Extents, unknown: &[(u64, u64)]) -> Found {
     let mut sum = Sum {
         space,
+        extents,
+        padding: extents.padding(),
         heap: Heap { allocator: "jemalloc".to_owned(), ..Heap::default() },
         granules: Granules { unit: "slab".to_owned(), ..Granules::default() },
         classes: BySize::default(),
         arenas: BTreeMap::new(),
-        slabs: Vec::new(),
+        slabs: HeldBySum::default(),
         held_bytes: 0,
         cxx: Classes::new(space),
         alone: BTreeMap::new(),
     };
     let mut last = None;
-    for (address, extent) in extents {
-        let region = region_with(space, &mut last, (*address, address + extent.bytes));
-        sum.extent(region, *address, extent);
+    for extent in &extents.all {
+        let region = region_with(space, &mut last, (extent.address, extent.end()));
+        sum.extent(region, extent);
     }
     let mut last = None;
     for (start, end) in unknown {
@@ -99,13 +131,13 @@ pub(super) fn sum(space: &Space<'_>, extents: &[(u64, Extent)], unknown: &[(u64,
         sum.unknown(region, *start, *end);
     }
     let Sum { mut heap, mut granules, classes, arenas, slabs, held_bytes, cxx, alone, .. } = sum;
-    granules.held = held(slabs.into_iter());
+    granules.held = slabs.finish();
     heap.granules = granules;
     heap.classes = classes.finish();
     heap.types = cxx.finish(&alone);
     heap.arenas = arenas.into_iter().map(|(number, arena)| Arena { number, ..arena }).collect();
     let mut notes = Vec::new();
-    if !extents.is_empty() {
+    if !extents.all.is_empty() {
         notes.push("jemalloc: regions in the caches of threads count as live".to_owned());
     }
     if heap.unknown_bytes > 0 {
@@ -113,34 +145,7 @@ pub(super) fn sum(space: &Space<'_>, extents: &[(u64, Extent)], unknown: &[(u64,
         notes
             .push(format!("jemalloc: {kib} KiB should be extents, and make no sense: not counted"));
     }
-    let taken = extents.iter().map(|(address, extent)| (*address, address + extent.bytes));
-    let taken = taken.chain(unknown.iter().copied()).collect();
+    let taken = extents.all.iter().map(|one| (one.address, one.end()));
+    let taken = joined(space, taken.chain(unknown.iter().copied()));
     Found { heap, held_bytes, taken, notes }
-}
-
-/// Counts the live objects of an extent by C++ class; the class, where all are of one.
-fn count_classes(
-    space: &Space<'_>,
-    region: &mut Region<'_>,
-    (address, extent): (u64, &Extent),
-    cxx: &mut Classes<'_>,
-) -> Option<u16> {
-    let mut word = |at: u64| region.word(at).unwrap_or_default();
-    let granule = (address / PAGE, address / PAGE);
-    let mut only = None;
-    let mut count = |word| {
-        let class = cxx.class(word);
-        cxx.count(class, 1, extent.size, granule);
-        only = Some(only.map_or(class, |before| if before == class { class } else { NO_CLASS }));
-    };
-    if extent.state == State::Large {
-        count(space.word(extent.object).unwrap_or_default());
-    } else {
-        for region in 0..(extent.bytes / extent.size).min(MAX_REGIONS) {
-            if extent.free[(region / 64) as usize] >> (region % 64) & 1 == 0 {
-                count(word(address + region * extent.size));
-            }
-        }
-    }
-    only.filter(|class| *class != NO_CLASS)
 }

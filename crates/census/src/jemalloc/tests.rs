@@ -425,8 +425,8 @@ fn cut_short() {
     }
 }
 
-/// 8 MiB of descriptions, all of which a tree lists: they take as much as is allowed, and no more; where that is less than
-/// they need, not all are counted.
+/// 8 MiB of descriptions, all of which a tree lists: they take as much as is allowed, and no more, and 96 bytes each are
+/// enough; where there is less than they need, not all are counted.
 #[test]
 fn many_extents_are_bounded() {
     const MANY: u64 = 65_536;
@@ -449,7 +449,9 @@ fn many_extents_are_bounded() {
         Range { rss: PAGE, ..anonymous(SLABS, slabs) },
     ];
     let all = Bounds::of(crate::space::resident(&ranges));
-    for (kept, is_enough) in [(all.kept, true), (8 << 20, false), (1 << 20, false)] {
+    for (kept, is_enough) in
+        [(all.kept, true), (96 * MANY, true), (2 << 20, false), (1 << 20, false)]
+    {
         let budget = Budget::new(Bounds { kept, ..all }, None);
         let space = Space::within(ranges.to_vec(), &memory, budget);
         let found = find(&space, &Taken::default());

@@ -5,7 +5,7 @@
 
 use super::{
     PAGE_BITS,
-    extent::{EDATA, Extent, Extents, LAYOUTS, Layout, State, extent, sampled},
+    extent::{EDATA, Extent, Extents, LAYOUTS, Layout, State, agrees, extent, sampled},
 };
 use crate::{
     radix::{self, Listed, Shape},
@@ -76,89 +76,115 @@ pub(super) fn find(space: &Space<'_>, known: &[(u64, u64)]) -> Vec<Tree> {
 pub(super) fn choose<'a>(space: &Space<'_>, trees: &'a [Tree]) -> Option<(&'a Listed, Extents)> {
     let mut readings = Vec::new();
     for tree in trees {
+        let described = descriptions(space, &tree.listed);
         for layout in tree.layouts.iter().filter_map(|index| LAYOUTS.get(*index)) {
-            let reading = read(space, layout, &tree.listed);
+            let reading = read(space, layout, (&tree.listed, &described));
             readings.push((&tree.listed, reading));
         }
+        space.budget.gives_back(size_of_val(described.as_slice()) as u64);
     }
-    let best = (0..readings.len()).max_by_key(|at| readings[*at].1.proven.len())?;
+    let best = (0..readings.len()).max_by_key(|at| readings[*at].1.in_use)?;
     let (listed, reading) = readings.swap_remove(best);
-    let is_best = readings
-        .iter()
-        .all(|(_, other)| other.proven.len() < reading.proven.len() && other.is_in(&reading));
-    (is_best && !reading.proven.is_empty()).then_some((listed, reading.extents))
+    let is_best =
+        readings.iter().all(|(_, other)| other.in_use < reading.in_use && other.is_in(&reading));
+    (is_best && reading.in_use > 0).then_some((listed, reading.extents))
 }
 
 /// What a tree lists, read in one layout.
+#[derive(Default)]
 struct Reading {
+    /// By their descriptions, in ascending order.
     extents: Extents,
-    /// Descriptions of what is in use, in ascending order.
-    proven: Vec<u64>,
+    /// How many of them are in use.
+    in_use: usize,
 }
 
 impl Reading {
-    /// Whether all that is proven here is so there.
+    /// Whether all that is in use here is so there.
     fn is_in(&self, other: &Self) -> bool {
-        self.proven.iter().all(|at| other.proven.binary_search(at).is_ok())
+        let mut there = other.extents.all.iter();
+        let mut here = self.extents.all.iter().filter(|one| one.state != State::Free);
+        here.all(|one| {
+            let next = there.find(|other| other.description >= one.description);
+            next.is_some_and(|other| {
+                other.description == one.description && other.state != State::Free
+            })
+        })
+    }
+
+    /// Adds the extents of descriptions that make sense; the other descriptions, where they are wanted.
+    fn add(
+        &mut self,
+        space: &Space<'_>,
+        layout: &Layout,
+        (listed, described): (&Listed, &[Description]),
+        wants_wrong: bool,
+    ) -> Vec<Description> {
+        let mut wrong = Vec::new();
+        for some in described.chunks(AT_ONCE) {
+            // There may be millions: no more is kept than there are.
+            self.extents.all.reserve_exact(some.len());
+            let places: Vec<u64> = some.iter().map(|one| one.at).collect();
+            for (one, edata) in some.iter().zip(space.read_near::<EDATA>(&places)) {
+                let found = edata.as_ref().and_then(|edata| {
+                    Some((listed_extent(space, edata, layout, (listed, one))?, edata.as_slice()))
+                });
+                match found {
+                    Some(found) if self.extents.push(space, found, layout) => {
+                        self.in_use += usize::from(found.0.state != State::Free);
+                    }
+                    None if !wants_wrong => {}
+                    None if space.budget.keeps::<Description>(1) => wrong.push(*one),
+                    _ => return wrong,
+                }
+            }
+        }
+        wrong
     }
 }
 
-fn read(space: &Space<'_>, layout: &Layout, listed: &Listed) -> Reading {
-    let mut reading = Reading { extents: Extents::new(), proven: Vec::new() };
-    let mut left = pages(space, listed);
+fn read(
+    space: &Space<'_>,
+    layout: &Layout,
+    (listed, described): (&Listed, &[Description]),
+) -> Reading {
+    let mut reading = Reading::default();
+    let wrong = reading.add(space, layout, (listed, described), true);
     // What changed while it was read is read again.
-    'all: for _ in 0..2 {
-        let mut wrong = Vec::new();
-        for some in left.chunks(AT_ONCE) {
-            // There may be millions: no more is kept than there are.
-            reading.extents.reserve_exact(some.len());
-            let places: Vec<u64> = some.iter().map(|pages| pages.description).collect();
-            for (pages, edata) in some.iter().zip(space.read_near::<EDATA>(&places)) {
-                let found = edata.and_then(|edata| listed_extent(space, &edata, layout, pages));
-                let Some((address, extent)) = found else {
-                    wrong.push(*pages);
-                    continue;
-                };
-                if !space.budget.keeps::<(u64, Extent, u64)>(1) {
-                    break 'all;
-                }
-                if extent.state != State::Free {
-                    reading.proven.push(pages.description);
-                }
-                reading.extents.push((address, extent));
-            }
-        }
-        left = wrong;
-    }
-    reading.proven.sort_unstable();
-    reading.extents.shrink_to_fit();
+    reading.add(space, layout, (listed, &wrong), false);
+    space.budget.gives_back(size_of_val(wrong.as_slice()) as u64);
+    reading.extents.all.sort_unstable_by_key(|one| one.description);
+    reading.extents.all.shrink_to_fit();
     reading
 }
 
-/// The pages that lead to a description, and the first one's entry.
+/// A description, and the first and the last of the tree's entries that lead to it.
 #[derive(Clone, Copy)]
-struct Pages {
-    description: u64,
-    first: u64,
-    last: u64,
-    entry: u64,
+struct Description {
+    at: u64,
+    first: u32,
+    last: u32,
 }
 
-/// What leads to each description, in ascending order.
-fn pages(space: &Space<'_>, listed: &Listed) -> Vec<Pages> {
-    let mut all: Vec<Pages> = Vec::new();
-    for (page, entry) in &listed.entries {
-        let description = described(*entry);
-        match all.last_mut().filter(|last| last.description == description) {
-            Some(last) => last.last = *page,
-            // A vector that grows has its double at most.
-            None if !space.budget.keeps::<[Pages; 2]>(1) => break,
-            None => all.push(Pages { description, first: *page, last: *page, entry: *entry }),
-        }
+/// What the tree leads to, in ascending order.
+fn descriptions(space: &Space<'_>, listed: &Listed) -> Vec<Description> {
+    let runs = || listed.entries.chunk_by(|one, next| described(one.1) == described(next.1));
+    let count = runs().count();
+    if !space.budget.keeps::<Description>(count) {
+        return Vec::new();
     }
-    all.sort_unstable_by_key(|pages| (pages.description, pages.first));
+    let mut all = Vec::with_capacity(count);
+    let mut first = 0u32;
+    for run in runs() {
+        // No more are listed than have numbers.
+        let next = first.saturating_add(run.len() as u32);
+        let at = run.first().map_or(0, |(_, entry)| described(*entry));
+        all.push(Description { at, first, last: next.saturating_sub(1) });
+        first = next;
+    }
+    all.sort_unstable_by_key(|one| (one.at, one.first));
     all.dedup_by(|next, before| {
-        let is_same = next.description == before.description;
+        let is_same = next.at == before.at;
         if is_same {
             before.last = next.last;
         }
@@ -172,12 +198,12 @@ fn listed_extent(
     space: &Space<'_>,
     edata: &[u8],
     layout: &Layout,
-    pages: &Pages,
-) -> Option<(u64, Extent)> {
-    let at = pages.description;
-    let found = extent(space, edata, at, layout).or_else(|| sampled(space, edata, at, layout));
-    let (address, extent) = found?;
-    let end = (address + extent.bytes - 1) >> PAGE_BITS;
-    let is_listed = address >> PAGE_BITS == pages.first && end == pages.last;
-    (is_listed && extent.agrees(layout, pages.entry)).then_some((address, extent))
+    (listed, one): (&Listed, &Description),
+) -> Option<Extent> {
+    let entry = |index: u32| listed.entries.get(index as usize).copied();
+    let ((first, entry), (last, _)) = (entry(one.first)?, entry(one.last)?);
+    let found = extent(space, edata, one.at, layout);
+    let extent = found.or_else(|| sampled(space, edata, one.at, layout))?;
+    let is_listed = extent.address >> PAGE_BITS == first && (extent.end() - 1) >> PAGE_BITS == last;
+    (is_listed && agrees(&extent, edata, layout, entry)).then_some(extent)
 }

@@ -29,8 +29,9 @@ pub(super) fn find(space: &Space<'_>, pages: &[HeapPage]) -> Option<BTreeSet<u64
     let mut found: Vec<BTreeSet<u64>> = Vec::new();
     let mut searched = 0;
     for (_, owner) in owners {
-        let (start, end) = (owner.max(searched), owner.saturating_add(BEHIND));
-        let mut region = space.region(start, end.min(u64::MAX - BEHIND));
+        let end = owner.saturating_add(BEHIND).min(u64::MAX - BEHIND);
+        let start = owner.max(searched).min(end);
+        let mut region = space.region(start, end);
         for at in (start / 8 * 8..end).step_by(8) {
             let (Some(list), Some(next)) = (region.word(at), region.word(at + 8)) else { continue };
             let listed = list_at(space, list, next, &known);

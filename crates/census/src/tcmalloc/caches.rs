@@ -7,7 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{MAX_CLASSES, memory, span::Span};
+use super::{
+    MAX_CLASSES, memory,
+    span::{Span, Use},
+};
 use crate::{
     found::{Taken, data_pieces, pieces},
     space::{Space, word_of},
@@ -129,9 +132,9 @@ pub(super) fn slots(
         let is_object = |at: u64| {
             let next = spans.partition_point(|(start, _)| *start <= at);
             next.checked_sub(1).and_then(|last| spans.get(last)).is_some_and(|(start, span)| {
-                at < start + span.bytes
-                    && span.has_class
-                    && span.size == *size
+                at < start + span.bytes()
+                    && span.kind == Use::Class
+                    && span.size() == *size
                     && (at - start).is_multiple_of(*size)
             })
         };
@@ -147,12 +150,19 @@ pub(super) fn slots(
 
 /// Objects from one to another.
 fn length(space: &Space<'_>, head: u64, tail: u64, is_object: impl Fn(u64) -> bool) -> Option<u64> {
-    let mut at = head;
+    let (mut at, mut known) = (head, head);
     for count in 1..=MAX_BATCH {
         if at == tail {
             return Some(count);
         }
         at = space.word(at).filter(|next| is_object(*next))?;
+        // A list that leads back never ends.
+        if at == known {
+            return None;
+        }
+        if count.is_power_of_two() {
+            known = at;
+        }
     }
     None
 }

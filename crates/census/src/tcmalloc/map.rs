@@ -2,7 +2,7 @@
 
 use super::{
     PAGE_BITS, memory,
-    span::{SPAN, Span, Spans, span, without_overlaps},
+    span::{SPAN, Span, span, without_overlaps},
 };
 use crate::{
     found::{Taken, pieces, pieces_at},
@@ -47,25 +47,26 @@ pub(super) fn mapped(
     let mut descriptions: Vec<u64> = entries.iter().map(|(_, description)| *description).collect();
     descriptions.sort_unstable();
     descriptions.dedup();
-    let mut known = Spans::new();
+    let mut known = Vec::new();
     for some in descriptions.chunks(AT_ONCE) {
         for (description, bytes) in some.iter().zip(space.read_near::<SPAN>(some)) {
             let Some((start, span)) = bytes.and_then(|bytes| span(space, taken, &bytes, sizes))
             else {
                 continue;
             };
-            let (first, pages) = (start >> PAGE_BITS, span.bytes >> PAGE_BITS);
+            let (first, pages) = (start >> PAGE_BITS, span.bytes() >> PAGE_BITS);
             // What the map does not lead back to, is out of date.
             let is_listed =
                 [first, first + pages - 1].iter().all(|page| at(*page) == Some(*description));
-            if is_listed && space.budget.keeps::<(u64, Span, [u64; 8])>(1) {
-                known.insert(start, span);
+            // A list that grows has its double at most.
+            if is_listed && space.budget.keeps::<[(u64, Span); 2]>(1) {
+                known.push((start, span));
             }
         }
     }
     let spans = without_overlaps(known);
     (spans.len() >= FEWEST).then(|| {
-        let known = spans.iter().map(|(start, span)| (*start, start + span.bytes));
+        let known = spans.iter().map(|(start, span)| (*start, start + span.bytes()));
         let unknown = radix::unlisted(space, taken, known, &listed, PAGE_BITS);
         (spans, unknown)
     })
@@ -81,7 +82,7 @@ fn some(space: &Space<'_>, taken: &Taken, sizes: &[u64]) -> Vec<(u64, u64)> {
                     return;
                 }
                 let known = span(space, taken, one, sizes);
-                if let Some((start, _)) = known.filter(|(_, span)| span.fit > 1) {
+                if let Some((start, _)) = known.filter(|(_, span)| span.fit() > 1) {
                     found.push((start >> PAGE_BITS, at));
                 }
             }
@@ -102,28 +103,28 @@ pub(super) fn searched(
     sizes: &[u64],
     notes: &mut Vec<String>,
 ) -> Option<Known> {
-    let (mut spans, mut left) = (Spans::new(), MAX_SEARCHED);
+    let (mut spans, mut left) = (Vec::new(), MAX_SEARCHED);
     for range in memory(space) {
         left -= pieces(space, (range.start, range.end), taken, left, |piece| {
             let descriptions = piece.windows(SPAN).step_by(8);
             let before = spans.len();
             spans.extend(descriptions.filter_map(|one| span(space, taken, one, sizes)));
             // Where there is no room for them, nothing more is read.
-            space.budget.keeps::<(u64, Span, [u64; 8])>(spans.len() - before);
+            space.budget.keeps::<[(u64, Span); 2]>(spans.len() - before);
         });
     }
+    let spans = without_overlaps(spans);
     if spans.len() < FEWEST {
         return None;
     }
     if left == 0 {
         notes.push("tcmalloc: not all memory was searched for spans".to_owned());
     }
-    let spans = without_overlaps(spans);
     let mut unknown = Vec::new();
     // What lies between spans of one mapping, may be spans that were not found.
     for pair in spans.windows(2) {
         let [(first, one), (second, _)] = pair else { continue };
-        let end = first + one.bytes;
+        let end = first + one.bytes();
         let is_one = space.range_at(*first).is_some_and(|range| *second < range.end);
         if is_one && end < *second && !taken.meets(end, *second) {
             unknown.push((end, *second));

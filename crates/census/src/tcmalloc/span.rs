@@ -1,7 +1,5 @@
 //! Spans by their descriptions: runs of pages, with objects of one size, one object, or free.
 
-use std::collections::BTreeMap;
-
 use super::PAGE_BITS;
 use crate::{
     found::Taken,
@@ -40,18 +38,51 @@ pub(super) const LAYOUT: Layout = Layout {
     location: 24,
 };
 
+/// What a span is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) bytes: u64,
-    pub(super) size: u64,
-    pub(super) fit: u64,
-    pub(super) used: u64,
-    /// Whether its objects are of a class, and whether it has none.
-    pub(super) has_class: bool,
-    pub(super) is_free: bool,
+pub(super) enum Use {
+    /// Objects of a class.
+    Class,
+    /// One object.
+    One,
+    Free,
 }
 
-pub(super) type Spans = BTreeMap<u64, Span>;
+/// A span, in as few bytes as it takes: there may be millions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pages: u32,
+    /// Bytes of an object of its class.
+    size: u32,
+    fit: u32,
+    used: u16,
+    pub(super) kind: Use,
+}
+
+impl Span {
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.pages) << PAGE_BITS
+    }
+
+    /// Bytes of an object.
+    pub(super) fn size(&self) -> u64 {
+        match self.kind {
+            Use::Class => self.size.into(),
+            Use::One => self.bytes(),
+            Use::Free => 0,
+        }
+    }
+
+    /// Objects that fit.
+    pub(super) fn fit(&self) -> u64 {
+        self.fit.into()
+    }
+
+    /// Objects in use.
+    pub(super) fn used(&self) -> u64 {
+        self.used.into()
+    }
+}
 
 /// The span that a description is of; `None` where it makes no sense.
 pub(super) fn span(
@@ -82,7 +113,8 @@ pub(super) fn span(
     if !links.iter().all(is_link) {
         return None;
     }
-    let all = Span { bytes, size: bytes, fit: 1, used: 1, has_class: false, is_free: false };
+    let pages = u32::try_from(pages).ok()?;
+    let all = Span { pages, size: 0, fit: 1, used: 1, kind: Use::One };
     let span = match (location, class) {
         (0, 0) => (links == [0, 0] && used == 0).then_some(all)?,
         (0, class) => {
@@ -93,27 +125,33 @@ pub(super) fn span(
             // What has no object in use is given back at once.
             let is_sane =
                 (1..=fit).contains(&used) && if used < fit { is_inside } else { objects == 0 };
-            is_sane.then_some(Span { size, fit, used, has_class: true, ..all })?
+            let (size, fit) = (u32::try_from(size).ok()?, u32::try_from(fit).ok()?);
+            let used = u16::try_from(used).ok()?;
+            is_sane.then_some(Span { size, fit, used, kind: Use::Class, ..all })?
         }
-        (1 | 2, 0) => (used == 0).then_some(Span { size: 0, used: 0, is_free: true, ..all })?,
+        (1 | 2, 0) => (used == 0).then_some(Span { used: 0, kind: Use::Free, ..all })?,
         _ => return None,
     };
     Some((start, span))
 }
 
-/// Spans in ascending order; where two overlap, one is out of date: what is in use counts.
-pub(super) fn without_overlaps(spans: Spans) -> Vec<(u64, Span)> {
-    let mut kept: Vec<(u64, Span)> = Vec::with_capacity(spans.len());
-    for (start, span) in spans {
-        match kept.last() {
-            Some((before, other)) if before + other.bytes > start => {
-                if other.is_free && !span.is_free {
-                    kept.pop();
-                    kept.push((start, span));
-                }
-            }
-            _ => kept.push((start, span)),
+/// Spans in ascending order; of those that begin at one address, the last one that was found. Where two overlap, one is out
+/// of date: what is in use counts.
+pub(super) fn without_overlaps(mut spans: Vec<(u64, Span)>) -> Vec<(u64, Span)> {
+    spans.sort_by_key(|(start, _)| *start);
+    spans.dedup_by(|(next, span), (start, before)| {
+        let is_same = next == start;
+        if is_same {
+            *before = *span;
         }
-    }
-    kept
+        is_same
+    });
+    spans.dedup_by(|(start, span), (before, other)| {
+        let is_same = *before + other.bytes() > *start;
+        if is_same && other.kind == Use::Free && span.kind != Use::Free {
+            (*before, *other) = (*start, *span);
+        }
+        is_same
+    });
+    spans
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::span::Span;
+use super::span::{Span, Use};
 use crate::{
-    found::{Found, region_with},
-    granules::{BySize, held},
+    found::{Found, joined, region_with},
+    granules::{BySize, HeldBySum},
     model::{Granules, Heap},
     space::Space,
 };
@@ -19,10 +19,10 @@ pub(super) fn sum(
 ) -> Found {
     let mut heap = Heap { allocator: "tcmalloc".to_owned(), ..Heap::default() };
     let mut granules = Granules { unit: "span".to_owned(), ..Granules::default() };
-    let (mut classes, mut partly, mut held_bytes) = (BySize::default(), Vec::new(), 0);
+    let (mut classes, mut partly, mut held_bytes) = (BySize::default(), HeldBySum::default(), 0);
     let mut last = None;
     for (start, span) in spans {
-        let Span { bytes, size, fit, used, is_free, .. } = *span;
+        let (bytes, size, used) = (span.bytes(), span.size(), span.used());
         let region = region_with(space, &mut last, (*start, start + bytes));
         let resident = region.present_bytes(*start, start + bytes);
         let live = used * size;
@@ -32,11 +32,11 @@ pub(super) fn sum(
         heap.live_objects += used;
         heap.live_bytes += live;
         space.note_granule(&mut heap.map, *start, bytes, (used, live));
-        if !is_free {
+        if span.kind != Use::Free {
             classes.add(size, used, bytes);
         }
         held_bytes += if used > 0 { resident } else { 0 };
-        match (used, fit) {
+        match (used, span.fit()) {
             (0, _) if resident > 0 => {
                 (granules.empty, granules.empty_bytes) =
                     (granules.empty + 1, granules.empty_bytes + bytes);
@@ -46,7 +46,7 @@ pub(super) fn sum(
                 (granules.full, granules.full_bytes) =
                     (granules.full + 1, granules.full_bytes + bytes);
             }
-            _ => partly.push((used, bytes)),
+            _ => partly.add(used, bytes),
         }
     }
     let mut notes = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn sum(
         let kib = heap.unknown_bytes.div_ceil(1 << 10);
         notes.push(format!("tcmalloc: {kib} KiB should be spans, and make no sense: not counted"));
     }
-    granules.held = held(partly.into_iter());
+    granules.held = partly.finish();
     heap.granules = granules;
     heap.classes = classes.finish();
     for class in &mut heap.classes {
@@ -74,7 +74,7 @@ pub(super) fn sum(
         heap.live_bytes -= bytes;
         heap.cached_bytes += bytes;
     }
-    let taken = spans.iter().map(|(start, span)| (*start, start + span.bytes));
-    let taken = taken.chain(unknown.iter().copied()).collect();
+    let taken = spans.iter().map(|(start, span)| (*start, start + span.bytes()));
+    let taken = joined(space, taken.chain(unknown.iter().copied()));
     Found { heap, held_bytes, taken, notes }
 }
