@@ -204,6 +204,8 @@ fn usual(loss: Loss, told: u64, preempted: bool) -> Count {
     match loss {
         // What is reported of the first moments of a call path depends on who is let run.
         Loss::PathNotCaptured | Loss::PinsWhileLearning => Count::Any,
+        // Which programs are gone before they are examined depends on it as well.
+        Loss::ProgramUnexamined => Count::Any,
         // A thread that is preempted inside a call of `bpf(2)` keeps the kernel from running programs on its CPU. The
         // report is incomplete then, and all else is compared as ever.
         Loss::TracepointSkipped if preempted => Count::Any,

@@ -11,6 +11,7 @@ pub mod compare;
 pub mod elf;
 pub mod environment;
 pub mod fuse;
+pub mod gaps;
 pub mod haproxy;
 pub mod helper;
 pub mod hostile;
