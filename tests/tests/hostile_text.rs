@@ -170,7 +170,9 @@ fn logs() -> Result<()> {
     assert!(comm.starts_with(b"a\nWARN x"), "{comm:?}");
     let _group = Group::with(&format!("drainprof-test\nWARN x{}", target.pid()), target.pid());
     let place = tempfile::tempdir()?;
-    configure(place.path(), &["arena"], "")?;
+    let all = directory.path().join("*");
+    let rule = format!("select.rules = [{{ action = \"include\", exe = \"{}\" }}]", all.display());
+    configure(place.path(), &["arena"], &rule)?;
     let mut command = Command::new(environment::drainprof()?);
     command.arg("-vv");
     let daemon = Daemon::start_command(command, place)?;
