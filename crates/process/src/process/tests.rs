@@ -135,16 +135,19 @@ fn narrow_processes() {
 /// A process that executes the same program again has another image; one that does not has the same.
 #[test]
 fn images() {
-    use std::{io::Write as _, process::Stdio};
+    use std::{
+        io::{Read as _, Write as _},
+        process::Stdio,
+    };
     let own = std::process::id();
     assert!(executed_image(own).is_some());
     assert_eq!(executed_image(own), executed_image(own));
-    let mut sh = std::process::Command::new("sh");
+    let mut sh = Command::new("sh");
     sh.args(["-c", "echo; read x; exec sh -c 'read x'"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     let mut sh = sh.spawn().unwrap();
-    std::io::Read::read_exact(&mut sh.stdout.take().unwrap(), &mut [0]).unwrap();
+    sh.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
     let before = executed_image(sh.id());
     assert!(before.is_some());
     let mut stdin = sh.stdin.take().unwrap();
