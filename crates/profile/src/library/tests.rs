@@ -150,11 +150,11 @@ fn open_to_all() {
     use std::os::unix::fs::PermissionsExt as _;
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("profiles");
-    std::fs::create_dir(&dir).unwrap();
+    fs::create_dir(&dir).unwrap();
     let file = dir.join("x.toml");
-    std::fs::write(&file, profile_text("x", "own")).unwrap();
+    fs::write(&file, profile_text("x", "own")).unwrap();
     let mode = |path: &Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     let load = || Library::load(&[], std::slice::from_ref(&dir));
     let refused = |mode: &str| {
