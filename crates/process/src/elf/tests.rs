@@ -163,10 +163,10 @@ fn stripped_and_debug_files() {
 /// symbols he would choose where probes go.
 #[test]
 fn debug_files_of_others() {
+    const STRANGER: Option<u32> = Some(4242);
     if !nix::unistd::geteuid().is_root() {
         return;
     }
-    const STRANGER: Option<u32> = Some(4242);
     let dir = tempfile::tempdir().unwrap();
     let path = library(dir.path(), "libpool.so", &["-g", "-O2"]);
     let text = path.to_str().unwrap();
