@@ -151,17 +151,13 @@ impl Output {
 
     /// Stdout, or a file that grows under its name from now on: somebody may follow it (`tail -f`).
     pub(super) fn in_place(path: Option<&Path>, top: usize) -> Result<Self> {
-        Ok(match path {
-            Some(path) => {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot write to {}", path.display()))?;
-                Self::to(Box::new(file), false, top, None)
-            }
-            None => {
-                require_open()?;
-                Self::to(Box::new(Stdout), io::stdout().is_terminal(), top, None)
-            }
-        })
+        if let Some(path) = path {
+            let file = File::create(path)
+                .with_context(|| format!("cannot write to {}", path.display()))?;
+            return Ok(Self::to(Box::new(file), false, top, None));
+        }
+        require_open()?;
+        Ok(Self::to(Box::new(Stdout), io::stdout().is_terminal(), top, None))
     }
 
     fn to(writer: Box<dyn Write + Send>, terminal: bool, top: usize, whole: Option<Whole>) -> Self {
